@@ -152,7 +152,7 @@ _kvsim() {{
     COMPREPLY=($(compgen -W "{} --help --version" -- "$cur"))
     return 0
   fi
-  # A value after "=" stands in a word of its own.
+  # A value after "=" is a separate word.
   if [[ $cur == = ]]; then cur=; elif [[ $before == = ]]; then before=${{COMP_WORDS[COMP_CWORD-2]}}; fi
   case $command in
 {}  esac

@@ -37,9 +37,9 @@ struct GenerateOptions {
 ///
 /// Keys before RoPE and values are random linear maps of latent rows: a mark on the first token,
 /// four kinds of heavy hitters (1 % of the tokens each, drawn per layer), the token's embedding and
-/// three contexts that drift at different speeds. A query is a sum of what it looks for: the sink
+/// three contexts that drift at different speeds. A query is a sum of its targets: the sink
 /// and the heavy hitters by a fixed direction in the slowest rotary pairs, its neighbours by its
-/// own key, and the token that followed an earlier occurrence of its own by that token's key
+/// own key, and the token that followed an earlier occurrence of the same token by that one's key
 /// (induction: ids follow Zipf's law, with copied spans). Each query head has its own shares of
 /// these, and the logits that give them for the trace's length. Sinks fade with distance once
 /// theta^(2/d - 1) * tokens exceeds about 2 (theta 10000, head_dim 64: past 15,000 tokens), as RoPE
@@ -56,10 +56,10 @@ struct GenerateOptions {
 ///     the head's mean |v|; kvzap: ln(kvzip_plus + 1e-6) with noise of 0.3 nats, as a predictor
 ///     would say.
 ///   - decision.alpha in {0, 1}: 1 merges a token into the one before it, at the quarter of a
-///   head's
-///     tokens whose keys before RoPE are most alike; omega in (0, 1]: |k[t]|^2 over |k[t]|^2 +
-///     |k[t-1]|^2, 1 at the first token; evict in {0, 1}: 1 for the half of a head's tokens with
-///     the lowest kvzip, never the first 4. They exercise mechanics; no network was trained.
+///     head's tokens with the most similar keys before RoPE; omega in (0, 1]: |k[t]|^2 over
+///     |k[t]|^2 + |k[t-1]|^2, 1 at the first token; evict in {0, 1}: 1 for the half of a head's
+///     tokens with the lowest kvzip, never the first 4. They exercise mechanics; no network was
+///     trained.
 /// Errors: InputError naming the option, its range and its value; or the path if it cannot be
 /// written.
 void generate_trace(const GenerateOptions& options, const std::filesystem::path& path);

@@ -191,7 +191,7 @@ const std::string* PublishedSetup::why_missing(std::string_view what) const {
 
 std::vector<const Llm*> models_named(const std::string& cell, std::string& assumed) {
   if (plain_text(cell) == "any") {
-    assumed = fmt::format("said of any model: {} stands for them", kAnyModel);
+    assumed = fmt::format("holds for any model: {} is used", kAnyModel);
     return {&find_llm(kAnyModel)};
   }
   try {

@@ -71,9 +71,9 @@ Dtype plain_dtype(const Field& config) {
 }
 
 /// Sets the formats the weights are published in.
-void read_dtypes(const Field& config, const std::optional<Field>& beside, Llm& llm) {
+void read_dtypes(const Field& config, const std::optional<Field>& quant_config, Llm& llm) {
   llm.compute_dtype = llm.published_dtype = plain_dtype(config);
-  hf::read_quantization(config, beside, llm);
+  hf::read_quantization(config, quant_config, llm);
 }
 
 /// Tokens of the longest sequence that engines accept: the declared positions times the factor of
@@ -193,16 +193,17 @@ bool is_wrapper(std::string_view model_type) {
 
 }  // namespace
 
-Llm read_hf_config(const Field& config, std::string name, const std::optional<Field>& beside) {
+Llm read_hf_config(const Field& config, std::string name,
+                   const std::optional<Field>& quant_config) {
   if (!config.is_object()) config.expected("an object");
   if (const auto type = config.find("model_type");
       type && type->is_string() && is_wrapper(type->string())) {
     const Field text = config.at("text_config");
     // `quantization_config` is at top level; `torch_dtype` may be at either level.
-    const bool outside = config.has("quantization_config") || beside;
+    const bool outside = config.has("quantization_config") || quant_config;
     Llm llm = read_hf_config(text, std::move(name), {});
     if (outside || (!text.has("torch_dtype") && !text.has("dtype"))) {
-      read_dtypes(config, beside, llm);
+      read_dtypes(config, quant_config, llm);
     }
     return llm;
   }
@@ -213,21 +214,21 @@ Llm read_hf_config(const Field& config, std::string name, const std::optional<Fi
   llm.model_type = family.model_type;
   llm.source = config.file();
   llm.max_positions = positions_with_rope_scaling(config, llm);
-  read_dtypes(config, beside, llm);
+  read_dtypes(config, quant_config, llm);
   if (const std::int64_t total = parameters(llm); total > hf::kMostParameters)
     config.fail(fmt::format("{} parameters; no more than 1e15 are believed", total));
   return llm;
 }
 
 Llm read_hf_config_file(const std::filesystem::path& path, std::string name) {
-  std::optional<Field> beside;
+  std::optional<Field> quant_config;
   if (path.filename() == "config.json") {
     const std::filesystem::path other = path.parent_path() / "hf_quant_config.json";
     if (std::error_code status; std::filesystem::exists(other, status)) {
-      beside = Field::read_file(other);
+      quant_config = Field::read_file(other);
     }
   }
-  return read_hf_config(Field::read_file(path), std::move(name), beside);
+  return read_hf_config(Field::read_file(path), std::move(name), quant_config);
 }
 
 }  // namespace kvsim

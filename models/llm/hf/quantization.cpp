@@ -337,22 +337,22 @@ bool agree(const Llm& a, const Llm& b) {
 
 }  // namespace
 
-void read_quantization(const Field& config, const std::optional<Field>& beside, Llm& llm) {
+void read_quantization(const Field& config, const std::optional<Field>& quant_config, Llm& llm) {
   const auto own = config.find("quantization_config");
   if (own && own->is_object() && own->has("quant_method") &&
       own->at("quant_method").string() == "mxfp4") {
     llm.outside_experts_dtype = llm.published_dtype;
     llm.published_dtype = Dtype::kFp4;
-    if (beside) beside->fail("the configuration is mxfp4 already");
+    if (quant_config) quant_config->fail("the configuration is mxfp4 already");
     return;
   }
   const Llm plain = llm;
   if (own) apply(read_config(*own, ""), llm);
-  if (!beside) return;
+  if (!quant_config) return;
   Llm other = plain;
-  apply(read_config(*beside, "modelopt"), other);
+  apply(read_config(*quant_config, "modelopt"), other);
   if (own && !agree(llm, other)) {
-    beside->fail(
+    quant_config->fail(
         fmt::format("it does not agree with {}; remove the one that is wrong", own->place()));
   }
   llm = std::move(other);

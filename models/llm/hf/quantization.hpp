@@ -12,7 +12,8 @@ namespace kvsim::hf {
 
 /// Sets the published formats of the weights of `llm`: the format of each part of each layer,
 /// published_dtype, unpacked_dtype and published_kv_dtype. `llm.published_dtype` is that of the
-/// configuration without its quantisation. `beside` is hf_quant_config.json, where there is one.
+/// configuration without its quantisation. `quant_config` is hf_quant_config.json, where there is
+/// one.
 ///
 /// Excluded modules (`ignore`, `ignored_layers`, `exclude_modules`, `modules_to_not_convert`,
 /// `llm_int8_skip_modules`) are dotted names or parts of such, globs with `*`, or `re:` and a
@@ -22,6 +23,6 @@ namespace kvsim::hf {
 /// matrices are stored in different formats, and where the two files disagree.
 /// Sources: transformers utils/quantization_config.py; vLLM model_executor/layers/quantization
 /// (modelopt.py, compressed_tensors, fp8.py); compressed-tensors quantization/quant_args.py.
-void read_quantization(const Field& config, const std::optional<Field>& beside, Llm& llm);
+void read_quantization(const Field& config, const std::optional<Field>& quant_config, Llm& llm);
 
 }  // namespace kvsim::hf
