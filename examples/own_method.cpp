@@ -67,7 +67,7 @@ class ValueNormRule final : public SelectRule {
   std::int64_t recent_;
 };
 
-std::shared_ptr<const SelectRule> make_value_norm(Settling& settling) {
+std::shared_ptr<const SelectRule> make_value_norm(MethodResolver& settling) {
   const std::int64_t entries = settling.budget_entries(0.2);
   const std::int64_t recent = settling.integer("recent_tokens");
   if (recent >= entries) settling.refuse("recent_tokens leave nothing of the budget to choose");
@@ -142,7 +142,7 @@ class NeighbourRule final : public MergeRule {
   }
 };
 
-std::shared_ptr<const MergeRule> make_neighbour(Settling& /*settling*/) {
+std::shared_ptr<const MergeRule> make_neighbour(MethodResolver& /*settling*/) {
   return std::make_shared<NeighbourRule>();
 }
 

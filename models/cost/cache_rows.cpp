@@ -50,7 +50,7 @@ Bytes CacheRows::side_asked(std::int64_t entries) const {
   return one * in_.batch;
 }
 
-void CacheRows::learn_side() {
+void CacheRows::fit_side_bytes() {
   if (!plain_) return;
   constexpr std::int64_t kFar = 1 << 30;
   const auto one = [&](std::int64_t n) {  // one sequence: a batch of kFar entries would overflow
@@ -75,30 +75,30 @@ LayerCache CacheRows::cache(std::int64_t entries) const {
   if (!plain_) {  // evaluate the method once for all
     const CacheBytes one = stored(n);
     LayerCache out = rows_of(one);
-    out.side = charged_bytes(in_, one.side * in_.batch);
+    out.side = allocator_rounded(in_, one.side * in_.batch);
     return out;
   }
   LayerCache out = rows(n);
-  out.side = charged_bytes(in_, side(n));
+  out.side = allocator_rounded(in_, side(n));
   return out;
 }
 
 LayerCache CacheRows::rows_of(const CacheBytes& one) const {
   const std::int64_t both = (one.kv * in_.batch).count();
   const std::int64_t values = latent_ ? 0 : both / 2;
-  return {.keys = charged_bytes(in_, Bytes{both - values}),
-          .values = charged_bytes(in_, Bytes{values}),
+  return {.keys = allocator_rounded(in_, Bytes{both - values}),
+          .values = allocator_rounded(in_, Bytes{values}),
           .side = {}};
 }
 
 LayerCache CacheRows::rows(std::int64_t entries) const {
   if (!plain_) return rows_of(stored(entries));
-  return {.keys = charged_bytes(in_, keys(entries)),
-          .values = charged_bytes(in_, values(entries)),
+  return {.keys = allocator_rounded(in_, keys(entries)),
+          .values = allocator_rounded(in_, values(entries)),
           .side = {}};
 }
 
-LayerCache CacheRows::left_behind(const DecodeMoment& moment) const {
+LayerCache CacheRows::cache_after_step(const DecodeState& moment) const {
   if (in_.stack->growth != CacheGrowth::kConcatAll || !plain_) return {};
   return rows(moment.before);
 }

@@ -19,7 +19,7 @@ class CacheRows {
   [[nodiscard]] LayerCache cache(std::int64_t entries) const;
   /// Keys and values that remain in addition to the cache until the step's end, if the caller holds
   /// all old caches (CacheGrowth::kConcatAll).
-  [[nodiscard]] LayerCache left_behind(const DecodeMoment& moment) const;
+  [[nodiscard]] LayerCache cache_after_step(const DecodeState& moment) const;
   [[nodiscard]] const LayerShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t stored_heads() const { return stored_heads_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }
@@ -32,7 +32,7 @@ class CacheRows {
   }
   /// Treats side() of plain rows as linear if it is linear at these numbers of entries: none, one,
   /// whole groups, other numbers, and more than any budget. For rows that are evaluated often.
-  void learn_side();
+  void fit_side_bytes();
 
  private:
   [[nodiscard]] Bytes side_asked(std::int64_t entries) const;  // of the method

@@ -106,7 +106,7 @@ std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
 }
 
 Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens) {
-  return charged_bytes(in, Bytes{tokens * tokens});
+  return allocator_rounded(in, Bytes{tokens * tokens});
 }
 
 std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
@@ -148,8 +148,8 @@ LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t n) 
   return CacheRows{in, layer}.cache(n);
 }
 
-LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
-  return CacheRows{in, layer}.left_behind(moment);
+LayerCache cache_after_step(const CostInput& in, std::int32_t layer, const DecodeState& moment) {
+  return CacheRows{in, layer}.cache_after_step(moment);
 }
 
 std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
@@ -158,13 +158,13 @@ std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t 
                        entries(in.method->entries_held(layer, prompt, tokens), *in.method));
 }
 
-DecodeMoment decode_moment(const CostInput& in, std::int32_t layer, std::int64_t prompt,
-                           std::int64_t tokens, std::int64_t before) {
+DecodeState decode_moment(const CostInput& in, std::int32_t layer, std::int64_t prompt,
+                          std::int64_t tokens, std::int64_t before) {
   const AttentionSpec& attention = attention_of(in, layer);
   const auto [law, attended] = entries(in.method->step_entries(layer, prompt, tokens), *in.method);
-  DecodeMoment moment{.attended = within_window(attention, attended),
-                      .before = before,
-                      .after = within_window(attention, law)};
+  DecodeState moment{.attended = within_window(attention, attended),
+                     .before = before,
+                     .after = within_window(attention, law)};
   if (in.stack->attends_allocated) {
     moment.attended = std::max(moment.attended, within_window(attention, in.allocated));
   }
@@ -184,15 +184,16 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   if (in.stack->keeps_inputs) {
-    out.push_back(
-        {.name = "input embeddings",
-         .owner = Owner::kActivations,
-         .bytes = charged_bytes(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
+    out.push_back({.name = "input embeddings",
+                   .owner = Owner::kActivations,
+                   .bytes = allocator_rounded(
+                       in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
   }
   if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
-    out.push_back({.name = "causal mask",
-                   .owner = Owner::kMask,
-                   .bytes = charged_bytes(in, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
+    out.push_back(
+        {.name = "causal mask",
+         .owner = Owner::kMask,
+         .bytes = allocator_rounded(in, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
   }
   return out;
 }

@@ -39,8 +39,8 @@ struct CostInput {
 };
 
 /// What the stack's allocator takes for `n` bytes, or `n` where sizes are exact.
-[[nodiscard]] inline Bytes charged_bytes(const CostInput& in, Bytes n) {
-  return in.exact_sizes ? n : charged_bytes(*in.stack, n);
+[[nodiscard]] inline Bytes allocator_rounded(const CostInput& in, Bytes n) {
+  return in.exact_sizes ? n : allocator_rounded(*in.stack, n);
 }
 
 /// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
@@ -112,35 +112,35 @@ enum class CacheChange : std::uint8_t {
 };
 
 /// One layer at the decode step that appends one token: all that its graph depends on.
-struct DecodeMoment {
+struct DecodeState {
   std::int64_t attended = 0;  // entries per stored head that attention reads, the new one included
   std::int64_t before = 0;    // held before the step
   std::int64_t after = 0;     // held after it
   CacheChange change = CacheChange::kGrow;
   bool evicts = false;  // the method compresses in this step
 
-  friend bool operator==(const DecodeMoment&, const DecodeMoment&) = default;
+  friend bool operator==(const DecodeState&, const DecodeState&) = default;
 };
 /// Operators that the method adds to a layer's decode step, as the stack runs them: kernels of its
 /// own where others are fused, else plain PyTorch's (Method::eager_operators).
 [[nodiscard]] std::int32_t method_operators(const Method& method, const Stack& stack);
 
 /// The step that brings the sequence to `tokens` tokens, where `before` entries are held.
-[[nodiscard]] DecodeMoment decode_moment(const CostInput& in, std::int32_t layer,
-                                         std::int64_t prompt, std::int64_t tokens,
-                                         std::int64_t before);
+[[nodiscard]] DecodeState decode_moment(const CostInput& in, std::int32_t layer,
+                                        std::int64_t prompt, std::int64_t tokens,
+                                        std::int64_t before);
 
-/// CacheRows::left_behind of that layer.
-[[nodiscard]] LayerCache left_behind(const CostInput& in, std::int32_t layer,
-                                     const DecodeMoment& moment);
+/// CacheRows::cache_after_step of that layer.
+[[nodiscard]] LayerCache cache_after_step(const CostInput& in, std::int32_t layer,
+                                          const DecodeState& moment);
 
 /// One layer's prefill: all that its graph depends on.
-struct PrefillMoment {
+struct PrefillState {
   std::int64_t prompt = 0;
   std::int64_t kept = 0;        // entries per stored head after compression
   std::int64_t score_rows = 0;  // query rows of a method's own score matrices at once; at least 1
 
-  friend bool operator==(const PrefillMoment&, const PrefillMoment&) = default;
+  friend bool operator==(const PrefillState&, const PrefillState&) = default;
 };
 /// Tensors that live through all layers of a step from the second on: the embeddings the caller
 /// holds (in the first layer they are its input) and the causal mask of eager attention.

@@ -54,7 +54,7 @@ struct StepView {
 using Counts = std::map<std::string, double>;
 
 /// What a budget gives a stored head at the end of the prompt.
-struct Allotment {
+struct EntryBudget {
   std::int64_t entries = std::numeric_limits<std::int64_t>::max();
   double threshold = -std::numeric_limits<double>::infinity();  // for selectors judging by one
 };
@@ -74,7 +74,7 @@ class Selector {
   /// Called once, before the prompt is compressed: the entries that the head may hold (layers
   /// differ under some budgets), and how many of them may be other than merge slots; INT64_MAX
   /// without a limit.
-  virtual void allow(const Allotment& /*allotted*/, std::int64_t /*room*/) {}
+  virtual void allow(const EntryBudget& /*allotted*/, std::int64_t /*room*/) {}
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
@@ -109,7 +109,7 @@ class Selector {
   /// `allotted.entries` most important; ties go to the older.
   /// Errors: ContractError if fewer than 1 is allotted.
   [[nodiscard]] virtual std::vector<std::int32_t> plan(std::int32_t prompt,
-                                                       const Allotment& allotted) const;
+                                                       const EntryBudget& allotted) const;
 
   /// Ids that leave now, appended to `out` ascending. By default the least important of the
   /// entries that are not pinned, until `room` of those remain; among equals the youngest leaves.
@@ -299,10 +299,10 @@ class BudgetRule {
   /// `layer` is exempt from a selection that other layers undergo: it carries no scores.
   [[nodiscard]] virtual bool keeps_whole(std::int32_t /*layer*/) const { return false; }
   /// scope kLayer: an allotment for each head of `layer`.
-  [[nodiscard]] virtual std::vector<Allotment> allot_layer(
+  [[nodiscard]] virtual std::vector<EntryBudget> allot_layer(
       std::int32_t layer, std::span<const HeadVerdict> heads) const;
   /// scope kModel: for each head of each layer.
-  [[nodiscard]] virtual std::vector<std::vector<Allotment>> allot_model(
+  [[nodiscard]] virtual std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const;
   /// Lengths and offsets of ragged heads, per stored head.
   [[nodiscard]] virtual Bytes side_bytes_per_head() const { return Bytes{0}; }

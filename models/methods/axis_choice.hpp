@@ -13,15 +13,15 @@
 
 namespace kvsim {
 
-class Settling;
+class MethodResolver;
 
-/// From settled parameters to a rule. Errors: InputError through Settling::refuse.
-using MakeSelect = std::shared_ptr<const SelectRule> (*)(Settling&);
-using MakeBudget = std::shared_ptr<const BudgetRule> (*)(Settling&);
-using MakeMerge = std::shared_ptr<const MergeRule> (*)(Settling&);
-using MakeShare = std::shared_ptr<const ShareRule> (*)(Settling&);
-using MakeRead = std::shared_ptr<const ReadRule> (*)(Settling&);
-using MakeStore = std::shared_ptr<const StoreRule> (*)(Settling&);
+/// From settled parameters to a rule. Errors: InputError through MethodResolver::refuse.
+using MakeSelect = std::shared_ptr<const SelectRule> (*)(MethodResolver&);
+using MakeBudget = std::shared_ptr<const BudgetRule> (*)(MethodResolver&);
+using MakeMerge = std::shared_ptr<const MergeRule> (*)(MethodResolver&);
+using MakeShare = std::shared_ptr<const ShareRule> (*)(MethodResolver&);
+using MakeRead = std::shared_ptr<const ReadRule> (*)(MethodResolver&);
+using MakeStore = std::shared_ptr<const StoreRule> (*)(MethodResolver&);
 
 /// An axis choice as the catalogue knows it.
 struct AxisChoice {
@@ -34,14 +34,14 @@ struct AxisChoice {
   /// not. read: has a separate budget.
   bool takes_budget = true;
   /// merge: how many entries it sets aside where `beyond_tail` are not the tail; nullptr: none.
-  std::int64_t (*slots)(Settling&, std::int64_t beyond_tail) = nullptr;
+  std::int64_t (*slots)(MethodResolver&, std::int64_t beyond_tail) = nullptr;
 };
 
 /// A method being resolved from its specification to the rules of its axes. Makers run in the order
 /// store, share, select, budget, merge, read: each reads the results of those before it.
-class Settling {
+class MethodResolver {
  public:
-  virtual ~Settling() = default;
+  virtual ~MethodResolver() = default;
 
   [[noreturn]] virtual void refuse(const std::string& why) const = 0;
   [[nodiscard]] virtual const std::string& method() const = 0;
@@ -49,7 +49,7 @@ class Settling {
   /// know only whether it exceeds a length call prompt_reaches.
   [[nodiscard]] virtual std::int64_t prompt() const = 0;
   [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least so many
-  [[nodiscard]] virtual const MethodSite& site() const = 0;
+  [[nodiscard]] virtual const MethodContext& site() const = 0;
   /// Layers of the model. Errors: refuses where unknown.
   [[nodiscard]] virtual std::int32_t n_layers() const = 0;
   /// The choice on an axis.

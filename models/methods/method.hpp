@@ -258,10 +258,10 @@ class Method {
 };
 
 /// A method, and the prompts that it is valid for in addition to the requested one.
-struct SettledMethod {
-  SettledMethod(std::shared_ptr<const Method> settled)  // NOLINT: for those it names itself
+struct ResolvedMethod {
+  ResolvedMethod(std::shared_ptr<const Method> settled)  // NOLINT: for those it names itself
       : method{std::move(settled)}, prompts{method ? method->prompts() : PromptRange{}} {}
-  SettledMethod(std::shared_ptr<const Method> settled, PromptRange range)
+  ResolvedMethod(std::shared_ptr<const Method> settled, PromptRange range)
       : method{std::move(settled)}, prompts{range} {}
 
   std::shared_ptr<const Method> method;
@@ -316,7 +316,7 @@ struct MethodInfo {
 
 /// Where a method runs, for what depends on it: a budget is a share of bytes, so that storing per
 /// query head or in another format changes the entries it buys.
-struct MethodSite {
+struct MethodContext {
   Dtype recorded = Dtype::kFp16;
   LayerShape shape{};                            // zeros: one query head per KV head
   std::vector<std::int64_t> windows{};           // of each layer, 0 for none; empty: none at all
@@ -329,7 +329,7 @@ struct MethodSite {
 /// value outside its range, two choices on one axis, a budget the method cannot keep), its message
 /// without a place; callers put theirs before it.
 [[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
-                                                        const MethodSite& site = {});
+                                                        const MethodContext& site = {});
 
 /// True for methods that take a budget (`full` does not). Errors: InputError for an unknown name.
 [[nodiscard]] bool takes_budget(std::string_view name);

@@ -188,7 +188,7 @@ struct StackOptions {
 
 /// What the stack's allocator takes for a tensor of `n` bytes: PyTorch rounds to blocks of 512 B
 /// (kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp). Segments are the allocator's own matter.
-[[nodiscard]] inline Bytes charged_bytes(const Stack& stack, Bytes n) {
+[[nodiscard]] inline Bytes allocator_rounded(const Stack& stack, Bytes n) {
   constexpr Bytes kPyTorchBlock{512};
   return stack.rounds_allocations ? round_up(n, kPyTorchBlock) : n;
 }

@@ -8,8 +8,8 @@
 
 namespace kvsim {
 
-/// What a run takes for granted about this model, stack and method, for its notes. With a batch of
-/// 0 how much its batch holds is left out.
+/// The assumptions of a run about this model, stack and method, for its notes. A batch of 0 omits
+/// the notes on the batch's memory.
 [[nodiscard]] std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in);
 
 }  // namespace kvsim

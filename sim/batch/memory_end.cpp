@@ -12,8 +12,8 @@
 namespace kvsim {
 namespace {
 
-// Of published peaks in PyTorch (memory_ends): their largest predicted activations, and the
-// reserves of either end.
+// From published peaks in PyTorch (memory_ends): the largest predicted activations, and the
+// reserves at both ends.
 constexpr Bytes kMostActivations{INT64_C(7'765'000'000)};
 constexpr Bytes kHighReserve{INT64_C(1'935'000'000)};
 constexpr Bytes kLowReserve{INT64_C(70'000'000)};
@@ -27,7 +27,7 @@ Bytes owned(const StaticResult& result, const char* owner) {
   return found == result.peak_owners.end() ? Bytes{} : found->second;
 }
 
-/// Memory of the GPU that gives a pool as much as `more` activations take from it.
+/// The GPU memory that adds as much to a pool as `more` activations take from it.
 Bytes pool_memory(const EngineStartup& startup, Bytes more) {
   switch (startup.fraction_of) {
     case FractionOf::kAll:
@@ -36,7 +36,7 @@ Bytes pool_memory(const EngineStartup& startup, Bytes more) {
       return more;
     case FractionOf::kBeforeWeights:
     case FractionOf::kAfterWeights:
-      break;  // activations have the memory that the fraction leaves out
+      break;  // activations use the memory that the fraction leaves out
   }
   return {};
 }
@@ -51,12 +51,12 @@ MemoryEnd to_power(const MemoryEnd& end, double power) {
 }
 
 std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus) {
-  // Published over predicted bytes of each term, in vLLM's start-up logs of the table that
-  // docs/published-data.md describes. Ends are the limits that a new start is within in 95 % of
-  // cases, either side, moved outward for how few logs there are (upper_limit of
-  // models/cost/kernels/spread.hpp). A log that states a pool and not its terms counts for
-  // non-PyTorch memory, with all that weights, predicted activations and the pool leave.
-  // docs/accuracy.md has the procedure, and a test of published figures repeats it.
+  // Published over predicted bytes of each term, in vLLM's start-up logs of the table described in
+  // docs/published-data.md. Each end is the limit that a new start is within in 95 % of cases,
+  // moved outward for the small number of logs (upper_limit of models/cost/kernels/spread.hpp). If
+  // a log reports a pool but not its terms, all memory except weights, predicted activations and
+  // the pool counts as non-PyTorch memory. docs/accuracy.md describes the procedure, and a test of
+  // published figures repeats it.
   if (stack.growth == CacheGrowth::kPaged) {
     MemoryEnds out{
         .low = {.terms = {.activation = 0.135, .non_torch = 1, .graphs = 0}, .reserve = {}},
@@ -181,9 +181,9 @@ void set_start_end(const TermFactors& end, const EngineStartup& startup, Gpu& gp
   if (!options.non_torch) options.non_torch = scaled(startup.non_torch, end.non_torch);
   if (!options.graphs) options.graphs = scaled(startup.graphs, end.graphs);
   if (!options.activation) {
-    // Not as a measured peak, which would hold what a method's scores add.
+    // Not set as a measured peak, which would include the memory for a method's scores.
     const Bytes more = scaled(startup.activation, end.activation) - startup.activation;
-    // gpu.hbm stays: the engine's defaults depend on it.
+    // gpu.hbm is unchanged: the engine's defaults depend on it.
     gpu.hbm_usable = std::max(Bytes{}, gpu.hbm_usable - pool_memory(startup, more));
   }
 }

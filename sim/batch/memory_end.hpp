@@ -13,28 +13,29 @@
 
 namespace kvsim {
 
-/// What predicted bytes are multiplied with. Weights, cache and measured terms are known and have
-/// no factor.
+/// Factors for predicted bytes. Weights, cache and measured terms are known and have no factor.
 struct TermFactors {
-  double activation = 1;  // of an engine the peak of the start-up's profiling run
+  double activation = 1;  // of an engine: the peak of the start-up's profiling run
   double non_torch = 1;   // CUDA context, libraries and collectives' buffers
   double graphs = 1;      // CUDA graph pools
 
   friend bool operator==(const TermFactors&, const TermFactors&) = default;
 };
 
-/// Real memory against predicted at one end of an interval. An engine has a factor for each
-/// uncertain term of its start. PyTorch has one for activations, and a reserve.
+/// Real over predicted memory at one end of an interval. An engine has a factor for each uncertain
+/// term of its start-up. PyTorch has a factor for activations and a reserve.
 struct MemoryEnd {
   TermFactors terms{};
-  Bytes reserve{};  // of PyTorch: more than the activations make of it; at the low end below 0
+  Bytes reserve{};  // of PyTorch: bytes added to the scaled activations; negative at the low end
 
   friend bool operator==(const MemoryEnd&, const MemoryEnd&) = default;
 };
-/// Every factor to this power and the reserve times it: 1 the end itself, 0 the prediction.
+/// Raises every factor to `power` and multiplies the reserve by it: 1 is the end itself, 0 the
+/// prediction.
 [[nodiscard]] MemoryEnd to_power(const MemoryEnd& end, double power);
 
-/// 90 % of cases are between `low` and `high`; no factor of `low` is above 1, none of `high` below.
+/// 90 % of cases are between `low` and `high`. Factors of `low` are at most 1, those of `high` at
+/// least 1.
 struct MemoryEnds {
   MemoryEnd low, high;
   bool by_term = false;  // of an engine
@@ -44,14 +45,15 @@ struct MemoryEnds {
 /// `gpus`: number of GPUs that share the model; their collectives have buffers.
 [[nodiscard]] std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus);
 
-/// What a run in PyTorch takes at `end` beyond its predicted peak, of which `activations` are
-/// predicted for activations; below 0 where it takes less. Weights, caches and the CUDA context are
-/// known. Beyond the largest activations of published peaks it grows in proportion.
+/// The bytes that a PyTorch run takes at `end` beyond its predicted peak, of which `activations`
+/// are predicted activations; negative if it takes less. Weights, caches and the CUDA context are
+/// known. Beyond the largest activations of published peaks the result grows in proportion.
 [[nodiscard]] Bytes beyond_prediction(const MemoryEnd& end, Bytes activations);
-/// The activations of a peak by its owners: all but weights, caches, the CUDA context and a mask
-/// that the stack allocates once.
+/// The activations of a peak, given its owners: all except weights, caches, the CUDA context and a
+/// mask that the stack allocates once.
 [[nodiscard]] Bytes activations_of(const Stack& stack, const Owners& owners);
-/// `gpu` as a run on `stack` finds it that may use `more` less of it (more, where that is below 0).
+/// Reduces the memory of `gpu` so that a run on `stack` may use `more` fewer bytes (more bytes if
+/// negative).
 void hold_back(Gpu& gpu, const Stack& stack, Bytes more);
 
 /// The parts of a peak that its interval treats differently; the rest is activations. PyTorch's
@@ -62,7 +64,7 @@ struct PeakParts {
   Bytes non_torch{};  // predicted, of an engine
   Bytes graphs{};     // predicted, of an engine
 };
-/// Of a moment of a run with that peak and that cache.
+/// The parts of a moment of a run that has this peak and this cache.
 [[nodiscard]] PeakParts peak_parts(const StaticSpec& spec, const StaticResult& result, Bytes peak,
                                    Bytes cache);
 [[nodiscard]] BytesInterval peak_interval(const MemoryEnds& ends, const PeakParts& parts);
@@ -74,13 +76,14 @@ struct PeakParts {
 [[nodiscard]] PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
                                          std::int32_t gpus, const StackOptions& measured);
 
-/// Makes `gpu` and `options` those on which an engine as predicted starts and runs if and only if,
-/// on the GPU as it is, one does that takes the end's memory. `startup`: the engine's.
+/// Sets `gpu` and `options` to the end of the memory interval. An engine with predicted memory then
+/// starts and runs if and only if an engine with the end's memory does on the original GPU.
+/// `startup`: the engine's.
 void set_start_end(const TermFactors& end, const EngineStartup& startup, Gpu& gpu,
                    StackOptions& options);
 
-/// "79.19 GiB of GPU memory = 61.02 GiB of weights + ... + 4.487 GiB for the cache": every term of
-/// the start. They add up to the GPU's memory.
+/// Every term of the start-up: "79.19 GiB of GPU memory = 61.02 GiB of weights + ... + 4.487 GiB
+/// for the cache". The terms add up to the GPU's memory.
 [[nodiscard]] std::string start_text(const EngineStartup& startup);
 
 }  // namespace kvsim

@@ -5,8 +5,8 @@
 
 namespace kvsim {
 
-/// Query rows of the next try where `rows` of them were refused memory: ZeroMerge's code quarters
-/// its query chunk on an OOM, and keeps to it in the layers after.
+/// Query rows of the next attempt after an allocation for `rows` of them was refused. ZeroMerge's
+/// code divides its query chunk by four on an OOM and keeps that size in subsequent layers.
 [[nodiscard]] constexpr std::int64_t fewer_score_rows(std::int64_t rows) {
   constexpr std::int64_t kDivisor = 4;
   return std::max<std::int64_t>(1, rows / kDivisor);

@@ -32,7 +32,7 @@ void StaticRun::finish() {
                              .static_caches = is_static_ ? &caches_ : nullptr,
                              .static_end = static_end_};
   if (peak_base_) {
-    Holdings owners = *peak_base_;
+    OwnerBytes owners = *peak_base_;
     owners[Owner::kActivations] += resident_;
     owners.add(graph_at(peak_input, peak_place_).alive_peak().by_owner);
     KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
@@ -83,7 +83,7 @@ void StaticRun::find_intervals() {
     out.prefill = interval_of(*result_.prefill_time, prefill, roofline_, stack_);
   }
   if (result_.decode_time && spec_.output_tokens > 0) {
-    // The first, the middle and the last: in between, errors change as the cache grows.
+    // The first, the middle and the last step: errors change as the cache grows.
     const std::int64_t n = spec_.output_tokens;
     const std::set<std::int64_t> numbers{1, (n + 1) / 2, n};
     for (const std::int64_t number : numbers) {
@@ -100,7 +100,7 @@ void StaticRun::find_intervals() {
       const auto found = result_.peak_owners.find(std::string{name_of(owner)});
       if (found != result_.peak_owners.end()) cache += found->second;
     }
-    // How high a run out of memory came before the refusal is the GPU's doing.
+    // The peak of a run up to an OOM depends on the GPU's memory, so it has no interval.
     if (!result_.oom) {
       out.peak = peak_interval(*ends, peak_parts(spec_, result_, result_.peak_hbm, cache));
     }
@@ -112,7 +112,7 @@ void StaticRun::find_intervals() {
 }
 
 void StaticRun::note_refusal(const OomEvent& event) {
-  Holdings held;
+  OwnerBytes held;
   for (std::size_t i = 0; i < kOwners; ++i) {
     const auto found = event.owners.find(std::string{name_of(static_cast<Owner>(i))});
     if (found != event.owners.end()) held.by_owner[i] = found->second;
@@ -133,7 +133,7 @@ void StaticRun::count_refused_cache(const Owners& owners) {
   result_.kv_bytes = stood;
 }
 
-OomEvent StaticRun::event(const OpGraph& graph, const PeakPlace& place) {
+OomEvent StaticRun::event(const OpGraph& graph, const PeakLocation& place) {
   Hbm hbm{result_.usable_hbm};
   for (std::size_t i = 0; i < kOwners; ++i) {
     KVSIM_CHECK(hbm.allocate(name_of(static_cast<Owner>(i)), holdings_.by_owner[i]).has_value(),

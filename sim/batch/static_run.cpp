@@ -64,8 +64,6 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
   result_.notes = assumptions(spec_, in_);
 }
 
-/// Where this run's rates come from: a calibration of kernels says nothing of a stack that names
-/// none.
 StaticResult StaticRun::run() {
   if (load() && prefill()) result_.prefill_time = Seconds{prefill_time_};
   if (result_.prefill_time && decode()) {
@@ -81,7 +79,7 @@ StaticResult StaticRun::run() {
   return std::move(result_);
 }
 
-PeakPlace StaticRun::place_of(RunPart part, std::int32_t layer, std::int64_t step) const {
+PeakLocation StaticRun::place_of(RunPart part, std::int32_t layer, std::int64_t step) const {
   return {.part = part,
           .layer = layer,
           .tokens = spec_.prompt_tokens + step,
@@ -105,7 +103,7 @@ LayerCache StaticRun::stored(std::int32_t layer, std::int64_t entries) const {
   return layer_cache(in_, layer, entries);
 }
 
-void StaticRun::note_peak(const Holdings& holdings, const PeakPlace& place) {
+void StaticRun::note_peak(const OwnerBytes& holdings, const PeakLocation& place) {
   const Bytes total = holdings.total();
   const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
   Bytes& of_phase = decodes ? result_.decode_peak : result_.prefill_peak;
@@ -125,7 +123,7 @@ bool StaticRun::fits(const AlivePeak& alive) {
 
 bool StaticRun::blocks_suffice() {
   const EngineStartup& start = *result_.startup;
-  // Passes of this run may be smaller than a full one: those find their room, or none, themselves.
+  // Passes of this run may be smaller than a full one; whether those fit is checked as they run.
   if (start.kv_cache > Bytes{} && start.graphs > start.graphs_room()) {
     result_.oom = OomEvent{.step = 0,
                            .tokens = 0,
@@ -180,8 +178,8 @@ bool StaticRun::load() {
     return false;
   }
   for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
-    // Room for the longest the layer will be: laws grow to their end, or to a budget reached
-    // before.
+    // Room for the maximum length of the layer: laws grow until the end or until they reach a
+    // budget.
     const LayerCache cache =
         stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
                            held_entries(in_, l, spec_.prompt_tokens, static_end_)));
@@ -249,7 +247,7 @@ bool StaticRun::prefill_layers() {
         result_.oom = std::move(refused);
         return false;
       }
-      Holdings now = holdings_;
+      OwnerBytes now = holdings_;
       now.add(alive.by_owner);
       note_peak(now, place_of(RunPart::kPrefillLayer, layer));
       prefill_device_ += cost.time;
@@ -285,7 +283,7 @@ bool StaticRun::compress_all_layers() {
       put_cache(l, before);
       return false;
     }
-    Holdings now = holdings_;
+    OwnerBytes now = holdings_;
     now.add(alive.by_owner);
     note_peak(now, place_of(RunPart::kCompression, l));
     const GraphCost cost = evaluate(graph, roofline_);
@@ -299,14 +297,14 @@ bool StaticRun::compress_all_layers() {
 }
 
 bool StaticRun::prefill() {
-  const Holdings loaded = holdings_;
+  const OwnerBytes loaded = holdings_;
   const auto around = [&](RunPart part, const OpGraph& graph) {
     const AlivePeak alive = graph.alive_peak();
     if (!fits(alive)) {
       result_.oom = event(graph, place_of(part, -1));
       return false;
     }
-    Holdings now = holdings_;
+    OwnerBytes now = holdings_;
     now.add(alive.by_owner);
     note_peak(now, place_of(part, -1));
     const GraphCost cost = evaluate(graph, roofline_);
@@ -319,7 +317,7 @@ bool StaticRun::prefill() {
   if (!around(RunPart::kEmbedding, embed_tokens(in_, spec_.prompt_tokens))) return false;
   if (!prefill_layers()) return false;
   if (!around(RunPart::kPromptLogits, output_logits(in_, spec_.prompt_tokens))) return false;
-  // Activations and mask of the prompt are gone; caches stay.
+  // Activations and mask of the prompt are released; caches remain.
   holdings_[Owner::kActivations] = loaded.by_owner[static_cast<std::size_t>(Owner::kActivations)];
   holdings_[Owner::kMask] = loaded.by_owner[static_cast<std::size_t>(Owner::kMask)];
   if (!compress_all_layers()) return false;
@@ -366,7 +364,7 @@ bool StaticRun::decode_one(std::int64_t step) {
     // Layers of one group at one moment form a run: they cost the same and change the cache
     // equally.
     for (std::int32_t first = groups[g].first; first < end;) {
-      const DecodeMoment moment = moment_of(first);
+      const DecodeState moment = moment_of(first);
       std::int32_t next = end;
       if (!alike) {
         const auto held = law.entries_held(first, spec_.prompt_tokens, tokens);
@@ -386,7 +384,7 @@ bool StaticRun::decode_one(std::int64_t step) {
       const LayerCache before =
           is_static_ ? LayerCache{} : caches_[static_cast<std::size_t>(first)];
       const LayerCache after = is_static_ ? LayerCache{} : stored(first, moment.after);
-      const LayerCache old = left_behind(in_, first, moment);
+      const LayerCache old = cache_after_step(in_, first, moment);
       const Bytes growth = after.total() + old.total() - before.total();
       const std::int64_t last = next - 1 - first;
       // If caches grow, the last layer has the peak, else the first.
@@ -402,7 +400,7 @@ bool StaticRun::decode_one(std::int64_t step) {
         }
         if (!is_static_) take_cache(l);
         holdings_[Owner::kActivations] += resident_;
-        PeakPlace place = place_of(RunPart::kDecodeLayer, l, step);
+        PeakLocation place = place_of(RunPart::kDecodeLayer, l, step);
         place.moment = moment;
         result_.oom = event(decode_layer(in_, l, moment), place);
         if (!is_static_) put_cache(l, before);
@@ -447,7 +445,7 @@ bool StaticRun::decode_one(std::int64_t step) {
     peak_place_ = place_of(RunPart::kDecodeLogits, -1, step);
     peak_base_ = holdings_;
   }
-  holdings_[Owner::kConcatCopy] = Bytes{};  // the caller lets go of the old caches
+  holdings_[Owner::kConcatCopy] = Bytes{};  // the caller releases the old caches
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);
 

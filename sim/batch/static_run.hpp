@@ -23,10 +23,10 @@
 
 namespace kvsim {
 
-/// One static batch: `batch` equal sequences, prefilled together, then decoded in lock step. The
-/// clock is that of a replay: prefill leaves `prompt_tokens` tokens, decode step n brings each
-/// sequence to prompt_tokens + n, so output_tokens tokens are output_tokens decode steps and the
-/// last of them is cached too. Without output tokens it ends after prefill.
+/// One static batch: `batch` equal sequences, prefilled together, then decoded in lockstep. Steps
+/// are counted as in a replay: prefill leaves `prompt_tokens` tokens, and decode step n brings each
+/// sequence to prompt_tokens + n. So output_tokens tokens take output_tokens decode steps, and the
+/// last token is cached too. Without output tokens the run ends after prefill.
 struct StaticSpec {
   const Llm* llm = nullptr;  // not owned; outlives the run, as gpu and stack do
   const Gpu* gpu = nullptr;
@@ -39,8 +39,8 @@ struct StaticSpec {
   std::int64_t output_tokens = 1;               // per sequence; decode steps
   const Calibration* calibration = nullptr;     // null: the data sheet's rates, uncalibrated
   const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
-                                                // that of the rest and of activations
-  std::int32_t tensor_parallel = 1;  // GPUs; every figure of the result but tokens/s is of one
+                                                // the dtype of the other weights and of activations
+  std::int32_t tensor_parallel = 1;  // GPUs; all figures of the result except tokens/s are per GPU
   StackOptions options{};            // settings that override the stack's
   // If set: every allocation is repeated, one by one, through PyTorch's caching allocator with
   // these settings. Costs about 100 us per decode step.
@@ -72,8 +72,8 @@ struct StaticSample {
 struct StaticResult {
   std::optional<OomEvent> oom;
   std::string calibration_id;        // "nominal", "builtin", or the user's
-  std::string calibration;           // where the rates behind every time come from
-  Bytes peak_hbm;                    // up to the OOM where there is one
+  std::string calibration;           // the source of the rates behind every time
+  Bytes peak_hbm;                    // up to the OOM, if there is one
   Owners peak_owners;                // at that moment
   std::string peak_phase;            // "prefill" or "decode"
   std::vector<PeakTerm> peak_terms;  // every byte at that moment: they sum to the peak
@@ -90,7 +90,8 @@ struct StaticResult {
   // If requested: prefill, the first decode step and the last, as far as they ran.
   std::vector<ExplainedStep> explained;
   double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
-  Seconds at_peak{};  // the arithmetic at the sheet's rate of each operator's format
+  Seconds at_peak{};  // time of the arithmetic at the data sheet's peak rate of each operator's
+                      // format
   std::optional<RunIntervals> intervals;  // if requested
   std::optional<FitRange> fit_range;      // set by callers of fit_range
   // If the spec requests it: segments and fragmentation, and the point at which memory ran out. The
@@ -112,9 +113,9 @@ struct StaticOptions {
   std::optional<AllocationSession>* allocations = nullptr;
 };
 
-/// Runs it. Pure except for `options.allocations`: the same spec gives the same result. Errors:
-/// ContractError on sizes below 1; InputError if the method's size depends on data. An OOM is a
-/// result.
+/// Runs a static batch. Pure except for `options.allocations`: the same spec gives the same result.
+/// Errors: ContractError on sizes below 1; InputError if the method's size depends on data. An OOM
+/// is a result.
 [[nodiscard]] StaticResult run_static(const StaticSpec& spec, const StaticOptions& options = {});
 
 }  // namespace kvsim

@@ -1,7 +1,7 @@
 #pragma once
 
-// Inside of sim/serve: the run that run_static makes, which static_run.cpp and static_report.cpp
-// share.
+// Internal to sim/batch: the class behind run_static, shared by static_run.cpp and
+// static_report.cpp.
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@
 #include "models/cost/compiled/compiled.hpp"
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "sim/batch/holdings.hpp"
+#include "sim/batch/owner_bytes.hpp"
 #include "sim/batch/static_run.hpp"
 
 namespace kvsim {
@@ -23,7 +23,8 @@ class StaticRun {
   StaticResult run();
 
  private:
-  /// What the run takes for granted that the real stack or GPU does otherwise.
+  /// The source of the run's rates. A calibration of kernels does not apply to a stack that names
+  /// none.
   [[nodiscard]] std::string provenance() const;
   [[nodiscard]] bool load();
   [[nodiscard]] bool blocks_suffice();
@@ -35,14 +36,15 @@ class StaticRun {
 
   /// A graph's peak on top of everything in `holdings_`.
   [[nodiscard]] bool fits(const AlivePeak& alive);
-  void note_peak(const Holdings& holdings, const PeakPlace& place);
+  void note_peak(const OwnerBytes& holdings, const PeakLocation& place);
   /// The memory in use at a refused allocation is a peak too: the part of the step that fitted.
   void note_refusal(const OomEvent& event);
   /// A refused prefill leaves the cache that existed then, including the running layer's part.
   void count_refused_cache(const Owners& owners);
-  /// The first allocation of `graph`, which runs at `place`, that is refused, as an event.
-  [[nodiscard]] OomEvent event(const OpGraph& graph, const PeakPlace& place);
-  [[nodiscard]] PeakPlace place_of(RunPart part, std::int32_t layer, std::int64_t step = 0) const;
+  /// The first refused allocation of `graph`, which runs at `place`, as an event.
+  [[nodiscard]] OomEvent event(const OpGraph& graph, const PeakLocation& place);
+  [[nodiscard]] PeakLocation place_of(RunPart part, std::int32_t layer,
+                                      std::int64_t step = 0) const;
   void put_cache(std::int32_t layer, const LayerCache& cache);
   void take_cache(std::int32_t layer);
   [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
@@ -52,23 +54,23 @@ class StaticRun {
   void finish();
 
   Llm llm_;      // of one GPU
-  Stack stack_;  // as the run sets it
+  Stack stack_;  // with the run's settings
   StaticSpec spec_;
   bool explains_;
   bool finds_intervals_;
-  std::optional<AllocationSession>* allocations_;  // not owned; null: one of the run's own
+  std::optional<AllocationSession>* allocations_;  // not owned; null: only for this run
   Calibration calibration_;
   CostInput in_;
   Roofline roofline_;
   StaticResult result_;
   std::int32_t n_layers_;
   bool is_static_;
-  std::int64_t static_end_;         // tokens a sequence that a static cache has room for
-  Holdings holdings_;               // context, weights, caches, residents
+  std::int64_t static_end_;         // capacity of a static cache in tokens per sequence
+  OwnerBytes holdings_;             // context, weights, caches, residents
   std::vector<LayerCache> caches_;  // per layer; a static cache is allocated from the start
   std::vector<std::int64_t> held_;  // entries per layer
   std::int64_t score_rows_;
-  std::vector<std::int64_t> layer_score_rows_;  // of the layers prefilled
+  std::vector<std::int64_t> layer_score_rows_;  // of the prefilled layers
   Seconds prefill_device_;
   double prefill_time_ = 0;
   double decode_time_ = 0;
@@ -77,11 +79,11 @@ class StaticRun {
   std::int64_t stride_;
   std::optional<StaticSample> last_;
   Seconds first_decode_;  // time of the first decode step
-  PeakPlace peak_place_;
-  Holdings peak_holdings_;             // the memory in use then
-  std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
-                                       // but that graph's own tensors
-  PeakPlace refusal_place_;
+  PeakLocation peak_place_;
+  OwnerBytes peak_holdings_;             // the memory in use then
+  std::optional<OwnerBytes> peak_base_;  // set while the run's peak is a decode step's: everything
+                                         // except that graph's own tensors
+  PeakLocation refusal_place_;
 };
 
 }  // namespace kvsim

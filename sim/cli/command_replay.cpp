@@ -108,7 +108,7 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
 }
 
 /// What an interrupt left, and how to have the rest. Returns the exit status.
-int tell_missing(std::size_t missing, std::size_t all) {
+int report_missing(std::size_t missing, std::size_t all) {
   write_err(missing_traces_line(missing, all));
   return interrupted_status();
 }
@@ -169,7 +169,7 @@ int run_replay(const Arguments& arguments) {
     }
   }
   stops.reset();
-  if (jobs.empty()) return tell_missing(traces.size(), traces.size());
+  if (jobs.empty()) return report_missing(traces.size(), traces.size());
   const std::size_t missing = traces.size() - jobs.size();
   if (dump) {
     write_file_atomically(*dump, to_file_text(kept_document(jobs.front().result)));
@@ -208,7 +208,7 @@ int run_replay(const Arguments& arguments) {
   } else if (!arguments.has("quiet")) {
     write_out(text);
   }
-  if (missing > 0) return tell_missing(missing, traces.size());
+  if (missing > 0) return report_missing(missing, traces.size());
   return kDone;
 }
 

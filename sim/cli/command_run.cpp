@@ -109,7 +109,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
 }
 
 /// What an interrupt left in `folder`, and how to have the rest.
-void tell_missing(const Missing& missing, const std::optional<fs::path>& folder) {
+void report_missing(const Missing& missing, const std::optional<fs::path>& folder) {
   const auto counted = [](std::size_t n, std::string_view what) {
     return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
   };
@@ -135,7 +135,7 @@ int run_alone(const Arguments& arguments, Scenario scenario) {
     write_out(finished.text);
   }
   if (!finished.missing.any()) return kDone;
-  tell_missing(finished.missing, finished.nothing() ? std::nullopt : folder);
+  report_missing(finished.missing, finished.nothing() ? std::nullopt : folder);
   return interrupted_status();
 }
 
@@ -210,7 +210,7 @@ int run_run(const Arguments& arguments) {
     write_out(to_file_text(several ? all : documents.front()));
   }
   if (!missing.any()) return kDone;
-  tell_missing(missing, holds);
+  report_missing(missing, holds);
   return interrupted_status();
 }
 

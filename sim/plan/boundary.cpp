@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-Boundary last_that_holds(const Search& search, const std::function<bool(std::int64_t)>& holds) {
+Boundary largest_feasible(const Search& search, const std::function<bool(std::int64_t)>& holds) {
   KVSIM_CHECK(search.least <= search.start && search.start <= search.most && search.stride >= 1,
               "a search from {} in [{}, {}] by {}", search.start, search.least, search.most,
               search.stride);

@@ -28,7 +28,7 @@ struct Search {
 /// Gallops from `start`, then bisects. That what holds for n holds for all below is expected and
 /// looked into, not taken for granted: where a number beyond the boundary holds after all, the
 /// search goes on from there. Errors: ContractError unless least <= start <= most and stride >= 1.
-[[nodiscard]] Boundary last_that_holds(const Search& search,
-                                       const std::function<bool(std::int64_t)>& holds);
+[[nodiscard]] Boundary largest_feasible(const Search& search,
+                                        const std::function<bool(std::int64_t)>& holds);
 
 }  // namespace kvsim

@@ -52,7 +52,8 @@ MemoryMargin better_memory_end(const Stack& stack, std::int32_t gpus, double con
   return margin_at(stack, gpus, confidence, &MemoryEnds::low);
 }
 
-WorseEnd time_end(Seconds time, const std::optional<Interval>& interval, double confidence) {
+ConservativeBound time_end(Seconds time, const std::optional<Interval>& interval,
+                           double confidence) {
   if (!interval || !(time.count() > 0)) return {.factor = 1, .basis = "none"};
   const double high = interval->high.count() / time.count();
   return {.factor = std::pow(std::fmax(1.0, high), confidence_power(confidence)),

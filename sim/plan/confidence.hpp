@@ -25,7 +25,7 @@ namespace kvsim {
 [[nodiscard]] double range_confidence(double confidence);
 
 /// What a predicted time is multiplied with before it counts.
-struct WorseEnd {
+struct ConservativeBound {
   double factor = 1;  // at least 1; of the better end at most 1
   std::string basis;  // where it comes from, or why there is none
 };
@@ -41,8 +41,8 @@ struct MemoryMargin {
 [[nodiscard]] MemoryMargin better_memory_end(const Stack& stack, std::int32_t gpus,
                                              double confidence);
 /// Of a time whose 90 % interval is `interval`.
-[[nodiscard]] WorseEnd time_end(Seconds time, const std::optional<Interval>& interval,
-                                double confidence);
+[[nodiscard]] ConservativeBound time_end(Seconds time, const std::optional<Interval>& interval,
+                                         double confidence);
 /// "; at p90 activations count x 1.03, non-PyTorch memory x 7.1"; of PyTorch `held_back` of the
 /// bytes that the run may use. Empty for the prediction.
 [[nodiscard]] std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes held_back,

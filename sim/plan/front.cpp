@@ -29,7 +29,7 @@ bool PlanResult::impossible() const {
                      [](const PlanGroup& group) { return !group.best; });
 }
 
-void mark_front(PlanResult& result) {
+void mark_pareto(PlanResult& result) {
   for (const PlanGroup& group : result.groups) {
     // Without measured errors they do not count; if some are known, only those candidates compete.
     bool known = false;

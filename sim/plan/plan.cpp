@@ -268,7 +268,7 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
   });
   find_best(all, *scenario.plan);
   if (!options.stop || !options.stop()) move_knobs(all, options.threads);
-  mark_front(all.result);
+  mark_pareto(all.result);
   all.result.percentile = shown_percentile(scenario.plan->attainment);
   all.result.notes = scenario.notes;
   add_notes(scenario, all.result);

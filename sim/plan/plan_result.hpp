@@ -153,6 +153,6 @@ struct PlanResult {
 
 /// Marks the points that no other point of their group beats: as cheap, as quick, as exact and as
 /// long a context, and better in one of them. What has no error does not compete.
-void mark_front(PlanResult& result);
+void mark_pareto(PlanResult& result);
 
 }  // namespace kvsim

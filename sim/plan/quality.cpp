@@ -113,12 +113,12 @@ void bisect(const Judge& judge, double step, MethodQuality& method) {
     return one.meets;
   };
   constexpr std::size_t kNeighbours = 2;
-  (void)last_that_holds({.least = -last,
-                         .most = -first,
-                         .start = -last,
-                         .stride = std::max<std::int64_t>(1, (last - first) / 4),
-                         .neighbours = kNeighbours},
-                        holds);
+  (void)largest_feasible({.least = -last,
+                          .most = -first,
+                          .start = -last,
+                          .stride = std::max<std::int64_t>(1, (last - first) / 4),
+                          .neighbours = kNeighbours},
+                         holds);
 }
 
 void choose(MethodQuality& method) {

@@ -137,7 +137,7 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
                       .stride = std::max<std::int64_t>(1, steps_of(1.17, step)),
                       .neighbours = kNeighbours};
   std::vector<double> held;
-  const Boundary found = last_that_holds(search, [&](std::int64_t k) {
+  const Boundary found = largest_feasible(search, [&](std::int64_t k) {
     const double rate = me.rate_of(k);
     const bool good = me.service.holds({.scale = rate});
     if (good) held.push_back(rate);
@@ -147,7 +147,7 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   out.monotone = found.monotone;
   out.at_most = found.at_most;
   const auto highest_of = [&](ServeCase& other) -> std::optional<double> {
-    const Boundary end = last_that_holds(
+    const Boundary end = largest_feasible(
         search, [&](std::int64_t k) { return other.holds({.scale = me.rate_of(k)}); });
     if (!end.last) return std::nullopt;
     return other.offered(me.rate_of(*end.last));
@@ -182,7 +182,7 @@ void ServeCandidate::fewest_gpus(PlanCandidate& out) {
   // Copies fall as the search climbs.
   const Search search{
       .least = -most, .most = -1, .start = -1, .stride = 1, .neighbours = kNeighbours};
-  const Boundary found = last_that_holds(search, [&](std::int64_t falling) {
+  const Boundary found = largest_feasible(search, [&](std::int64_t falling) {
     const bool good = me.service.holds(Impl::copies(-falling));
     if (good) held.push_back(-falling);
     return good;
@@ -194,7 +194,7 @@ void ServeCandidate::fewest_gpus(PlanCandidate& out) {
     return static_cast<double>(-*boundary.last * me.service.gpus());
   };
   out.range = me.range_of(gpus_of(found), [&](ServeCase& other) {
-    return gpus_of(last_that_holds(
+    return gpus_of(largest_feasible(
         search, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
   });
   out.range.most_tried = static_cast<double>(most * me.service.gpus());

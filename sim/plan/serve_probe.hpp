@@ -59,7 +59,7 @@ struct ServeMachine {
   Bytes held_back{};                     // of static batches: of the GPU's memory
   std::int64_t gpus = 1;
   MemoryMargin memory;
-  WorseEnd time;
+  ConservativeBound time;
   double confidence = 0;
 };
 /// At the worse end of a confidence; at 0 as predicted.
@@ -84,7 +84,7 @@ class ServeCase {
 
   [[nodiscard]] const ServeSpec& spec() const { return spec_; }
   [[nodiscard]] const MemoryMargin& memory_end() const { return machine_.memory; }
-  [[nodiscard]] const WorseEnd& time_end() const { return machine_.time; }
+  [[nodiscard]] const ConservativeBound& time_end() const { return machine_.time; }
   /// Requests a second at `scale` times the workload's rate.
   [[nodiscard]] double offered(double scale) const { return rate_ * scale; }
   /// GPUs of the service as the spec has it.

@@ -145,7 +145,8 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
     } else if (spec.output_tokens > 0) {
       whole.reset();
     }
-    const WorseEnd end = time_end(*run.prefill_time + *run.decode_time, whole, in.plan->confidence);
+    const ConservativeBound end =
+        time_end(*run.prefill_time + *run.decode_time, whole, in.plan->confidence);
     out.time_factor = end.factor;
   }
   if (run.intervals) out.time_basis = run.intervals->time_basis;
@@ -175,7 +176,7 @@ std::optional<std::int64_t> last_size(const CandidateInput& in, PlanQuestion que
                                       std::int64_t most, MemoryMargin margin) {
   StaticCase one{in.point->spec, in.method, in.point->measured, std::move(margin),
                  in.plan->confidence};
-  return last_that_holds(
+  return largest_feasible(
              {.least = 1, .most = most, .start = 1},
              [&](std::int64_t n) { return one.memory(point_of(in.point->spec, question, n)).fits; })
       .last;
@@ -228,9 +229,9 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   const std::int64_t most = !batch         ? longest
                             : together > 0 ? std::min(together, kMostSequences)
                                            : kMostSequences;
-  const Boundary found =
-      last_that_holds({.least = 1, .most = most, .start = 1},
-                      [&](std::int64_t n) { return one.memory(point_of(spec, question, n)).fits; });
+  const Boundary found = largest_feasible(
+      {.least = 1, .most = most, .start = 1},
+      [&](std::int64_t n) { return one.memory(point_of(spec, question, n)).fits; });
   out.probes = found.probes;
   out.monotone = found.monotone;
   out.range = range_of(in, question, most, found.last);

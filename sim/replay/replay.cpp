@@ -90,7 +90,7 @@ struct Runner {
   const ComposedMethod& method;
   ReplaySummary summary;
   // Where the whole model had to be seen first: by layer, by unit of that layer.
-  std::vector<std::vector<Allotment>> allotted;
+  std::vector<std::vector<EntryBudget>> allotted;
   std::vector<std::vector<std::vector<std::int32_t>>> alive;  // nested: what the layer may keep
 };
 
@@ -139,7 +139,7 @@ class TraceReplay {
     DecisionUnit unit;
     PromptScores* scores = nullptr;
     std::unique_ptr<CacheSession> session;
-    std::optional<Allotment> allotted;
+    std::optional<EntryBudget> allotted;
     std::vector<HeadSeries> series;
   };
 
@@ -277,7 +277,7 @@ class TraceReplay {
         const auto layer = static_cast<std::size_t>(task.unit.layer);
         task.allotted =
             runner.allotted.empty()
-                ? Allotment{.entries = *runner.method.parts().budget->entries(task.unit.layer)}
+                ? EntryBudget{.entries = *runner.method.parts().budget->entries(task.unit.layer)}
                 : runner.allotted[layer][task.index];
       }
       task.session->prefill(*task.scores, *task.allotted);
@@ -332,7 +332,7 @@ class TraceReplay {
 
 }  // namespace
 
-MethodSite site_of(const TraceInfo& info) {
+MethodContext site_of(const TraceInfo& info) {
   TraceInputs recorded{.hidden = info.has_hidden,
                        .output_projection = info.has_output_projection,
                        .rope = info.rope_style && info.rope_theta,

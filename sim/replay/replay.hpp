@@ -122,7 +122,7 @@ struct ReplayResult {
 };
 
 /// The facts about its trace that a method may use.
-[[nodiscard]] MethodSite site_of(const TraceInfo& info);
+[[nodiscard]] MethodContext site_of(const TraceInfo& info);
 
 /// Resolves `spec` for a trace. Errors: InputError as make_method, or if the trace does not have
 /// data that the method needs.

@@ -46,7 +46,7 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
                          const std::set<std::string>& whole_catalogue) {
   const Trace trace = Trace::open(path);
   const TraceInfo& info = trace.info();
-  const MethodSite site = site_of(info);
+  const MethodContext site = site_of(info);
   ReplayJob job;
   std::vector<MethodSpec> able;
   for (std::size_t i = 0; i < methods.size(); ++i) {

@@ -20,9 +20,9 @@ namespace kvsim {
 
 inline constexpr std::string_view kClosedForm = "closed form";
 
-/// One run of a scenario: a choice of every key that the file gives as a list.
+/// One run of a scenario: one choice for each key that the file gives as a list.
 struct ScenarioPoint {
-  /// Of a serve point: the engine, and the longest prompt and output of its workload.
+  /// For a serve point: the engine, and the longest prompt and output of its workload.
   StaticSpec spec;
   MethodSpec method;  // as the file names it; spec.method is the same, resolved
   /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method" (its
@@ -30,16 +30,16 @@ struct ScenarioPoint {
   nlohmann::ordered_json keys;
   /// The keys that differ between points, for legends and table rows: "zeromerge budget 18000".
   std::string label{};
-  /// Cache and side data of the whole batch at full length, whether or not they fit; absent where
-  /// only a replay knows.
+  /// Cache and side data of the whole batch at full length, whether or not they fit; absent if only
+  /// a replay can determine them.
   std::optional<Bytes> kv_bytes_wanted{};
-  /// Where the size law comes from: "closed form", "measured on TRACE", …
+  /// The source of the size law: "closed form", "measured on TRACE", …
   std::string size_law{kClosedForm};
-  /// The trace that the law is to be measured on, where it has to be (measure_laws does).
+  /// The trace on which measure_laws has to measure the law; empty if it need not.
   std::filesystem::path measured_on{};
-  std::shared_ptr<const MeasuredLaw> measured{};  // once it has been
-  std::vector<std::string> notes{};               // what a reader should know of the law
-  std::optional<ServeSpec> serve{};               // of kind "serve"; then what is run
+  std::shared_ptr<const MeasuredLaw> measured{};  // set by measure_laws
+  std::vector<std::string> notes{};               // remarks on the law
+  std::optional<ServeSpec> serve{};               // for kind "serve"; replaces the static run
 };
 
 /// Replay of an attention trace, in addition to the scenario's points.
@@ -57,7 +57,7 @@ struct PublishedFigure {
   double value = 0;       // base units
   std::string text;       // as published: "335 GB"
   std::string source;
-  std::string note;  // where the figure cannot be right, why
+  std::string note;  // if the figure cannot be right: the reason
 };
 
 struct Scenario {
@@ -68,11 +68,11 @@ struct Scenario {
   std::optional<ReplaySection> replay;
   std::optional<PlanSection> plan;
   std::vector<PublishedFigure> published;
-  std::optional<std::vector<std::string>> figures;  // names of those to draw; absent: all
+  std::optional<std::vector<std::string>> figures;  // names of the figures to draw; absent: all
   nlohmann::ordered_json echo;                      // after `extends` and overrides: what was run
-  std::string hash;  // of echo, hexadecimal, the same on every machine
+  std::string hash;  // hexadecimal hash of echo, the same on every machine
   std::uint64_t seed = 0;
-  std::vector<std::string> notes;  // published figures that no point is left for, …
+  std::vector<std::string> notes;                      // published figures that match no point, …
   std::vector<std::shared_ptr<const Llm>> own_models;  // those read from config.json files
   std::vector<std::shared_ptr<const Gpu>> own_gpus;    // those with corrected memory
   std::vector<std::shared_ptr<const Calibration>> own_calibrations;  // those read from files

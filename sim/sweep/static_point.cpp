@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "sim/batch/point/fit_range.hpp"
-#include "sim/batch/static_figures_json.hpp"
+#include "sim/batch/static_metrics_json.hpp"
 
 namespace kvsim {
 
@@ -15,7 +15,7 @@ nlohmann::ordered_json run_static_point(const Scenario& /*scenario*/, const Scen
   const bool fits = !result.oom;
   out["fits"] = fits;
   out["usable_hbm_bytes"] = result.usable_hbm.count();
-  out.update(static_figures_json(point.spec, result));
+  out.update(static_metrics_json(point.spec, result));
   out["kv_bytes_wanted"] =
       point.kv_bytes_wanted ? nlohmann::ordered_json(point.kv_bytes_wanted->count()) : nullptr;
   out["prefill_peak_bytes"] = result.prefill_peak.count();

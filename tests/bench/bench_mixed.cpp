@@ -71,12 +71,12 @@ bool bench(const std::string& llm_name, const std::string& stack_name,
   const Stack& stack = find_stack(stack_name);
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const AttentionSpec& a = llm.layers.front().attention;
-  MethodSite site{.recorded = Dtype::kBf16,
-                  .shape = {a.n_heads, a.n_kv_heads, a.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model,
-                  .recorded_inputs = {}};
+  MethodContext site{.recorded = Dtype::kBf16,
+                     .shape = {a.n_heads, a.n_kv_heads, a.head_dim},
+                     .windows = {},
+                     .n_layers = llm.n_layers(),
+                     .d_model = llm.d_model,
+                     .recorded_inputs = {}};
   for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
   const auto method = make_method(
       {method_name,

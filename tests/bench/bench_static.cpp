@@ -16,7 +16,7 @@
 #include "models/llm/catalogue.hpp"
 #include "sim/batch/point/compiled_point.hpp"
 #include "sim/batch/static_run.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "tests/support/machines.hpp"
 
 namespace {
@@ -95,7 +95,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
                             KernelOp::kGemm, KernelOp::kElementwise}) {
     stack.kernels[std::string{name_of(op)}] = "*";
   }
-  const MethodSite site = method_site(llm, Dtype::kFp16);
+  const MethodContext site = method_site(llm, Dtype::kFp16);
   const MethodSpec method{
       method_name, {}, takes_budget(method_name) ? std::optional{budget} : std::nullopt};
   const Calibration& calibration = builtin_calibration();

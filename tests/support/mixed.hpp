@@ -61,8 +61,8 @@ inline std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepC
                                            std::int64_t prompt, std::int64_t tokens) {
   std::vector<DecodeLoad> loads;
   for (const MixedStepCost::Law& law : cost.law_layers()) {
-    const DecodeMoment m = decode_moment(in, law.layer, prompt, tokens,
-                                         held_entries(in, law.layer, prompt, tokens - 1));
+    const DecodeState m = decode_moment(in, law.layer, prompt, tokens,
+                                        held_entries(in, law.layer, prompt, tokens - 1));
     loads.push_back({.attended = static_cast<double>(in.batch * m.attended),
                      .held = static_cast<double>(in.batch * m.after),
                      .evicting = m.evicts ? in.batch : 0,

@@ -130,7 +130,7 @@ struct SmallService {
                                                           .per_entry = times.per_entry * share});
     };
     if (make_scheduler) {
-      hooks.scheduler = [this](const SchedulerSpec&, const SchedulerSite&) {
+      hooks.scheduler = [this](const SchedulerSpec&, const SchedulerContext&) {
         return make_scheduler();
       };
     }

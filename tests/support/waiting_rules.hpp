@@ -3,7 +3,8 @@
 // Work conservation under memory pressure: after each iteration that an engine formed, whether the
 // one who waits first would have found room in it. What "room" is each scheduler says for itself:
 // the rules stand here once more, told from sequences and the size of the pool alone, for the full
-// cache without prefix caching. Nothing is asked of schedulers, their batch builder or KvMemory.
+// cache without prefix caching. Nothing is asked of schedulers, their batch builder or
+// KvCacheManager.
 
 #include <algorithm>
 #include <cmath>

@@ -59,7 +59,7 @@ KernelLibrary library(std::vector<KernelCalibration> entries,
 double start_time(const Gpu& gpu, double factor = 1, double loads = 1) {
   std::vector<double> c;
   for (const Coefficient& one : gemm_form().coefficients) {
-    c.push_back(one.start * (one.carries == Carries::kSmRate ? loads : 1));
+    c.push_back(one.start * (one.carries == ScalingRule::kSmRate ? loads : 1));
   }
   c[0] *= factor;
   return gemm_form().microseconds(kCall, kBf16, kernel_gpu(gpu), c.data());
@@ -142,7 +142,7 @@ TEST_CASE("kernel library: shares of the bandwidth keep their order on the same 
   const auto coefficients = gemm_form().coefficients;
   const auto at = static_cast<std::size_t>(
       std::find_if(coefficients.begin(), coefficients.end(),
-                   [](const Coefficient& c) { return c.carries == Carries::kHbmShare; }) -
+                   [](const Coefficient& c) { return c.carries == ScalingRule::kHbmShare; }) -
       coefficients.begin());
   REQUIRE(at < coefficients.size());
   const char* h100 = "H100-80GB-SXM";

@@ -95,7 +95,7 @@ void GraphBytes::add_step(std::int64_t step) {
   for (std::int64_t layer = 0; layer < s.model.n_layers; ++layer) {
     const auto l = static_cast<std::int32_t>(layer);
     const std::int64_t tokens = s.prompt + step + 1;
-    const DecodeMoment moment = decode_moment(in, l, s.prompt, tokens, s.held(step));
+    const DecodeState moment = decode_moment(in, l, s.prompt, tokens, s.held(step));
     add(decode_layer(in, l, moment));
     add_layer_differences(moment.attended);
     if (s.scores() || layer == 0) {

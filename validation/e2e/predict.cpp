@@ -14,7 +14,7 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
                        .stack = &stack,
                        .method =
                            [&](std::int64_t) {
-                             return SettledMethod{plan.method, PromptRange::all()};
+                             return ResolvedMethod{plan.method, PromptRange::all()};
                            },
                        .weight_dtype = plan.dtype,
                        .kv_dtype = plan.dtype,

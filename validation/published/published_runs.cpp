@@ -14,13 +14,13 @@
 namespace kvsim {
 namespace {
 
-MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
+MethodContext site_of(const Llm& llm, Dtype kv_dtype) {
   const AttentionSpec& attention = llm.layers.front().attention;
-  MethodSite site{.recorded = kv_dtype,
-                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model};
+  MethodContext site{.recorded = kv_dtype,
+                     .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                     .windows = {},
+                     .n_layers = llm.n_layers(),
+                     .d_model = llm.d_model};
   for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
   return site;
 }

@@ -51,27 +51,27 @@ CompiledLayer::CompiledLayer(const CostInput& in, std::int32_t layer, CacheChang
       layer_{layer},
       rows_{in, layer},
       form_{compile(in, layer, change, evicts, roofline)} {
-  rows_.learn_side();
+  rows_.fit_side_bytes();
 }
 
-GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
+GraphCost CompiledLayer::cost(const DecodeState& moment) const {
   return is_linear() ? form_.cost(counts_of(moment)) : on_graph(moment);
 }
 
-Seconds CompiledLayer::time(const DecodeMoment& moment) const {
+Seconds CompiledLayer::time(const DecodeState& moment) const {
   return is_linear() ? form_.time(counts_of(moment)) : on_graph(moment).time;
 }
 
 /// Decode operators run one after the other, so that their costs add up.
-GraphCost CompiledLayer::on_graph(const DecodeMoment& moment) const {
+GraphCost CompiledLayer::on_graph(const DecodeState& moment) const {
   if (!outside_) {  // equal for all states: taken at one that does not depend on the request
     CostInput in = in_;
     in.prompt = kBase;
-    const DecodeMoment base{.attended = kBase,
-                            .before = kBase,
-                            .after = kBase,
-                            .change = moment.change,
-                            .evicts = moment.evicts};
+    const DecodeState base{.attended = kBase,
+                           .before = kBase,
+                           .after = kBase,
+                           .change = moment.change,
+                           .evicts = moment.evicts};
     const GraphCost all = evaluate(decode_layer(in, layer_, base), roofline_);
     const GraphCost middle = evaluate(decode_layer_middle(in, layer_, base), roofline_);
     // A stack without a rate for some operator: terms cannot be separated.
@@ -90,17 +90,17 @@ GraphCost CompiledLayer::on_graph(const DecodeMoment& moment) const {
           .at_peak = outside_->at_peak + middle.at_peak};
 }
 
-Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
+Bytes CompiledLayer::alive_peak(const DecodeState& moment) const {
   if (!is_linear()) return decode_layer(in_, layer_, moment).alive_peak().bytes;
   Form::Side side{};
   if (form_.has_side()) {
-    side = {.first = charged_bytes(in_, rows_.side(moment.before)),
-            .later = charged_bytes(in_, rows_.side(moment.after))};
+    side = {.first = allocator_rounded(in_, rows_.side(moment.before)),
+            .later = allocator_rounded(in_, rows_.side(moment.after))};
   }
   return form_.alive_peak(counts_of(moment), side);
 }
 
-std::vector<double> step_answers(const CostInput& in, const std::vector<LayerGroup>& groups) {
+std::vector<double> step_signature(const CostInput& in, const std::vector<LayerGroup>& groups) {
   constexpr std::int64_t kFar = 1 << 30;  // past all that bounds a size
   std::vector<double> all;
   all.reserve(192);
@@ -159,7 +159,7 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline,
       ends_{ends},
       host_{host_time(in, true)} {}
 
-const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeMoment& moment) {
+const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeState& moment) {
   const std::size_t form = static_cast<std::size_t>(moment.change) * 2 + (moment.evicts ? 1 : 0);
   const auto like = static_cast<std::size_t>(groups_[group].like);
   auto& slot = forms_[like][form];

@@ -23,18 +23,18 @@ class CompiledLayer {
   CompiledLayer(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
                 const Roofline& roofline);
 
-  [[nodiscard]] GraphCost cost(const DecodeMoment& moment) const;
-  [[nodiscard]] Seconds time(const DecodeMoment& moment) const;
+  [[nodiscard]] GraphCost cost(const DecodeState& moment) const;
+  [[nodiscard]] Seconds time(const DecodeState& moment) const;
   /// Largest set of the graph's tensors alive at once, the layer's own cache among them.
-  [[nodiscard]] Bytes alive_peak(const DecodeMoment& moment) const;
+  [[nodiscard]] Bytes alive_peak(const DecodeState& moment) const;
   [[nodiscard]] bool is_linear() const { return form_.is_linear(); }
   /// cost() is a sum of maxima of terms linear in the moment: no fitted kernel's time varies.
   [[nodiscard]] bool is_convex() const { return form_.is_convex(); }
 
  private:
   using Form = CompiledGraph<3>;
-  static Form::Counts counts_of(const DecodeMoment& m) { return {m.attended, m.before, m.after}; }
-  [[nodiscard]] GraphCost on_graph(const DecodeMoment& moment) const;
+  static Form::Counts counts_of(const DecodeState& m) { return {m.attended, m.before, m.after}; }
+  [[nodiscard]] GraphCost on_graph(const DecodeState& moment) const;
 
   const CostInput& in_;
   const Roofline& roofline_;
@@ -47,8 +47,8 @@ class CompiledLayer {
 /// A method's values for decode steps of plain rows, at the states that compiled forms are made
 /// from and at distant ones. Methods resolved from one specification with equal values share the
 /// same forms.
-[[nodiscard]] std::vector<double> step_answers(const CostInput& in,
-                                               const std::vector<LayerGroup>& groups);
+[[nodiscard]] std::vector<double> step_signature(const CostInput& in,
+                                                 const std::vector<LayerGroup>& groups);
 
 /// The embedding and the logits of a decode step: no method or length touches them.
 struct DecodeEnds {
@@ -68,7 +68,7 @@ class CompiledDecode {
 
   /// The compiled form of the layers of `groups()[group]` for a step that changes their cache this
   /// way; equal groups share it.
-  [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeMoment& moment);
+  [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeState& moment);
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
   [[nodiscard]] const GraphCost& around() const { return ends_.cost; }  // embedding and logits
   [[nodiscard]] Bytes around_peak() const { return ends_.peak; }        // of either's tensors

@@ -142,7 +142,7 @@ void CompiledGraph<V>::reduce_tensors(std::span<const Sample> samples) {
       }
       linear_ = linear_ && varying.bytes.at(check.counts) == check.graph.tensors()[t].bytes.count();
       if (varying.bytes.is_constant()) {
-        const std::int64_t charged = charged_bytes(*stack_, Bytes{start}).count();
+        const std::int64_t charged = allocator_rounded(*stack_, Bytes{start}).count();
         sets[first].constant += charged;
         sets[last + 1].constant -= charged;
         continue;
@@ -208,7 +208,7 @@ Bytes CompiledGraph<V>::alive_peak(const Counts& counts, const Side& side) const
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const VaryingTensor& tensor = tensors_[t];
     size[t] = tensor.how == Size::kLinear
-                  ? charged_bytes(*stack_, Bytes{tensor.bytes.at(counts)}).count()
+                  ? allocator_rounded(*stack_, Bytes{tensor.bytes.at(counts)}).count()
                   : (tensor.how == Size::kSideFirst ? side.first : side.later).count();
   }
   std::int64_t peak = 0;

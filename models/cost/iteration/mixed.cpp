@@ -96,7 +96,7 @@ void add_layers(Step& step, const MixedColumns& columns, const LayerRange& range
 
 }  // namespace
 
-OpGraph prompt_end(const CostInput& one, std::int32_t layer, std::int64_t prompt) {
+OpGraph prompt_compression(const CostInput& one, std::int32_t layer, std::int64_t prompt) {
   return LayerBuilder{one, layer, prompt}.finish(
       {.prompt = prompt, .kept = held_entries(one, layer, prompt, prompt), .score_rows = prompt});
 }
@@ -131,7 +131,7 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
     layer.prefill(step.chunks, add);
     for (const PrefillChunk& chunk : step.chunks) {
       if (!chunk.last) continue;
-      const OpGraph end = prompt_end(one, l, chunk.before + chunk.tokens);
+      const OpGraph end = prompt_compression(one, l, chunk.before + chunk.tokens);
       for (OpIndex i = 0; i < end.size(); ++i) add(end.op(i));
     }
     return LayerBuilder{one, l, rows}.around(middle);

@@ -177,7 +177,7 @@ struct MixedStepCost::Impl {
     if (known != ends_.end()) return known->second;
     Sum sum;
     for (const Column& column : columns) {
-      sum += evaluated(prompt_end(one, column.first, prompt)) * column.layers;
+      sum += evaluated(prompt_compression(one, column.first, prompt)) * column.layers;
       if (const auto late = late_compression(one, column.first, prompt)) {
         sum += evaluated(*late) * column.layers;
       }

@@ -22,7 +22,8 @@ void check_step(const CostInput& in, const MixedStep& step, const LayerRange& la
                 std::size_t laws);
 /// What a layer does once a prompt is there, and after all layers where it compresses then. `one`
 /// is of one sequence.
-[[nodiscard]] OpGraph prompt_end(const CostInput& one, std::int32_t layer, std::int64_t prompt);
+[[nodiscard]] OpGraph prompt_compression(const CostInput& one, std::int32_t layer,
+                                         std::int64_t prompt);
 [[nodiscard]] std::optional<OpGraph> late_compression(const CostInput& one, std::int32_t layer,
                                                       std::int64_t prompt);
 

@@ -9,7 +9,7 @@
 namespace kvsim {
 
 /// The chip parameter that a coefficient scales with, which defines its value on another GPU.
-enum class Carries : std::uint8_t {
+enum class ScalingRule : std::uint8_t {
   kAsIs,      // latencies, sizes, shares of what is faster on a faster chip
   kHbmShare,  // a share of the HBM bandwidth: where it is low, something else holds the kernel up
   kSmRate     // a rate of one SM, given over its even share of the HBM bandwidth
@@ -25,7 +25,7 @@ struct Coefficient {
   double start = 1;
   double low = 0;  // above 0: the fit works in the logarithm; otherwise on the value
   double high = 1;
-  Carries carries = Carries::kAsIs;
+  ScalingRule carries = ScalingRule::kAsIs;
 };
 
 /// A structured analytic form of one family's kernel time. Pure: no state, no allocation.

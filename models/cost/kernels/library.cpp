@@ -147,13 +147,13 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
       other_chip ? sm_clocks(gpu) / sm_clocks(measured) : here.sms / there.sms;
   const double even = there.bandwidth / here.bandwidth * processors;
   for (std::size_t i = 0; i < form.coefficients.size() && i < out.size(); ++i) {
-    double of_sms = form.coefficients[i].carries == Carries::kSmRate ? 1 : 0;
-    if (form.coefficients[i].carries == Carries::kHbmShare) {
+    double of_sms = form.coefficients[i].carries == ScalingRule::kSmRate ? 1 : 0;
+    if (form.coefficients[i].carries == ScalingRule::kHbmShare) {
       of_sms = std::clamp((kHeldUp - out[i]) / (kHeldUp - kFarBelow), 0.0, 1.0);
     }
     if (of_sms == 0) continue;
     const double moved = out[i] * std::pow(even, of_sms);
-    const bool share = form.coefficients[i].carries == Carries::kHbmShare;
+    const bool share = form.coefficients[i].carries == ScalingRule::kHbmShare;
     out[i] = share ? std::min(moved, std::max(out[i], kHeldUp)) : moved;
   }
   return out;

@@ -23,14 +23,14 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
 
 std::size_t LayerBuilder::activation(std::string_view name, std::int64_t elements, OpIndex first) {
   return graph_.hold(name, Owner::kActivations,
-                     charged_bytes(in_, bytes_of(elements / m_ * held_, dtype_)), first);
+                     allocator_rounded(in_, bytes_of(elements / m_ * held_, dtype_)), first);
 }
 
 OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, Dtype element, OpIndex after,
                                     std::size_t& weights) {
   const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
-    return graph_.hold(name, Owner::kScores, charged_bytes(in_, bytes_of(n / m_ * held_, dtype)),
-                       first);
+    return graph_.hold(name, Owner::kScores,
+                       allocator_rounded(in_, bytes_of(n / m_ * held_, dtype)), first);
   };
   std::size_t logits = matrix("attention scores", element, after);
   const std::int32_t passes = in_.stack->score_passes;
@@ -116,8 +116,8 @@ Bytes LayerBuilder::payload(const CachePart& part, std::int64_t entries) const {
 
 void LayerBuilder::hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries,
                               OpIndex first) {
-  cache.*part.tensor =
-      graph_.hold(part.name, Owner::kKvCache, charged_bytes(in_, payload(part, entries)), first);
+  cache.*part.tensor = graph_.hold(part.name, Owner::kKvCache,
+                                   allocator_rounded(in_, payload(part, entries)), first);
 }
 
 void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) {
@@ -127,8 +127,8 @@ void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) 
 void LayerBuilder::replace(CacheTensors& cache, const CachePart& part, std::string_view copy,
                            Owner while_copied, std::int64_t entries, OpIndex at) {
   drop(cache.*part.tensor, at);
-  graph_.release(graph_.hold(copy, while_copied, charged_bytes(in_, payload(part, entries)), at),
-                 at);
+  graph_.release(
+      graph_.hold(copy, while_copied, allocator_rounded(in_, payload(part, entries)), at), at);
   hold_cache(cache, part, entries, at + 1);
 }
 
@@ -200,9 +200,10 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
   const OpIndex at = after < 0 ? graph_.add(op) : graph_.add(op, {after});
   if (launches > 1) {
     for (int i = 0; i < 2; ++i) {
-      graph_.release(graph_.hold("norm intermediate", Owner::kActivations,
-                                 charged_bytes(in_, bytes_of(n / m_ * held_, Dtype::kFp32)), at),
-                     at);
+      graph_.release(
+          graph_.hold("norm intermediate", Owner::kActivations,
+                      allocator_rounded(in_, bytes_of(n / m_ * held_, Dtype::kFp32)), at),
+          at);
     }
   }
   return at;

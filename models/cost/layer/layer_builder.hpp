@@ -23,7 +23,7 @@ class LayerBuilder {
  public:
   LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t tokens);
 
-  [[nodiscard]] OpGraph prefill(const PrefillMoment& moment);
+  [[nodiscard]] OpGraph prefill(const PrefillState& moment);
   /// The same in two parts: everything before the layer drops entries, and the rest, which copies
   /// of the builder may write for different numbers.
   struct CacheTensors {
@@ -33,17 +33,17 @@ class LayerBuilder {
     CacheTensors cache;
     OpIndex at = 0;
   };
-  [[nodiscard]] Prefilled prefill_whole(const PrefillMoment& moment);
+  [[nodiscard]] Prefilled prefill_whole(const PrefillState& moment);
   [[nodiscard]] OpGraph prefill_kept(Prefilled before, std::int64_t prompt, std::int64_t kept);
   /// Not `whole`: one operator in place of all that do not depend on the state, the projections and
   /// those outside them.
-  [[nodiscard]] OpGraph decode(const DecodeMoment& moment, bool whole = true);
+  [[nodiscard]] OpGraph decode(const DecodeState& moment, bool whole = true);
   [[nodiscard]] OpGraph compress(std::int64_t prompt, std::int64_t kept);
   /// All rows of the layer in one pass, `middle` between the projections in place of attention.
   /// Only tensors of the rows.
   [[nodiscard]] OpGraph around(std::span<const Op> middle);
   /// What a method does once the prompt is there: scores, its own work, compression layer by layer.
-  [[nodiscard]] OpGraph finish(const PrefillMoment& moment);
+  [[nodiscard]] OpGraph finish(const PrefillState& moment);
 
  private:
   struct Projected {  // Q, K, V of the step, as attention takes them
@@ -121,16 +121,15 @@ class LayerBuilder {
   [[nodiscard]] Pieces streamed(std::int64_t prompt, std::int64_t entries) const;
   [[nodiscard]] Op attend_streamed(const Op& all, double share, std::int64_t prompt,
                                    const Pieces& pieces) const;
-  OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
+  OpIndex score_prompt(OpIndex after, const PrefillState& moment);
   OpIndex prepare_method(OpIndex after, std::int64_t prompt);
   OpIndex add_after(OpIndex after, const Op& op);  // below 0: nothing before it
   [[nodiscard]] std::int64_t kv_elements() const;  // made per token, before the method stores them
 
   // in layer_decode.cpp, with decode
-  [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeMoment& moment,
+  [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeState& moment,
                                                     const StepTraffic& traffic) const;
-  OpIndex attend_cache(const Projected& qkv, const DecodeMoment& moment,
-                       const StepTraffic& traffic);
+  OpIndex attend_cache(const Projected& qkv, const DecodeState& moment, const StepTraffic& traffic);
 
   // in layer_compress.cpp, with compress
   OpIndex compact(CacheTensors& cache, std::int64_t from, std::int64_t to, OpIndex after);

@@ -5,7 +5,7 @@
 namespace kvsim {
 
 /// The kernel of a fused decode attention. Formats other than plain rows have no measured one.
-std::optional<KernelUse> LayerBuilder::decode_use(const DecodeMoment& moment,
+std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
                                                   const StepTraffic& traffic) const {
   if (!rows_.plain() || in_.stack->expands_kv_heads) return std::nullopt;
   const AttentionSpec& a = attention_;
@@ -30,7 +30,7 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeMoment& moment,
                    .format = format};
 }
 
-OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& moment,
+OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& moment,
                                    const StepTraffic& traffic) {
   const AttentionSpec& a = attention_;
   const auto batch = static_cast<double>(in_.batch);
@@ -56,7 +56,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                      .dtype = dtype_},
                     {at});
     expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
-                           charged_bytes(in_, bytes_of(n, dtype_)), at);
+                           allocator_rounded(in_, bytes_of(n, dtype_)), at);
     cache_read = size(n, dtype_);
   }
   const auto score_row = [&] {
@@ -69,11 +69,12 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                      .bytes_written = written,
                      .dtype = Dtype::kFp32},
                     {at});
-    graph_.release(graph_.hold("score row", Owner::kScores,
-                               charged_bytes(in_, bytes_of(in_.batch * a.n_heads * moment.attended,
-                                                           Dtype::kFp32)),
-                               at),
-                   at);
+    graph_.release(
+        graph_.hold(
+            "score row", Owner::kScores,
+            allocator_rounded(in_, bytes_of(in_.batch * a.n_heads * moment.attended, Dtype::kFp32)),
+            at),
+        at);
   };
   const double blocks = in_.stack->splits_keys ? 0.0 : batch * a.n_heads;
   if (in_.stack->attention == AttentionExec::kFused) {
@@ -101,7 +102,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
         in_.batch * moment.attended * (expanded ? a.n_heads : stored) *
         (a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim + a.v_head_dim);
     const auto hold = [&](std::string_view name, double bytes) {
-      return graph_.hold(name, Owner::kKvExpansion, charged_bytes(in_, truncated<Bytes>(bytes)),
+      return graph_.hold(name, Owner::kKvExpansion, allocator_rounded(in_, truncated<Bytes>(bytes)),
                          at);
     };
     if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
@@ -165,11 +166,12 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
                                  .dtype = element},
                                 {after});
   graph_.release(
-      graph_.hold(name, Owner::kConcatCopy, charged_bytes(in_, truncated<Bytes>(bytes)), at), at);
+      graph_.hold(name, Owner::kConcatCopy, allocator_rounded(in_, truncated<Bytes>(bytes)), at),
+      at);
   return at;
 }
 
-OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
+OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
   const StepTraffic traffic = in_.method->decode_traffic(
@@ -181,7 +183,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
     for (const CachePart& part : parts()) hold_cache(cache, part, moment.before, 0);
     if (rows_.side(moment.before + 1) > Bytes{}) {
       side = graph_.hold("side data", Owner::kSideData,
-                         charged_bytes(in_, rows_.side(moment.before)), 0);
+                         allocator_rounded(in_, rows_.side(moment.before)), 0);
     }
   }
   Projected qkv = whole ? open() : Projected{.op = graph_.add({.name = "projections"}, {})};
@@ -211,7 +213,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
       replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
       if (holds_old) {
         graph_.hold(part.older, Owner::kConcatCopy,
-                    charged_bytes(in_, payload(part, moment.before)), at + 1);
+                    allocator_rounded(in_, payload(part, moment.before)), at + 1);
       }
     }
   }
@@ -238,7 +240,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
     // As the rotation of new keys: operators that each read and write the tensor about once.
     const std::int32_t passes = rotation_passes(*in_.stack);
     const double bytes = traffic.rotated * batch;
-    const Bytes tensor = charged_bytes(in_, truncated<Bytes>(bytes));
+    const Bytes tensor = allocator_rounded(in_, truncated<Bytes>(bytes));
     at = graph_.add({.name = "rotate cached keys",
                      .family = OpFamily::kRope,
                      .bytes_read = bytes * passes,
@@ -284,7 +286,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
                        .dtype = dtype_},
                       {at});
       graph_.release(graph_.hold("method's scratch", Owner::kScores,
-                                 charged_bytes(in_, all.transient * in_.batch), at),
+                                 allocator_rounded(in_, all.transient * in_.batch), at),
                      at);
     }
   }
@@ -337,7 +339,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
   }
   if (side) {
     graph_.release(*side, at);
-    graph_.hold("side data", Owner::kSideData, charged_bytes(in_, rows_.side(moment.after)),
+    graph_.hold("side data", Owner::kSideData, allocator_rounded(in_, rows_.side(moment.after)),
                 at + 1);
   }
   if (whole) close(project_out(qkv, at));

@@ -123,7 +123,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     kv_read = kv / a.n_kv_heads * a.n_heads;
     at = stream("repeat keys and values", OpFamily::kExpandCopy, kv, kv_read, at, 2);
     expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
-                           charged_bytes(in_, bytes_of(kv_read, dtype_)), at);
+                           allocator_rounded(in_, bytes_of(kv_read, dtype_)), at);
   }
   if (in_.stack->attention != AttentionExec::kEager) {
     const double pairs = causal_pairs(prompt, a.window);
@@ -196,7 +196,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                     {at});
     for (std::int32_t i = 1; i < needs.score_copies; ++i) {
       graph_.release(graph_.hold("copy of the attention scores", Owner::kScores,
-                                 charged_bytes(in_, bytes_of(n / m_ * held_, dtype_)), at),
+                                 allocator_rounded(in_, bytes_of(n / m_ * held_, dtype_)), at),
                      at);
     }
   }
@@ -209,7 +209,7 @@ OpIndex LayerBuilder::add_after(OpIndex after, const Op& op) {
 }
 
 /// What a method pays at prefill for scores that fused attention does not return.
-OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
+OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   const MethodNeeds needs = in_.method->needs();
   if (needs.prompt_scores == PromptScoreClass::kNone ||
       in_.stack->attention == AttentionExec::kEager) {
@@ -222,7 +222,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   const double queries = size(m_ * a.n_heads * a.head_dim, dtype_);
   const double sums = static_cast<double>(in_.batch * rows_.stored_heads() * s) * kFp32Bytes;
   const auto hold_once = [&](std::string_view name, Bytes bytes, OpIndex at) {
-    graph_.release(graph_.hold(name, Owner::kScores, charged_bytes(in_, bytes), at), at);
+    graph_.release(graph_.hold(name, Owner::kScores, allocator_rounded(in_, bytes), at), at);
   };
 
   if (needs.prompt_scores == PromptScoreClass::kLastWindow) {
@@ -297,7 +297,7 @@ OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
                                        .dtype = dtype_});
   if (extra.transient > Bytes{}) {
     graph_.release(graph_.hold("method's scratch", Owner::kScores,
-                               charged_bytes(in_, extra.transient * in_.batch), at),
+                               allocator_rounded(in_, extra.transient * in_.batch), at),
                    at);
   }
   return at;
@@ -309,12 +309,12 @@ std::int64_t LayerBuilder::kv_elements() const {
                                       (attention_.head_dim + attention_.v_head_dim);
 }
 
-OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
+OpGraph LayerBuilder::prefill(const PrefillState& moment) {
   const Prefilled before = prefill_whole(moment);
   return prefill_kept(before, moment.prompt, moment.kept);
 }
 
-LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillMoment& moment) {
+LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) {
   const bool is_static = is_preallocated(*in_.stack);
   Projected qkv = open();
   // What was projected is the cache itself, unless it is stored in another form.
@@ -358,7 +358,7 @@ OpGraph LayerBuilder::prefill_kept(Prefilled before, std::int64_t prompt, std::i
     entries = kept;
     at = compact(before.cache, prompt, kept, at);
   }
-  const Bytes side = charged_bytes(in_, rows_.side(entries));
+  const Bytes side = allocator_rounded(in_, rows_.side(entries));
   if (side > Bytes{} && !is_preallocated(*in_.stack)) {
     graph_.hold("side data", Owner::kSideData, side, at + 1);
   }
@@ -378,7 +378,7 @@ OpGraph LayerBuilder::around(std::span<const Op> middle) {
   return std::move(graph_);
 }
 
-OpGraph LayerBuilder::finish(const PrefillMoment& moment) {
+OpGraph LayerBuilder::finish(const PrefillState& moment) {
   const OpIndex at = prepare_method(score_prompt(-1, moment), moment.prompt);
   CacheTensors none;
   if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt) {

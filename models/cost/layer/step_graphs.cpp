@@ -17,14 +17,14 @@ Segment segment(OpGraph graph, std::int32_t first_layer = -1) {
 
 }  // namespace
 
-OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillMoment& moment) {
+OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillState& moment) {
   KVSIM_CHECK(moment.prompt >= 1 && moment.score_rows >= 1, "prefill of {} tokens in {} rows",
               moment.prompt, moment.score_rows);
   return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
 }
 
 std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
-                                    const PrefillMoment& moment,
+                                    const PrefillState& moment,
                                     std::span<const std::int64_t> kept) {
   LayerBuilder all{in, layer, moment.prompt};
   const LayerBuilder::Prefilled before = all.prefill_whole(moment);
@@ -37,11 +37,11 @@ std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
   return graphs;
 }
 
-OpGraph decode_layer(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+OpGraph decode_layer(const CostInput& in, std::int32_t layer, const DecodeState& moment) {
   return LayerBuilder{in, layer, 1}.decode(moment);
 }
 
-OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer, const DecodeState& moment) {
   return LayerBuilder{in, layer, 1}.decode(moment, false);
 }
 
@@ -64,7 +64,8 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
        .bytes_written = bytes,
        .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
-             charged_bytes(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)), op);
+             allocator_rounded(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)),
+             op);
   return graph;
 }
 
@@ -76,7 +77,9 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
   const Dtype dtype = activation_dtype(in.weight_dtype);
   const MatrixPlace head{WeightPart::kHead, llm.head_format};
   const Dtype dense = product_dtype(llm, in.weights(), head);
-  const auto charged = [&](std::int64_t n, Dtype d) { return charged_bytes(in, bytes_of(n, d)); };
+  const auto charged = [&](std::int64_t n, Dtype d) {
+    return allocator_rounded(in, bytes_of(n, d));
+  };
   const auto size = [](std::int64_t n, Dtype d) {
     return static_cast<double>(bytes_of(n, d).count());
   };
@@ -175,11 +178,11 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
   };
   const auto add_layers = [&](bool compresses) {
     for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
-      PrefillMoment previous;
+      PrefillState previous;
       for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-        const PrefillMoment moment{.prompt = prompt,
-                                   .kept = held_entries(in, l, prompt, prompt),
-                                   .score_rows = rows_of(l)};
+        const PrefillState moment{.prompt = prompt,
+                                  .kept = held_entries(in, l, prompt, prompt),
+                                  .score_rows = rows_of(l)};
         if (compresses && moment.kept == prompt) continue;
         if (moment == previous) {
           ++step.segments.back().repeat;
@@ -202,9 +205,9 @@ Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) 
   Step step{.host = host_time(in, true), .between = between_steps(in)};
   step.segments.push_back(segment(embed_tokens(in, 1)));
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
-    DecodeMoment previous;
+    DecodeState previous;
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-      const DecodeMoment moment =
+      const DecodeState moment =
           decode_moment(in, l, prompt, tokens, held_entries(in, l, prompt, tokens - 1));
       if (moment == previous) {
         ++step.segments.back().repeat;

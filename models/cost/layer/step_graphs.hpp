@@ -12,20 +12,20 @@ namespace kvsim {
 /// Graph of one layer's prefill. Keys and values stay in the graph from the operator that computes
 /// them to past its end, compressed on the way where the method compresses layer by layer.
 [[nodiscard]] OpGraph prefill_layer(const CostInput& in, std::int32_t layer,
-                                    const PrefillMoment& moment);
+                                    const PrefillState& moment);
 /// The same at several numbers of entries kept: what does not depend on them is written once.
 [[nodiscard]] std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
-                                                  const PrefillMoment& moment,
+                                                  const PrefillState& moment,
                                                   std::span<const std::int64_t> kept);
 /// Compression of one layer to fewer entries after all layers have run (PrefillPeak::kAllLayers).
 [[nodiscard]] OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                                      std::int64_t kept);
 [[nodiscard]] OpGraph decode_layer(const CostInput& in, std::int32_t layer,
-                                   const DecodeMoment& moment);
+                                   const DecodeState& moment);
 /// The same with one operator in place of all that is the same at every moment of a layer, so that
 /// two moments of these differ in cost as much as those of decode_layer. Of tensors not all.
 [[nodiscard]] OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer,
-                                          const DecodeMoment& moment);
+                                          const DecodeState& moment);
 /// Token embedding, and final norm with output projection, of `tokens` tokens a sequence.
 [[nodiscard]] OpGraph embed_tokens(const CostInput& in, std::int64_t tokens);
 [[nodiscard]] OpGraph output_logits(const CostInput& in, std::int64_t tokens);

@@ -81,13 +81,13 @@ class AdaBudget final : public BudgetRule {
   bool layers_alike() const override { return false; }
   Bytes side_bytes_per_head() const override { return Bytes{8}; }  // length and offset, int32
 
-  std::vector<Allotment> allot_layer(std::int32_t /*layer*/,
-                                     std::span<const HeadVerdict> heads) const override {
-    std::vector<Allotment> given;
+  std::vector<EntryBudget> allot_layer(std::int32_t /*layer*/,
+                                       std::span<const HeadVerdict> heads) const override {
+    std::vector<EntryBudget> given;
     const auto prompt = static_cast<std::int64_t>(heads.front().importance.size());
     if (settings_.entries >= prompt) {
       given.assign(heads.size(), {.entries = prompt});
-      for (Allotment& each : given) each.entries = settings_.entries;
+      for (EntryBudget& each : given) each.entries = settings_.entries;
       return given;
     }
     // What a head protects is its own; the rest of its scores is pooled.
@@ -153,7 +153,7 @@ class AdaBudget final : public BudgetRule {
   Settings settings_;
 };
 
-std::shared_ptr<const BudgetRule> settle_ada(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_ada(MethodResolver& settling) {
   if (settling.entries() < 1) {
     settling.refuse(fmt::format("budget=ada gives out a budget of entries, and select={} has none",
                                 settling.choice("select")));

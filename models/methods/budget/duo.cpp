@@ -26,14 +26,14 @@ class DuoBudget final : public BudgetRule {
   bool layers_alike() const override { return false; }
   Bytes side_bytes_per_head() const override { return Bytes{8}; }  // length and offset, int32
 
-  std::vector<std::vector<Allotment>> allot_model(
+  std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     struct Place {
       double score;
       std::size_t layer, head;
     };
     std::vector<Place> heads;
-    std::vector<std::vector<Allotment>> given;
+    std::vector<std::vector<EntryBudget>> given;
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
       given.emplace_back(layers[layer].size());
       for (std::size_t head = 0; head < layers[layer].size(); ++head) {
@@ -60,7 +60,7 @@ class DuoBudget final : public BudgetRule {
   HeadTable table_;
 };
 
-std::shared_ptr<const BudgetRule> settle_duo(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_duo(MethodResolver& settling) {
   if (settling.choice("select") != "streaming-heads") {
     settling.refuse("budget=duo is a budget of whole heads: expected select=streaming-heads");
   }

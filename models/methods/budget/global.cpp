@@ -26,8 +26,8 @@ struct Ranked {
 };
 
 /// What is left in each head when the `pruned` least important entries of all are gone.
-std::vector<Allotment> keep_all_but(std::int64_t pruned,
-                                    const std::vector<const HeadVerdict*>& heads) {
+std::vector<EntryBudget> keep_all_but(std::int64_t pruned,
+                                      const std::vector<const HeadVerdict*>& heads) {
   std::vector<Ranked> ranked;
   for (std::size_t h = 0; h < heads.size(); ++h) {
     for (std::size_t i = 0; i < heads[h]->importance.size(); ++i) {
@@ -40,7 +40,7 @@ std::vector<Allotment> keep_all_but(std::int64_t pruned,
     std::nth_element(ranked.begin(), ranked.begin() + (pruned - 1), ranked.end(),
                      [](const Ranked& a, const Ranked& b) { return a.leaves_before(b); });
   }
-  std::vector<Allotment> left(heads.size());
+  std::vector<EntryBudget> left(heads.size());
   for (std::size_t h = 0; h < heads.size(); ++h) {
     left[h].entries = std::ssize(heads[h]->importance);
   }
@@ -63,22 +63,22 @@ class GlobalBudget final : public BudgetRule {
     return std::nullopt;
   }
   bool layers_alike() const override { return false; }
-  std::vector<Allotment> allot_layer(std::int32_t /*layer*/,
-                                     std::span<const HeadVerdict> heads) const override {
+  std::vector<EntryBudget> allot_layer(std::int32_t /*layer*/,
+                                       std::span<const HeadVerdict> heads) const override {
     std::vector<const HeadVerdict*> all;
     for (const HeadVerdict& head : heads) all.push_back(&head);
     return keep_all_but(pruned_of(all), all);
   }
   // In a layer the least important leave first, as many as the ranking of all takes from it: that
   // is the ranking of all.
-  std::vector<std::vector<Allotment>> allot_model(
+  std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<const HeadVerdict*> all;
     for (const auto& layer : layers) {
       for (const HeadVerdict& head : layer) all.push_back(&head);
     }
-    const std::vector<Allotment> flat = keep_all_but(pruned_of(all), all);
-    std::vector<std::vector<Allotment>> given;
+    const std::vector<EntryBudget> flat = keep_all_but(pruned_of(all), all);
+    std::vector<std::vector<EntryBudget>> given;
     auto next = flat.begin();
     for (const auto& layer : layers) {
       given.emplace_back(next, next + std::ssize(layer));
@@ -102,7 +102,7 @@ class GlobalBudget final : public BudgetRule {
   std::int64_t entries_;
 };
 
-std::shared_ptr<const BudgetRule> settle_global(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_global(MethodResolver& settling) {
   const std::string& select = settling.choice("select");
   if (select != "kvzip" && select != "kvzip-plus") {
     settling.refuse(fmt::format(

@@ -25,7 +25,7 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 bool beyond_any_prompt(std::int64_t entries) { return entries > std::int64_t{1} << 50; }
 
 /// Entries that the pyramid keeps in every layer: the selector's window or recent tokens.
-std::int64_t window_of(const Settling& settling) {
+std::int64_t window_of(const MethodResolver& settling) {
   const std::string& select = settling.choice("select");
   if (select == "window" || select == "fusion") return settling.integer("window");
   if (select == "accumulated" || select == "gumbel" || select == "persistence") {
@@ -35,7 +35,7 @@ std::int64_t window_of(const Settling& settling) {
 }
 
 struct Pyramid {
-  const Settling& settling;
+  const MethodResolver& settling;
   std::int64_t window = 0, layers = 1;
   double beta = 20;
 
@@ -82,7 +82,7 @@ struct Pyramid {
   }
 };
 
-std::shared_ptr<const BudgetRule> pyramid(Settling& settling) {
+std::shared_ptr<const BudgetRule> pyramid(MethodResolver& settling) {
   const Pyramid rule{.settling = settling,
                      .window = window_of(settling),
                      .layers = settling.n_layers(),
@@ -149,7 +149,7 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
   return given;
 }
 
-std::shared_ptr<const BudgetRule> cosine(Settling& settling) {
+std::shared_ptr<const BudgetRule> cosine(MethodResolver& settling) {
   const std::int32_t layers = settling.n_layers();
   const double delta = settling.number("cosine_delta");
   std::vector<double> share;
@@ -183,7 +183,7 @@ class FirstFull final : public BudgetRule {
   std::int64_t whole_, entries_;
 };
 
-std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
+std::shared_ptr<const BudgetRule> first_full(MethodResolver& settling) {
   const std::int64_t whole = settling.integer("full_layers");
   if (whole == 0) return std::make_shared<FirstFull>(whole, settling.entries());
   const std::int64_t layers = settling.n_layers();

@@ -20,14 +20,14 @@ class LazyBudget final : public BudgetRule {
     return std::nullopt;
   }
   bool layers_alike() const override { return false; }
-  std::vector<Allotment> allot_layer(std::int32_t /*layer*/,
-                                     std::span<const HeadVerdict> heads) const override {
+  std::vector<EntryBudget> allot_layer(std::int32_t /*layer*/,
+                                       std::span<const HeadVerdict> heads) const override {
     double mean = 0;
     for (const HeadVerdict& head : heads) mean += head.statistic;
     mean /= static_cast<double>(heads.size());
-    Allotment one;
+    EntryBudget one;
     if (mean > threshold_) one.entries = entries_;
-    return std::vector<Allotment>(heads.size(), one);
+    return std::vector<EntryBudget>(heads.size(), one);
   }
 
  private:
@@ -35,7 +35,7 @@ class LazyBudget final : public BudgetRule {
   double threshold_;
 };
 
-std::shared_ptr<const BudgetRule> settle_lazy(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_lazy(MethodResolver& settling) {
   if (settling.choice("select") != "lazy-layers") {
     settling.refuse("budget=lazy judges layers by a statistic that only select=lazy-layers has");
   }

@@ -46,7 +46,7 @@ class NestedBudget final : public LayerBudget {
   bool layers_alike() const override { return false; }
 };
 
-std::shared_ptr<const BudgetRule> settle_nested(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_nested(MethodResolver& settling) {
   if (settling.choice("select") != "pyramidinfer") {
     settling.refuse(fmt::format(
         "budget=nested gives each layer a part of what the layer before it kept, and select={} "

@@ -38,7 +38,7 @@ class ThresholdBudget final : public BudgetRule {
     return std::numeric_limits<std::int64_t>::max();
   }
   bool layers_alike() const override { return true; }
-  std::vector<std::vector<Allotment>> allot_model(
+  std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<double> judged;
     std::int64_t all = 0;
@@ -52,9 +52,9 @@ class ThresholdBudget final : public BudgetRule {
     }
     const auto may_stay = static_cast<std::int64_t>(share_ * static_cast<double>(all));
     const double threshold = quantile_for(judged, may_stay - (all - std::ssize(judged)));
-    std::vector<std::vector<Allotment>> given;
+    std::vector<std::vector<EntryBudget>> given;
     for (const auto& layer : layers) {
-      given.emplace_back(layer.size(), Allotment{.threshold = threshold});
+      given.emplace_back(layer.size(), EntryBudget{.threshold = threshold});
     }
     return given;
   }
@@ -65,7 +65,7 @@ class ThresholdBudget final : public BudgetRule {
   double share_;
 };
 
-std::shared_ptr<const BudgetRule> settle_threshold(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_threshold(MethodResolver& settling) {
   if (settling.choice("select") != "kvzap") {
     settling.refuse(fmt::format(
         "budget=threshold needs a selection that judges by one, and select={} does not (expected "

@@ -17,11 +17,11 @@ class UniformBudget final : public BudgetRule {
   std::int64_t entries_;
 };
 
-std::shared_ptr<const BudgetRule> unlimited(Settling& /*settling*/) {
+std::shared_ptr<const BudgetRule> unlimited(MethodResolver& /*settling*/) {
   return std::make_shared<UniformBudget>(std::numeric_limits<std::int64_t>::max());
 }
 
-std::shared_ptr<const BudgetRule> uniform(Settling& settling) {
+std::shared_ptr<const BudgetRule> uniform(MethodResolver& settling) {
   return std::make_shared<UniformBudget>(settling.entries());
 }
 

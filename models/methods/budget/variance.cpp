@@ -46,7 +46,7 @@ class VarianceBudget final : public BudgetRule {
   }
   bool layers_alike() const override { return false; }
 
-  std::vector<std::vector<Allotment>> allot_model(
+  std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<double> spread;
     for (const auto& heads : layers) spread.push_back(layer_spread(heads));
@@ -67,10 +67,10 @@ class VarianceBudget final : public BudgetRule {
                             kLeastShare, 1.0);
       given += share[l];
     }
-    std::vector<std::vector<Allotment>> all;
+    std::vector<std::vector<EntryBudget>> all;
     double owed = 0;  // what rounding down held back goes to the next layer: the sum is kept
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      Allotment each{.entries = kWhole};
+      EntryBudget each{.entries = kWhole};
       if (!is_whole(static_cast<std::int32_t>(l))) {
         double wanted = share[l] * prompt;
         if (settings_.renormalise) wanted *= count * settings_.entries / (given * prompt);
@@ -108,7 +108,7 @@ class VarianceBudget final : public BudgetRule {
   Settings settings_;
 };
 
-std::shared_ptr<const BudgetRule> settle_variance(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_variance(MethodResolver& settling) {
   if (settling.choice("select") != "accumulated") {
     settling.refuse(
         "budget=variance compares column sums of attention: expected "

@@ -91,7 +91,7 @@ class AccumulateRule final : public MergeRule {
   }
 };
 
-std::shared_ptr<const MergeRule> settle_accumulate(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_accumulate(MethodResolver& settling) {
   if (settling.choice("select") != "dmc") {
     settling.refuse(
         fmt::format("merge=accumulate takes the newest token into the entry before it, "

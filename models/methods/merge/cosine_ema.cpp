@@ -209,7 +209,7 @@ class CosineEmaRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_cosine_ema(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_cosine_ema(MethodResolver& settling) {
   return std::make_shared<CosineEmaRule>(
       Settings{.keep = settling.number("threshold_keep"),
                .take = 1.0 - settling.number("threshold_keep"),

@@ -34,7 +34,7 @@ class DropRule final : public MergeRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const MergeRule> settle_drop(Settling& /*settling*/) {
+std::shared_ptr<const MergeRule> settle_drop(MethodResolver& /*settling*/) {
   return std::make_shared<DropRule>();
 }
 

@@ -119,7 +119,7 @@ class GaussianRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_gaussian(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_gaussian(MethodResolver& settling) {
   if (settling.choice("select") != "key_runs") {
     settling.refuse("merge=gaussian merges runs of similar keys: expected select=key_runs");
   }

@@ -260,7 +260,7 @@ class LowRankRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_low_rank(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_low_rank(MethodResolver& settling) {
   Settings settings{.rank = static_cast<std::int32_t>(settling.integer("rank")),
                     .hidden = static_cast<std::int32_t>(settling.integer("hidden")),
                     .fit_steps = static_cast<std::int32_t>(settling.integer("fit_steps")),

@@ -174,13 +174,13 @@ class ResidualRule final : public MergeRule {
   std::int32_t count_cap_;
 };
 
-std::int64_t slots(Settling& settling, std::int64_t beyond_tail) {
+std::int64_t slots(MethodResolver& settling, std::int64_t beyond_tail) {
   const double asked = settling.number("residual_slots");
   const std::int64_t slots = share_or_count(asked, beyond_tail);
   return asked > 0 ? std::max<std::int64_t>(slots, 1) : slots;
 }
 
-std::shared_ptr<const MergeRule> settle_residual(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_residual(MethodResolver& settling) {
   if (settling.choice("select") != "accumulated") {
     settling.refuse("residual slots need scores: expected select=accumulated");
   }

@@ -138,7 +138,7 @@ class ValueBlendRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_value_blend(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_value_blend(MethodResolver& settling) {
   return std::make_shared<ValueBlendRule>(Settings{.threshold = settling.number("threshold"),
                                                    .fraction = settling.number("merge_fraction"),
                                                    .budget = settling.entries()});

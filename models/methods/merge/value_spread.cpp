@@ -148,7 +148,7 @@ class ValueSpreadRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_value_spread(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_value_spread(MethodResolver& settling) {
   std::int64_t recent = settling.entries();
   if (settling.choice("select") == "recent") recent = settling.integer("window");
   if (settling.choice("select") == "accumulated") recent = settling.integer("recent");

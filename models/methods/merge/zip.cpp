@@ -303,7 +303,7 @@ ZipKey key_of(const std::string& word) {
   return ZipKey::kGuarded;
 }
 
-std::shared_ptr<const MergeRule> settle_zip(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_zip(MethodResolver& settling) {
   constexpr double kPaperRecentShare = 0.2;
   ZipSettings settings{.rule = {.key = key_of(settling.word("key_rule")), .bound_product = false},
                        .threshold = settling.number("threshold"),

@@ -100,7 +100,7 @@ class OracleRule final : public ReadRule {
   std::int32_t group_;
 };
 
-std::shared_ptr<const ReadRule> settle_oracle_step(Settling& settling) {
+std::shared_ptr<const ReadRule> settle_oracle_step(MethodResolver& settling) {
   return std::make_shared<OracleRule>(settle_token_budget(settling, 0.2), group_of(settling));
 }
 

@@ -235,7 +235,7 @@ class QuestRule final : public ReadRule {
   std::int32_t dense_, group_;
 };
 
-std::shared_ptr<const ReadRule> settle_quest(Settling& settling) {
+std::shared_ptr<const ReadRule> settle_quest(MethodResolver& settling) {
   if (settling.store().groups_tokens()) {
     settling.refuse(
         fmt::format("read=quest bounds keys as they are written, and store={} rewrites them later",

@@ -12,7 +12,7 @@ ParamInfo token_budget_param(std::int64_t value, std::string help, std::string s
                        std::move(source));
 }
 
-std::int64_t settle_token_budget(Settling& settling, double fallback) {
+std::int64_t settle_token_budget(MethodResolver& settling, double fallback) {
   const std::string& reader = settling.choice("read");
   if (settling.choice("select") != "all" || settling.choice("share") != "none") {
     settling.refuse(
@@ -33,7 +33,7 @@ std::int64_t settle_token_budget(Settling& settling, double fallback) {
   return tokens;
 }
 
-std::int32_t group_of(const Settling& settling) {
+std::int32_t group_of(const MethodResolver& settling) {
   const LayerShape& shape = settling.site().shape;
   if (shape.n_kv_heads < 1 || settling.word("granularity") == "query_head") return 1;
   return shape.n_heads / shape.n_kv_heads;

@@ -17,9 +17,9 @@ AxisChoice read_shadowkv();
 /// The requested budget, in entries read; else `token_budget`; else, if that is 0, `fallback` of
 /// the prompt. Resolves `token_budget`. Errors: refuses both at once, and caches that drop entries
 /// or share them between layers, because readers need all entries.
-[[nodiscard]] std::int64_t settle_token_budget(Settling& settling, double fallback);
+[[nodiscard]] std::int64_t settle_token_budget(MethodResolver& settling, double fallback);
 
 /// Query heads that share a stored head; 1 where the shape is not known.
-[[nodiscard]] std::int32_t group_of(const Settling& settling);
+[[nodiscard]] std::int32_t group_of(const MethodResolver& settling);
 
 }  // namespace kvsim

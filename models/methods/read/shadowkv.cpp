@@ -357,7 +357,7 @@ class ShadowRule final : public ReadRule {
   Dtype stored_;
 };
 
-std::shared_ptr<const ReadRule> settle_shadowkv(Settling& settling) {
+std::shared_ptr<const ReadRule> settle_shadowkv(MethodResolver& settling) {
   if (settling.word("granularity") == "query_head") {
     settling.refuse("read=shadowkv factors the keys of KV heads: expected granularity=kv_head");
   }
@@ -372,7 +372,7 @@ std::shared_ptr<const ReadRule> settle_shadowkv(Settling& settling) {
   set.chunk = settling.integer("chunk");
   set.local_chunks = settling.integer("local_chunks");
   set.outlier_chunks = settling.integer("outlier_chunks");
-  const MethodSite& site = settling.site();
+  const MethodContext& site = settling.site();
   return std::make_shared<ShadowRule>(set, site.shape.n_kv_heads,
                                       settling.store().dtype(site.recorded));
 }

@@ -31,7 +31,7 @@ class AllRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> settle_all(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_all(MethodResolver& settling) {
   // Where a reader takes it, the budget is what is read.
   if (settling.budget() && settling.choice("read") == "all")
     settling.refuse("it keeps every token and takes no budget");

@@ -26,13 +26,13 @@ class RandomScore final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_random_score(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_random_score(MethodResolver& settling) {
   return make_scored(settling, make_random(settling));
 }
 
 }  // namespace
 
-std::shared_ptr<const Scorer> make_random(Settling& /*settling*/) {
+std::shared_ptr<const Scorer> make_random(MethodResolver& /*settling*/) {
   return std::make_shared<RandomScore>();
 }
 AxisChoice select_random() { return scored_choice("random", {}, &settle_random_score); }

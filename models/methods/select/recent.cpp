@@ -46,7 +46,7 @@ class RecentRule final : public SelectRule {
   std::int64_t sinks_;
 };
 
-std::shared_ptr<const SelectRule> settle_recent(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_recent(MethodResolver& settling) {
   const double share = settling.number("start_share");
   std::int64_t sinks = settling.integer("n_sink");
   std::int64_t window = settling.integer("window");

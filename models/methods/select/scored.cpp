@@ -22,7 +22,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct NamedScorer {
   std::string_view name;
-  std::shared_ptr<const Scorer> (*make)(Settling&);
+  std::shared_ptr<const Scorer> (*make)(MethodResolver&);
   std::vector<ParamInfo> (*params)();  // null: none
 };
 
@@ -52,7 +52,7 @@ std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
   return params;
 }
 
-std::shared_ptr<const Scorer> make_wrapped_scorer(Settling& settling, std::int64_t entries) {
+std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& settling, std::int64_t entries) {
   const std::string& name = settling.word("scorer");
   if (name == "last-window" && entries < settling.integer("window")) {
     settling.settle("window", entries);
@@ -78,7 +78,7 @@ double ratio_keeping(std::int64_t kept, std::int64_t whole) {
   return is_exact ? ratio : std::max(ratio - kRatioRounding, 0.0);
 }
 
-std::int64_t settle_ratio(Settling& settling, const std::function<std::int64_t(double)>& kept,
+std::int64_t settle_ratio(MethodResolver& settling, const std::function<std::int64_t(double)>& kept,
                           const std::function<std::int64_t(std::int64_t)>& rounded) {
   const double ratio = settling.number("ratio");
   const auto prompt = static_cast<double>(settling.prompt());
@@ -194,7 +194,7 @@ AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params, M
   return {.axis = "select", .name = name, .params = std::move(params), .make = make};
 }
 
-std::shared_ptr<const SelectRule> make_scored(Settling& settling,
+std::shared_ptr<const SelectRule> make_scored(MethodResolver& settling,
                                               std::shared_ptr<const Scorer> scorer) {
   settle_ratio(settling);
   return std::make_shared<ScoredRule>(std::move(scorer));

@@ -59,12 +59,12 @@ class Scorer {
 };
 
 // The scorers, one maker a file, and the parameters each declares.
-[[nodiscard]] std::shared_ptr<const Scorer> make_knorm(Settling& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_keydiff(Settling& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_expected_attention(Settling& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_lagkv(Settling& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_random(Settling& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_last_window(Settling& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_knorm(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_keydiff(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_lagkv(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_random(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_last_window(MethodResolver& settling);
 [[nodiscard]] std::vector<ParamInfo> expected_attention_params();
 [[nodiscard]] std::vector<ParamInfo> lagkv_params();
 [[nodiscard]] std::vector<ParamInfo> last_window_params();
@@ -74,7 +74,7 @@ class Scorer {
 [[nodiscard]] std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred);
 /// The scorer that the parameter `scorer` names, where `entries` are kept: a window of last queries
 /// is no longer than that.
-[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(Settling& settling,
+[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& settling,
                                                                 std::int64_t entries);
 
 /// The parameter `ratio` of the harness.
@@ -87,7 +87,8 @@ inline constexpr double kRatioRounding = 0x1p-51;  // quotient and difference er
 /// method's budget, and the ratio where a budget is given. `kept` and `rounded` say what a ratio
 /// and a budget leave, where that is another number. Errors: refuses a budget and a ratio that
 /// leave different numbers, and a ratio that leaves nothing.
-std::int64_t settle_ratio(Settling& settling, const std::function<std::int64_t(double)>& kept = {},
+std::int64_t settle_ratio(MethodResolver& settling,
+                          const std::function<std::int64_t(double)>& kept = {},
                           const std::function<std::int64_t(std::int64_t)>& rounded = {});
 
 /// Scores of the prompt of stored head `h` of `scores`.
@@ -152,7 +153,7 @@ class ScoredRule : public SelectRule {
 [[nodiscard]] AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params,
                                        MakeSelect make);
 /// What its maker does after the scorer is made.
-[[nodiscard]] std::shared_ptr<const SelectRule> make_scored(Settling& settling,
+[[nodiscard]] std::shared_ptr<const SelectRule> make_scored(MethodResolver& settling,
                                                             std::shared_ptr<const Scorer> scorer);
 
 }  // namespace kvsim

@@ -14,7 +14,7 @@
 
 namespace kvsim {
 
-std::vector<std::int32_t> Selector::plan(std::int32_t prompt, const Allotment& allotted) const {
+std::vector<std::int32_t> Selector::plan(std::int32_t prompt, const EntryBudget& allotted) const {
   KVSIM_CHECK(allotted.entries >= 1 && prompt >= 1, "{} entries of {} tokens", allotted.entries,
               prompt);
   std::vector<std::int32_t> order(static_cast<std::size_t>(prompt));
@@ -80,7 +80,7 @@ void Selector::leaving(const EntryTable& entries, std::int32_t newest, std::int6
   std::sort(out.begin() + first_new, out.end());
 }
 
-void settle_size(Settling& settling, const std::string& name) {
+void settle_size(MethodResolver& settling, const std::string& name) {
   if (!settling.budget()) {
     settling.set_entries(settling.integer(name));
     return;
@@ -105,13 +105,13 @@ std::int64_t Sawtooth::held(std::int64_t n) const {
   return target + (n - first) % next_check(std::max<std::int64_t>(trigger - target, 1));
 }
 
-std::vector<Allotment> BudgetRule::allot_layer(std::int32_t /*layer*/,
-                                               std::span<const HeadVerdict> /*heads*/) const {
+std::vector<EntryBudget> BudgetRule::allot_layer(std::int32_t /*layer*/,
+                                                 std::span<const HeadVerdict> /*heads*/) const {
   KVSIM_CHECK(false, "a budget of scope {} gives out no layer", static_cast<int>(scope()));
   return {};
 }
 
-std::vector<std::vector<Allotment>> BudgetRule::allot_model(
+std::vector<std::vector<EntryBudget>> BudgetRule::allot_model(
     std::span<const std::vector<HeadVerdict>> /*layers*/) const {
   KVSIM_CHECK(false, "a budget of scope {} gives out no model", static_cast<int>(scope()));
   return {};

@@ -47,7 +47,7 @@ AxisChoice select_pyramid_infer();
 
 /// Entries above a percentile of their row stay (Scissorhands' released simulation): the rule and
 /// its parameters, for select=pivotal and for Scissorhands' variant=percentile.
-[[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(Settling& settling);
+[[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& settling);
 [[nodiscard]] std::vector<ParamInfo> pivotal_params();
 
 /// Most rows of attention that a selection may look back on: each is kept, a number an entry, and
@@ -65,7 +65,7 @@ inline constexpr const char* kRowsRange =
 
 /// Settles the number of entries by the budget or, where none is given, by the parameter `name`,
 /// which then says what was settled. Errors: refuses where both are given.
-void settle_size(Settling& settling, const std::string& name);
+void settle_size(MethodResolver& settling, const std::string& name);
 
 /// The size law of a prompt cut to `budget` entries once, with every later token appended.
 [[nodiscard]] std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt,
@@ -86,6 +86,7 @@ struct Sawtooth {
 /// Parameters of a LogitAverage, for the choices that keep one, and what they settle to where
 /// `recent` last tokens are protected.
 [[nodiscard]] std::vector<ParamInfo> logit_average_params();
-[[nodiscard]] LogitAverageSettings settle_logit_average(Settling& settling, std::int64_t recent);
+[[nodiscard]] LogitAverageSettings settle_logit_average(MethodResolver& settling,
+                                                        std::int64_t recent);
 
 }  // namespace kvsim

@@ -108,13 +108,13 @@ class StreamingRule final : public SelectRule {
   std::int64_t sinks_, recent_;
 };
 
-void expect_budget(const Settling& settling, const std::string& budget) {
+void expect_budget(const MethodResolver& settling, const std::string& budget) {
   if (settling.choice("budget") != budget) {
     settling.refuse("what streams is the budget's to say: expected budget=" + budget);
   }
 }
 
-std::shared_ptr<const SelectRule> make_lazy(Settling& settling) {
+std::shared_ptr<const SelectRule> make_lazy(MethodResolver& settling) {
   expect_budget(settling, "lazy");
   if (settling.budget()) {
     settling.refuse(
@@ -125,7 +125,7 @@ std::shared_ptr<const SelectRule> make_lazy(Settling& settling) {
                                          settling.integer("n_recent"));
 }
 
-std::shared_ptr<const SelectRule> make_duo(Settling& settling) {
+std::shared_ptr<const SelectRule> make_duo(MethodResolver& settling) {
   expect_budget(settling, "duo");
   if (settling.word("granularity") == "query_head") {
     settling.refuse("its table is one of KV heads: expected granularity=kv_head");

@@ -91,14 +91,14 @@ std::vector<HeadVerdict> CacheSession::verdicts() const {
   return all;
 }
 
-std::vector<std::int32_t> CacheSession::planned(const Allotment& allotted, std::size_t h) const {
+std::vector<std::int32_t> CacheSession::planned(const EntryBudget& allotted, std::size_t h) const {
   const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
   if (!method_.select->compresses_prompt()) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(prompt));
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  Allotment free = allotted;
+  EntryBudget free = allotted;
   if (free.entries != std::numeric_limits<std::int64_t>::max()) {
     if (free.entries >= prompt) {
       free.entries = prompt;
@@ -109,7 +109,7 @@ std::vector<std::int32_t> CacheSession::planned(const Allotment& allotted, std::
   return selectors_[of(h)]->plan(prompt, free);
 }
 
-void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
+void CacheSession::prefill(PromptScores& scores, const EntryBudget& allotted) {
   const HeadVectors& first = heads_.front().vectors;
   const auto prompt = static_cast<std::int32_t>(first.prompt);
   KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
@@ -136,7 +136,7 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
   }
 }
 
-void CacheSession::compress_prompt(const Allotment& allotted) {
+void CacheSession::compress_prompt(const EntryBudget& allotted) {
   const HeadVectors& first = heads_.front().vectors;
   const auto prompt = static_cast<std::int32_t>(first.prompt);
   const auto rows = static_cast<std::size_t>(first.prompt * first.head_dim);

@@ -32,10 +32,10 @@ class CacheSession {
   /// select apart.
   [[nodiscard]] std::vector<HeadVerdict> verdicts() const;
   /// Positions of the prompt that would be kept by head `h`.
-  [[nodiscard]] std::vector<std::int32_t> planned(const Allotment& allotted,
+  [[nodiscard]] std::vector<std::int32_t> planned(const EntryBudget& allotted,
                                                   std::size_t h = 0) const;
   /// Compresses the prompt.
-  void prefill(PromptScores& scores, const Allotment& allotted);
+  void prefill(PromptScores& scores, const EntryBudget& allotted);
 
   /// The next decode step. Results below are of the step, valid until the next call.
   void step();
@@ -88,7 +88,7 @@ class CacheSession {
   void attend_rerotated(Head& head);
   void learn_step(bool prompt_fed);
   void compress();
-  void compress_prompt(const Allotment& allotted);
+  void compress_prompt(const EntryBudget& allotted);
   /// One selector for all of `heads`, or one for each.
   void start_selectors(std::span<const HeadVectors> heads, bool apart);
   void let_go(std::size_t h, std::span<const std::int32_t> ids);
@@ -107,7 +107,7 @@ class CacheSession {
   std::unique_ptr<Sharer> sharer_;
   std::vector<Head> heads_;
   std::vector<EntryTable*> tables_;  // of heads_, for the sharer
-  Allotment allotted_;
+  EntryBudget allotted_;
   std::vector<std::int32_t> alive_;  // nested methods: positions the layer has at all
   bool nested_ = false;
   std::int32_t newest_ = -1;  // position of the newest token

@@ -15,8 +15,8 @@
 namespace kvsim {
 namespace {
 
-std::shared_ptr<const ShareRule> no_sharing(Settling& /*settling*/) { return nullptr; }
-std::shared_ptr<const ReadRule> no_choice(Settling& /*settling*/) { return nullptr; }
+std::shared_ptr<const ShareRule> no_sharing(MethodResolver& /*settling*/) { return nullptr; }
+std::shared_ptr<const ReadRule> no_choice(MethodResolver& /*settling*/) { return nullptr; }
 
 AxisChoice share_none() {
   return {.axis = "share", .name = "none", .params = {}, .make = &no_sharing};

@@ -64,7 +64,7 @@ std::int64_t entries_of_share(double share, std::int64_t prompt,
 
 /// Entries per stored head that `budget` buys: a share of the full cache's K and V bytes.
 std::int64_t budget_entries_of(const std::string& method, const Budget& budget, std::int64_t prompt,
-                               const MethodSite& site, bool query_head, double stored_bits) {
+                               const MethodContext& site, bool query_head, double stored_bits) {
   if (budget.fraction <= 0) {
     if (budget.entries < 1) {
       throw InputError{
@@ -91,10 +91,10 @@ std::int64_t budget_entries_of(const std::string& method, const Budget& budget, 
   return whole;
 }
 
-/// The one implementation of Settling: budget and parameters of one method.
-class Settler final : public Settling {
+/// The one implementation of MethodResolver: budget and parameters of one method.
+class Settler final : public MethodResolver {
  public:
-  Settler(const MethodSpec& spec, std::int64_t prompt, const MethodSite& site)
+  Settler(const MethodSpec& spec, std::int64_t prompt, const MethodContext& site)
       : spec_{spec},
         prompt_{prompt},
         site_{site},
@@ -152,7 +152,7 @@ class Settler final : public Settling {
     }
     return reaches;
   }
-  const MethodSite& site() const override { return site_; }
+  const MethodContext& site() const override { return site_; }
   std::int32_t n_layers() const override {
     if (layers_known() == 0) refuse("its law needs the number of layers, which is not known here");
     return layers_known();
@@ -204,7 +204,7 @@ class Settler final : public Settling {
 
  private:
   template <class Make>
-  std::invoke_result_t<Make, Settling&> make(std::string_view axis) {
+  std::invoke_result_t<Make, MethodResolver&> make(std::string_view axis) {
     return std::get<Make>(named_->chosen(axis).make)(*this);
   }
   [[nodiscard]] const ParamValue& value_of(const std::string& name) const {
@@ -382,7 +382,7 @@ class Settler final : public Settling {
 
   const MethodSpec& spec_;
   std::int64_t prompt_;
-  const MethodSite& site_;
+  const MethodContext& site_;
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
@@ -396,7 +396,7 @@ class Settler final : public Settling {
 }  // namespace
 
 std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
-                                          const MethodSite& site) {
+                                          const MethodContext& site) {
   if (prompt < 1) throw InputError{fmt::format("method \"{}\": the prompt is empty", spec.name)};
   return Settler{spec, prompt, site}.settle();
 }

@@ -398,7 +398,7 @@ class MiniCacheRule final : public ShareRule {
   MiniCacheShape shape_;
 };
 
-std::shared_ptr<const ShareRule> settle_minicache(Settling& settling) {
+std::shared_ptr<const ShareRule> settle_minicache(MethodResolver& settling) {
   const std::int32_t layers = settling.n_layers();
   MiniCacheShape shape;
   shape.n_layers = layers;

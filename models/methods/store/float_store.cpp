@@ -61,7 +61,7 @@ class FloatRule final : public StoreRule {
 };
 
 template <int kDtype>  // -1: as recorded
-std::shared_ptr<const StoreRule> settle_float_store(Settling& /*settling*/) {
+std::shared_ptr<const StoreRule> settle_float_store(MethodResolver& /*settling*/) {
   if constexpr (kDtype < 0) {
     return std::make_shared<FloatRule>(std::nullopt);
   } else {

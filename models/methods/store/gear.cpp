@@ -285,7 +285,7 @@ class GearRule final : public StoreRule {
   bool copy_;
 };
 
-std::shared_ptr<const StoreRule> settle_gear(Settling& settling) {
+std::shared_ptr<const StoreRule> settle_gear(MethodResolver& settling) {
   GearShape shape;
   shape.bits = settled_code_bits(settling);
   shape.levels =

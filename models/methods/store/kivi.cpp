@@ -236,7 +236,7 @@ class KiviRule final : public StoreRule {
   bool copy_;
 };
 
-std::shared_ptr<const StoreRule> settle_kivi(Settling& settling) {
+std::shared_ptr<const StoreRule> settle_kivi(MethodResolver& settling) {
   KiviShape shape{.bits = settled_code_bits(settling),
                   .group = static_cast<std::int32_t>(settling.integer("quant_group")),
                   .residual = static_cast<std::int32_t>(settling.integer("residual"))};

@@ -266,27 +266,27 @@ class SmoothRule final : public RowRule {
   double strength_;
 };
 
-bool copies(Settling& settling) { return settling.word("dequant") == "copy"; }
+bool copies(MethodResolver& settling) { return settling.word("dequant") == "copy"; }
 
-std::shared_ptr<const StoreRule> make_int8(Settling& settling) {
+std::shared_ptr<const StoreRule> make_int8(MethodResolver& settling) {
   return std::make_shared<Int8Rule>(copies(settling));
 }
 
-std::shared_ptr<const StoreRule> make_rtn(Settling& settling) {
+std::shared_ptr<const StoreRule> make_rtn(MethodResolver& settling) {
   return std::make_shared<RtnRule>(settled_code_bits(settling),
                                    static_cast<std::int32_t>(settling.integer("quant_group")),
                                    copies(settling));
 }
 
 template <Fp8 kFormat>
-std::shared_ptr<const StoreRule> make_fp8(Settling& settling) {
+std::shared_ptr<const StoreRule> make_fp8(MethodResolver& settling) {
   const std::string& scale = settling.word("scale");
   return std::make_shared<Fp8Rule>(kFormat, scale == "head"    ? Fp8Scale::kHead
                                             : scale == "token" ? Fp8Scale::kToken
                                                                : Fp8Scale::kTensor);
 }
 
-std::shared_ptr<const StoreRule> make_smooth(Settling& settling) {
+std::shared_ptr<const StoreRule> make_smooth(MethodResolver& settling) {
   return std::make_shared<SmoothRule>(settling.number("smoothing"), copies(settling));
 }
 

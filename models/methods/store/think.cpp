@@ -151,7 +151,7 @@ class ThinkRule final : public StoreRule {
   ThinkShape shape_;
 };
 
-std::shared_ptr<const StoreRule> make_think(Settling& settling) {
+std::shared_ptr<const StoreRule> make_think(MethodResolver& settling) {
   return std::make_shared<ThinkRule>(
       ThinkShape{.share = settling.number("channel_share"),
                  .window = static_cast<std::int32_t>(settling.integer("think_window")),
@@ -194,7 +194,7 @@ class MaskedRule final : public StoreRule {
   }
 };
 
-std::shared_ptr<const StoreRule> make_masked(Settling& /*settling*/) {
+std::shared_ptr<const StoreRule> make_masked(MethodResolver& /*settling*/) {
   return std::make_shared<MaskedRule>();
 }
 

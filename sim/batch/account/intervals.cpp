@@ -25,7 +25,7 @@ std::string time_basis(std::span<const Step> some, const Roofline& roofline, con
     return residuals ? fmt::format("residuals of calibration {}", calibration.id)
                      : fmt::format("none: calibration {}", calibration.id);
   }
-  // Families by how near their measurements are, nearest first.
+  // Kernel families by the basis of their measurements, closest basis first.
   std::map<KernelBasis, std::set<std::string_view>> kernels;
   bool others = false;
   for (const Step& step : some) {

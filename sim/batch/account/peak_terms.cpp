@@ -24,10 +24,10 @@ std::string with_rounding(const std::string& text, Bytes payload, Bytes charged)
   return fmt::format("{} + {} B rounding", text, with_commas((charged - payload).count()));
 }
 
-/// Sizes that the tensors of one graph are made of.
+/// Sizes from which the tensors of one graph are built.
 class Shapes {
  public:
-  Shapes(const PeakInput& in, const PeakPlace& place)
+  Shapes(const PeakInput& in, const PeakLocation& place)
       : in_{*in.cost}, place_{place}, dtype_{activation_dtype(in.cost->weight_dtype)} {
     const bool decodes =
         place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
@@ -35,7 +35,7 @@ class Shapes {
     if (place.layer < 0) return;
     layer_ = &in_.llm->layers[static_cast<std::size_t>(place.layer)];
     if (decodes) {
-      const DecodeMoment& m = place.moment;
+      const DecodeState& m = place.moment;
       entries_ = {m.before, m.before + 1, m.after};
       attended_ = m.attended;
     } else {
@@ -44,7 +44,7 @@ class Shapes {
     }
   }
 
-  /// Products of which one is what `tensor` takes.
+  /// Candidate products; one of them equals the size of `tensor`.
   [[nodiscard]] std::vector<Product> candidates(const Tensor& tensor) const {
     switch (tensor.owner) {
       case Owner::kScores:
@@ -223,15 +223,15 @@ class Shapes {
 
  private:
   const CostInput& in_;
-  const PeakPlace& place_;
+  const PeakLocation& place_;
   Dtype dtype_;
   std::int64_t tokens_ = 0;
   std::int64_t attended_ = 0;
-  std::vector<std::int64_t> entries_;  // that the cache of the running layer may have
+  std::vector<std::int64_t> entries_;  // possible cache entries of the running layer
   const LayerSpec* layer_ = nullptr;
 };
 
-/// Where the size of a tensor comes from.
+/// The source of a tensor's size.
 std::string source_of(const CostInput& in, Owner owner, std::string_view tensor) {
   const auto stack = [&](std::string_view key) {
     return fmt::format("stack {}: {}", in.stack->name, key);
@@ -279,7 +279,7 @@ std::string source_of(const CostInput& in, Owner owner, std::string_view tensor)
   return fmt::format("shape of {}", in.llm->name);
 }
 
-/// Collects terms, each checked for what it claims.
+/// Collects terms and checks that they sum to the bytes of their owners.
 class Terms {
  public:
   explicit Terms(const PeakInput& in) : in_{*in.cost} {}
@@ -299,7 +299,7 @@ class Terms {
     if (layer >= 0) what += fmt::format(" of layer {}", layer);
     for (const Product& product : shapes.candidates(tensor)) {
       const Bytes payload = product.bytes();
-      if (charged_bytes(*in_.stack, payload) != tensor.bytes) continue;
+      if (allocator_rounded(*in_.stack, payload) != tensor.bytes) continue;
       add(tensor.owner, what, tensor.bytes, with_rounding(product.text(), payload, tensor.bytes),
           tensor.name);
       return;
@@ -365,7 +365,7 @@ std::string weights_formula(const CostInput& in) {
 }
 
 /// Cache entries that the running graph does not hold; nullopt: none, or held by it.
-std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakPlace& place,
+std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakLocation& place,
                                             std::int32_t layer) {
   const CostInput& cost = *in.cost;
   if (in.static_caches != nullptr) {
@@ -397,7 +397,7 @@ std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakPlace
 
 /// Caches of equal layers with equal numbers of entries, as one term for keys and values and one
 /// for the method's side data.
-void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
+void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
   using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
                          std::int64_t, std::int64_t>;
@@ -412,7 +412,7 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
     const auto entries = entries_outside(in, place, l);
     if (!entries) continue;
     const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(l)].attention;
-    // A static cache may be refused half way.
+    // The allocation of a static cache may be refused halfway.
     const LayerCache cache = in.static_caches != nullptr
                                  ? (*in.static_caches)[static_cast<std::size_t>(l)]
                                  : layer_cache(cost, l, *entries);
@@ -469,17 +469,17 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
   }
 }
 
-/// Old caches that the caller holds to the end of a decode step.
-void add_old_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
+/// Old caches that the caller holds until the end of a decode step.
+void add_old_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
   const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
   if (cost.stack->growth != CacheGrowth::kConcatAll || !decodes) return;
   const std::int32_t end = place.part == RunPart::kDecodeLayer ? place.layer : cost.llm->n_layers();
   std::map<std::pair<std::int64_t, Bytes>, std::int64_t> layers;  // by entries and bytes
   for (std::int32_t l = 0; l < end; ++l) {
-    const DecodeMoment moment = decode_moment(cost, l, in.prompt, place.tokens,
-                                              held_entries(cost, l, in.prompt, place.tokens - 1));
-    ++layers[{moment.before, left_behind(cost, l, moment).total()}];
+    const DecodeState moment = decode_moment(cost, l, in.prompt, place.tokens,
+                                             held_entries(cost, l, in.prompt, place.tokens - 1));
+    ++layers[{moment.before, cache_after_step(cost, l, moment).total()}];
   }
   for (const auto& [old, n] : layers) {
     const auto& [entries, bytes] = old;
@@ -489,8 +489,8 @@ void add_old_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
   }
 }
 
-/// Tensors that outlive graphs: embeddings from the second layer on, the mask.
-void add_residents(const PeakInput& in, const PeakPlace& place, const Shapes& shapes,
+/// Tensors that outlive graphs: the mask and, from the second layer on, the embeddings.
+void add_residents(const PeakInput& in, const PeakLocation& place, const Shapes& shapes,
                    Terms& terms) {
   const CostInput& cost = *in.cost;
   const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
@@ -507,7 +507,7 @@ void add_residents(const PeakInput& in, const PeakPlace& place, const Shapes& sh
 
 }  // namespace
 
-OpGraph graph_at(const PeakInput& in, const PeakPlace& place) {
+OpGraph graph_at(const PeakInput& in, const PeakLocation& place) {
   const CostInput& cost = *in.cost;
   const auto kept = [&] { return held_entries(cost, place.layer, in.prompt, in.prompt); };
   switch (place.part) {
@@ -531,7 +531,7 @@ OpGraph graph_at(const PeakInput& in, const PeakPlace& place) {
   return {};
 }
 
-std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakPlace& place,
+std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakLocation& place,
                                  const Owners& owners) {
   const CostInput& cost = *in.cost;
   Terms terms{in};

@@ -5,10 +5,10 @@
 namespace kvsim {
 
 TimeResidual time_residual(const Stack& stack) {
-  // Ends of log(published / predicted) over the table that docs/published-data.md describes, moved
-  // outward for how few documents there are and how much the rows of one err together (upper_limit
-  // of models/cost/kernels/spread.hpp). A test holds them against the table, and counts the rows of
-  // each document in the interval of the others.
+  // Ends of log(published / predicted) over the table described in docs/published-data.md. They are
+  // moved outward to account for the small number of documents and for correlated errors of rows of
+  // one document (upper_limit of models/cost/kernels/spread.hpp). A test compares them with the
+  // table and counts the rows of each document that are in the interval of the others.
   if (stack.growth == CacheGrowth::kPaged) {
     return {.low = 0.81,
             .high = 2.24,

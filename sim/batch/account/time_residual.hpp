@@ -19,17 +19,17 @@ struct TimeResidual {
   double high = 1;
   std::string basis;
 };
-/// By how the stack's cache grows, as memory's.
+/// Depends on how the stack's cache grows, as the ends of memory do.
 [[nodiscard]] TimeResidual time_residual(const Stack& stack);
 
-/// `interval` about `time`, no narrower than the residual's.
+/// `interval` of `time`, widened to at least the residual's interval.
 [[nodiscard]] Interval at_least(const Interval& interval, Seconds time,
                                 const TimeResidual& residual);
 
-/// The 90 % interval of `time`, the sum of steps of which `some` are known. Every interval of a
-/// time in a result comes from here: the relative interval of the known steps' kernels, widened to
-/// what published runs on such a stack say (time_residual). nullopt if a step has no interval or
-/// there are none.
+/// The 90 % interval of `time`, the sum of steps of which `some` are known. Every time interval in
+/// a result comes from here: the relative interval of the known steps' kernels, widened to the
+/// residual of published runs on such a stack (time_residual). nullopt if `some` is empty or one of
+/// its steps has no interval.
 [[nodiscard]] std::optional<Interval> interval_of(Seconds time, std::span<const Step> some,
                                                   const Roofline& roofline, const Stack& stack);
 

@@ -17,14 +17,14 @@
 namespace kvsim {
 namespace {
 
-/// A count of bytes or operations, to the last bit: "8,192", "1234.5".
+/// A count of bytes or operations without loss of precision: "8,192", "1234.5".
 std::string count_text(double n) {
   constexpr double kWhole = 9007199254740992;  // 2^53
   if (n == std::floor(n) && std::abs(n) < kWhole) return with_commas(static_cast<std::int64_t>(n));
   return fmt::format("{}", n);
 }
 
-/// "2.039 TB/s", twelve digits of it.
+/// "2.039 TB/s", with up to twelve digits.
 std::string rate_text(double rate, std::string_view unit) {
   constexpr double kTera = 1e12;
   return fmt::format("{:.12g} T{}/s", rate / kTera, unit);
@@ -59,7 +59,7 @@ class Explainer {
             .source = source(line.op)};
   }
 
-  /// What the host takes beyond the device's time.
+  /// The host's time beyond the device's time.
   [[nodiscard]] TimeTerm host(const StepCost& cost, bool decodes) const {
     const Stack& stack = *in_.cost->stack;
     const std::int64_t layers = in_.cost->llm->n_layers();
@@ -201,7 +201,7 @@ class Explainer {
     if (!stack.empty()) {
       parts.push_back(fmt::format("stack {}: {}", in_.cost->stack->name, fmt::join(stack, ", ")));
     }
-    // A calibration of kernels says nothing of operators that are none.
+    // A kernel calibration does not apply to operators without fitted kernels.
     if (in_.roofline->calibration().kernels == nullptr) {
       parts.push_back(in_.roofline->calibration().provenance);
     }

@@ -18,21 +18,21 @@ struct TimeTerm {
   std::string what;         // "gate projection of 32 layers"
   std::string family;       // "gemm"; "host"
   std::int32_t layers = 0;  // that run it; 0: it is outside the layers
-  std::int32_t calls = 1;   // in each of them, or in the step
-  double flops = 0;         // this and the next three of all calls in all layers
+  std::int32_t calls = 1;   // per layer, or per step
+  double flops = 0;         // this and the next three: over all calls in all layers
   double bytes_read = 0;
   double bytes_written = 0;
   std::int64_t launches = 0;
   std::string bound;  // "compute", "memory", "launch" or "host"
   Seconds time;
-  std::optional<Interval> interval{};  // 90 % of `time`, by itself
+  std::optional<Interval> interval{};  // 90 % of `time`, of this term only
   std::string formula;  // with the numbers filled in: "32 layers x (4 us + 8,192 B / 2.039 TB/s)"
-  std::string basis;    // of its seconds: a KernelBasis ("measured", "sibling", …) where a fitted
+  std::string basis;    // of its time: a KernelBasis ("measured", "sibling", …) if a fitted
                         // kernel times it, else "calibration", "stack" or "data_sheet"
   std::string source;   // of its rates: "gpu A800-80GB-SXM: hbm_bandwidth; stack hf-sdpa: …"
 };
 
-/// A step whose terms sum to its time; what takes none is not among them.
+/// A step whose terms sum to its time. Terms of zero time are omitted.
 struct ExplainedStep {
   std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
   std::int64_t tokens = 0;  // per sequence after it
@@ -41,15 +41,15 @@ struct ExplainedStep {
   std::vector<TimeTerm> terms;
 };
 
-/// What a step's time depends on. Nothing is owned.
+/// The inputs of a step's time. Nothing is owned.
 struct TimeInput {
   const CostInput* cost = nullptr;
   const Gpu* gpu = nullptr;
   const Roofline* roofline = nullptr;
 };
 
-/// Explains the step that took `time`. Errors: ContractError if the terms do not sum to it, to a
-/// part in 10^9.
+/// Explains the step that took `time`. Errors: ContractError if the terms do not sum to it within
+/// 1e-9 of it.
 [[nodiscard]] ExplainedStep explain_step(const TimeInput& in, std::int64_t number,
                                          std::int64_t tokens, Seconds time, const Step& step);
 

@@ -10,10 +10,10 @@
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
-#include "sim/batch/point/point_laws.hpp"
+#include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/point_parts.hpp"
+#include "sim/batch/point/resolved_points.hpp"
 #include "sim/batch/point/step_sum.hpp"
-#include "sim/batch/point/trajectory.hpp"
 #include "sim/memory/vllm_startup.hpp"
 #include "sim/network/expert_network.hpp"
 
@@ -27,7 +27,7 @@ constexpr std::string_view kFormat =
 constexpr std::string_view kRetries =
     "the method prefills in smaller score chunks where memory is short";
 
-// Steps that are evaluated on their graphs: fewer than a compiled form is built from.
+// Runs of up to this many steps are evaluated on their graphs; a compiled form is built from more.
 constexpr std::int64_t kFewSteps = 2;
 
 }  // namespace
@@ -36,14 +36,14 @@ struct CompiledPoint::Impl {
   explicit Impl(PointSpec asked);
 
   PointResult evaluate(const Point& point, bool times);
-  /// With what it needs.
+  /// evaluate(), with the result's `need` set.
   PointResult told(const Point& point, bool times);
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
  private:
-  PointLaw& law_of(std::int64_t prompt);
+  ResolvedPoint& law_of(std::int64_t prompt);
   /// Whether a few steps are cheaper on their graphs: if compiled forms serve only one prompt.
-  [[nodiscard]] bool by_graphs(const PointLaw& law) const {
+  [[nodiscard]] bool by_graphs(const ResolvedPoint& law) const {
     return law.laws <= 2 && !(law.serves_many() && law.method->plain_rows());
   }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
@@ -63,15 +63,15 @@ struct CompiledPoint::Impl {
   [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
   [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
   struct Pool {
-    const PointLaw* law = nullptr;
+    const ResolvedPoint* law = nullptr;
     std::int64_t tokens = -1;
     Bytes cache;
-    Bytes limit;      // of all that a run holds
-    double need = 0;  // only of the start
+    Bytes limit;      // of all bytes that a run holds
+    double need = 0;  // of the start-up only
     bool starts = true;
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
-  /// run_static of it on a GPU that `held_back` is taken from.
+  /// run_static for the point on a GPU with `held_back` less memory.
   [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run,
                                      Bytes held_back) const;
 
@@ -82,13 +82,13 @@ struct CompiledPoint::Impl {
   Roofline roofline_;
   CostInput base_;
   Bytes usable_;
-  Bytes outside_;  // of load: context and weights
+  Bytes outside_;  // part of load: context and weights
   bool is_static_;
-  PointLaws laws_;
-  std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
+  ResolvedPoints laws_;
+  std::unordered_map<std::int64_t, DecodeEnds> ends_;  // by batch size
   PointRun run_;
   Pool pool_;
-  // Of one step's layers; here so that their memory is kept.
+  // Per layer of one step; a member to reuse its memory.
   struct Stand {
     Bytes alive, before, growth;
   };
@@ -120,8 +120,8 @@ CompiledPoint::Impl::Impl(PointSpec asked)
   roofline_.remember_calls();
 }
 
-PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
-  if (PointLaw* known = laws_.known(prompt)) return *known;
+ResolvedPoint& CompiledPoint::Impl::law_of(std::int64_t prompt) {
+  if (ResolvedPoint* known = laws_.known(prompt)) return *known;
   if (laws_.is_full()) {
     laws_.clear();
     run_ = {};
@@ -136,8 +136,8 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
       run_.allocated == allocated) {
     return run_;
   }
-  PointLaw& law = law_of(prompt);
-  run_.law = nullptr;  // no run, should a law refuse
+  ResolvedPoint& law = law_of(prompt);
+  run_.law = nullptr;  // no run if settling the law throws
   run_.batch = batch;
   run_.prompt = prompt;
   run_.allocated = allocated;
@@ -157,12 +157,12 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
   run_.trajectory = &law.trajectories
                          .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
-                                      Trajectory::Lines::kOfFormat)
+                                      DecodeSegments::Lines::kOfFormat)
                          .first->second;
   auto& forms = law.steps->forms;
   if (forms.size() > kMostKept) forms.clear();
   CostInput in = run_.in;
-  in.method = law.steps->method.get();  // which lives as long as they do
+  in.method = law.steps->method.get();  // outlives this run
   run_.decode =
       &forms.try_emplace(batch, in, roofline_, ends_of(run_), law.groups, law.laws).first->second;
   if (!law.method->plain_rows()) run_.decode->serve(prompt);
@@ -183,8 +183,8 @@ const std::vector<StepLayers>& CompiledPoint::Impl::layers_at(PointRun& run, std
   if (run.now == step) return all;
   run.now = step;
   all.clear();
-  for (const LayerColumn& column : run.law->columns) {
-    const DecodeMoment moment = run.trajectory->moment(segment, column, step);
+  for (const LayerClass& column : run.law->columns) {
+    const DecodeState moment = run.trajectory->moment(segment, column, step);
     if (!all.empty() && all.back().group == column.group && all.back().moment == moment) {
       all.back().layers += column.count;
     } else {
@@ -196,14 +196,14 @@ const std::vector<StepLayers>& CompiledPoint::Impl::layers_at(PointRun& run, std
   return all;
 }
 
-/// Calls `each(index, as)` for all of a step's layers; `as` is the index of earlier ones that do
-/// the same, or the index itself. Kinds of layers often alternate: the last two are looked at.
+/// Calls `each(index, as)` for all of a step's layers. `as` is the index of an earlier equal entry,
+/// or `index` itself. Kinds of layers often alternate, so the last two are compared.
 template <class Each>
 void CompiledPoint::Impl::visit(const std::vector<StepLayers>& layers, Each&& each) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     std::size_t known = i;
     for (std::size_t back = 1; back <= std::min<std::size_t>(i, 2) && known == i; ++back) {
-      if (layers[i - back].does_as(layers[i])) known = i - back;
+      if (layers[i - back].same_work_as(layers[i])) known = i - back;
     }
     each(i, known);
   }
@@ -246,7 +246,7 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
       const PointRows& rows = decode.rows[static_cast<std::size_t>(alike.group)];
       s = {.alive = decode.alive(alike, by_graph),
            .before = {},
-           .growth = rows.left_behind(alike.moment)};
+           .growth = rows.cache_after_step(alike.moment)};
       if (!is_static_) {
         s.before = rows.cache(alike.moment.before);
         s.growth += rows.cache(alike.moment.after) - s.before;
@@ -268,7 +268,7 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
 
 StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_t last) const {
   const std::int64_t first = run.trajectory->segments()[segment].first;
-  StepShape shape = StepShape::kConvex;
+  StepCurve shape = StepCurve::kConvex;
   const CompiledLayer* seen = nullptr;
   for (const StepLayers& alike : layers_at(run, segment, first)) {
     const CompiledLayer& layer =
@@ -276,15 +276,16 @@ StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_
     if (&layer == std::exchange(seen, &layer)) continue;
     if (!layer.is_linear()) {
       // Formats other than plain rows have segments along lines or stairs, and no fitted kernels.
-      shape = run.law->method->plain_rows()                ? StepShape::kAny
-              : run.trajectory->segments()[segment].stairs ? StepShape::kSmooth
-                                                           : StepShape::kRounded;
-    } else if (!layer.is_convex() && shape == StepShape::kConvex) {
-      shape = StepShape::kSmooth;
+      shape = run.law->method->plain_rows()                ? StepCurve::kAny
+              : run.trajectory->segments()[segment].stairs ? StepCurve::kSmooth
+                                                           : StepCurve::kRounded;
+    } else if (!layer.is_convex() && shape == StepCurve::kConvex) {
+      shape = StepCurve::kSmooth;
     }
   }
-  return sum_steps(first, last, shape,
-                   [&](std::int64_t step) { return step_time(run, segment, step, false).count(); });
+  return integrate_steps(first, last, shape, [&](std::int64_t step) {
+    return step_time(run, segment, step, false).count();
+  });
 }
 
 Bytes CompiledPoint::Impl::peak_to(PointRun& run, std::size_t segment, std::int64_t last) const {
@@ -313,9 +314,9 @@ StepSum CompiledPoint::Impl::sum_to(PointRun& run, std::size_t segment, std::int
 
 Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) const {
   Bytes sum;
-  const std::vector<LayerColumn>& columns = run.law->columns;
+  const std::vector<LayerClass>& columns = run.law->columns;
   const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
-  for (const LayerColumn& column : columns) {
+  for (const LayerClass& column : columns) {
     const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, column, step).after
                                           : run.trajectory->prompt_entries(column);
     sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(entries) * column.count;
@@ -323,10 +324,10 @@ Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) cons
   return sum;
 }
 
-/// Room for the longest each layer will be: laws grow to their end, or to a budget reached before.
+/// Room for the maximum length of each layer: laws grow until the end or until they reach a budget.
 Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
   Bytes sum;
-  for (const LayerColumn& column : run.law->columns) {
+  for (const LayerClass& column : run.law->columns) {
     const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
                                        held_entries(run.in, column.first, run.prompt, end));
     sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(most) * column.count;
@@ -434,7 +435,8 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                   .times = std::nullopt,
                   .inexact = {},
                   .simulated = {}};
-  // Of a phase's peak: what is no cache, and what the end takes beyond the prediction.
+  // For a phase's peak: the bytes that are not cache, and the bytes at the memory end beyond the
+  // prediction.
   const auto activations = [&](Bytes peak, Bytes cached) {
     return std::max(Bytes{}, peak - (is_static_ ? Bytes{} : cached));
   };
@@ -443,7 +445,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                                                 : beyond_prediction(spec_.memory, its_activations);
   };
   Bytes held_back = beyond(activations(prefill.peak, prefill.cached));
-  // What such a run takes up to a refusal, only the run itself says.
+  // Only a full simulation determines the figures up to a refusal.
   const auto simulated = [&] {
     PointResult full = simulate(point, run, held_back);
     if (!times) full.times.reset();
@@ -458,7 +460,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
       }
       return run.retried->figures;
     };
-    // The end is that of the chunks which the room as predicted leads to.
+    // The memory end is that of the chunks that fit into the predicted room.
     const PrefillFigures& chunked = within(usable - load);
     held_back = beyond(activations(chunked.peak, chunked.cached));
     prefill = within(usable - held_back - load);

@@ -13,23 +13,23 @@
 
 namespace kvsim {
 
-/// What many static batches have in common: all of a StaticSpec but its three sizes. Its pointers
-/// are not owned.
+/// The common part of many static batches: a StaticSpec without its three sizes. Its pointers are
+/// not owned.
 struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
   /// The method resolved for a prompt of that many tokens, called once per prompt or range of
   /// prompts: results for a method are shared among the prompts that it is valid for.
-  std::function<SettledMethod(std::int64_t prompt)> method;
+  std::function<ResolvedMethod(std::int64_t prompt)> method;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   const Calibration* calibration = nullptr;
   const WeightFormat* weight_format = nullptr;
   std::int32_t tensor_parallel = 1;
   StackOptions options{};
-  /// Of stacks without a pool: the memory that runs take (beyond_prediction), whose `usable` is
-  /// less by what that is beyond the prediction. An engine's is in `gpu` and `options`
+  /// For stacks without a pool: the memory end of runs (beyond_prediction). Bytes beyond the
+  /// prediction are subtracted from `usable`. For an engine, the end is in `gpu` and `options`
   /// (set_start_end).
   MemoryEnd memory{};
 };
@@ -50,18 +50,20 @@ struct PointTimes {
 struct PointResult {
   bool fits = false;
   Bytes usable;                     // what the stack may use
-  Bytes prefill_peak;               // what the run takes, whether or not there is so much
+  Bytes prefill_peak;               // the memory that the run needs, whether or not it fits
   Bytes decode_peak;                // 0 without decode steps
   Bytes kv_bytes;                   // cache and side data at the end, whole batch
-  Bytes activations;                // of the peak: all but weights, caches, context, a kept mask
-  std::optional<PointTimes> times;  // nullopt where it does not fit
-  /// Where not empty, `decode` and `tok_s` are a quadrature (errors: sum_steps), and this says why.
+  Bytes activations;                // of the peak: all except weights, caches, context and a
+                                    // resident mask
+  std::optional<PointTimes> times;  // nullopt if it does not fit
+  /// If not empty, `decode` and `tok_s` are a quadrature (errors: integrate_steps), for this
+  /// reason.
   std::string_view inexact;
-  /// Where not empty, run_static itself gave the figures, and this says why: a run that does not
-  /// fit, whose figures are up to its refusal.
+  /// If not empty, run_static computed the figures, for this reason. For a run that does not fit,
+  /// they are those up to its refusal.
   std::string_view simulated;
 
-  double need = 0;  // memory wanted over what there is: above 1 where it does not fit
+  double need = 0;  // required over available memory: above 1 if it does not fit
 
   [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }
   [[nodiscard]] Bytes margin() const { return usable - peak(); }  // below 0: the shortage
@@ -91,17 +93,17 @@ class CompiledPoint {
   CompiledPoint& operator=(CompiledPoint&&) noexcept;
   ~CompiledPoint();
 
-  /// Errors: ContractError on sizes below 1 (output: below 0); InputError where the method's size
+  /// Errors: ContractError on sizes below 1 (output: below 0); InputError if the method's size
   /// depends on data.
   [[nodiscard]] PointResult at(const Point& point);
-  /// The same without times, which takes less.
+  /// The same without times, which is faster.
   [[nodiscard]] PointResult memory_at(const Point& point);
   /// The decode step that brings each sequence from `prompt + step - 1` to `prompt + step` tokens,
-  /// whether or not there is room for it. Errors: ContractError on sizes below 1.
+  /// whether or not it fits. Errors: ContractError on sizes below 1.
   [[nodiscard]] PointStep decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
-  /// By bisection, for runs of which a larger one never fits where a smaller one does not; nullopt:
-  /// not even one fits.
+  /// By bisection. Assumes that a larger run does not fit if a smaller one does not; nullopt: not
+  /// even one fits.
   [[nodiscard]] std::optional<std::int64_t> largest_batch(std::int64_t prompt, std::int64_t output,
                                                           std::int64_t most = 1 << 16);
   [[nodiscard]] std::optional<std::int64_t> longest_prompt(std::int64_t batch, std::int64_t output,

@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-/// A run with the memory at an end: what its point refers to.
+/// GPU, options and memory of a run at one end; its point refers to them.
 struct Machine {
   Gpu gpu;
   StackOptions options;
@@ -26,7 +26,7 @@ PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_
           .stack = spec.stack,
           .method =
               [&spec](std::int64_t) {
-                return SettledMethod{spec.method, PromptRange::all()};
+                return ResolvedMethod{spec.method, PromptRange::all()};
               },
           .weight_dtype = spec.weight_dtype,
           .kv_dtype = spec.kv_dtype,
@@ -46,7 +46,7 @@ class Search {
         stack_{
             with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})} {}
 
-  /// The largest batch of a run with the memory at `end`. `startup`: the run's.
+  /// The largest batch with the memory at `end`. `startup`: the run's.
   [[nodiscard]] std::int64_t batch(End end, const std::optional<EngineStartup>& startup) const {
     const Machine machine = machine_at(end, spec_.tensor_parallel, startup);
     CompiledPoint point{point_spec(spec_, machine, spec_.tensor_parallel)};
@@ -54,7 +54,7 @@ class Search {
         .value_or(0);
   }
 
-  /// The fewest GPUs, from `first` on, likewise.
+  /// The fewest GPUs, at least `first`, with the memory at `end`.
   [[nodiscard]] std::optional<std::int32_t> gpus(End end, std::int32_t first) const {
     for (std::int32_t ranks = first; ranks <= FitRange::kMostGpus; ++ranks) {
       if (!divides(ranks)) continue;
@@ -83,7 +83,7 @@ class Search {
     }
     return out;
   }
-  /// An engine's start on so many GPUs.
+  /// An engine's start-up on `ranks` GPUs.
   [[nodiscard]] std::optional<EngineStartup> startup_on(std::int32_t ranks) const {
     if (stack_.growth != CacheGrowth::kPaged) return std::nullopt;
     StaticSpec start = spec_;
@@ -111,8 +111,8 @@ class Search {
   Stack stack_;
 };
 
-/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits. `predicted`: it as
-/// predicted, whose activations at the peak, or where it ran out, hold for all of the run.
+/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits. `predicted`: the
+/// run as predicted. Its activations at the peak, or at its OOM, apply to the whole run.
 std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEnd& end,
                                           const StaticResult& predicted) {
   Gpu gpu = *spec.gpu;
@@ -145,7 +145,8 @@ FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& s
   if (memory_ends(*spec.stack, spec.tensor_parallel)) {
     out.batch_low = search.batch(End::kHigh, startup);
     out.batch_high = search.batch(End::kLow, startup);
-    // Each end starts where the one before it ended: more memory never takes more GPUs.
+    // Each search starts at the result of the previous one: a run that takes more memory never
+    // needs fewer GPUs.
     out.gpus_low = search.gpus(End::kLow, 1);
     if (out.gpus_low) out.gpus = search.gpus(End::kPredicted, *out.gpus_low);
     if (out.gpus) out.gpus_high = search.gpus(End::kHigh, *out.gpus);
@@ -159,7 +160,7 @@ void find_oom_range(const StaticSpec& spec, StaticResult& result) {
   const auto ends = memory_ends(*spec.stack, spec.tensor_parallel);
   if (!ends) return;
   RunIntervals& intervals = *result.intervals;
-  // What fits with room for the whole interval needs no second run.
+  // A run that fits at the high end of the interval needs no second run.
   const bool roomy = intervals.peak && !ends->by_term && intervals.peak->high <= result.usable_hbm;
   if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result);
   if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result);

@@ -5,13 +5,13 @@
 #include "models/units/error.hpp"
 
 namespace kvsim {
-MethodSite method_site(const Llm& llm, Dtype kv_dtype) {
+MethodContext method_site(const Llm& llm, Dtype kv_dtype) {
   const AttentionSpec& attention = llm.layers.front().attention;
-  MethodSite site{.recorded = kv_dtype,
-                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model};
+  MethodContext site{.recorded = kv_dtype,
+                     .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                     .windows = {},
+                     .n_layers = llm.n_layers(),
+                     .d_model = llm.d_model};
   for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
   return site;
 }
@@ -20,12 +20,12 @@ MethodByPrompt::MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype
                                std::shared_ptr<const MeasuredLaw> law)
     : method_{std::move(method)}, site_{method_site(llm, kv_dtype)}, law_{std::move(law)} {}
 
-SettledMethod MethodByPrompt::at(std::int64_t prompt) const {
+ResolvedMethod MethodByPrompt::at(std::int64_t prompt) const {
   try {
     auto method = make_method(method_, prompt, site_);
     if (law_) method = with_measured_law(std::move(method), *law_, site_.n_layers);
     return {std::move(method)};
-  } catch (const InputError&) {  // only of this prompt
+  } catch (const InputError&) {  // for this prompt only
     return {make_method({"full", {}, {}}, prompt, site_), {.first = prompt, .last = prompt}};
   }
 }

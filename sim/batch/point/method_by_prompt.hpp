@@ -10,23 +10,24 @@
 
 namespace kvsim {
 
-/// What a method's parameters may depend on in a model.
-[[nodiscard]] MethodSite method_site(const Llm& llm, Dtype kv_dtype);
+/// The properties of a model that a method's parameters may depend on.
+[[nodiscard]] MethodContext method_site(const Llm& llm, Dtype kv_dtype);
 
-/// A method over batches of any prompt; prompts that are too short for it are held whole.
+/// A method for batches of any prompt length. If a prompt is too short for the method, the full
+/// cache is kept.
 class MethodByPrompt {
  public:
   /// `law`: not null for a method whose size depends on data.
   MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
                  std::shared_ptr<const MeasuredLaw> law = nullptr);
 
-  [[nodiscard]] SettledMethod at(std::int64_t prompt) const;
+  [[nodiscard]] ResolvedMethod at(std::int64_t prompt) const;
   /// False for prompts that are too short for it.
   [[nodiscard]] bool settles(std::int64_t prompt) const;
 
  private:
   MethodSpec method_;
-  MethodSite site_;
+  MethodContext site_;
   std::shared_ptr<const MeasuredLaw> law_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What compiled_point.cpp keeps of methods, batch sizes and the last run.
+// Data that compiled_point.cpp caches per method and batch size, and for the last run.
 
 #include <array>
 #include <cstdint>
@@ -15,23 +15,23 @@
 #include "models/cost/layer/step_graphs.hpp"
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/recently_used.hpp"
 #include "sim/batch/point/step_sum.hpp"
-#include "sim/batch/point/trajectory.hpp"
 
 namespace kvsim {
 
-/// Times of one graph, and the most its tensors take.
-struct GraphFigures {
+/// The time of one graph, and the peak of its tensors.
+struct GraphMetrics {
   Seconds time;
   Bytes alive;
-  bool by_scores = false;  // the most is alive where a method's scores are
+  bool by_scores = false;  // whether the peak is at the method's scores
 };
 
 /// A prefill: its peak less the bytes allocated at load, and its time if requested.
 struct PrefillFigures {
   Bytes peak;
-  Bytes cached;  // of it the caches of layers
+  Bytes cached;  // the part of the peak that is cache of layers
   std::optional<Seconds> time;
 };
 
@@ -39,10 +39,10 @@ struct PrefillFigures {
 /// steps and result request each of them.
 class PointRows {
  public:
-  /// `laws`: that the group's layers may follow.
+  /// `laws`: number of laws that the group's layers may follow.
   PointRows(const CostInput& in, std::int32_t layer, std::int32_t laws)
       : in_{in}, rows_{in, layer}, many_(laws > kFewLaws ? kMany : 0) {
-    rows_.learn_side();
+    rows_.fit_side_bytes();
   }
 
   [[nodiscard]] Bytes cache(std::int64_t entries) const {
@@ -52,10 +52,10 @@ class PointRows {
     return known.total;
   }
   [[nodiscard]] Bytes side(std::int64_t entries) const {  // as charged
-    return charged_bytes(in_, rows_.side(entries));
+    return allocator_rounded(in_, rows_.side(entries));
   }
-  [[nodiscard]] Bytes left_behind(const DecodeMoment& moment) const {
-    return rows_.left_behind(moment).total();
+  [[nodiscard]] Bytes cache_after_step(const DecodeState& moment) const {
+    return rows_.cache_after_step(moment).total();
   }
 
  private:
@@ -71,14 +71,14 @@ class PointRows {
   mutable std::vector<Known> many_;
 };
 
-/// Layers of one step that do the same, neighbours together.
+/// Adjacent layers of one step that do the same.
 struct StepLayers {
   std::int32_t group = 0;
   std::int32_t like = 0;  // of each group, the first equal one
   std::int64_t layers = 0;
-  DecodeMoment moment{};
+  DecodeState moment{};
 
-  [[nodiscard]] bool does_as(const StepLayers& other) const {
+  [[nodiscard]] bool same_work_as(const StepLayers& other) const {
     return like == other.like && moment == other.moment;
   }
   friend bool operator==(const StepLayers&, const StepLayers&) = default;
@@ -136,18 +136,18 @@ class DecodeForms {
  private:
   struct LayerKey {
     std::int32_t like = 0;
-    DecodeMoment moment{};
+    DecodeState moment{};
     bool timed = false;
     friend bool operator==(const LayerKey&, const LayerKey&) = default;
   };
   const CompiledLayer& form_of(const StepLayers& step) {
     return compiled.layer(static_cast<std::size_t>(step.group), step.moment);
   }
-  const GraphFigures& on_graph(const StepLayers& step, bool timed) {
+  const GraphMetrics& on_graph(const StepLayers& step, bool timed) {
     return graphs_.at({step.like, step.moment, timed}, [&] {
       const auto like = static_cast<std::size_t>(step.like);
       const OpGraph graph = decode_layer(in, compiled.groups()[like].first, step.moment);
-      return GraphFigures{.time = timed ? evaluate(graph, roofline_).time : Seconds{},
+      return GraphMetrics{.time = timed ? evaluate(graph, roofline_).time : Seconds{},
                           .alive = graph.alive_peak().bytes};
     });
   }
@@ -164,54 +164,55 @@ class DecodeForms {
   const Roofline& roofline_;
   std::int32_t laws_;
   // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
-  RecentlyUsed<LayerKey, GraphFigures, 8> graphs_;
+  RecentlyUsed<LayerKey, GraphMetrics, 8> graphs_;
   std::array<RecentlyUsed<std::vector<StepLayers>, Step, 4>, 2> steps_;  // compiled, by graph
 };
 
-/// Decode steps of one method, or of several whose steps are the same.
+/// Decode steps of one method, or of several methods with equal steps.
 struct DecodeSteps {
-  std::shared_ptr<const Method> method;       // one of them, which the forms ask
-  std::vector<double> answers;                // step_answers; empty: of one method only
-  std::map<std::int64_t, DecodeForms> forms;  // of a batch size
+  std::shared_ptr<const Method> method;       // one of them, used by the forms
+  std::vector<double> answers;                // step_signature; empty: of one method only
+  std::map<std::int64_t, DecodeForms> forms;  // by batch size
 };
 
-/// A method settled for some prompts, and what was worked out for it.
-struct PointLaw {
+/// A method settled for some prompts, and the data derived from it.
+struct ResolvedPoint {
   std::shared_ptr<const Method> method;
   PromptRange prompts;
   std::vector<LayerGroup> groups;
-  std::vector<LayerColumn> columns;
-  std::int32_t laws = 0;                                                     // of the columns
-  std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
+  std::vector<LayerClass> columns;
+  std::int32_t laws = 0;  // of the columns
+  std::map<std::pair<std::int64_t, std::int64_t>, DecodeSegments>
+      trajectories;  // (prompt, allocated)
   std::shared_ptr<DecodeSteps> steps;
 
   [[nodiscard]] bool serves_many() const { return prompts.first < prompts.last; }
 };
 
-/// Times by (step, by_graph): runs of one prompt share their first, sums and results ask for the
-/// same last one.
+/// Times by (step, by_graph): runs of one prompt share their first step; sums and results use the
+/// same last step.
 using StepTimes = RecentlyUsed<std::pair<std::int64_t, bool>, Seconds, 8>;
 
 /// One (batch, prompt), without its output.
 struct PointRun {
-  PointLaw* law = nullptr;
+  ResolvedPoint* law = nullptr;
   std::int64_t batch = 0;
   std::int64_t prompt = 0;
   std::int64_t allocated = 0;
   CostInput in;
-  std::optional<PrefillFigures> prefill;  // with score matrices whole
+  std::optional<PrefillFigures> prefill;  // with full score matrices
   struct Retried {
     Bytes room;
     PrefillFigures figures;
   };
   std::optional<Retried> retried;  // with smaller ones if only those fit
-  Trajectory* trajectory = nullptr;
+  DecodeSegments* trajectory = nullptr;
   DecodeForms* decode = nullptr;
   std::int64_t now = 0;            // the step evaluated last; 0: none
-  std::vector<StepLayers> layers;  // of it
+  std::vector<StepLayers> layers;  // of step `now`
   StepTimes times;
-  // Of all steps before the trajectory's n-th segment, as far as they were evaluated.
-  std::vector<Bytes> peaks;  // less what load put there
+  // Over all steps before the trajectory's n-th segment, as far as they were evaluated.
+  std::vector<Bytes> peaks;  // less the bytes allocated at load
   std::vector<StepSum> sums;
 };
 

@@ -13,9 +13,9 @@
 namespace kvsim {
 namespace {
 
-GraphFigures figures_of(const OpGraph& graph, const Roofline& roofline, bool times) {
+GraphMetrics figures_of(const OpGraph& graph, const Roofline& roofline, bool times) {
   const AlivePeak alive = graph.alive_peak();
-  GraphFigures out{
+  GraphMetrics out{
       .time = {},
       .alive = alive.bytes,
       .by_scores = graph.size() > 0 && graph.op(alive.at).family == OpFamily::kScorePass};
@@ -28,13 +28,14 @@ GraphFigures figures_of(const OpGraph& graph, const Roofline& roofline, bool tim
 /// layers that keep all, few or nonlinear numbers have no form.
 class KeptForms {
  public:
-  /// `graphs_of(in, column, kept)`, of several kept < prompt. The run outlives it.
+  /// Calls `graphs_of(in, column, kept)` with several kept < prompt. The run must outlive this
+  /// object.
   template <class GraphsOf>
   KeptForms(const PointRun& run, const Roofline& roofline, GraphsOf&& graphs_of) : run_{run} {
     if (run.law->laws <= kFewLaws || !run.law->method->plain_rows()) return;
     CostInput exact = run.in;
     exact.exact_sizes = true;
-    for (const LayerColumn& column : run.law->columns) {
+    for (const LayerClass& column : run.law->columns) {
       if (find(column) != nullptr) continue;
       const std::vector<std::int64_t> kept = numbers_kept(column);
       if (kept.size() < Form::kSamples) continue;
@@ -52,7 +53,7 @@ class KeptForms {
   }
 
   /// nullopt: evaluate the graph itself.
-  [[nodiscard]] std::optional<GraphFigures> at(const LayerColumn& column, std::int64_t kept) const {
+  [[nodiscard]] std::optional<GraphMetrics> at(const LayerClass& column, std::int64_t kept) const {
     const OfLayers* of = kept < run_.prompt ? find(column) : nullptr;
     if (of == nullptr || !of->form.is_linear()) return std::nullopt;
     Form::Side side{};
@@ -60,7 +61,7 @@ class KeptForms {
       const PointRows& rows = run_.decode->rows[static_cast<std::size_t>(column.group)];
       side = {.first = of->side_before, .later = rows.side(kept)};
     }
-    return GraphFigures{.time = of->form.time({kept}), .alive = of->form.alive_peak({kept}, side)};
+    return GraphMetrics{.time = of->form.time({kept}), .alive = of->form.alive_peak({kept}, side)};
   }
 
  private:
@@ -69,20 +70,21 @@ class KeptForms {
   struct OfLayers {
     std::int32_t like = -1;
     Form form;
-    Bytes side_before;  // of all of the prompt
+    Bytes side_before;  // of the whole prompt
   };
 
-  /// Linear or not: a kind is tried once.
-  [[nodiscard]] const OfLayers* find(const LayerColumn& column) const {
+  /// Each kind is tried only once, linear or not.
+  [[nodiscard]] const OfLayers* find(const LayerClass& column) const {
     for (const OfLayers& one : forms_) {
       if (one.like == column.like) return &one;
     }
     return nullptr;
   }
-  /// As many different ones, below the prompt, as a form is built from; or all there are.
-  [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerColumn& like) const {
+  /// Distinct numbers of kept entries below the prompt: as many as a form is built from, or all
+  /// there are.
+  [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerClass& like) const {
     std::vector<std::int64_t> out;
-    for (const LayerColumn& column : run_.law->columns) {
+    for (const LayerClass& column : run_.law->columns) {
       const std::int64_t kept = run_.trajectory->prompt_entries(column);
       if (column.like != like.like || kept >= run_.prompt) continue;
       if (std::find(out.begin(), out.end(), kept) == out.end()) out.push_back(kept);
@@ -92,7 +94,7 @@ class KeptForms {
   }
 
   const PointRun& run_;
-  std::vector<OfLayers> forms_;  // of few kinds
+  std::vector<OfLayers> forms_;  // one per kind; few
 };
 
 }  // namespace
@@ -101,7 +103,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
                                 std::optional<Bytes> room) {
   const bool is_static = is_preallocated(*run.in.stack);
   const CostInput& in = run.in;
-  const PointLaw& law = *run.law;
+  const ResolvedPoint& law = *run.law;
   const std::int64_t prompt = run.prompt;
   const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
   Bytes standing;
@@ -115,7 +117,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     cached = its_caches;
   };
   const auto around = [&](const OpGraph& graph) {
-    const GraphFigures once = figures_of(graph, roofline, times);
+    const GraphMetrics once = figures_of(graph, roofline, times);
     note_peak(standing + once.alive, caches);
     device += once.time;
   };
@@ -130,27 +132,27 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     std::int32_t like = -1;
     std::int64_t kept = 0;
     std::int64_t score_rows = 0;
-    GraphFigures once;
+    GraphMetrics once;
     Bytes cache;  // left after the layer
   };
   std::array<Done, 2> done;  // kinds of layers often alternate
   std::size_t oldest = 0;
   std::int64_t score_rows = prompt;
   std::optional<KeptForms> forms;
-  if (per_layer && !room) {  // in a small room layers differ in their score rows, too
+  if (per_layer && !room) {  // with limited room, layers also differ in their score rows
     forms.emplace(
         run, roofline,
-        [&](const CostInput& exact, const LayerColumn& column, std::span<const std::int64_t> kept) {
+        [&](const CostInput& exact, const LayerClass& column, std::span<const std::int64_t> kept) {
           return prefill_layers(exact, column.first, {.prompt = prompt, .score_rows = score_rows},
                                 kept);
         });
   }
-  const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
+  const auto layer_at = [&](const LayerClass& column, std::int64_t kept) -> const Done& {
     for (const Done& d : done) {
       if (d.like == column.like && d.kept == kept && d.score_rows == score_rows) return d;
     }
     Done& d = done[std::exchange(oldest, 1 - oldest)];
-    const PrefillMoment moment{.prompt = prompt, .kept = kept, .score_rows = score_rows};
+    const PrefillState moment{.prompt = prompt, .kept = kept, .score_rows = score_rows};
     const auto known = forms ? forms->at(column, kept) : std::nullopt;
     d = {.like = column.like,
          .kept = kept,
@@ -163,7 +165,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     return d;
   };
   bool compresses = false;
-  for (const LayerColumn& column : law.columns) {
+  for (const LayerClass& column : law.columns) {
     const std::int64_t kept = run.trajectory->prompt_entries(column);
     compresses = compresses || (!per_layer && kept != prompt);
     const Done* d = &layer_at(column, kept);
@@ -174,7 +176,8 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
         score_rows = fewer_score_rows(score_rows);
         d = &layer_at(column, kept);
       }
-      note_peak(standing + d->once.alive, caches + d->cache);  // the layer's own is in its graph
+      note_peak(standing + d->once.alive, caches + d->cache);  // the layer's own cache is in its
+                                                               // graph
       standing += d->cache;
       caches += d->cache;
       device += d->once.time;
@@ -186,7 +189,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   if (compresses) {
     forms.emplace(
         run, roofline,
-        [&](const CostInput& exact, const LayerColumn& column, std::span<const std::int64_t> kept) {
+        [&](const CostInput& exact, const LayerClass& column, std::span<const std::int64_t> kept) {
           std::vector<OpGraph> graphs;
           graphs.reserve(kept.size());
           for (const std::int64_t n : kept) {
@@ -195,11 +198,11 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
           return graphs;
         });
   }
-  for (const LayerColumn& column : law.columns) {
+  for (const LayerClass& column : law.columns) {
     const std::int64_t kept = run.trajectory->prompt_entries(column);
     if (!compresses || kept == prompt) continue;
     const auto known = forms->at(column, kept);
-    const GraphFigures once =
+    const GraphMetrics once =
         known ? *known
               : figures_of(compress_layer(in, column.first, prompt, kept), roofline, times);
     const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];

@@ -7,12 +7,12 @@
 
 namespace kvsim {
 
-/// The values of the N keys used last. A new key replaces the one that was not used for longest.
+/// The values of the N most recently used keys. A new key replaces the least recently used one.
 template <class Key, class Value, std::size_t N>
 class RecentlyUsed {
  public:
-  /// The value of `key`, from `make()` if it is not known. The reference is valid until the next
-  /// call. Where make() throws, nothing changes.
+  /// The value of `key`; calls `make()` if it is not stored. The reference is valid until the next
+  /// call. If make() throws, nothing changes.
   template <class Make>
   [[nodiscard]] Value& at(const Key& key, Make&& make) {
     Entry* oldest = &entries_[0];

@@ -7,10 +7,10 @@
 namespace kvsim {
 
 /// The known shape of a time over steps.
-enum class StepShape : std::uint8_t {
+enum class StepCurve : std::uint8_t {
   kConvex,   // a maximum or sum of lines: if three points are on one line, so are all between
   kRounded,  // the same, of sizes in whole bytes
-  kSmooth,   // bends, or climbs in small stairs
+  kSmooth,   // curved, or rises in small stairs
   kAny       // evaluate every step
 };
 
@@ -26,7 +26,8 @@ struct StepSum {
 /// 32,298 random runs with fitted kernels or stairs the mean error was 1.4e-5, one had 1.5e-3 and
 /// the others less than 1e-3; over 14,748 with formats that rise in stairs at most 1.3e-4.
 template <class F>
-[[nodiscard]] StepSum sum_steps(std::int64_t first, std::int64_t last, StepShape shape, F&& f) {
+[[nodiscard]] StepSum integrate_steps(std::int64_t first, std::int64_t last, StepCurve shape,
+                                      F&& f) {
   constexpr double kRounding = 1e-12;
   constexpr double kWholeBytes = 1e-7;
   constexpr double kBend = 3e-4;
@@ -34,14 +35,14 @@ template <class F>
   constexpr double kGolden = 0.38196601125010515;  // (3 - sqrt 5) / 2
   constexpr std::int64_t kFew = 3;                 // steps that are evaluated one by one
   StepSum out;
-  // The part after `a` up to and with `b`.
+  // The sum over the interval from `a` (excluded) to `b` (included).
   const auto line = [](std::int64_t a, double fa, std::int64_t b, double fb) {
     const auto n = static_cast<double>(b - a);
     return 0.5 * n * (fa + fb) + 0.5 * (fb - fa);
   };
   const auto part = [&](const auto& self, std::int64_t a, double fa, std::int64_t b,
                         double fb) -> void {
-    if (b - a <= kFew || shape == StepShape::kAny) {
+    if (b - a <= kFew || shape == StepCurve::kAny) {
       for (std::int64_t n = a + 1; n < b; ++n) out.sum += f(n);
       if (b > a) out.sum += fb;
       return;
@@ -50,9 +51,9 @@ template <class F>
     const double fm = f(m);
     const double share = static_cast<double>(m - a) / static_cast<double>(b - a);
     const double off = std::abs(fm - (fa + share * (fb - fa)));
-    const bool rounded = shape == StepShape::kRounded;
+    const bool rounded = shape == StepCurve::kRounded;
     if (off <= (rounded ? kWholeBytes : kRounding) * fm &&
-        (rounded || shape == StepShape::kConvex)) {
+        (rounded || shape == StepCurve::kConvex)) {
       out.exact = out.exact && off <= kRounding * fm;
       out.sum += line(a, fa, b, fb);
       return;
@@ -60,7 +61,7 @@ template <class F>
     // The share of this part's error in the sum.
     const double part_of_all = static_cast<double>(b - a) / static_cast<double>(last - first);
     const double bend = std::max(kBend, kShare / part_of_all) * fm;
-    if (shape == StepShape::kSmooth && off <= bend) {
+    if (shape == StepCurve::kSmooth && off <= bend) {
       // A shape may cross its chord at the middle, so its halves must be straight as well. They are
       // sampled where no period of stairs repeats the values at the ends and the middle.
       const auto at = [&](double part_way) {

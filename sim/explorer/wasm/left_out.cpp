@@ -12,7 +12,8 @@ namespace kvsim {
 /// Never called: scenario_of refuses keys of a service in a static scenario.
 void check_serve_keys(const Field&, const std::filesystem::path&) {}
 
-void add_serve_points(const Group&, const PointsInput&, OwnParts&, std::vector<ScenarioPoint>&) {
+void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
+                      std::vector<ScenarioPoint>&) {
   throw InputError{"explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
 }
 

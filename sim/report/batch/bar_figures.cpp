@@ -16,14 +16,13 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostFiles = 12;  // of one kind
-constexpr std::size_t kMostBars = 24;   // in one file
+constexpr std::size_t kMostFiles = 12;  // per kind of figure
+constexpr std::size_t kMostBars = 24;   // per file
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
-/// Every point's bar under its group's heading, in files that hold whole groups as long as they
-/// fit.
+/// One bar per point under its group's heading. A file holds whole groups as long as they fit.
 template <class MakeBar>
 std::vector<std::vector<ChartBar>> bars_by_group(const Scenario& scenario, MakeBar bar_of) {
   std::vector<std::vector<ChartBar>> files(1);
@@ -63,9 +62,10 @@ std::string oom_words(const OomEvent& oom) {
   return oom.phase == "load" ? "OOM on loading" : "OOM in " + oom.phase;
 }
 
-/// A point's bar: bytes by owner at the peak, or at the OOM with the requested bytes.
+/// A point's bar: bytes by owner at the peak, or at the OOM including the requested bytes.
 ChartBar breakdown_of(const StaticResult& result, const std::string& label) {
-  constexpr double kCut = 1.15;  // of the limit: the requested bytes may be many times the memory
+  constexpr double kCut = 1.15;  // times the limit; the requested bytes may be many times the
+                                 // memory
   ChartBar bar{.label = label, .limit = as_double(result.usable_hbm)};
   if (result.oom)
     bar.detail = oom_words(*result.oom);
@@ -101,7 +101,7 @@ std::string in_unit_of(const std::string& published, Bytes bytes) {
 
 PartStyle style_of_prediction() { return {"predicted", style_of_owner("kv_cache").fill}; }
 
-/// A point's cache as the size law has it, fit or not, and a published figure of it.
+/// The cache size of a point by its size law, whether or not it fits, and a published size of it.
 ChartBar cache_of(const RunReport& report, std::size_t point, bool with_method) {
   const Scenario& scenario = *report.scenario;
   const nlohmann::ordered_json& keys = scenario.points[point].keys;
@@ -132,7 +132,7 @@ ChartBar cache_of(const RunReport& report, std::size_t point, bool with_method) 
 void add_bar_figures(const RunReport& report, FigureSet& set) {
   const Scenario& scenario = *report.scenario;
   const std::vector<PointGroup> groups = figure_groups(scenario, surrounding_keys());
-  // A lone group's description has what its methods share as well.
+  // The description of a single group also includes what its methods share.
   const std::string about =
       groups.size() == 1 ? groups.front().description : common_description(scenario);
   add_files({.name = "hbm_breakdown",

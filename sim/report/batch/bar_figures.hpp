@@ -5,8 +5,8 @@
 
 namespace kvsim {
 
-/// Adds the figures with one bar per point: HBM by owner at the peak; if no point decodes, so that
-/// there is no length axis, the size of the caches next to the published sizes.
+/// Adds the figures with one bar per point: HBM by owner at the peak. If no point decodes (there is
+/// no length axis): cache sizes next to the published sizes.
 void add_bar_figures(const RunReport& report, FigureSet& set);
 
 }  // namespace kvsim

@@ -25,7 +25,7 @@ struct EngineOnGpu {
   std::shared_ptr<const EngineSettings> settings;
 };
 
-/// One of each kind, in the order of the points.
+/// Each engine once, in the order of the points.
 std::vector<EngineOnGpu> engines_of(const Scenario& scenario) {
   std::vector<EngineOnGpu> out;
   const auto add = [&](const auto& spec, std::int64_t gpus) {
@@ -48,7 +48,7 @@ std::vector<EngineOnGpu> engines_of(const Scenario& scenario) {
   return out;
 }
 
-/// A line for each model whose weights are quantized as published: its name implies the format.
+/// A line per model whose published weights are quantized: its name implies the format.
 std::string published_weights_text(const Scenario& scenario, std::size_t width) {
   std::string out;
   std::set<std::string> named;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "models/units/check.hpp"
-#include "sim/batch/static_figures_json.hpp"
+#include "sim/batch/static_metrics_json.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/text/json_values.hpp"
 #include "sim/report/text/version.hpp"
@@ -34,7 +34,7 @@ void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
 }
 
 /// The predicted value of a published metric: a key of the point, the length at the OOM, or whether
-/// there is one (0 or 1).
+/// there is an OOM (0 or 1).
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
   if ((metric == "oom_tokens" || metric == "oom") && !point.contains("oom")) return std::nullopt;
   if (metric == "oom_tokens") {
@@ -47,8 +47,8 @@ std::optional<double> predicted(const ordered_json& point, const std::string& me
   return found->get<double>();
 }
 
-/// Each text of `texts` once: null for none, the text itself for one, else a list.
-ordered_json each_once(const std::vector<std::string>& texts) {
+/// The distinct texts of `texts`: null if there are none, a string for one, else a list.
+ordered_json unique_values(const std::vector<std::string>& texts) {
   std::vector<std::string> seen;
   for (const std::string& text : texts) {
     if (std::find(seen.begin(), seen.end(), text) == seen.end()) seen.push_back(text);
@@ -59,7 +59,7 @@ ordered_json each_once(const std::vector<std::string>& texts) {
 
 ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {
   const std::optional<double> ours = predicted(point, figure.metric);
-  // A verdict is right or wrong; only numbers miss by so much.
+  // A verdict is right or wrong; only numbers have a relative error.
   const bool verdict = figure.metric == "oom";
   std::optional<double> miss;
   if (ours && figure.value != 0 && !verdict) miss = *ours / figure.value - 1.0;
@@ -160,7 +160,7 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
   const auto& at = result.intervals;
-  out.update(static_figures_json(point.spec, result));
+  out.update(static_metrics_json(point.spec, result));
   out["kv_bytes_wanted"] =
       point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
   out["size_law"] = point.size_law;
@@ -178,7 +178,7 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
                                  : ordered_json(nullptr);
   out["usable_hbm_bytes"] = result.usable_hbm.count();
   if (result.allocator) {
-    // Next to peak_hbm_bytes, which also counts the context.
+    // Includes the context, as peak_hbm_bytes does.
     out["reserved_hbm_bytes"] =
         (point.spec.stack->context + result.allocator->end.reserved_peak).count();
     out["allocator"] = allocator_json(*result.allocator);
@@ -196,7 +196,7 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
 
 ordered_json calibration_json(const std::vector<std::string>& ids,
                               const std::vector<std::string>& sources) {
-  return {{"name", each_once(ids)}, {"provenance", each_once(sources)}};
+  return {{"name", unique_values(ids)}, {"provenance", unique_values(sources)}};
 }
 
 ordered_json run_document(const Scenario& scenario, RunParts parts) {

@@ -46,7 +46,7 @@ std::string settings_text(const EngineSettings& settings, std::size_t width) {
                             settings.usage == word_of(EngineUsage::kLlm) ? ", LLM class" : "",
                             settings.flags()),
                 width);
-  // One line for each place that values come from.
+  // One line per source of values.
   std::vector<std::pair<std::string, std::vector<std::string>>> origins;
   for (const EngineSetting& s : settings.settings) {
     const std::string name = s.option.empty() ? s.key : s.option;

@@ -10,14 +10,14 @@
 
 namespace kvsim {
 
-/// What an engine runs with as results hold it: version, flags, and where each value comes from.
+/// An engine's settings as stored in results: version, flags, and the source of each value.
 [[nodiscard]] nlohmann::ordered_json settings_json(const EngineSettings& settings);
-/// "vLLM 0.28: --max-num-batched-tokens 2048 …", and a line for each place that values come from.
+/// "vLLM 0.28: --max-num-batched-tokens 2048 …", and a line per source of values.
 [[nodiscard]] std::string settings_text(const EngineSettings& settings, std::size_t width);
 
-/// An engine's start as results hold it: bytes of one GPU, blocks, tokens.
+/// An engine's start as stored in results: bytes per GPU, blocks, tokens.
 [[nodiscard]] nlohmann::ordered_json startup_json(const EngineStartup& startup);
-/// "GPU KV cache size: 31,232 tokens …" and the terms it comes from, as the engine's log has them.
+/// "GPU KV cache size: 31,232 tokens …" and its terms, as in the engine's log.
 [[nodiscard]] std::string startup_text(const EngineStartup& startup, std::size_t width);
 
 }  // namespace kvsim

@@ -25,8 +25,8 @@ std::string value_field(const ordered_json& value) {
 
 std::string points_csv(const ordered_json& document) {
   const ordered_json& points = document.at("points");
-  // Columns are the keys of the first point and those that later points add. Nested values are only
-  // in result.json, except the OOM's numbers.
+  // Columns are the keys of the first point, then keys that only later points have. Nested values
+  // are only in result.json, except the OOM's numbers.
   std::vector<std::string> columns;
   for (const ordered_json& point : points) {
     for (const auto& item : point.items()) {

@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostFiles = 12;  // of one kind
+constexpr std::size_t kMostFiles = 12;  // per kind of figure
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
@@ -34,7 +34,7 @@ std::string oom_callout(const std::string& label, const OomEvent& oom) {
   return fmt::format("{}: OOM at {} tokens", label, with_commas(oom.tokens));
 }
 
-/// The levels of usable HBM of some points, each value once.
+/// The distinct levels of usable HBM of some points.
 std::vector<ChartLevel> hbm_levels(const RunReport& report,
                                    const std::vector<std::size_t>& points) {
   std::set<std::int64_t> values;
@@ -110,10 +110,10 @@ LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
       if (s.step > 0 && s.tok_s > 0)
         line.points.push_back({static_cast<double>(s.tokens), s.tok_s});
     }
-    // A line without points keeps its place, so that a method has one colour in all figures.
+    // A line without points keeps its index, so that a method has one colour in all figures.
     if (const auto& oom = report.results[group.points[i]].oom) {
       if (line.points.empty()) line.label += fmt::format(" (OOM in {})", oom->phase);
-      // Without a step there is no rate: the cross is on the axis.
+      // Without a step there is no rate, so the cross is on the axis.
       line.end = line.points.empty() ? ChartPoint{static_cast<double>(oom->tokens), 0}
                                      : line.points.back();
     }
@@ -156,7 +156,7 @@ double final_tokens(const Scenario& scenario, std::size_t point) {
   return static_cast<double>(spec.prompt_tokens + spec.output_tokens);
 }
 
-/// The sweeps of at least 3 lengths within a group; fewer are no line.
+/// The sweeps of at least 3 lengths within a group; fewer points do not make a useful line.
 std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) {
   constexpr std::size_t kFewestLengths = 3;
   std::vector<nlohmann::ordered_json> identity;
@@ -192,7 +192,7 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
 
 constexpr const char* kFinalTokens = "final length of a sequence, prompt and output (tokens)";
 
-/// Callouts that say the same of several lines at one place become one that names them all.
+/// Merges callouts with the same text at the same place into one that names all their lines.
 void join_callouts(LineChart& chart) {
   std::vector<ChartCallout> joined;
   std::vector<std::vector<std::string>> names;
@@ -233,7 +233,7 @@ LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
     for (const std::size_t i : sweep.points) {
       const StaticResult& result = report.results[i];
       if (result.oom) {
-        // Longer ones fail as well; the first gives the remaining length.
+        // Longer ones fail as well; the first one shows where memory runs out.
         line.end = {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)};
         chart.callouts.push_back(
             {oom_callout(sweep.label, *result.oom), *line.end, chart.lines.size()});
@@ -298,7 +298,7 @@ void add_static_figures(const RunReport& report, FigureSet& set) {
   };
   const std::vector<PointGroup> whole = figure_groups(scenario, surrounding_keys_but_lengths());
   std::vector<PointGroup> groups = figure_groups(scenario, surrounding_keys());
-  // What a sweep shows in one figure is not shown again in one for each length.
+  // Points that are part of a sweep figure get no separate figure per length.
   std::set<std::size_t> swept;
   for (const PointGroup& group : whole) {
     for (const Sweep& sweep : sweeps_of(scenario, group)) {
@@ -309,7 +309,7 @@ void add_static_figures(const RunReport& report, FigureSet& set) {
     return std::all_of(group.points.begin(), group.points.end(),
                        [&](std::size_t i) { return swept.contains(i); });
   });
-  // Nor is a length that hardly changes: such a point is there for its rate, not for its course.
+  // The same holds if the length hardly changes: such a point shows a rate, not growth.
   std::erase_if(groups, [&](const PointGroup& group) {
     constexpr double kLeastGrowth = 0.05;
     return std::all_of(group.points.begin(), group.points.end(), [&](std::size_t i) {

@@ -5,7 +5,8 @@
 
 namespace kvsim {
 
-/// Of static batches: peak memory and throughput over length, HBM by owner, cache per layer.
+/// Figures of static batches: peak memory and throughput over length, HBM by owner, cache per
+/// layer.
 void add_static_figures(const RunReport& report, FigureSet& set);
 
 }  // namespace kvsim

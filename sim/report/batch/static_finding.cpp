@@ -7,7 +7,7 @@
 namespace kvsim {
 namespace {
 
-/// Of the memory that is there for a cache, what the batch's cache takes.
+/// The share of the memory available for a cache that the batch's cache takes.
 std::optional<double> cache_share(const StaticResult& r) {
   const auto weights = r.peak_owners.find("weights");
   const Bytes room = r.startup                        ? r.startup->kv_cache

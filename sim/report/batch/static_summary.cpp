@@ -26,7 +26,7 @@ std::string gib(Bytes bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes.count()) / kGiB);
 }
 
-/// Shares of a step's time by what bounds them, in %.
+/// Shares of a step's time by bound, in %.
 struct BoundShares {
   std::string compute = "-", memory = "-", overhead = "-";
 };
@@ -43,21 +43,21 @@ BoundShares shares_of(const ExplainedStep& step) {
           percent(std::max(0.0, step.time.count() - compute - memory))};
 }
 
-/// "0.41 to 0.62"; "-" without one.
+/// "0.41 to 0.62"; "-" if there is no range.
 template <class Ends>
 std::string range(const std::optional<Ends>& ends, double scale = 1) {
   if (!ends) return "-";
   return fmt::format("{} to {}", amount(static_cast<double>(ends->low.count()) * scale),
                      amount(static_cast<double>(ends->high.count()) * scale));
 }
-/// Tokens per sequence at which memory runs out, at the most and the least that a run may take.
+/// Tokens per sequence at which memory runs out, for the largest and the smallest memory use.
 std::string oom_range(const StaticResult& r) {
   const RunIntervals& at = *r.intervals;
   if (!at.oom_low) return "-";
   return fmt::format("{} to {}", with_commas(*at.oom_low),
                      at.oom_high ? with_commas(*at.oom_high) : "none");
 }
-/// "40 (37 to 44)"; "8 or more" where the search ended there, "-" where nothing was searched.
+/// "40 (37 to 44)"; "8 or more" if the search ended there, "-" if there was no search.
 std::string batch_range(const std::optional<FitRange>& fit) {
   if (!fit) return "-";
   const auto count = [](std::int64_t n) {
@@ -112,7 +112,7 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
 
 namespace {
 
-/// "usable HBM 79.1 GiB" of all points, "usable HBM 79.1 to 140.2 GiB".
+/// "usable HBM 79.1 GiB" if all points have the same, else "usable HBM 79.1 to 140.2 GiB".
 std::string usable_words(const RunReport& report) {
   const auto [low, high] =
       std::minmax_element(report.results.begin(), report.results.end(),
@@ -121,7 +121,7 @@ std::string usable_words(const RunReport& report) {
          (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
 }
 
-/// Points that run out of memory, the shortest-lived first.
+/// Points that run out of memory, those that fail first in front.
 std::vector<std::size_t> failed_points(const RunReport& report) {
   std::vector<std::size_t> failed;
   for (std::size_t i = 0; i < report.results.size(); ++i) {
@@ -136,7 +136,7 @@ std::vector<std::size_t> failed_points(const RunReport& report) {
   return failed;
 }
 
-/// "10 of 12 points fit (usable HBM 79.1 GiB)." in the tone of the answer.
+/// "10 of 12 points fit (usable HBM 79.1 GiB).", coloured by the result.
 std::string fit_line(const RunReport& report, std::size_t n_failed, const TextStyle& style) {
   const std::size_t n = report.results.size();
   if (n == 0) return "";
@@ -150,7 +150,7 @@ std::string fit_line(const RunReport& report, std::size_t n_failed, const TextSt
   return fmt::format("{} ({}).\n", toned(Tone::kBad, fit, style), usable);
 }
 
-/// A line for each of the first `most` of `failed`; `sentence` has its words.
+/// A line for each of the first `most` points of `failed`; `sentence` makes its text.
 template <class Sentence>
 std::string failed_lines(const RunReport& report, const std::vector<std::string>& labels,
                          const std::vector<std::size_t>& failed, std::size_t most,
@@ -190,7 +190,7 @@ std::string points_table(const RunReport& report, const TextStyle& style) {
   const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
   const std::string first = groups.empty() ? "" : clean_text(groups.front().heading);
   std::vector<LineTones> tones;
-  // `joined`: the first heading is on the line of units, which has room there if it is short.
+  // `joined`: the first heading is on the units line; it fits there only if it is short.
   const auto render = [&](bool joined) {
     std::vector<Table::Column> columns{{"point", Align::kLeft, joined ? first : ""},
                                        {"prefill", kRight, "GiB"},
@@ -294,7 +294,7 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
   std::vector<Table::Column> both = times;
   both.insert(both.end(), sizes.begin(), sizes.end());
   Table table{beside(both)};
-  // Where that is too wide, one under the other.
+  // If one table is too wide: two, one below the other.
   Table upper{beside(times)};
   Table lower{beside(sizes)};
   std::vector<std::string> bases;

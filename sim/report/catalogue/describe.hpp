@@ -1,7 +1,6 @@
 #pragma once
 
-// What the catalogues hold, for `kvsim list`, `kvsim show` and Python: as JSON, and as text for
-// people.
+// The contents of the catalogues, for `kvsim list`, `kvsim show` and Python: as JSON and as text.
 // docs/cli.md lists the keys.
 
 #include <cstddef>
@@ -21,7 +20,7 @@ namespace kvsim {
 
 [[nodiscard]] nlohmann::ordered_json llm_json(const Llm& llm);
 [[nodiscard]] std::string llm_text(const Llm& llm, std::size_t width);
-/// What the weights are published in: "bf16", "fp8_e4m3: fp8-block, the rest bf16".
+/// The format of the published weights: "bf16", "fp8_e4m3: fp8-block, the rest bf16".
 [[nodiscard]] std::string published_weights_words(const Llm& llm);
 
 [[nodiscard]] nlohmann::ordered_json gpu_json(const Gpu& gpu);
@@ -41,16 +40,16 @@ struct NamedCalibration {
   const KernelCalibration* entry = nullptr;
 };
 [[nodiscard]] std::vector<NamedCalibration> named_calibrations();
-/// Errors: InputError naming the nearest.
+/// Errors: InputError that names the nearest names.
 [[nodiscard]] NamedCalibration find_calibration(std::string_view name);
 [[nodiscard]] nlohmann::ordered_json calibration_json(const NamedCalibration& named);
 [[nodiscard]] std::string calibration_text(const NamedCalibration& named, std::size_t width);
-/// Their table.
+/// The table of `calibrations`.
 [[nodiscard]] std::string calibrations_text(const std::vector<NamedCalibration>& calibrations,
                                             std::size_t width);
 
-/// Bytes that one more token adds to the cache of one sequence: in all layers, and only in those
-/// without a sliding window, which still grow once the windows are full.
+/// Bytes that one more token adds to the cache of one sequence: in all layers, and only in layers
+/// without a sliding window. The latter still grow once the windows are full.
 struct TokenBytes {
   Bytes all_layers;
   Bytes past_windows;

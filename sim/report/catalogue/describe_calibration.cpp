@@ -52,7 +52,7 @@ NamedCalibration find_calibration(std::string_view name) {
     known.push_back(one.name);
     if (one.name.starts_with(name)) longer.push_back(one.name);
   }
-  // There are too many to name: those with the same beginning, or where they are listed.
+  // There are too many to name: list those with the same prefix, or say where they are listed.
   if (!longer.empty()) throw InputError{unknown_name("calibration", name, longer)};
   const std::string near = nearest(name, known);
   throw InputError{fmt::format("unknown calibration \"{}\"{}; `kvsim list calibrations` names all",

@@ -53,7 +53,7 @@ std::string mlp_sentence(const MlpSpec& mlp) {
   return out;
 }
 
-/// Sentences about layers, each with the number of layers it holds for, in the order of first use.
+/// Sentences about layers, each with the number of layers it applies to, in order of first use.
 template <class Say>
 std::vector<std::string> by_layer(const Llm& llm, Say say) {
   std::vector<std::pair<std::string, int>> counted;
@@ -74,7 +74,7 @@ std::vector<std::string> by_layer(const Llm& llm, Say say) {
   return out;
 }
 
-/// Other names of a catalogue model; a configuration of the user's own has none.
+/// Aliases of a catalogue model; a user's own configuration has none.
 std::vector<std::string> aliases_of(const Llm& llm) {
   const auto& known = builtin_llms();
   const bool listed = std::any_of(known.begin(), known.end(), [&](const Llm& entry) {

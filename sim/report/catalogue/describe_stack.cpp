@@ -150,7 +150,7 @@ ordered_json stack_json(const Stack& stack) {
 
 namespace {
 
-/// The values that a rule sets, by the engine's own option names.
+/// The values that a rule sets, under the engine's option names.
 std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule) {
   std::vector<std::string> out;
   const auto add = [&](std::string_view key, const std::string& value) {
@@ -196,7 +196,7 @@ std::string version_range(const DefaultsRule& rule) {
   return "all versions";
 }
 
-/// Defaults by version and GPU: of each value the first line that fits holds.
+/// Defaults by version and GPU: for each value the first matching line applies.
 std::string defaults_text(const Stack& stack, std::size_t width) {
   if (!stack.defaults) return "";
   const EngineDefaults& defaults = *stack.defaults;

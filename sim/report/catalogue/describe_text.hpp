@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// "label      value" lines, values under each other and wrapped at `width`.
+/// "label value" lines; values are aligned and wrapped at `width`.
 class Facts {
  public:
   void add(std::string label, std::string value);
@@ -20,7 +20,7 @@ class Facts {
   std::vector<std::pair<std::string, std::string>> rows_;
 };
 
-/// "sources" and a line for each figure.
+/// "sources" and a line per figure.
 [[nodiscard]] std::string sources_text(const std::map<std::string, std::string>& sources,
                                        std::size_t width);
 

@@ -32,7 +32,7 @@ std::string data_csv(const AreaChart& chart) {
   return out;
 }
 
-/// The sum of the first `n` bands as gnuplot reckons it from the CSV.
+/// The sum of the first `n` bands as a gnuplot expression over the CSV.
 std::string sum_of(std::size_t n, double unit) {
   if (n == 0) return "(0)";
   std::vector<std::string> columns;
@@ -67,7 +67,7 @@ std::string script_of(const AreaChart& chart, const FigureStyle& style) {
       tick_list(linear_ticks(low_x, high_x, width, Direction::kAcross)), tick_list(y_ticks));
   PlotClauses clauses{layout, canvas};
   const std::string file = gnuplot_quote(chart.name + ".csv");
-  // The legend's first entry is the uppermost band, as the eye meets them.
+  // The legend lists the uppermost band first, in the visual order.
   for (std::size_t k = chart.bands.size(); k-- > 0;) {
     const AreaBand& band = chart.bands[k];
     const bool any =
@@ -79,7 +79,7 @@ std::string script_of(const AreaChart& chart, const FigureStyle& style) {
     clauses.add(fmt::format(
         "{} skip 1 using 1:{}:{} with filledcurves fs {} noborder lc rgb '{}' notitle", file,
         sum_of(k, chart.y_unit), sum_of(k + 1, chart.y_unit), filled, fill.colour));
-    // With a border: white on white is no sample.
+    // With a border, because a white sample on white is invisible.
     clauses.add_entry(
         fmt::format("boxes fs {} border rgb '#222222' lc rgb '{}'", filled, fill.colour),
         band.style.words);

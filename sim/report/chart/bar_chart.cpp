@@ -34,15 +34,15 @@ Lines two_lines(const std::string& text, double pixels) {
   return {lines.front(), fitted(rest, pixels)};
 }
 
-/// A bar's label, left of the plot, and the text next to its end.
+/// A bar's label, left of the plot, and the text next to the bar's end.
 struct BarWords {
   Lines name{}, end{}, beside{};
 };
 
-/// The plot's place and the bars' words for a canvas.
+/// The plot's position and the bars' texts on a canvas.
 struct Frame {
   double left = 0, width = 0;  // pixels
-  double row = 0;              // from bar to bar
+  double row = 0;              // distance between bars
   std::vector<BarWords> words{};
 };
 
@@ -67,7 +67,7 @@ double widest_of(const Lines& lines) {
 
 Frame frame_of(const BarChart& chart, const Canvas& canvas) {
   constexpr double kLongestName = 267, kMostOfCanvas = 0.4;
-  constexpr double kMostOfPlot = 0.5;  // that a text next to a bar may take
+  constexpr double kMostOfPlot = 0.5;  // share of the plot that a text next to a bar may take
   constexpr double kBeforeNames = 12, kAfterNames = 16;
   constexpr double kLeastRow = 58, kBetweenRows = 16;
   const double room = std::min(kLongestName, kMostOfCanvas * canvas.width);
@@ -98,7 +98,7 @@ Frame frame_of(const BarChart& chart, const Canvas& canvas) {
   return frame;
 }
 
-/// A bar's offset from its row's middle, in rows; bars move apart if a row has several.
+/// A bar's offset from the middle of its row, in rows; several bars of a row are moved apart.
 struct Band {
   double low = 0, high = 0;
   [[nodiscard]] constexpr double middle() const { return (low + high) / 2; }
@@ -130,7 +130,7 @@ bool is_used(const BarChart& chart, const PartStyle& style) {
   });
 }
 
-/// A bar's name, a label a line: gnuplot cuts texts of ticks at 50 characters.
+/// A bar's name, one label per line: gnuplot cuts tick texts at 50 characters.
 std::string name_label(const Lines& lines, double row, const Frame& frame, const Canvas& canvas) {
   constexpr double kGap = 12;  // pixels between the name and the plot
   double y = row - kLineHeight * (static_cast<double>(lines.size()) - 1) / 2 / frame.row;
@@ -163,7 +163,7 @@ double sum_of(const ChartBar& bar) {
   return sum;
 }
 
-/// Where a bar, or the line of its range, ends on the paper.
+/// Where a bar, or the line of its range, ends in the figure.
 double end_of(const ChartBar& bar) {
   const double end = std::min(sum_of(bar), bar.cut.value_or(INFINITY));
   return bar.range ? std::max(end, bar.range->high) : end;
@@ -171,7 +171,8 @@ double end_of(const ChartBar& bar) {
 
 bool is_cut(const ChartBar& bar) { return bar.cut && sum_of(bar) > *bar.cut; }
 
-/// A limit many times the longest bar would leave the bars no room: the axis's name then has it.
+/// If a limit is many times the longest bar, the bars would be too short: the axis's name states
+/// it.
 bool limit_fits(const BarChart& chart) {
   constexpr double kFar = 4;
   double longest = 0, limit = 0;
@@ -182,7 +183,7 @@ bool limit_fits(const BarChart& chart) {
   return limit <= kFar * longest;
 }
 
-/// "; usable HBM 8,192": in words, where bars have one limit.
+/// "; usable HBM 8,192": the limit as text if all bars share one.
 std::string far_limit(const BarChart& chart) {
   std::set<double> limits;
   for (const ChartBar& bar : chart.bars) {
@@ -193,7 +194,7 @@ std::string far_limit(const BarChart& chart) {
                      with_commas(std::llround(*limits.begin() / chart.unit)));
 }
 
-/// The axis's end: every bar, range and limit fits, and the texts next to the bars' ends.
+/// The end of the axis: all bars, ranges, limits and the texts next to the bars' ends fit.
 double axis_end(const BarChart& chart, const Frame& frame, bool with_limits) {
   constexpr double kClear = 1.04;
   double high = 1e-9;
@@ -202,7 +203,7 @@ double axis_end(const BarChart& chart, const Frame& frame, bool with_limits) {
     const auto see = [&](double end, const Lines& text) {
       high = std::max(high, kClear * end / chart.unit);
       if (text.empty()) return;
-      // The text is clear of the limit's line too.
+      // The text must not touch the limit's line either.
       if (with_limits && bar.limit) end = std::max(end, *bar.limit);
       const double share = (widest_of(text) + 2 * kTextGap) / frame.width;
       high = std::max(high, end / chart.unit / (1 - share));
@@ -227,7 +228,7 @@ std::string end_label(const Lines& lines, double end, double row, double pixel, 
   return out;
 }
 
-/// Two slanted strokes over a bar's end, white between them: more was there.
+/// Two slanted strokes over a bar's end with white between them: the bar was cut.
 std::string break_mark(double end, double row, Band band, double pixel) {
   const double x = end - 13 * pixel;
   const double slant = 5 * pixel, gap = 6 * pixel;
@@ -247,7 +248,7 @@ std::string break_mark(double end, double row, Band band, double pixel) {
   return out;
 }
 
-/// What is on the paper apart from the bars, and the CSV.
+/// What the figure has apart from the bars, plus the CSV.
 struct Drawn {
   std::string csv, labels;
 };
@@ -295,7 +296,7 @@ Drawn lay_out(const BarChart& chart, const Frame& frame, double x_high, const Ca
     if (is_cut(bar)) drawn.labels += break_mark(*bar.cut / chart.unit, row, band, pixel);
     const BarWords& words_at = frame.words[i];
     if (!words_at.end.empty()) {
-      // The line of the limit would pass through a text that begins just before it.
+      // The limit's line would cross a text that begins just left of it.
       double end = end_of(bar);
       const double text_end = end + (widest_of(words_at.end) + 2 * kTextGap) * pixel * chart.unit;
       if (bar.limit && end <= *bar.limit && text_end > *bar.limit) end = *bar.limit;
@@ -372,7 +373,7 @@ std::string script_of(const BarChart& chart, const FigureStyle& style) {
           file, static_cast<int>(Kind::kRange), unit, number(band_of(chart).middle()), unit,
           number(width), colour);
     };
-    // White under black, so that it is seen on dark bars too.
+    // White under black, so that it is visible on dark bars too.
     clauses.add(ranges(5, "#ffffff") + " notitle");
     clauses.add(ranges(2, "#000000"), chart.range_label);
   }

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a chart shows, apart from how gnuplot draws it. Colours are those of Okabe and Ito ("Color
-// Universal Design", 2008), each with its own dash and mark, so that grey print and colour-blind
-// eyes can follow a line.
+// The contents of a chart, independent of gnuplot. Colours are those of Okabe and Ito ("Color
+// Universal Design", 2008). Each colour has a separate dash and mark, so that lines can be
+// distinguished in grey print and by colour-blind readers.
 
 #include <cstddef>
 #include <optional>
@@ -19,7 +19,7 @@ struct ChartPoint {
   double x = 0, y = 0;
 };
 
-/// From `low` to `high` at x: how far values spread about a point.
+/// From `low` to `high` at x: the spread of values around a point.
 struct ChartSpread {
   double x = 0, low = 0, high = 0;
 };
@@ -28,36 +28,36 @@ struct ChartLine {
   std::string label{};
   std::vector<ChartPoint> points{};
   std::vector<ChartSpread> spreads{};     // bars through points
-  std::vector<ChartSpread> band{};        // 90 % interval; shaded on pages, not printed
+  std::vector<ChartSpread> band{};        // 90 % interval; shaded in HTML pages, not printed
   std::optional<ChartPoint> lone_mark{};  // a value off the line, such as the prefill's peak
   std::optional<ChartPoint> end{};        // a cross: where it ran out of memory
-  bool has_marks = true;                  // false: a value that x does not change, drawn across
+  bool has_marks = true;                  // false: a value that does not depend on x, drawn across
 };
 
-/// A horizontal line over the whole width: what the GPU has.
+/// A horizontal line over the whole width, such as the memory of the GPU.
 struct ChartLevel {
   std::string label{};
   double y = 0;
 };
 
-/// A vertical line over the whole height: a bound that must be met. The legend lists it.
+/// A vertical line over the whole height: a bound to meet. The legend lists it.
 struct ChartPlumb {
   std::string label{};
   double x = 0;
 };
 
-/// A place on a line that a text calls out.
+/// A labelled place on a line.
 struct ChartCallout {
   std::string text;
   ChartPoint at;
-  std::optional<std::size_t> line{};  // whose colour it takes; black where it is of several
+  std::optional<std::size_t> line{};  // gives its colour; black if it belongs to several
 };
 
 struct LineChart {
   std::string name{}, title{};
   std::string x_label{}, y_label{};
-  std::string x_column{}, y_column{};  // of the CSV, with unit
-  double y_unit = 1;                   // the CSV's unit in one of the axis's: 2^30 for GiB
+  std::string x_column{}, y_column{};  // in the CSV, with unit
+  double y_unit = 1;                   // CSV units per unit of the axis: 2^30 for GiB
   std::string lone_mark_label{};       // "peak of prefill"
   std::string end_label{};             // "out of memory"
   bool log_y_where_wide = false;       // logarithmic if all values are positive and need it
@@ -65,7 +65,7 @@ struct LineChart {
                                        // a factor of 8
   bool integer_x = true;               // whole-number ticks ("53,912")
   bool log_seconds_x = false;          // x > 0 are seconds; the label gets s, ms or µs
-  bool steps = false;  // a value holds up to the next x, the first rises from 0: a distribution
+  bool steps = false;  // a value holds up to the next x, the first rises from 0: a CDF
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};
   std::vector<ChartPlumb> plumbs{};
@@ -73,23 +73,23 @@ struct LineChart {
 };
 [[nodiscard]] Figure draw(const LineChart& chart);
 
-/// How a part of a bar or a band is filled.
+/// The fill of a part of a bar or of a band.
 struct Fill {
   std::string_view colour;
   int pattern = 0;    // 0: solid; else gnuplot's hatching of that number on white
-  bool dark = false;  // white text on it
+  bool dark = false;  // use white text on it
   friend constexpr bool operator==(const Fill&, const Fill&) = default;
 };
 struct PartStyle {
-  std::string_view words;  // of the legend
+  std::string_view words;  // in the legend
   Fill fill;
 };
 
-/// The owners' parts of a whole over time: stacked bands, the first at the bottom.
+/// Parts of a whole by owner over time: stacked bands, the first at the bottom.
 struct AreaBand {
   PartStyle style{};
-  std::string column{};          // of the CSV, with unit
-  std::vector<double> values{};  // one each x
+  std::string column{};          // in the CSV, with unit
+  std::vector<double> values{};  // one per x
 };
 struct AreaChart {
   std::string name{}, title{};
@@ -102,44 +102,46 @@ struct AreaChart {
 };
 [[nodiscard]] Figure draw(const AreaChart& chart);
 
-/// Marks of one kind, such as a method at several budgets; joined by a thin line in x's order.
+/// Marks of one kind, such as a method at several budgets, joined by a thin line in order of x.
 struct MarkGroup {
   std::string label{};
   std::vector<ChartPoint> points{};
-  bool reference = false;              // no method to choose: not part of the front
-  std::optional<std::size_t> style{};  // which of the line styles; else by its place
-  bool faint = false;  // small and grey, under the others and without a legend entry
+  bool reference = false;              // not a candidate (such as an oracle), so not part of the
+                                       // front
+  std::optional<std::size_t> style{};  // index of the line style; default: its index
+  bool faint = false;  // small and grey, below the others and without a legend entry
 };
 
-/// Marks, and the front of those that nothing is below and left of. Axes are logarithmic where
-/// values need it.
+/// Marks and their Pareto front: the marks with no other mark below and left of them. Axes are
+/// logarithmic if the values need it.
 struct ScatterChart {
   std::string name{}, title{};
   std::string x_label{}, y_label{};
-  std::string x_column{}, y_column{};  // of the CSV
+  std::string x_column{}, y_column{};  // in the CSV
   double x_scale = 1;                  // the axis shows the CSV's x times this (percent)
-  bool log_x = false;                  // x > 0, logarithmic where it is needed
+  bool log_x = false;                  // x > 0, logarithmic if needed
   std::string faint_label{};           // of all faint groups
   std::string remark{};                // a last entry of the legend, without a mark
   std::vector<MarkGroup> groups{};     // y > 0
 };
-/// The marks that no other is below and left of (or as far in one and further in the other), by x.
+/// The marks with no other mark below and left of them (or equal in one and less in the other), by
+/// x.
 [[nodiscard]] std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups);
 [[nodiscard]] Figure draw(const ScatterChart& chart);
 
-/// Predicted against measured on axes of one range, logarithmic where values need it, the line
-/// where both agree and a band about it.
+/// Predicted against measured values on axes of the same range, logarithmic if the values need it,
+/// with the line of equality and a band around it.
 struct ParityChart {
   std::string name{}, title{};
   std::string x_label{}, y_label{};    // measured, predicted
-  std::string x_column{}, y_column{};  // of the CSV
-  double band = 0;                     // half the band's width, as a share of the measured
+  std::string x_column{}, y_column{};  // in the CSV
+  double band = 0;                     // half the band's width, as a share of the measured value
   std::string band_label{};
-  std::vector<MarkGroup> groups{};  // x, y > 0; `reference` and joining lines do not matter
+  std::vector<MarkGroup> groups{};  // x, y > 0; `reference` and joining lines are ignored
 };
 [[nodiscard]] Figure draw(const ParityChart& chart);
 
-/// What a value may be instead, given how uncertain it is.
+/// The uncertainty range of a value.
 struct ChartRange {
   double low = 0, high = 0;
 };
@@ -148,20 +150,20 @@ struct ChartRange {
 struct ChartBar {
   std::string label{};
   std::string detail{};  // under the label
-  bool heading = false;  // no bar: the label is a heading of those that follow
+  bool heading = false;  // no bar: the label is a heading of the bars that follow
   std::vector<std::pair<PartStyle, double>> parts{};  // drawn in this order
   std::optional<double> limit{};
-  std::optional<double> cut{};     // what is longer ends here, with a break mark
+  std::optional<double> cut{};     // a longer bar ends here, with a break mark
   std::string end_text{};          // next to the bar's end: one or two lines
-  bool inside_numbers = true;      // each part's number in it, where it has room
-  std::optional<double> beside{};  // a thinner bar under it, to compare with
+  bool inside_numbers = true;      // print each part's number in it if it fits
+  std::optional<double> beside{};  // a thinner bar under it for comparison
   std::string beside_text{};
   std::optional<ChartRange> range{};  // a line with caps over the bar
 };
 struct BarChart {
   std::string name{}, title{};
   std::string x_label{};
-  std::string column{};  // of the CSV, with unit
+  std::string column{};  // in the CSV, with unit
   double unit = 1;
   std::string limit_label{};
   std::string beside_label{};
@@ -171,15 +173,15 @@ struct BarChart {
 };
 [[nodiscard]] Figure draw(const BarChart& chart);
 
-/// A value for each pair of two keys, as a colour with its number in it. Cells are of one size,
-/// whatever the keys' values.
+/// A value per pair of two keys, as a colour with its number in it. All cells have the same size,
+/// regardless of the keys' values.
 struct HeatMap {
   std::string name{}, title{};
   std::string x_label{}, y_label{}, z_label{};
-  std::string x_column{}, y_column{}, z_column{};            // of the CSV, with unit
-  double z_unit = 1;                                         // the CSV's unit in one of the scale's
-  std::vector<std::string> x_values{}, y_values{};           // what ticks say, in order
-  std::vector<std::vector<std::optional<double>>> values{};  // [y][x]; absent: a blank cell
+  std::string x_column{}, y_column{}, z_column{};            // in the CSV, with unit
+  double z_unit = 1;                                         // CSV units per unit of the scale
+  std::vector<std::string> x_values{}, y_values{};           // tick texts, in order
+  std::vector<std::vector<std::optional<double>>> values{};  // [y][x]; nullopt: a blank cell
 };
 [[nodiscard]] Figure draw(const HeatMap& map);
 

@@ -17,7 +17,7 @@ namespace {
 constexpr double kPixelsPerInch = 96;
 constexpr double kPointsPerInch = 72;
 constexpr double kPaperPoints = 8;
-/// Inches on paper of what the layout has in kPixelsPerInch.
+/// Inches on paper per inch of the layout (kPixelsPerInch).
 constexpr double kPaperScale = kPaperPoints / (kFont * kPointsPerInch / kPixelsPerInch);
 
 }  // namespace
@@ -43,13 +43,13 @@ Ticks ticks_over(double low, double high, int wanted) {
 
 namespace {
 
-constexpr double kTickGap = 14;  // pixels between two names
-constexpr double kUpRoom = 34;   // pixels from a tick to the next above it
+constexpr double kTickGap = 14;  // pixels between two tick names
+constexpr double kUpRoom = 34;   // pixels from a tick to the next one above
 
-/// `value` with as many decimals as `step` needs.
+/// `value` with the number of decimals that `step` needs.
 std::string in_steps_of(double value, double step) {
   constexpr double kSmallest = 1e-4;  // smaller steps are written as powers of ten
-  constexpr double kPowers = 1e9;     // and so are values this large
+  constexpr double kPowers = 1e9;     // so are values this large
   if (std::abs(value) < step * 1e-6) return "0";
   if (step < kSmallest || std::abs(value) >= kPowers) return axis_number(value);
   int decimals = 0;
@@ -58,7 +58,7 @@ std::string in_steps_of(double value, double step) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-/// Whether names at `pixels[i]` are clear of each other.
+/// Whether the names at `pixels[i]` do not touch each other.
 bool have_room(const std::vector<Tick>& ticks, const std::vector<double>& pixels,
                Direction direction) {
   for (std::size_t i = 1; i < ticks.size(); ++i) {
@@ -139,7 +139,7 @@ std::vector<Tick> ticks_of_log(double low, double high, double pixels, Direction
   }
   if (out.size() >= 2) return out;
   if (fill({1, 2, 5}, 1) && out.size() >= 2) return out;
-  // Less than a power of ten: round values as on a linear axis.
+  // Less than a power of ten: round values, as on a linear axis.
   for (int wanted = 6; wanted >= 1; --wanted) {
     const Ticks round = ticks_over(low, high, wanted);
     out.clear();
@@ -203,7 +203,7 @@ std::string axis_number(double value) {
   if (size == 0) return "0";
   if (size >= 1e9 || size < 0.99e-4) {
     std::string text = fmt::format("{:.3g}", value);
-    // "2e-05" has a digit that says nothing.
+    // "2e-05" has a redundant digit.
     const std::size_t e = text.find('e');
     if (e != std::string::npos) {
       std::size_t digit = e + 2;
@@ -217,11 +217,12 @@ std::string axis_number(double value) {
 }
 
 bool needs_log(double low, double high) {
-  constexpr double kSpan = 20;  // the smallest is then within 5 % of a linear axis of its zero
+  constexpr double kSpan = 20;  // below it, the smallest value is within 5 % of zero on a linear
+                                // axis
   return low > 0 && high > kSpan * low;
 }
 
-bool goes_by_doublings(const std::set<double>& values) {
+bool is_log_spaced(const std::set<double>& values) {
   constexpr double kWide = 8, kLongestStep = 2.2;
   if (values.empty() || *values.begin() <= 0) return false;
   double before = *values.begin();
@@ -243,7 +244,7 @@ double text_pixels(std::string_view text) {
       1403, 1251, 1403, 799,  690,  799,  1716, 1024, 1024, 1255, 1300, 1126, 1300, 1260,
       721,  1300, 1298, 569,  569,  1186, 569,  1995, 1298, 1253, 1300, 1300, 842,  1067,
       803,  1298, 1212, 1675, 1212, 1212, 1075, 1303, 690,  1303, 1716};
-  constexpr double kOtherColumn = 0.84;  // em: of a column of other characters, such as "±"
+  constexpr double kOtherColumn = 0.84;  // em: per column of other characters, such as "±"
   double units = 0;
   std::string others;
   for (const char c : text) {
@@ -300,14 +301,14 @@ std::string number(double value) { return csv_number(value); }
 
 namespace {
 
-constexpr double kSample = 75;  // pixels: line and mark before an entry of the legend
-/// gnuplot takes this for the width of a character of a legend, whichever it is.
+constexpr double kSample = 75;  // pixels: line and mark in front of a legend entry
+/// The width that gnuplot assumes for every character of a legend.
 constexpr double kLegendCharacter = 9.94;
 
 double legend_pixels(std::string_view entry) {
   return std::max(text_pixels(entry), kLegendCharacter * static_cast<double>(display_width(entry)));
 }
-/// Columns that a line of the legend may have.
+/// Columns that a line of the legend may take.
 std::size_t legend_room(const Canvas& canvas) {
   constexpr std::size_t kLongest = 54;
   const double room = canvas.width - 2 * kEdge - kSample;
@@ -325,7 +326,7 @@ int legend_columns(const Layout& layout, const Canvas& canvas) {
 }
 
 std::vector<std::string> y_lines(const Layout& layout) {
-  constexpr double kBeyond = 30;  // pixels that a name may pass the ends of its axis
+  constexpr double kBeyond = 30;  // pixels that a name may extend past the ends of its axis
   return lines_within(layout.y_label, layout.height + kBeyond);
 }
 
@@ -334,7 +335,7 @@ std::vector<std::string> y_lines(const Layout& layout) {
 std::vector<NestedMark> nested(const std::vector<std::vector<ChartPoint>>& points,
                                const std::function<std::pair<double, double>(ChartPoint)>& place) {
   constexpr double kTouch = 7;      // pixels
-  constexpr std::size_t kMost = 5;  // marks about one point
+  constexpr std::size_t kMost = 5;  // marks around one point
   struct At {
     std::size_t series, index;
     double x, y;
@@ -366,7 +367,7 @@ std::vector<NestedMark> nested(const std::vector<std::vector<ChartPoint>>& point
     const std::size_t n = touching[i].size() + 1;
     const auto rank = static_cast<std::size_t>(
         std::distance(touching[i].begin(), touching[i].lower_bound(a.series)));
-    // Which series of many have their marks here.
+    // With more than kMost series, select which ones have their marks here.
     const std::size_t ring = n > kMost ? (rank + n - a.index * kMost % n) % n : rank;
     if (ring < kMost) out.push_back({a.series, a.index, points[a.series][a.index], ring});
   }
@@ -425,9 +426,9 @@ std::string script(const std::string& name, const std::string& title, const Layo
   const auto rows_of = [&] {
     return std::max((static_cast<int>(layout.legend.size()) + columns - 1) / columns, 1);
   };
-  // gnuplot allows a vertical legend only as many rows as the plot is high, and cuts the rest; a
-  // horizontal one only as many columns as the plot is wide.
-  constexpr double kSlack = 1.25;  // its rows differ by terminal
+  // gnuplot limits a vertical legend to as many rows as the plot is high and cuts the rest. It
+  // limits a horizontal legend to as many columns as the plot is wide.
+  constexpr double kSlack = 1.25;  // row heights differ by terminal
   const bool is_short = kSlack * kLegendRow * rows_of() > layout.height;
   if (is_short) columns = 1;
   const int rows = rows_of();
@@ -460,14 +461,14 @@ std::string script(const std::string& name, const std::string& title, const Layo
       name, number(kEdge / height), order, number(left / canvas.width),
       number(right / canvas.width), number(1 - top / height), number(bottom / height),
       quoted_lines(x_lines));
-  // The name of the vertical axis: gnuplot's own place for it depends on the terminal.
+  // The name of the vertical axis: gnuplot's default position depends on the terminal.
   const std::vector<std::string> upward = y_lines(layout);
   for (std::size_t i = 0; i < upward.size(); ++i) {
     const double x = kEdge + kLineHeight * (static_cast<double>(i) + 0.5);
     out += fmt::format("set label {} at screen {}, graph 0.5 center rotate by 90 noenhanced\n",
                        gnuplot_quote(upward[i]), number(x / canvas.width));
   }
-  // The title is centred on the canvas, whatever the plot's margins.
+  // The title is centred on the canvas, regardless of the plot's margins.
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const double y = kTopGap + kLineHeight * (static_cast<double>(i) + 0.5);
     out += fmt::format("set label {} at screen 0.5, screen {} center noenhanced\n",
@@ -480,7 +481,7 @@ std::string script(const std::string& name, const std::string& title, const Layo
   const double wide = canvas.width * scale;
   const double tall = height * scale;
   for (const std::string& format : style.formats) {
-    // The terminals differ in what a character's height and a mark's size are; these even them out.
+    // Terminals differ in character heights and mark sizes; these settings compensate for that.
     const bool svg = format == "svg";
     const std::string text = fmt::format("noenhanced font 'DejaVu Sans,{}' dashlength 0.6",
                                          number(format == "pdf" ? font * 0.75 : font));
@@ -489,7 +490,7 @@ std::string script(const std::string& name, const std::string& title, const Layo
           fmt::format("set terminal svg size {:.0f},{:.0f} {} background '#ffffff' linewidth {}\n",
                       wide, tall, text, number(line_width));
     } else if (format == "png") {
-      // A point of text is 1/72 inch here and a pixel of 1/96 to the SVG.
+      // A point of text is 1/72 inch here; a pixel is 1/96 inch in the SVG.
       out += fmt::format(
           "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {{\n"
           "  set terminal pngcairo size {0:.0f},{1:.0f} {2} fontscale {3} linewidth {4} pointscale "
@@ -500,7 +501,8 @@ std::string script(const std::string& name, const std::string& title, const Layo
           wide * kPngScale, tall * kPngScale, text, number(0.75 * kPngScale),
           number(line_width * kPngScale), kPngScale);
     } else {
-      // In inches. pdfcairo takes text in pixels of 1/96 inch, a line's width in half points.
+      // In inches. pdfcairo expects text sizes in pixels of 1/96 inch and line widths in half
+      // points.
       out += fmt::format(
           "set terminal pdfcairo size {}in,{}in {} fontscale 0.75 linewidth {} pointscale 0.75 "
           "background '#ffffff'\n",

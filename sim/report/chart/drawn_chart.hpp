@@ -15,7 +15,7 @@
 
 namespace kvsim::chart {
 
-/// A chart whose texts are its own: views into what its maker had become views into `texts`.
+/// Makes a chart own its texts: views into the maker's strings become views into `texts`.
 inline void own_texts(PartStyle& style, std::set<std::string>& texts) {
   for (std::string_view* view : {&style.words, &style.fill.colour}) {
     *view = *texts.emplace(*view).first;

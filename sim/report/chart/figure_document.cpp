@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The members of each struct, once for both directions: `visit` is a Writer or a Reader.
+// The members of each struct, listed once for both directions: `visit` is a Writer or a Reader.
 
 template <class Visit, class Line>
 void fields_of_line(Visit& visit, Line& line) {
@@ -138,7 +138,7 @@ void fields_of_chart(Visit& visit, Chart& chart) {
   }
 }
 
-/// Builds an object; what is empty or absent is left out.
+/// Builds an object; empty or absent members are omitted.
 class Writer {
  public:
   [[nodiscard]] ordered_json take() { return std::move(out_); }
@@ -234,7 +234,7 @@ class Writer {
 
 constexpr double kMost = 1e300;
 
-/// Reads an object, each key at most once; an unknown key is refused when all are named.
+/// Reads an object, each key at most once; unknown keys are rejected once all keys are listed.
 class Reader {
  public:
   Reader(const Field& in, std::set<std::string>& words) : in_{in}, words_{words} {}
@@ -253,14 +253,14 @@ class Reader {
   static void read(const Field& in, bool& value) { value = in.boolean(); }
   static void read(const Field& in, double& value) { value = in.number(-kMost, kMost); }
   static void read(const Field& in, std::string& value) { value = in.string(); }
-  /// gnuplot's patterns.
+  /// Numbers of gnuplot's patterns.
   static void read(const Field& in, int& value) { value = static_cast<int>(in.integer(0, 9)); }
   static void read(const Field& in, std::size_t& value) {
     constexpr std::int64_t kMostIndex = 1 << 20;
     value = static_cast<std::size_t>(in.integer(0, kMostIndex));
   }
   void read(const Field& in, std::string_view& value) { value = kept(in.string()); }
-  /// A value that was not finite is null.
+  /// null is read as NaN: a value that was not finite.
   static double number_or_none(const Field& in) {
     return in.is_null() ? std::numeric_limits<double>::quiet_NaN() : in.number(-kMost, kMost);
   }
@@ -342,7 +342,7 @@ class Reader {
   std::vector<std::string> keys_;
 };
 
-// Conditions that drawing assumes of charts.
+// Preconditions of drawing a chart.
 
 void need(const Field& at, bool holds, std::string_view what) {
   if (!holds) at.fail(what);
@@ -353,7 +353,7 @@ void check_unit(const Field& in, const char* key, double value) {
 }
 
 void check(const Field& in, LineChart& chart) {
-  constexpr double kMostX = 1e15;  // beyond it ticks of whole numbers are no longer apart
+  constexpr double kMostX = 1e15;  // above it, ticks at whole numbers are no longer distinct
   check_unit(in, "y_unit", chart.y_unit);
   need(in, !chart.lines.empty(), "a chart without lines");
   const auto good = [&](double x) {
@@ -489,7 +489,7 @@ std::string figure_document(const Figure& figure) {
   ordered_json out{{"schema", kFigureSchema}};
   if (!figure.kind.empty()) out["figure"] = figure.kind;
   out.update(figure.chart);
-  // Names come from users' files, and need be no UTF-8.
+  // Names come from users' files and may be invalid UTF-8.
   return out.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -17,8 +17,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostLines = 30;    // that differ in two of colour, dash and mark
-constexpr std::size_t kMostBars = 48;     // a page's height
+constexpr std::size_t kMostLines = 30;    // that differ in at least two of colour, dash and mark
+constexpr std::size_t kMostBars = 48;     // as many as fit in a page's height
 constexpr std::size_t kMostCallouts = 8;  // each takes a row above the lines
 constexpr std::size_t kMostNamesInTitle = 4;
 
@@ -30,7 +30,7 @@ struct Part {
 template <class Chart>
 using Parts = std::vector<Part<Chart>>;
 
-/// Why something cannot be; none where it can.
+/// Why something is impossible; nullopt if it is possible.
 using Reason = std::optional<std::string>;
 
 template <class Chart, class Member>
@@ -43,7 +43,7 @@ Reason differ(const Parts<Chart>& parts, Member Chart::*member, std::string_view
   return std::nullopt;
 }
 
-/// "decode step (means of 3 steps)" in two: a remark of several words, no unit.
+/// "decode step (means of 3 steps)" as two parts: a remark of several words is not a unit.
 std::pair<std::string, std::string> without_remark(const std::string& label) {
   const std::size_t open = label.rfind(" (");
   if (open == std::string::npos || !label.ends_with(')')) return {label, ""};
@@ -52,8 +52,8 @@ std::pair<std::string, std::string> without_remark(const std::string& label) {
   return {label.substr(0, open), remark};
 }
 
-/// Sets `chart`'s label to the one that the parts share, without remarks in which they differ. A
-/// label that only some parts have is kept if `keep_lone`.
+/// Sets `chart`'s label to the one that the parts share, dropping remarks that differ. Keeps a
+/// label that only some parts have if `keep_lone`.
 template <class Chart>
 Reason share_label(const Parts<Chart>& parts, std::string Chart::*label, std::string_view axis,
                    bool keep_lone, Chart& chart) {
@@ -74,7 +74,7 @@ Reason share_label(const Parts<Chart>& parts, std::string Chart::*label, std::st
   return std::nullopt;
 }
 
-/// Sets label and unit to those of the part with the largest unit: "GiB" where one has "MiB".
+/// Sets label and unit to those of the part with the largest unit: "GiB" if one part has "MiB".
 template <class Chart>
 Reason share_unit(const Parts<Chart>& parts, std::string Chart::*label, double Chart::*unit,
                   std::string Chart::*column, std::string_view axis, Chart& chart) {
@@ -82,7 +82,7 @@ Reason share_unit(const Parts<Chart>& parts, std::string Chart::*label, double C
   for (const auto& part : parts) {
     if (part.chart.*unit > largest->*unit) largest = &part.chart;
   }
-  Parts<Chart> same;  // as the largest; the others' labels differ in the unit
+  Parts<Chart> same;  // parts with the largest unit; the others' labels differ in the unit
   for (const auto& part : parts) {
     const auto name_of_axis = [&](const Chart& one) {
       return page_axis(without_remark(one.*label).first, one.*column).name;
@@ -97,7 +97,7 @@ Reason share_unit(const Parts<Chart>& parts, std::string Chart::*label, double C
   return share_label(same, label, axis, true, chart);
 }
 
-/// "Peak memory versus length: a, b" of the parts' titles, "Peak memory versus length: …".
+/// "Peak memory versus length: a, b" for parts with the title "Peak memory versus length: …".
 template <class Chart>
 std::string title_of(const Parts<Chart>& parts, const std::string& name) {
   const auto stem = [](const std::string& title) { return title.substr(0, title.find(": ")); };
@@ -117,7 +117,7 @@ std::string title_of(const Parts<Chart>& parts, const std::string& name) {
   return fmt::format("{}: {}", words, fmt::join(of, ", "));
 }
 
-/// The first words that a part has.
+/// The first non-empty text of the parts.
 template <class Chart>
 std::string first_words(const Parts<Chart>& parts, std::string Chart::*member) {
   for (const auto& part : parts) {
@@ -126,7 +126,7 @@ std::string first_words(const Parts<Chart>& parts, std::string Chart::*member) {
   return "";
 }
 
-/// Bounds that all parts share, once; the others with the name of their part.
+/// A bound that all parts share appears once; other bounds get the name of their part.
 template <class Chart, class Bound>
 void join_bounds(const Parts<Chart>& parts, std::vector<Bound> Chart::*member, double Bound::*at,
                  Chart& chart) {
@@ -183,14 +183,14 @@ Reason join(const Parts<LineChart>& parts, LineChart& chart) {
   if (chart.lines.size() > kMostLines) {
     return fmt::format("{} lines could not be distinguished", chart.lines.size());
   }
-  // The crosses stay, and the legend says what they are.
+  // The crosses remain, and the legend explains them.
   if (chart.callouts.size() > kMostCallouts) chart.callouts.clear();
   join_bounds(parts, &LineChart::levels, &ChartLevel::y, chart);
   join_bounds(parts, &LineChart::plumbs, &ChartPlumb::x, chart);
   return std::nullopt;
 }
 
-/// Marks of all; grey ones stay grey and are counted separately.
+/// The marks of all parts; grey ones stay grey and are counted separately.
 template <class Chart>
 Reason join_groups(const Parts<Chart>& parts, Chart& chart, std::size_t& faint) {
   std::size_t coloured = 0;
@@ -198,7 +198,7 @@ Reason join_groups(const Parts<Chart>& parts, Chart& chart, std::size_t& faint) 
     for (const MarkGroup& group : one.groups) {
       chart.groups.push_back(group);
       chart.groups.back().label = fmt::format("{}: {}", of, group.label);
-      chart.groups.back().style.reset();  // two results number theirs equally
+      chart.groups.back().style.reset();  // styles of two results have the same indices
       ++(group.faint ? faint : coloured);
     }
   }
@@ -221,7 +221,8 @@ Reason join(const Parts<ScatterChart>& parts, ScatterChart& chart) {
   chart.y_column = first.y_column;
   chart.x_scale = first.x_scale;
   chart.log_x = first.log_x;
-  std::vector<std::pair<std::string, std::vector<std::string>>> remarks;  // and whose they are
+  std::vector<std::pair<std::string, std::vector<std::string>>> remarks;  // and the parts they
+                                                                          // belong to
   for (const auto& [of, one] : parts) {
     if (one.remark.empty()) continue;
     auto found = std::find_if(remarks.begin(), remarks.end(),
@@ -257,7 +258,7 @@ Reason join(const Parts<ParityChart>& parts, ParityChart& chart) {
   return join_groups(parts, chart, faint);
 }
 
-/// Bars of each part under a heading that says whose they are.
+/// The bars of each part under a heading with the part's name.
 Reason join(const Parts<BarChart>& parts, BarChart& chart) {
   for (const auto& reason :
        {differ(parts, &BarChart::column, "the column"),
@@ -318,13 +319,13 @@ std::string columns_words(const Columns& columns) {
   return fmt::format("{} over {}", y, x);
 }
 
-/// A word that says nothing but how a sweep is drawn; what is drawn is then in the columns.
+/// A word that only says how a sweep is drawn; the columns say what is drawn.
 bool is_form(const std::string& kind) {
   constexpr std::array<std::string_view, 4> kForms{"lines", "tradeoff", "heat_map", "bars"};
   return std::find(kForms.begin(), kForms.end(), kind) != kForms.end();
 }
 
-/// Figures that may come together.
+/// Identifies figures that can be overlaid.
 struct Key {
   std::string kind;
   Columns columns;
@@ -347,7 +348,7 @@ std::vector<const StoredFigure*> figures_of(const FiguresOfResult& result, const
   return out;
 }
 
-/// Why figures of `key` are not in `result`.
+/// Why `result` has no figures of `key`.
 std::string absence(const FiguresOfResult& result, const Key& key) {
   for (const StoredFigure& figure : result.figures) {
     if (is_form(key.kind) || figure.kind != key.kind) continue;
@@ -356,13 +357,13 @@ std::string absence(const FiguresOfResult& result, const Key& key) {
   return fmt::format("there is none in {}", result.name);
 }
 
-/// "fp16-batch-4" of "memory_vs_length_fp16-batch-4".
+/// "fp16-batch-4" for "memory_vs_length_fp16-batch-4".
 std::string tail_of(const std::string& name, const std::string& kind) {
   if (!name.starts_with(kind) || name.size() <= kind.size() + 1) return name;
   return name.substr(kind.size() + 1);
 }
 
-/// Figures of one kind that were left out, by reason.
+/// Omitted figures of one kind, by reason.
 using LeftOut = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
 void add(const std::string& name, const std::vector<OverlayPart>& parts, Overlaid& out,
@@ -378,7 +379,7 @@ void add(const std::string& name, const std::vector<OverlayPart>& parts, Overlai
   found->second.push_back(name);
 }
 
-/// A note a reason.
+/// Adds one note per reason.
 void note(const Key& key, const LeftOut& left_out, Overlaid& out) {
   for (const auto& [reason, names] : left_out) {
     out.notes.push_back(names.size() == 1 ? fmt::format("{}: {}", names.front(), reason)
@@ -468,7 +469,7 @@ Overlaid overlay_results(std::span<const FiguresOfResult> results) {
     }
   }
   for (const Key& key : keys) add_kind(results, key, out);
-  // Kinds that share a word but differ in columns are separate files.
+  // Kinds with the same word but different columns are separate files.
   std::set<std::string> taken;
   for (AnyChart& chart : out.charts) {
     const std::string name = name_of(chart);

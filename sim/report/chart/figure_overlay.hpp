@@ -1,7 +1,7 @@
 #pragma once
 
-// Figures of several results in one: lines and marks together on the axes that each figure has by
-// itself, bars under each other.
+// Figures of several results in one: lines and marks together on the axes that each separate figure
+// has, bars below each other.
 
 #include <span>
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace kvsim {
 
-/// A chart, and what its lines, marks and bars are said to be of.
+/// A chart, and the name of the result that its lines, marks and bars belong to.
 struct OverlayPart {
   std::string of;
   const AnyChart* chart = nullptr;
 };
 
-/// The parts (two or more) as one chart called `name`; labels begin with the part's name, bounds
-/// that all share appear once. If this is impossible, the reason: a kind whose areas or cells would
-/// hide each other, different axes, more lines than can be distinguished.
+/// The parts (two or more) as one chart called `name`. Labels begin with the part's name; bounds
+/// that all parts share appear once. If this is impossible, the reason: a kind whose areas or cells
+/// would hide each other, different axes, more lines than can be distinguished.
 [[nodiscard]] Result<AnyChart, std::string> overlay(const std::string& name,
                                                     std::span<const OverlayPart> parts);
 
@@ -30,10 +30,10 @@ struct FiguresOfResult {
 };
 struct Overlaid {
   std::vector<AnyChart> charts;
-  std::vector<std::string> notes;  // a figure each that is not among them, and why
+  std::vector<std::string> notes;  // one per figure that is omitted, with the reason
 };
-/// Every figure that all results (two or more) have: name by name where they have the same names of
-/// a kind, else all of the kind together.
+/// Every figure that all results (two or more) have. Figures are matched by name if the results
+/// have the same names of a kind, else all of the kind are combined.
 [[nodiscard]] Overlaid overlay_results(std::span<const FiguresOfResult> results);
 
 }  // namespace kvsim

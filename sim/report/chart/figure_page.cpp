@@ -16,18 +16,18 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostValues = 400;  // of a line; screens have no more pixels for it
+constexpr std::size_t kMostValues = 400;  // per line; screens have no more pixels for it
 
 ordered_json finite_or_null(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
-/// Every how many of `n` points are shown: all, or as many as are of use.
+/// The stride at which `n` points are shown: 1, or the least for at most kMostValues points.
 std::size_t stride_of(std::size_t n) {
   return std::max<std::size_t>(1, (n + kMostValues - 1) / kMostValues);
 }
 
-/// The points at these places: every stride-th, and the last.
+/// Calls `put` for every stride-th index and for the last.
 template <class Put>
 void thinned(std::size_t n, Put put) {
   const std::size_t stride = stride_of(n);
@@ -35,7 +35,7 @@ void thinned(std::size_t n, Put put) {
   if (n > 0 && (n - 1) % stride != 0) put(n - 1);
 }
 
-/// gnuplot's patterns by number as pages number theirs.
+/// Maps gnuplot's pattern numbers to those of pages.
 int hatch_of(int pattern) {
   constexpr int kHatches = 5;
   return pattern == 0 ? 0 : 1 + (pattern - 1) % kHatches;
@@ -63,7 +63,7 @@ ordered_json mark(const ChartPoint& at, const std::string& text) {
   return {{"x", at.x}, {"y", at.y}, {"text", text}};
 }
 
-/// The text of a line's cross: its callout, else the meaning of crosses.
+/// The text of a line's cross: its callout, else the general meaning of crosses.
 std::string end_text(const LineChart& chart, std::size_t line) {
   for (const ChartCallout& callout : chart.callouts) {
     if (callout.line == line) return callout.text;
@@ -92,7 +92,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
   const std::vector<ChartSpread>& band = line.band.empty() ? line.spreads : line.band;
   if (!band.empty()) {
     out["band"] = ordered_json::array();
-    // Thinned to the places of the line, which may have points beyond its band: readers pair them.
+    // Thinned to the line's x values, because readers pair them; the band may have other points.
     for (const ChartSpread& s : band) {
       const bool kept = band.size() <= kMostValues || shown.contains(s.x) || &s == &band.back();
       if (kept) out["band"].push_back({s.x, finite_or_null(s.low), finite_or_null(s.high)});
@@ -100,7 +100,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
   }
   if (!line.has_marks) out["marks"] = false;
   if (chart.steps) out["step"] = true;
-  // array(): what braces around one value make differs among compilers.
+  // array(): compilers differ in what braces around a single value make.
   if (line.lone_mark) {
     out["open"] = ordered_json::array({mark(*line.lone_mark, chart.lone_mark_label)});
   }
@@ -122,7 +122,7 @@ PageAxis page_axis(const std::string& label, const std::string& column) {
       {"entries_final", "entries"},
       {"percent_at_or_below", "%"},
   }};
-  constexpr std::string_view kThousand = "thousand ";  // pages have base units
+  constexpr std::string_view kThousand = "thousand ";  // pages use base units
   PageAxis axis{.name = label, .unit = {}};
   const std::string base = column.substr(0, column.find('/'));  // "ttft_s/p90"
   for (const auto& [suffix, unit] : kUnits) {
@@ -158,7 +158,7 @@ ordered_json page_chart(const LineChart& chart) {
     }
   }
   const bool log_x = chart.log_seconds_x ? chart::needs_log(x.low, x.high)
-                                         : chart.log_x_where_wide && chart::goes_by_doublings(at);
+                                         : chart.log_x_where_wide && chart::is_log_spaced(at);
   const bool log_y = chart.log_y_where_wide && chart::needs_log(y.low, y.high);
   ordered_json out{{"kind", "lines"},
                    {"x", axis_json(chart.x_label, chart.x_column, x, log_x)},

@@ -1,7 +1,7 @@
 #pragma once
 
-// Charts as pages draw them: the specs of sim/report/html/charts.js, in base units. A figure's page
-// shows what its SVG shows, the same lines in the same order and colours.
+// Charts as pages draw them: the specs of sim/report/html/charts.js, in base units. A page's chart
+// shows the same lines as the SVG, in the same order and colours.
 
 #include <nlohmann/json.hpp>
 
@@ -15,8 +15,8 @@ namespace kvsim {
 [[nodiscard]] nlohmann::ordered_json page_chart(const BarChart& chart);
 [[nodiscard]] nlohmann::ordered_json page_chart(const HeatMap& map);
 
-/// An axis's name without the unit behind it, and the unit of its values as files have them:
-/// "HBM (GiB)" over a column "peak_bytes" is "HBM" in "B".
+/// An axis's name without its unit, and the unit of its values in files: "HBM (GiB)" over a column
+/// "peak_bytes" is "HBM" in "B".
 struct PageAxis {
   std::string name;
   std::string unit;

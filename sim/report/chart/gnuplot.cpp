@@ -32,12 +32,13 @@ using Clock = std::chrono::steady_clock;
 struct Outcome {
   bool found = true;
   bool timed_out = false;
-  int status = 0;        // as waitpid
+  int status = 0;        // as from waitpid
   int error = 0;         // why it could not be started
-  std::string messages;  // what it said on stderr
+  std::string messages;  // its stderr
 };
 
-/// The environment without what gnuplot takes settings from: a user's must not change a figure.
+/// The environment without the variables that gnuplot reads settings from: a user's settings must
+/// not change a figure.
 std::vector<char*> plain_environment() {
   constexpr std::array kSettings{
       "GNUTERM=",    "GNUPLOT_LIB=", "GNUPLOT_FONTPATH=", "GNUPLOT_DEFAULT_GDFONT=",
@@ -53,7 +54,7 @@ std::vector<char*> plain_environment() {
   return out;
 }
 
-/// `program -d SCRIPT` with its working directory at `folder`, no input, its output dropped.
+/// Runs `program -d SCRIPT` in `folder`, without input; its output is discarded.
 Outcome run_gnuplot(const GnuplotOptions& options, const fs::path& folder,
                     const std::string& script) {
   Outcome outcome;
@@ -103,13 +104,14 @@ Outcome run_gnuplot(const GnuplotOptions& options, const fs::path& folder,
     for (ssize_t n = 0; (n = ::read(ends[0], chunk.data(), chunk.size())) > 0;) {
       outcome.messages.append(chunk.data(), static_cast<std::size_t>(n));
     }
-    if (running && (readable.revents & POLLHUP) != 0) ::usleep(1000);  // it closed stderr: no spin
+    if (running && (readable.revents & POLLHUP) != 0) ::usleep(1000);  // it closed stderr: avoid a
+                                                                       // busy loop
   }
   ::close(ends[0]);
   return outcome;
 }
 
-/// The line of gnuplot's that says what is wrong, without the script's file name.
+/// gnuplot's line with the error, without the script's file name.
 std::string first_complaint(const std::string& messages) {
   std::string last;
   for (std::size_t at = 0; at < messages.size();) {
@@ -122,7 +124,7 @@ std::string first_complaint(const std::string& messages) {
   return shortened(clean_text(last), kLongest);
 }
 
-/// Whether the file ends as its format ends: gnuplot on a full disk exits with 0.
+/// Whether the file has the end marker of its format: gnuplot exits with 0 on a full disk.
 bool is_whole(const fs::path& path, std::string_view format) {
   constexpr std::size_t kEnd = 64;
   std::error_code status;
@@ -144,7 +146,8 @@ std::string reason_of_gap(const fs::path& folder) {
   return "gnuplot ended without an error and left it incomplete";
 }
 
-/// Draws one figure; what went wrong, or nothing. `found` becomes false where there is no gnuplot.
+/// Draws one figure. Returns the error, or an empty string. Sets `found` to false if there is no
+/// gnuplot.
 std::string draw_one(const Figure& figure, const fs::path& folder, const GnuplotOptions& options,
                      bool& found) {
   const Outcome outcome = run_gnuplot(options, folder, figure.name + ".gp");
@@ -170,10 +173,10 @@ std::string draw_one(const Figure& figure, const fs::path& folder, const Gnuplot
 }  // namespace
 
 std::string gnuplot_quote(std::string_view text) {
-  // gnuplot 5.4 miscounts doubled quotes next to double ones, so a quote is never written.
+  // gnuplot 5.4 miscounts doubled quotes next to double quotes, so a quote is never written.
   std::string out = "'";
   for (const char c : clean_text(text)) {
-    // XML forbids "]]>" in a text: a word joiner, which is invisible, parts it.
+    // XML forbids "]]>" in text: an invisible word joiner separates it.
     if (c == '>' && out.ends_with("]]")) out += "\u2060";
     if (c == '\'')
       out += "\u2019";

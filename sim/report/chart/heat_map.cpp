@@ -24,8 +24,8 @@ constexpr double kLeastHeight = 240;
 constexpr double kMostHeight = 480;
 constexpr double kLongestValueName = 160;  // pixels of a value's name
 
-/// Cividis (Nuñez, Anderton and Renslow 2018), which colour-blind eyes and grey print read the
-/// same.
+/// Cividis (Nuñez, Anderton and Renslow 2018), which looks the same to colour-blind readers and in
+/// grey print.
 constexpr const char* kPalette =
     "set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 "
     "'#fee838')\n";
@@ -41,7 +41,7 @@ double widest_name(const std::vector<std::string>& names) {
   return most;
 }
 
-/// Names at every so many values that each has `needed` pixels of the `pixels` of all.
+/// Names at every n-th value, with n chosen so that each name has `needed` of all `pixels`.
 std::string ticks(const std::vector<std::string>& names, double pixels, double needed) {
   const double each = pixels / static_cast<double>(names.size());
   const auto every = static_cast<std::size_t>(std::max(1.0, std::ceil(needed / each)));
@@ -67,7 +67,7 @@ std::string data_csv(const HeatMap& map) {
   return csv;
 }
 
-/// Rows "X,Y,TEXT": numbers of the cells on the darker half of the palette, or on the lighter one.
+/// Rows "X,Y,TEXT": numbers of the cells on the darker half of the palette, or on the lighter half.
 std::string cell_block(const HeatMap& map, bool dark, double middle) {
   std::string out = fmt::format("${} << EOD\n", dark ? "dark" : "light");
   for (std::size_t y = 0; y < map.values.size(); ++y) {
@@ -102,7 +102,7 @@ std::string script_of(const HeatMap& map, const FigureStyle& style) {
     }
   }
   KVSIM_CHECK(low <= high, "figure {} has no value", map.name);
-  if (low == high) high = low + std::max(std::abs(low), 1.0);  // one colour needs a range too
+  if (low == high) high = low + std::max(std::abs(low), 1.0);  // a single colour needs a range too
 
   Layout layout{.x_label = map.x_label, .y_label = map.y_label};
   layout.height =
@@ -127,7 +127,8 @@ std::string script_of(const HeatMap& map, const FigureStyle& style) {
       number(kColourBox / canvas.width), kPalette,
       ticks(x_names, width, widest_name(x_names) + kTickGap),
       ticks(y_names, layout.height, kLineHeight));
-  // gnuplot's own place for the scale's name depends on the terminal: cairo's ran into the ticks.
+  // gnuplot's default position of the scale's name depends on the terminal: with cairo it
+  // overlapped the ticks.
   for (std::size_t i = 0; i < z_name.size(); ++i) {
     const double x = canvas.width - kEdge - z_room + kLineHeight * (static_cast<double>(i) + 0.5);
     settings += fmt::format("set label {} at screen {}, graph 0.5 center rotate by 90 noenhanced\n",

@@ -53,7 +53,7 @@ std::string rows(std::size_t series, const std::vector<ChartPoint>& points) {
   return out;
 }
 
-/// Rows "SERIES,RING,X,Y", the largest first, so that none hides another.
+/// Rows "SERIES,RING,X,Y", the largest first, so that no mark hides another.
 std::string block(const std::string& name, std::vector<NestedMark> marks) {
   std::stable_sort(marks.begin(), marks.end(),
                    [](const NestedMark& a, const NestedMark& b) { return a.ring > b.ring; });
@@ -65,7 +65,7 @@ std::string block(const std::string& name, std::vector<NestedMark> marks) {
   return out + "EOD\n";
 }
 
-/// A line's open mark or cross, of all lines.
+/// The open marks or crosses of all lines.
 std::vector<NestedMark> signs(const LineChart& chart, const LineBox& box,
                               std::optional<ChartPoint> ChartLine::*member) {
   std::vector<std::vector<ChartPoint>> points(chart.lines.size());
@@ -77,7 +77,7 @@ std::vector<NestedMark> signs(const LineChart& chart, const LineBox& box,
   });
 }
 
-/// Rows series, x, low, height in the axis's units, each bar within the plot.
+/// Rows of series, x, low and height in the axis's units, each bar clipped to the plot.
 std::string spread_block(const LineChart& chart, const LineBox& box) {
   std::string out = "$spreads << EOD\n";
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
@@ -90,7 +90,7 @@ std::string spread_block(const LineChart& chart, const LineBox& box) {
   return out + "EOD\n";
 }
 
-/// Widths of the lines' bars: of those at one x the later ones are narrower and drawn on top.
+/// Widths of the lines' bars: at the same x later bars are narrower and drawn on top.
 std::vector<double> spread_widths(const LineChart& chart, const LineBox& box) {
   constexpr double kTouch = 4;  // pixels
   constexpr double kNarrow = 1.4, kStep = 2;
@@ -114,7 +114,7 @@ std::vector<double> spread_widths(const LineChart& chart, const LineBox& box) {
 }
 
 /// Arrows and labels of levels, bounds and texts above the lines. `lines`: the box without the rows
-/// of text; `box`: with them.
+/// of text; `box`: the box with them.
 std::string words_of(const LineChart& chart, const std::vector<Banner>& banners,
                      const LineBox& lines, const LineBox& box) {
   std::string out;
@@ -215,12 +215,12 @@ std::string script_of(const LineChart& chart, const FigureStyle& style) {
         number(widths[i]), line_style(i).colour));
   }
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
-    // Blank rows part the pieces.
+    // Blank rows separate the pieces.
     clauses.add(
         fmt::format("$stripes using ($1=={}?$2:NaN):($3/{}) with lines lw 3 lc rgb '{}' notitle", i,
                     number(chart.y_unit), line_style(i).colour));
   }
-  // A clause for each ring and line that is there, the largest first, so that none hides another.
+  // A clause per existing ring and line, the largest first, so that no mark hides another.
   const auto points = [&](const char* name, const std::vector<NestedMark>& of, const auto& how) {
     std::set<std::pair<std::size_t, std::size_t>, std::greater<>> rings;
     for (const NestedMark& mark : of) rings.insert({mark.ring, mark.series});

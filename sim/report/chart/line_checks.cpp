@@ -11,7 +11,7 @@ namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
-/// MiB below 4 GiB, GiB above: the unit in which `largest` bytes read best.
+/// MiB below 4 GiB, GiB above: the most readable unit for `largest` bytes.
 std::pair<double, std::string> byte_unit(double largest) {
   constexpr double kManyMiB = 4096;
   if (largest >= kManyMiB * kMiB) return {kGiB, "GiB"};

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Chooses KiB, MiB or GiB by the largest value of the chart, whose label becomes "`what` (unit)".
+/// Chooses KiB, MiB or GiB by the chart's largest value; its label becomes "`what` (unit)".
 void fit_byte_unit(LineChart& chart, const std::string& what);
 /// Whether a line has at least two points.
 [[nodiscard]] bool shows_something(const LineChart& chart);

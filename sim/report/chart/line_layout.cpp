@@ -9,9 +9,9 @@
 namespace kvsim::chart {
 namespace {
 
-constexpr double kRoomAbove = 1.15;  // of the highest level that a line may rise to
+constexpr double kRoomAbove = 1.15;  // times the highest level: the limit of the axis
 
-/// A level this many times what the lines reach would leave them no room.
+/// A level this many times above the lines would leave too little space for them.
 constexpr double kFarLevel = 4;
 
 double highest(const LineChart& chart) {
@@ -25,7 +25,7 @@ double highest(const LineChart& chart) {
   return high;
 }
 
-/// The line's y at `x` as drawn, straight on paper or in steps; its first or last one outside.
+/// The line's y at `x` as drawn, straight or in steps; outside its range its first or last y.
 double y_at(const ChartLine& line, double x, const LineBox& box, bool steps) {
   const auto& points = line.points;
   if (x <= points.front().x) return points.front().y;
@@ -41,7 +41,7 @@ double y_at(const ChartLine& line, double x, const LineBox& box, bool steps) {
   return points.back().y;
 }
 
-/// Pixels that marks and stripes share: each line has a slot in every period.
+/// Pixel slots that marks and stripes share: each line has a slot in every period.
 struct Slots {
   double width = 0;  // of a slot
   std::size_t lines = 1;
@@ -53,7 +53,7 @@ Slots slots_of(const LineChart& chart) {
   return {std::max(kMarkWidth, kPeriod / static_cast<double>(n)), n};
 }
 
-constexpr std::size_t kFewValues = 16;  // each of which has a mark
+constexpr std::size_t kFewValues = 16;  // up to this number, each has a mark
 
 /// The values of line `i` that have a mark.
 std::vector<ChartPoint> marked_points(const LineChart& chart, std::size_t i, const LineBox& box) {
@@ -107,7 +107,7 @@ LineBox extent(const LineChart& chart) {
     for (const ChartPoint p : line.points) see(p);
     if (line.lone_mark) see(*line.lone_mark);
     if (line.end) see(*line.end);
-    // A bar that reaches below zero ends at the axis: it does not bring errors below zero.
+    // A bar that reaches below zero ends at the axis; the axis is not extended below zero.
     for (const ChartSpread& s : line.spreads) see({s.x, s.high});
     for (const ChartSpread& s : line.spreads) {
       if (s.low > 0) see({s.x, s.low});
@@ -134,7 +134,7 @@ LineBox extent(const LineChart& chart) {
   }
   constexpr double kPad = 0.025;
   box.log_x = chart.log_seconds_x ? needs_log(box.x_low, box.x_high)
-                                  : chart.log_x_where_wide && goes_by_doublings(lengths);
+                                  : chart.log_x_where_wide && is_log_spaced(lengths);
   if (box.log_x) {
     const double pad = std::pow(box.x_high / box.x_low, kPad);
     box.x_low /= pad;
@@ -172,7 +172,7 @@ std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::siz
         continue;
       alone = false;
       const std::size_t distance = distance_of(j);
-      // Of two as near the earlier one, so that both agree whose slot it is.
+      // Ties go to the earlier line, so that both lines agree on the owner of the slot.
       if (distance < nearest || (distance == nearest && j < owner)) {
         nearest = distance;
         owner = j;
@@ -186,7 +186,7 @@ std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::siz
     const double y = y_at(line, x, box, chart.steps);
     const bool mine = is_mine(pixel, x, y);
     if (mine && !open) pieces.emplace_back();
-    if (mine || open) pieces.back().push_back({x, y});  // up to where the next one's begins
+    if (mine || open) pieces.back().push_back({x, y});  // up to where the next piece begins
     open = mine;
   }
   return pieces;
@@ -209,7 +209,7 @@ std::vector<Tick> ticks_up(const LineBox& box) {
 
 namespace {
 
-/// Seconds in the unit in which times up to `high` read best.
+/// The most readable unit for times up to `high`.
 struct TimeUnit {
   double seconds = 1;
   const char* name = "s";

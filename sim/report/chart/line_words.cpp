@@ -12,14 +12,14 @@
 namespace kvsim::chart {
 namespace {
 
-constexpr double kInset = 8;     // pixels from an end of the plot
+constexpr double kInset = 8;     // pixels from the ends of the plot
 constexpr double kTextGap = 14;  // between two texts
 constexpr double kStemGap = 5;   // between a text and the stem of another
 constexpr double kLevelInset = 32;
 
 double stem_of(const Banner& banner, const LineBox& box) { return box.pixel_x(banner.points_to.x); }
 
-/// Whether two texts touch, or the stem of one passes through the other.
+/// Whether two texts overlap, or the stem of one crosses the other.
 bool collide(const Banner& a, const Banner& b, const LineBox& box) {
   if (a.row == b.row) return a.left < b.right + kTextGap && b.left < a.right + kTextGap;
   const Banner& upper = a.row > b.row ? a : b;
@@ -55,8 +55,8 @@ bool place(Banner& banner, const std::vector<double>& lefts, const std::vector<B
   return false;
 }
 
-/// Callouts one after the other in their order, each as low as it is free. `leftwards`: texts go to
-/// the left of their stems where they have room.
+/// Places callouts in order, each in the lowest free row. `leftwards`: texts are left of their
+/// stems if there is space.
 std::vector<Banner> placed_callouts(const std::vector<Banner>& callouts, bool leftwards,
                                     const LineBox& box) {
   std::vector<Banner> placed;
@@ -70,7 +70,7 @@ std::vector<Banner> placed_callouts(const std::vector<Banner>& callouts, bool le
     if (leftwards) std::swap(lefts.front(), lefts.back());
     if (same_stem == 1) lefts.insert(lefts.begin(), at - width / 2);
     if (!place(banner, lefts, placed, box)) {
-      banner.has_stem = false;  // its colour says whose it is
+      banner.has_stem = false;  // its colour identifies its line
       banner.row = rows_of(placed);
     }
     placed.push_back(banner);
@@ -92,7 +92,8 @@ std::vector<Banner> banners_of(const LineChart& chart, const LineBox& box) {
                         .colour = callout.line ? line_style(*callout.line).colour : "#000000",
                         .has_stem = true});
   }
-  // From one end, so that stems are beyond the texts below them; the end that keeps more stems.
+  // Ordered from one end, so that stems do not cross the texts below them; the end that keeps more
+  // stems is used.
   std::stable_sort(callouts.begin(), callouts.end(),
                    [](const Banner& a, const Banner& b) { return a.points_to.x > b.points_to.x; });
   std::vector<Banner> placed = placed_callouts(callouts, false, box);

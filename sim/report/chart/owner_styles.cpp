@@ -6,9 +6,9 @@
 namespace kvsim {
 namespace {
 
-// The six that fill most bars are solid, in colours whose greys are apart (0.20, 0.34, 0.47, 0.62,
-// 0.73 and 0.84 of white); the small ones are hatched, each in its own way. Hues are those of Okabe
-// and Ito ("Color Universal Design", 2008) and two greys.
+// The six owners that fill most bars are solid, in colours with distinct greys (0.20, 0.34, 0.47,
+// 0.62, 0.73 and 0.84 of white). The small owners are hatched, each differently. Hues are those of
+// Okabe and Ito ("Color Universal Design", 2008) and two greys.
 constexpr std::array<OwnerStyle, 11> kStyles{{
     {"context", {"CUDA context", {"#333333", 0, true}}},
     {"weights", {"weights", {"#BBBBBB", 0, false}}},

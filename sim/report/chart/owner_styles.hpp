@@ -1,7 +1,7 @@
 #pragma once
 
-// The name of each owner of HBM in figures and the fill of its part of a bar: one table for all
-// figures of all runs, so that figures can be compared.
+// The name of each HBM owner in figures and the fill of its part of a bar. All figures of all runs
+// use the same table, so that they can be compared.
 
 #include <span>
 #include <string_view>
@@ -16,16 +16,16 @@ struct OwnerStyle {
   PartStyle style;         // "KV cache" and its fill
 };
 
-/// Every owner that results name, in the order in which bars stack them.
+/// Every owner that results name, in stacking order.
 [[nodiscard]] std::span<const OwnerStyle> owner_styles();
 
-/// Its row of the table; an unknown owner's is that of "other".
+/// The owner's row of the table; the row of "other" for an unknown owner.
 [[nodiscard]] const PartStyle& style_of_owner(std::string_view owner);
 
 /// The request that failed when memory ran out.
 [[nodiscard]] const PartStyle& style_of_refusal();
 
-/// All of these: owners, "other" and the failed request.
+/// All styles: owners, "other" and the failed request.
 [[nodiscard]] std::vector<PartStyle> breakdown_styles();
 
 }  // namespace kvsim

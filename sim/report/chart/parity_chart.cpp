@@ -70,8 +70,8 @@ std::string script_of(const ParityChart& chart, const FigureStyle& style) {
                   number(low), number(high), tick_list(ticks(width, Direction::kAcross)),
                   tick_list(y_ticks), log ? "set logscale xy\n" : "");
   settings += "$line << EOD\n";
-  // Many points, each within the axes: a corner outside would be moved along the border, and the
-  // band with it.
+  // Many points within the axes: a corner outside would be moved along the border and distort the
+  // band.
   constexpr int kPieces = 64;
   for (int i = 0; i <= kPieces; ++i) {
     const double share = static_cast<double>(i) / kPieces;

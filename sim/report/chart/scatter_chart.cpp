@@ -59,7 +59,7 @@ std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups) {
 
 namespace {
 
-/// An axis that holds values from `low` to `high`, in its own units.
+/// An axis for values from `low` to `high`, in its units.
 struct Axis {
   double low = 0, high = 1;
   bool log = false;
@@ -73,10 +73,10 @@ struct Axis {
   }
 };
 Axis axis_over(double low, double high, bool log) {
-  constexpr double kLogMargin = 1.25;  // of the values' range, at both ends
+  constexpr double kLogMargin = 1.25;  // times the values' range, at both ends
   constexpr double kMargin = 0.06;
   if (log) return {low / kLogMargin, high * kLogMargin, true};
-  // From zero unless that would leave the values a corner.
+  // From zero, unless the values would then fill only a corner.
   constexpr double kFarFromZero = 0.5;
   const double span = high > low ? high - low : std::max(std::abs(high), 1e-300);
   const double from = low >= 0 && low < kFarFromZero * high ? 0 : low - kMargin * span;
@@ -111,7 +111,7 @@ std::string script_of(const ScatterChart& chart, const FigureStyle& style) {
                   tick_list(x.ticks(width, Direction::kAcross)), tick_list(y_ticks));
   settings += "$front << EOD\n";
   for (const ChartPoint p : front) settings += fmt::format("{},{}\n", number(p.x), number(p.y));
-  // On to the right edge: more bytes allow at most this error.
+  // Extended to the right edge: more bytes allow at most this error.
   if (!front.empty()) {
     settings += fmt::format("{},{}\n", number(x.high / chart.x_scale), number(front.back().y));
   }

@@ -5,15 +5,15 @@
 
 namespace kvsim {
 
-/// How figures come out: in which formats, and for a screen or for a page.
+/// The style of figures: their formats, and whether they are for a screen or for paper.
 struct FigureStyle {
   std::vector<std::string> formats{"svg", "png"};  // of figure_formats()
-  /// For a page: no title (the caption has it), 8-point text, thinner lines, `width_in` wide.
+  /// For paper: no title (the caption has it), 8-point text, thinner lines, `width_in` wide.
   bool paper = false;
   double width_in = kPage;
 
-  static constexpr double kPage = 6.9;    // inches: both columns
-  static constexpr double kColumn = 3.3;  // one
+  static constexpr double kPage = 6.9;    // inches: two columns
+  static constexpr double kColumn = 3.3;  // inches: one column
 };
 
 /// "svg", "png", "pdf".

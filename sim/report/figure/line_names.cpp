@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The method's keys of a point, including parameters, without those that are null.
+/// The method's keys of a point, including parameters, except null values.
 ordered_json flat_keys(const ordered_json& keys) {
   const std::vector<std::string>& around = surrounding_keys();
   ordered_json flat = ordered_json::object();
@@ -45,7 +45,7 @@ std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<st
   return seen.size();
 }
 
-/// Whether two of `objects` have different values of `key`.
+/// Whether two of `objects` have different values for `key`.
 bool differs(const std::vector<ordered_json>& objects, const std::string& key) {
   const ordered_json* first = nullptr;
   for (const ordered_json& object : objects) {
@@ -76,8 +76,8 @@ LineNames line_names(const Scenario& scenario, const std::vector<std::size_t>& p
   for (const std::string& key : keys) {
     if (differs(objects, key)) telling.push_back(key);
   }
-  // A parameter that only one of them has may be the only difference: then the method is named too,
-  // or the other would have no name.
+  // A parameter that only one method has may be the only difference. The method is then named too,
+  // because the other would have no name.
   const std::size_t all = kinds(objects, keys);
   const auto tells = [&](const std::string& key) {
     return std::find(telling.begin(), telling.end(), key) != telling.end();

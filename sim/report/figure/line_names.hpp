@@ -1,6 +1,6 @@
 #pragma once
 
-// How figures name their lines and bars: by their differences, while the title has what they share.
+// Names of lines and bars in figures: what differs between them. The title has what they share.
 
 #include <cstddef>
 #include <string>
@@ -12,20 +12,20 @@
 namespace kvsim {
 
 struct LineNames {
-  std::vector<std::string> labels;  // of each point, no two the same
-  /// "budget 20 %, score exec fused_two_pass": what every point has that has such a key at all;
-  /// empty where there is nothing of that kind.
+  std::vector<std::string> labels;  // one per point, all different
+  /// "budget 20 %, score exec fused_two_pass": the values shared by all points that have the key;
+  /// empty if there are none.
   std::string shared;
 };
 
-/// Names for points that are equal in all surrounding keys, or differ among those only in lengths
-/// that the figure has an axis for. A parameter that some methods do not have is no difference
-/// between those that have it.
+/// Names for points that are equal in all surrounding keys, or differ in them only by lengths that
+/// the figure has an axis for. A parameter that some methods do not have is not a difference
+/// between the methods that have it.
 [[nodiscard]] LineNames line_names(const Scenario& scenario,
                                    const std::vector<std::size_t>& points);
 
-/// Point groups with such labels; what a group's points share is in its description, and in its
-/// heading where it has one.
+/// Point groups with such labels. What the points of a group share is in its description, and in
+/// its heading if it has one.
 [[nodiscard]] std::vector<PointGroup> figure_groups(const Scenario& scenario,
                                                     const std::vector<std::string>& shared_keys);
 

@@ -24,17 +24,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = ".kvsim-folder";
-constexpr const char* kFiles = ".kvsim-files";  // the name under which a set of files is built
+constexpr const char* kFiles = ".kvsim-files";  // name under which a set of files is built
 constexpr const char* kManifestHead = "kvsim wrote these files and may replace them:";
 constexpr mode_t kFileMode = 0666;  // before the umask
 
-/// `path` as it will be called once it is whole: "out/a.csv" of "out.partial-4711/a.csv".
+/// The final name of `path` after the commit: "out/a.csv" for "out.partial-4711/a.csv".
 std::string name_to_come(const fs::path& path) {
   std::string name = path.string();
   const std::size_t mark = name.find(fmt::format(".partial-{}", ::getpid()));
   if (mark == std::string::npos) return name;
   name.erase(mark, std::min(name.find('/', mark), name.size()) - mark);
-  // Files of a set are built in a folder that goes.
+  // Files of a set are built in a folder that is removed.
   const std::string set = fmt::format("/{}/", kFiles);
   const std::size_t at = name.find(set);
   if (at != std::string::npos) name.erase(at, set.size() - 1);
@@ -43,7 +43,7 @@ std::string name_to_come(const fs::path& path) {
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
-/// A file descriptor that closes itself.
+/// Owns a file descriptor and closes it.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_{fd} {}
@@ -53,14 +53,14 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   [[nodiscard]] int get() const { return fd_; }
-  /// As close(2), whose errors are a full disk's last chance to speak.
+  /// As close(2); this is the last place where a full disk is reported.
   [[nodiscard]] int close() { return ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_;
 };
 
-/// 0, or the errno of what failed. Creates `path`, which must not be there.
+/// Creates `path`, which must not exist. Returns 0 or the errno.
 int write_new(const fs::path& path, std::string_view text, bool sync) {
   Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode)};
   if (file.get() < 0) return errno;
@@ -70,7 +70,7 @@ int write_new(const fs::path& path, std::string_view text, bool sync) {
     if (n < 0) return errno;
     text.remove_prefix(static_cast<std::size_t>(n));
   }
-  // Some file systems (pipes and the like) cannot sync; that is no failure to write.
+  // Some file systems and pipes cannot sync; this is not a write error.
   if (sync && ::fsync(file.get()) != 0 && errno != EINVAL && errno != EROFS) return errno;
   return file.close() == 0 ? 0 : errno;
 }
@@ -81,12 +81,12 @@ std::set<std::string> read_manifest(const fs::path& folder) {
   std::string line;
   if (!std::getline(in, line) || line != kManifestHead) return names;
   names.insert(kManifest);
-  names.insert(kOwnerMark);  // of a commit that was killed
+  names.insert(kOwnerMark);  // left by a commit that was killed
   while (std::getline(in, line)) names.insert(line);
   return names;
 }
 
-/// Files (and whatever else is no folder) under `folder`, relative to it, sorted.
+/// All entries except folders under `folder`, as relative paths, sorted.
 std::vector<std::string> files_under(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator{folder}) {
@@ -97,7 +97,7 @@ std::vector<std::string> files_under(const fs::path& folder) {
   return names;
 }
 
-/// Whether `folder` is the working directory or one around it.
+/// Whether `folder` is the working directory or one of its parents.
 bool holds_working_directory(const fs::path& folder) {
   std::error_code status;
   for (fs::path at = fs::current_path(status); !status && !at.empty(); at = at.parent_path()) {
@@ -123,7 +123,7 @@ fs::path resolved(const fs::path& path) {
   return target.filename().empty() ? target.parent_path() : target;
 }
 
-/// Makes the folder that `target` is built in, and the folders around it.
+/// Creates the folder that `target` is built in, and its parents.
 std::error_code begin(const fs::path& target, MadeFolders& around,
                       std::optional<PartialFolder>& partial) {
   const std::error_code status = around.make(target.parent_path());
@@ -132,7 +132,7 @@ std::error_code begin(const fs::path& target, MadeFolders& around,
   return {partial->error(), std::generic_category()};
 }
 
-/// Refuses a target that commit() must not replace.
+/// Rejects a target that commit() must not replace.
 void check_replaceable(const fs::path& shown, const fs::path& target) {
   std::error_code status;
   const fs::file_status there = fs::status(target, status);
@@ -204,7 +204,7 @@ std::error_code MadeFolders::make(const fs::path& folder) {
 }
 
 void MadeFolders::remove() {
-  std::error_code ignored;  // files that another program put there meanwhile stay
+  std::error_code ignored;  // files that another program created meanwhile remain
   for (const fs::path& folder : made_) fs::remove(folder, ignored);
   keep();
 }
@@ -248,9 +248,9 @@ void AtomicFolder::commit() {
     cannot_write(shown_, error.code().message());
   }
   write(kManifest, manifest);
-  check_replaceable(shown_, target_);  // again: the run took its time
+  check_replaceable(shown_, target_);  // check again: the run may have taken long
   std::error_code status;
-  std::optional<HeldSignals> held{std::in_place};  // between the renames nothing has the name
+  std::optional<HeldSignals> held{std::in_place};  // between the renames the path does not exist
   fs::path old;
   if (fs::exists(target_, status)) {
     if (const int error = write_owner_mark(target_); error != 0) {
@@ -310,7 +310,7 @@ void AtomicFiles::adopt() {
 }
 
 void AtomicFiles::commit() {
-  const HeldSignals held;  // all of them or none
+  const HeldSignals held;  // commit all files or none
   for (const std::string& name : names_) {
     std::error_code status;
     fs::rename(partial() / name, target_ / name, status);

@@ -14,10 +14,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostPoints = 300;  // of a run or a sweep's table
+constexpr std::size_t kMostPoints = 300;  // of the table of a run or a sweep
 constexpr std::size_t kMostCharts = 96;
 
-/// Charts of one kind side by side, in the order of the figures.
+/// Charts of one kind next to each other, in the order of the figures.
 ordered_json charts_json(const FigureSet& figures, std::vector<std::string>& cuts) {
   ordered_json out = ordered_json::array();
   for (const Figure& figure : figures.figures) {
@@ -35,8 +35,8 @@ ordered_json charts_json(const FigureSet& figures, std::vector<std::string>& cut
   return out;
 }
 
-/// Names of what is shown, cleaned and no longer than a page can lay out. The scenario as run stays
-/// as it is.
+/// Cleans displayed names and limits them to a length that a page can lay out. Keeps the scenario
+/// as run unchanged.
 void bound_names(ordered_json& value, std::string_view key) {
   constexpr std::array<std::string_view, 9> kNames{"label", "name", "title",      "model", "gpu",
                                                    "of",    "best", "categories", "rows"};

@@ -14,14 +14,14 @@
 
 namespace kvsim {
 
-inline constexpr std::size_t kOneLine = 1'000'000;  // columns: a sentence is not broken
+inline constexpr std::size_t kOneLine = 1'000'000;  // columns: sentences are not broken
 inline constexpr std::size_t kSummaryWidth = 100;   // columns
 inline constexpr std::size_t kMostExplained = 24;   // points with the terms of their time and peak
 
-/// The schema of the data within: counted up when a key changes its meaning.
+/// The schema of the embedded data: incremented if the meaning of a key changes.
 inline constexpr const char* kPageSchema = "kvsim.report/1";
 
-/// The lines of a text that are not empty, without the dash of a list.
+/// The non-empty lines of a text, without list dashes.
 [[nodiscard]] std::vector<std::string> lines_of(std::string_view text);
 /// The lines that begin with one of these words.
 [[nodiscard]] std::vector<PageSentence> lines_that_begin(
@@ -32,9 +32,9 @@ inline constexpr const char* kPageSchema = "kvsim.report/1";
                                              const FigureSet& figures,
                                              nlohmann::ordered_json extras,
                                              std::vector<std::string> cuts);
-/// Cuts a document's points and their long lists to what a page can hold; says so in `cuts`.
+/// Cuts a document's points and their long lists to what a page can hold; reports this in `cuts`.
 void cut_points(nlohmann::ordered_json& document, std::vector<std::string>& cuts);
-/// The title of a page, or the name of what it shows where there is no title.
+/// The title of a page; if it has none, the name of what it shows.
 [[nodiscard]] std::string title_of(const std::string& name, const std::string& title);
 
 }  // namespace kvsim

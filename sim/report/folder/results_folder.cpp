@@ -9,7 +9,7 @@
 
 namespace kvsim {
 std::string figure_lines(const ResultsFolder& written) {
-  // One of the drawn formats represents all: the one that terminals and mail programs open.
+  // One of the drawn formats represents all of them: the one that terminals and mail programs open.
   std::vector<std::string> formats;
   for (const char* format : {".png", ".svg", ".pdf"}) {
     const bool used = std::any_of(written.figures.begin(), written.figures.end(),

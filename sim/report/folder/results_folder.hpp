@@ -18,21 +18,20 @@ struct FolderOptions {
   FigureStyle style{};
 };
 
-/// What was written.
+/// The written files.
 struct ResultsFolder {
   std::filesystem::path folder;
   std::vector<std::string> figures;  // "figures/memory_vs_length.svg", …, relative to the folder
   std::vector<std::string> notes;    // figures that could not be drawn, with the reason; also in
                                      // result.json
-  bool page = false;                 // whether report.html is there
+  bool page = false;                 // whether report.html was written
 };
 
-/// A line a figure, "figure   DIR/figures/NAME.png", and what else each was drawn as; for a
-/// terminal.
+/// A line per figure for a terminal: "figure DIR/figures/NAME.png", plus its other formats.
 [[nodiscard]] std::string figure_lines(const ResultsFolder& written);
 
-/// Draws into figures/ of the folder under construction, which will be `folder`; names come back
-/// relative to it. Nothing is drawn where `options` want none.
+/// Draws into figures/ of the folder under construction, whose final name is `folder`. Returned
+/// names are relative to it. Draws nothing if `options` disable figures.
 [[nodiscard]] ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
                                       const std::filesystem::path& folder,
                                       const FolderOptions& options);
@@ -42,8 +41,8 @@ inline constexpr const char* kPageFile = "report.html";
 /// Writes the page into the folder under construction and marks it as written.
 void write_page(const AtomicFolder& building, const std::string& text, ResultsFolder& written);
 
-/// Checks that write_run_results could write to `folder`, so that a run does not compute for an
-/// hour to be refused. Errors: as AtomicFolder.
+/// Checks that write_run_results could write to `folder`, so that a long run does not fail at its
+/// end. Errors: as AtomicFolder.
 void check_results_folder(const std::filesystem::path& folder);
 
 }  // namespace kvsim

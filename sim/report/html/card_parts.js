@@ -1,12 +1,12 @@
 'use strict';
-// What a card is made of: elements, swatches of lines, tables, the data of a spec as rows.
+// Parts of a card: elements, line swatches, tables, the data of a spec as rows.
 // `window.kvsimCardParts`; needs units.js, charts.js.
 window.kvsimCardParts = (() => {
   const {say} = window.kvsimUnits;
   const charts = window.kvsimCharts;
-  const kMostRows = 400;  // of a table; the CSV files have all
+  const kMostRows = 400;  // per table; the CSV files have all
 
-  /// An element: el('p', {class: 'x'}, 'text', child, …). Text is never read as markup.
+  /// An element: el('p', {class: 'x'}, 'text', child, …). Text is never parsed as markup.
   function el(tag, attributes, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -39,7 +39,7 @@ window.kvsimCardParts = (() => {
     if (kMarkShapes[symbol]) return kMarkShapes[symbol];
     return symbol.startsWith('path://M0,0') ? kMarkShapes.down : kMarkShapes.pentagon;
   }
-  /// A line with its mark, or a part's fill, as the chart has it.
+  /// A line with its mark, or a part's fill, as drawn in the chart.
   function swatch(spec, i) {
     const box = svg('svg', {width: 26, height: 14, 'aria-hidden': 'true', class: 'swatch'});
     const s = spec.series[i];
@@ -76,8 +76,8 @@ window.kvsimCardParts = (() => {
     return box;
   }
 
-  /// A table that scrolls in its own box. A cell is a text, or [text, a second line under it].
-  /// Columns in which nothing stands are left out.
+  /// A table in a separate scroll box. A cell is a text, or [text, a second line under it]. Empty
+  /// columns are omitted.
   function tableOf(head, rows) {
     const body = rows.slice(0, kMostRows);
     const empty = cell => cell === '–' || cell === '' || cell === null || cell === undefined;
@@ -103,8 +103,8 @@ window.kvsimCardParts = (() => {
                                     null);
   }
 
-  /// What 90 % of cases lie between at `x` of a series: "1 GiB to 2 GiB"; empty where nothing is
-  /// known. By x, as a line may have points that its band has not.
+  /// The 90 % interval at `x` of a series: "1 GiB to 2 GiB"; empty if unknown. Looked up by x,
+  /// because the band may have fewer points than the line.
   function intervalOf(spec, s, x) {
     const at = (s.band || []).find(b => b[0] === x);
     return at ? `${say(at[1], spec.y.unit)} to ${say(at[2], spec.y.unit)}` : '';

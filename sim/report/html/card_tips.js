@@ -1,5 +1,5 @@
 'use strict';
-// What is said of a place in a chart: as a tip at the pointer, as a sentence for the keyboard.
+// Texts for a place in a chart: a tip at the pointer, a sentence for the keyboard.
 // `window.kvsimCardTips`; needs units.js, card_parts.js.
 window.kvsimCardTips = (() => {
   const {say} = window.kvsimUnits;
@@ -10,8 +10,8 @@ window.kvsimCardTips = (() => {
     return kind === 'line' ? Number(at) : null;
   }
 
-  /// What stands at the pointer: a node, so that no name is read as markup. `near`: whether a line
-  /// has a point where the pointer is, and not only somewhere else.
+  /// The tip at the pointer, as a node, so that no name is parsed as markup. `near`: whether a line
+  /// has a point close to the pointer.
   function tipOf(spec, params, x, y, near) {
     const rows = [];
     let head = '';
@@ -99,7 +99,7 @@ window.kvsimCardTips = (() => {
                       el('td', {class: 'value'}, value)))));
   }
 
-  /// A point in words, for those who hear the page.
+  /// A point as text, for screen readers.
   function wordsOf(spec, i, k) {
     if (spec.kind === 'heat') {
       const [c, r, v] = spec.heat.cells[k];
@@ -115,7 +115,7 @@ window.kvsimCardTips = (() => {
         spec.y.name} ${say(v[1], spec.y.unit)}${interval && `, 90 % interval ${interval}`}`;
   }
 
-  /// A cross or an open mark in words.
+  /// A cross or an open mark as text.
   function wordsOfMark(spec, i, kind, k) {
     const s = spec.series[i];
     const item = s[kind === 'end' ? 'ends' : 'open'][k];
@@ -123,10 +123,10 @@ window.kvsimCardTips = (() => {
         say(item.y, spec.y.unit)}`;
   }
 
-  /// Where the keyboard stops: of every line that is drawn its points, open marks and crosses, from
-  /// left to right. A line without a point has its cross still.
+  /// The keyboard stops: the points, open marks and crosses of every drawn line, from left to
+  /// right. A line without points still has its cross.
   function stopsOf(spec, series) {
-    const kOrder = {open: 0, line: 1, end: 2};  // of those at one place
+    const kOrder = {open: 0, line: 1, end: 2};  // at the same x
     const lines = new Map();
     series.forEach((drawn, seriesIndex) => {
       const [kind, line, mark] = String(drawn.id).split(':');

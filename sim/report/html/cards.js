@@ -1,28 +1,26 @@
 'use strict';
-// Puts charts on a page so that they can be read without a mouse, without colours and without
-// seeing them. `window.kvsimCards`; needs units.js, charts.js, card_parts.js, card_tips.js
-// and `echarts`.
-//
+// Puts accessible charts on a page: they can be read without a mouse, without colours and with a
+// screen reader. `window.kvsimCards`; needs units.js, charts.js, card_parts.js, card_tips.js and
+// `echarts`.
 //   const card = kvsimCards.mount(host, {
-//     id: 'memory', title: 'Peak memory versus length', text: 'what a reader should see',
-//     level: 3,                          // of its heading; 3 where left out
-//     choices: [{name: 'point', options: ['a', 'b']}],   // selects above the chart; or none
-//     make: chosen => spec,              // of the indices chosen: a spec of charts.js, and
-//   });                                  //   spec.text, spec.note beside it where they depend on it
-//   card.redraw();                       // after the data behind `make` has changed
+//     id: 'memory', title: 'Peak memory versus length', text: 'what to see in the chart',
+//     level: 3,                          // of its heading; default 3
+//     choices: [{name: 'point', options: ['a', 'b']}],   // selects above the chart; optional
+//     make: chosen => spec,              // from the chosen indices: a spec of charts.js, plus
+//   });                                  //   spec.text, spec.note if they depend on the choice
+//   card.redraw();                       // after the data used by `make` has changed
 //   card.dispose();
-//
-// A card has a heading, a key whose entries are buttons (they show and hide a line), switches of
-// the axes, zoom buttons, the chart, and the data as a table. The chart takes the focus: left and
-// right go along a line, its open marks and crosses among its points, Home and End to its ends, up
-// and down to the next one, + and - zoom, 0 resets; what stands there is said in a live region.
+// A card has a heading, a key whose entries are buttons (they show and hide a line), axis switches,
+// zoom buttons, the chart, and the data as a table. The chart can have the focus: left and right move
+// along a line, including its open marks and crosses, Home and End to its ends, up and down to the
+// next line; + and - zoom, 0 resets. A live region announces the current point.
 window.kvsimCards = (() => {
   const {named, scale} = window.kvsimUnits;
   const charts = window.kvsimCharts;
   const {el, swatch, tableOf, dataOf} = window.kvsimCardParts;
   const {tipOf, stopsOf} = window.kvsimCardTips;
   const cards = [];
-  const kPaperWidth = 660;  // pixels, of A4 and letter between usual margins
+  const kPaperWidth = 660;  // pixels; A4 and letter between usual margins
 
   class Card {
     constructor(host, options) {
@@ -30,7 +28,7 @@ window.kvsimCards = (() => {
       this.hidden = new Set();
       this.chosen = (options.choices || []).map(choice => choice.first || 0);
       this.logs = {};
-      this.at = null;  // [series, point] of the keyboard's place
+      this.at = null;  // [series, point] of the keyboard position
       const id = options.id;
       this.key = el('div', {class: 'key', role: 'group', 'aria-label': 'lines: show or hide'});
       this.tools = el('div', {class: 'tools'});
@@ -78,7 +76,7 @@ window.kvsimCards = (() => {
       return this.width() < 560 || charts.isPrinting() ? 340 : 400;
     }
 
-    /// Asks for the spec anew and draws everything of it.
+    /// Makes the spec again and draws all of it.
     build() {
       const previous = this.spec;
       this.spec = this.options.make(this.chosen);
@@ -195,7 +193,7 @@ window.kvsimCards = (() => {
       this.key.replaceChildren(...entries);
     }
 
-    /// The spec with the axes as the reader set them.
+    /// The spec with the axis scales that the reader selected.
     specNow() {
       const spec = {...this.spec};
       for (const axis of ['x', 'y']) {
@@ -210,14 +208,14 @@ window.kvsimCards = (() => {
       const {option, x, y} = charts.optionOf(spec, this.hidden, this.width());
       option.tooltip.formatter = params => tipOf(spec, params, x, y, (a, b) => this.near(a, b));
       this.chart.resize({width: this.width(), height: this.height()});
-      // A tip that is open would look for the series that stood here before.
+      // An open tip would look for the previous series.
       this.chart.dispatchAction({type: 'hideTip'});
       this.chart.setOption(option, {replaceMerge: ['series', 'xAxis', 'yAxis'], lazyUpdate: false});
       this.option = option;
       this.by = {x, y};
     }
 
-    /// Whether a line has a point where the pointer is, and not only somewhere else.
+    /// Whether a line has a point close to the pointer.
     near(pointer, x) {
       const a = this.chart.convertToPixel({xAxisIndex: 0}, pointer),
             b = this.chart.convertToPixel({xAxisIndex: 0}, x);
@@ -256,7 +254,7 @@ window.kvsimCards = (() => {
       let [s, i] = this.at || [0, -1];
       const former = lines[s] && lines[s][i];
       s = Math.min(lines.length - 1, Math.max(0, s + across));
-      // Beside where the line before was left: lines need not have a point at the same places.
+      // Nearest to the previous position: lines may have points at different x values.
       if (across !== 0 && former) {
         const distance = stop => Math.abs(stop.x - former.x) + (stop.order === former.order ? 0 : 1e-9);
         i = lines[s].reduce((best, stop, k) => distance(stop) < distance(lines[s][best]) ? k : best, 0);
@@ -299,7 +297,7 @@ window.kvsimCards = (() => {
     }
   }
 
-  /// A button that goes through the themes, and everything that has to follow a change of them.
+  /// A button that cycles through the themes and redraws on each change.
   function themeSwitch(button) {
     const words = {auto: 'Theme: system', light: 'Theme: light', dark: 'Theme: dark'};
     let now = 'auto';

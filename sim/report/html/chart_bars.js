@@ -1,16 +1,17 @@
 'use strict';
-// Charts of categories: lying bars and maps of heat. `window.kvsimBarCharts`; needs units.js,
+// Charts of categories: horizontal bars and heat maps. `window.kvsimBarCharts`; needs units.js,
 // chart_parts.js.
 window.kvsimBarCharts = (() => {
   const {number, scale, named} = window.kvsimUnits;
   const {kHatches, kHeat, dark, fillOf, largest, axisOption, baseOption, brokenText, cutText} =
       window.kvsimChartParts;
-  const kCharacter = 6.6;  // pixels, of 12-pixel text
+  const kCharacter = 6.6;  // pixels, for 12-pixel text
 
   function barLabelRoom(width) {
     return Math.round(Math.min((width < 560 ? 0.36 : 0.26) * width, 240));
   }
-  /// Pixels that a chart of bars needs at `width`: a row takes as many lines as the longest label.
+  /// The height in pixels of a bar chart at `width`: each row has as many lines as the longest
+  /// label.
   function barsHeight(spec, width) {
     const perLine = Math.max(8, Math.floor(barLabelRoom(width) / kCharacter));
     const lines = spec.categories.map(text => Math.ceil(String(text).length * 1.15 / perLine));
@@ -33,7 +34,7 @@ window.kvsimBarCharts = (() => {
         ];
     const x = axisOption(spec.y, over, look);
     const room = barLabelRoom(width);
-    if (x.option.max !== undefined) {  // a round end
+    if (x.option.max !== undefined) {  // round up
       const step = 10 ** Math.floor(Math.log10(x.option.max)) / 2;
       x.option.max = Math.ceil(x.option.max / step) * step;
     }
@@ -104,7 +105,7 @@ window.kvsimBarCharts = (() => {
             silent: true,
             style: {
               text: brokenText(text, Math.floor(Math.max(110, width - left - 14) / kCharacter)),
-              x: left + 8,  // clear of a level that stands at the bar's end
+              x: left + 8,  // does not touch a level at the bar's end
               y: middle,
               verticalAlign: 'middle',
               fill: look.text,
@@ -149,7 +150,7 @@ window.kvsimBarCharts = (() => {
           const [right] = api.coord([api.value(1), api.value(2)]);
           const d = `M${left},${middle - 5} V${middle + 5} M${left},${middle} H${right} M${right},${
               middle - 5} V${middle + 5}`;
-          // Ground under ink, so that it is seen on every bar.
+          // Background colour under text colour, so that it is visible on every bar.
           return {
             type: 'group',
             children: [[look.card, 5], [look.text, 2]].map(([stroke, lineWidth]) => ({

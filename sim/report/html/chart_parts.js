@@ -1,11 +1,11 @@
 'use strict';
-// What charts of every kind share: colours, line styles, axes, levels, bands, crosses.
+// Parts of all kinds of charts: colours, line styles, axes, levels, bands, crosses.
 // `window.kvsimChartParts`; needs units.js.
 window.kvsimChartParts = (() => {
   const {number, scale, named} = window.kvsimUnits;
 
-  // The gnuplot figures' order (Okabe and Ito, without the yellow), and the same hues light enough
-  // for a dark ground.
+  // The order of the gnuplot figures (Okabe and Ito, without yellow), and the same hues light
+  // enough for a dark background.
   const kColours = {
     light: ['#0072B2', '#D55E00', '#009E73', '#000000', '#CC79A7', '#E69F00', '#56B4E9'],
     dark: ['#4FA3E0', '#F2803A', '#2CC29A', '#F2F2F2', '#E79CC6', '#F2B632', '#A6DAF7'],
@@ -25,13 +25,13 @@ window.kvsimChartParts = (() => {
     {dashArrayX: [[3, 5], [0, 4, 3, 1]], dashArrayY: [3, 3]},
   ];
   const kHeat = {
-    // cividis, even in lightness and to colour-blind readers
+    // cividis: uniform in lightness, also for colour-blind readers
     light: ['#00224e', '#35456c', '#666970', '#948e77', '#c8b866', '#fee838'],
     dark: ['#12305f', '#46577f', '#747880', '#a29b84', '#d3c171', '#fee838'],
   };
   let printing = false;
 
-  /// Whether the page is dark now: the reader's choice, else the system's; paper is white.
+  /// Whether the page is dark now: the reader's choice, else the system's; printed pages are light.
   function dark() {
     if (printing) return false;
     const chosen = document.documentElement.dataset.theme;
@@ -45,7 +45,7 @@ window.kvsimChartParts = (() => {
     return printing;
   }
 
-  /// Colours of everything but the data, from the style sheet.
+  /// All colours except those of the data, from the style sheet.
   function tones() {
     const style = getComputedStyle(document.documentElement);
     const of = name => style.getPropertyValue(name).trim();
@@ -61,7 +61,7 @@ window.kvsimChartParts = (() => {
     };
   }
 
-  /// How the i-th line is drawn: no two of the first 210 alike.
+  /// The style of the i-th line; the first 210 are all different.
   function lineStyle(i) {
     const colours = kColours[dark() ? 'dark' : 'light'];
     return {
@@ -75,7 +75,7 @@ window.kvsimChartParts = (() => {
     return lineStyle(series.style === undefined ? i : series.style);
   }
 
-  /// A part's fill, lifted off a dark ground where it would be lost there.
+  /// A part's fill, lightened if it would be hard to see on a dark background.
   function fillOf(series, i) {
     const given = series.fill || lineStyle(i).colour;
     if (!dark()) return given;
@@ -99,7 +99,7 @@ window.kvsimChartParts = (() => {
     }
     return most;
   }
-  /// All numbers that stand on an axis, 0 for x and 1 for y.
+  /// All numbers on an axis, 0 for x and 1 for y.
   function* numbersOn(spec, axis) {
     for (const s of spec.series || []) {
       for (const v of s.values || []) yield Array.isArray(v) ? v[axis] : v;
@@ -143,8 +143,8 @@ window.kvsimChartParts = (() => {
     };
   }
 
-  /// `text` in lines of at most `columns` characters, broken at blanks where there are any. ECharts
-  /// itself would cut an emoji in two, and Chromium ends when it reads half a character back.
+  /// `text` in lines of at most `columns` characters, broken at spaces if possible. ECharts would
+  /// split an emoji in two, and Chromium crashes when it reads half a character back.
   function brokenText(text, columns) {
     const lines = [];
     let line = [];
@@ -159,13 +159,13 @@ window.kvsimChartParts = (() => {
     }
     return [...lines, line].map(l => l.join('')).join('\n');
   }
-  /// At most `columns` characters of `text`.
+  /// `text` cut to `columns` characters.
   function cutText(text, columns) {
     const all = [...String(text)];
     return all.length <= columns ? all.join('') : all.slice(0, Math.max(1, columns - 1)).join('') + '…';
   }
 
-  /// Of many points about `wanted` carry a mark, first and last among them.
+  /// The stride at which about `wanted` of `n` points have a mark.
   function markedEvery(n, wanted) {
     return Math.max(1, Math.ceil((n - 1) / wanted));
   }
@@ -230,7 +230,8 @@ window.kvsimChartParts = (() => {
                                     fontSize: 12,
                                     fontFamily: look.font
                                   },
-                                  // Lying above its line: standing beside it, other lines cross it.
+                                  // Horizontal, above its line: a vertical label would cross other
+                                  // lines.
                                   lineStyle: {color: look.alarm, type: 'dashed', width: 1.5}
                                 }));
     if ((!spec.levels || spec.levels.length === 0) && plumbs.length === 0) return undefined;
@@ -256,7 +257,7 @@ window.kvsimChartParts = (() => {
     };
   }
 
-  /// The shaded strip about a line.
+  /// The shaded band around a line.
   function bandSeries(series, id, colour, sx, sy, z) {
     const points = series.band.map(([x, low, high]) => [x / sx, low / sy, high / sy]);
     return {

@@ -1,28 +1,28 @@
 'use strict';
 // Charts of kvsim's pages: colours, line styles, and the ECharts options of each kind of chart.
-// `window.kvsimCharts`; needs units.js, chart_parts.js, chart_bars.js. cards.js puts a chart on a page with its keys, axes'
-// switches, table and keyboard; most callers want `kvsimCards.mount` and only the spec below.
-//
-// A spec says what is drawn, in base units:
-//   kind     'lines' | 'area' (stacked) | 'points' | 'bars' (stacked, lying) | 'heat'
-//   x, y     {name, unit, log: drawn so at first, logChoice: the reader may switch}
-//   series   [{name, values: [[x, y], …], style: place in the palette (default: its index),
+// `window.kvsimCharts`; needs units.js, chart_parts.js, chart_bars.js. cards.js puts a chart on a
+// page with its key, axis switches, table and keyboard control; most callers need only
+// `kvsimCards.mount` and the spec below.
+// A spec describes a chart, in base units:
+//   kind     'lines' | 'area' (stacked) | 'points' | 'bars' (stacked, horizontal) | 'heat'
+//   x, y     {name, unit, log: logarithmic at first, logChoice: the reader may switch}
+//   series   [{name, values: [[x, y], …], style: index in the palette (default: its index),
 //              marks: false                   lines: drawn across, no value was run at any x
-//              band: [[x, low, high], …]      lines: where cases lie about the line
-//              ends: [{x, y, text}]           lines: a cross, where memory runs out
+//              band: [[x, low, high], …]      lines: interval around the line
+//              ends: [{x, y, text}]           lines: a cross where memory runs out
 //              open: [{x, y, text}]           lines: an open mark
-//              names: [text a point]          points: what the point is called
+//              names: [one text per point]    points: the names of the points
 //              join: true                     points: a thin line through them (a front)
 //              fill, hatch                    area and bars: colour and pattern of the part
-//              values: [number a category]}]  bars
+//              values: [one per category]}]   bars
 //              faint: true                    points: small and grey
 //              front: true                    points: a dashed grey line, no marks
-//   levels   [{name, value}]                  a line across at that height (HBM)
-//   plumbs   [{name, value}]                  a line from top to bottom (a bound to be kept)
+//   levels   [{name, value}]                  a horizontal line at that height (HBM)
+//   plumbs   [{name, value}]                  a vertical line (a bound to meet)
 //   roofs    [{name, values: [[x, y], …]}]    thin grey lines behind everything
-//   categories [text]                         bars: what each bar is; beside it, of each bar,
-//   details, ends, headings, limits, ranges   what stands under it, at its end, whether it is a
-//                                             heading without a bar, its own limit, [low, high]
+//   categories [text]                         bars: the name of each bar; also one per bar:
+//   details, ends, headings, limits, ranges   the text under the name, the text at its end, whether
+//                                             it is a heading without a bar, its limit, [low, high]
 //   heat     {rows: [text], columns: [text], cells: [[column, row, value]], unit, rowName,
 //             columnName, valueName}
 window.kvsimCharts = (() => {
@@ -44,14 +44,16 @@ window.kvsimCharts = (() => {
     crossOf
   } = parts;
 
-  const kMostNested = 1000;  // marks of a chart that rings are looked for among
+  const kMostNested = 1000;  // with more marks, rings are not computed
 
-  /// Of each mark, `series:point`, its ring: how many marks of earlier series are at its place. Marks at
-  /// one place are drawn about each other. `shown`: [{series, point, x, y}] in units of the axes.
+  /// The ring of each mark `series:point`: the number of marks of earlier series at its place.
+  /// Marks at the same place are drawn around each other. `shown`: [{series, point, x, y}] in axis
+  /// units.
   function ringsOf(shown, option, narrow) {
     const rings = new Map();
     if (shown.length > kMostNested) return rings;
-    const touch = [7 / (narrow ? 260 : 560), 7 / 240];  // 7 pixels of a plot's width and height
+    const touch = [7 / (narrow ? 260 : 560), 7 / 240];  // 7 pixels relative to a plot's width and
+                                                        // height
     const across = sharesOf(shown.map(m => m.x), option.xAxis), up = sharesOf(shown.map(m => m.y), option.yAxis);
     shown.forEach((a, m) => {
       const inside = shown.filter((b, n) => b.series < a.series && Math.abs(across[n] - across[m]) < touch[0] &&
@@ -70,8 +72,8 @@ window.kvsimCharts = (() => {
     return scaled.map(v => (v - least) / span);
   }
 
-  /// A logarithmic axis ends at 1, 2 or 5 times a power of ten near its values: by itself it would end at
-  /// whole decades.
+  /// Ends a logarithmic axis at 1, 2 or 5 times a power of ten near its values; by default it would
+  /// end at whole decades.
   function fitLog(axis, values) {
     const there = values.filter(v => Number.isFinite(v) && v > 0);
     if (axis.type !== 'log' || there.length === 0) return;
@@ -83,7 +85,7 @@ window.kvsimCharts = (() => {
     if (axis.max === undefined) axis.max = above[0];
   }
 
-  /// A hollow mark about others of `size` pixels.
+  /// A hollow mark around marks of `size` pixels.
   function ringLook(ring, colour, size) {
     return {symbolSize: size + 5 * ring, itemStyle: {color: 'transparent', borderColor: colour, borderWidth: 2}};
   }
@@ -119,7 +121,8 @@ window.kvsimCharts = (() => {
     }));
     const all = [...numbersOn(spec, 0)].filter(Number.isFinite);
     const least = Math.min(...all), most = Math.max(...all);
-    const leftmost = least + 0.08 * (most - least);  // where a label under a cross has no room
+    const leftmost = least + 0.08 * (most - least);  // left of it, a label does not fit under a
+                                                     // cross
     const isMarked = (s, i, k) => s.marks !== false &&
         (s.values.length < 3 || (k + i) % markedEvery(s.values.length, narrow ? 5 : 9) === 0);
     const shown = [];
@@ -317,12 +320,12 @@ window.kvsimCharts = (() => {
     heat: heatOption
   };
 
-  /// ECharts' option of a spec without the series named in `hidden` (a Set), at `width` pixels, and
-  /// what x and y values were divided by. The caller adds tooltip.formatter.
+  /// The ECharts option of a spec without the series named in `hidden` (a Set), at `width` pixels,
+  /// and the divisors of x and y values. The caller adds tooltip.formatter.
   function optionOf(spec, hidden, width) {
     const look = {...tones(), room: width - 90};
     const made = kKinds[spec.kind](spec, hidden, look, width < 560, width);
-    // Standing names have the chart's height, not its width.
+    // Vertical names are limited by the chart's height, not its width.
     const standing = made.option.yAxis.nameTruncate;
     if (standing) made.option.yAxis.nameTruncate = {...standing, maxWidth: 260};
     return made;

@@ -80,7 +80,7 @@ std::string script_json(const nlohmann::ordered_json& document) {
       document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   std::string out;
   out.reserve(plain.size() + plain.size() / 64);
-  // Outside of strings JSON has none of these.
+  // Outside strings, JSON has none of these.
   for (std::size_t i = 0; i < plain.size(); ++i) {
     const char c = plain[i];
     if (c == '<') {
@@ -109,7 +109,7 @@ std::string_view page_asset(std::string_view name) {
 }
 
 std::string filled(std::string_view form, const PagePart& part) {
-  // One pass: what a text brings in is not looked at again.
+  // One pass: replacements are not expanded again.
   std::string out;
   std::size_t at = 0;
   while (true) {

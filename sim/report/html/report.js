@@ -1,6 +1,6 @@
 'use strict';
-// The page of one run: reads its data (schema kvsim.report/1) and lays out sections of cards. What
-// is said in words stands in the page already.
+// The page of one run: reads its data (schema kvsim.report/1) and lays out sections of cards. The
+// findings in words are already part of the page.
 (() => {
   const data = JSON.parse(document.getElementById('kvsim-report').textContent);
   const {el, mount, themeSwitch} = window.kvsimCards;
@@ -11,7 +11,7 @@
   const points = doc.points || [];
   const replay = doc.replay;
 
-  // What each kind of chart shows, and the section it stands in.
+  // The contents of each kind of chart, and its section.
   const kKinds = {
     memory_vs_length: [
       'memory', 'Peak memory versus length',
@@ -109,7 +109,7 @@
              el('h2', {id: `${id}-heading`}, kSections.find(s => s[0] === id)[1])));
     return bodies.get(id);
   }
-  const later = [];  // cards are drawn once their sections stand in the page, in its order
+  const later = [];  // cards are drawn in page order once their sections are in the page
   function card(id, options) {
     if (options) later.push([id, options]);
   }
@@ -119,7 +119,7 @@
            text ? el('p', {class: 'text'}, text) : null, node));
   }
 
-  /// Figures of one kind are one card; which of them is a choice.
+  /// Figures of one kind share a card with a choice between them.
   function figureCards() {
     const kinds = new Map();
     for (const chart of data.charts) {
@@ -290,7 +290,7 @@
     const add = text => {
       if (text && !all.includes(text)) all.push(text);
     };
-    // What is said of several is said once, with whose it is.
+    // A text that applies to several owners appears once, with their names.
     const addOf = (owners, n) => {
       const whose = new Map();
       for (const [label, text] of owners) whose.set(text, [...(whose.get(text) || []), label]);

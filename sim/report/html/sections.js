@@ -1,13 +1,13 @@
 'use strict';
-// Charts and tables that pages make out of a result's document: operators under their roofs, where
-// memory goes over a run's length, latency against throughput, what each head keeps. Charts that
-// figures show as well come ready from the program. `window.kvsimSections`.
+// Charts and tables that pages build from a result's document: operators under their roofs, memory
+// over a run's length, latency against throughput, entries kept by each head. The program provides
+// the charts that are figures, too. `window.kvsimSections`.
 window.kvsimSections = (() => {
   const {say, number} = window.kvsimUnits;
   const {el, tableOf} = window.kvsimCards;
 
   const isNumber = v => typeof v === 'number' && Number.isFinite(v);
-  /// "11.2 to 14.1 GiB"; both units where they differ.
+  /// "11.2 to 14.1 GiB"; both units if they differ.
   function rangeOf(low, high, unit) {
     const a = say(low, unit), b = high === Infinity ? 'never' : say(high, unit);
     if (a === b) return '';
@@ -15,7 +15,7 @@ window.kvsimSections = (() => {
     return b.includes(' ') && a.endsWith(tail) ? `${a.slice(0, -tail.length)} to ${b}` :
                                                  `${a} to ${b}`;
   }
-  /// A figure and, under it, its interval where the point has one: cells of a table.
+  /// Table cells with a value and, if the point has one, its interval on a second line.
   function withInterval(point, key, unit) {
     const value = point[key];
     if (!isNumber(value)) return '–';
@@ -24,7 +24,7 @@ window.kvsimSections = (() => {
                                              say(value, unit);
   }
 
-  /// The steps of each point whose operators are known: [{point, name, terms, roof, tokens}].
+  /// The steps of each point with known operators: [{point, name, terms, roof, tokens}].
   function explainedSteps(data) {
     const points = data.document.points || [], extras = (data.extras.points || []);
     const out = [];
@@ -321,14 +321,14 @@ window.kvsimSections = (() => {
     if (p.oom) return [`${number(p.oom.tokens)} tokens`, range];
     return range ? ['not in the prediction', range] : '–';
   }
-  /// A percentile of a service's times and, under it, its interval.
+  /// A percentile of a service's times and its interval on a second line.
   function at(p, key, q) {
     const d = p[key], low = p[`${key}_low`], high = p[`${key}_high`];
     if (!d || !isNumber(d[q])) return '–';
     return low && isNumber(low[q]) ? [say(d[q], 's'), rangeOf(low[q], high[q], 's')] :
                                      say(d[q], 's');
   }
-  /// `tail`: the percentile asked for, "p95".
+  /// `tail`: the requested percentile, "p95".
   function serveTable(points, tail) {
     return tableOf(
         [
@@ -370,7 +370,7 @@ window.kvsimSections = (() => {
                  isNumber(m.retained_mass_mean) ? say(m.retained_mass_mean, 'share') : '–',
                  isNumber(m.entries_read_share) ? say(m.entries_read_share, 'share') : '–']));
   }
-  /// Means over traces, with Student's interval under them.
+  /// Means over traces, with Student's t interval on a second line.
   function aggregateTable(rows) {
     const spread = (s, text) => !s || !isNumber(s.mean) ? '–' :
         isNumber(s.ci95_low) ? [text(s.mean), `${text(s.ci95_low)} to ${text(s.ci95_high)}`] :
@@ -394,7 +394,7 @@ window.kvsimSections = (() => {
   function planTable(answer, plan) {
     const tail = `p${plan.percentile}`;
     const services = answer.question === 'highest_rate' || answer.question === 'fewest_gpus';
-    // Of a service its requests' percentile, of a batch the prefill.
+    // The requests' percentile for a service, the prefill time for a batch.
     const times = services ?
         [[`TTFT ${tail}`, c => c.ttft_s && c.ttft_s[tail]],
          [`TPOT ${tail}`, c => c.tpot_s && c.tpot_s[tail]]] :

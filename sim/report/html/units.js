@@ -1,13 +1,11 @@
 'use strict';
-// Numbers with units, as kvsim's pages say them. Values are in base units (B, s, tok/s, …); the
-// unit that reads best is chosen from the size. `window.kvsimUnits`; needs nothing else.
-//
+// Numbers with units as displayed on kvsim's pages. Values are in base units (B, s, tok/s, …); the
+// most readable unit is chosen by size. `window.kvsimUnits`; has no dependencies.
 //   say(3.5e9, 'B')          "3.26 GiB"
 //   number(12345.6)          "12,346"
 //   scale('B', 3.5e9)        {by: 1073741824, unit: 'GiB'}: an axis up to there is drawn in GiB
-//
-// A unit that is not in the table ("tokens", "tok/s", "entries") stands behind the number as it is;
-// "share" is a part of 1 and is said in %.
+// Units that are not in the table ("tokens", "tok/s", "entries") are printed unchanged after the
+// number; "share" is a fraction of 1 and is printed in %.
 window.kvsimUnits = (() => {
   const kLadders = {
     B: [['B', 1], ['KiB', 2 ** 10], ['MiB', 2 ** 20], ['GiB', 2 ** 30], ['TiB', 2 ** 40]],
@@ -18,9 +16,9 @@ window.kvsimUnits = (() => {
     'B/s': [['B/s', 1], ['MB/s', 1e6], ['GB/s', 1e9], ['TB/s', 1e12]],
     share: [['%', 0.01]],
   };
-  const kManyDigits = 1000;  // from here on no decimals
+  const kManyDigits = 1000;  // no decimals from here on
 
-  /// Four significant digits, thousands apart; an exponent below 1e-4 and from 1e15 on.
+  /// Four significant digits with thousands separators; an exponent below 1e-4 and from 1e15 on.
   function number(value) {
     if (value === null || value === undefined || !Number.isFinite(value)) return '–';
     const size = Math.abs(value);
@@ -29,7 +27,7 @@ window.kvsimUnits = (() => {
     return String(Number(value.toPrecision(4)));
   }
 
-  /// What to divide by, and the unit that is then meant, for values up to `largest`.
+  /// The divisor and the resulting unit for values up to `largest`.
   function scale(unit, largest) {
     const ladder = kLadders[unit];
     if (!ladder) return {by: 1, unit: unit || ''};
@@ -47,7 +45,8 @@ window.kvsimUnits = (() => {
     return number(value / by) + (name ? ' ' + name : '');
   }
 
-  /// An axis's name with its unit: "peak HBM (GiB)"; a name that has the unit in it stays.
+  /// An axis's name with its unit: "peak HBM (GiB)"; unchanged if the name already contains the
+  /// unit.
   function named(name, unit) {
     const said = unit === '%' || (unit && unit.length > 2) ? name.includes(unit) : !unit;
     return said ? name : `${name} (${unit})`;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMostBars = 40;
 constexpr std::size_t kMostGroups = 8;
 
-/// "1": figures of one question are numbered where there are several.
+/// "1": figures of one question are numbered if there are several.
 std::string figure_name(const PlanResult& plan, std::size_t group, const char* what) {
   const PlanQuestion question = plan.groups[group].question;
   std::size_t before = 0;
@@ -35,7 +35,7 @@ std::string title_of(const PlanGroup& group, const char* what) {
   return title;
 }
 
-/// A method keeps its colour on all GPUs and in all figures.
+/// A method has the same colour on all GPUs and in all figures.
 std::map<std::string, std::size_t> styles_of(const PlanResult& plan) {
   std::map<std::string, std::size_t> styles;
   for (const PlanCandidate& one : plan.candidates) {
@@ -60,7 +60,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
                  .x_label = fewest ? "GPUs needed (count)"
                                    : fmt::format("{} ({})", words, plan_unit(group.question, 2)),
                  .column = std::string{name_of(group.question)}};
-  // By the GPUs they run on, in the order of the scenario.
+  // Grouped by GPUs, in the order of the scenario.
   std::vector<std::pair<std::string, std::vector<const PlanCandidate*>>> by_gpus;
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
@@ -85,7 +85,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
       bar.parts.emplace_back(is_full ? full : plain, one->answer.value_or(0));
       bar.inside_numbers = false;
       if (one->answer && one->range.is_known) {
-        // An end that does not exist is drawn as far as the search went.
+        // A missing end is drawn at the limit of the search.
         const AnswerRange& range = one->range;
         const double safe = range.safe.value_or(fewest ? range.most_tried : 0);
         const double optimistic = range.optimistic.value_or(*one->answer);
@@ -114,7 +114,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
     chart.unit = kThousand;
     const std::string unit = plan_unit(group.question, 2);
     chart.x_label = fmt::format("{} (thousand {})", words, unit);
-    // The number at a bar is not in thousands, so it has its own unit.
+    // The number next to a bar is not in thousands, so it states its unit.
     for (ChartBar& bar : chart.bars) {
       if (!bar.parts.empty() && bar.parts.front().second > 0) bar.end_text += " " + unit;
     }
@@ -147,7 +147,7 @@ void add_front(const PlanResult& plan, std::size_t g,
   chart.remark = "(by cost and latency only; errors are in the legend)";
   std::size_t marks = 0;
   std::vector<std::size_t> order = group.candidates;
-  // Candidates of the front first: of many the others are grey.
+  // Candidates of the front first: if there are many, the others are grey.
   const auto leads = [&](std::size_t c) {
     const auto& points = plan.candidates[c].points;
     return std::any_of(points.begin(), points.end(),

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::ordered_json;
 using PageTone = PageSentence::Tone;
 
-constexpr std::size_t kMostCandidatePoints = 4000;  // of a plan
+constexpr std::size_t kMostCandidatePoints = 4000;  // per plan
 
 }  // namespace
 
@@ -24,7 +24,7 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
                       const ordered_json& document, const FigureSet& figures) {
   const std::string text = plan_summary(scenario, plan, nullptr, kOneLine);
   std::vector<PageSentence> sentences;
-  // The answers are before the first blank line.
+  // The answers precede the first blank line.
   std::vector<std::string> lines = lines_of(text.substr(0, text.find("\n\n")));
   for (std::string& line : lines) {
     const bool no = line.find(": impossible") != std::string::npos;

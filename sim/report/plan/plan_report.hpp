@@ -21,30 +21,30 @@ namespace kvsim {
                                                    const std::vector<std::string>& notes = {});
 /// One line per candidate: the question, its name, its answer or its bound.
 [[nodiscard]] std::string plan_csv(const PlanResult& plan);
-/// A line a way to run: load, cost, latency, error, and whether it is on the front.
+/// One line per way to run: load, cost, latency, error, and whether it is on the front.
 [[nodiscard]] std::string plan_front_csv(const PlanResult& plan);
-/// What the best answer costs: "5 USD per hour, 0.65 USD per million output tokens". Empty without
-/// an answer or a price of its GPU.
+/// The cost of the best answer: "5 USD per hour, 0.65 USD per million output tokens". Empty if
+/// there is no answer or no price of its GPU.
 [[nodiscard]] std::string plan_cost(const PlanSection& section, const PlanResult& plan,
                                     const PlanGroup& group);
-/// For the terminal: the answers in words, a table of each group, what binds, notes.
+/// For the terminal: the answers as text, a table per group, what limits them, notes.
 [[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                                        const ResultsFolder* written, std::size_t width = 80);
-/// The same on one screen, of few static batches: how far each goes as predicted, safely and
-/// optimistically, what it takes there, and what limits it.
+/// The same on one screen, for few static batches: the size of each as predicted, safe and
+/// optimistic, its resource use there, and what limits it.
 [[nodiscard]] std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
                                       const ResultsFolder* written, const TextStyle& style = {});
-/// Of each group the answers as bars, and cost against latency of all ways to run.
+/// For each group the answers as bars, and cost against latency of all ways to run.
 [[nodiscard]] FigureSet plan_figures(const PlanResult& plan);
 
-/// Words of a question: "longest context", and its unit: "tokens".
+/// The text of a question, "longest context", and its unit, "tokens".
 [[nodiscard]] std::string plan_words(PlanQuestion question);
 [[nodiscard]] std::string plan_unit(PlanQuestion question, double value);
 /// "131,584", "2.37".
 [[nodiscard]] std::string plan_amount(PlanQuestion question, double value);
 
-/// "8 to 24": the ends of a candidate's range, the smaller number first. An end that does not exist
-/// is "none" (no size fits) or "more than 64" (GPUs). Empty if nothing says how far off it may be.
+/// "8 to 24": the ends of a candidate's range, the smaller number first. A missing end is "none"
+/// (no size fits) or "more than 64" (GPUs). Empty if the uncertainty is unknown.
 [[nodiscard]] std::string plan_range(const PlanCandidate& one);
 
 /// The results folder: plan.json, plan.csv, front.csv and figures/. Errors: as write_run_results.

@@ -30,7 +30,7 @@ std::string scarce(const std::string& constraint) {
   return constraint;
 }
 
-/// The GPUs of a group's candidates where all have the same; empty where they differ.
+/// The GPUs of a group's candidates if all are the same, else empty.
 std::string common_gpus(const PlanResult& plan, const PlanGroup& group) {
   const PlanCandidate& first = plan.candidates[group.candidates.front()];
   for (const std::size_t c : group.candidates) {
@@ -42,7 +42,7 @@ std::string common_gpus(const PlanResult& plan, const PlanGroup& group) {
 
 std::string group_table(const PlanResult& plan, const PlanGroup& group, double confidence,
                         const TextStyle& style) {
-  // 80 columns have no room for longer words.
+  // Longer words do not fit in 80 columns.
   const std::string unit =
       group.question == PlanQuestion::kLargestBatch ? "seqs" : plan_unit(group.question, 2);
   const bool ranges = std::any_of(group.candidates.begin(), group.candidates.end(),
@@ -50,12 +50,12 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
   std::vector<Table::Column> columns{{"", Align::kLeft}};
   columns.push_back({"predicted", Align::kRight, unit});
   if (ranges) {
-    // Of the same unit; two lines, for 80 columns.
+    // In the same unit; the header takes two lines to fit in 80 columns.
     columns.push_back(
         {"safe", Align::kRight, fmt::format("(p{:g})", 100 * range_confidence(confidence))});
     columns.push_back({"optimistic", Align::kRight, unit});
   }
-  // A batch of prompts is computed at once; a single request has its first token much earlier.
+  // A batch of prompts is computed at once; a single request gets its first token much earlier.
   const bool batches = std::any_of(group.candidates.begin(), group.candidates.end(), [&](auto c) {
     const auto& run = plan.candidates[c].at_answer;
     return run && run->sizes.batch > 1;
@@ -69,7 +69,7 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
   std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
-    // "snapkv 20 %": the numbers of a row take most of 80 columns.
+    // "snapkv 20 %": the numbers of a row take most of the 80 columns.
     std::string label = clean_text(one.label);
     if (const std::size_t word = label.find(" budget "); word != std::string::npos) {
       label.erase(word, std::string_view{" budget"}.size());
@@ -103,7 +103,7 @@ bool ends_at_positions(const PlanCandidate& one) {
   return one.runs_out && one.runs_out->why.constraint == "positions";
 }
 
-/// What runs out first, a sentence a candidate.
+/// What runs out first, one sentence per candidate.
 std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   std::string out;
   for (const std::size_t c : group.candidates) {
@@ -112,7 +112,7 @@ std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size
     if (one.impossible) {
       text = fmt::format("{}: none: {}", one.label, one.impossible->text);
     } else if (ends_at_positions(one)) {
-      continue;  // the table says so, and a note what allows more
+      continue;  // the table says so, and a note says what allows more
     } else if (one.runs_out && one.answer) {
       const double next = *one.answer + 1;
       text = fmt::format("{}: at {} {} {}", one.label, plan_amount(group.question, next),

@@ -28,7 +28,7 @@ std::string answer_text(PlanQuestion question, double value) {
   return fmt::format("{} {}", plan_amount(question, value), plan_unit(question, value));
 }
 
-/// ", range 8 to 24"; empty where nothing says how far the answer may be off, or both ends are it.
+/// ", range 8 to 24"; empty if the uncertainty is unknown or both ends are equal.
 std::string range_words(const PlanCandidate& one) {
   if (one.range.safe && one.range.safe == one.range.optimistic) return {};
   const std::string range = plan_range(one);
@@ -42,7 +42,7 @@ std::string gpus_text(const PlanCandidate& one) {
   return text;
 }
 
-/// Of a group without an answer the candidate whose knobs were moved, else the first.
+/// For a group without an answer: the candidate whose knobs were varied, else the first.
 const PlanCandidate* nearest(const PlanResult& plan, const PlanGroup& group) {
   const PlanCandidate* out = nullptr;
   for (const std::size_t c : group.candidates) {
@@ -125,7 +125,7 @@ bool has_ranges(const PlanResult& plan, const PlanGroup& group) {
                      [&](std::size_t c) { return plan.candidates[c].range.is_known; });
 }
 
-/// A line per candidate. `ranges`: with the range of its answer.
+/// One line per candidate. `ranges`: adds the range of its answer.
 std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool ranges,
                           std::size_t width) {
   const bool services = is_of_services(group.question);
@@ -188,7 +188,7 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool r
   return table.str(width);
 }
 
-/// The table of a group; where ranges make it too wide, they have a separate table.
+/// The table of a group; ranges get a separate table if they make it too wide.
 std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   const bool ranges = has_ranges(plan, group);
   std::string all = answers_table(plan, group, ranges, width);
@@ -217,8 +217,8 @@ std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
     if (!one.impossible) continue;
-    if (!group.best && &one == nearest(plan, group)) continue;  // said above
-    // Where others have an answer, those that no knob was moved for stay short.
+    if (!group.best && &one == nearest(plan, group)) continue;  // printed above
+    // If others have an answer, candidates without a varied knob are only counted from here on.
     if (said == kMostReasons && one.impossible->knobs.empty()) {
       ++more;
       continue;
@@ -294,7 +294,7 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   if (plan.quality) head += fmt::format(", {}", quality_words(scenario, plan));
   std::string out = lines(fmt::format("{}:", head), width);
   for (const PlanGroup& group : plan.groups) {
-    // Answers of other questions have a column for it.
+    // Answers of other questions have a column for the cost.
     const std::string cost = group.question == PlanQuestion::kFewestGpus
                                  ? plan_cost(*scenario.plan, plan, group)
                                  : std::string{};

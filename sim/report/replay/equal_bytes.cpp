@@ -17,7 +17,7 @@ double share_of(const ReplayMethod& method) {
          static_cast<double>(method.bytes_full_final);
 }
 
-/// Whether the method is one that a user may choose instead of the full cache.
+/// Whether a user may choose the method instead of the full cache.
 bool competes(const ReplayMethod& method) {
   const bool holds_all = !method.budget && method.bytes_held_final >= method.bytes_full_final;
   return method.bytes_full_final > 0 && method.steps > 0 && !holds_all &&

@@ -1,6 +1,6 @@
 #pragma once
 
-// Methods are comparable where they hold the same bytes; a budget does not say what they hold.
+// Methods are comparable if they hold the same bytes; a budget does not determine the bytes.
 
 #include <cstddef>
 #include <span>
@@ -11,30 +11,30 @@
 
 namespace kvsim {
 
-/// Methods hold equal bytes if the largest of them holds at most this many times the least. Budgets
-/// are whole entries, side data differ, and cached bytes are compared after different numbers of
-/// decode steps: with a smaller band most methods would have no other to compare with.
+/// Methods hold equal bytes if the largest holds at most this many times the bytes of the smallest.
+/// Budgets are whole entries, side data differ, and cached bytes are compared after different
+/// numbers of decode steps. With a smaller band most methods would have no other to compare with.
 inline constexpr double kEqualBytes = 1.1;
 
-/// Bands of equal bytes: indices into `shares` (of the full cache's bytes), ascending by share,
-/// each index in exactly one band. A band starts at the least share that no band before it has.
+/// Bands of equal bytes: indices into `shares` (of the full cache's bytes), ascending by share.
+/// Each index is in exactly one band. A band starts at the smallest share not in an earlier band.
 [[nodiscard]] std::vector<std::vector<std::size_t>> equal_bytes_bands(
     std::span<const double> shares);
 
-/// Methods of one replay that hold equal bytes at the end, least error first. Methods without a
-/// budget that hold everything (the full cache) are in no band.
+/// Methods of one replay that hold equal bytes at the end, the smallest error first. Methods
+/// without a budget that hold everything (the full cache) are in no band.
 struct EqualBytes {
   double low = 0, high = 0;  // shares of the full cache's bytes
   std::vector<const ReplayMethod*> methods;
 };
-/// Bands with two different methods or more, ascending; oracles are no candidates.
+/// Bands with at least two different methods, ascending; oracles are not candidates.
 [[nodiscard]] std::vector<EqualBytes> equal_bytes(const ReplayResult& replay);
 
 /// "7.5 %", "31 to 33 %".
 [[nodiscard]] std::string share_range(double low, double high);
 
-/// Of each band: bytes held, the number of methods, that with the least error, and the next. Empty
-/// without bands.
+/// For each band: bytes held, the number of methods, the one with the smallest error, and the next.
+/// Empty if there are no bands.
 [[nodiscard]] std::string equal_bytes_table(const ReplayResult& replay, std::size_t width);
 
 }  // namespace kvsim

@@ -16,13 +16,13 @@ namespace {
 
 constexpr std::size_t kMostGroups = 16;  // that a legend can distinguish
 
-/// Fills in groups and remark; returns how many marks there are.
+/// Fills in groups and remark; returns the number of marks.
 std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
                       double ErrorMark::*x) {
   std::set<std::string> exact;
   for (const ErrorMark& mark : marks) {
     if (!(mark.*x > 0)) continue;
-    // A bound on what few entries can do says nothing of a cache that holds them all.
+    // A bound for few entries read does not apply to a cache that holds all entries.
     if (x == &ErrorMark::held && mark.reads_part && mark.method.starts_with("oracle")) continue;
     if (!(mark.error >= kRoundingError)) {
       exact.insert(mark.method);
@@ -65,7 +65,7 @@ std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
   return n;
 }
 
-/// The same method looks the same in every one of `charts`.
+/// Gives a method the same style in all `charts`.
 void share_styles(std::vector<ScatterChart>& charts) {
   std::map<std::string, std::size_t> styles;
   for (ScatterChart& chart : charts) {

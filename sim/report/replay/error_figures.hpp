@@ -1,6 +1,6 @@
 #pragma once
 
-// Error against bytes: which methods are worth their memory, or their traffic.
+// Error against bytes held, and against bytes read.
 
 #include <string>
 #include <vector>
@@ -12,14 +12,15 @@ namespace kvsim {
 /// A method at one budget.
 struct ErrorMark {
   std::string method{};
-  double error = 0;         // mean relative error of the attention's output
-  double held = 0;          // bytes held at the end over the full cache's
-  double read = 0;          // bytes read in decode steps over the full cache's; 0: not known
-  bool reads_part = false;  // of what it holds
+  double error = 0;         // mean relative error of the attention output
+  double held = 0;          // bytes held at the end relative to the full cache
+  double read = 0;          // bytes read in decode steps relative to the full cache; 0: unknown
+  bool reads_part = false;  // reads only part of what it holds
 };
 
-/// Adds "error_vs_bytes", and "error_vs_read" where a method reads part of what it holds. Marks
-/// that are exact to rounding are named in the legend: a logarithmic axis has no place for them.
+/// Adds "error_vs_bytes", and "error_vs_read" if a method reads only part of what it holds. The
+/// legend lists marks that are exact to rounding, because they have no position on a logarithmic
+/// axis.
 void add_error_figures(const std::vector<ErrorMark>& marks, const std::string& about,
                        FigureSet& set);
 

@@ -41,7 +41,7 @@ double student_t_975(std::int64_t degrees) {
   if (degrees <= static_cast<std::int64_t>(kTable.size())) {
     return kTable[static_cast<std::size_t>(degrees - 1)];
   }
-  // Cornish and Fisher's expansion (26.7.5), good to 1e-5 from 30 on.
+  // Cornish and Fisher's expansion (26.7.5), accurate to 1e-5 from 30 on.
   const auto v = static_cast<double>(degrees);
   constexpr double z = 1.959964;
   const double z3 = z * z * z;
@@ -91,7 +91,7 @@ AggregateRow aggregate_row(const std::vector<AggregateSource>& sources) {
   AggregateRow row;
   row.name = sources.front().method->name;
   row.budget = sources.front().method->budget;
-  std::vector<double> error, cosine, bytes, read, mass, gap, ratio;  // a trace each
+  std::vector<double> error, cosine, bytes, read, mass, gap, ratio;  // one value per trace
   for (const auto& [replay, method] : sources) {
     KVSIM_CHECK(method->steps > 0, "{} on {} has no decode step", method->name, replay->trace);
     row.traces.push_back(replay->trace);
@@ -117,7 +117,7 @@ AggregateRow aggregate_row(const std::vector<AggregateSource>& sources) {
 }
 
 std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays) {
-  std::vector<std::vector<AggregateSource>> all;  // of one (method, budget) each
+  std::vector<std::vector<AggregateSource>> all;  // one per (method, budget)
   for (const ReplayResult& replay : replays) {
     for (const ReplayMethod& method : replay.methods) {
       if (method.steps == 0) continue;
@@ -221,7 +221,7 @@ FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
   for (const AggregateRow& row : rows) traces = std::max(traces, row.traces.size());
   for (const AggregateRow& row : rows) {
     const bool everywhere = row.traces.size() == traces;
-    // A mean over other traces: readers must know this when they compare it.
+    // This mean is over fewer traces; the label says so for comparisons.
     marks.push_back(
         {.method = everywhere ? row.name
                               : fmt::format("{} ({} of {})", row.name, row.traces.size(), traces),

@@ -1,7 +1,7 @@
 #pragma once
 
-// What replays say together: a method against the oracle of the same trace, and against itself on
-// other traces.
+// Results of several replays: a method compared with the oracle of the same trace, and with itself
+// on other traces.
 
 #include <cstdint>
 #include <optional>
@@ -17,33 +17,33 @@ namespace kvsim {
 
 /// The distance of a method from `oracle-step` at the same requested budget.
 struct OracleGap {
-  std::optional<double> mass;         // the oracle's retained mass less the method's
-  std::optional<double> error_ratio;  // the method's mean error over the oracle's
+  std::optional<double> mass;         // the oracle's retained mass minus the method's
+  std::optional<double> error_ratio;  // the method's mean error divided by the oracle's
 };
-/// Empty where the oracle did not run at that budget, or one of the two has no such number (merges
+/// Empty if the oracle did not run at that budget, or if one of the two has no such number (merges
 /// retain no mass; an oracle without error has no ratio).
 [[nodiscard]] OracleGap oracle_gap(const ReplayResult& replay, const ReplayMethod& method);
 
-/// A number over traces, each counting once.
+/// Statistics of a number over traces; all traces have equal weight.
 struct Spread {
   std::int64_t n = 0;
   double mean = 0;
-  std::optional<double> sd;         // of the sample, n - 1 below; from two traces on
+  std::optional<double> sd;         // sample standard deviation (divisor n - 1); from two traces on
   std::optional<double> low, high;  // 95 % confidence interval of the mean, Student's t
 };
-/// Errors: ContractError of no values.
+/// Errors: ContractError if there are no values.
 [[nodiscard]] Spread spread_of(const std::vector<double>& values);
 
 /// The 0.975 quantile of Student's t with `degrees` >= 1 degrees of freedom, to 1e-3.
 [[nodiscard]] double student_t_975(std::int64_t degrees);
 
-/// A (method, budget) over the traces that it ran on.
+/// Statistics of a (method, budget) over the traces that it ran on.
 struct AggregateRow {
   std::string name;
   std::optional<double> budget;
   std::vector<std::string> traces;
-  bool reads_part = false;                            // of what it holds
-  Spread rel_error, cosine, bytes_share, read_share;  // shares: of the full cache's, 1 is all
+  bool reads_part = false;                            // reads only part of what it holds
+  Spread rel_error, cosine, bytes_share, read_share;  // shares: relative to the full cache
   std::optional<Spread> retained_mass;                // null unless every trace has it
   std::optional<Spread> oracle_mass_gap, oracle_error_ratio;
 };
@@ -52,23 +52,22 @@ struct AggregateSource {
   const ReplayResult* replay = nullptr;  // not owned
   const ReplayMethod* method = nullptr;  // one of its methods
 };
-/// The row of these, a trace each: the first's name and budget. Errors: ContractError of none, or
-/// where one has no decode step.
+/// The row of these sources, one per trace, with the name and budget of the first. Errors:
+/// ContractError if there are none, or if one has no decode step.
 [[nodiscard]] AggregateRow aggregate_row(const std::vector<AggregateSource>& sources);
-/// In the order in which they first appear. Traces without decode steps have no errors and are left
-/// out.
+/// In order of first appearance. Traces without decode steps have no errors and are omitted.
 [[nodiscard]] std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays);
 
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const std::vector<AggregateRow>& rows);
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const AggregateRow& row);
-/// The columns after "method,budget" that CSV files of means share, and a row's fields for them:
-/// ",traces,rel_error_mean,…".
+/// The columns after "method,budget" that CSV files of means share, ",traces,rel_error_mean,…", and
+/// a row's fields for them.
 [[nodiscard]] std::string aggregate_columns();
 [[nodiscard]] std::string aggregate_fields(const AggregateRow& row);
 [[nodiscard]] std::string aggregate_csv(const std::vector<AggregateRow>& rows);
 /// For the terminal, at most `width` columns.
 [[nodiscard]] std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width);
-/// Error against bytes, of the means.
+/// Mean error against bytes.
 [[nodiscard]] FigureSet aggregate_figures(const std::vector<AggregateRow>& rows);
 
 }  // namespace kvsim

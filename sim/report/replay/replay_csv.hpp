@@ -10,16 +10,16 @@ namespace kvsim {
 
 /// One line per method and step; only the header if no series was kept.
 [[nodiscard]] std::string replay_steps_csv(const ReplayResult& replay);
-[[nodiscard]] std::string replay_layer_steps_csv(const ReplayResult& replay);  // each layer's
-/// One line a method and layer: entries, bytes, errors at the end.
+[[nodiscard]] std::string replay_layer_steps_csv(const ReplayResult& replay);  // for each layer
+/// One line per method and layer: entries, bytes, errors at the end.
 [[nodiscard]] std::string replay_layers_csv(const ReplayResult& replay);
 
-/// One line a method: sizes, traffic, errors, distance from the oracle.
+/// One line per method: sizes, traffic, errors, distance from the oracle.
 [[nodiscard]] std::string replay_methods_csv(const ReplayResult& replay);
-/// Why each entry is kept at the end, one line per run of positions: a single position for entries
-/// chosen by score, consecutive positions for others. Empty if this was not recorded.
+/// The reason why each entry is kept at the end, one line per run of positions: a single position
+/// for entries chosen by score, consecutive positions for others. Empty if this was not recorded.
 [[nodiscard]] std::string replay_kept_csv(const ReplayResult& replay);
-/// A line a method, moment, block size and layout.
+/// One line per method, moment, block size and layout.
 [[nodiscard]] std::string replay_paged_csv(const ReplayResult& replay);
 
 }  // namespace kvsim

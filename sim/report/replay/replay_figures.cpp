@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// Names of a replay's methods; a budget shared by all that have one is in the title.
+/// Names of a replay's methods. If all budgets are equal, the budget is in the title instead.
 LineNames replay_names(const ReplayResult& replay) {
   std::set<std::string> methods, budgets;
   for (const ReplayMethod& method : replay.methods) {
@@ -32,7 +32,7 @@ LineNames replay_names(const ReplayResult& replay) {
   return names;
 }
 
-/// A series over steps, the mean of every `stride` of them: as many as a figure can show.
+/// A series over steps: means of every `stride` steps, as many as a figure can show.
 template <class Value>
 std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::size_t stride,
                                    Value value) {
@@ -50,8 +50,8 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
   return points;
 }
 
-/// The methods that fit into a figure over steps: the full cache and those on the Pareto front of
-/// error against bytes, the smallest first.
+/// The methods that fit in a figure over steps: the full cache and the methods on the Pareto front
+/// of error against bytes, the smallest first.
 std::vector<bool> lines_with_room(const ReplayResult& replay) {
   constexpr std::ptrdiff_t kMostLines = 12;  // that can be distinguished
   const std::size_t n = replay.methods.size();
@@ -83,8 +83,8 @@ std::vector<bool> lines_with_room(const ReplayResult& replay) {
 }  // namespace
 
 FigureSet replay_figures(const ReplayResult& replay) {
-  constexpr std::size_t kMostSteps = 128;  // more is a blur in print
-  constexpr std::size_t kMostErrors = 32;  // errors jump from token to token; trends show in means
+  constexpr std::size_t kMostSteps = 128;  // more would blur in print
+  constexpr std::size_t kMostErrors = 32;  // errors vary from token to token; means show trends
   FigureSet set;
   const LineNames names = replay_names(replay);
   const std::vector<bool> drawn = lines_with_room(replay);
@@ -120,7 +120,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
       const bool exact =
           std::all_of(method.series.begin(), method.series.end(),
                       [](const ReplayStep& s) { return s.rel_error < kRoundingError; });
-      // Rounding errors would extend a logarithmic axis by five powers of ten.
+      // Rounding errors would extend a logarithmic axis by five decades.
       error.lines.push_back({exact ? label + " (below 0.00001)" : label});
       if (!exact) {
         error.lines.back().points = over_steps(method.series, error_stride,

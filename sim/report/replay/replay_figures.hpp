@@ -5,9 +5,9 @@
 
 namespace kvsim {
 
-/// Error and bytes held over steps (where the series were kept), cache size per layer (where layers
-/// differ), and mean error against bytes, a mark for each method and budget: against bytes held,
-/// and against bytes read where some method does not read what it holds.
+/// Error and bytes held over steps (if the series were kept), cache size per layer (if layers
+/// differ), and mean error against bytes, one mark per method and budget: against bytes held, and
+/// against bytes read if some method reads only part of what it holds.
 [[nodiscard]] FigureSet replay_figures(const ReplayResult& replay);
 
 }  // namespace kvsim

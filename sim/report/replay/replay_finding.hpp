@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Which method errs least where methods hold equal bytes.
+/// The method with the smallest error among methods that hold equal bytes.
 [[nodiscard]] std::string replay_finding(const ReplayResult& replay);
 
 }  // namespace kvsim

@@ -18,7 +18,7 @@ ResultsFolder write_replay_results(const ReplayResult& replay,
                                    const std::filesystem::path& folder,
                                    const FolderOptions& options = {});
 
-/// As above, of several traces together: result.json ("kvsim.aggregate/1"), aggregate.csv, figures.
+/// The same for several traces: result.json ("kvsim.aggregate/1"), aggregate.csv, figures.
 ResultsFolder write_aggregate_results(const std::vector<ReplayResult>& replays,
                                       const std::filesystem::path& folder,
                                       const FolderOptions& options = {});

@@ -59,7 +59,7 @@ ordered_json step_json(const ReplayStep& step) {
           {"retained_mass", number_or_null(step.retained_mass)}};
 }
 
-/// null where the size law is in closed form.
+/// null if the size law is in closed form.
 ordered_json law_json(const std::optional<MeasuredLaw>& law) {
   if (!law) return nullptr;
   const auto mean = [](const std::vector<double>& by_layer) {

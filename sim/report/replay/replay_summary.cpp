@@ -59,7 +59,7 @@ std::string replay_heading(const ReplayResult& replay, std::size_t width) {
       width);
 }
 
-/// Empty where no two methods hold equal bytes.
+/// Empty if no two methods hold equal bytes.
 std::string equal_bytes_block(const ReplayResult& replay, std::size_t width) {
   const std::string table = equal_bytes_table(replay, width);
   if (table.empty()) return "";
@@ -82,7 +82,8 @@ std::string replay_block(const ReplayResult& replay, const std::vector<SkippedMe
   for (const SkippedMethod& m : skipped) {
     out += paragraph(fmt::format("skipped {}: {}", m.name, m.reason), width, 8);
   }
-  std::set<std::pair<std::string, std::string>> said;  // at one budget as at the next
+  std::set<std::pair<std::string, std::string>> said;  // prints a note that several budgets share
+                                                       // once
   for (const ReplayMethod& m : replay.methods) {
     for (const std::string& note : m.notes) {
       if (!said.emplace(m.name, note).second) continue;

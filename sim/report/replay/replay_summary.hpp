@@ -18,7 +18,7 @@ namespace kvsim {
                                          const std::vector<SkippedMethod>& skipped,
                                          const ResultsFolder* written, std::size_t width = 80);
 
-/// What several traces say together (`written` as above).
+/// The summary of several traces (`written` as above).
 [[nodiscard]] std::string aggregate_summary(const std::vector<ReplayResult>& replays,
                                             const ResultsFolder* written, std::size_t width = 80);
 

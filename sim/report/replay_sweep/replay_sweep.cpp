@@ -37,7 +37,7 @@ struct SweepMetric {
   const char* key;
   const char* words;
   bool most_is_best;
-  bool at_equal_bytes;  // compared only where equal bytes are held
+  bool at_equal_bytes;  // compared only between points that hold equal bytes
 };
 constexpr std::array kMetrics{
     SweepMetric{"rel_error_mean", "error", false, true},
@@ -69,7 +69,7 @@ std::vector<std::size_t> ascending(std::vector<std::size_t> indices) {
   return indices;
 }
 
-/// All bands as one.
+/// Merges all bands into one.
 std::vector<std::vector<std::size_t>> joined(const std::vector<std::vector<std::size_t>>& bands) {
   std::vector<std::size_t> all;
   for (const auto& band : bands) all.insert(all.end(), band.begin(), band.end());
@@ -80,9 +80,9 @@ double held_share(const ordered_json& method) {
   return method.at("bytes_held_final").get<double>() / method.at("bytes_full_final").get<double>();
 }
 
-/// The best points of each trace and budget by each metric, the first where several are; methods
-/// that have none of the parameters are what the others are measured against, not candidates. One
-/// budget may hold different bytes, so that points are compared where they hold equal bytes.
+/// The best points of each trace and budget by each metric; ties go to the first. Methods without
+/// any of the parameters are references, not candidates. One budget may hold different bytes, so
+/// points are compared only if they hold equal bytes.
 ordered_json best_json(const ordered_json& points) {
   std::vector<std::pair<ordered_json, ordered_json>> groups;  // trace, budget
   for (const ordered_json& point : points) {
@@ -132,7 +132,7 @@ ordered_json best_json(const ordered_json& points) {
 constexpr std::size_t kLongestWords = 200;
 constexpr std::size_t kMostReasons = 5;
 
-/// cell_words for the terminal: a value may be of any length.
+/// cell_words, shortened for the terminal: a value may have any length.
 std::string screen_words(const ReplaySweep& sweep, const SweepCell& cell) {
   return excerpt(cell_words(sweep, cell), kLongestWords);
 }
@@ -174,11 +174,11 @@ std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t
   return table.str(width);
 }
 
-/// Combinations of one trace and one budget that hold equal bytes, two or more.
+/// Two or more combinations of one trace and one budget that hold equal bytes.
 struct Comparison {
   double low = 0, high = 0;  // shares of the full cache's bytes
   double least = 0, most = 0;
-  std::vector<const SweepCell*> best;  // those with the least error
+  std::vector<const SweepCell*> best;  // those with the smallest error
 };
 
 std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
@@ -221,7 +221,7 @@ std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
   return out;
 }
 
-/// The values that all `cells` share, as cell_words; empty: none.
+/// The values that all `cells` share, as cell_words; empty if there are none.
 std::string shared_words(const ReplaySweep& sweep, const std::vector<const SweepCell*>& cells) {
   const auto all_share = [&](auto&& of) {
     return std::all_of(cells.begin(), cells.end(),
@@ -239,7 +239,7 @@ std::string shared_words(const ReplaySweep& sweep, const std::vector<const Sweep
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-/// Indices of cells that the job did not run, in the order of its `skipped`.
+/// Indices of cells that the job did not run, in the order of its `skipped` list.
 std::vector<std::size_t> not_run(const ReplaySweep& sweep, const ReplayJob& job) {
   std::vector<std::size_t> out;
   std::size_t next = 0;
@@ -256,7 +256,7 @@ std::vector<std::size_t> not_run(const ReplaySweep& sweep, const ReplayJob& job)
   return out;
 }
 
-/// The cell of every point, in their order.
+/// The cell of every point, in order of points.
 std::vector<const SweepCell*> cells_of_points(const ReplaySweep& sweep) {
   std::vector<const SweepCell*> out;
   for (const ReplayJob& job : sweep.jobs) {
@@ -272,7 +272,7 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
     const std::string metric = best.at("metric");
     const auto words = std::find_if(kMetrics.begin(), kMetrics.end(),
                                     [&](const SweepMetric& each) { return metric == each.key; });
-    // What the whole table shows at a glance needs no line.
+    // The table shows the other metrics clearly enough.
     if (metric != "rel_error_mean" && metric != "retained_mass_mean") continue;
     std::string where;
     if (!best.at("budget").is_null()) where = " at budget " + budget_text(best.at("budget"));
@@ -287,7 +287,7 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
   return out;
 }
 
-/// The mean over traces where there are several: a table, and the least error of each budget.
+/// The mean over traces if there are several: a table, and the smallest error of each budget.
 std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& means,
                        std::size_t width) {
   if (sweep.jobs.size() < 2 || means.empty()) return "";
@@ -329,7 +329,7 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
   std::vector<std::pair<std::string, std::size_t>> wins;
   for (const Comparison& one : all) {
     const std::string words = shared_words(sweep, one.best);
-    if (words.empty()) continue;  // ties between values that share nothing
+    if (words.empty()) continue;  // ties between values that have nothing in common
     const auto found =
         std::find_if(wins.begin(), wins.end(), [&](const auto& win) { return win.first == words; });
     if (found == wins.end()) {
@@ -467,7 +467,7 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
                              job.result.source, job.ran.size(), sweep.cells.size()),
                  width);
     out += table_of(sweep, job, width);
-    // A reason that many combinations share is said once.
+    // A reason that many combinations share is printed once.
     std::vector<std::pair<std::string, std::size_t>> reasons;
     for (const SkippedMethod& skipped : job.skipped) {
       const auto found = std::find_if(reasons.begin(), reasons.end(), [&](const auto& each) {

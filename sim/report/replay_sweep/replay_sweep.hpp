@@ -22,7 +22,7 @@ struct SweepAxis {
   std::vector<ParamValue> values;
 };
 
-/// One combination: what is replayed, and its value on each axis; nullopt where the method does not
+/// One combination: what is replayed, and its value on each axis; nullopt if the method does not
 /// have the parameter.
 struct SweepCell {
   MethodSpec spec;
@@ -33,38 +33,39 @@ struct ReplaySweep {
   std::vector<std::string> methods;
   std::vector<Budget> budgets;  // as requested; empty: the methods' defaults
   std::vector<SweepAxis> axes;
-  Params fixed;                      // given with one value
-  std::vector<SweepCell> cells;      // method, budget, then the axes, the last changing fastest
+  Params fixed;                      // parameters with a single value
+  std::vector<SweepCell> cells;      // ordered by method, budget, then the axes; the last changes
+                                     // fastest
   std::vector<ReplayJob> jobs;       // one per trace; its requested methods are those of `cells`
-  std::vector<std::string> notes{};  // traces that are missing
+  std::vector<std::string> notes{};  // missing traces
 };
 
 /// "zeromerge, alpha 0.6, residual_slots 4": the method if there are several, then its varied
-/// parameters, except axis `without`.
+/// parameters except axis `without`.
 [[nodiscard]] std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,
                                      std::optional<std::size_t> without = {});
 
-/// A varied parameter's value as a cell of a table: cut after 24 bytes; "-" without one.
+/// A varied parameter's value as a table cell: cut after 24 bytes; "-" if there is none.
 [[nodiscard]] std::string value_cell(const std::optional<ParamValue>& value);
 
-/// Of each varied parameter its value; null where the method does not have it.
+/// The values of the varied parameters; null if the method does not have one.
 [[nodiscard]] nlohmann::ordered_json values_json(const ReplaySweep& sweep, const SweepCell& cell);
 
-/// One sentence: which values have the least error where combinations of one trace and budget hold
-/// equal bytes, and whether they matter. Of combinations that tie only what they share is named.
+/// One sentence: which values have the smallest error if combinations of one trace and budget hold
+/// equal bytes, and whether they matter. For ties, names only what the combinations share.
 [[nodiscard]] std::string replay_sweep_finding(const ReplaySweep& sweep);
 
 /// "kvsim.sweep/1".
 [[nodiscard]] nlohmann::ordered_json sweep_document(const ReplaySweep& sweep);
-/// A line a point.
+/// One line per point.
 [[nodiscard]] std::string sweep_csv(const ReplaySweep& sweep);
-/// For the terminal, at most `width` columns: a table of each trace, what was skipped, the means
-/// over the traces where there are several, the best points, and where files are (`written` null:
-/// nothing was).
+/// For the terminal, at most `width` columns: a table per trace, skipped combinations, means over
+/// the traces if there are several, the best points, and the locations of files (`written` null:
+/// none were written).
 [[nodiscard]] std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written,
                                         std::size_t width = 80);
-/// The results folder: result.json, sweep.csv, sweep_means.csv (of several traces) and figures/.
-/// Errors: as write_run_results.
+/// The results folder: result.json, sweep.csv, sweep_means.csv (if there are several traces) and
+/// figures/. Errors: as write_run_results.
 ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder,
                                   const FolderOptions& options = {});
 

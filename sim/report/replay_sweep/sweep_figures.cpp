@@ -21,8 +21,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostLines = 8;   // of one parameter's figure
-constexpr std::size_t kMostSpread = 4;  // lines whose bars do not hide each other
+constexpr std::size_t kMostLines = 8;   // per figure of a parameter
+constexpr std::size_t kMostSpread = 4;  // lines with bars that do not hide each other
 constexpr std::size_t kMostMarks = 16;  // kinds of marks that a legend can distinguish
 
 /// "zeromerge on books-treasure-512", "3 methods, means over 4 traces".
@@ -47,7 +47,7 @@ std::string or_method(std::string words, const SweepCell& cell) {
 void add_pareto(const ReplaySweep& sweep, const std::vector<SweepMean>& means, FigureSet& set) {
   std::set<std::string> labels;
   for (const SweepMean& mean : means) labels.insert(cell_words(sweep, sweep.cells[mean.cell]));
-  std::optional<std::size_t> along;  // the axis that lines run over
+  std::optional<std::size_t> along;  // the axis that lines run along
   if (labels.size() > kMostMarks && sweep.budgets.size() < 2) along = sweep.axes.size() - 1;
   std::vector<ErrorMark> marks;
   for (const auto& [at, row] : means) {
@@ -85,7 +85,7 @@ struct Slice {
 };
 
 /// "budget 20 %, residual_slots 4": the values that the means of a slice share, if other slices
-/// differ in them.
+/// have different ones.
 std::string slice_words(const ReplaySweep& sweep, const SweepMean& mean, std::size_t axis,
                         bool by_budget) {
   std::vector<std::string> words;
@@ -125,7 +125,7 @@ std::vector<Slice> slices_of(const ReplaySweep& sweep, const std::vector<SweepMe
   return slices;
 }
 
-/// Of each budget the slice through the point of least error.
+/// For each budget the slice through the point with the smallest error.
 std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
   const auto least = [](const Slice& slice) {
     double error = INFINITY;
@@ -177,7 +177,7 @@ void add_lines(const ReplaySweep& sweep, std::size_t a, const std::string& metho
   chart.y_column = "rel_error_mean";
   chart.log_y_where_wide = true;
   chart.integer_x = is_whole(axis);
-  chart.log_x_where_wide = chart.integer_x;  // doublings of a fraction have no short names
+  chart.log_x_where_wide = chart.integer_x;  // doublings of a fraction have no short labels
   for (const Slice& slice : slices) {
     ChartLine line{.label = slice.label};
     for (const SweepMean* mean : slice.means) {

@@ -32,7 +32,7 @@ std::vector<SweepMean> sweep_means(const ReplaySweep& sweep) {
 }
 
 std::vector<std::size_t> best_means(const ReplaySweep& sweep, const std::vector<SweepMean>& means) {
-  // Of budgets, as they appear, and of equal bytes within each.
+  // By budget in order of appearance, then by equal bytes within a budget.
   std::vector<double> shares;
   for (const SweepMean& mean : means) shares.push_back(mean.over.bytes_share.mean);
   std::vector<std::size_t> band_of(means.size());

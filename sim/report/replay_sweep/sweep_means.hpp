@@ -1,6 +1,6 @@
 #pragma once
 
-// Each combination of a sweep over the traces it ran on.
+// Means of each combination of a sweep over the traces it ran on.
 
 #include <cstddef>
 #include <string>
@@ -13,23 +13,25 @@
 
 namespace kvsim {
 
-/// A combination over the traces that it ran on.
+/// The mean of a combination over the traces that it ran on.
 struct SweepMean {
-  std::size_t cell = 0;  // of ReplaySweep::cells
+  std::size_t cell = 0;  // index into ReplaySweep::cells
   AggregateRow over;
 };
-/// In the order of the cells. Traces without decode steps have no errors and are left out.
+/// In the order of the cells. Traces without decode steps have no errors and are omitted.
 [[nodiscard]] std::vector<SweepMean> sweep_means(const ReplaySweep& sweep);
 
-/// Of each budget the index in `means` with the least mean error, the first of equals. Candidates
-/// have a varied parameter and ran on every trace: means over other traces cannot be compared.
+/// For each budget the index in `means` of the smallest mean error; ties go to the first.
+/// Candidates have a varied parameter and ran on every trace: means over other traces are not
+/// comparable.
 [[nodiscard]] std::vector<std::size_t> best_means(const ReplaySweep& sweep,
                                                   const std::vector<SweepMean>& means);
 
-/// As the rows of `aggregate_json`, with `values`.
+/// As the rows of `aggregate_json`, plus `values`.
 [[nodiscard]] nlohmann::ordered_json sweep_means_json(const ReplaySweep& sweep,
                                                       const std::vector<SweepMean>& means);
-/// A line a combination: method, budget, the varied parameters, then the columns of aggregate.csv.
+/// One line per combination: method, budget, the varied parameters, then the columns of
+/// aggregate.csv.
 [[nodiscard]] std::string sweep_means_csv(const ReplaySweep& sweep);
 /// For the terminal, at most `width` columns.
 [[nodiscard]] std::string sweep_means_table(const ReplaySweep& sweep,

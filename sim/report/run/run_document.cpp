@@ -55,7 +55,7 @@ ordered_json run_document(const RunReport& report) {
   }
   if (report.replay) {
     parts.replay = replay_document(*report.replay, report.skipped);
-    // A run keeps them for its page as well.
+    // A run also keeps them for its page.
     if (scenario.replay && !scenario.replay->per_head) {
       for (ordered_json& method : parts.replay["methods"]) method.erase("per_head");
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 // The documents of docs/results.md, printed by --json and written to result.json. Bytes are
-// integers, other numbers doubles that read back to the same bits; a missing number is null.
+// integers; other numbers are doubles that parse back to the same bits; a missing number is null.
 // Nothing here depends on the clock or on file locations.
 
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@
 
 namespace kvsim {
 
-/// "kvsim.run/1". Errors: ContractError if the report has no scenario or results and points differ
-/// in number.
+/// "kvsim.run/1". Errors: ContractError if the report has no scenario or the numbers of results and
+/// points differ.
 [[nodiscard]] nlohmann::ordered_json run_document(const RunReport& report);
 
 }  // namespace kvsim

@@ -6,9 +6,9 @@
 
 namespace kvsim {
 
-/// Of the points of a run. Empty without points.
+/// The finding for the points of a run. Empty if there are no points.
 [[nodiscard]] std::string points_finding(const RunReport& report);
-/// The same, then that of its replay. Empty if there is neither.
+/// The same, then the finding of its replay. Empty if there is neither.
 [[nodiscard]] std::string run_finding(const RunReport& report);
 
 }  // namespace kvsim

@@ -18,7 +18,7 @@ ResultsFolder write_run_results(const RunReport& report, nlohmann::ordered_json 
   ResultsFolder out =
       draw_into(building, wanted_figures(figures, *report.scenario), folder, options);
   for (const std::string& note : out.notes) document["notes"].push_back(note);
-  // A page has all figures: it costs no drawing.
+  // A page has all figures, because they need no drawing.
   if (options.page) write_page(building, run_page(report, document, figures), out);
   building.write("result.json", to_file_text(document));
   if (report.scenario->kind == "serve") {

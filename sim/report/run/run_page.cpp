@@ -21,9 +21,9 @@ namespace {
 using nlohmann::ordered_json;
 using PageTone = PageSentence::Tone;
 
-constexpr std::size_t kMostSamples = 96;  // of a point's timeline
+constexpr std::size_t kMostSamples = 96;  // per timeline of a point
 
-/// The data sheet's roofs of a point: what its operators are drawn under.
+/// The data sheet roofs of a point, for the chart of its operators.
 ordered_json roof_json(const Gpu* gpu, Dtype dtype) {
   if (gpu == nullptr) return nullptr;
   return {{"gpu", gpu->name},
@@ -32,8 +32,7 @@ ordered_json roof_json(const Gpu* gpu, Dtype dtype) {
           {"bandwidth", gpu->hbm_bandwidth.count()}};
 }
 
-/// Where a static run's memory goes over its length: cache, what else is held, and what a step
-/// takes above that.
+/// Memory of a static run over its length: cache, other held memory, and the peak of a step.
 ordered_json memory_timeline(const StaticResult& result) {
   ordered_json out{{"tokens", ordered_json::array()},
                    {"kv", ordered_json::array()},

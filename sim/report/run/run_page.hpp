@@ -1,8 +1,8 @@
 #pragma once
 
-// report.html of a results folder: what came out in words, interactive charts of it, the scenario
-// as run, and what the numbers rest on, in one file (sim/report/html). Its size is bounded: of many
-// points, terms and steps the page has the first or a thinned series, and says so.
+// report.html of a results folder: findings as text, interactive charts, the scenario as run, and
+// the sources of the numbers, in one file (sim/report/html). Its size is bounded: a page shows only
+// the first of many points and terms and thinned series of many steps, and reports this.
 
 #include <string>
 
@@ -13,8 +13,8 @@
 
 namespace kvsim {
 
-/// The whole page. `document` is the contents of result.json or plan.json, `figures` are drawn next
-/// to it.
+/// The whole page. `document` is the contents of result.json or plan.json; `figures` are the
+/// figures drawn next to it.
 [[nodiscard]] std::string run_page(const RunReport& report, const nlohmann::ordered_json& document,
                                    const FigureSet& figures);
 

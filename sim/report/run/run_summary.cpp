@@ -30,7 +30,7 @@ namespace {
 using nlohmann::ordered_json;
 using Align = Table::Align;
 
-/// A predicted value next to a published one, in the publication's unit.
+/// A predicted value in the unit of the published value.
 std::string in_unit_of(const PublishedFigure& figure, double value) {
   const std::string& metric = figure.metric;
   if (metric.find("_bytes") != std::string::npos) {
@@ -46,7 +46,7 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
   return amount(value);
 }
 
-/// `with_notes`: in groups, with the reasons why a published figure cannot be right; else one line
+/// `with_notes`: grouped, with the reasons why a published figure cannot be right; else one line
 /// per figure.
 std::string published_block(const RunReport& report, const ordered_json& document,
                             const std::vector<std::string>& labels, std::size_t width,
@@ -92,8 +92,8 @@ std::string published_block(const RunReport& report, const ordered_json& documen
   return with_notes ? "\n" + table.str(width) + notes : table.str(width);
 }
 
-/// HBM over the tokens of each point, or over the time of each service, as sparklines up to what
-/// may be used; empty where the style has no blocks or there are too many points to read.
+/// HBM over the tokens of each point, or over the time of each service, as sparklines up to the
+/// usable HBM. Empty if the style has no blocks or there are too many points to read.
 std::string sparklines_block(const RunReport& report, const std::vector<std::string>& labels,
                              const TextStyle& style) {
   constexpr std::size_t kMostPoints = 16;
@@ -137,7 +137,7 @@ std::string sparklines_block(const RunReport& report, const std::vector<std::str
   return fmt::format("\n{}", toned_lines(table.str(style.width), tones, style));
 }
 
-/// The engine's start of each point that has one, said once where points share it.
+/// The engine start of each point that has one, printed once if points share it.
 std::string startups_block(const RunReport& report, const std::vector<std::string>& labels,
                            std::size_t width) {
   constexpr std::size_t kMostBlocks = 3;
@@ -167,7 +167,7 @@ std::string startups_block(const RunReport& report, const std::vector<std::strin
   return out;
 }
 
-/// Notes of points, each once with the points that it is about.
+/// Notes of points, each once with the points that it applies to.
 std::vector<std::string> point_notes(const RunReport& report,
                                      const std::vector<std::string>& labels) {
   const bool serves = report.scenario->kind == "serve";
@@ -193,7 +193,7 @@ std::vector<std::string> point_notes(const RunReport& report,
   return out;
 }
 
-/// What the scenario's points have to be read with, each once.
+/// Caveats of the scenario's points, each once.
 std::vector<std::string> warnings(const Scenario& scenario) {
   std::vector<std::string> out;
   for (const ScenarioPoint& point : scenario.points) {
@@ -204,7 +204,7 @@ std::vector<std::string> warnings(const Scenario& scenario) {
   return out;
 }
 
-/// A note on one line: where it is longer, its last clauses are left to --verbose.
+/// A note on one line. If it is longer, its last clauses are only printed with --verbose.
 std::string brief_note(const std::string& note, std::size_t width) {
   constexpr std::string_view kEnd = "…";
   const std::string whole = clean_text("note: " + note);
@@ -222,7 +222,7 @@ std::string brief_note(const std::string& note, std::size_t width) {
 }
 
 /// The short summary: the table, points that run out of memory, published values, methods at equal
-/// bytes, the finding, and where the rest is.
+/// bytes, the finding, and the locations of the rest.
 std::string brief_summary(const RunReport& report, const ordered_json& document,
                           const ResultsFolder* written, const TextStyle& style) {
   constexpr std::size_t kMostNotes = 2;
@@ -249,7 +249,7 @@ std::string brief_summary(const RunReport& report, const ordered_json& document,
     if (scenario.kind == "serve") {
       out += serve_block(report, labels, width);
     } else {
-      // Points next to a replay are its context: the verdict says enough.
+      // With a replay, points are only context: the verdict is enough.
       if (!report.replay) out += points_table(report, style);
       out += brief_verdict(report, labels, style);
     }

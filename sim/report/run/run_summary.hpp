@@ -11,15 +11,14 @@
 
 namespace kvsim {
 
-/// The summary of a run's `document` (run_document) on the terminal: a line that names it, the
-/// table of its points, what fits and what fails first and why, published values next to the
-/// predicted ones, the replay's table, notes, and the locations of files (`written` null: none were
-/// written).
+/// The summary of a run's `document` (run_document) for the terminal: a title line, the table of
+/// its points, what fits, what fails first and why, published values next to the predicted ones,
+/// the replay's table, notes, and the locations of files (`written` null: none were written).
 [[nodiscard]] std::string run_summary(const RunReport& report,
                                       const nlohmann::ordered_json& document,
                                       const ResultsFolder* written, std::size_t width = 80);
-/// The same for a terminal: headings, what fits and what runs out of memory in
-/// colour, and HBM over tokens or time as sparklines, as far as `style` has them.
+/// The same with the features of `style`: headings, what fits and what runs out of memory in
+/// colour, and HBM over tokens or time as sparklines.
 [[nodiscard]] std::string run_summary(const RunReport& report,
                                       const nlohmann::ordered_json& document,
                                       const ResultsFolder* written, const TextStyle& style);

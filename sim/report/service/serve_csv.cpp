@@ -31,7 +31,7 @@ constexpr std::string_view word_of(RequestStatus status) {
   return "";
 }
 
-/// A time of the clock in seconds, all its digits; nothing for one that never came.
+/// A simulated time in seconds with all digits; nothing if the event never happened.
 void put_time(fmt::memory_buffer& out, SimTime at) {
   constexpr std::int64_t kPerSecond = 1'000'000'000'000;
   if (at < SimTime{}) return;
@@ -125,7 +125,7 @@ std::string serve_points_csv(const ordered_json& document) {
     if (value.is_string()) return csv_field(value.get_ref<const std::string&>());
     return csv_field(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   };
-  // Objects become columns of their members; what is nested deeper stays in result.json.
+  // Objects become columns of their members; deeper nesting is only in result.json.
   std::vector<ordered_json> rows;
   std::vector<std::string> columns;
   for (const ordered_json& point : points) {

@@ -15,7 +15,7 @@ namespace kvsim {
 [[nodiscard]] std::string requests_csv(const RunReport& report);
 /// One line per sample of a replica: running and waiting requests, HBM by owner.
 [[nodiscard]] std::string serve_timeline_csv(const RunReport& report);
-/// One line a point of a run_document: its scalar keys; each distribution as ttft_s_mean, ….
+/// One line per point of a run_document: its scalar keys; each distribution as ttft_s_mean, ….
 [[nodiscard]] std::string serve_points_csv(const nlohmann::ordered_json& document);
 
 }  // namespace kvsim

@@ -22,7 +22,7 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 std::string quoted(const std::string& text) { return nlohmann::json(clean_text(text)).dump(); }
 
-// Compiled formats: a service of a minute has some ten thousand events.
+// Compiled formats: a service of one minute has about ten thousand events.
 constexpr char kProcess[] =
     R"({{"ph": "M", "pid": {}, "name": "process_name", "args": {{"name": {}}}}})";
 constexpr char kThread[] =
@@ -83,13 +83,13 @@ class Events {
     std::string text;
   };
   void put(std::string_view text) { out_.append(text.data(), text.data() + text.size()); }
-  /// With all digits of the clock's picoseconds.
+  /// With all digits of the picosecond clock.
   void put_microseconds(SimTime t) {
     constexpr std::int64_t kPerMicrosecond = 1'000'000;
     fmt::format_to(end(), FMT_COMPILE("{}.{:06}"), t.count() / kPerMicrosecond,
                    t.count() % kPerMicrosecond);
   }
-  /// A part of HBM by its name; most stay as they were at the sample before.
+  /// An HBM part with its name; cached, because most parts equal those of the previous sample.
   const std::string& text_of(std::size_t part, Bytes bytes) {
     PartText& known = parts_[part];
     if (known.text.empty() || known.bytes != bytes) {
@@ -116,7 +116,7 @@ class Events {
 std::string serve_events_json(const RunReport& report, std::size_t most_events) {
   std::size_t all = 0;
   for (const ServeResult& result : report.serves) {
-    const std::size_t counters = result.allocator ? 3 : 2;  // of a sample
+    const std::size_t counters = result.allocator ? 3 : 2;  // per sample
     all += result.iteration_samples.size();
     for (const auto& timeline : result.timeline) all += counters * timeline.size();
   }

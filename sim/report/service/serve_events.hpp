@@ -7,11 +7,11 @@
 
 namespace kvsim {
 
-/// The timeline of every replica of every point as Chrome trace events, which Perfetto
-/// (ui.perfetto.dev) and chrome://tracing open: a process a replica, its iterations as slices, and
-/// counters of running and waiting requests and of HBM by owner. Thinned to about `most_events`,
-/// evenly; within a process times never fall.
-/// Source: "Trace Event Format", Google 2016; times in microseconds.
+/// The timeline of every replica of every point as Chrome trace events, for Perfetto
+/// (ui.perfetto.dev) and chrome://tracing. Each replica is a process with its iterations as slices
+/// and counters of running and waiting requests and of HBM by owner. Thinned evenly to about
+/// `most_events`; times within a process are monotonic. Source: "Trace Event Format", Google 2016;
+/// times in microseconds.
 [[nodiscard]] std::string serve_events_json(const RunReport& report,
                                             std::size_t most_events = 60'000);
 

@@ -22,14 +22,14 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostFiles = 12;  // of one kind
+constexpr std::size_t kMostFiles = 12;  // per kind of figure
 constexpr std::size_t kMostLines = 8;   // that are easy to distinguish
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kPercent = 100;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
-/// Keys in which the points of one figure do not differ.
+/// Keys that are equal for all points of one figure.
 const std::vector<std::string>& shared_keys() {
   static const std::vector<std::string> keys{
       "model",    "gpu",    "gpu_count", "pipeline_parallel", "stack", "calibration", "dtype",
@@ -48,7 +48,7 @@ std::vector<PointGroup> groups_by_load(const Scenario& scenario) {
   return point_groups(scenario, keys);
 }
 
-/// Points that share figures: of many, those of one load.
+/// Points that share figures; if there are many, only points of the same load do.
 std::vector<PointGroup> groups_of(const Scenario& scenario) {
   std::vector<PointGroup> groups = point_groups(scenario, shared_keys());
   const bool many = std::any_of(groups.begin(), groups.end(), [](const PointGroup& group) {
@@ -57,7 +57,7 @@ std::vector<PointGroup> groups_of(const Scenario& scenario) {
   return many ? groups_by_load(scenario) : groups;
 }
 
-/// Draws one figure a group, as many as there is room for.
+/// Draws one figure per group, up to kMostFiles.
 class Files {
  public:
   Files(FigureSet& set, std::string kind) : set_{set}, kind_{std::move(kind)} {}
@@ -93,7 +93,7 @@ bool shows_something(const LineChart& chart) {
                      [&](const ChartLine& line) { return line.points.size() >= least; });
 }
 
-/// Shares of a sample at or below each value, at most some two hundred of them.
+/// The CDF of a sample, with at most about two hundred points.
 std::vector<ChartPoint> cdf_of(const std::vector<Weighted>& values) {
   constexpr std::int64_t kSteps = 200;
   constexpr double kLeast = 1e-7;  // s; the axis is logarithmic
@@ -195,7 +195,7 @@ PartStyle style_of(HbmPart part) {
   return style_of_owner("other");
 }
 
-/// The replica that held most.
+/// The replica whose KV blocks reach the largest size.
 std::size_t fullest_replica(const ServeResult& result) {
   std::size_t best = 0;
   Bytes most{-1};
@@ -234,7 +234,7 @@ void add_hbm_timelines(const RunReport& report, FigureSet& set) {
           .y_label = "HBM (GiB)",
           .x_column = "time_s",
           .y_unit = kGiB};
-      // In the order of the stack: what stays at the bottom, what changes above it.
+      // In stacking order: constant parts at the bottom, changing parts above.
       for (std::size_t part = 0; part < kHbmParts; ++part) {
         const auto which = static_cast<HbmPart>(part);
         chart.bands.push_back(
@@ -264,7 +264,7 @@ void add_hbm_timelines(const RunReport& report, FigureSet& set) {
   files.finish();
 }
 
-/// Sums over replicas at equal distances of time.
+/// Sums over replicas at equal time intervals.
 std::vector<ChartPoint> over_time(const ServeResult& result, std::int32_t ServeSample::*member) {
   constexpr std::size_t kBins = 240;
   double end = 0;
@@ -386,7 +386,7 @@ void add_throughput(const RunReport& report, FigureSet& set) {
   }
 }
 
-/// Cache bytes of a GPU against the tokens of the requests in service.
+/// Cache bytes per GPU against the tokens of the requests in service.
 void add_memory_under_load(const RunReport& report, FigureSet& set) {
   constexpr std::size_t kBins = 12;
   constexpr double kLow = 0.05, kHigh = 0.95;
@@ -437,7 +437,7 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
     for (const std::int64_t pool : pools) {
       const auto bytes = static_cast<double>(pool);
       std::string words = fmt::format("KV pool {:.1f} GiB", bytes / kGiB);
-      // Pools that differ by a few blocks are one line to the eye.
+      // Pools that differ by a few blocks would be indistinguishable lines.
       if (!chart.levels.empty() && chart.levels.back().label == words) continue;
       chart.levels.push_back({std::move(words), bytes});
     }
@@ -446,7 +446,8 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
   files.finish();
 }
 
-/// Requests a second as they came; nullopt where some wait for others, or all come at once.
+/// Requests per second of the arrivals; nullopt if some requests wait for others, or all come at
+/// once.
 std::optional<double> own_rate(const ServeSpec& spec) {
   const auto& requests = spec.requests->requests;
   const bool waits =

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/batch/static_figures_json.hpp"
+#include "sim/batch/static_metrics_json.hpp"
 #include "sim/report/batch/run_json.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/service/serve_measures.hpp"
-#include "sim/serve/account/serve_figures_json.hpp"
+#include "sim/serve/account/serve_metrics_json.hpp"
 
 namespace kvsim {
 namespace {
@@ -30,7 +30,7 @@ ordered_json owners_json(const Owners& owners) {
   return out;
 }
 
-/// Memory outside the GPUs by its name; null where no cache stood in it.
+/// A memory tier outside the GPUs by name; null if no cache was in it.
 ordered_json tier_json(const std::vector<TierResult>& tiers, std::string_view name) {
   for (const TierResult& tier : tiers) {
     if (tier.name != name) continue;
@@ -65,7 +65,7 @@ ordered_json share(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// What replicas did with their time; the four sum to 1.
+/// The shares of replica time by activity; the four sum to 1.
 ordered_json phases_json(const ServeResult& r) {
   return {{"idle", number_json(1 - r.busy)},
           {"prompts", number_json(r.phases.prompts)},
@@ -73,7 +73,7 @@ ordered_json phases_json(const ServeResult& r) {
           {"decodes", number_json(r.phases.decodes)}};
 }
 
-/// How much of what may bound it was in use.
+/// The utilisation of the resources that may bound the service.
 ordered_json resources_json(const ServeResult& r) {
   const ServeUse use = use_of(r);
   const auto limit = [](std::int64_t n) { return n > 0 ? ordered_json(n) : ordered_json(nullptr); };
@@ -104,7 +104,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   const ServeSpec& spec = *point.serve;
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
-  out.update(serve_figures_json(spec, r, intervals));
+  out.update(serve_metrics_json(spec, r, intervals));
   out["slo"] = slo_json(spec.slo);
   const ServeBound bound = bound_of(r);
   out["bound"] = bound.kind;

@@ -10,11 +10,11 @@
 
 namespace kvsim {
 
-/// A point of kind "serve", as docs/results.md lists its keys.
+/// A point of kind "serve", with the keys that docs/results.md lists.
 [[nodiscard]] nlohmann::ordered_json serve_point_json(
     const ScenarioPoint& point, const ServeResult& result,
     const std::optional<ServeIntervals>& intervals = std::nullopt);
-/// What the times of a service's requests are, in words, by key.
+/// The definitions of the times of a service's requests, as text by key.
 [[nodiscard]] nlohmann::ordered_json definitions_json();
 
 }  // namespace kvsim

@@ -165,7 +165,7 @@ ServeBound bound_of(const ServeResult& r) {
   }
   const ServeUse shares = use_of(r);
   const bool queues = shares.waits >= kQueueMatters;
-  // One preemption among thousands is an accident, no bound.
+  // One preemption among thousands of requests is not a bound.
   const bool preempts =
       static_cast<double>(r.preemptions) >= kPreemptionsMatter * static_cast<double>(r.completed);
   if (queues && ((r.preemptions > 0 && preempts) || shares.tight > kMostly * shares.waits)) {
@@ -222,8 +222,8 @@ ServeBound bound_of(const ServeResult& r) {
 }
 
 std::vector<LoadSample> load_samples(const ServeResult& result) {
-  // Steps of each replica's tokens in service: (time, tokens more from then on, tokens a second
-  // more). A span's tokens come one an iteration, here evenly over its time.
+  // Changes of each replica's tokens in service: (time, additional tokens, additional tokens per
+  // second). A span produces one token per iteration, here evenly over its time.
   struct Change {
     SimTime at;
     double tokens = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What tables, documents and figures of a service say beyond its result.
+// Values derived from the result of a service, for tables, documents and figures.
 
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// How the times of a request are defined, for documents and tables.
+/// The definition of a request's time, for documents and tables.
 struct Definition {
   std::string_view key;
   std::string_view text;
@@ -26,21 +26,21 @@ struct Definition {
   return static_cast<double>(t.count()) * 1e-12;
 }
 
-/// Seconds of one request; nullopt where it did not come so far, or has no second token (TPOT).
+/// Seconds of one request; nullopt if it did not reach that stage, or has no second token (TPOT).
 struct RequestTimes {
   std::optional<double> queue, ttft, tpot, e2e;
 };
 [[nodiscard]] RequestTimes times_of(const RequestOutcome& outcome);
 
-/// The HBM of one GPU at a moment, by owner: they sum to the larger of what the stack may use and
-/// what is held.
+/// The HBM of one GPU at one time, by owner. The parts sum to the larger of the usable and the held
+/// bytes.
 enum class HbmPart : std::uint8_t {
   kContext,      // CUDA context, libraries, communication, graphs
-  kWeights,      // of the draft as well
+  kWeights,      // including the draft model
   kActivations,  // and all other memory except the cache
   kLogical,      // entries that sequences hold, by the method's size law
-  kSlack,     // the rest of the blocks they take: ends of blocks, entries that cannot be reclaimed
-  kCached,    // blocks kept for their prefix alone
+  kSlack,     // the rest of their blocks: block ends, entries that cannot be reclaimed
+  kCached,    // blocks kept only for their prefix
   kPoolFree,  // unused blocks of a reserved pool
   kFree
 };
@@ -52,17 +52,17 @@ inline constexpr std::size_t kHbmParts = 8;
 [[nodiscard]] std::array<Bytes, kHbmParts> hbm_parts(const ServeResult& result,
                                                      const ServeSample& sample);
 
-/// Values with how often each occurs, ascending.
+/// Values with their counts, ascending.
 struct Weighted {
   double value = 0;
   std::int64_t count = 0;
 };
-/// Gaps between the tokens of completed requests, seconds, as itl_s has them. Iterations that many
-/// requests decode in are counted, not listed: memory is that of iterations and spans.
+/// Gaps between the tokens of completed requests, seconds, as in itl_s. Iterations in which many
+/// requests decode are counted, not listed: memory is proportional to iterations and spans.
 [[nodiscard]] std::vector<Weighted> token_gaps(const ServeResult& result);
 [[nodiscard]] std::vector<Weighted> ascending(std::vector<double> values);
 
-/// How much of what may bound a service was in use: shares of the time that replicas had.
+/// How much of each possible bound of a service was in use: shares of the replicas' time.
 struct ServeUse {
   double waits = 0;  // a request waits
   double tight = 0;  // a request waits while nearly all blocks are in use
@@ -70,18 +70,17 @@ struct ServeUse {
 };
 [[nodiscard]] ServeUse use_of(const ServeResult& result);
 
-/// What keeps a service from doing more, and how that is seen.
+/// What limits a service, and the evidence for it.
 struct ServeBound {
   std::string kind;  // "start", "rejection", "arrival_rate", "kv_capacity", "kv_reservation",
                      // "max_num_seqs", "token_budget", "compute", "memory_bandwidth", "host"
-  std::string text;  // a clause for people
+  std::string text;  // a clause for display
 };
 [[nodiscard]] ServeBound bound_of(const ServeResult& result);
 
-/// Tokens that the requests in service have come to (prompt and output, whether or not the method
-/// still holds them), and what their cache takes of one GPU, at the samples of a replica's
-/// timeline. A request counts from its first batch to its end, but not between a preemption and its
-/// next token.
+/// Tokens of the requests in service so far (prompt and output, whether or not the method still
+/// holds them), and the bytes of their cache on one GPU, at the samples of a replica's timeline. A
+/// request counts from its first batch to its end, but not between a preemption and its next token.
 struct LoadSample {
   double tokens = 0;
   Bytes held;

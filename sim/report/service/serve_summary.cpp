@@ -24,7 +24,7 @@ using Align = Table::Align;
 
 constexpr double kPercent = 100;
 constexpr std::size_t kMostSentences = 12;
-constexpr std::size_t kMostInFull = 6;  // points of which numbers are said in sentences
+constexpr std::size_t kMostInFull = 6;  // points whose numbers are printed in sentences
 
 const std::vector<std::string>& heading_keys() {
   static const std::vector<std::string> keys{"model", "gpu",   "gpu_count",   "pipeline_parallel",
@@ -158,8 +158,8 @@ std::string interval_table(const RunReport& report, std::size_t width) {
         table.add_row({indent + group.labels[k], "-", "-", "-", "-", "-"});
         continue;
       }
-      const ServeFigures& low = report.serve_intervals[i]->low;
-      const ServeFigures& high = report.serve_intervals[i]->high;
+      const ServeMetrics& low = report.serve_intervals[i]->low;
+      const ServeMetrics& high = report.serve_intervals[i]->high;
       basis = fmt::format("intervals: repeated with all iteration times x{:.2f} and x{:.2f}: {}.",
                           report.serve_intervals[i]->faster, report.serve_intervals[i]->slower,
                           report.serve_intervals[i]->basis);
@@ -215,7 +215,7 @@ std::string first_oom(const ServeOom& oom) {
   std::string text = fmt::format(
       "{}{}: {}", oom.request < 0 ? "at the start" : "at " + to_text(Seconds{seconds_of(oom.at)}),
       oom.request < 0 ? "" : fmt::format(" request {}", oom.request), oom.what);
-  // A start without enough memory has no single request.
+  // A start without enough memory has no single failing request.
   if (oom.requested > Bytes{}) {
     text += fmt::format(", requested {}, {} free", to_text(oom.requested), to_text(oom.free));
   }
@@ -228,7 +228,7 @@ std::string first_oom(const ServeOom& oom) {
 std::string serve_verdict(const RunReport& report, const std::vector<std::string>& labels,
                           std::size_t width) {
   const std::size_t n = report.serves.size();
-  // The same said of many points is said once.
+  // Points with the same text share one line.
   std::vector<std::pair<std::string, std::vector<std::string>>> said;
   const auto say = [&](std::string text, const std::string& who) {
     const auto found = std::find_if(said.begin(), said.end(),
@@ -243,12 +243,12 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
   for (std::size_t i = 0; i < n; ++i) {
     const ServeResult& r = report.serves[i];
     if (r.rejected + r.unfinished == 0) ++whole;
-    // Of many points the numbers are in the tables.
+    // With many points the numbers are in the tables.
     const std::string bound = bound_of(r).text;
     say(n > kMostInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     const bool starts = r.ooms.empty() || r.ooms.front().request >= 0 || r.completed > 0;
     if (r.rejected > 0 && starts) {
-      // Without a pool there is nothing to reject by: a batch raised.
+      // Without a pool there is no admission limit: a batch ran out of memory.
       say(fmt::format("{} request{} rejected: {}", with_commas(r.rejected),
                       r.rejected == 1 ? "" : "s",
                       r.block_tokens > 0

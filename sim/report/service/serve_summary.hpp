@@ -8,13 +8,13 @@
 
 namespace kvsim {
 
-/// What a run of kind "serve" says on the terminal between its head and its notes: the workload,
-/// what requests see, what the service does, and what keeps each point from doing more.
+/// The summary of a run of kind "serve" for the terminal, between its title and its notes: the
+/// workload, request latencies, engine activity, and what limits each point.
 [[nodiscard]] std::string serve_block(const RunReport& report,
                                       const std::vector<std::string>& labels, std::size_t width);
 
-/// Its verdict alone: "2 of 8 points serve every request.", then lines of what keeps each from
-/// doing more and what it ran out of first.
+/// Only its verdict: "2 of 8 points serve every request.", then lines with what limits each point
+/// and what it ran out of first.
 [[nodiscard]] std::string serve_verdict(const RunReport& report,
                                         const std::vector<std::string>& labels, std::size_t width);
 

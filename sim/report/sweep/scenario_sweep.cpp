@@ -31,7 +31,7 @@ using nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// What a reader asks for first, in that order. A kind of scenario has those that its results have.
+/// The most important measures first. A kind of scenario has those that its results contain.
 /// `percentile`: of the times of a service's requests.
 std::vector<SweepMeasure> known_measures(int percentile) {
   const std::string p = fmt::format("p{}", percentile);
@@ -49,7 +49,7 @@ std::vector<SweepMeasure> known_measures(int percentile) {
   };
 }
 
-/// The percentile that the scenario's plan asks for.
+/// The percentile that the scenario's plan requests.
 int percentile_of(const SweepPlan& plan) {
   const json::json_pointer attainment{"/plan/attainment"};
   const json& echo = plan.echo();
@@ -75,7 +75,7 @@ std::string last_token(const std::string& pointer) {
   return pointer.substr(pointer.rfind('/') + 1);
 }
 
-/// The columns of one axis: one, or one for each key of its objects.
+/// The columns of one axis: one, or one per key of its objects.
 std::vector<SweepColumn> columns_of(const ScenarioAxis& axis, std::size_t a) {
   const std::string own = last_token(axis.pointer);
   const bool objects = std::any_of(axis.values.begin(), axis.values.end(),
@@ -104,7 +104,7 @@ std::string lines(std::string_view text, std::size_t width) {
   return out;
 }
 
-/// Names and values of everything in `results` that is no object or list: "ttft_s_p90".
+/// Names and values of all scalars in `results`: "ttft_s_p90".
 void flatten(const ordered_json& results, const std::string& before,
              std::vector<std::pair<std::string, const ordered_json*>>& out) {
   for (const auto& [key, value] : results.items()) {
@@ -123,7 +123,7 @@ std::string csv_value(const json& value) {
   return csv_field(dumped(value));
 }
 
-/// Those whose value is not the same wherever there is one.
+/// The columns whose values differ between points.
 std::vector<SweepColumn> telling_columns(const ScenarioSweep& sweep) {
   std::vector<SweepColumn> out;
   for (const SweepColumn& column : sweep.columns()) {
@@ -166,7 +166,7 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
       if (!value || sweep.ran_out(i)) continue;
       const double than = best ? *sweep.measure(measure, *best) : 0;
       const bool better = !best || (measure.most_is_best ? *value > than : *value < than);
-      // Ties go to the full cache: a method that gains nothing is no recommendation.
+      // Ties go to the full cache: a method without a gain is not recommended.
       const bool tie = best && *value == than && is_full(i) && !is_full(*best);
       if (better || tie) best = i;
     }
@@ -286,7 +286,7 @@ std::optional<std::pair<double, double>> ScenarioSweep::interval(const SweepMeas
                                                                  std::size_t point) const {
   const ordered_json whole = object(point);
   if (!whole.contains("results")) return std::nullopt;
-  // "ttft_s/p90" has its ends in "ttft_s_low/p90".
+  // The interval of "ttft_s/p90" is in "ttft_s_low/p90".
   const std::size_t slash = std::min(measure.path.find('/'), measure.path.size());
   const auto end = [&](std::string_view which) {
     const ordered_json* value = find_path(
@@ -337,7 +337,7 @@ std::string scenario_sweep_text(const ScenarioSweep& sweep, const std::vector<st
     for (std::size_t a = 0; a < values.size(); ++a) named[plan.axes()[a].pointer] = values[a];
     std::string& part = parts[i];
     part = i == 0 ? "\n    " : ",\n    ";
-    // Between the hash and the text after it; no text of the user comes before.
+    // Inserted between the hash and the text after it; no user text precedes this position.
     const std::string& text = sweep.text(i);
     const std::size_t at =
         text.find(sweep.skipped(i) ? std::string_view{",\"skipped\":"} : ",\"results\":");
@@ -352,14 +352,14 @@ std::string scenario_sweep_text(const ScenarioSweep& sweep, const std::vector<st
 }
 
 std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
-  // Columns are whatever any point has, in the order in which they are first met.
+  // Columns are the keys of all points, in order of first appearance.
   std::vector<std::string> names;
   std::map<std::string, std::size_t, std::less<>> known;
   bool any_skipped = false;
   struct Row {
     std::string begin, skipped;
     std::vector<std::pair<std::string, std::string>> leaves;  // names and cells
-    std::vector<std::string> cells;  // of `names` as far as they were known
+    std::vector<std::string> cells;  // of the columns in `names` so far
   };
   std::vector<Row> rows(sweep.size());
   parallel_for(sweep.size(), sweep.threads(), [&](std::size_t i) {

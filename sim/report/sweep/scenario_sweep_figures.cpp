@@ -1,5 +1,5 @@
-// Which figure a sweep calls for: lines over the one number that varies, heat maps over two, bars
-// where words alone do.
+// Selects the figures of a sweep: lines if one number varies, heat maps if two do, bars if only
+// words do.
 
 #include <algorithm>
 #include <array>
@@ -23,11 +23,11 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostMeasures = 3;  // figures of each kind
-constexpr std::size_t kMostFigures = 8;   // of one measure
-constexpr std::size_t kMostLines = 8;     // of a figure
+constexpr std::size_t kMostFigures = 8;   // per measure
+constexpr std::size_t kMostLines = 8;     // per figure
 constexpr std::size_t kMostBars = 32;
 
-/// A value as a number: numbers, and texts of a number and a unit that all values share.
+/// A value as a number: a number, or a text of a number and a unit that all values share.
 struct Number {
   double value = 0;
   std::string unit{};
@@ -45,13 +45,13 @@ std::optional<Number> number_of(const json& value) {
   return Number{number, unit.substr(1)};
 }
 
-/// A column as figures see it.
+/// A column as an axis of a figure.
 struct Axis {
   const SweepColumn* column = nullptr;
   bool numeric = false;
   bool whole = true;
   std::string unit{};
-  std::vector<json> values{};  // different ones: numbers ascending, words as first met; no null
+  std::vector<json> values{};  // distinct: numbers ascending, words by first appearance; no null
 
   [[nodiscard]] std::string label() const {
     const std::string_view of = unit.empty() ? unit_of_key() : std::string_view{unit};
@@ -59,7 +59,7 @@ struct Axis {
     std::replace(words.begin(), words.end(), '_', ' ');
     return of.empty() ? words : fmt::format("{} ({})", words, of);
   }
-  /// Of values that are plain numbers in a scenario.
+  /// The unit of values that are plain numbers in a scenario.
   [[nodiscard]] std::string_view unit_of_key() const {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kUnits{{
         {"rate", "requests/s"},
@@ -110,13 +110,13 @@ Axis axis_of(const ScenarioSweep& sweep, const SweepColumn& column) {
   return axis;
 }
 
-/// A value on an axis of cells: whole numbers as other axes have them.
+/// A value on a heat map's axis: whole numbers formatted as on other axes.
 std::string tick_text(const json& value) {
   return value.is_number_integer() ? with_commas(value.get<std::int64_t>())
                                    : sweep_value_text(value);
 }
 
-/// What the points of one figure, or of one line, share.
+/// The axis values that the points of one figure or line share.
 using Shared = std::vector<json>;
 
 std::string shared_words(const std::vector<const Axis*>& axes, const Shared& shared) {
@@ -136,7 +136,7 @@ Shared shared_of(const ScenarioSweep& sweep, const std::vector<const Axis*>& axe
   return out;
 }
 
-/// Points by what they share, in the order in which that is first met.
+/// Points grouped by shared values, in order of first appearance.
 std::vector<std::pair<Shared, std::vector<std::size_t>>> grouped(
     const ScenarioSweep& sweep, const std::vector<const Axis*>& axes,
     const std::vector<std::size_t>& points) {
@@ -170,7 +170,7 @@ std::string title_of(const SweepMeasure& measure, const std::string& over, const
   return title;
 }
 
-/// One line a combination of `line_axes` over x; what has no x is a level across.
+/// One line per combination of `line_axes` over x; a point without x becomes a horizontal level.
 void add_lines(const ScenarioSweep& sweep, const SweepMeasure& measure, const Axis& x,
                const std::vector<const Axis*>& line_axes, const std::string& words,
                const std::vector<std::size_t>& points, FigureSet& set) {
@@ -208,7 +208,7 @@ void add_lines(const ScenarioSweep& sweep, const SweepMeasure& measure, const Ax
     for (const ChartPoint p : line.points) at.insert(p.x);
     chart.lines.push_back(std::move(line));
   }
-  if (at.size() < 2) return;  // nothing to see
+  if (at.size() < 2) return;  // nothing to show
   set.figures.push_back(draw(chart));
   set.figures.back().kind = "lines";
 }
@@ -245,8 +245,8 @@ void add_line_figures(const ScenarioSweep& sweep, const SweepMeasure& measure, c
   }
 }
 
-/// Latency against throughput of services as the load, `x`, grows: a line each combination of
-/// `line_axes`, in the order of the load, so that it bends back where throughput falls.
+/// Latency against throughput of services as the load `x` grows: one line per combination of
+/// `line_axes`, in order of load, so that it bends back if throughput falls.
 void add_tradeoffs(const ScenarioSweep& sweep, const Axis& x,
                    const std::vector<const Axis*>& line_axes, FigureSet& set) {
   const auto find = [&](std::string_view path) -> const SweepMeasure* {
@@ -334,7 +334,7 @@ void add_heat_maps(const ScenarioSweep& sweep, const SweepMeasure& measure, cons
       map.values[y.index(at_y)][x.index(at_x)] = value;
       ++filled;
     }
-    if (filled < 2) continue;  // nothing to see
+    if (filled < 2) continue;  // nothing to show
     set.figures.push_back(draw(map));
     set.figures.back().kind = "heat_map";
   }
@@ -392,7 +392,7 @@ FigureSet scenario_sweep_figures(const ScenarioSweep& sweep) {
     } else if (numbers.size() == 2 && !sweep.plan().is_random()) {
       add_heat_maps(sweep, measure, *numbers[0], *numbers[1], words, set);
     } else if (numbers.size() == 1 || !sweep.plan().is_random()) {
-      // Over the longest; the other numbers tell lines and figures apart.
+      // x is the number with the most values; the other numbers distinguish lines and figures.
       const auto longest = std::max_element(
           numbers.begin(), numbers.end(),
           [](const Axis* a, const Axis* b) { return a->values.size() < b->values.size(); });

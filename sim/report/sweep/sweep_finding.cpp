@@ -36,7 +36,7 @@ std::string sweep_finding(const ScenarioSweep& sweep) {
   std::vector<MethodCase> cases;
   for (std::size_t i = 0; i < sweep.size(); ++i) {
     if (sweep.skipped(i)) continue;
-    // A case is a choice of all axes but the method's.
+    // A case is a combination of the values of all axes except the method's.
     json key = json::array();
     const std::vector<json> values = sweep.plan().values(i);
     for (std::size_t a = 0; a < values.size(); ++a) {

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Of a sweep over a scenario's keys.
+/// The finding of a sweep over a scenario's keys.
 [[nodiscard]] std::string sweep_finding(const ScenarioSweep& sweep);
 
 }  // namespace kvsim

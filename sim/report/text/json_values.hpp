@@ -1,6 +1,6 @@
 #pragma once
 
-// Values as the documents of docs/results.md hold them.
+// Values in the form of the documents of docs/results.md.
 
 #include <cmath>
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace kvsim {
 
-/// Bytes that a model counts as a real number, as the whole number they mean.
+/// Converts bytes that a model computes as a real number to a whole number.
 [[nodiscard]] inline std::int64_t whole(double bytes) { return std::llround(bytes); }
 
-/// null where there is none, or where it is no number.
+/// null if there is no value or it is not finite.
 [[nodiscard]] inline nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? nlohmann::ordered_json(*value)
                                         : nlohmann::ordered_json(nullptr);

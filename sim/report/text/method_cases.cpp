@@ -15,11 +15,11 @@ using nlohmann::ordered_json;
 
 constexpr std::array<const char*, 4> kOfMethod{"method", "budget", "method_params", "measured_on"};
 
-/// "90 %", of a share.
+/// A share as "90 %".
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-/// How many times the metric of the full cache the best running method has, infinite if that is 0;
-/// 0: none runs.
+/// The ratio of the best running method's metric to the full cache's, infinite if the latter is 0;
+/// 0 if no method runs.
 std::pair<double, const MethodCase::Rival*> best_gain(const MethodCase& one) {
   std::pair<double, const MethodCase::Rival*> best{0, nullptr};
   if (!one.full || !one.full->value) return best;
@@ -32,7 +32,7 @@ std::pair<double, const MethodCase::Rival*> best_gain(const MethodCase& one) {
   return best;
 }
 
-/// Labels of the methods that run in most of these cases, and in how many.
+/// Labels of the methods that run in the most of these cases, and the number of those cases.
 std::pair<std::vector<std::string>, std::size_t> rescuers(
     const std::vector<const MethodCase*>& cases) {
   std::vector<std::pair<std::string, std::size_t>> counts;
@@ -68,7 +68,7 @@ std::string in_cases(std::size_t n, std::size_t all) {
   return all == 1 ? "" : fmt::format(" in {} of {} cases", n, all);
 }
 
-/// ": the cache is 24 % full"; empty where no case says.
+/// ": the cache is 24 % full"; empty if no case has the number.
 std::string fullness(const std::vector<MethodCase>& cases) {
   std::optional<double> most;
   for (const MethodCase& one : cases) {

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Keys whose value says by itself what it is.
+/// Keys whose values are clear without the key's name.
 constexpr std::array<std::string_view, 5> kBare{"method", "model", "gpu", "stack", "dtype"};
 
 bool is_bare(std::string_view key) {
@@ -56,8 +56,8 @@ std::string key_text(const std::string& key, const ordered_json& value) {
   return is_bare(key) ? value_text(value) : word_for(key) + " " + value_text(value);
 }
 
-/// One GPU, the calibrations shipped and a cache in the dtype of the weights are what anyone
-/// expects.
+/// Whether the value is the default: one GPU, the shipped calibrations, a cache in the dtype of the
+/// weights.
 bool says_nothing(const std::string& key, const ordered_json& value, const ordered_json& keys) {
   if (key == "gpu_count" || key == "pipeline_parallel" || key == "replicas") return value == 1;
   if (key == "calibration") return value == "builtin";
@@ -134,8 +134,8 @@ std::string describe(const ordered_json& keys) {
 std::vector<std::string> labels_within(const Scenario& scenario,
                                        const std::vector<std::size_t>& points) {
   const std::vector<ordered_json> keys = keys_of(scenario, points);
-  std::vector<std::string> which = telling_keys(keys, differing_keys(keys));
-  // A method's name reads best first, whatever the order of the file.
+  std::vector<std::string> which = distinguishing_keys(keys, differing_keys(keys));
+  // The method's name comes first, regardless of the order in the file.
   const auto method = std::find(which.begin(), which.end(), "method");
   if (method != which.end()) std::rotate(which.begin(), method, method + 1);
   std::vector<std::string> labels;
@@ -169,7 +169,8 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
     }
     groups[at].points.push_back(i);
   }
-  const std::vector<std::string> differing = telling_keys(identity, differing_keys(identity));
+  const std::vector<std::string> differing =
+      distinguishing_keys(identity, differing_keys(identity));
   std::set<std::string> taken;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     groups[g].description = describe(identity[g]);

@@ -32,7 +32,7 @@ std::size_t terminal_width(int descriptor) {
 }
 
 void put(int descriptor, std::string_view text) {
-  // A terminal that is gone is no reason to stop the work.
+  // A closed terminal is not a reason to stop the work.
   while (!text.empty()) {
     const ssize_t n = ::write(descriptor, text.data(), text.size());
     if (n <= 0) return;
@@ -91,10 +91,10 @@ void Progress::update(double fraction) {
   last_drawn_ = now;
   drawn_ = true;
   const double elapsed = std::chrono::duration<double>(now - started_).count();
-  // One column stays free, so that no terminal wraps the line.
+  // One column remains free, so that no terminal wraps the line.
   const std::size_t width = std::max<std::size_t>(terminal_width(descriptor_), 10) - 1;
   const std::string line = progress_line(what_, fraction, elapsed, total_, unit_, width, colour_);
-  // What an earlier, longer line left: erased, or on a terminal that cannot, written over.
+  // The rest of an earlier, longer line: erased, or overwritten with spaces on a plain terminal.
   put(descriptor_, plain_
                        ? fmt::format("\r{}{}", line,
                                      std::string(width - std::min(width, display_width(line)), ' '))

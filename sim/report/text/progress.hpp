@@ -8,25 +8,25 @@
 
 namespace kvsim {
 
-/// A progress bar on a terminal (stderr by default) that appears once the work has taken a second
-/// and wipes itself at the end. Writes nothing where the descriptor is no terminal. Colour is left
-/// out where NO_COLOR is set and not empty or TERM is "dumb". Safe to update from several threads.
+/// A progress bar on a terminal (stderr by default). It appears after one second of work and is
+/// erased at the end. Writes nothing if the descriptor is not a terminal. There is no colour if
+/// NO_COLOR is set and not empty or TERM is "dumb". update() may be called from several threads.
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `what` is the text before the bar; `total` units of `unit` ("points", "layers") give the rate,
+  /// `what` is the text before the bar; `total` units of `unit` ("points", "layers") give the rate.
   /// 0: no rate is shown.
   explicit Progress(std::string what, double total = 0, std::string unit = "", int descriptor = 2);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// The total, where it is known only once the work has begun.
+  /// Sets the total if it is known only after the work has begun.
   void expect(double total, std::string unit);
   /// `fraction` in [0, 1] done. Redraws at most ten times a second.
   void update(double fraction);
-  /// Wipes the bar; later updates write nothing.
+  /// Erases the bar; later updates write nothing.
   void finish();
 
  private:

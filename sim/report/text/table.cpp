@@ -11,9 +11,9 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kGap = 2;
-constexpr std::size_t kNarrowest = 12;  // that a left column is shortened to
+constexpr std::size_t kNarrowest = 12;  // minimum width of a shortened left column
 
-/// The least width, from kNarrowest on, at which shortened cells that differ look different.
+/// The smallest width, at least kNarrowest, at which different cells still differ when shortened.
 std::size_t telling_width(std::vector<std::string_view> cells) {
   std::sort(cells.begin(), cells.end());
   std::size_t width = kNarrowest;
@@ -23,7 +23,7 @@ std::size_t telling_width(std::vector<std::string_view> cells) {
     if (a == b) continue;
     const auto differs = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).second;
     const auto same = static_cast<std::size_t>(differs - b.begin());
-    width = std::max(width, display_width(b.substr(0, same)) + 2);  // what differs, and "…"
+    width = std::max(width, display_width(b.substr(0, same)) + 2);  // the first difference, and "…"
   }
   return width;
 }
@@ -62,8 +62,8 @@ std::string Table::str(std::size_t width) const {
     }
     return sum;
   };
-  // Spare columns go where the others are too wide even at their least widths. Those leave rows
-  // different where spare columns make that possible.
+  // Spare columns are dropped if the others are too wide even at their minimum widths. Those widths
+  // keep rows distinguishable if dropping spare columns makes that possible.
   std::vector<std::size_t> least;
   for (const bool telling : {true, false}) {
     least = widths;
@@ -85,7 +85,7 @@ std::string Table::str(std::size_t width) const {
     if (total(least) <= width) break;
   }
   while (total(widths) > width) {
-    // The widest of the shrinkable columns gives way first.
+    // Shrink the widest shrinkable column first.
     std::size_t* widest = nullptr;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       if (widths[c] > least[c] && (widest == nullptr || widths[c] > *widest)) widest = &widths[c];

@@ -14,7 +14,7 @@ struct CodePoint {
   bool valid = false;
 };
 
-/// The code point that starts at `at`; one byte and not valid where that is no UTF-8.
+/// The code point at `at`; if it is not valid UTF-8, one byte and marked invalid.
 CodePoint decode(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
@@ -65,7 +65,7 @@ bool within(const std::array<Range, N>& ranges, char32_t c) {
 }
 
 bool is_control(char32_t c) {
-  // Marks and overrides of direction would show other text than a file has.
+  // Directional marks and overrides would change how the text is displayed.
   const bool turns = c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
                      (c >= 0x2066 && c <= 0x2069);
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || turns;
@@ -127,7 +127,7 @@ std::string name_text(std::string_view text, std::size_t width) {
   std::string_view tail;
   for (std::size_t at = clean.size(); at > 0;) {
     --at;
-    if ((static_cast<unsigned char>(clean[at]) & 0xC0U) == 0x80U) continue;  // within a character
+    if ((static_cast<unsigned char>(clean[at]) & 0xC0U) == 0x80U) continue;  // inside a character
     const std::string_view from{std::string_view{clean}.substr(at)};
     if (display_width(from) > tail_columns) break;
     tail = from;
@@ -167,7 +167,7 @@ std::string amount(const std::optional<double>& value) { return value ? amount(*
 
 std::string paragraph(std::string_view text, std::size_t width, std::size_t indent) {
   std::string out;
-  // The lines after the first start below the first word.
+  // Lines after the first are indented.
   for (const std::string& line : wrapped(clean_text(text), width - std::min(width / 2, indent))) {
     if (!out.empty()) out.append(indent, ' ');
     out += line + "\n";
@@ -186,7 +186,7 @@ std::string slug(std::string_view text) {
       out += static_cast<char>(c - 'A' + 'a');
     else if (plain && !(out.empty() && c == '.'))
       out += c;
-    else if (c == ',')  // of 18,000
+    else if (c == ',')  // as in 18,000
       continue;
     else if (!out.empty() && out.back() != '-')
       out += '-';

@@ -1,6 +1,6 @@
 #pragma once
 
-// Names and titles come from users' files; these make them fit to print.
+// Makes names and titles from users' files safe to print.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,34 +13,35 @@
 
 namespace kvsim {
 
-/// `text` with control characters (line ends, tabs, escape sequences' first byte, C1 controls,
-/// marks and overrides of direction) as blanks and bytes that are no UTF-8 as "?".
+/// `text` with control characters (line ends, tabs, first bytes of escape sequences, C1 controls,
+/// directional marks and overrides) replaced by spaces and invalid UTF-8 by "?".
 [[nodiscard]] std::string clean_text(std::string_view text);
 
-/// A name out of a user's file, cleaned: at most `width` columns, what is longer loses its middle.
+/// A name from a user's file, cleaned and at most `width` columns; a longer name loses its middle.
 inline constexpr std::size_t kLongestName = 80;
 [[nodiscard]] std::string name_text(std::string_view text, std::size_t width = kLongestName);
 
-/// Terminal columns `text` takes: combining marks none, East Asian wide characters and emoji two.
+/// The number of terminal columns of `text`: combining marks take 0, wide East Asian characters and
+/// emoji 2.
 [[nodiscard]] std::size_t display_width(std::string_view text);
 
-/// At most `width` columns of `text`: its end gives way to "…".
+/// `text` cut to `width` columns; "…" replaces the end.
 [[nodiscard]] std::string shortened(std::string_view text, std::size_t width);
 
-/// Lines of at most `width` columns, broken at blanks where there are any.
+/// Lines of at most `width` columns, broken at spaces if possible.
 [[nodiscard]] std::vector<std::string> wrapped(std::string_view text, std::size_t width);
 
-/// As lines that end in "\n", cleaned; those after the first are indented by `indent` columns.
+/// Lines that end in "\n", cleaned; lines after the first are indented by `indent` columns.
 [[nodiscard]] std::string paragraph(std::string_view text, std::size_t width,
                                     std::size_t indent = 0);
 
-/// Three figures or more, never an exponent a reader has to undo: "12,345", "37.2", "0.042"; "-"
-/// where there is no number.
+/// At least three significant digits without an exponent: "12,345", "37.2", "0.042"; "-" if there
+/// is no number.
 [[nodiscard]] std::string amount(double value);
 [[nodiscard]] std::string amount(const std::optional<double>& value);
 
-/// A part of a file name: lower-case letters, digits, "-" and ".", everything else "-"; never
-/// empty, at most 40 characters, never starting with "." or "-".
+/// A part of a file name: lower-case letters, digits, "-" and "."; other characters become "-". It
+/// is never empty, has at most 40 characters, and never starts with "." or "-".
 [[nodiscard]] std::string slug(std::string_view text);
 
 }  // namespace kvsim

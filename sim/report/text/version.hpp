@@ -4,7 +4,7 @@
 
 namespace kvsim {
 
-/// The program's version, as CMake knows it: "0.1.0".
+/// The program's version as set in CMake: "0.1.0".
 [[nodiscard]] std::string_view kvsim_version();
 
 }  // namespace kvsim

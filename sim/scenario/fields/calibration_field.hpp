@@ -11,14 +11,14 @@
 
 namespace kvsim {
 
-/// A calibration and what the file calls it.
+/// A calibration and its name in the file.
 struct AskedCalibration {
   std::string name{kBuiltinCalibration};
   const Calibration* calibration = nullptr;  // null: none is used
 };
 
-/// A word, or a path that starts at `folder`; what is read from files joins `own`, once. Errors:
-/// InputError with the field's place.
+/// Reads a calibration word, or a path relative to `folder`. Calibrations read from files are added
+/// to `own`, each once. Errors: InputError with the field's place.
 [[nodiscard]] AskedCalibration read_calibration_field(
     const Field& field, const std::filesystem::path& folder,
     std::vector<std::shared_ptr<const Calibration>>& own);

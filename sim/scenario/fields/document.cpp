@@ -18,8 +18,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-/// Keys whose object is one value and not a set of settings: half of one method with half of
-/// another would be neither.
+/// Keys whose object is one value, not a set of settings: a merge of two methods would be neither
+/// of them.
 bool is_atomic(std::string_view key) { return key == "model" || key == "method"; }
 
 void rebase_path(json& value, const fs::path& folder) {
@@ -58,7 +58,7 @@ void rebase_requests(json& value, const fs::path& folder) {
     return;
   }
   if (!value.is_object()) return;
-  // Lengths may be drawn from another trace.
+  // Lengths may be sampled from another trace.
   for (const char* key : {"prompt_tokens", "output_tokens"}) {
     if (value.contains(key)) rebase_requests(value[key], folder);
   }
@@ -72,7 +72,7 @@ void rebase_requests(json& value, const fs::path& folder) {
   }
 }
 
-/// Paths of a scenario, or of one of its groups of points.
+/// Rebases the paths of a scenario or of one of its groups of points.
 void rebase_keys(json& keys, const fs::path& folder) {
   if (!keys.is_object()) return;
   if (keys.contains("model")) rebase_model(keys["model"], folder);
@@ -81,7 +81,7 @@ void rebase_keys(json& keys, const fs::path& folder) {
   if (keys.contains("requests")) rebase_requests(keys["requests"], folder);
 }
 
-/// Paths among the values that a sweep gives to the keys above.
+/// Rebases the paths among the values that a sweep gives to these keys.
 void rebase_sweep(json& sweep, const fs::path& folder) {
   if (!sweep.is_object() || !sweep.contains("axes") || !sweep["axes"].is_array()) return;
   for (json& axis : sweep["axes"]) {
@@ -96,7 +96,7 @@ void rebase_sweep(json& sweep, const fs::path& folder) {
   }
 }
 
-/// Paths in `document`, which start at `folder`, as seen from where `folder` starts.
+/// Prefixes the paths in `document`, which are relative to `folder`, with `folder`.
 void rebase(json& document, const fs::path& folder) {
   if (folder.empty()) return;
   rebase_keys(document, folder);
@@ -120,7 +120,7 @@ class Loader {
   Loader(fs::path root, const std::function<void(const Field&)>& check)
       : root_{std::move(root)}, check_{check} {}
 
-  /// `folder`: of the file, relative to the root file's; `name`: of the file in it.
+  /// `folder`: the file's folder, relative to the root file's; `name`: the file's name in it.
   json load(const fs::path& folder, const fs::path& name) {
     const fs::path path = root_ / folder / name;
     const auto known = loaded_.find(path.lexically_normal());
@@ -131,7 +131,8 @@ class Loader {
     return loaded_.emplace(path.lexically_normal(), std::move(result)).first->second;
   }
 
-  /// What `file` says over what it extends; `identity`: its path, by which circles are known.
+  /// Merges the keys of `file` over those of the files it extends. `identity`: its canonical path,
+  /// used to detect cycles.
   json resolve(const Field& file, const fs::path& folder, const fs::path& identity) {
     check_(file);
     json result = json::object();
@@ -177,7 +178,7 @@ class Loader {
   fs::path root_;
   const std::function<void(const Field&)>& check_;
   std::vector<fs::path> chain_;
-  std::map<fs::path, json> loaded_;  // files that several others extend are read once
+  std::map<fs::path, json> loaded_;  // a file that several others extend is read once
 };
 
 std::string_view kind_of(const json& value) {
@@ -186,8 +187,8 @@ std::string_view kind_of(const json& value) {
   return "a number";
 }
 
-/// Files are checked by the parser, words of the command line here: no JSON can be written of
-/// others.
+/// The parser checks files; this checks text from the command line. JSON cannot represent text that
+/// is not UTF-8.
 void check_utf8(const std::string& text, std::string_view place) {
   try {
     (void)json(text).dump();
@@ -225,7 +226,7 @@ std::vector<std::string> pointer_tokens(const std::string& pointer, std::string_
 
 json json_or_word(const std::string& text, const std::string& place) {
   if (!json::accept(text)) {
-    // A broken list or object is a slip, not a word.
+    // A malformed list, object or quoted string is an error, not a word.
     const auto first = text.find_first_not_of(" \t");
     if (first != std::string::npos &&
         std::string_view{"[{\""}.find(text[first]) != std::string_view::npos) {

@@ -15,7 +15,8 @@ const KeyType& type_of(std::string_view object, std::string_view key, KeyType::K
   return type;
 }
 
-/// Sizes, times and bandwidths: `count` in the range of `type`, else an error that names `what`.
+/// Checks that a size, time or bandwidth of `count` is in the range of `type`. The error names
+/// `what`.
 void check_range(const Field& value, const KeyType& type, double count, std::string_view what) {
   if (type.above ? count > type.low : count >= type.low) return;
   value.expected(fmt::format("a {} {} {:g}", what, type.above ? "above" : "of at least", type.low));

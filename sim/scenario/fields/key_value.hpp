@@ -1,6 +1,6 @@
 #pragma once
 
-// Reads values of keys within the ranges of the key table (keys.hpp).
+// Reads values of keys and checks their ranges against the key table (keys.hpp).
 
 #include <cstdint>
 #include <optional>
@@ -13,14 +13,14 @@
 
 namespace kvsim {
 
-/// The value of a key of the object called `object`. Errors: InputError unless `value` has the
-/// key's type and range; ContractError if the table has no such key, or one of another type.
+/// Reads the value of a key of the object named `object`. Errors: InputError unless `value` has the
+/// key's type and range; ContractError if the table has no such key or the key has another type.
 [[nodiscard]] std::int64_t read_integer(const Field& value, std::string_view object,
                                         std::string_view key);
 [[nodiscard]] double read_number(const Field& value, std::string_view object, std::string_view key);
 [[nodiscard]] std::string read_name(const Field& value, std::string_view object,
                                     std::string_view key);
-/// The position of the name among those of the key, in the order of `Enum`.
+/// The index of the value in the key's list of names, which has the order of `Enum`.
 template <class Enum>
 [[nodiscard]] Enum read_enum(const Field& value, std::string_view object, std::string_view key);
 [[nodiscard]] Bytes read_size(const Field& value, std::string_view object, std::string_view key);
@@ -28,10 +28,10 @@ template <class Enum>
 [[nodiscard]] BytesPerSecond read_bandwidth(const Field& value, std::string_view object,
                                             std::string_view key);
 
-/// The keys of an object in a scenario; an absent key gives nullopt.
+/// Reads the keys of an object in a scenario; an absent key gives nullopt.
 class KeyReader {
  public:
-  /// Errors: InputError for a key that the object called `object` does not have.
+  /// Errors: InputError for a key that the object named `object` does not have.
   KeyReader(const Field& field, std::string_view object) : field_{field}, object_{object} {
     field_.allow_only(scenario_key_names(object_));
   }

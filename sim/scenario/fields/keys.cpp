@@ -17,7 +17,7 @@ using Kind = KeyType::Kind;
 
 constexpr KeyType text() { return {.kind = Kind::kText}; }
 constexpr KeyType path() { return {.kind = Kind::kPath}; }
-/// One of `words`, joined by ", "; any name if there are none.
+/// One of the names in `words`, joined by ", "; any name if `words` is empty.
 constexpr KeyType name(std::string_view words = {}) {
   return {.kind = Kind::kName, .words = words};
 }
@@ -160,7 +160,7 @@ constexpr std::array kLastKeys{
          "values from the literature, shown next to the predicted ones", 0, kMayBeEmpty),
     many("figures", boolean(), "all that apply", "which figures are drawn", name_of(&figure_words)),
 };
-/// Keys of a point are keys of the scenario, too.
+/// Keys of a point are also keys of the scenario.
 constexpr auto kScenarioKeys = [] {
   std::array<ScenarioKey, kFirstKeys.size() + kPointKeys.size() + kLastKeys.size()> all{};
   auto at = std::copy(kFirstKeys.begin(), kFirstKeys.end(), all.begin());

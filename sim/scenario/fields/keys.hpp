@@ -15,7 +15,7 @@ struct KeyType {
     kNone,
     kText,
     kPath,
-    kName,     // one of `words`, or of what `names` returns; any text if both are empty
+    kName,     // one of `words` or of the result of `names`; any text if both are empty
     kInteger,  // in [low, high]
     kNumber,   // in [low, high]
     kBoolean,
@@ -24,17 +24,17 @@ struct KeyType {
     kBandwidth,  // "50 GB/s"
     kFormat,     // an element format
     kWeights,    // an element format or a quantization
-    kBudget,     // a share, or entries from `low` on
+    kBudget,     // a share, or a number of entries of at least `low`
     kPointer,    // a JSON pointer
     kPrices,     // an object of GPU names and prices per hour
     kQuantity,   // a number, size, time or boolean
     kAny,
     kAnyObject,
-    kObject,  // the object called `words`
+    kObject,  // the object named `words`
   };
   Kind kind = Kind::kNone;
   double low = 0, high = 0;
-  bool above = false;        // of sizes, times and bandwidths: above `low`, not equal to it
+  bool above = false;        // sizes, times and bandwidths: must exceed `low`
   std::string_view words{};  // joined by ", "
   std::vector<std::string> (*names)() = nullptr;
 };
@@ -42,71 +42,71 @@ struct KeyType {
 /// How many values a key takes.
 enum class KeyValues : std::uint8_t {
   kOne,
-  kPoints,  // one, or a list of which each value makes a point
+  kPoints,  // one, or a list; each value makes a point
   kMany,    // one, or a list
   kList,    // a list
 };
 
-/// A key of scenario files. The reader, messages, `kvsim schema` and the tables of
-/// docs/scenarios.md are made of this.
+/// A key of scenario files. The reader, error messages, `kvsim schema` and the tables of
+/// docs/scenarios.md are generated from these.
 struct ScenarioKey {
   std::string_view name;
   KeyType type;
-  KeyType other{};  // a second type: tokens, or "workload"
+  KeyType other{};  // an alternative type: tokens, or "workload"
   KeyValues values = KeyValues::kOne;
-  std::string_view default_text{};  // "required" if the key must be there
+  std::string_view default_text{};  // "required" if the key must be present
   std::string_view help{};
-  std::size_t max_items = 0;  // of a list; 0: any number
+  std::size_t max_items = 0;  // of a list; 0: unlimited
   bool may_be_empty = false;  // of a list
 };
 
-/// An object of scenario files and its keys, in the order that messages and `echo` use.
+/// An object of scenario files and its keys, in the order used by messages and `echo`.
 struct ScenarioObject {
   std::string_view name;  // "scenario", "point", "memory", …
   std::span<const ScenarioKey> keys;
-  bool name_instead = false;    // a text in place of the object is its "name"
+  bool name_instead = false;    // a string in place of the object is its "name"
   bool has_parameters = false;  // other keys are a method's parameters
 };
 
-/// Every object a scenario may hold. A method's parameters are not among them: they come from
-/// builtin_methods().
+/// Every object that a scenario may have. The parameters of methods are not included: they come
+/// from builtin_methods().
 [[nodiscard]] std::span<const ScenarioObject> scenario_objects();
 /// Errors: ContractError for an unknown object.
 [[nodiscard]] const ScenarioObject& scenario_object(std::string_view name);
 /// Errors: ContractError for an unknown object or key.
 [[nodiscard]] const ScenarioKey& scenario_key(std::string_view object, std::string_view key);
-/// Names of the keys of the object called `object`. Errors: ContractError for an unknown one.
+/// Names of the keys of the object named `object`. Errors: ContractError for an unknown object.
 [[nodiscard]] std::vector<std::string> scenario_key_names(std::string_view object);
 
-/// The names that a key of kind kName takes; empty if it takes any.
+/// The names that a key of kind kName accepts; empty if it accepts any.
 [[nodiscard]] std::vector<std::string> names_of(const KeyType& type);
 /// "integer; or list", "name, or object; or list".
 [[nodiscard]] std::string type_text(const ScenarioKey& key);
-/// "1 to 1,024", "above 0", "`fcfs`, `priority`"; empty without a range.
+/// "1 to 1,024", "above 0", "`fcfs`, `priority`"; empty if there is no range.
 [[nodiscard]] std::string range_text(const ScenarioKey& key);
 
-/// Keys of points that only scenarios of kind "serve" have, or only those of kind "static".
+/// Point keys that are valid only for scenarios of kind "serve", or only for kind "static".
 [[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);
 
-/// A metric that `published` values may be of. It is a key of a result's point.
+/// A metric that a `published` value may have. It is a key of a result's point.
 struct PublishedMetric {
   std::string_view name;
   std::string_view unit;  // "bytes", "s", "tokens", "tok/s", "" (true or false)
 };
 [[nodiscard]] std::span<const PublishedMetric> published_metrics();
 
-/// Words that `calibration` takes besides paths: only the data sheet and the stack's profile, and
-/// the calibrations shipped with the program.
+/// Values of `calibration` that are not paths: "nominal" uses only the data sheet and the stack's
+/// profile, "builtin" the calibrations shipped with the program.
 inline constexpr std::string_view kNominalCalibration = "nominal";
 inline constexpr std::string_view kBuiltinCalibration = "builtin";
 [[nodiscard]] constexpr bool is_calibration_word(std::string_view text) {
   return text == kNominalCalibration || text == kBuiltinCalibration;
 }
 
-/// Figures that `figures` may name.
+/// Figures that `figures` may list.
 [[nodiscard]] std::span<const std::string_view> figure_names();
 
-/// Bounds of the sizes a scenario may have.
+/// Limits on the sizes in a scenario.
 inline constexpr std::int64_t kMostPointTokens = 1 << 24;
 inline constexpr std::int64_t kMostBatch = 1 << 20;
 inline constexpr std::int64_t kMostGpus = 1 << 16;

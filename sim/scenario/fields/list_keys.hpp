@@ -1,6 +1,7 @@
 #pragma once
 
-// Which keys of a scenario may be lists: of every value a run makes points, and a sweep one axis.
+// Keys of a scenario that may be lists. A run makes a point of every value; a sweep makes an axis
+// of the list.
 
 #include <span>
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace kvsim {
 
-/// Keys of a point that may be lists, in the order of points: the last changes fastest.
+/// Point keys that may be lists, in the order of points: the last changes fastest.
 [[nodiscard]] std::span<const std::string_view> list_keys();
 
 /// Members within an object of `key` that may be lists, as pointers from there, the last changing

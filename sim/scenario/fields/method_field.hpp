@@ -12,25 +12,25 @@
 
 namespace kvsim {
 
-/// Whether bare whole numbers up to 100 are entries per head. In a scenario's points they are
-/// refused: prompts have thousands of tokens, and the user may mean per cent. A replay shows what
-/// it holds, and its traces may have a few hundred tokens.
+/// Whether bare whole numbers up to 100 are accepted as entries per head. Points of a scenario
+/// reject them: prompts have thousands of tokens, and the user may mean percent. A replay accepts
+/// them: it shows the entries held, and its traces may have only a few hundred tokens.
 enum class SmallCounts : std::uint8_t { kRefused, kAllowed };
 
-/// A method as scenarios write it: a name, or {"name": …, "budget": …, parameters …}. A list of
-/// budgets makes one method of each. `measured_on` is left to the reader of points. Only the form
-/// is checked here: make_method knows what each method takes. Errors: InputError.
+/// Reads a method as written in scenarios: a name, or {"name": …, "budget": …, parameters …}. A
+/// list of budgets makes one method per budget. `measured_on` is left to the reader of points. Only
+/// the form is checked here; make_method checks the parameters of each method. Errors: InputError.
 [[nodiscard]] std::vector<MethodSpec> read_methods(const Field& field,
                                                    SmallCounts small = SmallCounts::kRefused);
 
-/// A budget: 0 < x <= 1 or "20 %" is a share, a whole number above 1 or "64 entries" is a count.
-/// Errors: InputError.
+/// Reads a budget: 0 < x <= 1 or "20 %" is a share, a whole number above 1 or "64 entries" is a
+/// count. Errors: InputError.
 [[nodiscard]] Budget read_budget(const Field& field, SmallCounts small = SmallCounts::kRefused);
 
 /// The number of a budget: 0.05 or 18000.
 [[nodiscard]] double budget_number(const Budget& budget);
 
-/// The budget in a scenario: 0.05, 18000 or "64 entries"; read_budget reads it back.
+/// The budget as written in a scenario: 0.05, 18000 or "64 entries"; the inverse of read_budget.
 [[nodiscard]] nlohmann::ordered_json budget_value(const Budget& budget);
 
 /// "zeromerge budget 18000 alpha 0.6", "h2o budget 5 %".

@@ -18,39 +18,39 @@ enum class PlanQuestion : std::uint8_t {
   kHighestRate,
   kFewestGpus
 };
-/// "longest_context", …: words of scenario files.
+/// The question's name in scenario files: "longest_context", ….
 [[nodiscard]] std::string_view name_of(PlanQuestion question);
-/// Whether it is of services; else of static batches.
+/// Whether the question is about services; otherwise it is about static batches.
 [[nodiscard]] constexpr bool is_of_services(PlanQuestion question) {
   return question == PlanQuestion::kHighestRate || question == PlanQuestion::kFewestGpus;
 }
 
 /// How much worse than the full cache a method may be on a recorded trace.
 struct QualityFloor {
-  std::string named;                        // the trace as the file has it
+  std::string named;                        // the trace as written in the file
   std::filesystem::path trace;              // resolved against the scenario's folder
-  std::optional<double> max_rel_error;      // of attention outputs, mean; one of both is there
+  std::optional<double> max_rel_error;      // of attention outputs, mean; one of both is set
   std::optional<double> min_retained_mass;  // of attention probability, mean
-  /// Set: budgets between the least and the greatest that a method is given are tried too, in such
-  /// steps of the prompt's cache.
+  /// If set, budgets between the smallest and the largest of a method's list are also tried, in
+  /// steps of this share of the prompt's cache.
   std::optional<double> bisect_step;
 };
 
 /// The `plan` of a scenario.
 struct PlanSection {
   std::vector<PlanQuestion> questions;
-  double confidence = 0;    // with which an answer holds; 0: the answer is the prediction
-  double attainment = 0.9;  // share of requests that keep all bounds
+  double confidence = 0;    // of an answer; 0: the answer is the prediction
+  double attainment = 0.9;  // share of requests that meet all bounds
   std::optional<QualityFloor> quality;
-  std::map<std::string, double> prices;  // of a GPU by its catalogue name, an hour
+  std::map<std::string, double> prices;  // per GPU-hour, by the GPU's catalogue name
   std::string currency;                  // of the prices
-  std::int64_t most_gpus = 64;           // of fewest_gpus
+  std::int64_t most_gpus = 64;           // for fewest_gpus
   double rate_step = 0.01;               // highest_rate is a power of (1 + this)
   bool beyond_positions = false;         // contexts may exceed the model's positions
 };
 
-/// Reads a `plan` section by itself. `folder` is where paths start. Errors: InputError with file
-/// and JSON pointer.
+/// Reads a `plan` section. Paths are relative to `folder`. Errors: InputError with file and JSON
+/// pointer.
 [[nodiscard]] PlanSection read_plan(const Field& field, const std::filesystem::path& folder);
 
 }  // namespace kvsim

@@ -44,7 +44,7 @@ ordered_json format_words(bool of_weights) {
 
 ordered_json value_schema(const KeyType& type);
 
-/// The object, or its name if that is enough.
+/// The schema of an object, or also of its name if the name is enough.
 ordered_json object_schema(std::string_view called) {
   const ordered_json reference{{"$ref", fmt::format("#/$defs/{}", called)}};
   if (!scenario_object(called).name_instead) return reference;
@@ -134,7 +134,7 @@ ordered_json key_schema(const ScenarioKey& key, bool may_be_absent) {
 }
 
 ordered_json members_schema(const ScenarioObject& object) {
-  // What a point needs may be in the scenario's keys, and the other way round.
+  // A key that a point requires may be among the scenario's keys, and vice versa.
   const bool is_partial = object.name == "scenario" || object.name == "point";
   ordered_json schema{{"type", "object"}, {"properties", ordered_json::object()}};
   ordered_json required = ordered_json::array();

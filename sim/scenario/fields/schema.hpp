@@ -4,7 +4,7 @@
 
 namespace kvsim {
 
-/// The JSON Schema (draft 2020-12) of scenario files, made from the key table.
+/// The JSON Schema (draft 2020-12) of scenario files, generated from the key table.
 [[nodiscard]] nlohmann::ordered_json scenario_schema();
 
 }  // namespace kvsim

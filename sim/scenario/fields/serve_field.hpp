@@ -1,7 +1,6 @@
 #pragma once
 
-// The objects of a scenario of kind "serve". Each of their members may be a list, of which every
-// value makes points.
+// The objects of a scenario of kind "serve". Each member may be a list; every value makes points.
 
 #include <string>
 #include <string_view>
@@ -17,8 +16,8 @@ namespace kvsim {
 /// each.
 using Members = std::vector<std::pair<std::string, Field>>;
 
-/// Every combination of the members of `field`, an object called `object` in the key table; the
-/// last member changes fastest. `field` may be a list of objects; for "scheduler", a name means
+/// Every combination of the members of `field`, an object named `object` in the key table; the last
+/// member changes fastest. `field` may be a list of objects. For "scheduler", a name is short for
 /// {"name": …}. Errors: InputError.
 [[nodiscard]] std::vector<Members> member_choices(const Field& field, std::string_view object);
 
@@ -30,7 +29,7 @@ using Members = std::vector<std::pair<std::string, Field>>;
 [[nodiscard]] NvmeSpec read_nvme(const Field& field);
 [[nodiscard]] OffloadSpec read_offload(const Field& field);
 
-/// Words of scenario files.
+/// Names in scenario files.
 [[nodiscard]] std::string_view name_of(QueueOrder order);
 [[nodiscard]] std::string_view name_of(RouterPolicy router);
 

@@ -11,26 +11,26 @@
 
 namespace kvsim {
 
-/// Numbers from `low` to `high`, both among them.
+/// Numbers from `low` to `high`, inclusive.
 struct AxisRange {
   double low = 0, high = 0;
-  bool log = false;                     // divided and drawn evenly in the logarithm
+  bool log = false;                     // divided and sampled evenly on a log scale
   bool integer = false;                 // only whole numbers
-  std::optional<std::int64_t> steps{};  // how many of them a grid takes
-  std::string unit{};                   // behind each number, which makes it a text: "40 GiB"
+  std::optional<std::int64_t> steps{};  // number of values in a grid
+  std::string unit{};                   // appended to each number: "40 GiB", a string
 };
 
 /// A key of the scenario that a sweep varies: by a list of values, or over a range.
 struct ScenarioAxis {
   std::string pointer;                   // RFC 6901
-  std::string place;                     // what messages call it: "FILE: /sweep/axes/0"
+  std::string place;                     // its name in messages: "FILE: /sweep/axes/0"
   std::vector<nlohmann::json> values{};  // empty: a range
   std::optional<AxisRange> range{};
 };
 
 /// The `sweep` of a scenario file.
 struct SweepSection {
-  bool random = false;  // else a grid
+  bool random = false;  // false: a grid
   std::int64_t samples = 0;
   std::optional<std::uint64_t> seed{};
   bool skip_impossible = false;
@@ -41,8 +41,8 @@ struct SweepSection {
 /// varied twice, no value is listed twice. Errors: InputError with file and JSON pointer.
 [[nodiscard]] SweepSection read_sweep(const Field& sweep);
 
-/// Refuses an axis with no value, too many, or one twice; its pointer if it is none. Errors:
-/// InputError that begins with the axis' place.
+/// Rejects an axis with no value, too many values, a repeated value or an invalid pointer. Errors:
+/// InputError that begins with the axis's place.
 void check_axis(const ScenarioAxis& axis);
 
 }  // namespace kvsim

@@ -22,7 +22,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Largest byte count that sums and products of a run stay exact with.
+/// Largest byte count for which sums and products of a run are exact.
 constexpr double kMostBytes = 0x1p58;
 
 Llm read_own_model(const Field& field, const fs::path& folder) {
@@ -44,7 +44,8 @@ void refuse_unless_model(const Field& field) {
   }
 }
 
-Choices<const Llm*> read_models(const Field& field, const fs::path& folder, OwnParts& own) {
+Choices<const Llm*> read_models(const Field& field, const fs::path& folder,
+                                InlineDefinitions& own) {
   Choices<const Llm*> out;
   for (const Field& item : field.one_or_more()) {
     refuse_unless_model(item);
@@ -62,7 +63,7 @@ Choices<const Llm*> read_models(const Field& field, const fs::path& folder, OwnP
   return out;
 }
 
-Choices<const Gpu*> read_gpus(const Field& field, OwnParts& own) {
+Choices<const Gpu*> read_gpus(const Field& field, InlineDefinitions& own) {
   Choices<const Gpu*> out;
   for (const Field& item : field.one_or_more()) {
     NamedGpu named = placed(item, [&] { return gpu_of_user(item.string()); });
@@ -102,7 +103,7 @@ Choices<const Stack*> read_stacks(const Field& field) {
 }
 
 Choices<AskedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
-                                               OwnParts& own) {
+                                               InlineDefinitions& own) {
   Choices<AskedCalibration> out;
   for (const Field& item : field.one_or_more()) {
     out.push_back({read_calibration_field(item, folder, own.calibrations), item});
@@ -116,10 +117,10 @@ Choices<Dtype> read_dtypes(const Field& field) {
   return out;
 }
 
-Choices<AskedWeights> read_weights(const Field& field) {
-  Choices<AskedWeights> out;
+Choices<RequestedWeights> read_weights(const Field& field) {
+  Choices<RequestedWeights> out;
   for (const Field& item : field.one_or_more()) {
-    if (!item.is_string()) (void)item.dtype();  // complains
+    if (!item.is_string()) (void)item.dtype();  // throws
     const std::string word = item.string();
     const auto dtype = parse_dtype(word);
     const WeightFormat* format = nullptr;
@@ -135,8 +136,8 @@ Choices<AskedWeights> read_weights(const Field& field) {
   return out;
 }
 
-Choices<AskedMethod> read_method_choices(const Field& field, const fs::path& folder) {
-  Choices<AskedMethod> out;
+Choices<RequestedMethod> read_method_choices(const Field& field, const fs::path& folder) {
+  Choices<RequestedMethod> out;
   for (const Field& item : field.one_or_more()) {
     std::string named;
     fs::path trace;
@@ -148,14 +149,14 @@ Choices<AskedMethod> read_method_choices(const Field& field, const fs::path& fol
       }
     }
     for (MethodSpec& spec : read_methods(item)) {
-      placed(item, [&] { return takes_budget(spec.name); });  // an unknown name is refused here
+      placed(item, [&] { return takes_budget(spec.name); });  // rejects an unknown name
       out.push_back({{std::move(spec), named, trace}, item});
     }
   }
   return out;
 }
 
-const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
+const Gpu* corrected(const Gpu* gpu, const Field& memory, InlineDefinitions& own) {
   const KeyReader keys{memory, "memory"};
   const auto nominal = keys.size("hbm");
   const auto usable = keys.size("usable_hbm");
@@ -172,13 +173,13 @@ const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
   return own.gpus.back().get();
 }
 
-MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
+MethodContext site_of(const Llm& llm, Dtype kv_dtype) {
   const AttentionSpec& attention = llm.layers.front().attention;
-  MethodSite site{.recorded = kv_dtype,
-                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model};
+  MethodContext site{.recorded = kv_dtype,
+                     .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                     .windows = {},
+                     .n_layers = llm.n_layers(),
+                     .d_model = llm.d_model};
   for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
   return site;
 }
@@ -194,7 +195,7 @@ ordered_json params_json(const Params& params) {
 /// The name of the trace on which the method is measured. Errors: InputError if it cannot be read,
 /// does not have data that the method needs, or is so short that the method has a closed form
 /// there.
-std::string measurable_on(const AskedMethod& asked, const Field& place) {
+std::string measurable_on(const RequestedMethod& asked, const Field& place) {
   return placed(place.at("measured_on"), [&] {
     const TraceInfo info = Trace::open(asked.trace).info();
     const auto method = settle_for_trace(asked.spec, info);
@@ -217,7 +218,7 @@ std::string measurable_on(const AskedMethod& asked, const Field& place) {
 }  // namespace
 
 std::optional<Field> Group::find(std::string_view key) const {
-  // A null of the group takes the scenario's key away.
+  // A null in the group removes the scenario's key.
   if (own_ && own_->raw().contains(key)) return own_->find(key);
   return scenario_.find(key);
 }
@@ -279,7 +280,7 @@ std::vector<std::size_t> EngineAxes::sizes() const {
           kv_dtypes ? kv_dtypes->size() : 1};
 }
 
-EngineAxes read_engine_axes(const Group& group, const fs::path& folder, OwnParts& own) {
+EngineAxes read_engine_axes(const Group& group, const fs::path& folder, InlineDefinitions& own) {
   EngineAxes axes;
   axes.models = read_models(group.required("model"), folder, own);
   axes.gpus = read_gpus(group.required("gpu"), own);
@@ -311,13 +312,13 @@ EngineAxes read_engine_axes(const Group& group, const fs::path& folder, OwnParts
   if (const auto methods = group.find("method")) {
     axes.methods = read_method_choices(*methods, folder);
   } else {
-    axes.methods = {{AskedMethod{{"full", {}, {}}, {}, {}}, group.place()}};
+    axes.methods = {{RequestedMethod{{"full", {}, {}}, {}, {}}, group.place()}};
   }
   return axes;
 }
 
 void check_engine_keys(const Field& keys, const fs::path& folder) {
-  OwnParts own;
+  InlineDefinitions own;
   if (const auto field = keys.find("model")) (void)read_models(*field, folder, own);
   if (const auto field = keys.find("gpu")) (void)read_gpus(*field, own);
   if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, "gpu_count");
@@ -337,27 +338,27 @@ void check_engine_keys(const Field& keys, const fs::path& folder) {
   }
 }
 
-void Odometer::advance() {
+void CartesianIndex::advance() {
   for (std::size_t axis = at_.size(); axis-- > 0;) {
     if (++at_[axis] < sizes_[axis]) break;
     at_[axis] = 0;
   }
 }
 
-double Odometer::product() const {
+double CartesianIndex::product() const {
   double product = 1;
   for (const std::size_t size : sizes_) product *= static_cast<double>(size);
   return product;
 }
 
-void check_number_of_points(std::size_t before, const Odometer& product, const Field& place) {
+void check_number_of_points(std::size_t before, const CartesianIndex& product, const Field& place) {
   const double total = static_cast<double>(before) + product.product();
   if (total > static_cast<double>(kMostPoints)) {
     place.fail(fmt::format("the lists make {} points, more than {}", total, kMostPoints));
   }
 }
 
-StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at) {
+StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
   StaticSpec spec;
   spec.llm = axes.models[at[0]].value;
   spec.gpu = axes.gpus[at[1]].value;
@@ -366,7 +367,7 @@ StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at) {
   spec.calibration = axes.calibrations[at[4]].value.calibration;
   spec.weight_dtype = spec.llm->published_dtype;
   if (axes.dtypes) {
-    const AskedWeights& asked = (*axes.dtypes)[at[5]].value;
+    const RequestedWeights& asked = (*axes.dtypes)[at[5]].value;
     spec.weight_format = asked.format;
     // Modules that a quantization excludes are in the format that the model computes in.
     spec.weight_dtype = asked.dtype ? *asked.dtype
@@ -384,8 +385,8 @@ StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at) {
   return spec;
 }
 
-std::shared_ptr<const Method> SettledMethods::settle(std::size_t method, std::size_t model,
-                                                     std::int64_t prompt, Dtype kv_dtype) {
+std::shared_ptr<const Method> ResolvedMethods::settle(std::size_t method, std::size_t model,
+                                                      std::int64_t prompt, Dtype kv_dtype) {
   auto& slot = settled_[{method, model, prompt, kv_dtype}];
   if (!slot) {
     const auto& asked = axes_->methods[method];
@@ -396,8 +397,8 @@ std::shared_ptr<const Method> SettledMethods::settle(std::size_t method, std::si
   return slot;
 }
 
-void SettledMethods::settle_law(std::size_t method, ScenarioPoint& point) {
-  const AskedMethod& asked = axes_->methods[method].value;
+void ResolvedMethods::settle_law(std::size_t method, ScenarioPoint& point) {
+  const RequestedMethod& asked = axes_->methods[method].value;
   const Field& place = axes_->methods[method].field;
   std::string& trace = traces_[method];
   if (has_closed_law(point.spec) && (asked.measured_on.empty() || has_closed_bytes(point.spec))) {

@@ -24,7 +24,7 @@
 
 namespace kvsim {
 
-/// `read`, its complaint (which knows no place) put behind the place of `field`.
+/// Calls `read`. Its error, which has no place, is reported at the place of `field`.
 template <class Read>
 decltype(auto) placed(const Field& field, Read read) {
   try {
@@ -59,14 +59,14 @@ class Group {
   std::optional<Field> own_;
 };
 
-/// A format of the weights: one for all, or a named quantisation.
-struct AskedWeights {
+/// A format of the weights: one dtype for all, or a named quantization.
+struct RequestedWeights {
   std::optional<Dtype> dtype;
   const WeightFormat* format = nullptr;
 };
 
 /// A method, and the trace on which its size law is measured: its name in the file, and its path.
-struct AskedMethod {
+struct RequestedMethod {
   MethodSpec spec;
   std::string measured_on;
   std::filesystem::path trace;
@@ -80,29 +80,30 @@ struct EngineAxes {
   Choices<const Stack*> stacks;
   Choices<AskedCalibration> calibrations;
   Choices<std::int64_t> gpu_counts;
-  std::optional<Choices<AskedWeights>> dtypes;  // absent: as the model is published
-  std::optional<Choices<Dtype>> kv_dtypes;      // absent: that of the activations
-  Choices<AskedMethod> methods;
-  nlohmann::ordered_json memory;  // as given; null: not
-  nlohmann::ordered_json engine;  // as given; null: not
+  std::optional<Choices<RequestedWeights>> dtypes;  // absent: as published
+  std::optional<Choices<Dtype>> kv_dtypes;          // absent: the dtype of the activations
+  Choices<RequestedMethod> methods;
+  nlohmann::ordered_json memory;  // as given; null: not given
+  nlohmann::ordered_json engine;  // as given; null: not given
   StackOptions options;
 
-  /// Of model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, in this order.
+  /// Numbers of choices for model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, in this
+  /// order.
   [[nodiscard]] std::vector<std::size_t> sizes() const;
 };
 [[nodiscard]] EngineAxes read_engine_axes(const Group& group, const std::filesystem::path& folder,
-                                          OwnParts& own);
-/// Settings of the simulated allocator; nullopt: it is not simulated. Errors: InputError where one
-/// of the stacks does not use it, or, of a service, has its cache in a pool.
+                                          InlineDefinitions& own);
+/// Settings of the simulated allocator; nullopt: it is not simulated. Errors: InputError if one of
+/// the stacks does not use it or, for a service, keeps its cache in a pool.
 [[nodiscard]] std::optional<AllocatorConfig> read_allocator(const Group& group,
                                                             const EngineAxes& axes, bool serves);
-/// Checks the form of those keys of `keys` that an engine has. Errors: InputError.
+/// Checks the form of the engine's keys in `keys`. Errors: InputError.
 void check_engine_keys(const Field& keys, const std::filesystem::path& folder);
 
-/// Counts through a product of choices, the last changing fastest.
-class Odometer {
+/// Counts through a product of choices; the last changes fastest.
+class CartesianIndex {
  public:
-  explicit Odometer(std::vector<std::size_t> sizes)
+  explicit CartesianIndex(std::vector<std::size_t> sizes)
       : sizes_{std::move(sizes)}, at_(sizes_.size()) {}
   [[nodiscard]] std::size_t operator[](std::size_t axis) const { return at_[axis]; }
   [[nodiscard]] const std::vector<std::size_t>& at() const { return at_; }
@@ -113,22 +114,23 @@ class Odometer {
   std::vector<std::size_t> sizes_;
   std::vector<std::size_t> at_;
 };
-/// Refuses at `place` a product that would bring the points beyond what a scenario may hold.
-void check_number_of_points(std::size_t before, const Odometer& product, const Field& place);
+/// Reports an error at `place` if the product exceeds the number of points that a scenario may
+/// have.
+void check_number_of_points(std::size_t before, const CartesianIndex& product, const Field& place);
 
-/// What the first seven choices `at` make of a spec; batch, lengths and method are still to be set.
-/// Errors: InputError where the model cannot be shared among so many GPUs.
-[[nodiscard]] StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at);
+/// The spec for the first seven choices `at`; batch, lengths and method are not set yet. Errors:
+/// InputError if the model cannot be sharded across that many GPUs.
+[[nodiscard]] StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at);
 
-/// Methods settled once for all points that share prompt, cache format and model, and the names of
-/// traces that were looked into.
-class SettledMethods {
+/// Methods settled once for all points with the same prompt, cache format and model, and the names
+/// of the traces that were opened.
+class ResolvedMethods {
  public:
-  explicit SettledMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
-  /// Of the `method`-th choice, for the model that is choice `model`.
+  explicit ResolvedMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
+  /// Settles the `method`-th choice for the `model`-th model.
   [[nodiscard]] std::shared_ptr<const Method> settle(std::size_t method, std::size_t model,
                                                      std::int64_t prompt, Dtype kv_dtype);
-  /// Says where the point's size law comes from.
+  /// Sets the source of the point's size law.
   void settle_law(std::size_t method, ScenarioPoint& point);
 
  private:
@@ -138,10 +140,10 @@ class SettledMethods {
   std::vector<std::string> traces_;
 };
 
-/// Sizes whose byte counts would leave the range in which they are exact are refused.
+/// Rejects sizes whose byte counts would exceed the range in which they are exact.
 void check_sizes(const StaticSpec& spec, const Field& place);
 
-/// The scenario's keys at a point, up to `kv_dtype`.
+/// The scenario's keys for a point, up to `kv_dtype`.
 [[nodiscard]] nlohmann::ordered_json engine_keys(const StaticSpec& spec,
                                                  const std::string& calibration,
                                                  const MethodSpec& method);

@@ -62,14 +62,14 @@ constexpr std::array kLabelKeys{LabelKey{"model", ""},
 
 const std::vector<std::string> kMethodKeys{"method", "budget", "method_params"};
 
-/// Keys that a reader looks for where they differ, whether or not others would do.
+/// Keys that a label always has if they differ, even if others would be sufficient.
 bool is_named(std::string_view key) {
   constexpr std::array<std::string_view, 7> kNamed{"method", "budget", "method_params", "model",
                                                    "gpu",    "stack",  "dtype"};
   return std::find(kNamed.begin(), kNamed.end(), key) != kNamed.end();
 }
 
-/// How many different objects are left when only `keys` are looked at.
+/// The number of distinct objects when only `keys` are compared.
 std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<std::string>& keys) {
   std::set<std::string> seen;
   for (const ordered_json& object : objects) {
@@ -86,7 +86,7 @@ std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<st
   return seen.size();
 }
 
-/// "70B", "8192", and of an object "hbm 160 GiB usable hbm 150 GiB".
+/// "70B", "8192"; for an object "hbm 160 GiB usable hbm 150 GiB".
 std::string words_of(const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_object()) return value.dump();
@@ -102,8 +102,8 @@ std::string words_of(const ordered_json& value) {
 
 }  // namespace
 
-std::vector<std::string> telling_keys(const std::vector<ordered_json>& objects,
-                                      const std::vector<std::string>& keys) {
+std::vector<std::string> distinguishing_keys(const std::vector<ordered_json>& objects,
+                                             const std::vector<std::string>& keys) {
   std::vector<std::string> chosen;
   for (const std::string& key : keys) {
     if (is_named(key) && kinds(objects, {key}) > 1) chosen.push_back(key);
@@ -140,7 +140,7 @@ void set_labels(std::vector<ScenarioPoint>& points) {
   for (const ScenarioPoint& point : points) objects.push_back(point.keys);
   std::vector<std::string> keys = kMethodKeys;
   for (const LabelKey& key : kLabelKeys) keys.emplace_back(key.key);
-  const std::vector<std::string> telling = telling_keys(objects, keys);
+  const std::vector<std::string> telling = distinguishing_keys(objects, keys);
   const auto tells = [&](std::string_view key) {
     return std::find(telling.begin(), telling.end(), key) != telling.end();
   };

@@ -13,7 +13,7 @@ namespace kvsim {
 /// and the method's keys (if they differ), then, one by one, the key that distinguishes most
 /// objects, ties to the earlier. In the order of `keys`. Points that always differ in both format
 /// and length need only one of them.
-[[nodiscard]] std::vector<std::string> telling_keys(
+[[nodiscard]] std::vector<std::string> distinguishing_keys(
     const std::vector<nlohmann::ordered_json>& objects, const std::vector<std::string>& keys);
 
 /// Sets the label of every point: its method if methods differ, and the keys that distinguish it.

@@ -5,10 +5,10 @@
 
 namespace kvsim {
 
-/// Replays the traces that points of `scenario` are `measured_on`, each method once with the
-/// parameters of its points, and gives the points the laws that come out, the bytes they want and a
-/// note that names the trace. The seed is the scenario's; of `options` threads and progress count.
-/// Errors: InputError if a trace cannot be read.
+/// Replays the traces that points of `scenario` are `measured_on`, once per method and parameters.
+/// Sets the measured laws of the points, the cache bytes they need and a note that names the trace.
+/// The seed is the scenario's; only threads and progress of `options` are used. Errors: InputError
+/// if a trace cannot be read.
 void measure_laws(Scenario& scenario, ReplayOptions options);
 
 }  // namespace kvsim

@@ -8,12 +8,12 @@
 
 namespace kvsim {
 
-/// What a reader should know if the software that `stack` describes does not have the method;
-/// nullopt if it has, or if the stack describes no released software (ideal, torch-standard, …).
+/// A note if the software that `stack` describes does not have the method; nullopt if it does, or
+/// if the stack describes no released software (ideal, torch-standard, …).
 [[nodiscard]] std::optional<std::string> missing_in_stack(const std::string& method,
                                                           const Stack& stack);
 
-/// What a reader should know of a sequence longer than the model's positions; nullopt otherwise.
+/// A note if a sequence is longer than the model's positions; nullopt otherwise.
 [[nodiscard]] std::optional<std::string> exceeded_positions(const Llm& llm, std::int64_t tokens);
 
 }  // namespace kvsim

@@ -19,21 +19,22 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// A static batch: an engine and what it is given.
+/// A static batch: an engine and its workload.
 struct StaticAxes {
   EngineAxes engine;
-  Choices<std::int64_t> batches, prompts, outputs;  // prompts are empty where a plan finds them
+  Choices<std::int64_t> batches, prompts, outputs;  // prompts are empty if a plan finds them
   std::optional<AllocatorConfig> allocator;
 };
 
-/// A prompt that a plan's search is set up with, tokens: methods settle for it, whatever it finds.
-std::int64_t stand_in_prompt(const Llm& llm, std::int64_t output) {
+/// A placeholder prompt length, in tokens, for a plan's search. Methods are settled for it,
+/// whatever the search finds.
+std::int64_t representative_prompt(const Llm& llm, std::int64_t output) {
   constexpr std::int64_t kUnpublished = 131072;
   const std::int64_t most = llm.max_positions > 0 ? llm.max_positions : kUnpublished;
   return std::max<std::int64_t>(1, most - output);
 }
 
-StaticAxes read_static_axes(const Group& group, const PointsInput& in, OwnParts& own) {
+StaticAxes read_static_axes(const Group& group, const PointsInput& in, InlineDefinitions& own) {
   StaticAxes axes;
   axes.engine = read_engine_axes(group, in.folder, own);
   if (const auto field = group.find("engine")) {
@@ -61,17 +62,17 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
   std::vector<std::size_t> sizes = engine.sizes();
   sizes.insert(sizes.end(), {axes.batches.size(), std::max<std::size_t>(1, axes.prompts.size()),
                              axes.outputs.size(), engine.methods.size()});
-  Odometer at{std::move(sizes)};
+  CartesianIndex at{std::move(sizes)};
   check_number_of_points(points.size(), at, engine.models.front().field);
-  SettledMethods settled{engine};
+  ResolvedMethods settled{engine};
   for (auto left = static_cast<std::size_t>(at.product()); left > 0; --left, at.advance()) {
-    const AskedMethod& method = engine.methods[at[10]].value;
+    const RequestedMethod& method = engine.methods[at[10]].value;
     StaticSpec spec = engine_spec(engine, at);
     spec.batch = axes.batches[at[7]].value;
     spec.output_tokens = axes.outputs[at[9]].value;
     const bool found = axes.prompts.empty();
     spec.prompt_tokens =
-        found ? stand_in_prompt(*spec.llm, spec.output_tokens) : axes.prompts[at[8]].value;
+        found ? representative_prompt(*spec.llm, spec.output_tokens) : axes.prompts[at[8]].value;
     spec.allocator = axes.allocator;
     check_sizes(spec, found ? axes.outputs[at[9]].field : axes.prompts[at[8]].field);
     spec.method = settled.settle(at[10], at[0], spec.prompt_tokens, spec.kv_dtype);
@@ -107,7 +108,7 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
 }
 
 std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput& in,
-                                       OwnParts& own) {
+                                       InlineDefinitions& own) {
   std::vector<ScenarioPoint> points;
   const auto add = [&](const Group& group) {
     if (in.serves) {
@@ -160,7 +161,7 @@ std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const Llm shard = tensor_shard(*spec.llm, spec.tensor_parallel);
   const CostInput in{.llm = &shard,
                      .method = spec.method.get(),
-                     .stack = &find_stack("ideal"),  // the one that rounds nothing
+                     .stack = &find_stack("ideal"),  // rounds nothing
                      .weight_dtype = spec.weight_dtype,
                      .kv_dtype = spec.kv_dtype,
                      .batch = spec.batch};

@@ -11,45 +11,47 @@
 
 namespace kvsim {
 
-/// Models, GPUs and calibrations that a scenario brings along; its points refer to them.
-struct OwnParts {
+/// Models, GPUs and calibrations that a scenario defines; its points refer to them.
+struct InlineDefinitions {
   std::vector<std::shared_ptr<const Llm>> models;
   std::vector<std::shared_ptr<const Gpu>> gpus;
   std::vector<std::shared_ptr<const Calibration>> calibrations;
-  std::vector<std::string> notes{};  // which GPU a short name was taken for
+  std::vector<std::string> notes{};  // the GPU that a short name was resolved to
 };
 
 /// Checks the form of the keys of points that `keys` holds (a scenario, or one of its `points`), as
 /// far as this is possible without other keys. `folder` is where paths start. Errors: InputError.
 void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 
-/// What points are read for.
+/// Context in which points are read.
 struct PointsInput {
-  std::filesystem::path folder{};  // where paths start
+  std::filesystem::path folder{};  // paths are relative to it
   bool serves = false;             // kind "serve"; else "static"
-  std::uint64_t seed = 0;          // of generated workloads
-  /// A plan finds every prompt's length: static points may leave `prompt_tokens` out. Their keys
-  /// then do not have it, and their spec has the longest sequence that the model is published for.
+  std::uint64_t seed = 0;          // for generated workloads
+  /// A plan finds the length of every prompt: static points may omit `prompt_tokens`. Their keys
+  /// then have no `prompt_tokens`, and their spec has that of the longest sequence for which the
+  /// model is published.
   bool finds_prompts = false;
 };
 
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
-/// lists, the last changing fastest. Of static points in the order model, gpu, gpu_count, stack,
-/// calibration, dtype, kv_dtype, batch, prompt_tokens, output_tokens, method; add_serve_points has
-/// that of the others. Empty if only a replay is requested. Labels are set. Errors: InputError.
+/// lists; the last changes fastest. The order for static points is model, gpu, gpu_count, stack,
+/// calibration, dtype, kv_dtype, batch, prompt_tokens, output_tokens, method. For the order of
+/// other points, see add_serve_points. Empty if only a replay is requested. Labels are set. Errors:
+/// InputError.
 [[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput& in,
-                                                     OwnParts& own);
+                                                     InlineDefinitions& own);
 
-/// Whether `spec`'s method says of every layer how many entries it holds and attends to, up to the
-/// run's last token.
+/// Whether the method of `spec` defines for every layer how many entries it holds and attends to,
+/// up to the run's last token.
 [[nodiscard]] bool has_closed_law(const StaticSpec& spec);
 
-/// Whether it also says how many bytes they take at the run's last token; some know only about.
+/// Whether it also defines their exact size in bytes at the run's last token; some methods only
+/// estimate it.
 [[nodiscard]] bool has_closed_bytes(const StaticSpec& spec);
 
-/// Bytes of K, V and side data that the whole batch holds at the end, by the size law and without
-/// an allocator's rounding, on each of its GPUs, whether or not they fit; nullopt where the size
-/// depends on data.
+/// Bytes of K, V and side data that the whole batch holds at the end, per GPU, whether or not they
+/// fit. Follows the size law, without an allocator's rounding; nullopt if the size depends on data.
 [[nodiscard]] std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec);
 
 }  // namespace kvsim

@@ -26,12 +26,12 @@ using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 /// One requested workload.
-struct AskedRequests {
-  Field field;        // with one value of every list
+struct RequestedRequests {
+  Field field;        // with one value per list
   ordered_json keys;  // those values, and scalars of the same names
 };
 
-/// `value` as the field it would be at `place` of the same file.
+/// Wraps `value` as a field at `place` of the same file.
 Field field_at(const Field& place, const json& value) {
   json document;
   const json::json_pointer pointer{place.pointer()};
@@ -50,8 +50,8 @@ Field field_at(const Field& place, const json& value) {
   return at;
 }
 
-std::vector<AskedRequests> request_choices(const Field& field) {
-  std::vector<AskedRequests> all;
+std::vector<RequestedRequests> request_choices(const Field& field) {
+  std::vector<RequestedRequests> all;
   for (const Field& item : field.one_or_more()) {
     if (!item.is_object()) item.expected("an object: a file of requests, or a generator");
     std::vector<std::pair<json, ordered_json>> of_item{{item.raw(), ordered_json::object()}};
@@ -86,13 +86,13 @@ std::vector<AskedRequests> request_choices(const Field& field) {
 }
 
 struct Workload {
-  AskedRequests asked;
+  RequestedRequests asked;
   std::shared_ptr<const RequestTrace> trace;
   std::int32_t prompt = 1;  // longest
   std::int32_t output = 0;
 };
 
-Workload make(AskedRequests asked, const PointsInput& in) {
+Workload make(RequestedRequests asked, const PointsInput& in) {
   const WorkloadSpec spec = read_workload(asked.field, in.folder);
   auto trace = placed(asked.field, [&] {
     return std::make_shared<const RequestTrace>(make_workload(spec, in.seed));
@@ -105,7 +105,7 @@ Workload make(AskedRequests asked, const PointsInput& in) {
   return out;
 }
 
-/// All keys of a group of services, each with its choices.
+/// All keys of a group of services, with the choices for each.
 struct ServeAxes {
   EngineAxes engine;
   Choices<std::int64_t> stages;
@@ -123,7 +123,7 @@ std::vector<Members> members_or_none(const Group& group, std::string_view key) {
   return {Members{}};
 }
 
-ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& own) {
+ServeAxes read_serve_axes(const Group& group, const PointsInput& in, InlineDefinitions& own) {
   ServeAxes axes;
   axes.engine = read_engine_axes(group, in.folder, own);
   axes.allocator = read_allocator(group, axes.engine, true);
@@ -146,16 +146,16 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& o
   }
   if (const auto nvme = group.find("nvme")) axes.nvme = read_nvme(*nvme);
   if (const auto offload = group.find("offload")) axes.offload = read_offload(*offload);
-  for (AskedRequests& asked : request_choices(group.required("requests"))) {
+  for (RequestedRequests& asked : request_choices(group.required("requests"))) {
     axes.workloads.push_back(make(std::move(asked), in));
   }
   return axes;
 }
 
 /// A setting that the stack and the scheduler share is given once, or twice with the same value.
-void unify(std::optional<std::int64_t>& engine, std::optional<std::int64_t>& scheduler,
-           std::string_view engine_key, std::string_view key, const Members& members,
-           const Field& place) {
+void merge_alias(std::optional<std::int64_t>& engine, std::optional<std::int64_t>& scheduler,
+                 std::string_view engine_key, std::string_view key, const Members& members,
+                 const Field& place) {
   if (engine && scheduler && *engine != *scheduler) {
     const auto found = std::find_if(members.begin(), members.end(),
                                     [&](const auto& member) { return member.first == key; });
@@ -221,28 +221,28 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("nvme")) (void)read_nvme(*field);
   if (const auto field = keys.find("offload")) (void)read_offload(*field);
   if (const auto field = keys.find("requests")) {
-    for (const AskedRequests& asked : request_choices(*field)) {
+    for (const RequestedRequests& asked : request_choices(*field)) {
       (void)read_workload(asked.field, folder);
     }
   }
 }
 
-void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
+void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitions& own,
                       std::vector<ScenarioPoint>& points) {
   const ServeAxes axes = read_serve_axes(group, in, own);
   const EngineAxes& engine = axes.engine;
   std::vector<std::size_t> sizes = engine.sizes();
   sizes.insert(sizes.end(), {axes.stages.size(), axes.clusters.size(), axes.speculations.size(),
                              axes.schedulers.size(), axes.workloads.size(), engine.methods.size()});
-  Odometer at{std::move(sizes)};
+  CartesianIndex at{std::move(sizes)};
   check_number_of_points(points.size(), at, engine.models.front().field);
-  SettledMethods settled{engine};
+  ResolvedMethods settled{engine};
   for (auto left = static_cast<std::size_t>(at.product()); left > 0; --left, at.advance()) {
     const Members& cluster = axes.clusters[at[8]];
     const Members& speculation = axes.speculations[at[9]];
     const Members& scheduler = axes.schedulers[at[10]];
     const Workload& workload = axes.workloads[at[11]];
-    const AskedMethod& method = engine.methods[at[12]].value;
+    const RequestedMethod& method = engine.methods[at[12]].value;
     StaticSpec part = engine_spec(engine, at);
     part.prompt_tokens = workload.prompt;
     part.output_tokens = workload.output;
@@ -251,10 +251,10 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
 
     ServeSpec spec;
     spec.scheduler = read_scheduler(scheduler);
-    unify(part.options.max_num_seqs, spec.scheduler.max_num_seqs, "max_num_seqs", "max_num_seqs",
-          scheduler, group.place());
-    unify(part.options.prefill_chunk, spec.scheduler.max_num_batched_tokens, "prefill_chunk",
-          "max_num_batched_tokens", scheduler, group.place());
+    merge_alias(part.options.max_num_seqs, spec.scheduler.max_num_seqs, "max_num_seqs",
+                "max_num_seqs", scheduler, group.place());
+    merge_alias(part.options.prefill_chunk, spec.scheduler.max_num_batched_tokens, "prefill_chunk",
+                "max_num_batched_tokens", scheduler, group.place());
     spec.llm = part.llm;
     spec.gpu = part.gpu;
     spec.stack = part.stack;

@@ -9,14 +9,14 @@
 
 namespace kvsim {
 
-/// Checks the form of the keys of `keys` that only a service has. Errors: InputError.
+/// Checks the form of the keys in `keys` that only a service has. Errors: InputError.
 void check_serve_keys(const Field& keys, const std::filesystem::path& folder);
 
-/// The points of one group: the product of its lists in the order model, gpu, gpu_count, stack,
-/// calibration, dtype, kv_dtype, pipeline_parallel, cluster, speculation, scheduler, requests,
-/// method, the last changing fastest. Workloads are read or drawn once each and shared. Errors:
-/// InputError.
-void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
+/// Adds the points of one group: the product of its lists in the order model, gpu, gpu_count,
+/// stack, calibration, dtype, kv_dtype, pipeline_parallel, cluster, speculation, scheduler,
+/// requests, method; the last changes fastest. Each workload is read or generated once and shared.
+/// Errors: InputError.
+void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitions& own,
                       std::vector<ScenarioPoint>& points);
 
 }  // namespace kvsim

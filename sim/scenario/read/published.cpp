@@ -50,8 +50,8 @@ const PublishedMetric& read_metric(const Field& field) {
                        [&](const PublishedMetric& metric) { return metric.name == name; });
 }
 
-/// The catalogue's spelling of a name, or the name where the catalogue has none (a model that the
-/// scenario brings along).
+/// The catalogue's spelling of a name, or the name itself if the catalogue does not have it (a
+/// model that the scenario defines).
 std::string catalogue_name(std::string_view key, const std::string& name) {
   try {
     if (key == "model") return find_llm(name).name;
@@ -72,7 +72,7 @@ bool holds(std::string_view key, const Field& wanted, const nlohmann::ordered_js
     return value.is_number() && value.get<double>() == number;
   }
   if (key == "dtype" || key == "kv_dtype") {
-    // A quantisation's name is no element format.
+    // The name of a quantization is not an element format.
     if (wanted.is_string() && wanted.string() == value.get<std::string>()) return true;
     return name_of(wanted.dtype()) == value.get<std::string>();
   }

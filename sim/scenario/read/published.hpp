@@ -11,8 +11,8 @@ namespace kvsim {
 /// Checks the form of one entry of `published`. Errors: InputError.
 void check_published(const Field& entry);
 
-/// The figure of `entry` for the point that its `where` picks; nullopt where it picks none.
-/// Errors: InputError, also where it picks several.
+/// The figure of `entry` for the point that its `where` selects; nullopt if it selects none.
+/// Errors: InputError, also if it selects several.
 [[nodiscard]] std::optional<PublishedFigure> read_published(
     const Field& entry, const std::vector<ScenarioPoint>& points);
 

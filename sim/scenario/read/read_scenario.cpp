@@ -36,7 +36,7 @@ std::vector<MethodSpec> read_replay_methods(const Field& replay) {
       }
       for (MethodSpec& spec : read_methods(item, SmallCounts::kAllowed)) {
         try {
-          (void)takes_budget(spec.name);  // refuses an unknown name
+          (void)takes_budget(spec.name);  // rejects an unknown name
         } catch (const InputError& error) {
           item.fail(error.what());
         }
@@ -94,7 +94,7 @@ void check_form(const Field& file, const fs::path& folder) {
 
 void check_file(const Field& file) { check_form(file, fs::path{file.file()}.parent_path()); }
 
-/// Keys of the other kind are slips, wherever they come from.
+/// Keys of the other kind are errors, wherever they come from.
 void check_kind(const Field& root, bool serves) {
   const auto check = [&](const Field& keys) {
     for (const std::string_view key : keys_of_kind(!serves)) {
@@ -120,7 +120,7 @@ ReplaySection read_replay(const Field& replay, const fs::path& folder,
   }
   section.methods = read_replay_methods(replay);
   if (section.methods.empty()) {
-    // Those of the points, each once, in their order.
+    // The distinct methods of the points, in their order.
     std::vector<ordered_json> seen;
     for (const ScenarioPoint& point : points) {
       ordered_json asked{point.keys.at("method"), point.keys.at("budget"),
@@ -150,7 +150,7 @@ void read_all_published(const Field& root, bool overridden, Scenario& scenario) 
   }
 }
 
-/// The document in the order of the key table, without what was taken away.
+/// The document in the order of the key table, without removed keys.
 ordered_json echo_of(const json& document) {
   ordered_json echo = ordered_json::object();
   for (const std::string& key : scenario_key_names("scenario")) {
@@ -199,7 +199,7 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
   if (const auto seed = root.find("seed")) {
     scenario.seed = static_cast<std::uint64_t>(read_integer(*seed, "scenario", "seed"));
   }
-  OwnParts own;
+  InlineDefinitions own;
   const bool serves = scenario.kind == "serve";
   check_kind(root, serves);
   if (const auto plan = root.find("plan")) {

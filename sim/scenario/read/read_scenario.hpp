@@ -12,19 +12,20 @@
 
 namespace kvsim {
 
-/// Reads a scenario (docs/scenarios.md), follows `extends`, applies the overrides,
-/// checks every key. Errors: InputError with file and JSON pointer.
+/// Reads a scenario (docs/scenarios.md), resolves `extends`, applies the overrides and checks every
+/// key. Errors: InputError with file and JSON pointer.
 [[nodiscard]] Scenario read_scenario(const std::filesystem::path& file,
                                      const std::vector<Override>& overrides);
 
-/// The first half of read_scenario, for those that read many variants of one file: its keys after
-/// `extends` and overrides, each file's form checked.
+/// The first half of read_scenario, for callers that read many variants of one file: its keys after
+/// `extends` and overrides. The form of each file is checked.
 [[nodiscard]] nlohmann::json scenario_document(const std::filesystem::path& file,
                                                const std::vector<Override>& overrides);
 
-/// The second half: a scenario out of such a document. `file` gives its name and the folder that
-/// paths start at, `place` is its name in messages. `changed`: a key has been set since it was
-/// read, so its form is checked again and a published value may match no point.
+/// The second half: builds a scenario from such a document. `file` gives its name and the folder
+/// that paths are relative to; `place` is the document's name in messages. `changed`: values were
+/// set after it was read. Its form is then checked again, and a published figure may match no
+/// point.
 [[nodiscard]] Scenario scenario_of(const nlohmann::json& document,
                                    const std::filesystem::path& file, const std::string& place,
                                    bool changed);
@@ -33,8 +34,8 @@ namespace kvsim {
 void check_scenario_form(const nlohmann::json& document, const std::filesystem::path& file,
                          const std::string& place);
 
-/// As scenario_document, of a text at hand, as if `file` held it, which need not be
-/// there.
+/// As scenario_document, for a document in memory, as if it were read from `file`, which need not
+/// exist.
 [[nodiscard]] nlohmann::json scenario_document_of(std::string_view text,
                                                   const std::filesystem::path& file,
                                                   const std::vector<Override>& overrides);

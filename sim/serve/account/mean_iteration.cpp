@@ -7,7 +7,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/iteration/mixed.hpp"
-#include "sim/serve/service/serve_site.hpp"
+#include "sim/serve/service/serve_context.hpp"
 
 namespace kvsim {
 
@@ -39,7 +39,7 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
   }
 
   const ServeHooks hooks;
-  const ServeSite site{spec, hooks};
+  const ServeContext site{spec, hooks};
   CostInput in = site.cost_input();
   const Roofline roofline{*spec.gpu, *in.stack, site.calibration()};
   out.prompt = in.prompt;
@@ -56,7 +56,7 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
     load.attended = all * static_cast<double>(*attended);
     load.held = all * static_cast<double>(*held);
     if (!in.method->ragged()) continue;
-    // As SequenceLaw::attended.
+    // As SequenceFootprint::attended.
     std::vector<std::int64_t> heads(
         static_cast<std::size_t>(CacheRows{in, law.layer}.stored_heads()));
     in.method->heads_held(law.layer, out.prompt, out.context - 1, heads);

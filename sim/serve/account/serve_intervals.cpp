@@ -12,7 +12,7 @@ namespace {
 
 /// `out` with the lesser (or the larger) of each figure.
 template <class Choose>
-void widen(ServeFigures& out, const ServeFigures& other, Choose choose) {
+void widen(ServeMetrics& out, const ServeMetrics& other, Choose choose) {
   const auto both = [&](double& a, double b) { a = choose(a, b); };
   const auto each = [&](Distribution& a, const Distribution& b) {
     if (b.n == 0) return;
@@ -47,7 +47,7 @@ void widen(ServeFigures& out, const ServeFigures& other, Choose choose) {
 
 }  // namespace
 
-ServeFigures figures_of(const ServeResult& r) {
+ServeMetrics figures_of(const ServeResult& r) {
   return {.ttft = r.ttft,
           .tpot = r.tpot,
           .itl = r.itl,
@@ -86,12 +86,12 @@ std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const Serve
   out.basis = ends->basis;
   out.low = out.high = figures_of(result);
   const std::array factors{out.faster, out.slower};
-  std::array<ServeFigures, 2> others;
+  std::array<ServeMetrics, 2> others;
   parallel_for(factors.size(), threads, [&](std::size_t i) {
     others[i] = figures_of(
         run_serve(spec, {.max_samples = 2, .keep_gaps = false, .time_scale = factors[i]}));
   });
-  for (const ServeFigures& other : others) {
+  for (const ServeMetrics& other : others) {
     widen(out.low, other, [](double a, double b) { return std::min(a, b); });
     widen(out.high, other, [](double a, double b) { return std::max(a, b); });
   }

@@ -10,13 +10,13 @@
 namespace kvsim {
 
 /// What depends on a service's times.
-struct ServeFigures {
+struct ServeMetrics {
   Distribution ttft, tpot, itl, e2e, queue;
   double request_s = 0, output_tok_s = 0, total_tok_s = 0;
   double makespan_s = 0, mfu = 0, mbu = 0, busy = 0;
   std::optional<double> goodput, slo_attained;
 };
-[[nodiscard]] ServeFigures figures_of(const ServeResult& result);
+[[nodiscard]] ServeMetrics figures_of(const ServeResult& result);
 
 /// The 90 % interval of a service's iteration times, as factors of the predicted ones: faster <= 1
 /// <= slower.
@@ -36,7 +36,7 @@ struct TimeEnds {
 /// host. Left out: how far the capacity of the cache may be from what is predicted, and the
 /// workload's own chance.
 struct ServeIntervals {
-  ServeFigures low, high;
+  ServeMetrics low, high;
   double faster = 1, slower = 1;  // times a predicted time
   std::string basis;
 };

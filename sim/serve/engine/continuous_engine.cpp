@@ -72,7 +72,7 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
-  OutsideMemory& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
+  OutsideTier& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
   const Bytes offloaded = kv_.outside_of(s.prompt);
   if (offloaded > Bytes{} && outside.capacity() && offloaded > *outside.capacity()) {
     state_->oom(now, id,
@@ -166,7 +166,7 @@ void ContinuousEngine::refuse(RequestId id, SimTime now) {
   Sequence& s = at(id);
   const Bytes unit = parts_.sizes->unit();
   if (const Bytes lack = kv_.outside_lack(id); lack > Bytes{}) {
-    const OutsideMemory& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
+    const OutsideTier& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
     state_->oom(now, id,
                 fmt::format("entries of {} tokens outside the GPU, with no other sequence to make "
                             "room in {}",
@@ -435,7 +435,7 @@ EngineMemory ContinuousEngine::memory() const {
       out.peak += part->second;
     }
   }
-  for (const OutsideMemory* tier : {&host_, &nvme_}) {
+  for (const OutsideTier* tier : {&host_, &nvme_}) {
     if (tier->peak() == Bytes{}) continue;
     out.tiers.push_back({.name = std::string{tier->name()},
                          .capacity = tier->capacity(),

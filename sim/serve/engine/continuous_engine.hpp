@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "models/cost/rates/roofline.hpp"
-#include "sim/serve/cache/kv_memory.hpp"
-#include "sim/serve/cache/outside_memory.hpp"
+#include "sim/serve/cache/kv_cache_manager.hpp"
+#include "sim/serve/cache/outside_tier.hpp"
 #include "sim/serve/cache/swap_time.hpp"
 #include "sim/serve/engine/engine.hpp"
 #include "sim/serve/engine/iteration_cost.hpp"
@@ -26,8 +26,8 @@ namespace kvsim {
 /// The parts of an engine; all of them outlive it.
 struct EngineParts {
   const BlockSizes* sizes = nullptr;
-  SequenceLaws* laws = nullptr;   // null: every layer holds every token
-  IterationCost* cost = nullptr;  // of the first stage, where there are several
+  SequenceFootprints* laws = nullptr;  // null: every layer holds every token
+  IterationCost* cost = nullptr;       // of the first stage, where there are several
   std::vector<IterationCost*> later_stages{};
   Bytes stage_row{};  // that a token hands from one stage to the next
   BytesPerSecond stage_link{0.0};
@@ -68,7 +68,7 @@ struct IterationView {
   std::span<const Planned> plan;
   std::span<const RequestId> running;
   std::size_t waiting = 0;
-  const KvMemory* memory = nullptr;
+  const KvCacheManager* memory = nullptr;
   const std::vector<Sequence>* sequences = nullptr;
 };
 
@@ -97,7 +97,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   BatchLimits limits() const override { return scheduler_->limits(); }
   std::vector<std::string> notes() const override;
   std::size_t most_in_flight() const override { return flights_.size(); }
-  const KvMemory& kv() const { return kv_; }
+  const KvCacheManager& kv() const { return kv_; }
   std::int32_t prefix_found(RequestId id) const override {
     return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
   }
@@ -201,8 +201,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   EngineParts parts_;
   std::unique_ptr<Scheduler> scheduler_;
   ServeObserver* observer_;
-  OutsideMemory host_, nvme_;
-  KvMemory kv_;
+  OutsideTier host_, nvme_;
+  KvCacheManager kv_;
   WaitingQueue queue_;
   std::vector<RequestId> swapped_;
   std::vector<SwappedCache> swapped_caches_;  // of swapped_

@@ -11,7 +11,7 @@ namespace kvsim {
 
 void ContinuousEngine::count_offloads(const Planned& p) {
   const Sequence& s = at(p.id);
-  SequenceLaw* law = kv_.law(p.id);
+  SequenceFootprint* law = kv_.law(p.id);
   if (law == nullptr || !law->offloads()) return;
   Bytes written;
   double read = 0;
@@ -67,10 +67,10 @@ MixedStep ContinuousEngine::iteration() {
     ++decodes_;
     attended += s.computed;
     tokens = std::max(tokens, p.tokens);
-    SequenceLaw* law = kv_.law(p.id);
+    SequenceFootprint* law = kv_.law(p.id);
     for (std::size_t l = 0; law != nullptr && l < loads_.size(); ++l) {
       const std::int64_t at_step = s.computed + 1 - s.target;
-      const DecodeMoment m = law->moment(l, at_step);
+      const DecodeState m = law->moment(l, at_step);
       const bool rewrites = m.evicts && m.change == CacheChange::kRewrite;
       DecodeLoad& load = loads_[l];
       load.held += static_cast<double>(m.after);
@@ -80,7 +80,7 @@ MixedStep ContinuousEngine::iteration() {
         load.rewriting += rewrites ? 1 : 0;
         continue;
       }
-      const SequenceLaw::Attended attends = law->attended(l, at_step);
+      const SequenceFootprint::Attended attends = law->attended(l, at_step);
       const std::optional<double> closed = law->moved_together(l, at_step);
       load.attended += attends.mean;
       load.longest += attends.longest;

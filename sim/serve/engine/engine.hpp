@@ -22,7 +22,7 @@ struct EngineMemory {
   std::int64_t capacity_tokens = 0;  // of the full cache
   std::optional<EngineStartup> startup;
   std::vector<TierResult> tiers;
-  Bytes dropped{}, reclaimed{};  // KvMemory's
+  Bytes dropped{}, reclaimed{};  // KvCacheManager's
 };
 
 /// Work done so far.

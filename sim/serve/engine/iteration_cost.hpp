@@ -4,7 +4,7 @@
 #include <span>
 
 #include "models/cost/iteration/mixed.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 
 namespace kvsim {
 

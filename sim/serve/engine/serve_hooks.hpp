@@ -17,7 +17,8 @@ struct ServeHooks {
                                                const LayerRange&)>
       stage_cost{};
   /// Replaces the scheduler that the spec names.
-  std::function<std::unique_ptr<Scheduler>(const SchedulerSpec&, const SchedulerSite&)> scheduler{};
+  std::function<std::unique_ptr<Scheduler>(const SchedulerSpec&, const SchedulerContext&)>
+      scheduler{};
   ServeObserver* observer = nullptr;  // outlives the run
 };
 

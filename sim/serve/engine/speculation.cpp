@@ -7,7 +7,7 @@
 #include "models/llm/weight_format.hpp"
 #include "models/math/counter_random.hpp"
 #include "models/units/error.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 
 namespace kvsim {
 namespace {

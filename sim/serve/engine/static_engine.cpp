@@ -24,7 +24,7 @@ Owners owners_of(const AllocationRefusal& refusal) {
 }  // namespace
 
 StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
-                           StaticSpec spec, SequenceLaws& laws, QueueOrder order,
+                           StaticSpec spec, SequenceFootprints& laws, QueueOrder order,
                            std::int64_t batch, std::int64_t reserved)
     : Engine{state, replica, max_samples},
       spec_{std::move(spec)},
@@ -131,7 +131,7 @@ StaticEngine::Shortage StaticEngine::shortage() const {
       {.llm = spec_.llm,
        .gpu = spec_.gpu,
        .stack = spec_.stack,
-       .method = [this](std::int64_t prompt) -> SettledMethod {
+       .method = [this](std::int64_t prompt) -> ResolvedMethod {
          const PromptRange alone{.first = prompt,
                                  .last = prompt};  // its size law depends on the prompt
          if (prompt == spec_.prompt_tokens) return {spec_.method, alone};

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sim/batch/static_run.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "sim/serve/engine/engine.hpp"
 #include "sim/serve/schedulers/waiting_queue.hpp"
 
@@ -23,7 +23,8 @@ class StaticEngine final : public Engine {
   /// for which a stack with static caches allocates if a request declares no output; 0: caches
   /// grow, or the stack's own setting applies.
   StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
-               SequenceLaws& laws, QueueOrder order, std::int64_t batch, std::int64_t reserved);
+               SequenceFootprints& laws, QueueOrder order, std::int64_t batch,
+               std::int64_t reserved);
 
   void arrive(RequestId id, SimTime now) override;
   std::optional<SimTime> start(SimTime now, bool more_coming) override;
@@ -54,7 +55,7 @@ class StaticEngine final : public Engine {
   [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
 
   StaticSpec spec_;
-  SequenceLaws* laws_;
+  SequenceFootprints* laws_;
   WaitingQueue queue_;
   std::int64_t most_;
   std::int64_t reserved_;

@@ -122,7 +122,7 @@ class Scheduler {
 };
 
 /// What a scheduler's defaults depend on.
-struct SchedulerSite {
+struct SchedulerContext {
   const Stack* stack = nullptr;    // as the run sets it
   std::int64_t max_model_len = 0;  // tokens of the longest sequence
   std::int64_t pool_units = 0;
@@ -134,7 +134,7 @@ struct SchedulerSite {
 struct SchedulerInfo {
   std::string_view name;
   std::string_view summary;
-  std::unique_ptr<Scheduler> (*make)(const SchedulerSpec&, const SchedulerSite&);
+  std::unique_ptr<Scheduler> (*make)(const SchedulerSpec&, const SchedulerContext&);
   bool prefix_caching = false;  // where the spec does not say
   /// What would go beyond the longest sequence is cut there instead of refused, and the longest
   /// sequence is no longer than the pool.
@@ -168,12 +168,12 @@ inline constexpr std::int64_t kVllmV0ChunkTokens = 2048;
 
 // One line per scheduler; each has its own file in schedulers/.
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec,
-                                                      const SchedulerSite& site);
+                                                      const SchedulerContext& site);
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec,
-                                                      const SchedulerSite& site);
+                                                      const SchedulerContext& site);
 [[nodiscard]] std::unique_ptr<Scheduler> make_sglang(const SchedulerSpec& spec,
-                                                     const SchedulerSite& site);
+                                                     const SchedulerContext& site);
 [[nodiscard]] std::unique_ptr<Scheduler> make_trtllm(const SchedulerSpec& spec,
-                                                     const SchedulerSite& site);
+                                                     const SchedulerContext& site);
 
 }  // namespace kvsim

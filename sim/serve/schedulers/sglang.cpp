@@ -51,7 +51,7 @@ constexpr RequestId kNobody = -1;
 /// policy "lpm" a queue of at most 128 is served by longest cached prefix.
 class Sglang : public Scheduler {
  public:
-  Sglang(const SchedulerSpec& spec, const SchedulerSite& site)
+  Sglang(const SchedulerSpec& spec, const SchedulerContext& site)
       : order_{spec.order},
         longest_prefix_{spec.policy.value_or("fcfs") == "lpm" &&
                         spec.prefix_caching.value_or(true)},
@@ -304,7 +304,7 @@ class Sglang : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_sglang(const SchedulerSpec& spec, const SchedulerSite& site) {
+std::unique_ptr<Scheduler> make_sglang(const SchedulerSpec& spec, const SchedulerContext& site) {
   return std::make_unique<Sglang>(spec, site);
 }
 

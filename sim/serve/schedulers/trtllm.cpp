@@ -43,7 +43,7 @@ constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 /// Difference from TensorRT-LLM: a request that exceeds its declared length waits until others end.
 class Trtllm : public Scheduler {
  public:
-  Trtllm(const SchedulerSpec& spec, const SchedulerSite& site)
+  Trtllm(const SchedulerSpec& spec, const SchedulerContext& site)
       : order_{spec.order},
         evicts_{spec.policy.value_or("guaranteed-no-evict") == "max-utilization"},
         chunked_{spec.chunked_prefill.value_or(true)},
@@ -225,7 +225,7 @@ class Trtllm : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_trtllm(const SchedulerSpec& spec, const SchedulerSite& site) {
+std::unique_ptr<Scheduler> make_trtllm(const SchedulerSpec& spec, const SchedulerContext& site) {
   return std::make_unique<Trtllm>(spec, site);
 }
 

@@ -47,7 +47,7 @@ constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use
 /// nothing else runs, not when it is first considered.
 class VllmV0 : public Scheduler {
  public:
-  VllmV0(const SchedulerSpec& spec, const SchedulerSite& site)
+  VllmV0(const SchedulerSpec& spec, const SchedulerContext& site)
       : order_{spec.order},
         chunked_{vllm_v0_chunks(spec, site.max_model_len)},
         caches_{spec.prefix_caching.value_or(false)},
@@ -292,7 +292,7 @@ bool vllm_v0_chunks(const SchedulerSpec& spec, std::int64_t max_model_len) {
   return spec.chunked_prefill.value_or(by_itself);
 }
 
-std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec, const SchedulerSite& site) {
+std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec, const SchedulerContext& site) {
   return std::make_unique<VllmV0>(spec, site);
 }
 

@@ -27,7 +27,7 @@ constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
 /// admitted only if none was preempted, from the queue's head up to the first that does not fit.
 class VllmV1 : public Scheduler {
  public:
-  VllmV1(const SchedulerSpec& spec, const SchedulerSite& site) : order_{spec.order} {
+  VllmV1(const SchedulerSpec& spec, const SchedulerContext& site) : order_{spec.order} {
     const Stack& stack = *site.stack;
     const std::int64_t seqs = stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxNumSeqs;
     max_seqs_ = spec.max_num_seqs.value_or(seqs);
@@ -150,7 +150,7 @@ class VllmV1 : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec, const SchedulerSite& site) {
+std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec, const SchedulerContext& site) {
   return std::make_unique<VllmV1>(spec, site);
 }
 

@@ -17,7 +17,7 @@
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/service/handoffs.hpp"
 #include "sim/serve/service/router.hpp"
-#include "sim/serve/service/serve_site.hpp"
+#include "sim/serve/service/serve_context.hpp"
 #include "sim/serve/service/service.hpp"
 
 namespace kvsim {
@@ -41,7 +41,7 @@ class Service {
   using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart, TransferEnd>>;
 
   /// `site`: of the same engine; it outlives the service.
-  Service(const ServeSpec& spec, const ServeOptions& options, ServeSite& site)
+  Service(const ServeSpec& spec, const ServeOptions& options, ServeContext& site)
       : spec_{spec},
         options_{options},
         trace_{*spec.requests},
@@ -226,7 +226,7 @@ class Service {
     for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMostGpus;
          ++other.tensor_parallel) {
       try {
-        const ServeSite site{other, none};
+        const ServeContext site{other, none};
         if (!site.cannot_start().empty()) continue;
       } catch (const InputError&) {
         continue;  // the model's heads do not divide by so many
@@ -401,7 +401,7 @@ class Service {
   const ServeSpec& spec_;
   ServeOptions options_;
   const RequestTrace& trace_;
-  ServeSite& site_;
+  ServeContext& site_;
   ServeState state_;
   std::optional<SloWatch> watch_;
   bool gave_up_ = false;
@@ -466,7 +466,7 @@ const ServeSpec& checked(const ServeSpec& spec) {
 }  // namespace
 
 ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const ServeHooks& hooks) {
-  ServeSite site{checked(spec), hooks};
+  ServeContext site{checked(spec), hooks};
   return Service{spec, options, site}.run();
 }
 
@@ -477,7 +477,7 @@ ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options) {
 struct PreparedService::Impl {
   ServeSpec spec;
   ServeHooks hooks{};
-  ServeSite site;
+  ServeContext site;
 
   explicit Impl(ServeSpec of) : spec{std::move(of)}, site{checked(spec), hooks} {}
 };

@@ -12,17 +12,17 @@ TEST_CASE("the ideal stack adds nothing") {
   CHECK(ideal.host_per_layer == Seconds{});
   CHECK(ideal.growth == CacheGrowth::kExact);
   CHECK(ideal.logits == LogitPositions::kLast);
-  CHECK(charged_bytes(ideal, Bytes{513}) == Bytes{513});
+  CHECK(allocator_rounded(ideal, Bytes{513}) == Bytes{513});
 }
 
 TEST_CASE("Hugging Face stacks round to 512 B and concatenate") {
   for (const char* name : {"hf-sdpa", "hf-eager", "hf-flash"}) {
     const Stack& stack = find_stack(name);
     CHECK(stack.growth == CacheGrowth::kConcatLayer);
-    CHECK(charged_bytes(stack, Bytes{}) == Bytes{});
-    CHECK(charged_bytes(stack, Bytes{1}) == Bytes{512});
-    CHECK(charged_bytes(stack, Bytes{512}) == Bytes{512});
-    CHECK(charged_bytes(stack, Bytes{513}) == Bytes{1024});
+    CHECK(allocator_rounded(stack, Bytes{}) == Bytes{});
+    CHECK(allocator_rounded(stack, Bytes{1}) == Bytes{512});
+    CHECK(allocator_rounded(stack, Bytes{512}) == Bytes{512});
+    CHECK(allocator_rounded(stack, Bytes{513}) == Bytes{1024});
   }
   CHECK(find_stack("hf-eager").attention == AttentionExec::kEager);
   CHECK(find_stack("hf-eager").logits_fp32);

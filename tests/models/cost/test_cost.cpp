@@ -224,7 +224,7 @@ TEST_CASE("experts: a lone token reads top_k, a crowd reads all") {
   const Setup setup{mixed_llm(), {}};
   const auto gate_weights = [&](std::int64_t batch) {
     const CostInput in = setup.input("ideal", setup.full, batch);
-    const DecodeMoment moment{.attended = 11, .before = 10, .after = 11};
+    const DecodeState moment{.attended = 11, .before = 10, .after = 11};
     const OpGraph graph = decode_layer(in, 1, moment);
     double routed = 0;
     for (OpIndex i = 0; i < graph.size(); ++i) {
@@ -351,7 +351,7 @@ TEST_CASE("one layer's prefill holds 3 d_ff + 4 d, one d of them the caller's") 
 TEST_CASE("concatenation: one layer's longer keys beside the old ones, then its values") {
   const Setup setup{llama31_8b(), {}};
   const CostInput in = setup.input("hf-flash", setup.full);
-  const DecodeMoment moment{.attended = 5001, .before = 5000, .after = 5001};
+  const DecodeState moment{.attended = 5001, .before = 5000, .after = 5001};
   const OpGraph graph = decode_layer(in, 0, moment);
   const Bytes row{8 * 128 * 2};
   CHECK(peak_of_owner(graph, Owner::kConcatCopy) == row * 5001);
@@ -368,7 +368,7 @@ TEST_CASE("a full ring does not grow, concatenates where the stack does, a gathe
   for (const char* stack : {"ideal", "hf-flash"}) {
     const BoundedMethod ring{{.budget = 1000, .compaction = Compaction::kRing}};
     const CostInput in = setup.input(stack, ring);
-    const DecodeMoment full = decode_moment(in, 0, 2000, 2001, 1000);
+    const DecodeState full = decode_moment(in, 0, 2000, 2001, 1000);
     CHECK(full.change == CacheChange::kOverwrite);
     CHECK(full.evicts);
     CHECK(full.after == 1000);
@@ -380,7 +380,7 @@ TEST_CASE("a full ring does not grow, concatenates where the stack does, a gathe
 
     const BoundedMethod gather{{.budget = 1000, .compaction = Compaction::kGather}};
     const CostInput other = setup.input(stack, gather);
-    const DecodeMoment moment = decode_moment(other, 0, 2000, 2001, 1000);
+    const DecodeState moment = decode_moment(other, 0, 2000, 2001, 1000);
     CHECK(moment.change == CacheChange::kRewrite);
     const OpGraph rewritten = decode_layer(other, 0, moment);
     CHECK(peak_of_owner(rewritten, Owner::kCompaction) == row * 1000);
@@ -394,7 +394,7 @@ TEST_CASE("a sliding window caps what a layer holds and attends") {
   const CostInput in = setup.input("hf-sdpa", setup.full);
   CHECK(held_entries(in, 3, 100, 100) == 64);
   CHECK(held_entries(in, 2, 100, 100) == 100);
-  const DecodeMoment moment = decode_moment(in, 3, 100, 101, 64);
+  const DecodeState moment = decode_moment(in, 3, 100, 101, 64);
   CHECK(moment.attended == 64);
   CHECK(moment.change == CacheChange::kOverwrite);
   CHECK_FALSE(moment.evicts);  // the window is the layer's, not the method's
@@ -494,7 +494,7 @@ TEST_CASE(
   const Setup setup{llama31_8b(), {}};
   const std::int64_t e = 3000;
   const double cache = 2.0 * 8 * 128 * 2 * static_cast<double>(e);  // one layer's keys and values
-  const DecodeMoment moment{.attended = e, .before = e - 1, .after = e};
+  const DecodeState moment{.attended = e, .before = e - 1, .after = e};
   const OpGraph graph = decode_layer(setup.input("hf-sdpa", setup.full), 0, moment);
   double copied = 0, attended = 0;
   for (OpIndex i = 0; i < graph.size(); ++i) {

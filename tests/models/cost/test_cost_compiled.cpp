@@ -62,7 +62,7 @@ Llm latent_and_windowed() {
 }
 
 void check_same(const CostInput& in, const Roofline& roofline, std::int32_t layer,
-                const DecodeMoment& moment) {
+                const DecodeState& moment) {
   const CompiledLayer compiled{in, layer, moment.change, moment.evicts, roofline};
   const OpGraph graph = decode_layer(in, layer, moment);
   const GraphCost expected = evaluate(graph, roofline);
@@ -136,7 +136,7 @@ TEST_CASE("real methods compile, linear every one") {
                          .batch = 3};
       INFO(info.name, " on ", stack.name);
       const std::int64_t held = held_entries(in, 0, 10000, 10000);
-      const DecodeMoment moment = decode_moment(in, 0, 10000, 10001, held);
+      const DecodeState moment = decode_moment(in, 0, 10000, 10001, held);
       check_same(in, roofline, 0, moment);
     }
   }
@@ -162,7 +162,7 @@ TEST_CASE("formats of their own cost at every later step what their graphs do") 
         const CompiledLayer compiled{in, layer, CacheChange::kGrow, false, roofline};
         CHECK_FALSE(compiled.is_linear());
         for (const std::int64_t n : {701, 702, 736, 768, 4096, 99999}) {
-          const DecodeMoment moment{.attended = n, .before = n - 1, .after = n};
+          const DecodeState moment{.attended = n, .before = n - 1, .after = n};
           const GraphCost expected = evaluate(decode_layer(in, layer, moment), roofline);
           const GraphCost got = compiled.cost(moment);
           if (std::isinf(expected.time.count())) {  // kernels alone, without products

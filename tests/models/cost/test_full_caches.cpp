@@ -38,8 +38,8 @@ TEST_CASE("a full cache pays the copy that a growing one of its length pays, on 
       const FullMethod all;
       const CostInput in{.llm = &llm, .method = &bounded, .stack = &stack};
       const CostInput growing{.llm = &llm, .method = &all, .stack = &stack};
-      const DecodeMoment full = decode_moment(in, 0, 2000, 2001, 1000);
-      const DecodeMoment grows{.attended = 1001, .before = 1000, .after = 1001};
+      const DecodeState full = decode_moment(in, 0, 2000, 2001, 1000);
+      const DecodeState grows{.attended = 1001, .before = 1000, .after = 1001};
       const OpGraph graph = decode_layer(in, 0, full);
       const OpGraph other = decode_layer(growing, 0, grows);
       INFO(stack.name);
@@ -48,7 +48,7 @@ TEST_CASE("a full cache pays the copy that a growing one of its length pays, on 
       CHECK(concat_bytes(graph) == (concatenates(stack) ? 2 * 2 * 1001 * 8 * 128 * 2 : 0));
       CHECK(concat_bytes(graph) == concat_bytes(other));
       // The caller that holds old caches holds those of full ones.
-      CHECK(left_behind(in, 0, full).total() == left_behind(growing, 0, grows).total());
+      CHECK(cache_after_step(in, 0, full).total() == cache_after_step(growing, 0, grows).total());
       // What stands after the step is what the method holds.
       Bytes held;
       for (const Tensor& tensor : graph.tensors()) {
@@ -65,7 +65,7 @@ TEST_CASE("a window that is full is concatenated as well") {
   const FullMethod all;
   for (const Stack& stack : builtin_stacks()) {
     const CostInput in{.llm = &llm, .method = &all, .stack = &stack};
-    const DecodeMoment full = decode_moment(in, 0, 2000, 2001, 500);
+    const DecodeState full = decode_moment(in, 0, 2000, 2001, 500);
     INFO(stack.name);
     CHECK(full.attended == 500);
     CHECK(concat_bytes(decode_layer(in, 0, full)) ==
@@ -89,7 +89,7 @@ TEST_CASE("keys cached unrotated are rotated at every step, by operators of thei
       {.recorded = Dtype::kFp16, .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128}});
   for (const Stack& stack : builtin_stacks()) {
     const CostInput in{.llm = &llm, .method = rolled.get(), .stack = &stack, .batch = 3};
-    const DecodeMoment full = decode_moment(in, 0, 2000, 2001, 1000);
+    const DecodeState full = decode_moment(in, 0, 2000, 2001, 1000);
     INFO(stack.name);
     // By hand: five operators that each read and write the keys of 1,001 entries of three
     // sequences.
@@ -114,7 +114,7 @@ TEST_CASE(
   for (const Stack& stack : builtin_stacks()) {
     const CostInput in{
         .llm = &llm, .method = kivi.get(), .stack = &stack, .batch = 2, .prompt = 4096};
-    const DecodeMoment grows = decode_moment(in, 0, 4096, 4097, 4096);
+    const DecodeState grows = decode_moment(in, 0, 4096, 4097, 4096);
     INFO(stack.name);
     // By hand, of 4,097 entries the newest 128 apart: 128 codes of 2 bit and four groups' steps and
     // zeros a value, as much a key in one step of 128; a value and half as many keys wait.
@@ -153,11 +153,11 @@ TEST_CASE(
   for (const MethodInfo& info : builtin_methods()) {
     MethodSpec spec{.name = info.name, .params = {}, .budget = {}};
     if (takes_budget(info.name)) spec.budget = Budget{.fraction = 0.6, .entries = 0};
-    const MethodSite site{.recorded = Dtype::kFp16,
-                          .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-                          .windows = {},
-                          .n_layers = 32,
-                          .d_model = 4096};
+    const MethodContext site{.recorded = Dtype::kFp16,
+                             .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                             .windows = {},
+                             .n_layers = 32,
+                             .d_model = 4096};
     const auto method = make_method(spec, 2000, site);
     INFO(info.name);
     // Rows that attention leaves in memory are five operators less one: attention's own call.
@@ -189,7 +189,7 @@ TEST_CASE("the math reference of attention raises 16-bit rows to fp32, in copies
   const FullMethod full;
   const Stack& stack = find_stack("gpt-fast-eager");
   CostInput in{.llm = &llm, .method = &full, .stack = &stack, .weight_dtype = Dtype::kBf16};
-  const DecodeMoment moment{.attended = 4096, .before = 99, .after = 100};
+  const DecodeState moment{.attended = 4096, .before = 99, .after = 100};
   // Keys and values of 32 query heads of 128 channels, and the query.
   const double rows = 2.0 * 4096 * 32 * 128;
   const double q = 32 * 128;

@@ -62,11 +62,11 @@ TEST_CASE("decodes of equal lengths alone are the decode step") {
 TEST_CASE("what stacks of plain PyTorch add to a step they add to an iteration") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-                        .windows = {},
-                        .n_layers = 32,
-                        .d_model = 4096};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                           .windows = {},
+                           .n_layers = 32,
+                           .d_model = 4096};
   const Params rolled{{"positions", std::string{"rerotate"}}};
   for (const MethodSpec& spec :
        {MethodSpec{"streaming-llm", rolled, Budget{0, 800}},
@@ -157,12 +157,12 @@ TEST_CASE("the compiled form is the graphs', whatever the batch") {
 TEST_CASE("every method of the catalogue that a model alone settles") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
-  const MethodSite site{.recorded = Dtype::kBf16,
-                        .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-                        .windows = {},
-                        .n_layers = 32,
-                        .d_model = 4096,
-                        .recorded_inputs = {}};
+  const MethodContext site{.recorded = Dtype::kBf16,
+                           .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                           .windows = {},
+                           .n_layers = 32,
+                           .d_model = 4096,
+                           .recorded_inputs = {}};
   const Stack& stack = find_stack("vllm");
   const Roofline roofline{gpu, stack, builtin_calibration()};
   std::mt19937_64 dice{5};

@@ -53,11 +53,11 @@ std::vector<MethodSpec> settings_of(const std::string& name, const std::vector<P
 /// Parameters of `name` that no maker reads under any of settings_of.
 std::set<std::string> never_asked(const std::string& name) {
   const std::vector<ParamInfo> params = describe_method(name).params;
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
-                        .windows = {},
-                        .n_layers = 8,
-                        .d_model = 512};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
+                           .windows = {},
+                           .n_layers = 8,
+                           .d_model = 512};
   std::set<std::string> left;
   for (const ParamInfo& info : params) {
     // One word alone says how something is done where there is no choice.
@@ -113,11 +113,11 @@ TEST_CASE("choices of different axes that share a parameter's name share its mea
 }
 
 TEST_CASE("a preset with any other choice is made or refused, and breaks nothing") {
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
-                        .windows = {},
-                        .n_layers = 8,
-                        .d_model = 512};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
+                           .windows = {},
+                           .n_layers = 8,
+                           .d_model = 512};
   for (const MethodInfo& method : builtin_methods()) {
     for (const AxisChoice& choice : axis_choices()) {
       const std::string name = fmt::format("{}+{}={}", method.name, choice.axis, choice.name);
@@ -267,7 +267,7 @@ TEST_CASE("one byte budget buys fewer entries where more is stored for each") {
 
 TEST_CASE("a budget is a share of what the full cache holds, windows and all") {
   const auto entries = [](double f, std::int64_t prompt, std::vector<std::int64_t> windows) {
-    const MethodSite site{.recorded = Dtype::kFp16, .shape = {}, .windows = std::move(windows)};
+    const MethodContext site{.recorded = Dtype::kFp16, .shape = {}, .windows = std::move(windows)};
     return param_integer(make_method({"h2o", {}, Budget{f, 0}}, prompt, site)->params(), "budget");
   };
   // Two layers that see 4096 of 16,384: half of what they hold is 2048 each.

@@ -15,11 +15,11 @@ namespace kvsim {
 namespace {
 
 constexpr std::int32_t kLayers = 5;
-const MethodSite kSite{.recorded = Dtype::kFp16,
-                       .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
-                       .windows = {},
-                       .n_layers = kLayers,
-                       .d_model = 512};
+const MethodContext kSite{.recorded = Dtype::kFp16,
+                          .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
+                          .windows = {},
+                          .n_layers = kLayers,
+                          .d_model = 512};
 
 std::shared_ptr<const Method> settle(const std::string& name, std::optional<Budget> budget,
                                      std::int64_t prompt, Params params = {}) {

@@ -83,10 +83,10 @@ std::vector<double> told_of(const Method& method, std::int64_t prompt) {
 }
 
 TEST_CASE("a method is settled the same for all prompts it names") {
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
-                        .windows = {},
-                        .n_layers = 8};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
+                           .windows = {},
+                           .n_layers = 8};
   std::set<std::string> all, from;  // the same at all prompts; from some length on
   const Budget share{.fraction = 0.25, .entries = 0};
   const Budget entries{.fraction = 0, .entries = 640};
@@ -134,7 +134,7 @@ TEST_CASE("a method is settled the same for all prompts it names") {
 }
 
 TEST_CASE("budgets by layer are settled the same from where the largest fits into the prompt") {
-  const MethodSite site{.recorded = Dtype::kFp16, .n_layers = 8};
+  const MethodContext site{.recorded = Dtype::kFp16, .n_layers = 8};
   const auto range = [&](const char* name, std::int64_t prompt, Params params = {}) {
     return make_method({name, std::move(params), Budget{.fraction = 0, .entries = 1000}}, prompt,
                        site)
@@ -153,10 +153,10 @@ TEST_CASE("budgets by layer are settled the same from where the largest fits int
 }
 
 TEST_CASE("what is held beside rows is the same asked for alone and with them") {
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
-                        .windows = {},
-                        .n_layers = 8};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
+                           .windows = {},
+                           .n_layers = 8};
   int with_side = 0, asked = 0;
   for (const MethodInfo& info : builtin_methods()) {
     for (const char* store : {"", "+store=kivi", "+store=fp16"}) {
@@ -447,7 +447,7 @@ TEST_CASE("bytes of a layer: entries times heads times two rows, and side data")
                           60) == Bytes{10400});
   // In the cache's dtype both shrink to 2 B: the published factor 1 + 1/d.
   const auto code = method_of("zeromerge", 50, Budget{0, 10}, {{"count_dtype", std::string{"kv"}}});
-  const MethodSite half{.recorded = Dtype::kFp16, .shape = shape};
+  const MethodContext half{.recorded = Dtype::kFp16, .shape = shape};
   const auto in_half =
       make_method({"zeromerge", {{"count_dtype", std::string{"kv"}}}, Budget{0, 10}}, 50, half);
   const double ratio =

@@ -320,11 +320,11 @@ TEST_CASE("CriticalKV: half by score, half by score times what the value does to
     }
   }
   // 2 Hq s d D more than the scorer alone, D = 12.
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 8},
-                        .windows = {},
-                        .n_layers = 1,
-                        .d_model = 12};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 8},
+                           .windows = {},
+                           .n_layers = 1,
+                           .d_model = 12};
   const auto critical = make_method({"criticalkv", {}, Budget{0, 40}}, 60, site);
   const auto plain = make_method({"select=last-window", {}, Budget{0, 40}}, 60, site);
   CHECK(critical->prefill_extra(0, site.shape, Dtype::kFp16, 60).flops -

@@ -586,11 +586,11 @@ TEST_CASE("PyramidInfer's budget is kept, or refused with the least there is") {
 }
 
 TEST_CASE("learned methods: what cannot be is refused with the reason") {
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16},
-                        .windows = {},
-                        .n_layers = 2,
-                        .d_model = 64};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16},
+                           .windows = {},
+                           .n_layers = 2,
+                           .d_model = 64};
   const auto refused = [&](const std::string& name, Params params, std::optional<Budget> budget,
                            const char* why) {
     INFO(name);
@@ -621,11 +621,11 @@ TEST_CASE("learned methods: what cannot be is refused with the reason") {
 }
 
 TEST_CASE("costs: a repeat is charged, side data is what is carried") {
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-                        .windows = {},
-                        .n_layers = 36,
-                        .d_model = 4096};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                           .windows = {},
+                           .n_layers = 36,
+                           .d_model = 4096};
   const auto zip = make_method({"kvzip", {}, {}}, 4096, site);
   const PrefillExtra extra = zip->prefill_extra(0, site.shape, Dtype::kFp16, 4096);
   // Two chunks of 2048, each fed with 8 tokens of what was before it, over itself and what is fed.

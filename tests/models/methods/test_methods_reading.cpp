@@ -34,7 +34,7 @@ struct LayerRun {
            bool interleaved = true, double theta = 10000)
       : heads{std::move(vectors)}, rope{heads.front().head_dim, theta, interleaved} {
     const HeadVectors& one = heads.front();
-    MethodSite site;
+    MethodContext site;
     site.n_layers = 8;
     site.shape = {.n_heads = static_cast<std::int32_t>(heads.size()) * one.group,
                   .n_kv_heads = static_cast<std::int32_t>(heads.size()),
@@ -292,7 +292,7 @@ TEST_CASE("shadowkv's bytes by hand") {
   // Prompt 384 = 48 chunks, 44 before the 4 local ones; budget 128: 16 chosen, 3 outliers (24 * 128
   // / 1024), 41 landmarks. One head of two, d 32, fp16, rank 16, after 10 generated tokens:
   //   384 * 16 / 2 + 16 * 32 of factors, 2 * (32 + 24 + 10) * 32 rows in full, 16 * 8 * 32 values.
-  MethodSite site;
+  MethodContext site;
   site.shape = {.n_heads = 6, .n_kv_heads = 2, .head_dim = 32};
   const auto method =
       make_method(spec_of("shadowkv", 128, {{"rank", std::int64_t{16}}}), 384, site);

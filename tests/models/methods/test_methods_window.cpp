@@ -28,7 +28,7 @@ using test::rel;
 
 constexpr std::int32_t kDim = 16;
 
-MethodSite site_with(std::int32_t group, std::int32_t n_layers = 4) {
+MethodContext site_with(std::int32_t group, std::int32_t n_layers = 4) {
   return {.recorded = Dtype::kFp16,
           .shape = {.n_heads = group, .n_kv_heads = 1, .head_dim = kDim},
           .windows = {},
@@ -518,10 +518,10 @@ TEST_CASE("MorphKV: a profile per query head drifts under GQA alone") {
 TEST_CASE("MorphKV's profile beside K and V of Llama-3.1-8B, bytes per token and layer") {
   // 8 KV heads of 4 queries, 4096 B of K and V. Released code: 32 heads * R * 4 B; aligned: 8 R 2
   // B.
-  const MethodSite site{.recorded = Dtype::kFp16,
-                        .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-                        .windows = {},
-                        .n_layers = 32};
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                           .windows = {},
+                           .n_layers = 32};
   const auto per_token = [&site](std::int64_t window, const char* profile, const char* timing) {
     const auto method = make_method(
         {"morphkv",

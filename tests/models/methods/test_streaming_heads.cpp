@@ -31,7 +31,7 @@ using test::rel;
 
 std::shared_ptr<const Method> duo(const Llm& llm, double fraction, std::int64_t prompt) {
   const AttentionSpec& a = llm.layers.front().attention;
-  const MethodSite site{
+  const MethodContext site{
       .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
       .n_layers = llm.n_layers(),
       .d_model = llm.d_model};
@@ -105,7 +105,7 @@ const std::vector<double> kFractions{0, 0.1, 0.25, 0.5, 0.75, 1};
 TEST_CASE("of all methods DuoAttention alone drops what streams before a prompt has ended") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const AttentionSpec& a = llm.layers.front().attention;
-  const MethodSite site{
+  const MethodContext site{
       .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
       .n_layers = llm.n_layers(),
       .d_model = llm.d_model};
@@ -253,7 +253,7 @@ TEST_CASE("ragged chunks of several prompts: each streams by what is before it")
 /// DuoAttention with heads that are told apart, dealt out over the layers as services have them.
 std::shared_ptr<const Method> dealt_out(const Llm& llm, double fraction, std::int64_t prompt) {
   const AttentionSpec& a = llm.layers.front().attention;
-  const MethodSite site{
+  const MethodContext site{
       .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
       .n_layers = llm.n_layers()};
   auto method =

@@ -16,11 +16,11 @@
 #include "models/methods/settle/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/batch/point/compiled_point.hpp"
+#include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/recently_used.hpp"
 #include "sim/batch/point/step_sum.hpp"
-#include "sim/batch/point/trajectory.hpp"
 #include "sim/batch/static_run.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 
@@ -99,7 +99,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
       }
       const Budget budget = random() % 2 == 0 ? Budget{.fraction = 0.3} : Budget{.entries = 300};
       const MethodSpec method{name, {}, takes_budget(name) ? std::optional{budget} : std::nullopt};
-      const MethodSite site = method_site(llm, Dtype::kFp16);
+      const MethodContext site = method_site(llm, Dtype::kFp16);
       INFO(fmt::format("{} {} {} {}{}", name, llm.name, gpu.name, stack.name,
                        calibrated ? " calibrated" : ""));
       const PointSpec spec{
@@ -199,7 +199,7 @@ TEST_CASE("a point that was refused is refused again") {
 PointSpec hand_made(const Llm& llm, const Gpu& gpu, const Stack& stack,
                     std::shared_ptr<const Method> method) {
   return {.llm = &llm, .gpu = &gpu, .stack = &stack, .method = [method](std::int64_t) {
-            return SettledMethod{method, PromptRange::all()};
+            return ResolvedMethod{method, PromptRange::all()};
           }};
 }
 
@@ -356,7 +356,7 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
   const auto columns = layer_columns(layer_groups(llm, ring), true);
   REQUIRE(columns.size() == 1);
   CHECK(columns[0].count == 4);
-  Trajectory path{in, columns, 100, Trajectory::Lines::kOfEntries};
+  DecodeSegments path{in, columns, 100, DecodeSegments::Lines::kOfEntries};
   path.extend(in, 7);
   path.extend(in, 50);
   // Held: 101 … 110 after steps 1 to 10, then 110; the eleventh attends to 111 and evicts.
@@ -367,7 +367,7 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
   std::int64_t held = path.prompt_entries(columns[0]);
   CHECK(held == 100);
   for (std::int64_t n = 1; n <= 50; ++n) {
-    const DecodeMoment want = decode_moment(in, 0, 100, 100 + n, held);
+    const DecodeState want = decode_moment(in, 0, 100, 100 + n, held);
     CHECK(path.moment(path.segment_of(n), columns[0], n) == want);
     held = want.after;
   }
@@ -375,16 +375,16 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
 
 TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
   const Llm llm = small_llm();
-  const MethodSite site = method_site(llm, Dtype::kFp16);
+  const MethodContext site = method_site(llm, Dtype::kFp16);
   const auto segments = [&](const char* name, const char* stack) {
     const auto method = make_method({name, {}, {}}, 1000, site);
     const CostInput in{
         .llm = &llm, .method = method.get(), .stack = &find_stack(stack), .prompt = 1000};
     const auto columns = layer_columns(layer_groups(llm, *method), method->layers_alike());
-    Trajectory path{in, columns, 1000, Trajectory::Lines::kOfFormat};
+    DecodeSegments path{in, columns, 1000, DecodeSegments::Lines::kOfFormat};
     path.extend(in, 400);
     std::vector<std::int64_t> firsts;
-    for (const Trajectory::Segment& s : path.segments()) firsts.push_back(s.first);
+    for (const DecodeSegments::Segment& s : path.segments()) firsts.push_back(s.first);
     return firsts;
   };
   // So many bytes an element: one line.
@@ -398,7 +398,7 @@ TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
 
 TEST_CASE("long runs of formats that grow in steps are run_static's") {
   const Llm& llm = find_llm("llama-3.1-8b");
-  const MethodSite site = method_site(llm, Dtype::kFp16);
+  const MethodContext site = method_site(llm, Dtype::kFp16);
   for (const char* name : {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
     for (const char* stack : {"hf-sdpa", "vllm"}) {
       INFO(fmt::format("{} {}", name, stack));
@@ -425,9 +425,9 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
     return 3.0 + 0.5 * static_cast<double>(n);
   };
   // 3 x 1000 + 0.5 x 1000 x 1001 / 2 = 253,250
-  CHECK(sum_steps(1, 1000, StepShape::kConvex, line).sum == rel(253250));
+  CHECK(integrate_steps(1, 1000, StepCurve::kConvex, line).sum == rel(253250));
   CHECK(asked == 3);
-  CHECK(sum_steps(7, 7, StepShape::kSmooth, line).sum == rel(6.5));
+  CHECK(integrate_steps(7, 7, StepCurve::kSmooth, line).sum == rel(6.5));
   // A floor of 100 up to step 200: 200 x 100 + (201 + … + 1000) / 2 = 20,000 + 240,200
   asked = 0;
   const auto kink = [&](std::int64_t n) {
@@ -440,12 +440,12 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
     ++asked;
     return std::floor(1e8 + 1.7003 * static_cast<double>(n));
   };
-  const StepSum rounded = sum_steps(1, 1001, StepShape::kRounded, whole);
+  const StepSum rounded = integrate_steps(1, 1001, StepCurve::kRounded, whole);
   CHECK(rounded.sum == rel(1e8 * 1001 + 1.7003 * 501501 - 500.5, 1e-7));
   CHECK(!rounded.exact);
   CHECK(asked == 3);
   asked = 0;
-  const StepSum kinked = sum_steps(1, 1000, StepShape::kConvex, kink);
+  const StepSum kinked = integrate_steps(1, 1000, StepCurve::kConvex, kink);
   CHECK(kinked.sum == rel(260200));
   CHECK(kinked.exact);
   CHECK(asked < 60);
@@ -458,11 +458,11 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
   double want = 0;
   for (std::int64_t n = 1; n <= 8000; ++n) want += stairs(n);
   asked = 0;
-  const StepSum stepped = sum_steps(1, 8000, StepShape::kSmooth, stairs);
+  const StepSum stepped = integrate_steps(1, 8000, StepCurve::kSmooth, stairs);
   CHECK(stepped.sum == rel(want, 1e-3));
   CHECK(!stepped.exact);
   CHECK(asked < 2000);
-  const StepSum each = sum_steps(1, 8000, StepShape::kAny, stairs);
+  const StepSum each = integrate_steps(1, 8000, StepCurve::kAny, stairs);
   CHECK(each.sum == rel(want, 1e-12));
   CHECK(each.exact);
 }

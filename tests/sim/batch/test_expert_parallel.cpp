@@ -11,7 +11,7 @@
 #include "models/units/error.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/network/expert_network.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"

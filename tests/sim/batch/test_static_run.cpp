@@ -170,7 +170,7 @@ Retold retell(const StaticSpec& spec) {
     for (const Tensor& t : resident_tensors(in, 1)) (void)hbm.allocate("resident", t.bytes);
     for (step = 1; step <= spec.output_tokens; ++step) {
       for (std::int32_t l = 0; l < layers; ++l) {
-        const DecodeMoment m =
+        const DecodeState m =
             decode_moment(in, l, s, s + step, held_entries(in, l, s, s + step - 1));
         swap_cache(l, 0);
         if (!run(decode_layer(in, l, m))) return false;

@@ -14,7 +14,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
 #include "sim/batch/static_run.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 
@@ -150,7 +150,7 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
                                                      .budget_step = 1,
                                                      .extra_launches = 12})};
   const AttentionSpec& a = llm.layers.front().attention;
-  const MethodSite site{
+  const MethodContext site{
       .recorded = Dtype::kBf16,
       .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
       .windows = {},

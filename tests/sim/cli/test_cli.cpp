@@ -823,7 +823,7 @@ TEST_CASE("an interrupted program takes what it was writing away and says which 
 }
 
 /// A folder NAME.WORD-PID as a kvsim that was killed leaves it; returns its path.
-fs::path left_behind(const fs::path& target, const char* word) {
+fs::path cache_after_step(const fs::path& target, const char* word) {
   const pid_t gone = ::fork();
   if (gone == 0) {
     const fs::path folder = sibling_of(target, word);
@@ -841,10 +841,10 @@ fs::path left_behind(const fs::path& target, const char* word) {
 TEST_CASE("what a killed program left next to a target goes with the next one that writes there") {
   const fs::path folder = fresh("abandoned");
   const std::string scenario = write(folder / "tiny.json", kTiny);
-  const std::string left = left_behind(folder / "out", "partial");
-  (void)left_behind(folder / "out", "partial");
-  (void)left_behind(folder / "t.safetensors", "partial");
-  const fs::path elsewhere = left_behind(folder / "out2", "partial");
+  const std::string left = cache_after_step(folder / "out", "partial");
+  (void)cache_after_step(folder / "out", "partial");
+  (void)cache_after_step(folder / "t.safetensors", "partial");
+  const fs::path elsewhere = cache_after_step(folder / "out2", "partial");
   const std::string dead = left.substr(left.rfind('-') + 1);
   // What has no mark is the user's, whatever its name; another target's stays too.
   const Words others{"out.partial-" + dead + "-2", "out.partial-" + dead + "x",
@@ -858,7 +858,7 @@ TEST_CASE("what a killed program left next to a target goes with the next one th
   CHECK(names_in(folder) == expected);
 
   // Killed between two renames: the older results have their name back.
-  const fs::path old = left_behind(folder / "out", "old");
+  const fs::path old = cache_after_step(folder / "out", "old");
   fs::rename(old / kOwnerMark, folder / "out" / kOwnerMark);
   fs::remove_all(old);
   fs::rename(folder / "out", old);

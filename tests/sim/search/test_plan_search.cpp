@@ -29,8 +29,8 @@ TEST_CASE("the last that holds is found from anywhere") {
       for (const std::int64_t stride : {1, 4, 16}) {
         INFO(last, " from ", start, " by ", stride);
         const Boundary found =
-            last_that_holds({.least = 1, .most = 100, .start = start, .stride = stride},
-                            [&](std::int64_t n) { return n <= last; });
+            largest_feasible({.least = 1, .most = 100, .start = start, .stride = stride},
+                             [&](std::int64_t n) { return n <= last; });
         CHECK(found.last == last);
         CHECK(found.at_most == (last == 100));
         CHECK(found.monotone);
@@ -40,30 +40,31 @@ TEST_CASE("the last that holds is found from anywhere") {
 }
 
 TEST_CASE("negative numbers are as good, and nothing may hold") {
-  const Boundary fewest = last_that_holds({.least = -64, .most = -1, .start = -1},
-                                          [](std::int64_t n) { return -n >= 11; });
+  const Boundary fewest = largest_feasible({.least = -64, .most = -1, .start = -1},
+                                           [](std::int64_t n) { return -n >= 11; });
   CHECK(fewest.last == -11);
   const Boundary none =
-      last_that_holds({.least = 1, .most = 100, .start = 1}, [](std::int64_t) { return false; });
+      largest_feasible({.least = 1, .most = 100, .start = 1}, [](std::int64_t) { return false; });
   CHECK_FALSE(none.last.has_value());
 }
 
 TEST_CASE("what holds beyond a gap is found and told of") {
   // Holds up to 8, and at 11 again.
   const auto holds = [](std::int64_t n) { return n <= 8 || n == 11; };
-  const Boundary found = last_that_holds({.least = 1, .most = 100, .start = 1}, holds);
+  const Boundary found = largest_feasible({.least = 1, .most = 100, .start = 1}, holds);
   CHECK(found.last == 11);
   CHECK_FALSE(found.monotone);
   // With fewer neighbours it is not looked for; the answer is a boundary all the same.
   const Boundary blind =
-      last_that_holds({.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
+      largest_feasible({.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
   CHECK(blind.last == 8);
 }
 
 TEST_CASE("a search out of its range is a fault") {
   const auto holds = [](std::int64_t) { return true; };
-  CHECK_THROWS_AS((void)last_that_holds({.least = 2, .most = 3, .start = 1}, holds), ContractError);
-  CHECK_THROWS_AS((void)last_that_holds({.least = 1, .most = 3, .start = 1, .stride = 0}, holds),
+  CHECK_THROWS_AS((void)largest_feasible({.least = 2, .most = 3, .start = 1}, holds),
+                  ContractError);
+  CHECK_THROWS_AS((void)largest_feasible({.least = 1, .most = 3, .start = 1, .stride = 0}, holds),
                   ContractError);
 }
 
@@ -146,7 +147,7 @@ PlanResult front_of(const std::vector<OperatingPoint>& points) {
                          .keys = {},
                          .candidates = {0},
                          .best = {}});
-  mark_front(plan);
+  mark_pareto(plan);
   return plan;
 }
 

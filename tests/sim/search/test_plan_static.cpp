@@ -33,7 +33,7 @@ bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch
   StaticSpec spec = scenario.points[one.point].spec;
   spec.batch = batch;
   spec.prompt_tokens = prompt;
-  spec.method = make_method(one.method, prompt, MethodSite{});
+  spec.method = make_method(one.method, prompt, MethodContext{});
   // What the run takes where there is room for all of it.
   Gpu gpu = *spec.gpu;
   gpu.hbm = gpu.hbm_usable = gpu.hbm * 1000;

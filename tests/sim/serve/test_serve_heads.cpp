@@ -10,7 +10,7 @@
 #include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
-#include "sim/serve/cache/hole_layout.hpp"
+#include "sim/serve/cache/fragmented_blocks.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 
@@ -191,7 +191,7 @@ TEST_CASE("a kernel waits for the longest head, and for no more than it takes") 
 TEST_CASE("holes are closed where they are a quarter of the blocks and closing them frees one") {
   // 64 entries stay, one comes and one goes a step. Blocks of 16: at 81 rows six blocks hold 96,
   // 32 of them holes, and four would do.
-  HoleLayout layout{1};
+  FragmentedBlocks layout{1};
   layout.start(0, {64, 64});
   const std::vector<std::int64_t> held{64, 64};
   std::vector<std::int64_t> rows;

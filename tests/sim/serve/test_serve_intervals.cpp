@@ -1,8 +1,8 @@
 // Intervals of a service: it is served again, faster and slower.
 
 #include "models/cost/rates/calibration.hpp"
-#include "sim/serve/account/serve_figures_json.hpp"
 #include "sim/serve/account/serve_intervals.hpp"
+#include "sim/serve/account/serve_metrics_json.hpp"
 #include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -56,12 +56,12 @@ TEST_CASE("every figure of a service lies between its ends, and slower is never 
   CHECK(s.intervals->faster < 1);
   CHECK(s.intervals->slower > 1);
   CHECK_FALSE(s.intervals->basis.empty());
-  const ServeFigures here = figures_of(s.result);
-  const ServeFigures& low = s.intervals->low;
-  const ServeFigures& high = s.intervals->high;
-  for (const Distribution ServeFigures::*d :
-       {&ServeFigures::ttft, &ServeFigures::tpot, &ServeFigures::itl, &ServeFigures::e2e,
-        &ServeFigures::queue}) {
+  const ServeMetrics here = figures_of(s.result);
+  const ServeMetrics& low = s.intervals->low;
+  const ServeMetrics& high = s.intervals->high;
+  for (const Distribution ServeMetrics::*d :
+       {&ServeMetrics::ttft, &ServeMetrics::tpot, &ServeMetrics::itl, &ServeMetrics::e2e,
+        &ServeMetrics::queue}) {
     for (const double Distribution::*x :
          {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p99}) {
       CHECK(low.*d.*x <= here.*d.*x);
@@ -72,9 +72,9 @@ TEST_CASE("every figure of a service lies between its ends, and slower is never 
   CHECK(high.tpot.mean > here.tpot.mean * 1.3);
   CHECK(low.request_s <= here.request_s);
   CHECK(here.request_s <= high.request_s);
-  for (const double ServeFigures::*x :
-       {&ServeFigures::output_tok_s, &ServeFigures::total_tok_s, &ServeFigures::makespan_s,
-        &ServeFigures::mfu, &ServeFigures::mbu, &ServeFigures::busy}) {
+  for (const double ServeMetrics::*x :
+       {&ServeMetrics::output_tok_s, &ServeMetrics::total_tok_s, &ServeMetrics::makespan_s,
+        &ServeMetrics::mfu, &ServeMetrics::mbu, &ServeMetrics::busy}) {
     CHECK(low.*x <= here.*x);
     CHECK(here.*x <= high.*x);
     CHECK(low.*x < high.*x);
@@ -90,8 +90,8 @@ TEST_CASE("every figure of a service lies between its ends, and slower is never 
 TEST_CASE("every rate and share of a service stands in its JSON with its ends") {
   const Service s{"vllm", &builtin_calibration()};
   REQUIRE(s.intervals);
-  const auto figures = serve_figures_json(s.spec, s.result, s.intervals);
-  const auto none = serve_figures_json(s.spec, s.result, std::nullopt);
+  const auto figures = serve_metrics_json(s.spec, s.result, s.intervals);
+  const auto none = serve_metrics_json(s.spec, s.result, std::nullopt);
   for (const std::string name : {"output_tok_s", "total_tok_s", "request_s", "makespan_s", "mfu",
                                  "mbu", "busy", "slo_attained"}) {
     INFO(name);

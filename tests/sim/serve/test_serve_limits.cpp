@@ -181,7 +181,7 @@ TEST_CASE("who grew beyond the longest scored prompt is scored anew a few rows a
     hooks.cost = [&](const CostInput& in, const Roofline& roofline) {
       return std::make_unique<RecordedCost>(mixed_iteration_cost(in, roofline), chunks);
     };
-    hooks.scheduler = [](const SchedulerSpec& of, const SchedulerSite& site) {
+    hooks.scheduler = [](const SchedulerSpec& of, const SchedulerContext& site) {
       return std::make_unique<PreemptsOnce>(find_scheduler("vllm-v1").make(of, site), kGrown);
     };
     const ServeResult r = run_serve(spec, {}, hooks);

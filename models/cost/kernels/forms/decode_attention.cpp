@@ -119,7 +119,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .start = 0.93,
      .low = 0.3,
      .high = 1,
-     .carries = Carries::kHbmShare},
+     .carries = ScalingRule::kHbmShare},
     {.name = "l2_rate",
      .unit = "GB/s per SM",
      .help = "reads of a cache that stays in L2",

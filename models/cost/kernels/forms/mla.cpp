@@ -81,7 +81,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .start = 0.9,
      .low = 0.05,
      .high = 1,
-     .carries = Carries::kHbmShare},
+     .carries = ScalingRule::kHbmShare},
     {.name = "l2_rate",
      .unit = "GB/s per SM",
      .help = "decode: reads of a cache that stays in L2",

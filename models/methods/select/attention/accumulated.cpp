@@ -38,7 +38,7 @@ class AccumulatedSelector final : public Selector {
       : settings_{settings}, score_(static_cast<std::size_t>(tokens), 0.0) {}
 
   /// Where layers or heads differ in budget, tails are in proportion.
-  void allow(const Allotment& allotted, std::int64_t /*room*/) override {
+  void allow(const EntryBudget& allotted, std::int64_t /*room*/) override {
     if (allotted.entries == std::numeric_limits<std::int64_t>::max()) return;
     if (allotted.entries == settings_.entries) return;
     const auto scaled = [&](std::int64_t tail) {
@@ -130,7 +130,7 @@ class AccumulatedRule final : public SelectRule {
   AccumulatedSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_accumulated(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_accumulated(MethodResolver& settling) {
   const double recent = settling.number("recent");
   const double heavy = settling.number("heavy");
   const bool residual = settling.choice("merge") == "residual";

@@ -38,7 +38,7 @@ class ChunkedSelector final : public ScoredSelector {
       for (std::size_t i = first; i < last; ++i) score_[i] = chunks_.back();
     }
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     if (allotted.entries >= prompt || chunks_.empty()) return highest(score_, allotted.entries);
     const auto chunk = static_cast<std::int64_t>(chunk_);
@@ -89,7 +89,7 @@ class ChunkedRule final : public ScoredRule {
   std::int64_t chunk_;
 };
 
-std::shared_ptr<const SelectRule> settle_chunked(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_chunked(MethodResolver& settling) {
   const std::int64_t chunk = settling.integer("chunk");
   const std::int64_t prompt = settling.prompt();
   const std::int64_t chunks = (prompt + chunk - 1) / chunk;

@@ -53,7 +53,7 @@ class CriticalSelector final : public ScoredSelector {
       effect_[i] /= head.group;
     }
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     if (allotted.entries >= prompt) return highest(score_, prompt);
     const auto early =
@@ -105,7 +105,7 @@ class CriticalRule final : public ScoredRule {
   Stages stages_;
 };
 
-std::shared_ptr<const SelectRule> settle_critical(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_critical(MethodResolver& settling) {
   const std::int64_t entries = settle_ratio(settling);
   auto scorer = make_wrapped_scorer(settling, entries);
   if (!scorer->non_negative()) {

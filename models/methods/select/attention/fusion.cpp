@@ -194,7 +194,7 @@ class FusionSelector final : public Selector {
     score_distant(ids_, prompt_ - 1, settings_.window);
   }
 
-  void allow(const Allotment& /*allotted*/, std::int64_t room) override {
+  void allow(const EntryBudget& /*allotted*/, std::int64_t room) override {
     capacity_ = room;
     protected_ = std::min<std::int64_t>(settings_.window, room);
     degenerate_ = room <= settings_.window;
@@ -453,7 +453,7 @@ class FusionRule final : public SelectRule {
   FusionSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_fusion(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_fusion(MethodResolver& settling) {
   settle_size(settling, "total");
   FusionSettings settings{.window = static_cast<std::int32_t>(settling.integer("window")),
                           .fuse_max = settling.word("fusion") == "max",

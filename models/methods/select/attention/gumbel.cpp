@@ -188,7 +188,7 @@ class GumbelRule final : public SelectRule {
   GumbelSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_gumbel(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_gumbel(MethodResolver& settling) {
   const double tau_init = settling.number("tau_init");
   const double tau_end = settling.number("tau_end");
   if (tau_end < tau_init) {

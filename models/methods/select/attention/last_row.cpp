@@ -86,7 +86,7 @@ class LastRowRule final : public SelectRule {
   LastRowSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_last_row(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_last_row(MethodResolver& settling) {
   settling.set_entries(settling.budget_entries(0.2));
   return std::make_shared<LastRowRule>(
       LastRowSettings{.head_mean = settling.word("decide_by") == "layer",

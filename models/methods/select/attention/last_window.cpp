@@ -70,7 +70,7 @@ class LastWindow final : public Scorer {
   bool maximum_;
 };
 
-std::shared_ptr<const SelectRule> settle_last_window(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_last_window(MethodResolver& settling) {
   const std::int64_t entries = settle_ratio(settling);
   // A budget that the window would fill: the window shrinks to it and nothing is scored.
   if (entries < settling.integer("window")) settling.settle("window", entries);
@@ -88,7 +88,7 @@ std::vector<ParamInfo> last_window_params() {
           word_param("pool", {"max", "avg"}, "maximum, or mean with padding as zeros", source)};
 }
 
-std::shared_ptr<const Scorer> make_last_window(Settling& settling) {
+std::shared_ptr<const Scorer> make_last_window(MethodResolver& settling) {
   const std::int64_t kernel = settling.integer("kernel");
   if (kernel % 2 == 0) {
     settling.refuse(

@@ -39,7 +39,7 @@ class LogitAverageSelector final : public Selector {
         sinks_{settings.sinks},
         recent_{settings.recent} {}
 
-  void allow(const Allotment& allotted, std::int64_t /*room*/) override {
+  void allow(const EntryBudget& allotted, std::int64_t /*room*/) override {
     if (allotted.entries == std::numeric_limits<std::int64_t>::max()) return;
     sinks_ = std::min(settings_.sinks, allotted.entries - 1);
     recent_ = std::clamp<std::int64_t>(recent_of(allotted.entries, settings_.heavy_share), 0,
@@ -107,7 +107,7 @@ class LogitAverageRule final : public SelectRule {
   Settings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_average_rule(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_average_rule(MethodResolver& settling) {
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
   const double share = settling.number("heavy_share");
@@ -128,7 +128,7 @@ std::shared_ptr<const SelectRule> settle_average_rule(Settling& settling) {
 
 }  // namespace
 
-LogitAverageSettings settle_logit_average(Settling& settling, std::int64_t recent) {
+LogitAverageSettings settle_logit_average(MethodResolver& settling, std::int64_t recent) {
   constexpr std::int64_t kLeastWindow = 8;
   std::int64_t window = settling.integer("score_window");
   if (window == 0) window = std::max(recent, kLeastWindow);

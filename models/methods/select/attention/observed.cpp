@@ -47,7 +47,7 @@ class ObservedRule final : public PromptCutRule {
   ScoreExec exec_;
 };
 
-std::shared_ptr<const SelectRule> settle_observed(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_observed(MethodResolver& settling) {
   settling.set_entries(settling.budget_entries(0.2));
   return std::make_shared<ObservedRule>(score_exec_of(settling.word("score_exec")));
 }

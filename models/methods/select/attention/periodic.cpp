@@ -135,7 +135,7 @@ class PeriodicRule final : public ScoredRule {
   PeriodicSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_periodic(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_periodic(MethodResolver& settling) {
   if (settling.budget()) {
     settling.refuse(
         "it leaves the prompt whole and takes no budget of it; set target, the entries after a "

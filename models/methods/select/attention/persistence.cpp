@@ -66,7 +66,7 @@ class PersistenceSelector final : public Selector {
     for (const auto& sum : sums) count_prompt_row(sum, group_ * heads);
   }
 
-  void allow(const Allotment& /*allotted*/, std::int64_t room) override { budget_ = room; }
+  void allow(const EntryBudget& /*allotted*/, std::int64_t room) override { budget_ = room; }
 
   void observe(const StepView& step) override {
     for (const std::int32_t id : gone_) {
@@ -229,7 +229,7 @@ class PersistenceRule final : public SelectRule {
 
 /// The released simulation has no budget, so it accepts only the default one; parameters of the
 /// other variant are refused instead of ignored.
-std::shared_ptr<const SelectRule> make_percentile(Settling& settling) {
+std::shared_ptr<const SelectRule> make_percentile(MethodResolver& settling) {
   if (settling.choice("budget") != "uniform") {
     settling.refuse(
         fmt::format("variant=percentile keeps what is above a percentile, however much it is: "
@@ -240,7 +240,7 @@ std::shared_ptr<const SelectRule> make_percentile(Settling& settling) {
   return make_pivotal(settling);
 }
 
-void refuse_params_of_other_variant(const Settling& settling, bool percentile) {
+void refuse_params_of_other_variant(const MethodResolver& settling, bool percentile) {
   const auto refuse = [&](std::string_view name, std::string_view variant) {
     if (!settling.given(name)) return;
     settling.refuse(fmt::format("parameter {} belongs to variant={}", name, variant));
@@ -254,7 +254,7 @@ void refuse_params_of_other_variant(const Settling& settling, bool percentile) {
   }
 }
 
-std::shared_ptr<const SelectRule> settle_persistence(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_persistence(MethodResolver& settling) {
   const bool percentile = settling.word("variant") == "percentile";
   refuse_params_of_other_variant(settling, percentile);
   if (percentile) return make_percentile(settling);

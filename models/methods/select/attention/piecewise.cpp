@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-std::shared_ptr<const Scorer> content_scorer(Settling& settling) {
+std::shared_ptr<const Scorer> content_scorer(MethodResolver& settling) {
   const std::string& name = settling.word("scorer");
   if (name == "knorm") return make_knorm(settling);
   if (name == "lagkv") return make_lagkv(settling);
@@ -102,7 +102,7 @@ class ChunksSelector final : public ScoredSelector {
       score_.insert(score_.end(), part.begin(), part.end());
     }
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     std::vector<std::int32_t> kept;
     for (std::int64_t first = 0; first < prompt; first += quotas_.chunk) {
@@ -154,7 +154,7 @@ class BlocksSelector final : public ScoredSelector {
     head_ = scores.heads()[0];
     kv_head_ = scores.first_head();
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     std::vector<std::int32_t> kept(
         static_cast<std::size_t>(std::min<std::int64_t>(allotted.entries, prompt)));
@@ -208,7 +208,7 @@ class BlocksRule final : public ScoredRule {
   std::int64_t block_, entries_;
 };
 
-void refuse_slots(Settling& settling) {
+void refuse_slots(MethodResolver& settling) {
   if (settling.slots() > 0) {
     settling.refuse(
         "parts are cut before the whole is known, which leaves no room for merged "
@@ -216,7 +216,7 @@ void refuse_slots(Settling& settling) {
   }
 }
 
-std::shared_ptr<const SelectRule> make_chunks(Settling& settling) {
+std::shared_ptr<const SelectRule> make_chunks(MethodResolver& settling) {
   const std::int64_t prompt = settling.prompt();
   const std::int64_t chunk = settling.integer("chunk_tokens");
   const auto kept = [=](double ratio) {
@@ -246,7 +246,7 @@ std::shared_ptr<const SelectRule> make_chunks(Settling& settling) {
   return std::make_shared<ChunksRule>(content_scorer(settling), quotas);
 }
 
-std::shared_ptr<const SelectRule> make_blocks(Settling& settling) {
+std::shared_ptr<const SelectRule> make_blocks(MethodResolver& settling) {
   const std::int64_t entries = settle_ratio(settling);
   refuse_slots(settling);
   return std::make_shared<BlocksRule>(content_scorer(settling), settling.integer("block"), entries);

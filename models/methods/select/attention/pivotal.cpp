@@ -71,7 +71,7 @@ class PivotalSelector final : public Selector {
                              : -std::numeric_limits<double>::infinity();
   }
   std::vector<std::int32_t> plan(std::int32_t prompt,
-                                 const Allotment& /*allotted*/) const override {
+                                 const EntryBudget& /*allotted*/) const override {
     std::vector<std::int32_t> kept;
     for (std::int32_t id = 0; id < prompt; ++id) {
       if (stays(id, prompt - 1)) kept.push_back(id);
@@ -156,7 +156,7 @@ class PivotalRule final : public SelectRule {
   PivotalSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_pivotal(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_pivotal(MethodResolver& settling) {
   if (settling.choice("budget") != "none") {
     settling.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
   }
@@ -165,7 +165,7 @@ std::shared_ptr<const SelectRule> settle_pivotal(Settling& settling) {
 
 }  // namespace
 
-std::shared_ptr<const SelectRule> make_pivotal(Settling& settling) {
+std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& settling) {
   if (settling.budget()) {
     settling.refuse(
         "what is above the percentile stays, however much it is: it takes no budget (the paper's "

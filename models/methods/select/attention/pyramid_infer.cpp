@@ -267,7 +267,7 @@ class PyramidRule final : public SelectRule {
   PyramidSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_pyramid_infer(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_pyramid_infer(MethodResolver& settling) {
   if (settling.choice("budget") != "nested") {
     settling.refuse(fmt::format(
         "its layers keep a part of what the layer before kept, so budget={} has no meaning "

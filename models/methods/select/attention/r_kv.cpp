@@ -93,7 +93,7 @@ RetainDirection direction_of(const std::string& word) {
   return RetainDirection::kLast;
 }
 
-std::shared_ptr<const SelectRule> settle_r_kv(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_r_kv(MethodResolver& settling) {
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
   const std::int64_t window = settling.integer("window");

@@ -59,7 +59,7 @@ class WindowSelector final : public PromptCutSelector {
   double importance(std::int32_t id, std::int32_t /*newest*/, bool /*at_prefill*/) const override {
     return has_score(id) ? score(id) : std::numeric_limits<double>::infinity();
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     if (allotted.entries > settings_.window || allotted.entries >= prompt) {
       return Selector::plan(prompt, allotted);
     }
@@ -69,7 +69,7 @@ class WindowSelector final : public PromptCutSelector {
     std::iota(last.begin(), last.end(), prompt - static_cast<std::int32_t>(allotted.entries));
     return last;
   }
-  void allow(const Allotment& /*allotted*/, std::int64_t room) override {
+  void allow(const EntryBudget& /*allotted*/, std::int64_t room) override {
     degenerate_ = room <= settings_.window && room < prompt_;
   }
   void report(Counts& counts) const override {
@@ -107,7 +107,7 @@ class WindowRule final : public PromptCutRule {
   WindowSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_window(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_window(MethodResolver& settling) {
   const std::int64_t kernel = settling.integer("kernel");
   if (kernel % 2 == 0) {
     settling.refuse(

@@ -96,7 +96,7 @@ class ExpectedAttention final : public Scorer {
   Settings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_expected_attention(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_expected_attention(MethodResolver& settling) {
   return make_scored(settling, make_expected_attention(settling));
 }
 
@@ -118,7 +118,7 @@ std::vector<ParamInfo> expected_attention_params() {
                        "kvpress 0; 0.02 in LU-KV, 0.01 with AdaKV on its leaderboard")};
 }
 
-std::shared_ptr<const Scorer> make_expected_attention(Settling& settling) {
+std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& settling) {
   const bool vnorm = settling.flag("use_vnorm");
   return std::make_shared<ExpectedAttention>(
       Settings{.sinks = settling.integer("n_sink"),

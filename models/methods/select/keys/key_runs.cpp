@@ -57,7 +57,7 @@ class KeyRunsSelector final : public Selector {
     }
     form_runs(settings_.epsilon);
   }
-  void allow(const Allotment& allotted, std::int64_t /*room*/) override {
+  void allow(const EntryBudget& allotted, std::int64_t /*room*/) override {
     if (!settings_.fit_budget) return;
     std::vector<double> joinable;
     for (const double x : likeness_) {
@@ -88,7 +88,7 @@ class KeyRunsSelector final : public Selector {
                                                            : id;
   }
   std::vector<std::int32_t> plan(std::int32_t prompt,
-                                 const Allotment& /*allotted*/) const override {
+                                 const EntryBudget& /*allotted*/) const override {
     std::vector<std::int32_t> kept;
     for (std::int32_t id = 0; id < prompt; ++id) {
       if (stand_in(id) == id) kept.push_back(id);
@@ -168,7 +168,7 @@ double protected_share(double budget, double at_half, double at_third) {
   return at_third + (at_half - at_third) * (budget - kThird) / (kHalf - kThird);
 }
 
-std::shared_ptr<const SelectRule> settle_key_runs(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_key_runs(MethodResolver& settling) {
   const auto prompt = static_cast<double>(settling.prompt());
   const bool fit = settling.budget().has_value();
   if (fit && settling.given("epsilon")) {

@@ -50,13 +50,13 @@ class KeyDiff final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_keydiff(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_keydiff(MethodResolver& settling) {
   return make_scored(settling, make_keydiff(settling));
 }
 
 }  // namespace
 
-std::shared_ptr<const Scorer> make_keydiff(Settling& /*settling*/) {
+std::shared_ptr<const Scorer> make_keydiff(MethodResolver& /*settling*/) {
   return std::make_shared<KeyDiff>();
 }
 AxisChoice select_keydiff() { return scored_choice("keydiff", {}, &settle_keydiff); }

@@ -33,13 +33,13 @@ class Knorm final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_knorm(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_knorm(MethodResolver& settling) {
   return make_scored(settling, make_knorm(settling));
 }
 
 }  // namespace
 
-std::shared_ptr<const Scorer> make_knorm(Settling& /*settling*/) {
+std::shared_ptr<const Scorer> make_knorm(MethodResolver& /*settling*/) {
   return std::make_shared<Knorm>();
 }
 AxisChoice select_knorm() { return scored_choice("knorm", {}, &settle_knorm); }

@@ -105,7 +105,7 @@ class LagKv final : public Scorer {
   bool cross_;
 };
 
-std::shared_ptr<const SelectRule> settle_lagkv(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_lagkv(MethodResolver& settling) {
   return make_scored(settling, make_lagkv(settling));
 }
 
@@ -123,7 +123,7 @@ std::vector<ParamInfo> lagkv_params() {
                      "kvpress, LagKVPress")};
 }
 
-std::shared_ptr<const Scorer> make_lagkv(Settling& settling) {
+std::shared_ptr<const Scorer> make_lagkv(MethodResolver& settling) {
   return std::make_shared<LagKv>(settling.integer("n_sink"), settling.integer("lag"),
                                  settling.flag("cross_scoring"));
 }

@@ -55,7 +55,7 @@ class DelayedSelector final : public Selector {
     // Tokens without a score are never dropped.
     for (double& x : score_) x = std::isnan(x) ? kInfinity : x;
   }
-  void allow(const Allotment& allotted, std::int64_t /*room*/) override {
+  void allow(const EntryBudget& allotted, std::int64_t /*room*/) override {
     threshold_ = std::max(settings_.threshold, allotted.threshold);
   }
   double score(std::int32_t id) const override {
@@ -65,7 +65,7 @@ class DelayedSelector final : public Selector {
   double importance(std::int32_t id, std::int32_t newest, bool /*at_prefill*/) const override {
     return id > newest - settings_.window ? kInfinity : score(id);
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     const double threshold = std::max(settings_.threshold, allotted.threshold);
     std::vector<std::int32_t> kept;
     for (std::int32_t id = 0; id < prompt; ++id) {
@@ -141,14 +141,14 @@ class DelayedRule final : public SelectRule {
   TraceInputs inputs_;
 };
 
-void refuse_query_heads(Settling& settling) {
+void refuse_query_heads(MethodResolver& settling) {
   if (settling.word("granularity") == "query_head") {
     settling.refuse("its decisions are one a KV head: expected granularity=kv_head");
   }
 }
 
 /// Parameters of the surrogate and work of one token, from the model's width.
-void size_surrogate(Settling& settling, DelayedSettings& settings) {
+void size_surrogate(MethodResolver& settling, DelayedSettings& settings) {
   const std::int64_t d = settling.site().d_model;
   const std::int64_t heads = settings.n_kv_heads;
   const bool linear = settling.word("model") == "linear";
@@ -161,7 +161,7 @@ void size_surrogate(Settling& settling, DelayedSettings& settings) {
 
 /// `auto` settled: weights where given, else what the trace holds: scores, then a repeat that
 /// KVzip+ can judge by. Without a trace the surrogate, which a service would run.
-std::string score_source(const Settling& settling) {
+std::string score_source(const MethodResolver& settling) {
   const std::string& asked = settling.word("kvzap_source");
   if (asked != "auto") return asked;
   const auto& recorded = settling.site().recorded_inputs;
@@ -174,7 +174,7 @@ std::string score_source(const Settling& settling) {
                                                                              : "surrogate";
 }
 
-std::shared_ptr<const SelectRule> make_kvzap(Settling& settling) {
+std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& settling) {
   refuse_query_heads(settling);
   if (settling.choice("budget") != "threshold") {
     settling.refuse(fmt::format(
@@ -226,7 +226,7 @@ std::shared_ptr<const SelectRule> make_kvzap(Settling& settling) {
   return std::make_shared<DelayedRule>(std::move(settings), std::move(inputs));
 }
 
-std::shared_ptr<const SelectRule> make_dms(Settling& settling) {
+std::shared_ptr<const SelectRule> make_dms(MethodResolver& settling) {
   refuse_query_heads(settling);
   if (settling.budget()) {
     settling.refuse("what leaves was decided by the retrofitted model: it takes no budget");

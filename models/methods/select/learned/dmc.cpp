@@ -58,7 +58,7 @@ class DmcRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> settle_dmc(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_dmc(MethodResolver& settling) {
   if (settling.choice("merge") != "accumulate") {
     settling.refuse(
         fmt::format("select=dmc decides what is accumulated into the last entry, so it "

@@ -99,7 +99,7 @@ class OracleRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> settle_oracle_future(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_oracle_future(MethodResolver& settling) {
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
   if (entries - settling.reserve_slots(entries) < 1) {

@@ -46,7 +46,7 @@ class RepeatSelector final : public Selector {
     const bool sink = settings_.protect && id < settings_.oracle.sinks;
     return sink || at >= score_.size() || std::isnan(score_[at]) ? kInfinity : score_[at];
   }
-  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+  std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     if (allotted.entries < 1) return {};  // a head may become empty
     return Selector::plan(prompt, allotted);
   }
@@ -98,7 +98,7 @@ class RepeatRule final : public SelectRule {
 };
 
 template <bool kPlus>
-std::shared_ptr<const SelectRule> settle_repeat(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_repeat(MethodResolver& settling) {
   if (settling.word("granularity") == "query_head") {
     settling.refuse("its scores are one a KV head: expected granularity=kv_head");
   }

@@ -1,6 +1,6 @@
 // Separate from the metrics of services: the explorer's core needs only this.
 
-#include "sim/batch/static_figures_json.hpp"
+#include "sim/batch/static_metrics_json.hpp"
 
 #include <cmath>
 
@@ -28,9 +28,9 @@ ordered_json number_json(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? ordered_json(*value) : ordered_json(nullptr);
 }
 
-ordered_json static_figures_json(const StaticSpec& spec, const StaticResult& result) {
+ordered_json static_metrics_json(const StaticSpec& spec, const StaticResult& result) {
   const auto& at = result.intervals;
-  // Rates are highest where times are lowest.
+  // Rates are highest if times are lowest.
   const auto rate = [&](const std::optional<Interval>& time) -> std::optional<Rate> {
     if (!time) return std::nullopt;
     const double tokens = static_cast<double>(spec.batch) * static_cast<double>(spec.output_tokens);
@@ -48,7 +48,7 @@ ordered_json static_figures_json(const StaticSpec& spec, const StaticResult& res
   }
   ordered_json out;
   put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count(), at ? at->peak : std::nullopt);
-  // By the size law, which is exact.
+  // From the size law, which is exact.
   put_predicted(out, "kv_bytes", result.kv_bytes.count(), std::optional<BytesInterval>{});
   put_predicted(out, "throughput_tok_s", number_json(result.throughput_tok_s), rate(whole_run));
   put_predicted(out, "decode_tok_s", number_json(result.decode_tok_s), rate(decode));

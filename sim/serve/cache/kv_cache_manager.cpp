@@ -1,4 +1,4 @@
-#include "sim/serve/cache/kv_memory.hpp"
+#include "sim/serve/cache/kv_cache_manager.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -37,7 +37,7 @@ std::vector<RequestId> next_turns(const RequestTrace& trace) {
 
 }  // namespace
 
-KvMemory::KvMemory(const Setup& setup)
+KvCacheManager::KvCacheManager(const Setup& setup)
     : trace_{setup.trace},
       sizes_{setup.sizes},
       laws_{setup.laws},
@@ -53,20 +53,20 @@ KvMemory::KvMemory(const Setup& setup)
   if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
 }
 
-KvMemory::~KvMemory() {
+KvCacheManager::~KvCacheManager() {
   for (Holding& h : holdings_) follow(h, nullptr);
 }
 
-std::int32_t KvMemory::id_count(RequestId id) const {
+std::int32_t KvCacheManager::id_count(RequestId id) const {
   return trace_->requests[static_cast<std::size_t>(id)].prefix_count;
 }
 
-std::uint64_t KvMemory::prefix_id(RequestId id, std::int32_t i) const {
+std::uint64_t KvCacheManager::prefix_id(RequestId id, std::int32_t i) const {
   const Request& r = trace_->requests[static_cast<std::size_t>(id)];
   return trace_->prefix_ids[static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(i)];
 }
 
-std::int64_t KvMemory::covered(RequestId id, std::int32_t ids) const {
+std::int64_t KvCacheManager::covered(RequestId id, std::int32_t ids) const {
   const Request& r = trace_->requests[static_cast<std::size_t>(id)];
   std::int64_t tokens = r.prompt_tokens;
   if (ids < r.prefix_count) {
@@ -75,18 +75,18 @@ std::int64_t KvMemory::covered(RequestId id, std::int32_t ids) const {
   return tokens / block_;
 }
 
-void KvMemory::follow(Holding& h, SequenceLaw* law) {
+void KvCacheManager::follow(Holding& h, SequenceFootprint* law) {
   if (h.law != nullptr) --h.law->users;
   h.law = law;
   if (law != nullptr) ++law->users;
 }
 
-std::int32_t KvMemory::cached_tokens(RequestId id, const Sequence& s) const {
+std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) const {
   if (!caches_) return 0;
   if (laws_ != nullptr) {
     // Kept entries are written next to blocks that stay for others. If the pool cannot hold both,
     // the cached prefix can never be used.
-    const SequenceLaw& law = laws_->at(s.known, *sizes_);
+    const SequenceFootprint& law = laws_->at(s.known, *sizes_);
     const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
     if (law.compresses_prompt() && whole + law.prompt_units() > pool_) return 0;
   }
@@ -109,12 +109,12 @@ std::int32_t KvMemory::cached_tokens(RequestId id, const Sequence& s) const {
   return static_cast<std::int32_t>(std::min(found, most) * block_);
 }
 
-std::int64_t KvMemory::wanted(const Holding& h, const Sequence& s, std::int32_t to,
-                              std::int64_t shared) const {
+std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::int32_t to,
+                                    std::int64_t shared) const {
   const std::int64_t shared_units = shared * block_units_;
   if (h.law == nullptr) return (to + block_ - 1) / block_ * block_units_ - shared_units;
   if (to > s.target) {
-    const SequenceLaw::Step step = h.law->units(to - s.target);
+    const SequenceFootprint::Step step = h.law->units(to - s.target);
     // What is written to or dropped from shared blocks is copied first.
     return step.evicts ? step.during : std::max<std::int64_t>(0, step.during - shared_units);
   }
@@ -129,7 +129,7 @@ std::int64_t KvMemory::wanted(const Holding& h, const Sequence& s, std::int32_t 
   return std::max(s.computed > 0 ? sizes_->prompt_units(s.computed, s.computed) : 0, kept);
 }
 
-bool KvMemory::take(Holding& h, std::int64_t units) {
+bool KvCacheManager::take(Holding& h, std::int64_t units) {
   if (units > available()) return false;
   if (units > free_) {
     const std::int64_t blocks = (units - free_ + block_units_ - 1) / block_units_;
@@ -142,13 +142,13 @@ bool KvMemory::take(Holding& h, std::int64_t units) {
   return true;
 }
 
-void KvMemory::give(Holding& h, std::int64_t units) {
+void KvCacheManager::give(Holding& h, std::int64_t units) {
   h.units -= units;
   private_ -= units;
   free_ += units;
 }
 
-bool KvMemory::outside_fits(RequestId id, Bytes next) {
+bool KvCacheManager::outside_fits(RequestId id, Bytes next) {
   if (outside_ == nullptr) return true;
   const Bytes more = next - holding(id).outside;
   if (more <= Bytes{} || outside_->fits(more)) return true;
@@ -157,7 +157,7 @@ bool KvMemory::outside_fits(RequestId id, Bytes next) {
   return false;
 }
 
-void KvMemory::set_outside(Holding& h, Bytes next) {
+void KvCacheManager::set_outside(Holding& h, Bytes next) {
   if (outside_ == nullptr || next == h.outside) return;
   if (next > h.outside) {
     outside_->take(OutsideOwner::kOffloaded, next - h.outside);
@@ -167,14 +167,14 @@ void KvMemory::set_outside(Holding& h, Bytes next) {
   h.outside = next;
 }
 
-void KvMemory::set_room(const Holding& h, Sequence& s) const {
+void KvCacheManager::set_room(const Holding& h, Sequence& s) const {
   s.room = h.law == nullptr
                ? static_cast<std::int32_t>((h.units / block_units_ + h.shared_blocks) * block_)
                : s.computed;
 }
 
-bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
-                     std::int64_t keep_free) {
+bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
+                           std::int64_t keep_free) {
   Holding& h = holding(id);
   KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is admitted twice", id);
   if (lacks_outside_ == id) lacks_outside_ = -1;
@@ -243,7 +243,7 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
   return true;
 }
 
-bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
+bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   Holding& h = holding(id);
   const std::int32_t to = s.computed + tokens;
   std::int64_t units = wanted(h, s, to, h.shared_blocks);
@@ -266,7 +266,7 @@ bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   set_room(h, s);
   if (h.law != nullptr && to > s.target && h.shared_blocks == 0 && !grows_outside) {
     // Until a block is full, or the law bends, nothing changes hands.
-    const SequenceLaw::Step step = h.law->units(to - s.target);
+    const SequenceFootprint::Step step = h.law->units(to - s.target);
     if (step.during == step.after && step.after == h.units) {
       s.room = static_cast<std::int32_t>(s.target + step.until);
     }
@@ -274,7 +274,7 @@ bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   return true;
 }
 
-void KvMemory::publish(RequestId id, const Sequence& s) {
+void KvCacheManager::publish(RequestId id, const Sequence& s) {
   Holding& h = holding(id);
   if (!h.publishes) return;
   const std::int32_t n = id_count(id);
@@ -306,7 +306,7 @@ void KvMemory::publish(RequestId id, const Sequence& s) {
   }
 }
 
-void KvMemory::drop_shared(RequestId id) {
+void KvCacheManager::drop_shared(RequestId id) {
   Holding& h = holding(id);
   // The last first, so that the head of the prefix stays longest.
   for (std::int32_t i = h.shared_ids; i-- > 0;) {
@@ -317,7 +317,7 @@ void KvMemory::drop_shared(RequestId id) {
   h.shared_ids = h.shared_blocks = 0;
 }
 
-void KvMemory::settle(RequestId id, Sequence& s) {
+void KvCacheManager::settle(RequestId id, Sequence& s) {
   if (s.computed > s.target && s.computed <= s.room) return;
   Holding& h = holding(id);
   if (h.law == nullptr) {
@@ -341,7 +341,7 @@ void KvMemory::settle(RequestId id, Sequence& s) {
     }
     if (units < h.units) give(h, h.units - units);
   } else {
-    const SequenceLaw::Step step = h.law->units(s.computed - s.target);
+    const SequenceFootprint::Step step = h.law->units(s.computed - s.target);
     if (step.evicts && h.shared_blocks > 0) {
       unshared_ += h.shared_blocks;
       drop_shared(id);
@@ -353,7 +353,7 @@ void KvMemory::settle(RequestId id, Sequence& s) {
 }
 
 /// Private full blocks that get an id. They can then be found, or evicted.
-std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
+std::int64_t KvCacheManager::name_answer(RequestId id, const Sequence& s) {
   Holding& h = holding(id);
   const RequestId next = next_turns_[static_cast<std::size_t>(id)];
   if (next < 0) return 0;
@@ -393,8 +393,8 @@ std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
   return own;
 }
 
-void KvMemory::finish(RequestId id, Sequence& s) {
-  if (SequenceLaw* law = holding(id).law; law != nullptr && s.computed >= s.target) {
+void KvCacheManager::finish(RequestId id, Sequence& s) {
+  if (SequenceFootprint* law = holding(id).law; law != nullptr && s.computed >= s.target) {
     const std::int64_t step = s.computed - s.target;
     dropped_ += std::max(Bytes{}, law->full_logical(step) - law->logical(step));
     reclaimed_ += sizes_->unit() * std::max<std::int64_t>(0, law->full_units(step) - held(id));
@@ -405,7 +405,7 @@ void KvMemory::finish(RequestId id, Sequence& s) {
   release(id, s, static_cast<std::int32_t>(s.computed - named * block_));
 }
 
-void KvMemory::release(RequestId id, Sequence& s, std::int32_t keep) {
+void KvCacheManager::release(RequestId id, Sequence& s, std::int32_t keep) {
   Holding& h = holding(id);
   const std::int64_t whole = std::min(s.computed, keep) / block_ - h.shared_blocks;
   if (caches_ && h.law == nullptr && whole > 0) {
@@ -422,7 +422,7 @@ void KvMemory::release(RequestId id, Sequence& s, std::int32_t keep) {
   s.room = 0;
 }
 
-std::int64_t KvMemory::swap_out(RequestId id, Sequence& s) {
+std::int64_t KvCacheManager::swap_out(RequestId id, Sequence& s) {
   Holding& h = holding(id);
   const std::int64_t units = held(id);
   give(h, h.units);
@@ -432,17 +432,17 @@ std::int64_t KvMemory::swap_out(RequestId id, Sequence& s) {
   return units;
 }
 
-bool KvMemory::swap_in(RequestId id, Sequence& s, std::int64_t units) {
+bool KvCacheManager::swap_in(RequestId id, Sequence& s, std::int64_t units) {
   Holding& h = holding(id);
   if (!take(h, units)) return false;
   set_room(h, s);
   return true;
 }
 
-bool KvMemory::reserve(RequestId id, const Sequence& s, std::int64_t units) {
+bool KvCacheManager::reserve(RequestId id, const Sequence& s, std::int64_t units) {
   Holding& h = holding(id);
   KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is here already", id);
-  SequenceLaw* law = laws_ != nullptr ? &laws_->at(s.target, *sizes_) : nullptr;
+  SequenceFootprint* law = laws_ != nullptr ? &laws_->at(s.target, *sizes_) : nullptr;
   if (law != nullptr) units = std::max(units, law->prompt_units());
   if (!take(h, units)) return false;
   h.publishes = false;
@@ -450,29 +450,29 @@ bool KvMemory::reserve(RequestId id, const Sequence& s, std::int64_t units) {
   return true;
 }
 
-void KvMemory::receive(RequestId id, Sequence& s) {
+void KvCacheManager::receive(RequestId id, Sequence& s) {
   Holding& h = holding(id);
   if (h.law != nullptr && h.units > h.law->prompt_units()) give(h, h.units - h.law->prompt_units());
   set_room(h, s);
 }
 
-std::int64_t KvMemory::most_units(std::int32_t prompt, std::int64_t tokens) {
+std::int64_t KvCacheManager::most_units(std::int32_t prompt, std::int64_t tokens) {
   if (laws_ == nullptr) return (tokens + block_ - 1) / block_ * block_units_;
   return laws_->at(prompt, *sizes_).most_units(tokens - prompt);
 }
 
-Bytes KvMemory::logical(RequestId id, const Sequence& s) {
+Bytes KvCacheManager::logical(RequestId id, const Sequence& s) {
   const Holding& h = holding(id);
   if (h.law == nullptr || s.computed < s.target) return sizes_->prompt_logical(s.computed);
   return h.law->logical(s.computed - s.target);
 }
 
-Bytes KvMemory::own_logical(RequestId id, const Sequence& s) {
+Bytes KvCacheManager::own_logical(RequestId id, const Sequence& s) {
   const Bytes shared = sizes_->unit() * (holding(id).shared_blocks * block_units_);
   return std::max(Bytes{}, logical(id, s) - shared);
 }
 
-void KvMemory::check() const {
+void KvCacheManager::check() const {
   KVSIM_CHECK(free_ >= 0 && private_ >= 0 && free_ + cached() + pinned() + private_ == pool_,
               "{} free + {} cached + {} shared + {} private units of {}", free_, cached(), pinned(),
               private_, pool_);

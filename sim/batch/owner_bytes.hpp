@@ -11,7 +11,7 @@
 namespace kvsim {
 
 /// Bytes per owner, indexed by enumerator; convert with named().
-struct Holdings {
+struct OwnerBytes {
   std::array<Bytes, kOwners> by_owner{};
 
   Bytes& operator[](Owner owner) { return by_owner[static_cast<std::size_t>(owner)]; }

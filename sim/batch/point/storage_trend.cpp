@@ -1,4 +1,4 @@
-#include "sim/batch/point/format_lines.hpp"
+#include "sim/batch/point/storage_trend.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -12,7 +12,7 @@ namespace {
 
 using Moved = std::array<double, sizeof(StepTraffic) / sizeof(double)>;
 
-// Figures are sums of few products: what is off a line by more than rounding is off it.
+// Figures are sums of a few products, so a deviation above rounding is off the line.
 constexpr double kRounding = 1e-12;
 
 // Steps of a line that is worth a separate segment.
@@ -20,11 +20,11 @@ constexpr std::int64_t kShortLine = 32;
 
 }  // namespace
 
-FormatLines::FormatLines(std::vector<Layer> layers) {
+StorageTrend::StorageTrend(std::vector<Layer> layers) {
   for (const Layer& layer : layers) layers_.push_back({.layer = layer, .last = {}});
 }
 
-void FormatLines::take(const CostInput& in, const DecodeMoment& m, State& state) {
+void StorageTrend::take(const CostInput& in, const DecodeState& m, State& state) {
   const std::int32_t layer = state.layer.first;
   const CacheRows rows{in, layer};
   const auto stored = [&](std::int64_t entries) {
@@ -54,12 +54,12 @@ void FormatLines::take(const CostInput& in, const DecodeMoment& m, State& state)
       *figure++ = moved;
     }
   }
-  // What begins or ends brings operators or takes them away.
+  // A figure that becomes zero or nonzero removes or adds operators.
   state.falls = !std::equal(old.begin(), old.end(), state.now.begin(), [](double was, double is) {
     return was <= is && (was == 0) == (is == 0);
   });
   if (in.stack->growth != CacheGrowth::kPaged) return;
-  // Whole pages reach into what is stored later.
+  // Whole pages extend into entries that are stored later.
   const auto was = state.pages;
   auto page = state.pages.begin();
   for (const std::int64_t entries : {m.before, m.after}) {
@@ -71,8 +71,8 @@ void FormatLines::take(const CostInput& in, const DecodeMoment& m, State& state)
       state.falls || !std::equal(was.begin(), was.end(), state.pages.begin(), std::less_equal{});
 }
 
-FormatPath FormatLines::next(const CostInput& in, std::int64_t prompt,
-                             const std::vector<DecodeMoment>& moments) {
+FormatPath StorageTrend::next(const CostInput& in, std::int64_t prompt,
+                              const std::vector<DecodeState>& moments) {
   CostInput one = in;
   one.batch = 1;
   one.prompt = prompt;
@@ -100,7 +100,7 @@ FormatPath FormatLines::next(const CostInput& in, std::int64_t prompt,
   return stairs_ ? FormatPath::kStairs : FormatPath::kBroken;
 }
 
-void FormatLines::start() {
+void StorageTrend::start() {
   for (State& state : layers_) state.from = state.now;
   stairs_ = climbs_ && steps_ <= kShortLine;
   steps_ = 0;

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// How steps go on from those before them.
+/// How a step continues the steps before it.
 enum class FormatPath : std::uint8_t {
   kLine,    // every figure on a line, to rounding (of stored sizes, to whole bytes)
   kStairs,  // lines would be short, but no figure falls
@@ -18,18 +18,18 @@ enum class FormatPath : std::uint8_t {
 /// The bytes that formats other than plain rows (Method::plain_rows is false) store and move in
 /// each step, and whether they follow lines or stairs. If so, a step's operators and tensors, which
 /// are sums of them, do too, and none of them shrinks.
-class FormatLines {
+class StorageTrend {
  public:
   /// A layer that represents all that store and move equal bytes.
   struct Layer {
     std::int32_t first = 0;
     std::int32_t law = 0;  // index of its moments
   };
-  explicit FormatLines(std::vector<Layer> layers);
+  explicit StorageTrend(std::vector<Layer> layers);
 
   /// Adds the next step, with these states by layer class. `in` is that of any batch size.
   [[nodiscard]] FormatPath next(const CostInput& in, std::int64_t prompt,
-                                const std::vector<DecodeMoment>& moments);
+                                const std::vector<DecodeState>& moments);
   /// The last step starts a new segment: a line, unless the lines before it were short.
   void start();
 
@@ -41,7 +41,7 @@ class FormatLines {
     std::int64_t entries = -1;
     double kv = 0, side = 0;
   };
-  /// What a figure may rise by a step to have met all that was seen.
+  /// The range of rises per step that are consistent with all steps since start().
   struct Rise {
     double least = 0, most = 0;
   };
@@ -49,15 +49,15 @@ class FormatLines {
     Layer layer;
     Figures now{}, from{};
     std::array<Rise, kStored + kMoved> rise{};
-    Stored last;                    // after the step taken last
+    Stored last;                    // after the last step
     std::array<double, 4> pages{};  // K and V, and side data, of whole pages: before, after
-    bool falls = false;             // one of these did in the step taken last
+    bool falls = false;             // whether a figure or page fell in the last step
   };
-  static void take(const CostInput& in, const DecodeMoment& moment, State& state);
+  static void take(const CostInput& in, const DecodeState& moment, State& state);
 
   std::vector<State> layers_;
   std::int64_t steps_ = 0;  // since start()
-  bool climbs_ = false;     // the step taken last was off its line, but nothing fell
+  bool climbs_ = false;     // the last step was off its line, but nothing fell
   bool stairs_ = false;     // since start()
 };
 

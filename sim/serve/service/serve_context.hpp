@@ -8,7 +8,7 @@
 
 #include "models/cost/rates/host_rate.hpp"
 #include "models/cost/rates/roofline.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "sim/serve/engine/engine.hpp"
 #include "sim/serve/engine/pipeline.hpp"
 #include "sim/serve/engine/speculation.hpp"
@@ -18,12 +18,12 @@
 namespace kvsim {
 
 /// What does not change while a service runs. Engines point into it.
-class ServeSite {
+class ServeContext {
  public:
   /// Errors: InputError where scheduler, stack and method do not go together.
-  ServeSite(const ServeSpec& spec, const ServeHooks& hooks);
-  ServeSite(const ServeSite&) = delete;
-  ServeSite& operator=(const ServeSite&) = delete;
+  ServeContext(const ServeSpec& spec, const ServeHooks& hooks);
+  ServeContext(const ServeContext&) = delete;
+  ServeContext& operator=(const ServeContext&) = delete;
 
   [[nodiscard]] std::unique_ptr<Engine> make_engine(ServeState& state, std::int32_t replica,
                                                     std::size_t max_samples,
@@ -68,7 +68,7 @@ class ServeSite {
   std::int64_t typical_prompt_ = 1;
   std::int64_t longest_ = 1;  // prompt and output of a request
   CostInput base_;
-  SequenceLaws laws_;
+  SequenceFootprints laws_;
   std::shared_ptr<const Method> typical_;
   CostInput in_;
   Bytes usable_;

@@ -1,4 +1,4 @@
-#include "sim/batch/point/point_laws.hpp"
+#include "sim/batch/point/resolved_points.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -11,36 +11,36 @@
 namespace kvsim {
 namespace {
 
-// Of decode steps that methods may share: most are settled into one or two kinds.
+// Limit of sets of decode steps that methods may share: most methods need one or two.
 constexpr std::size_t kMostSteps = 16;
 
 }  // namespace
 
-PointLaw* PointLaws::known(std::int64_t prompt) const {
-  for (PointLaw* law : serving_many_) {
+ResolvedPoint* ResolvedPoints::known(std::int64_t prompt) const {
+  for (ResolvedPoint* law : serving_many_) {
     if (law->prompts.contains(prompt)) return law;
   }
   const auto known = law_of_prompt_.find(prompt);
   return known != law_of_prompt_.end() ? known->second : nullptr;
 }
 
-void PointLaws::clear() {
+void ResolvedPoints::clear() {
   law_of_prompt_.clear();
   serving_many_.clear();
   laws_.clear();
 }
 
-PointLaw& PointLaws::add(std::int64_t prompt) {
+ResolvedPoint& ResolvedPoints::add(std::int64_t prompt) {
   auto [method, prompts] = settle_(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
   if (base_.stack->masks_evicted) method = masked(std::move(method));
   const auto before = laws_.find(method.get());
-  PointLaw* law = before != laws_.end() ? before->second.get() : nullptr;
+  ResolvedPoint* law = before != laws_.end() ? before->second.get() : nullptr;
   if (law == nullptr) {
-    auto made = std::make_unique<PointLaw>();  // stored only after every step below succeeded
+    auto made = std::make_unique<ResolvedPoint>();  // stored only after every step below succeeded
     made->groups = layer_groups(*base_.llm, *method);
     made->columns = layer_columns(made->groups, method->layers_alike());
-    for (const LayerColumn& c : made->columns) made->laws = std::max(made->laws, c.law + 1);
+    for (const LayerClass& c : made->columns) made->laws = std::max(made->laws, c.law + 1);
     made->method = std::move(method);
     made->prompts = prompts;
     made->steps = steps_of(*made);
@@ -52,15 +52,16 @@ PointLaw& PointLaws::add(std::int64_t prompt) {
   return *law;
 }
 
-/// Those of a method settled before, for another prompt, where nothing in them would differ.
-std::shared_ptr<DecodeSteps> PointLaws::steps_of(const PointLaw& law) {
+/// The decode steps of a method settled earlier for another prompt if they would be equal, else new
+/// ones.
+std::shared_ptr<DecodeSteps> ResolvedPoints::steps_of(const ResolvedPoint& law) {
   auto own = std::make_shared<DecodeSteps>();
   own->method = law.method;
-  if (!law.method->plain_rows()) return own;  // which treat each prompt apart
+  if (!law.method->plain_rows()) return own;  // these treat each prompt separately
   CostInput in = base_;
   in.method = law.method.get();
   try {
-    own->answers = step_answers(in, law.groups);
+    own->answers = step_signature(in, law.groups);
   } catch (const InputError&) {  // the method refuses that many entries: do not share its steps
     return own;
   }

@@ -1,4 +1,4 @@
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -21,8 +21,8 @@ Bytes rows_of(const CacheRows& rows, std::int64_t entries) {
   return rows.keys(entries) + rows.values(entries) + rows.side(entries);
 }
 
-std::vector<LayerColumn> columns_of(const BlockSizes& sizes) {
-  std::vector<LayerColumn> columns;
+std::vector<LayerClass> columns_of(const BlockSizes& sizes) {
+  std::vector<LayerClass> columns;
   for (std::size_t l = 0; l < sizes.laws(); ++l) {
     columns.push_back({.first = sizes.law(l).layers.layer,
                        .count = sizes.law(l).layers.layers,
@@ -92,20 +92,20 @@ Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
   return truncated<Bytes>(units * static_cast<double>(unit_.count()));
 }
 
-SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base,
-                         const BlockSizes& sizes, std::int64_t prompt, bool offloads)
+SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const CostInput& base,
+                                     const BlockSizes& sizes, std::int64_t prompt, bool offloads)
     : method_{std::move(method)},
       in_{input_for(base, *method_, prompt)},
       sizes_{&sizes},
       prompt_{prompt},
       columns_{columns_of(sizes)},
-      trajectory_{in_, columns_, prompt, Trajectory::Lines::kOfEntries},
+      trajectory_{in_, columns_, prompt, DecodeSegments::Lines::kOfEntries},
       all_layers_{method_->prefill_peak() == PrefillPeak::kAllLayers},
       known_units_(sizes.laws()),
       offloads_{offloads},
       ragged_{method_->ragged()} {
-  if (in_.stack->lazy_compaction) holes_ = std::make_unique<HoleLayout>(sizes.laws());
-  for (const LayerColumn& column : columns_) {
+  if (in_.stack->lazy_compaction) holes_ = std::make_unique<FragmentedBlocks>(sizes.laws());
+  for (const LayerClass& column : columns_) {
     rows_.push_back(std::make_unique<CacheRows>(in_, column.first));
     const std::int64_t kept = trajectory_.prompt_entries(column);
     const auto law = static_cast<std::size_t>(column.law);
@@ -130,7 +130,7 @@ SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& 
   }
 }
 
-std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool straddles) {
+std::int64_t SequenceFootprint::units_of(std::size_t l, std::int64_t entries, bool straddles) {
   const BlockSizes::Law& law = sizes_->law(l);
   const std::int64_t block = sizes_->block_tokens();
   const std::int64_t blocks = divide_up(entries, block) + (straddles ? 1 : 0);
@@ -150,7 +150,7 @@ std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool str
   return known[at];
 }
 
-double SequenceLaw::read_of(std::size_t l, std::int64_t entries) const {
+double SequenceFootprint::read_of(std::size_t l, std::int64_t entries) const {
   const CacheRows& rows = *rows_[l];
   const auto all = static_cast<double>(entries);
   const auto bytes = static_cast<double>((rows.keys(entries) + rows.values(entries)).count());
@@ -160,7 +160,7 @@ double SequenceLaw::read_of(std::size_t l, std::int64_t entries) const {
   return std::min(all, step.attention_read / bytes * all);
 }
 
-Bytes SequenceLaw::in_hbm(std::size_t l, std::int64_t entries, std::int64_t room) const {
+Bytes SequenceFootprint::in_hbm(std::size_t l, std::int64_t entries, std::int64_t room) const {
   const CacheRows& rows = *rows_[l];
   if (!offloads_) return rows_of(rows, entries);
   const auto read = static_cast<std::int64_t>(std::ceil(read_of(l, entries) - kRounding));
@@ -170,7 +170,7 @@ Bytes SequenceLaw::in_hbm(std::size_t l, std::int64_t entries, std::int64_t room
   return rows.keys(stays) + rows.values(stays) + rows.side(entries);
 }
 
-Bytes SequenceLaw::own_host(std::size_t l, std::int64_t step, std::int64_t entries) const {
+Bytes SequenceFootprint::own_host(std::size_t l, std::int64_t step, std::int64_t entries) const {
   const std::int32_t layer = columns_[l].first;
   const LayerShape& shape = rows_[l]->shape();
   if (const auto bytes =
@@ -181,7 +181,7 @@ Bytes SequenceLaw::own_host(std::size_t l, std::int64_t step, std::int64_t entri
   return method_->rows_bytes(layer, shape, in_.kv_dtype, of_prompt, entries).host;
 }
 
-Bytes SequenceLaw::outside(std::int64_t step) {
+Bytes SequenceFootprint::outside(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     const std::int64_t entries =
@@ -195,7 +195,7 @@ Bytes SequenceLaw::outside(std::int64_t step) {
   return sum;
 }
 
-double SequenceLaw::fetched(std::int64_t step) {
+double SequenceFootprint::fetched(std::int64_t step) {
   double sum = 0;
   for (std::size_t l = 0; offloads_ && l < columns_.size(); ++l) {
     const std::int64_t entries = moment(l, step).after;
@@ -208,14 +208,15 @@ double SequenceLaw::fetched(std::int64_t step) {
   return sum;
 }
 
-std::int64_t SequenceLaw::units_of(std::size_t l, std::span<const std::int64_t> heads) {
+std::int64_t SequenceFootprint::units_of(std::size_t l, std::span<const std::int64_t> heads) {
   if (!sizes_->per_head() || heads.size() == 1) return units_of(l, heads.front(), false);
   std::int64_t sum = 0;
   for (const std::int64_t entries : heads) sum += units_of(l, entries, false);
   return divide_up(sum, std::ssize(heads));
 }
 
-void SequenceLaw::heads_after(std::size_t l, std::int64_t step, std::vector<std::int64_t>& heads) {
+void SequenceFootprint::heads_after(std::size_t l, std::int64_t step,
+                                    std::vector<std::int64_t>& heads) {
   if (!ragged_) {
     heads.assign(1, step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]));
     return;
@@ -227,7 +228,7 @@ void SequenceLaw::heads_after(std::size_t l, std::int64_t step, std::vector<std:
   for (std::int64_t& head : heads) head = std::min(head, window);
 }
 
-void SequenceLaw::seek(std::int64_t step) {
+void SequenceFootprint::seek(std::int64_t step) {
   if (step > reached_) {
     reached_ = step + kStepsAhead;
     trajectory_.extend(in_, reached_);
@@ -235,7 +236,7 @@ void SequenceLaw::seek(std::int64_t step) {
   segment_ = trajectory_.segment_of(step);
 }
 
-SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
+SequenceFootprint::Step SequenceFootprint::units(std::int64_t step) {
   if (step == asked_) return answer_;
   Step out;
   (void)moment(0, step);
@@ -252,7 +253,7 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
       add_ragged(l, step, out);
       continue;
     }
-    const DecodeMoment m = moment(l, step);
+    const DecodeState m = moment(l, step);
     // A window's blocks start anywhere within one; methods that drop entries write survivors from a
     // block's start.
     const bool straddles = windowed && m.after < m.before + 1 && !m.evicts;
@@ -272,8 +273,8 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
   return out;
 }
 
-void SequenceLaw::add_ragged(std::size_t l, std::int64_t step, Step& out) {
-  const DecodeMoment m = moment(l, step);
+void SequenceFootprint::add_ragged(std::size_t l, std::int64_t step, Step& out) {
+  const DecodeState m = moment(l, step);
   heads_after(l, step - 1, before_);
   heads_after(l, step, after_);
   const bool straddles = sizes_->law(l).window > 0 && m.after < m.before + 1 && !m.evicts;
@@ -292,22 +293,22 @@ void SequenceLaw::add_ragged(std::size_t l, std::int64_t step, Step& out) {
   out.until = step;
 }
 
-void SequenceLaw::add_lazy(std::size_t l, std::int64_t step, Step& out) {
+void SequenceFootprint::add_lazy(std::size_t l, std::int64_t step, Step& out) {
   while (holes_->reached(l) < step) {
     heads_after(l, holes_->reached(l) + 1, after_);
     holes_->add(l, after_, sizes_->block_tokens(), sizes_->per_head());
   }
   holes_->within(l, step, before_);
   out.during += units_of(l, before_);
-  const HoleLayout::Stretch& stretch = holes_->after(l, step);
+  const FragmentedBlocks::Stretch& stretch = holes_->after(l, step);
   const bool closes = stretch.from == step;
   out.after += units_of(l, closes ? std::span{stretch.heads} : std::span{before_});
   out.evicts = out.evicts || closes;
   out.until = step;
 }
 
-SequenceLaw::Attended SequenceLaw::attended(std::size_t l, std::int64_t step) {
-  const DecodeMoment m = moment(l, step);
+SequenceFootprint::Attended SequenceFootprint::attended(std::size_t l, std::int64_t step) {
+  const DecodeState m = moment(l, step);
   const auto mean = static_cast<double>(m.attended);
   const bool lazy = holes_ && sizes_->law(l).window == 0;
   if (!lazy && !ragged_) return {.mean = mean};
@@ -327,17 +328,17 @@ SequenceLaw::Attended SequenceLaw::attended(std::size_t l, std::int64_t step) {
   return {.mean = lazy ? std::max(mean, rows) : rows, .longest = ragged_ ? longest : 0};
 }
 
-std::optional<double> SequenceLaw::moved_together(std::size_t l, std::int64_t step) {
+std::optional<double> SequenceFootprint::moved_together(std::size_t l, std::int64_t step) {
   if (!holes_ || sizes_->law(l).window > 0) return std::nullopt;
   (void)units(step);
-  const HoleLayout::Stretch& stretch = holes_->after(l, step);
+  const FragmentedBlocks::Stretch& stretch = holes_->after(l, step);
   if (stretch.from != step) return 0.0;
   double rows = 0;
   for (const std::int64_t head : stretch.heads) rows += static_cast<double>(head);
   return rows / static_cast<double>(stretch.heads.size());
 }
 
-Bytes SequenceLaw::logical(std::int64_t step) {
+Bytes SequenceFootprint::logical(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     heads_after(l, step, after_);
@@ -348,7 +349,7 @@ Bytes SequenceLaw::logical(std::int64_t step) {
   return sum;
 }
 
-Bytes SequenceLaw::full_logical(std::int64_t step) {
+Bytes SequenceFootprint::full_logical(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     sum += rows_of(*rows_[l], within_window(l, prompt_ + step)) * columns_[l].count;
@@ -356,7 +357,7 @@ Bytes SequenceLaw::full_logical(std::int64_t step) {
   return sum;
 }
 
-std::int64_t SequenceLaw::full_units(std::int64_t step) {
+std::int64_t SequenceFootprint::full_units(std::int64_t step) {
   std::int64_t sum = 0;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     const std::int64_t tokens = prompt_ + step;
@@ -366,7 +367,7 @@ std::int64_t SequenceLaw::full_units(std::int64_t step) {
   return sum;
 }
 
-std::int64_t SequenceLaw::most_units(std::int64_t steps) {
+std::int64_t SequenceFootprint::most_units(std::int64_t steps) {
   std::int64_t most = kept_units_;
   if (all_layers_ || !compresses_prompt_) {
     most =
@@ -381,21 +382,21 @@ std::int64_t SequenceLaw::most_units(std::int64_t steps) {
     return std::max(most, most_within_[static_cast<std::size_t>(steps - 1)]);
   }
   (void)moment(0, steps);
-  for (const Trajectory::Segment& s : trajectory_.segments()) {
+  for (const DecodeSegments::Segment& s : trajectory_.segments()) {
     if (s.first > steps) break;
     most = std::max({most, units(s.first).during, units(std::min(s.last, steps)).during});
   }
   return most;
 }
 
-SequenceLaws::SequenceLaws(MethodSpec method, MethodSite site,
-                           std::shared_ptr<const MeasuredLaw> measured, CostInput base)
+SequenceFootprints::SequenceFootprints(MethodSpec method, MethodContext site,
+                                       std::shared_ptr<const MeasuredLaw> measured, CostInput base)
     : method_{std::move(method)},
       site_{std::move(site)},
       measured_{std::move(measured)},
       base_{base} {}
 
-std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
+std::shared_ptr<const Method> SequenceFootprints::settle(std::int64_t prompt) const {
   std::shared_ptr<const Method> method = make_method(method_, prompt, site_);
   if (base_.stack->masks_evicted) return masked(std::move(method));
   if (measured_) return with_measured_law(std::move(method), *measured_, base_.llm->n_layers());
@@ -406,7 +407,7 @@ std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
   return method;
 }
 
-std::shared_ptr<const Method> SequenceLaws::settle_or_full(std::int64_t prompt) {
+std::shared_ptr<const Method> SequenceFootprints::settle_or_full(std::int64_t prompt) {
   try {
     return settle(prompt);
   } catch (const InputError& e) {
@@ -418,16 +419,16 @@ std::shared_ptr<const Method> SequenceLaws::settle_or_full(std::int64_t prompt) 
   }
 }
 
-SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
-  std::unique_ptr<SequenceLaw>& law = laws_[prompt];
+SequenceFootprint& SequenceFootprints::at(std::int64_t prompt, const BlockSizes& sizes) {
+  std::unique_ptr<SequenceFootprint>& law = laws_[prompt];
   if (!law) {
     if (laws_.size() > kMostLaws) {
       std::erase_if(laws_, [&](const auto& known) {
         return known.first != prompt && known.second->users == 0;
       });
     }
-    laws_[prompt] =
-        std::make_unique<SequenceLaw>(settle_or_full(prompt), base_, sizes, prompt, offloads_);
+    laws_[prompt] = std::make_unique<SequenceFootprint>(settle_or_full(prompt), base_, sizes,
+                                                        prompt, offloads_);
   }
   return *laws_.at(prompt);
 }

@@ -12,9 +12,9 @@
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/step.hpp"
 #include "models/methods/settle/measured.hpp"
+#include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
-#include "sim/batch/point/trajectory.hpp"
-#include "sim/serve/cache/hole_layout.hpp"
+#include "sim/serve/cache/fragmented_blocks.hpp"
 
 namespace kvsim {
 
@@ -69,12 +69,12 @@ class BlockSizes {
 };
 
 /// How the cache of a sequence goes on after a prompt of known length: the method settled for it.
-class SequenceLaw {
+class SequenceFootprint {
  public:
   /// `offloads`: if a step reads a layer only partially, all of the layer's entries are outside the
   /// GPU, and HBM has room for those that a step reads.
-  SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base, const BlockSizes& sizes,
-              std::int64_t prompt, bool offloads = false);
+  SequenceFootprint(std::shared_ptr<const Method> method, const CostInput& base,
+                    const BlockSizes& sizes, std::int64_t prompt, bool offloads = false);
 
   [[nodiscard]] std::int64_t prompt() const { return prompt_; }
   [[nodiscard]] bool all_layers_at_once() const { return all_layers_; }
@@ -91,7 +91,7 @@ class SequenceLaw {
   /// Units within and after decode step `step` >= 1.
   [[nodiscard]] Step units(std::int64_t step);
   /// The moment of one law.
-  [[nodiscard]] DecodeMoment moment(std::size_t law, std::int64_t step) {
+  [[nodiscard]] DecodeState moment(std::size_t law, std::int64_t step) {
     const auto& segments = trajectory_.segments();
     if (segment_ >= segments.size() || step < segments[segment_].first ||
         step > segments[segment_].last) {
@@ -148,8 +148,8 @@ class SequenceLaw {
   CostInput in_;
   const BlockSizes* sizes_;
   std::int64_t prompt_;
-  std::vector<LayerColumn> columns_;  // one a law
-  Trajectory trajectory_;
+  std::vector<LayerClass> columns_;  // one a law
+  DecodeSegments trajectory_;
   std::vector<std::unique_ptr<CacheRows>> rows_;
   bool all_layers_ = false;
   bool compresses_prompt_ = false;
@@ -164,7 +164,7 @@ class SequenceLaw {
   bool offloads_ = false;
   bool ragged_ = false;
   std::vector<std::int64_t> before_, after_;  // of heads
-  std::unique_ptr<HoleLayout> holes_;         // null: survivors are written as entries leave
+  std::unique_ptr<FragmentedBlocks> holes_;   // null: survivors are written as entries leave
   std::vector<std::int64_t> most_within_;     // with holes: [steps - 1], most units up to there
   std::int64_t reached_ = 0;
   std::int64_t asked_ = -1;  // step of `answer_`
@@ -174,10 +174,10 @@ class SequenceLaw {
 
 /// The size laws of one method by prompt length, made on demand. If there are many, those that no
 /// sequence uses are dropped.
-class SequenceLaws {
+class SequenceFootprints {
  public:
-  SequenceLaws(MethodSpec method, MethodSite site, std::shared_ptr<const MeasuredLaw> measured,
-               CostInput base);
+  SequenceFootprints(MethodSpec method, MethodContext site,
+                     std::shared_ptr<const MeasuredLaw> measured, CostInput base);
 
   /// Errors: InputError where the method's parameters cannot be kept for such a prompt.
   [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
@@ -190,17 +190,17 @@ class SequenceLaws {
     std::string why;  // of the first
   };
   [[nodiscard]] const Unsettled& unsettled() const { return unsettled_; }
-  [[nodiscard]] SequenceLaw& at(std::int64_t prompt, const BlockSizes& sizes);
+  [[nodiscard]] SequenceFootprint& at(std::int64_t prompt, const BlockSizes& sizes);
   /// From now on laws offload what a step does not read.
   void offload() { offloads_ = true; }
 
  private:
   MethodSpec method_;
-  MethodSite site_;
+  MethodContext site_;
   std::shared_ptr<const MeasuredLaw> measured_;
   CostInput base_;
   bool offloads_ = false;
-  std::map<std::int64_t, std::unique_ptr<SequenceLaw>> laws_;
+  std::map<std::int64_t, std::unique_ptr<SequenceFootprint>> laws_;
   std::set<std::int64_t> unsettled_lengths_;
   Unsettled unsettled_;
 };

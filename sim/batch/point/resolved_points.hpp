@@ -19,30 +19,32 @@ namespace kvsim {
 inline constexpr std::size_t kMostKept = 4096;
 
 /// A method resolved for the requested prompts.
-class PointLaws {
+class ResolvedPoints {
  public:
-  /// Of `base` all but the method and the sizes of a run. What it points to outlives the laws.
-  PointLaws(const CostInput& base, std::function<SettledMethod(std::int64_t prompt)> settle)
+  /// Uses all of `base` except the method and the sizes of a run. Its pointers must outlive the
+  /// laws.
+  ResolvedPoints(const CostInput& base, std::function<ResolvedMethod(std::int64_t prompt)> settle)
       : base_{base}, settle_{std::move(settle)} {}
 
   /// nullptr: not settled yet.
-  [[nodiscard]] PointLaw* known(std::int64_t prompt) const;
+  [[nodiscard]] ResolvedPoint* known(std::int64_t prompt) const;
   [[nodiscard]] bool is_full() const {
     return laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept;
   }
-  /// Ends all laws that were given.
+  /// Invalidates all laws returned.
   void clear();
-  /// Errors: what `settle` refuses.
-  [[nodiscard]] PointLaw& add(std::int64_t prompt);
+  /// Errors: as `settle`.
+  [[nodiscard]] ResolvedPoint& add(std::int64_t prompt);
 
  private:
-  [[nodiscard]] std::shared_ptr<DecodeSteps> steps_of(const PointLaw& law);
+  [[nodiscard]] std::shared_ptr<DecodeSteps> steps_of(const ResolvedPoint& law);
 
   CostInput base_;
-  std::function<SettledMethod(std::int64_t prompt)> settle_;
-  std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
-  std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
-  std::vector<PointLaw*> serving_many_;              // few
+  std::function<ResolvedMethod(std::int64_t prompt)> settle_;
+  std::unordered_map<const Method*, std::unique_ptr<ResolvedPoint>>
+      laws_;  // looked up, never iterated
+  std::unordered_map<std::int64_t, ResolvedPoint*> law_of_prompt_;
+  std::vector<ResolvedPoint*> serving_many_;         // few
   std::vector<std::shared_ptr<DecodeSteps>> steps_;  // that methods may share
 };
 

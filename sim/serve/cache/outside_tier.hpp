@@ -18,11 +18,11 @@ namespace kvsim {
 enum class OutsideOwner : std::uint8_t { kSwapped, kOffloaded };
 
 /// The bytes in one tier, by owner. Callers allocate and free them, and check first that they fit.
-class OutsideMemory {
+class OutsideTier {
  public:
-  OutsideMemory() = default;
+  OutsideTier() = default;
   /// nullopt: no limit is known.
-  OutsideMemory(std::string_view name, std::optional<Bytes> capacity)
+  OutsideTier(std::string_view name, std::optional<Bytes> capacity)
       : name_{name}, capacity_{capacity} {}
 
   [[nodiscard]] std::string_view name() const { return name_; }

@@ -1,4 +1,4 @@
-#include "sim/serve/service/serve_site.hpp"
+#include "sim/serve/service/serve_context.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -88,7 +88,7 @@ std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec) {
   return stack_of(spec, options_of(spec)).settings;
 }
 
-ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
+ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     : spec_{spec},
       hooks_{hooks},
       llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
@@ -161,7 +161,7 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
   start_paged(hooks);
 }
 
-void ServeSite::place_offloads() {
+void ServeContext::place_offloads() {
   const OffloadSpec& offload = spec_.offload;
   Bytes own;
   bool reads_part = false;
@@ -217,7 +217,7 @@ void ServeSite::place_offloads() {
   notes_.push_back(offload_note(has_own));
 }
 
-std::string ServeSite::offload_note(bool has_own) const {
+std::string ServeContext::offload_note(bool has_own) const {
   if (!keeps_outside_) {
     return fmt::format("offload: {} reads all that it holds at every step: nothing is offloaded",
                        spec_.method.name);
@@ -240,7 +240,7 @@ std::string ServeSite::offload_note(bool has_own) const {
                     host_rate(piece_), host_rate());
 }
 
-void ServeSite::start_paged(const ServeHooks& hooks) {
+void ServeContext::start_paged(const ServeHooks& hooks) {
   if (spec_.pipeline_parallel == 1) {
     startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
     cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
@@ -336,7 +336,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
       "as one prompt");
 }
 
-void ServeSite::add_draft(const ServeHooks& hooks) {
+void ServeContext::add_draft(const ServeHooks& hooks) {
   if (pipeline_) throw InputError{"speculation: a draft model with a pipeline is not supported"};
   if (spec_.method.name != "full" || spec_.measured || !sizes_->counts_blocks() ||
       sizes_->windowed()) {
@@ -367,7 +367,7 @@ void ServeSite::add_draft(const ServeHooks& hooks) {
       spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
 }
 
-void ServeSite::note_declarations() {
+void ServeContext::note_declarations() {
   const std::vector<Request>& requests = spec_.requests->requests;
   const bool reserves =
       scheduler_ == "sglang" ||
@@ -392,8 +392,8 @@ void ServeSite::note_declarations() {
   }
 }
 
-std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t replica,
-                                               std::size_t max_samples, ReplicaRole role) {
+std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_t replica,
+                                                  std::size_t max_samples, ReplicaRole role) {
   if (scheduler_ == "static") {
     const std::int64_t batch = spec_.scheduler.batch.value_or(kStaticBatch);
     if (batch < 1) {
@@ -417,12 +417,12 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
   }
   const std::int64_t units = pool_units_;
   state.most_stride = spec_.pipeline_parallel;
-  const SchedulerSite site{.stack = &stack_,
-                           .max_model_len = startup_->max_model_len,
-                           .pool_units = units,
-                           .block_tokens = sizes_->block_tokens(),
-                           .block_units = sizes_->block_units(),
-                           .host_memory = spec_.host_memory + spec_.nvme.capacity};
+  const SchedulerContext site{.stack = &stack_,
+                              .max_model_len = startup_->max_model_len,
+                              .pool_units = units,
+                              .block_tokens = sizes_->block_tokens(),
+                              .block_units = sizes_->block_units(),
+                              .host_memory = spec_.host_memory + spec_.nvme.capacity};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
   // What is to be compressed after it has moved is held whole until then.
@@ -470,14 +470,14 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                                             std::move(scheduler), hooks_.observer);
 }
 
-std::string ServeSite::provenance() const {
+std::string ServeContext::provenance() const {
   if (calibration_.kernels == nullptr || !stack_.kernels.empty()) return calibration_.provenance;
   return fmt::format(
       "no fitted kernels, stack {} names none: {}", stack_.name,
       roofline_.is_bound() ? "rates of the data sheet" : "shares of the data sheet by its profile");
 }
 
-std::vector<std::string> ServeSite::notes() const {
+std::vector<std::string> ServeContext::notes() const {
   std::vector<std::string> notes = notes_;
   notes.push_back(
       fmt::format("no simulated service was compared with a real one: intervals come from "
@@ -510,7 +510,7 @@ std::vector<std::string> ServeSite::notes() const {
   return notes;
 }
 
-std::int64_t ServeSite::capacity_tokens() const {
+std::int64_t ServeContext::capacity_tokens() const {
   if (startup_) return startup_->tokens;
   Bytes standing;
   for (const auto& [owner, bytes] : standing_) standing += bytes;

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/serve/cache/outside_memory.hpp"
+#include "sim/serve/cache/outside_tier.hpp"
 #include "sim/serve/cache/prefix_cache.hpp"
 #include "sim/serve/cache/sequence.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/cache/sequence_footprint.hpp"
 #include "traces/requests/request.hpp"
 
 namespace kvsim {
@@ -18,23 +18,23 @@ namespace kvsim {
 ///
 /// pinned: prefix blocks that sequences refer to, each counted once; private: units of a single
 /// sequence. Decisions before an iteration (admit, grow) take effect after it.
-class KvMemory {
+class KvCacheManager {
  public:
   struct Setup {
     const RequestTrace* trace = nullptr;
     const BlockSizes* sizes = nullptr;
-    SequenceLaws* laws = nullptr;  // null: every layer holds every token
+    SequenceFootprints* laws = nullptr;  // null: every layer holds every token
     std::int64_t pool_units = 0;
     bool prefix_caching = false;
     /// What a request generated is found by the next turn of its conversation.
     bool keeps_answers = false;
-    OutsideMemory* outside = nullptr;  // for what methods keep outside the GPU; null: nothing is
+    OutsideTier* outside = nullptr;  // for what methods keep outside the GPU; null: nothing is
   };
-  explicit KvMemory(const Setup& setup);
-  KvMemory(const KvMemory&) = delete;
-  KvMemory& operator=(const KvMemory&) = delete;
+  explicit KvCacheManager(const Setup& setup);
+  KvCacheManager(const KvCacheManager&) = delete;
+  KvCacheManager& operator=(const KvCacheManager&) = delete;
   /// Afterwards no sequence uses a size law; the laws outlive it.
-  ~KvMemory();
+  ~KvCacheManager();
 
   [[nodiscard]] std::int64_t pool() const { return pool_; }
   [[nodiscard]] std::int64_t free() const { return free_; }
@@ -99,14 +99,14 @@ class KvMemory {
   [[nodiscard]] Bytes dropped() const { return dropped_; }
   [[nodiscard]] Bytes reclaimed() const { return reclaimed_; }
   /// The law that a running sequence follows; null: the full cache.
-  [[nodiscard]] SequenceLaw* law(RequestId id) const { return holding(id).law; }
+  [[nodiscard]] SequenceFootprint* law(RequestId id) const { return holding(id).law; }
 
   /// Errors: ContractError if the units do not add up. O(1).
   void check() const;
 
  private:
   struct Holding {
-    SequenceLaw* law = nullptr;
+    SequenceFootprint* law = nullptr;
     std::int64_t units = 0;          // private
     std::int32_t shared_ids = 0;     // leading prefix ids it refers to
     std::int32_t shared_blocks = 0;  // blocks of them
@@ -131,7 +131,7 @@ class KvMemory {
   void publish(RequestId id, const Sequence& s);
   void drop_shared(RequestId id);
   [[nodiscard]] std::int64_t name_answer(RequestId id, const Sequence& s);
-  void follow(Holding& h, SequenceLaw* law);
+  void follow(Holding& h, SequenceFootprint* law);
   [[nodiscard]] std::int32_t id_count(RequestId id) const;
   /// Full blocks that the first `ids` prefix ids of a request cover.
   [[nodiscard]] std::int64_t covered(RequestId id, std::int32_t ids) const;
@@ -139,7 +139,7 @@ class KvMemory {
 
   const RequestTrace* trace_;
   const BlockSizes* sizes_;
-  SequenceLaws* laws_;
+  SequenceFootprints* laws_;
   std::int64_t pool_, free_;
   std::int64_t private_ = 0;
   std::int64_t block_, block_units_;
@@ -149,7 +149,7 @@ class KvMemory {
   std::vector<RequestId> next_turns_;  // -1: none; empty: no request has one
   std::int64_t unshared_ = 0;
   Bytes dropped_{}, reclaimed_{};
-  OutsideMemory* outside_;
+  OutsideTier* outside_;
   RequestId lacks_outside_ = -1;  // the last request that needed more than was free,
   Bytes lack_{};                  // and for how much
 };

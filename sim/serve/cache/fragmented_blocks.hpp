@@ -22,13 +22,13 @@ namespace kvsim {
 
 /// The steps at which the layers of each class were rewritten. In between, every head gets one row
 /// per decode step.
-class HoleLayout {
+class FragmentedBlocks {
  public:
   struct Stretch {
     std::int64_t from = 0;            // step after which it holds; 0: the prompt
     std::vector<std::int64_t> heads;  // rows written then, holes among them, the longest first
   };
-  explicit HoleLayout(std::size_t laws) : laws_(laws) {}
+  explicit FragmentedBlocks(std::size_t laws) : laws_(laws) {}
 
   void start(std::size_t law, std::vector<std::int64_t> heads) {
     laws_[law].stretches.push_back({0, std::move(heads)});

@@ -10,11 +10,11 @@
 
 namespace kvsim {
 
-/// A number; null where it is not finite or absent.
+/// A number; null if it is not finite or absent.
 [[nodiscard]] nlohmann::ordered_json number_json(const std::optional<double>& value);
 
-/// A predicted figure as NAME, and the ends of its interval as NAME_low and NAME_high: null where
-/// nothing says one.
+/// Writes a predicted figure as NAME and the ends of its interval as NAME_low and NAME_high, which
+/// are null if there is no interval.
 template <class Ends>
 void put_predicted(nlohmann::ordered_json& out, const std::string& name,
                    nlohmann::ordered_json value, const std::optional<Ends>& interval) {
@@ -23,9 +23,9 @@ void put_predicted(nlohmann::ordered_json& out, const std::string& name,
   out[name + "_high"] = interval ? nlohmann::ordered_json(interval->high.count()) : nullptr;
 }
 
-/// What a static run is measured by, one key a figure, as docs/results.md lists them: memory,
-/// rates, times, and of each `NAME_low` and `NAME_high`, null where the run has no interval.
-[[nodiscard]] nlohmann::ordered_json static_figures_json(const StaticSpec& spec,
+/// The metrics of a static run, one key per metric, as listed in docs/results.md: memory, rates,
+/// times, and `NAME_low` and `NAME_high` of each, null if the run has no interval.
+[[nodiscard]] nlohmann::ordered_json static_metrics_json(const StaticSpec& spec,
                                                          const StaticResult& result);
 
 }  // namespace kvsim

@@ -1,4 +1,4 @@
-#include "sim/serve/cache/hole_layout.hpp"
+#include "sim/serve/cache/fragmented_blocks.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -29,8 +29,8 @@ bool closes_holes(std::span<const std::int64_t> written, std::span<const std::in
          rows_in_blocks(held, block_tokens, per_head) < room;
 }
 
-void HoleLayout::add(std::size_t law, std::span<const std::int64_t> held, std::int64_t block_tokens,
-                     bool per_head) {
+void FragmentedBlocks::add(std::size_t law, std::span<const std::int64_t> held,
+                           std::int64_t block_tokens, bool per_head) {
   Law& of = laws_[law];
   ++of.reached;
   within(law, of.reached, written_);
@@ -39,7 +39,7 @@ void HoleLayout::add(std::size_t law, std::span<const std::int64_t> held, std::i
   }
 }
 
-const HoleLayout::Stretch& HoleLayout::after(std::size_t law, std::int64_t step) const {
+const FragmentedBlocks::Stretch& FragmentedBlocks::after(std::size_t law, std::int64_t step) const {
   const Law& of = laws_[law];
   KVSIM_CHECK(!of.stretches.empty() && step >= 0 && step <= of.reached, "step {} of {} known", step,
               of.reached);
@@ -49,8 +49,8 @@ const HoleLayout::Stretch& HoleLayout::after(std::size_t law, std::int64_t step)
   return *(next - 1);
 }
 
-void HoleLayout::within(std::size_t law, std::int64_t step,
-                        std::vector<std::int64_t>& heads) const {
+void FragmentedBlocks::within(std::size_t law, std::int64_t step,
+                              std::vector<std::int64_t>& heads) const {
   const Stretch& stretch = after(law, step - 1);
   heads = stretch.heads;
   for (std::int64_t& head : heads) head += step - stretch.from;

@@ -1,10 +1,10 @@
-#include "sim/serve/account/serve_figures_json.hpp"
+#include "sim/serve/account/serve_metrics_json.hpp"
 
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include "sim/batch/static_figures_json.hpp"
+#include "sim/batch/static_metrics_json.hpp"
 #include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
@@ -26,17 +26,17 @@ ordered_json share(std::int64_t part, std::int64_t whole) {
 
 /// `NAME_low` and `NAME_high` of everything that depends on times; null where there is no interval.
 void put_intervals(ordered_json& out, const std::optional<ServeIntervals>& intervals) {
-  const auto put = [&](std::string_view end, const ServeFigures* f) {
+  const auto put = [&](std::string_view end, const ServeMetrics* f) {
     const auto name = [&](std::string_view key) { return fmt::format("{}_{}", key, end); };
-    const auto latency = [&](std::string_view key, const Distribution ServeFigures::*d) {
+    const auto latency = [&](std::string_view key, const Distribution ServeMetrics::*d) {
       out[name(key)] = f == nullptr ? ordered_json(nullptr) : distribution_json(f->*d);
       if (out[name(key)].is_object()) out[name(key)].erase("n");
     };
-    latency("ttft_s", &ServeFigures::ttft);
-    latency("tpot_s", &ServeFigures::tpot);
-    latency("itl_s", &ServeFigures::itl);
-    latency("e2e_s", &ServeFigures::e2e);
-    latency("queue_s", &ServeFigures::queue);
+    latency("ttft_s", &ServeMetrics::ttft);
+    latency("tpot_s", &ServeMetrics::tpot);
+    latency("itl_s", &ServeMetrics::itl);
+    latency("e2e_s", &ServeMetrics::e2e);
+    latency("queue_s", &ServeMetrics::queue);
     const auto rate = [&](std::string_view key, std::optional<double> value) {
       out[name(key)] = number_json(value);
     };
@@ -78,7 +78,7 @@ void put_pool_interval(ordered_json& out, const ServeResult& r) {
 
 }  // namespace
 
-ordered_json serve_figures_json(const ServeSpec& spec, const ServeResult& r,
+ordered_json serve_metrics_json(const ServeSpec& spec, const ServeResult& r,
                                 const std::optional<ServeIntervals>& intervals) {
   constexpr double kPicosecond = 1e-12;
   const std::int64_t gpus = service_gpus(spec);

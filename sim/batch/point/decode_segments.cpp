@@ -1,4 +1,4 @@
-#include "sim/batch/point/trajectory.hpp"
+#include "sim/batch/point/decode_segments.hpp"
 
 #include <algorithm>
 #include <set>
@@ -8,14 +8,14 @@
 
 namespace kvsim {
 
-std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups, bool layers_alike) {
-  std::vector<LayerColumn> columns;
+std::vector<LayerClass> layer_columns(const std::vector<LayerGroup>& groups, bool layers_alike) {
+  std::vector<LayerClass> columns;
   std::int32_t laws = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const LayerGroup& group = groups[g];
     const std::int32_t width = layers_alike ? group.count : 1;
     for (std::int32_t l = group.first; l < group.first + group.count; l += width) {
-      const auto same = std::find_if(columns.begin(), columns.end(), [&](const LayerColumn& other) {
+      const auto same = std::find_if(columns.begin(), columns.end(), [&](const LayerClass& other) {
         return layers_alike && other.like == group.like;
       });
       columns.push_back({.first = l,
@@ -28,26 +28,26 @@ std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups, bo
   return columns;
 }
 
-Trajectory::Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns,
-                       std::int64_t prompt, Lines lines)
+DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass>& columns,
+                               std::int64_t prompt, Lines lines)
     : prompt_{prompt} {
-  for (const LayerColumn& column : columns) {
+  for (const LayerClass& column : columns) {
     if (static_cast<std::size_t>(column.law) < first_layers_.size()) continue;
     first_layers_.push_back(column.first);
     kept_.push_back(held_entries(in, column.first, prompt, prompt));
   }
   held_ = kept_;
   if (lines == Lines::kOfEntries || in.method->plain_rows()) return;
-  std::vector<FormatLines::Layer> alike;
+  std::vector<StorageTrend::Layer> alike;
   std::set<std::pair<std::int32_t, std::int32_t>> known;  // law and kind
-  for (const LayerColumn& column : columns) {
+  for (const LayerClass& column : columns) {
     if (!known.insert({column.law, column.like}).second) continue;
     alike.push_back({.first = column.first, .law = column.law});
   }
   format_.emplace(std::move(alike));
 }
 
-void Trajectory::extend(const CostInput& in, std::int64_t step) {
+void DecodeSegments::extend(const CostInput& in, std::int64_t step) {
   const std::size_t n = first_layers_.size();
   for (; reached_ < step; ++reached_) {
     const std::int64_t at = reached_ + 1;
@@ -63,12 +63,12 @@ void Trajectory::extend(const CostInput& in, std::int64_t step) {
     const bool second = joins && segments_.back().first == segments_.back().last;
     for (std::size_t c = 0; joins && c < n; ++c) {
       Line& line = lines_[lines_.size() - n + c];
-      const DecodeMoment& m = now_[c];
+      const DecodeState& m = now_[c];
       if (!second) {
         joins = line.at(at - segments_.back().first) == m;
         continue;
       }
-      const DecodeMoment& s = line.start;
+      const DecodeState& s = line.start;
       joins = s.change == m.change && s.evicts == m.evicts && rises(s.attended, m.attended) &&
               rises(s.before, m.before) && rises(s.after, m.after);
       line.attended = static_cast<std::int8_t>(m.attended != s.attended);
@@ -80,14 +80,14 @@ void Trajectory::extend(const CostInput& in, std::int64_t step) {
       segments_.back().stairs = path == FormatPath::kStairs;
     } else {
       segments_.push_back({.first = at, .last = at});
-      for (const DecodeMoment& m : now_) lines_.push_back({.start = m});
+      for (const DecodeState& m : now_) lines_.push_back({.start = m});
       if (format_) format_->start();
     }
     for (std::size_t c = 0; c < n; ++c) held_[c] = now_[c].after;
   }
 }
 
-std::size_t Trajectory::segment_of(std::int64_t step) const {
+std::size_t DecodeSegments::segment_of(std::int64_t step) const {
   KVSIM_CHECK(step >= 1 && step <= reached_, "step {} of {} known", step, reached_);
   const auto after = std::upper_bound(segments_.begin(), segments_.end(), step,
                                       [](std::int64_t n, const Segment& s) { return n < s.first; });
