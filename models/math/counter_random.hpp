@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// The generator of methods that draw: a number is a function of what it is drawn for, so that no
-/// result depends on the order of drawing or on threads.
+/// Random numbers for methods. Each number is a function of what it is drawn for, so results do not
+/// depend on the order of draws or on threads.
 ///
 /// mix64 is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit words.
 constexpr std::uint64_t mix64(std::uint64_t x) {
@@ -17,19 +17,19 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31U);
 }
 
-/// One word for a key of several, such as (seed, layer, head, step).
+/// Combines a key of several words, such as (seed, layer, head, step), into one word.
 constexpr std::uint64_t counter_key(std::initializer_list<std::uint64_t> words) {
   std::uint64_t key = 0;
   for (const std::uint64_t word : words) key = mix64(key ^ word);
   return key;
 }
 
-/// The draw under `key` of the counter whose mix64 is `mixed`, uniform in the open interval (0, 1).
+/// The number under `key` for the counter with mix64 `mixed`, uniform in the open interval (0, 1).
 constexpr double uniform_of(std::uint64_t key, std::uint64_t mixed) {
   return (static_cast<double>(mix64(key ^ mixed) >> 12U) + 0.5) * 0x1p-52;
 }
 
-/// The draw number `counter` under `key`.
+/// The number under `key` for `counter`.
 constexpr double counter_uniform(std::uint64_t key, std::uint64_t counter) {
   return uniform_of(key, mix64(counter));
 }

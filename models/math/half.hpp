@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-// IEEE 754 half precision and bfloat16, by their bits. Rounding is to nearest, ties to even.
+// IEEE 754 half precision and bfloat16 by bit manipulation. Rounds to nearest, ties to even.
 
 /// Exact for every value, subnormals, infinities and NaN included.
 [[nodiscard]] inline float fp16_to_float(std::uint16_t half) {
@@ -21,7 +21,7 @@ namespace kvsim {
   return std::bit_cast<float>(sign | (wide << 23U) | (mantissa << 13U));
 }
 
-/// Overflows to infinity from 65520 on; NaN stays NaN.
+/// Values from 65520 on overflow to infinity; NaN stays NaN.
 [[nodiscard]] inline std::uint16_t float_to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);

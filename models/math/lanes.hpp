@@ -1,8 +1,8 @@
 #pragma once
 
 // Fixed-width lanes through the compiler's vector extension. The lane structure is part of the
-// algorithm: sums fold in the same order on every instruction set. Only multiply_add differs: it
-// rounds once where the build has fused multiply-add (x86-64-v3), twice where it has not.
+// algorithm: sums are folded in the same order on every instruction set. Only multiply_add differs:
+// it rounds once with fused multiply-add (x86-64-v3) and twice without.
 
 #ifdef __FMA__
 #include <immintrin.h>
@@ -42,8 +42,8 @@ inline D4 multiply_add(D4 a, D4 b, D4 c) {
 
 inline double fold(D4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-/// e^x for x <= 0, to about 1 ulp; 0 below -708. By 2^n times a degree-13 polynomial of the
-/// remainder in [-ln2/2, ln2/2] (Cody-Waite reduction).
+/// e^x for x <= 0, to about 1 ulp; 0 below -708. Computed as 2^n times a degree-13 polynomial of
+/// the remainder in [-ln2/2, ln2/2] (Cody-Waite reduction).
 inline D4 exp_nonpositive(D4 x) {
   constexpr double kLog2e = 1.4426950408889634074;
   constexpr double kLn2High = 6.93145751953125e-1;
@@ -69,7 +69,7 @@ inline D4 exp_nonpositive(D4 x) {
   p = p * r + 0.5;
   p = p * r + 1.0;
   p = p * r + 1.0;
-  // The low bits of `shifted` hold n as an integer; moving them into the exponent makes 2^n.
+  // The low bits of `shifted` hold n as an integer; shifting them into the exponent gives 2^n.
   I4 bits;
   std::memcpy(&bits, &shifted, sizeof bits);
   I4 scale_bits = (bits + 1023) << 52;
@@ -79,8 +79,8 @@ inline D4 exp_nonpositive(D4 x) {
   return alive ? p * scale : zero;
 }
 
-/// ln x for finite normal x > 0, to about 2 ulp: x = 2^n m with m in [sqrt(1/2), sqrt(2)), and
-/// ln m = 2 atanh(s), s = (m - 1) / (m + 1), by its series to s^21 (|s| < 0.172).
+/// ln x for finite normal x > 0, to about 2 ulp. Uses x = 2^n m with m in [sqrt(1/2), sqrt(2)), and
+/// ln m = 2 atanh(s), s = (m - 1) / (m + 1), as a series up to s^21 (|s| < 0.172).
 inline D4 log_positive(D4 x) {
   constexpr double kLn2High = 6.93147180369123816490e-1;
   constexpr double kLn2Low = 1.90821492927058770002e-10;
@@ -89,7 +89,7 @@ inline D4 log_positive(D4 x) {
   I4 bits;
   std::memcpy(&bits, &x, sizeof bits);
   const I4 above = bits - kSqrtHalf;
-  const I4 n = above >> 52;  // arithmetic: rounds towards minus infinity
+  const I4 n = above >> 52;  // arithmetic shift: rounds towards minus infinity
   const I4 m_bits = (above & kMantissa) + kSqrtHalf;
   D4 m;
   std::memcpy(&m, &m_bits, sizeof m);

@@ -11,7 +11,7 @@ namespace {
 
 float to_fp16(float x) { return fp16_to_float(float_to_fp16(x)); }
 
-/// `n` values `stride` apart.
+/// Rounds `n` values that are `stride` apart.
 void round_asymmetric(float* first, std::size_t n, std::size_t stride, std::int32_t levels) {
   float low = *first;
   float high = *first;
@@ -94,7 +94,7 @@ float round_to_fp8(float x, Fp8 format) {
   if (std::abs(x) >= shape.max) return std::copysign(shape.max, x);
   const int exponent = std::max(std::ilogb(x), shape.lowest_exponent);
   const int ulp = exponent - shape.mantissa_bits;
-  // Rounding up may leave the format's range at its upper end.
+  // Rounding up may exceed the format's largest value.
   const float rounded = std::ldexp(std::nearbyint(std::ldexp(x, -ulp)), ulp);
   return std::abs(rounded) > shape.max ? std::copysign(shape.max, x) : rounded;
 }

@@ -15,7 +15,7 @@ namespace kvsim {
 
 class MethodResolver;
 
-/// From settled parameters to a rule. Errors: InputError through MethodResolver::refuse.
+/// Creates a rule from resolved parameters. Errors: InputError through MethodResolver::refuse.
 using MakeSelect = std::shared_ptr<const SelectRule> (*)(MethodResolver&);
 using MakeBudget = std::shared_ptr<const BudgetRule> (*)(MethodResolver&);
 using MakeMerge = std::shared_ptr<const MergeRule> (*)(MethodResolver&);
@@ -23,17 +23,17 @@ using MakeShare = std::shared_ptr<const ShareRule> (*)(MethodResolver&);
 using MakeRead = std::shared_ptr<const ReadRule> (*)(MethodResolver&);
 using MakeStore = std::shared_ptr<const StoreRule> (*)(MethodResolver&);
 
-/// An axis choice as the catalogue knows it.
+/// An axis choice as listed in the catalogue.
 struct AxisChoice {
   std::string_view axis;  // "select", "budget", "merge", "share", "read", "store"
   std::string_view name;
   std::vector<ParamInfo> params;
-  /// May give nullptr for share and read (the neutral choices), for the others not.
+  /// May return nullptr for share and read (the neutral choices), but not for the other axes.
   std::variant<MakeSelect, MakeBudget, MakeMerge, MakeShare, MakeRead, MakeStore> make;
-  /// select: takes a budget of entries. Selectors that drop nothing, or only by a threshold, do
-  /// not. read: has a separate budget.
+  /// select: takes a budget of entries. Selectors that drop nothing, or drop only by a threshold,
+  /// do not. read: has a separate budget.
   bool takes_budget = true;
-  /// merge: how many entries it sets aside where `beyond_tail` are not the tail; nullptr: none.
+  /// merge: how many entries it reserves if `beyond_tail` are not the tail; nullptr: none.
   std::int64_t (*slots)(MethodResolver&, std::int64_t beyond_tail) = nullptr;
 };
 
@@ -45,43 +45,44 @@ class MethodResolver {
 
   [[noreturn]] virtual void refuse(const std::string& why) const = 0;
   [[nodiscard]] virtual const std::string& method() const = 0;
-  /// Tokens. A method whose maker reads it is resolved only for this prompt; makers that need to
-  /// know only whether it exceeds a length call prompt_reaches.
+  /// Prompt length in tokens. A method whose maker reads it is resolved only for this prompt.
+  /// Makers that only need to know whether it reaches a length call prompt_reaches.
   [[nodiscard]] virtual std::int64_t prompt() const = 0;
-  [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least so many
+  [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least `tokens`
   [[nodiscard]] virtual const MethodContext& site() const = 0;
-  /// Layers of the model. Errors: refuses where unknown.
+  /// Layers of the model. Errors: refuses if unknown.
   [[nodiscard]] virtual std::int32_t n_layers() const = 0;
   /// The choice on an axis.
   [[nodiscard]] virtual const std::string& choice(const std::string& axis) const = 0;
   [[nodiscard]] virtual const StoreRule& store() const = 0;
 
-  // Parameters as resolved so far; reading one that no choice of the method declares is a
+  // Parameters as resolved so far. Reading one that no choice of the method declares is a
   // ContractError. `given`: by the user, not by preset or default.
   [[nodiscard]] virtual double number(const std::string& name) const = 0;
   [[nodiscard]] virtual std::int64_t integer(const std::string& name) const = 0;
   [[nodiscard]] virtual const std::string& word(const std::string& name) const = 0;
   [[nodiscard]] virtual bool flag(const std::string& name) const = 0;
   [[nodiscard]] virtual bool given(std::string_view name) const = 0;
-  /// What is reported as settled: a solved window, a count from a fraction.
+  /// Records a resolved value for reports: a solved window, a count from a fraction.
   virtual void settle(const std::string& name, const ParamValue& value) = 0;
 
   /// The requested budget; nullopt: none.
   [[nodiscard]] virtual const std::optional<Budget>& budget() const = 0;
-  /// Entries per stored head that `budget` buys at this prompt: a share of the full cache's bytes,
-  /// so that a cheaper format or a set per query head changes it.
+  /// Entries per stored head that `budget` buys at this prompt. It is a share of the full cache's
+  /// bytes, so a cheaper format or separate entries per query head change the result.
   [[nodiscard]] virtual std::int64_t entries_of(const Budget& budget) const = 0;
-  /// The requested budget in entries, else that of the preset's default share (or `fallback`).
+  /// The requested budget in entries; otherwise the preset's default share (or `fallback`) in
+  /// entries.
   [[nodiscard]] virtual std::int64_t budget_entries(double fallback) const = 0;
-  /// The mean budget of a stored head, entries: set by select, read by budget and merge.
+  /// The mean budget of a stored head in entries: set by select, read by budget and merge.
   [[nodiscard]] virtual std::int64_t entries() const = 0;
   virtual void set_entries(std::int64_t entries) = 0;
-  /// Slots that the merge choice sets aside (0 for most).
+  /// Slots that the merge choice reserves (0 for most).
   virtual std::int64_t reserve_slots(std::int64_t beyond_tail) = 0;
   [[nodiscard]] virtual std::int64_t slots() const = 0;
 };
 
-// Rows of the parameter table, for choices to declare theirs with.
+// Helpers with which choices declare their parameters.
 inline constexpr double kManyEntries = 1e9;
 [[nodiscard]] ParamInfo number_param(std::string name, std::string symbol, double value, double low,
                                      double high, std::string range, std::string help,
@@ -94,7 +95,7 @@ inline constexpr double kManyEntries = 1e9;
                                    std::string help, std::string source);
 [[nodiscard]] ParamInfo flag_param(std::string name, bool value, std::string help,
                                    std::string source);
-/// A file's path; empty by default.
+/// A file path; empty by default.
 [[nodiscard]] ParamInfo path_param(std::string name, std::string help, std::string source);
 
 }  // namespace kvsim

@@ -75,16 +75,16 @@ Compaction ComposedMethod::compaction() const {
 }
 
 std::int32_t ComposedMethod::extra_launches() const {
-  // Score update, reduction over the group and argmin of a scoring selector; the merge brings its
+  // Score update, reduction over the group and argmin of a scoring selector; the merge adds its
   // own.
   return (parts_.select->needs().decode_rows ? 4 : 0) + parts_.merge->launches();
 }
 
 std::int32_t ComposedMethod::eager_operators(bool has_rows) const {
-  // Where attention keeps its rows to itself, they take its product, scaling, softmax, cast and
-  // second product in its place.
+  // If attention does not return its rows, its product, scaling, softmax, cast and second product
+  // replace the fused kernel: four more operators.
   constexpr std::int32_t kRows = 4;
-  constexpr std::int32_t kTensors = 2;  // keys and values: the new entry's slot, or what stays
+  constexpr std::int32_t kTensors = 2;  // keys and values: write the new slot, or gather the rest
   const SelectRule& select = *parts_.select;
   const bool rows = select.needs().decode_rows || parts_.merge->needs().decode_rows;
   const bool leaves = select.bounded() && select.leaves_in_decode() && !merges();
@@ -103,7 +103,7 @@ std::optional<std::int64_t> ComposedMethod::held_within(std::int32_t layer, std:
                                                         std::int64_t prompt,
                                                         std::int64_t tokens) const {
   const auto held = parts_.select->held_at(layer, budget, prompt, tokens);
-  // A rebuilt cache is cut to its budget again: no law in which it grows in between applies.
+  // A rebuilt cache is cut to its budget again, so no law that lets it grow in between applies.
   if (made_anew_ && held && tokens > prompt && *held != std::min(budget, tokens)) {
     return std::nullopt;
   }
@@ -112,7 +112,7 @@ std::optional<std::int64_t> ComposedMethod::held_within(std::int32_t layer, std:
 
 std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std::int64_t prompt,
                                                          std::int64_t tokens) const {
-  if (masks_) return tokens;  // what is masked is held and read all the same
+  if (masks_) return tokens;  // masked entries are still held and read
   if (!has_law_) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
   return budget ? held_within(layer, *budget, prompt, tokens) : std::nullopt;
@@ -153,7 +153,7 @@ double element_bytes(const Composition& parts, Dtype recorded) {
   return bits_of(parts.store->dtype(recorded)) / 8.0;
 }
 
-/// A step's traffic where rows of `attention_read` bytes are attended over: what each axis adds.
+/// Traffic of a step that attends over `attention_read` bytes of rows, with what each axis adds.
 StepTraffic with_parts(const Composition& parts, double attention_read, const StepEvents& events,
                        const HeadShape& shape) {
   StepTraffic one;
@@ -201,7 +201,7 @@ StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape&
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
                        .stored = parts_.store->dtype(recorded)};
-  // Fractions of an entry are means over a batch: scale, do not truncate.
+  // Fractions of an entry are means over a batch: scale instead of truncating.
   StepTraffic one = parts_.store->rounds()
                         ? head_traffic(events, head)
                         : with_parts(parts_,
@@ -218,8 +218,8 @@ bool ComposedMethod::in_pair(std::int32_t layer) const {
 }
 
 std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
-  // Readers may treat the first layers differently, budgets may keep some whole; a pair's two
-  // layers are equal.
+  // Readers may treat the first layers differently, and budgets may keep some whole; the two layers
+  // of a pair are equal.
   const std::int32_t read = parts_.read ? parts_.read->layer_kind(layer) : 0;
   return 4 * read + (parts_.budget->keeps_whole(layer) ? 2 : 0) + (in_pair(layer) ? 1 : 0);
 }
@@ -231,7 +231,7 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   const auto after_prompt = entries_held(layer, prompt, prompt);
   if (!entries || !after_prompt) return std::nullopt;
   if (parts_.select->bounded() && (!parts_.store->by_count() || parts_.share)) return std::nullopt;
-  if (in_pair(layer)) {  // what is stored twice, once for each layer, only replay may know
+  if (in_pair(layer)) {  // only replay may know what is stored twice, once per layer
     const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
     if (!shared) return std::nullopt;
   }
@@ -272,7 +272,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   const HeadShape head = head_of(shape, recorded);
   CacheBytes all;
   all.side = side_beside(layer, heads, head, entries);
-  double pair_share = 1;  // of the bytes of layers that do not share
+  double pair_share = 1;  // relative to the bytes of layers that do not share
   if (in_pair(layer)) {
     const auto shared =
         parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt_entries, entries);
@@ -280,7 +280,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
       all += *shared;
       return all;
     }
-    // How many rows a pair keeps twice depends on the data: the share's own estimate.
+    // How many rows a pair keeps twice depends on the data: use the share's own estimate.
     pair_share = 1 - (1 - parts_.share->bytes_share()) / paired_layers_;
   }
   const Bytes kv = parts_.store->kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
@@ -315,7 +315,7 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
           static_cast<double>(std::min(*entries, prompt)) / static_cast<double>(prompt);
     }
   }
-  if (in_pair(layer)) {  // each of a pair's layers bears half of what joins them
+  if (in_pair(layer)) {  // each layer of a pair is charged half of the work of sharing
     PrefillExtra half = parts_.share->prefill_extra(shape, recorded, prompt);
     half.flops /= 2;
     half.read /= 2;

@@ -11,11 +11,11 @@
 
 namespace kvsim {
 
-/// The parts of a composition, every axis resolved.
+/// The parts of a composition, with every axis resolved.
 struct Composition {
   std::string name;
-  // Every declared parameter as given or by default, and those resolved since, which replace them:
-  // a sweep resolves thousands of methods, and most share most parameters.
+  // Every declared parameter, given or default; those resolved since are in `solved` and replace
+  // them. A sweep resolves thousands of methods, most of which share most parameters.
   std::shared_ptr<const Params> declared;
   Params solved;
   std::shared_ptr<const SelectRule> select;
@@ -26,33 +26,33 @@ struct Composition {
   std::shared_ptr<const ReadRule> read;    // nullptr: everything held is read
   Dtype recorded = Dtype::kFp16;
   std::int32_t n_layers = 0;  // 0: unknown
-  bool query_head = false;    // every query head keeps its own set: K and V stored n_heads times
-  bool rerotate = false;      // keys take the positions of their cache index (StreamingLLM, 3.2)
-  bool learns_steps = false;  // select or merge wants the attention row of decode steps
-  PromptRange prompts;        // no maker would have been answered otherwise for
-  std::vector<std::string> unasked;  // declared parameters that no maker read, as things were set
+  bool query_head = false;    // every query head has its own entries: K and V stored n_heads times
+  bool rerotate = false;      // keys are rotated to their cache index (StreamingLLM, 3.2)
+  bool learns_steps = false;  // select or merge needs the attention row of decode steps
+  PromptRange prompts;        // prompts that give the same composition
+  std::vector<std::string> unasked;  // declared parameters that no maker read under these settings
 };
 
-/// Which stored heads take their decisions together.
+/// Which stored heads decide jointly.
 enum class DecisionScope : std::uint8_t { kHead, kLayer };
 
-/// A method that is a composition of axis choices.
+/// A method composed of axis choices.
 class ComposedMethod final : public Method {
  public:
   explicit ComposedMethod(Composition parts);
 
   [[nodiscard]] const Composition& parts() const { return parts_; }
-  /// Within one layer.
+  /// The scope within one layer.
   [[nodiscard]] DecisionScope decision_scope() const;
-  /// Heads of one session keep different entries: only their mergers look at each other.
+  /// Heads of one session keep different entries; only their mergers see each other.
   [[nodiscard]] bool selects_apart() const;
-  /// Whether `layer` is decided upon together with the one after it.
+  /// True if `layer` decides jointly with the next one.
   [[nodiscard]] bool starts_pair(std::int32_t layer, std::int32_t n_layers) const;
-  /// Attention is over recorded keys, so its share of the attention is defined.
+  /// True if attention is over recorded keys, so that its retained share is defined.
   [[nodiscard]] bool has_retained_mass() const;
-  /// Something of the whole model must be known before any layer can be compressed.
+  /// True if data of the whole model must be known before any layer can be compressed.
   [[nodiscard]] bool needs_survey() const;
-  /// Traffic of one stored head's step.
+  /// Traffic of a step of one stored head.
   [[nodiscard]] StepTraffic head_traffic(const StepEvents& events, const HeadShape& shape) const;
 
   [[nodiscard]] const std::string& name() const override { return parts_.name; }
@@ -96,27 +96,27 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool selects_together() const;
   [[nodiscard]] bool in_pair(std::int32_t layer) const;
 
-  /// entries_held of a layer with that budget.
+  /// entries_held of a layer with a budget of `budget`.
   [[nodiscard]] std::optional<std::int64_t> held_within(std::int32_t layer, std::int64_t budget,
                                                         std::int64_t prompt,
                                                         std::int64_t tokens) const;
   [[nodiscard]] HeadShape head_of(const LayerShape& shape, Dtype recorded) const;
-  /// Of selection, merging and budget.
+  /// Side data of selection, merging and budget.
   [[nodiscard]] Bytes side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
                                   std::int64_t entries) const;
 
   Composition parts_;
-  // Of the axes, which are called for every layer and step.
+  // Properties of the axes, cached because they are needed for every layer and step.
   bool plain_ = true;
   bool masks_ = false;
   bool has_law_ = true;
   bool made_anew_ = false;
-  double paired_layers_ = 0;  // of all layers, their share
+  double paired_layers_ = 0;  // share of all layers
   mutable std::once_flag asked_;
   mutable Params params_;
 };
 
-/// `method` as the composition it is. Errors: ContractError if it is none (a test's own method).
+/// `method` as a ComposedMethod. Errors: ContractError if it is not one (a test's own method).
 [[nodiscard]] const ComposedMethod& as_composed(const Method& method);
 
 }  // namespace kvsim

@@ -17,22 +17,22 @@
 
 namespace kvsim {
 
-/// What producing attention scores costs at prefill (the classes S0, SW, SF of the method
-/// catalogue).
+/// Cost class of producing attention scores at prefill (S0, SW, SF in the method catalogue).
 enum class PromptScoreClass : std::uint8_t { kNone, kLastWindow, kColumnSums };
-/// How column sums are produced; the result is the same, memory and traffic are not.
+/// How column sums are computed: the result is the same, but memory and traffic differ.
 enum class ScoreExec : std::uint8_t { kEager, kEagerChunked, kFusedTwoPass };
 /// Whether the whole prompt's cache is held in every layer before anything is dropped.
 enum class PrefillPeak : std::uint8_t { kPerLayer, kAllLayers };
-/// How survivors are written: append only, one slot overwritten, a ring, or everything rewritten.
+/// How kept entries are written: append only, one slot overwritten, a ring, or everything
+/// rewritten.
 enum class Compaction : std::uint8_t { kAppend, kSwap, kRing, kGather };
 
 /// Scores that a learned surrogate predicts from hidden states; LayerVectors::per_head holds them
 /// under `name`, [tokens, n_kv_heads].
 struct PredictedScores {
   std::string name;
-  std::string path;         // of the surrogate's weights, or of the trace it is fitted on
-  bool calibrates = false;  // `path` is a trace with a repeat: a linear fit
+  std::string path;         // file of the surrogate's weights, or the trace that it is fitted on
+  bool calibrates = false;  // `path` is a trace with a repeat, for a linear fit
 };
 
 /// Data that a method needs from a trace in addition to post-RoPE Q, K and V; a trace without them
@@ -48,7 +48,7 @@ struct TraceInputs {
   TraceInputs& operator+=(const TraceInputs& other);
 };
 
-/// A method's requirements; `kvsim show method` prints them, the cost model charges them.
+/// A method's requirements: `kvsim show method` prints them, and the cost model charges them.
 struct MethodNeeds {
   PromptScoreClass prompt_scores = PromptScoreClass::kNone;
   std::int32_t prompt_window = 0;  // rows of kLastWindow
@@ -60,27 +60,27 @@ struct MethodNeeds {
   bool decode_rows = false;  // class SD: the attention row of every decode step
   TraceInputs inputs{};
 
-  /// What two axes need together.
+  /// Combines the needs of two axes.
   MethodNeeds& operator+=(const MethodNeeds& other);
 };
 
-/// What happened to one stored head at one decode step, for its traffic. Counts may be means.
+/// Events of one stored head at one decode step, for its traffic. Counts may be means.
 struct StepEvents {
-  double attended = 0;   // entries attended over, the new one included
+  double attended = 0;   // entries attended over, including the new one
   double read = -1;      // of these, how many were read; -1: all
   double left = 0;       // entries that left: dropped, or merged into another
   double merged = 0;     // of these, merged
-  double prompt = 0;     // entries the prompt left, for formats that treat them apart
-  double stored = -1;    // bytes of K and V attended over, where they were counted; -1: by the law
-  double shared = 0;     // 1: of a layer that shares its cache; else the share of such layers
-  double refreshed = 0;  // tokens that the cache was rebuilt from, out of host memory
+  double prompt = 0;     // entries left from the prompt, for formats that treat them separately
+  double stored = -1;    // bytes of K and V attended over, if counted; -1: by the law
+  double shared = 0;     // 1: in a layer that shares its cache; or the share of such layers
+  double refreshed = 0;  // tokens in host memory that the cache was rebuilt from
 };
 
-/// One stored head, as costs and sizes see it.
+/// One stored head, for costs and sizes.
 struct HeadShape {
   std::int32_t group = 1;
   std::int32_t head_dim = 0;
-  Dtype recorded = Dtype::kFp16;  // of model or trace
+  Dtype recorded = Dtype::kFp16;  // of the model or trace
   Dtype stored = Dtype::kFp16;    // of full-precision rows in the cache
 
   [[nodiscard]] double row_bytes() const {  // a key and a value in full precision
@@ -105,15 +105,15 @@ struct PrefillExtra {
   double flops = 0, read = 0, written = 0;
   Bytes transient{0};
   std::int32_t launches = 0;
-  double prompt_share = 1;     // of the prompt's tokens, those that the layer computes at all
-  double prefill_repeats = 0;  // further passes of the whole model over the prompt (KVzip)
+  double prompt_share = 1;     // share of the prompt's tokens that the layer computes at all
+  double prefill_repeats = 0;  // additional passes of the whole model over the prompt (KVzip)
 };
 
 /// Bytes and work of one decode step in one layer of one sequence, by event.
 struct StepTraffic {
   double attention_read = 0;  // keys and values attended over
   double append_write = 0;    // the new token's key and value
-  double score_row_read = 0;  // attention row, where a kernel does not keep it on chip
+  double score_row_read = 0;  // attention row, unless a kernel keeps it on chip
   double score_row_write = 0;
   double side_read = 0;  // carried scores, counts
   double side_write = 0;
@@ -124,8 +124,8 @@ struct StepTraffic {
   double extra_flops = 0;  // beyond attention itself
   double rotated = 0;      // cached keys that are rotated to new positions first; a kernel that
                            // fuses the rotation reads them once, as attention does
-  // Bytes that code which grows a cache by concatenation copies into a longer tensor, for methods
-  // without plain rows: packed rows, and unpacked rows that wait to be packed.
+  // Bytes that code copies into a longer tensor because it grows a cache by concatenation, for
+  // methods without plain rows: packed rows, and unpacked rows waiting to be packed.
   double repacked = 0;
   double recopied = 0;
 
@@ -142,14 +142,14 @@ struct StepTraffic {
 using ParamValue = std::variant<bool, std::int64_t, double, std::string>;
 using Params = std::map<std::string, ParamValue>;
 
-/// The part of a model that a method's size law and cost need to know of one layer.
+/// What a method's size law and cost need to know about one layer.
 struct LayerShape {
   std::int32_t n_heads = 0;
   std::int32_t n_kv_heads = 0;
   std::int32_t head_dim = 0;
 };
 
-/// Lengths of prompts in tokens, both included; none by default.
+/// Range of prompt lengths in tokens, both ends included; empty by default.
 struct PromptRange {
   std::int64_t first = 1;
   std::int64_t last = 0;
@@ -163,21 +163,22 @@ struct PromptRange {
   bool operator==(const PromptRange&) const = default;
 };
 
-/// A method, its parameters settled for a prompt of known length: size law and cost. Immutable.
-/// All counts are of one sequence.
+/// A method with parameters resolved for a prompt of known length: size law and cost. Immutable.
+/// All counts are per sequence.
 class Method {
  public:
   virtual ~Method() = default;
 
   [[nodiscard]] virtual const std::string& name() const = 0;  // as requested: "h2o+store=fp16"
-  /// Every parameter as resolved for this prompt ("budget" in entries among them).
+  /// Every parameter as resolved for this prompt (including "budget" in entries).
   [[nodiscard]] virtual const Params& params() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
   [[nodiscard]] virtual PrefillPeak prefill_peak() const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
-  /// Kernels that the method adds to a layer's decode step where each axis' work is one or a few.
+  /// Kernels that the method adds to a layer's decode step if each axis runs as one or a few
+  /// kernels.
   [[nodiscard]] virtual std::int32_t extra_launches() const = 0;
-  /// The same as plain PyTorch runs it: an operator for each product, sum, gather or scatter of its
+  /// The same in plain PyTorch: one operator for each product, sum, gather or scatter of the
   /// equations. `has_rows`: attention leaves its rows in memory.
   [[nodiscard]] virtual std::int32_t eager_operators(bool /*has_rows*/) const {
     return extra_launches();
@@ -185,13 +186,14 @@ class Method {
   /// True if merges happen (then retained mass has no meaning).
   [[nodiscard]] virtual bool merges() const = 0;
 
-  /// Entries a (layer, stored head) holds after the compression that follows token `tokens` (prompt
-  /// included), where `prompt` tokens came at prefill. nullopt: data-dependent, only replay knows.
+  /// Entries that a (layer, stored head) holds after the compression that follows token `tokens`
+  /// (prompt included), with a prefill of `prompt` tokens. nullopt: depends on data, known only
+  /// from replay.
   [[nodiscard]] virtual std::optional<std::int64_t> entries_held(std::int32_t layer,
                                                                  std::int64_t prompt,
                                                                  std::int64_t tokens) const = 0;
-  /// Entries attended at the decode step that brings the sequence to `tokens` tokens, the new one
-  /// included.
+  /// Entries attended at the decode step that brings the sequence to `tokens` tokens, including the
+  /// new one.
   [[nodiscard]] virtual std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                                      std::int64_t prompt,
                                                                      std::int64_t tokens) const = 0;
@@ -202,23 +204,23 @@ class Method {
   [[nodiscard]] virtual std::optional<StepEntries> step_entries(std::int32_t layer,
                                                                 std::int64_t prompt,
                                                                 std::int64_t tokens) const;
-  /// Whether the stored heads of a layer are known to hold different numbers of entries. Then
+  /// True if the stored heads of a layer are known to hold different numbers of entries. Then
   /// entries_held and entries_attended are means over them.
   [[nodiscard]] virtual bool ragged() const { return false; }
   /// Entries of each of `held.size()` stored heads of `layer`, the longest first. A GPU with fewer
-  /// heads than the law knows gets the longest of each run of heads, because the others wait for
-  /// the GPU that has it. Errors: ContractError if the size depends on data.
+  /// heads than the law knows gets the longest of each run of heads, because the other GPUs wait
+  /// for the one that has it. Errors: ContractError if the size depends on data.
   virtual void heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
                           std::span<std::int64_t> held) const;
   /// True if every layer follows the same size law, so that one evaluation is enough (a hint:
   /// evaluating each layer gives the same run, slower).
   [[nodiscard]] virtual bool layers_alike() const { return false; }
-  /// Prompts that it would be settled the same for, the one it was settled for among them; none
-  /// where that is not known.
+  /// Prompts for which the method would be resolved in the same way, including its own; empty if
+  /// unknown.
   [[nodiscard]] virtual PromptRange prompts() const { return {}; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
-  /// Format the survivors are stored in, where `recorded` is that of model or trace.
+  /// Format that kept entries are stored in, where `recorded` is that of the model or trace.
   [[nodiscard]] virtual Dtype store_dtype(Dtype recorded) const = 0;
 
   /// Traffic of one decode step of `layer`. `attended`: entries per stored head; `evicts`: the step
@@ -227,14 +229,14 @@ class Method {
                                                    Dtype recorded, double attended,
                                                    bool evicts) const = 0;
 
-  /// Cache of `layer` by the size law, all stored heads; nullopt where only replay knows. Formats
-  /// that are not so many bits an element, pairs of layers and offload are in it.
+  /// Cache of `layer` by the size law, all stored heads; nullopt if only replay knows. Includes
+  /// formats without a fixed number of bits per element, pairs of layers, and offload.
   [[nodiscard]] virtual std::optional<CacheBytes> layer_bytes(std::int32_t layer,
                                                               const LayerShape& shape,
                                                               Dtype recorded, std::int64_t prompt,
                                                               std::int64_t tokens) const;
-  /// The same if a stored head holds `entries` entries, of which `prompt_entries` are from the
-  /// prompt. By default plain rows without side data.
+  /// The same for a stored head with `entries` entries, `prompt_entries` of them from the prompt.
+  /// By default plain rows without side data.
   [[nodiscard]] virtual CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape,
                                               Dtype recorded, std::int64_t prompt_entries,
                                               std::int64_t entries) const;
@@ -246,20 +248,20 @@ class Method {
   }
   /// True: K and V are rows of store_dtype and nothing else, in every layer.
   [[nodiscard]] virtual bool plain_rows() const { return true; }
-  /// Layers of one kind have the same bytes and traffic at the same number of entries.
+  /// Layers of the same kind have the same bytes and traffic for the same number of entries.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.
   [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, std::int64_t prompt) const;
   /// Work over all `tokens` entries at every decode step of released code that evicts only by a
-  /// mask, which dropping entries would save. By default nothing.
+  /// mask; dropping entries would save it. By default none.
   [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                                  Dtype recorded, std::int64_t tokens) const;
 };
 
 /// A method, and the prompts that it is valid for in addition to the requested one.
 struct ResolvedMethod {
-  ResolvedMethod(std::shared_ptr<const Method> settled)  // NOLINT: for those it names itself
+  ResolvedMethod(std::shared_ptr<const Method> settled)  // NOLINT: implicit, for its own prompts
       : method{std::move(settled)}, prompts{method ? method->prompts() : PromptRange{}} {}
   ResolvedMethod(std::shared_ptr<const Method> settled, PromptRange range)
       : method{std::move(settled)}, prompts{range} {}
@@ -268,7 +270,7 @@ struct ResolvedMethod {
   PromptRange prompts;
 };
 
-/// Stored K, V and side bytes of one layer by the size law; nullopt where there is none.
+/// Stored K, V and side bytes of one layer by the size law; nullopt if there is no law.
 [[nodiscard]] std::optional<Bytes> layer_cache_bytes(const Method& method, std::int32_t layer,
                                                      const LayerShape& shape, Dtype recorded,
                                                      std::int64_t prompt, std::int64_t tokens);
@@ -276,27 +278,27 @@ struct ResolvedMethod {
 /// How much may be kept: a fraction of the prompt (0 < f <= 1) or a number of entries per head.
 struct Budget {
   double fraction = 0;       // > 0: entries = int(fraction * prompt)
-  std::int64_t entries = 0;  // used where fraction is 0
+  std::int64_t entries = 0;  // used if fraction is 0
 };
 
-/// A method as a user names it. `name` is a preset, or presets and single choices joined by "+".
+/// A method as the user names it. `name` is a preset, or presets and single choices joined by "+".
 struct MethodSpec {
   std::string name;
   Params params;
   std::optional<Budget> budget;
 };
 
-/// A parameter of a method: meaning, range and source. The default's type is the type.
+/// A parameter of a method: meaning, range and source. Its type is that of the default.
 struct ParamInfo {
   std::string name;
   std::string symbol;
   ParamValue default_value;
   double low = 0, high = 0;        // numbers: inclusive bounds
-  std::vector<std::string> words;  // strings: what may be given
-  std::string range;               // the same for people
+  std::vector<std::string> words;  // strings: allowed values
+  std::string range;               // the range in words
   std::string help;
   std::string source;
-  std::vector<std::string> aliases;  // other spellings taken
+  std::vector<std::string> aliases;  // other accepted spellings
 };
 struct MethodInfo {
   std::string name;
@@ -309,32 +311,32 @@ struct MethodInfo {
 };
 [[nodiscard]] const std::vector<MethodInfo>& builtin_methods();
 
-/// The catalogue's entry of a preset, or the equivalent of a composition ("h2o+store=fp16"): its
-/// axes and parameters resolved, size law and cost class those of the preset that selects and
-/// merges in the same way. Errors: InputError as make_method, only for the name.
+/// The catalogue's entry of a preset, or the equivalent for a composition ("h2o+store=fp16"). Its
+/// axes and parameters are then resolved; size law and cost class are those of the preset that
+/// selects and merges in the same way. Errors: InputError as in make_method, only for the name.
 [[nodiscard]] MethodInfo describe_method(const std::string& name);
 
-/// Where a method runs, for what depends on it: a budget is a share of bytes, so that storing per
-/// query head or in another format changes the entries it buys.
+/// Where a method runs. A budget is a share of bytes, so storing per query head or in another
+/// format changes the entries it buys.
 struct MethodContext {
   Dtype recorded = Dtype::kFp16;
-  LayerShape shape{};                            // zeros: one query head per KV head
-  std::vector<std::int64_t> windows{};           // of each layer, 0 for none; empty: none at all
-  std::int32_t n_layers = 0;                     // 0: unknown; methods whose law needs it say so
-  std::int32_t d_model = 0;                      // 0: unknown
-  std::optional<TraceInputs> recorded_inputs{};  // what the trace holds; none: there is no trace
+  LayerShape shape{};                   // zeros: one query head per KV head
+  std::vector<std::int64_t> windows{};  // window of each layer, 0 for none; empty: no layer has one
+  std::int32_t n_layers = 0;            // 0: unknown; methods whose law needs it report an error
+  std::int32_t d_model = 0;             // 0: unknown
+  std::optional<TraceInputs> recorded_inputs{};  // what the trace holds; nullopt: there is no trace
 };
 
-/// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,
-/// value outside its range, two choices on one axis, a budget the method cannot keep), its message
-/// without a place; callers put theirs before it.
+/// Resolves `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or
+/// parameter, value outside its range, two choices on one axis, a budget the method cannot keep).
+/// Its message has no location; callers add theirs.
 [[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
                                                         const MethodContext& site = {});
 
 /// True for methods that take a budget (`full` does not). Errors: InputError for an unknown name.
 [[nodiscard]] bool takes_budget(std::string_view name);
 
-/// How a value reads in messages and tables: 0.6, 18000, code.
+/// Formats a value for messages and tables: 0.6, 18000, code.
 [[nodiscard]] std::string to_text(const ParamValue& value);
 
 }  // namespace kvsim

@@ -21,7 +21,7 @@ ParamValue checked(const std::string& method, const ParamInfo& info, const Param
   if (std::holds_alternative<std::string>(info.default_value)) {
     const auto* word = std::get_if<std::string>(&value);
     if (word == nullptr ||
-        (!info.words.empty() &&  // none: any text, such as a path
+        (!info.words.empty() &&  // empty: any text, such as a path
          std::find(info.words.begin(), info.words.end(), *word) == info.words.end())) {
       refuse(method, info, value);
     }

@@ -7,7 +7,7 @@
 namespace kvsim {
 namespace {
 
-/// Share of a layer's heads that do not grow with a sequence.
+/// Share of a layer's heads that do not grow with the sequence.
 double bounded_share(const Method& method, std::int32_t layer, std::int32_t heads) {
   constexpr std::int64_t kFar = 1 << 20;  // more than any of them holds
   std::vector<std::int64_t> once(static_cast<std::size_t>(heads));
@@ -26,7 +26,7 @@ StreamingHeads streaming_heads(const Method& method, std::int32_t n_layers, std:
   for (const char* name : {"streaming_fraction", "n_sink", "n_recent"}) {
     if (!params.contains(name)) return {};
   }
-  // A cache that is only appended to: masks replace dropping.
+  // An append-only cache: masks replace eviction.
   if (method.compaction() == Compaction::kAppend) return {};
   StreamingHeads out{
       .share = param_number(params, "streaming_fraction"),

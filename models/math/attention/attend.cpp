@@ -51,8 +51,8 @@ void dot_rows(const double* q, const float* keys, std::size_t entries, std::size
   dot_blocks<G, 1>(q, keys, done, entries, d, scale, logits, stride);
 }
 
-/// out[g, :] += sum over e of p[g, e] v[e,:]. Values are taken in runs that stay in the first-level
-/// cache; within a run a few columns at a time are summed over all its entries in registers.
+/// out[g, :] += sum over e of p[g, e] v[e,:]. Processes values in runs that fit in the L1 cache.
+/// Within a run, a few columns at a time are summed over all entries in registers.
 template <std::size_t G>
 void weighted_rows(const double* p, std::size_t stride, const float* values, std::size_t entries,
                    std::size_t d, double* out) {
@@ -94,7 +94,7 @@ void weighted_rows(const double* p, std::size_t stride, const float* values, std
   }
 }
 
-/// Calls `run` with blocks of at most four heads: four keep all accumulators in registers.
+/// Calls `run` with blocks of at most four heads, so that all accumulators stay in registers.
 template <class Run>
 void by_head_blocks(std::size_t group, Run run) {
   std::size_t g = 0;
@@ -165,7 +165,7 @@ void GroupAttention::run_weights(std::span<const float> q, std::span<const float
               "{} biases, {} entries", bias.size(), entries_);
   const std::size_t padded = (entries_ + 3) / 4 * 4;
   if (padded > stride_) {
-    stride_ = padded + padded / 2 / 4 * 4;  // room to grow, one entry a step
+    stride_ = padded + padded / 2 / 4 * 4;  // headroom: one entry is added per step
     logits_.assign(group_ * stride_, 0);
     probabilities_.assign(group_ * stride_, 0);
   }

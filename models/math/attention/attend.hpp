@@ -21,19 +21,19 @@ class GroupAttention {
   GroupAttention(std::int32_t group, std::int32_t head_dim, double scale);
 
   /// q [group, d] fp32 row-major; keys, values [entries, d]; bias [entries], [group, entries] or
-  /// empty; -infinity hides an entry, of which one at least must be left. Errors: ContractError if
-  /// a span's length disagrees, or entries < 1.
+  /// empty. A bias of -infinity hides an entry; at least one entry must stay visible.
+  /// Errors: ContractError if a span's length disagrees, or entries < 1.
   void run(std::span<const float> q, std::span<const float> keys, std::span<const float> values,
            std::span<const double> bias);
-  /// Only logits and probabilities; output() stays that of the last run.
+  /// Computes only logits and probabilities; output() keeps the result of the last run.
   void run_weights(std::span<const float> q, std::span<const float> keys,
                    std::span<const double> bias);
 
   [[nodiscard]] std::size_t entries() const { return entries_; }
-  /// Of the last run: probabilities and logits (bias included) of head g [entries].
+  /// Probabilities and logits (bias included) of head g in the last run: [entries].
   [[nodiscard]] std::span<const double> probabilities(std::int32_t g) const;
   [[nodiscard]] std::span<const double> logits(std::int32_t g) const;
-  /// ln of the sum of exponentials of head g.
+  /// Log-sum-exp of the logits of head g.
   [[nodiscard]] double log_sum(std::int32_t g) const {
     return log_sum_[static_cast<std::size_t>(g)];
   }
@@ -49,9 +49,9 @@ class GroupAttention {
   std::vector<double> q_, logits_, probabilities_, out_, log_sum_, sum_;
 };
 
-/// probabilities[i] = e^{logits[i]} / sum; returns ln of the sum. Both are readable, and
-/// probabilities writable, up to the next multiple of four, where probabilities become 0; logits
-/// there are ignored. `entries` >= 1; a logit of -infinity has probability 0.
+/// Sets probabilities[i] = e^{logits[i]} / sum and returns ln of the sum. Both buffers extend to
+/// the next multiple of four: the padding of `probabilities` is set to 0, that of `logits` is
+/// ignored. `entries` >= 1; a logit of -infinity has probability 0.
 double softmax_row(const double* logits, std::size_t entries, double* probabilities);
 
 /// q . k in fp64 with the lane order of GroupAttention.

@@ -41,7 +41,7 @@ CausalAttention causal_attention(std::span<const float> q, std::span<const float
   RowMajor<float> out{kBlock, d};
   for (std::int64_t at = first; at < tokens; at += kBlock) {
     const std::int64_t count = std::min(kBlock, tokens - at);
-    const std::int64_t seen = at + count;  // keys the block's last row sees
+    const std::int64_t seen = at + count;  // keys that the block's last row sees
     for (std::int32_t g = 0; g < group; ++g) {
       const Eigen::Map<const RowMajor<float>> block{q.data() + (g * tokens + at) * d, count, d};
       auto scores = logits.topLeftCorner(count, seen);
@@ -52,7 +52,7 @@ CausalAttention causal_attention(std::span<const float> q, std::span<const float
         const float highest = line.maxCoeff();
         const auto factor = static_cast<float>(scale);
         line = ((line - highest) * factor).exp();
-        double sum = 0;  // in fp64 and in order: 4096 fp32 terms lose three digits otherwise
+        double sum = 0;  // fp64, in order: 4096 fp32 terms would lose three digits
         const float* p = scores.row(row).data();
         lanes::D4 total{};
         std::int64_t i = 0;
@@ -83,7 +83,7 @@ void each_causal_row(std::span<const float> q, std::span<const float> keys, std:
               "q {}, keys {} for {} tokens", q.size(), keys.size(), tokens);
   KVSIM_CHECK(prompt >= 1 && prompt <= tokens && first >= 0 && first <= prompt,
               "rows {} to {} of {} tokens", first, prompt, tokens);
-  constexpr std::int64_t kRows = 16;  // of each query head; their logits stay in the caches
+  constexpr std::int64_t kRows = 16;  // per query head; their logits stay in the caches
   const RowMajor<double> k =
       Eigen::Map<const RowMajor<float>>{keys.data(), tokens, d}.topRows(prompt).cast<double>();
   const std::int64_t stride = (prompt + 3) / 4 * 4;

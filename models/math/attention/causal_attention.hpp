@@ -7,15 +7,15 @@
 
 namespace kvsim {
 
-/// Attention of consecutive known queries over the full cache: the reference every method is held
-/// to.
+/// Attention of consecutive known queries over the full cache: the reference that every method is
+/// compared with.
 struct CausalAttention {
   std::vector<float> out;       // [rows, group, d]
-  std::vector<double> log_sum;  // [rows, group]: ln of the sum of exponentials of a row's logits
+  std::vector<double> log_sum;  // [rows, group]: log-sum-exp of a row's logits
 };
 
-/// Queries of one group at positions first … tokens-1, each over keys 0 … its own position, in fp32
-/// by blocked matrix products (each row's sums in fp64).
+/// Attention of one group's queries at positions first … tokens-1, each over keys 0 … its own
+/// position. Computed in fp32 by blocked matrix products, with each row's sums in fp64.
 ///
 /// q       [group, tokens, d]: head-major, unscaled
 /// keys, values [tokens, d]
@@ -33,21 +33,22 @@ struct CausalRow {
   std::span<const double> logits, probabilities;  // [t + 1]
 };
 
-/// Calls `visit` with the rows of positions first … prompt-1, by position, then query head; each is
-/// valid during its call. fp64 throughout, by blocks of rows. Shapes and errors as
-/// prompt_column_sums.
+/// Calls `visit` with the rows of positions first … prompt-1, ordered by position, then query head.
+/// A row is valid only during its call. Computed in fp64, by blocks of rows. Shapes and errors as
+/// in prompt_column_sums.
 void each_causal_row(std::span<const float> q, std::span<const float> keys, std::int32_t group,
                      std::int32_t head_dim, std::int64_t tokens, std::int64_t prompt,
                      std::int64_t first, double scale,
                      const std::function<void(const CausalRow&)>& visit);
 
-/// Attention mass each prompt token drew from the prompt's queries, the later ones weighing more:
+/// Attention mass that each prompt token receives from the prompt's queries; later queries weigh
+/// more:
 ///
 ///   s[i] = sum over t >= i and over the group of decay^(prompt-1-t) a[t, i]
 ///
-/// decay = 1 is H2O's accumulated score; ZeroMerge's eq. (5) unrolled otherwise. fp64 throughout.
-/// q [group, tokens, d] and keys [tokens, d], of which the first `prompt` rows are used.
-/// returns [prompt]; with decay 1 it sums to group * prompt.
+/// decay = 1 gives H2O's accumulated score, other values ZeroMerge's eq. (5) unrolled. Computed in
+/// fp64. q [group, tokens, d] and keys [tokens, d], of which the first `prompt` rows are used.
+/// Returns [prompt]; with decay 1 it sums to group * prompt.
 [[nodiscard]] std::vector<double> prompt_column_sums(std::span<const float> q,
                                                      std::span<const float> keys,
                                                      std::int32_t group, std::int32_t head_dim,

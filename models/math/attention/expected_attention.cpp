@@ -38,7 +38,7 @@ void turn_to_future(QueryMoments& moments, const Rope& rope, std::int64_t first,
   const std::size_t d = moments.mean.size();
   const Rope::MeanRotation mean = rope.mean_rotation(first, count);
   rope.turn(moments.mean, mean);
-  // Rows turned: C M^T; transposed and turned again: M C M^T, as C is symmetric.
+  // Rotating the rows gives C M^T; transposing and rotating again gives M C M^T (C is symmetric).
   for (int side = 0; side < 2; ++side) {
     for (std::size_t i = 0; i < d; ++i) {
       rope.turn(std::span{moments.covariance}.subspan(i * d, d), mean);

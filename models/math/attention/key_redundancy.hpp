@@ -7,25 +7,25 @@
 
 namespace kvsim {
 
-/// Which of the entries too like a key is spared, being the one to keep.
+/// Which of the entries similar to a key is spared, i.e. kept.
 enum class RetainDirection : std::uint8_t { kLast, kFirst, kLastPercent, kFirstPercent };
 
 struct RedundancyRule {
-  double threshold = 0.5;  // cosines above it are "too like"
+  double threshold = 0.5;  // cosines above it count as similar
   RetainDirection retain = RetainDirection::kLast;
-  double retain_ratio = 0.1;  // of the entries, for the two percentages; at least one
+  double retain_ratio = 0.1;  // share of the entries, for the two percentages; at least one entry
 };
 
-/// How redundant each key is among its likes.
+/// How redundant each key is, given the keys similar to it.
 ///
 ///   c_ij = cos(k_i, k_j), c_ii = 0; in each row i the spared among {j : c_ij > threshold} become 0
 ///   redundancy = softmax over j of (1/n) sum over i of c_ij
-/// keys     [n, d] row-major, in order of position; a zero key is like none
+/// keys     [n, d] row-major, in order of position; a zero key is similar to none
 /// returns  [n], positive, summing to 1
 /// Source: R-KV (Cai et al. 2025), cal_similarity of the released code. There a row with nothing
-/// above the threshold spares entry 0, `first` spares entry 0 always, and the percentages spare one
-/// entry; here a row without spares nothing, `first` spares the first of its likes and the
-/// percentages as many as they say. Rows are made one at a time: no n^2 memory.
+/// above the threshold spares entry 0, `first` always spares entry 0, and the percentages spare one
+/// entry. Here a row without similar keys spares nothing, `first` spares the first similar key, and
+/// the percentages spare their full share. Rows are computed one at a time: no n^2 memory.
 [[nodiscard]] std::vector<double> key_redundancy(std::span<const float> keys, std::int32_t head_dim,
                                                  const RedundancyRule& rule);
 
@@ -33,7 +33,7 @@ struct RedundancyRule {
 void softmax_in_place(std::span<double> x);
 
 /// 1-D pooling with stride 1 and padding width / 2: the maximum, or the mean in which padding
-/// counts as zeros. An even width is refused (its padding would be lopsided).
+/// counts as zeros. An even width is refused because its padding would be asymmetric.
 [[nodiscard]] std::vector<double> pool(std::span<const double> x, std::int32_t width, bool maximum);
 
 }  // namespace kvsim

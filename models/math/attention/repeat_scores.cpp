@@ -16,8 +16,8 @@ using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Raises scores[i] to the weighted probability of any query head; `first_slot` is the index of
-/// prompt tokens first … last - 1 among the attended entries.
+/// Raises scores[i] to the largest weighted probability over the query heads. `first_slot` is the
+/// index of prompt token `first` among the attended entries; tokens up to last - 1 follow it.
 class Maximum {
  public:
   Maximum(const RepeatScoring& s, std::vector<double>& scores) : s_{s}, scores_{scores} {}
@@ -30,7 +30,7 @@ class Maximum {
         const double by_key = s_.key_weights.empty() ? 1.0 : s_.key_weights[at(g * s_.prompt + i)];
         double& score = scores_[at(i)];
         const double found = by_query * by_key * p[at(i - first)];
-        if (!(score >= found)) score = found;  // NaN: the first
+        if (!(score >= found)) score = found;  // also replaces NaN, the initial score
       }
     }
   }
@@ -74,7 +74,7 @@ std::vector<double> repeat_scores(const RepeatScoring& s) {
   std::vector<float> keys;
   for (std::int64_t first = kFirstRepeated; first < scored_end; first += s.chunk) {
     const std::int64_t last = std::min(first + s.chunk, scored_end);
-    const std::int64_t sinks = std::min(s.sinks, first);  // those inside the chunk are there
+    const std::int64_t sinks = std::min(s.sinks, first);  // those in the chunk are included
     const std::int64_t repeat = s.repeat_start + first - kFirstRepeated;
     keys.clear();
     const auto add = [&](std::int64_t from, std::int64_t to) {
@@ -109,7 +109,7 @@ std::vector<double> projected_value_norms(std::span<const float> values, std::in
   std::vector<double> norms;
   norms.reserve(at(group * prompt));
   for (std::int32_t g = 0; g < group; ++g) {
-    // |W v|^2 = v^T (W^T W) v: a d x d matrix instead of a d_model row per token.
+    // v^T (W^T W) v = |W v|^2 needs a d x d matrix instead of a d_model row per token.
     const RowMajor slice = w.middleCols(first_column + g * d, d).cast<double>();
     const RowMajor gram = slice.transpose() * slice;
     const RowMajor turned = v * gram;

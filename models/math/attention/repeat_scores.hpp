@@ -6,10 +6,10 @@
 
 namespace kvsim {
 
-/// One KV head's vectors of a sequence that repeats its prompt, and how to score the prompt by it.
+/// One KV head's vectors of a sequence that repeats its prompt, and how to score the prompt.
 ///
 /// Position repeat_start + r repeats prompt token first + r, where first = 1: a trace's repeat
-/// leaves out the first token. Tokens between prompt and repeat (a separator) are no queries.
+/// omits the first token. Tokens between prompt and repeat (a separator) are not used as queries.
 struct RepeatScoring {
   std::span<const float> q;     // [group, tokens, d], unscaled
   std::span<const float> keys;  // [tokens, d]
@@ -20,35 +20,35 @@ struct RepeatScoring {
   std::int64_t repeat_start = 0;
   std::int64_t repeat_tokens = 0;
   double scale = 0;
-  std::int64_t chunk = 2048;  // prompt tokens scored against their own repeat
-  std::int64_t sinks = 4;     // first tokens that are in every chunk's softmax
-  /// True: the softmax runs over sinks, chunk and the chunk's repeat so far (KVzip); false: over
-  /// every key up to the query's own (training targets of KVzap).
+  std::int64_t chunk = 2048;  // prompt tokens scored by their own repeat
+  std::int64_t sinks = 4;     // first tokens, included in every chunk's softmax
+  /// True: the softmax runs over sinks, chunk and the chunk's repeat so far (KVzip). False: over
+  /// all keys up to the query's own (training targets of KVzap).
   bool subsample = true;
-  std::span<const double> key_weights;    // [group, prompt], >= 0; empty: 1
-  std::span<const double> query_weights;  // [repeat_tokens], >= 0; empty: 1
+  std::span<const double> key_weights;    // [group, prompt], >= 0; empty: all 1
+  std::span<const double> query_weights;  // [repeat_tokens], >= 0; empty: all 1
 };
 
-/// First prompt token that a repeat repeats.
+/// First prompt token that is repeated.
 inline constexpr std::int64_t kFirstRepeated = 1;
 
-/// How much repeating the prompt needs each of its tokens:
+/// How important each prompt token is for repeating the prompt:
 ///
 ///   score[i] = max over j in the group and t in the repeat of
 ///              query_weights[t] * key_weights[j, i] * softmax_i(scale * q[j, t] . k[i])
 ///
-/// returns [prompt], fp64; NaN for tokens that nothing scores: with a subsample those outside the
-/// chunks (the first one, and what the repeat does not reach), otherwise none.
-/// Errors: ContractError if a span's length disagrees, or the repeat runs over the tokens.
-/// Source: Kim et al., KVzip, eq. (2); its keys of one chunk as in kvpress' KVzipPress.
+/// Returns [prompt], fp64. Tokens without a score are NaN: with `subsample` those outside the
+/// chunks (the first token, and those that the repeat does not reach), otherwise none.
+/// Errors: ContractError if a span's length disagrees, or the repeat extends past the tokens.
+/// Source: Kim et al., KVzip, eq. (2); the keys of one chunk as in kvpress' KVzipPress.
 [[nodiscard]] std::vector<double> repeat_scores(const RepeatScoring& scoring);
 
-/// Length of W_O^(j) v_i for each query head j of a group: what a token's value adds to the
+/// Norm of W_O^(j) v_i for each query head j of a group: the size of a token's contribution to the
 /// residual stream.
 ///
 /// values [tokens, d], of which the first `prompt` are used; projection [d_model, columns]
-/// row-major, query head j of the group owning columns first_column + j d …
-/// returns [group, prompt], fp64. Source: KVzip+ (kvpress' KVzipPress with kvzip_plus).
+/// row-major, in which query head j of the group owns columns first_column + j d …
+/// Returns [group, prompt], fp64. Source: KVzip+ (kvpress' KVzipPress with kvzip_plus).
 [[nodiscard]] std::vector<double> projected_value_norms(
     std::span<const float> values, std::int64_t prompt, std::int32_t head_dim, std::int32_t group,
     std::span<const float> projection, std::int64_t columns, std::int64_t first_column);

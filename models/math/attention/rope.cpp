@@ -17,7 +17,7 @@ Rope::Rope(std::int32_t head_dim, double theta, bool interleaved) : interleaved_
 template <class T>
 void Rope::rotate_row(std::span<T> row, std::int64_t delta) const {
   KVSIM_CHECK(row.size() == 2 * inv_freq_.size(), "row of {}", row.size());
-  if (delta == 0) return;  // bit-identical, not merely close
+  if (delta == 0) return;  // keeps the row bit-identical
   for (std::size_t j = 0; j < inv_freq_.size(); ++j) {
     const double angle = static_cast<double>(delta) * inv_freq_[j];
     const double c = std::cos(angle);

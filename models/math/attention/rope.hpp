@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Rotary position embedding by index difference: R(delta) turns pair j by delta * inv_freq[j].
+/// Rotary position embedding by index difference: R(delta) rotates pair j by delta * inv_freq[j].
 class Rope {
  public:
   /// Pair j is (j, j + d/2) in half-split style (Hugging Face), (2j, 2j + 1) in interleaved style
@@ -14,16 +14,16 @@ class Rope {
   /// theta <= 0.
   Rope(std::int32_t head_dim, double theta, bool interleaved);
 
-  /// row [d] becomes R(delta) row.
+  /// Replaces row [d] by R(delta) row.
   void rotate(std::span<float> row, std::int64_t delta) const;
   void rotate(std::span<double> row, std::int64_t delta) const;
 
-  /// Mean of R(position) over positions first … first + count - 1, by its pairs: [[c, -s], [s, c]].
+  /// Mean of R(position) over positions first … first + count - 1; each pair is [[c, -s], [s, c]].
   struct MeanRotation {
     std::vector<double> cos, sin;  // [d / 2]
   };
   [[nodiscard]] MeanRotation mean_rotation(std::int64_t first, std::int64_t count) const;
-  /// row [d] becomes the mean rotation of it.
+  /// Applies the mean rotation to row [d].
   void turn(std::span<double> row, const MeanRotation& mean) const;
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// Internal to models/math: shared by the fits of surrogates, which have one file each because
-// Eigen's templates take seconds to compile.
+// Internal to models/math: shared by the surrogate fits. Each fit has its own file because Eigen's
+// templates take seconds to compile.
 
 #include <vector>
 

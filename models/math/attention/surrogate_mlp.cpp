@@ -103,7 +103,7 @@ SurrogateFit fit_mlp(const SurrogateSamples& train, const SurrogateSamples& vali
       ++steps;
       for (Weight* each : {&w1, &b1, &w2, &b2}) each->step(options.learning_rate, steps);
     }
-    // Scores back in their own units.
+    // Convert the scores back to their original units.
     const Matrix out_w = spread.transpose().asDiagonal() * w2.value;
     const Matrix out_b = b2.value.cwiseProduct(spread) + mean;
     const Surrogate now{.inputs = train.inputs,

@@ -9,7 +9,7 @@ namespace {
 
 using namespace surrogate_fits;
 
-/// Centred normal equations, factored once for every penalty.
+/// Centred normal equations, factored once for all penalties.
 class Ridge {
  public:
   Ridge(const Matrix& x, const Matrix& y)
@@ -22,7 +22,7 @@ class Ridge {
     solver_.compute(gram);
     turned_ = solver_.eigenvectors().transpose() * (xc.transpose() * yc);
   }
-  /// lambda in units of the mean of the Gram matrix' diagonal.
+  /// lambda is in units of the mean of the Gram matrix's diagonal.
   [[nodiscard]] Surrogate solve(double lambda) const {
     Eigen::MatrixXd scaled = turned_;
     for (Eigen::Index i = 0; i < scaled.rows(); ++i) {

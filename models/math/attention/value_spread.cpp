@@ -7,7 +7,7 @@
 namespace kvsim {
 
 double spread_probability(double own, double takers_sum, std::int64_t takers) {
-  if (takers == 0 || own <= 0) return 0;  // 0/0 as well: nothing to spread
+  if (takers == 0 || own <= 0) return 0;  // also covers 0/0: nothing to spread
   const auto m = static_cast<double>(takers);
   return takers_sum > 0 ? std::min(own / (takers_sum / m), 1.0) : 1.0;
 }

@@ -5,11 +5,11 @@
 
 namespace kvsim {
 
-/// Probability that the value of an evicted token is spread over those that follow it:
+/// Probability that the value of an evicted token is spread over the values that follow it:
 ///
 ///   p = clamp(own / (sum of the takers' attention / takers), 0, 1)
 ///
-/// 0 if there are no takers or its own attention vanishes, 1 if only theirs does.
+/// 0 if there are no takers or `own` vanishes, 1 if only the takers' attention vanishes.
 /// Source: CaM (Zhang et al. 2024), section 4.
 [[nodiscard]] double spread_probability(double own, double takers_sum, std::int64_t takers);
 

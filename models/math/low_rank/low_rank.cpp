@@ -9,8 +9,8 @@
 namespace kvsim {
 namespace {
 
-/// Modified Gram-Schmidt, twice over, on the columns of m [rows, columns]; a column that vanishes
-/// becomes zero.
+/// Modified Gram-Schmidt, applied twice, on the columns of m [rows, columns]. A column that
+/// vanishes becomes zero.
 void orthonormalise(std::vector<double>& m, std::size_t rows, std::size_t columns) {
   for (std::size_t c = 0; c < columns; ++c) {
     const auto norm_of = [&] {
@@ -36,8 +36,9 @@ void orthonormalise(std::vector<double>& m, std::size_t rows, std::size_t column
   }
 }
 
-/// Rows to start from: the `r` of largest norm of which none is in the span of those before it, if
-/// there are so many. A row and its double would be one direction, lost for good.
+/// Rows to start from: the `r` rows of largest norm that are not in the span of those before them,
+/// if there are that many. Two collinear rows would start as one direction, and the other would be
+/// lost.
 std::vector<std::size_t> starting_rows(std::span<const double> x, std::size_t rows,
                                        std::size_t width, std::size_t r) {
   std::vector<double> norms(rows, 0.0);
@@ -49,7 +50,7 @@ std::vector<std::size_t> starting_rows(std::span<const double> x, std::size_t ro
   std::sort(order.begin(), order.end(), [&norms](std::size_t a, std::size_t b) {
     return norms[a] != norms[b] ? norms[a] > norms[b] : a < b;
   });
-  constexpr double kNew = 1e-16;  // of its squared norm, what a row must have beyond the others
+  constexpr double kNew = 1e-16;  // minimum share of a row's squared norm beyond the others
   std::vector<std::size_t> chosen;
   std::vector<double> basis;  // [chosen, width], orthonormal
   std::vector<double> rest(width);

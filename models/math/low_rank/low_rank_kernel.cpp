@@ -23,7 +23,7 @@ double gelu_slope(double x) {
 }
 double sign(double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; }
 
-/// Where each parameter begins, and as matrices.
+/// Offset of each parameter, and the parameters as matrices.
 struct Layout {
   explicit Layout(const LowRankShape& shape) : d{shape.head_dim}, h{shape.hidden}, r{shape.rank} {}
   Eigen::Index d, h, r;
@@ -35,7 +35,7 @@ struct Layout {
   [[nodiscard]] Eigen::Index s2() const { return s1() + r; }
 };
 
-/// gelu(gelu(x A) B) with what its gradient needs.
+/// gelu(gelu(x A) B) with the intermediate results that its gradient needs.
 struct TwoLayers {
   Matrix a, hidden, b, out;
   TwoLayers(const ConstMap& x, const ConstMap& first, const ConstMap& second)
@@ -105,7 +105,7 @@ std::vector<double> LowRankKernel::psi(std::span<const double> keys) const {
 double low_rank_loss(const LowRankKernel& kernel, const LowRankTask& task,
                      std::span<double> gradient) {
   const Layout at{kernel.shape()};
-  auto copy = kernel;  // parameters() of a const kernel are not to be written
+  auto copy = kernel;  // parameters() of a const kernel are read-only
   const double* p = copy.parameters().data();
   const auto n = static_cast<Eigen::Index>(task.queries.size()) / at.d;
   const auto m = static_cast<Eigen::Index>(task.keys.size()) / at.d;
@@ -119,7 +119,7 @@ double low_rank_loss(const LowRankKernel& kernel, const LowRankTask& task,
   const TwoLayers queries{q, ConstMap{p, at.d, at.h}, w2};
   const Matrix phi = queries.out.cwiseAbs();
   const Keys keys{k, p, at};
-  Matrix shown = visible;  // times e^-shift, a row each
+  Matrix shown = visible;  // scaled by e^-shift per row
   for (Eigen::Index i = 0; i < n; ++i) {
     shown.row(i) *= std::exp(-task.shift[static_cast<std::size_t>(i)]);
   }
@@ -137,7 +137,7 @@ double low_rank_loss(const LowRankKernel& kernel, const LowRankTask& task,
   std::fill(gradient.begin(), gradient.end(), 0.0);
   double* g = gradient.data();
   Matrix d_out = miss * (2.0 / count);
-  for (Eigen::Index i = 0; i < n; ++i) d_out.row(i) /= sum(i, 0);  // by the numerator
+  for (Eigen::Index i = 0; i < n; ++i) d_out.row(i) /= sum(i, 0);  // gradient by the numerator
   Matrix d_weight = d_out * v.transpose();
   for (Eigen::Index i = 0; i < n; ++i) d_weight.row(i).array() -= d_out.row(i).dot(out.row(i));
   d_weight = d_weight.cwiseProduct(shown);

@@ -28,12 +28,13 @@ struct LowRankShape {
 /// fp64. Source: Dong et al., "Get More with LESS", section 4.
 class LowRankKernel {
  public:
-  /// W by chance in [-1, 1] sqrt(3 / fan-in), s1 and s2 1e-4 as in the paper. `key` makes chance.
+  /// Draws W uniformly from [-1, 1] sqrt(3 / fan-in); s1 and s2 are 1e-4 as in the paper. `key`
+  /// seeds the draws.
   LowRankKernel(const LowRankShape& shape, std::uint64_t key);
 
   [[nodiscard]] const LowRankShape& shape() const { return shape_; }
   [[nodiscard]] std::span<double> parameters() { return parameters_; }
-  /// rows [n, d] to [n, R], row-major.
+  /// Maps rows [n, d] to [n, R], row-major.
   [[nodiscard]] std::vector<double> phi(std::span<const double> queries) const;
   [[nodiscard]] std::vector<double> psi(std::span<const double> keys) const;
 
@@ -42,23 +43,24 @@ class LowRankKernel {
   std::vector<double> parameters_;
 };
 
-/// What a kernel is fitted on: queries with the attention they should see.
+/// Data that a kernel is fitted on: queries, and the attention output that they should produce.
 struct LowRankTask {
   std::vector<double> queries;  // [n, d]
-  std::vector<double> keys;     // [m, d]: what left the cache
+  std::vector<double> keys;     // [m, d]: evicted keys
   std::vector<double> values;   // [m, d]
   std::vector<double> visible;  // [n, m]: 1 where the query comes after the key, else 0
-  // Of the entries kept: sum of e^(logit - shift) v [n, d], of e^(logit - shift) [n]; the shift.
+  // Over the kept entries: sum of e^(logit - shift) v [n, d], sum of e^(logit - shift) [n], and the
+  // shift.
   std::vector<double> kept_out, kept_sum, shift;
-  std::vector<double> target;  // [n, d]: output over all
+  std::vector<double> target;  // [n, d]: output over all entries
 };
 
-/// Mean squared error of the output, and its gradient by parameter where `gradient` is not empty.
+/// Mean squared error of the output, and its gradient by parameter if `gradient` is not empty.
 [[nodiscard]] double low_rank_loss(const LowRankKernel& kernel, const LowRankTask& task,
                                    std::span<double> gradient);
 
-/// `steps` steps of Adam (0.9, 0.999) at `rate`; the best parameters seen stay. Returns the loss
-/// before and after.
+/// Runs `steps` steps of Adam (0.9, 0.999) at learning rate `rate` and keeps the best parameters.
+/// Returns the loss before and after.
 std::pair<double, double> fit_low_rank(LowRankKernel& kernel, const LowRankTask& task,
                                        std::int32_t steps, double rate);
 

@@ -22,7 +22,7 @@ std::vector<float> nearest_of_rank(std::span<const float> rows, std::int64_t m, 
   const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver{gram};
   KVSIM_CHECK(solver.info() == Eigen::Success, "no eigenvectors of [{}, {}]", gram.rows(),
               gram.cols());
-  const Eigen::MatrixXd leading = solver.eigenvectors().rightCols(rank);  // values ascend
+  const Eigen::MatrixXd leading = solver.eigenvectors().rightCols(rank);  // ascending values
   const Matrix near = tall ? Matrix{(a * leading) * leading.transpose()}
                            : Matrix{leading * (leading.transpose() * a)};
   std::vector<float> out(rows.size());

@@ -18,7 +18,7 @@ double inverse(double squared_norm) {
   return squared_norm > 0 ? 1.0 / std::sqrt(squared_norm) : 0.0;
 }
 
-/// Rows of unit length, or of zeros.
+/// Normalises rows to unit length; zero rows stay zero.
 Rows unit_rows(std::span<const float> rows, std::size_t d) {
   const std::size_t n = rows.size() / d;
   Rows unit(static_cast<Eigen::Index>(n), static_cast<Eigen::Index>(d));

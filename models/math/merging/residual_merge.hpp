@@ -8,8 +8,9 @@
 
 namespace kvsim {
 
-/// Of `n` candidates, whose keys key_of(i) gives, the one most like `key`, ties to the first; -1 of
-/// none. By dot product, or by distance. Source: ZeroMerge (Liu et al. 2025), eq. (6).
+/// Of `n` candidates with keys key_of(i), the index of the one most similar to `key`; ties go to
+/// the first; -1 if there are none. Similarity is by dot product or by distance. Source: ZeroMerge
+/// (Liu et al. 2025), eq. (6).
 template <class KeyOf>
 [[nodiscard]] std::int64_t most_similar_key(std::span<const float> key, std::int64_t n,
                                             KeyOf key_of, bool by_distance = false) {
@@ -26,8 +27,8 @@ template <class KeyOf>
   return best;
 }
 
-/// A mean over `count` rows takes in one more: mean += (row - mean) / (count + 1). fp64; mean and
-/// row [d]. Source: ZeroMerge, eq. (7).
+/// Adds one more row to a mean over `count` rows: mean += (row - mean) / (count + 1). fp64; mean
+/// and row [d]. Source: ZeroMerge, eq. (7).
 void join_mean(std::span<double> mean, std::span<const float> row, double count);
 
 }  // namespace kvsim

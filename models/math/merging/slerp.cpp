@@ -47,7 +47,7 @@ Slerp slerp(std::span<const double> a, std::span<const double> b, double t, std:
     norm += e[j] * e[j];
   }
   norm = std::sqrt(norm);
-  // Linear interpolation shortens; the sphere's only rounds.
+  // Linear interpolation shortens the vector; spherical interpolation only rounds.
   if (norm > 0) {
     for (double& x : e) x /= norm;
   }

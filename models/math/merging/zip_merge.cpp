@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLeastLogit = 1e-3;  // below it the ratio of logits means nothing
+constexpr double kLeastLogit = 1e-3;  // below it the ratio of logits is meaningless
 constexpr double kLeastFactor = 0.5;
 constexpr double kMostFactor = 2.0;
 
@@ -52,7 +52,7 @@ ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
     merged.key[j] /= sum;
     merged.value[j] /= sum;
   }
-  // A mean of weights is no more than their mean under themselves: never above mean_logit.
+  // The mean of s is at most its mean weighted by s, so the logit never exceeds mean_logit.
   const double logit = highest + std::log(sum) - std::log(merged.votes);
   merged.log_score = logit;
 
@@ -97,7 +97,7 @@ ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
       KVSIM_CHECK(q.size() == d, "a query of {} elements, expected {}", q.size(), d);
       double norm = 0;
       for (const double x : q) norm += x * x;
-      if (norm > 0) {  // a null query gives all keys equal logits: nothing to correct
+      if (norm > 0) {  // for a zero query all keys have equal logits: nothing to correct
         for (std::size_t j = 0; j < d; ++j) {
           merged.key[j] += (logit - mean_logit) * q[j] / (scale * norm);
         }

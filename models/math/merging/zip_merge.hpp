@@ -6,13 +6,13 @@
 
 namespace kvsim {
 
-/// How the key of a merged entry follows from those of its members (KeepKV, section 2.4 of the
-/// method catalogue). With w = p s, k' = sum w k / sum w, l' = sum w ln s / sum w and
-/// l_r = ln(sum w / sum p):
+/// How the key of a merged entry is computed from its members (KeepKV, section 2.4 of the method
+/// catalogue). With w = p s, k' = sum w k / sum w, l' = sum w ln s / sum w and l_r = ln(sum w / sum
+/// p):
 enum class ZipKey : std::uint8_t {
-  kZip,        // l_r / l' * k' (eqs. 7, 25, 26); flips or blows up where l' is near 0
-  kGuarded,    // as kZip while its factor is tame, else as kRealVotes
-  kRealVotes,  // k', votes e^(l_r - l') sum p: exact, no longer whole numbers
+  kZip,        // l_r / l' * k' (eqs. 7, 25, 26); flips sign or blows up near l' = 0
+  kGuarded,    // as kZip while its factor is in the guard's range, else as kRealVotes
+  kRealVotes,  // k', votes e^(l_r - l') sum p: exact, but not whole numbers
   kAdditive,   // k' + (l_r - l') q / (scale |q|^2): exact only for this q
   kConvex,     // k' (the released code): overcounts
 };
@@ -31,7 +31,7 @@ struct ZipMerged {
   double votes = 1;
   double log_score = 0;  // of the merged entry: e^log_score * votes = sum p s
   double scale_low = 1, scale_high = 1;
-  bool fell_back = false;  // the guard chose real votes
+  bool fell_back = false;  // the guard chose kRealVotes
 };
 
 struct ZipRule {
@@ -40,11 +40,14 @@ struct ZipRule {
       false;  // the guard also bounds the product of an entry's factors over merges
 };
 
-/// Merges the members into one entry so that the attention output under the estimated scores stays
-/// what it was: value sum w v / sum w, key as the rule says. All sums in fp64, in the log domain.
+/// Merges the members into one entry that preserves the attention output under the estimated
+/// scores. The value is sum w v / sum w, and the rule determines the key. All sums are in fp64, in
+/// the log domain.
 ///
-/// q [d]: the query that kAdditive is exact for, fp64 (others ignore it); scale: the softmax's
-/// Errors: ContractError for no members, lengths that disagree, votes <= 0, or kAdditive without q.
+/// q [d], fp64: the query for which kAdditive is exact (other rules ignore it); scale: that of the
+/// softmax.
+/// Errors: ContractError if there are no members, lengths disagree, votes <= 0, or kAdditive has no
+/// q.
 /// Source: KeepKV, eqs. (6), (7), (25) to (27); the guard's range [0.5, 2] and the rules other than
 /// kZip and kConvex are ours.
 [[nodiscard]] ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,

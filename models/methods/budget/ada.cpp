@@ -1,11 +1,11 @@
-// AdaKV (Feng et al. 2024): the heads of a layer share one budget, given out by where the scores
-// are high.
+// AdaKV (Feng et al. 2024): the heads of a layer share one budget, which follows the scores.
 //
-// official: with base budget m per head (what is protected excluded) and floor alpha, count_h = how
-//   many of the layer's top Hkv m scores fall in head h; capacity_h = round((1 - alpha) count_h +
-//   int(alpha m)), and the protected on top. The sum may differ from Hkv m by rounding.
-// kvpress: each head keeps its top int(alpha n); of all other scores of the layer the highest stay,
-//   so that Hkv n are kept in all.
+// official: with base budget m per head (protected entries excluded) and floor alpha,
+//   count_h    = number of the layer's top Hkv m scores that are in head h
+//   capacity_h = round((1 - alpha) count_h + int(alpha m)), plus the protected entries
+//   The sum may differ from Hkv m by rounding.
+// kvpress: each head keeps its top int(alpha n). Of all other scores of the layer the highest stay,
+//   so that Hkv n entries are kept in total.
 
 #include <algorithm>
 #include <cmath>
@@ -30,8 +30,8 @@ struct Settings {
   bool normalize = false;
 };
 
-/// How many of the `count` highest of all heads' scores fall in each; among equals the older token,
-/// then the lower head.
+/// How many of the `count` highest scores of all heads are in each head. Ties go to the older
+/// token, then to the lower head.
 std::vector<std::int64_t> shares_of(const std::vector<std::vector<double>>& heads,
                                     std::int64_t count) {
   struct Place {
@@ -57,7 +57,7 @@ std::vector<std::int64_t> shares_of(const std::vector<std::vector<double>>& head
   return shares;
 }
 
-/// Scores times the share of their sum that the `count` highest hold.
+/// Scores times the share of their sum that the `count` highest make up.
 void weigh(std::vector<double>& scores, std::int64_t count) {
   std::vector<double> sorted = scores;
   std::sort(sorted.begin(), sorted.end(), std::greater<>{});
@@ -90,7 +90,7 @@ class AdaBudget final : public BudgetRule {
       for (EntryBudget& each : given) each.entries = settings_.entries;
       return given;
     }
-    // What a head protects is its own; the rest of its scores is pooled.
+    // A head's protected entries are its own; the rest of its scores is pooled.
     std::vector<std::vector<double>> open(heads.size());
     std::vector<std::int64_t> own(heads.size(), 0);
     std::int64_t pooled = 0;
@@ -110,7 +110,7 @@ class AdaBudget final : public BudgetRule {
     const std::vector<std::int64_t> capacity =
         settings_.kvpress ? kvpress(open, own, pooled) : official(open, own, pooled);
     for (std::size_t h = 0; h < heads.size(); ++h) {
-      // A head without any entry could not be attended over.
+      // Attention needs at least one entry per head.
       given.push_back({.entries = std::max<std::int64_t>(capacity[h] + own[h], 1)});
     }
     return given;
@@ -131,7 +131,7 @@ class AdaBudget final : public BudgetRule {
     }
     return capacity;
   }
-  /// A head's floor is safe; the others compete for what the floors leave.
+  /// Every head keeps its floor; the heads compete for what the floors leave.
   [[nodiscard]] std::vector<std::int64_t> kvpress(std::vector<std::vector<double>> open,
                                                   const std::vector<std::int64_t>& own,
                                                   std::int64_t pooled) const {

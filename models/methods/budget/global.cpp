@@ -1,5 +1,5 @@
-// One ranking for all heads of a layer, or of the whole model: KVzip's non-uniform budgets. Heads
-// become ragged and may be left without a prompt token.
+// One ranking for all heads of a layer or of the whole model: KVzip's non-uniform budgets. Heads
+// become ragged and may have no prompt tokens left.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,8 +13,8 @@
 namespace kvsim {
 namespace {
 
-/// An entry of the prompt on its way out: by importance, of equals the younger, then the later
-/// head.
+/// An entry of the prompt, ranked for eviction: by importance; among equals the younger, then the
+/// later head leaves first.
 struct Ranked {
   double importance;
   std::int32_t id;
@@ -25,7 +25,7 @@ struct Ranked {
   }
 };
 
-/// What is left in each head when the `pruned` least important entries of all are gone.
+/// Entries left in each head after the `pruned` least important entries of all are dropped.
 std::vector<EntryBudget> keep_all_but(std::int64_t pruned,
                                       const std::vector<const HeadVerdict*>& heads) {
   std::vector<Ranked> ranked;
@@ -52,7 +52,7 @@ std::vector<EntryBudget> keep_all_but(std::int64_t pruned,
 
 class GlobalBudget final : public BudgetRule {
  public:
-  /// `entries`: a requested mean per head; 0: `ratio` of all is removed.
+  /// `entries`: requested mean per head; 0: `ratio` of all entries is dropped.
   GlobalBudget(bool by_layer, double ratio, std::int64_t entries)
       : by_layer_{by_layer}, ratio_{ratio}, entries_{entries} {}
 
@@ -69,8 +69,8 @@ class GlobalBudget final : public BudgetRule {
     for (const HeadVerdict& head : heads) all.push_back(&head);
     return keep_all_but(pruned_of(all), all);
   }
-  // In a layer the least important leave first, as many as the ranking of all takes from it: that
-  // is the ranking of all.
+  // Each layer drops its least important entries, as many as the global ranking takes from it. The
+  // result is that of the global ranking.
   std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<const HeadVerdict*> all;
@@ -86,7 +86,7 @@ class GlobalBudget final : public BudgetRule {
     }
     return given;
   }
-  // Length and offset of each head, int32 both.
+  // Length and offset of each head, both int32.
   Bytes side_bytes_per_head() const override { return Bytes{8}; }
 
  private:

@@ -1,4 +1,4 @@
-// Budgets that differ by layer and are known beforehand: PyramidKV's arithmetic decay, a cosine,
+// Budgets that differ by layer and are known in advance: PyramidKV's arithmetic decay, a cosine,
 // and the first layers whole.
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-/// No prompt is so long: every layer may keep all of it, and sums of such budgets would overflow.
+/// Longer than any prompt: every layer may keep all of it, and sums of such budgets would overflow.
 bool beyond_any_prompt(std::int64_t entries) { return entries > std::int64_t{1} << 50; }
 
 /// Entries that the pyramid keeps in every layer: the selector's window or recent tokens.
@@ -39,8 +39,8 @@ struct Pyramid {
   std::int64_t window = 0, layers = 1;
   double beta = 20;
 
-  /// As released: whole steps, the window in addition to the number. Flooring the step makes the
-  /// sum exceed layers * cap by up to layers (layers - 1) / 2.
+  /// As in the released code: integer steps, with the window in addition to the number. Flooring
+  /// the step makes the sum exceed layers * cap by up to layers (layers - 1) / 2.
   [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
@@ -58,7 +58,7 @@ struct Pyramid {
     return all;
   }
 
-  /// As kvpress has it: real steps, rounded, the window inside the number.
+  /// As in kvpress: real-valued steps, rounded; the number includes the window.
   [[nodiscard]] std::vector<std::int64_t> kvpress(double m) const {
     const auto w = static_cast<double>(window);
     double least = m / beta;
@@ -76,7 +76,7 @@ struct Pyramid {
       const double entries =
           fits ? most - static_cast<double>(l) * (most - least) / static_cast<double>(layers - 1)
                : m;
-      all.push_back(std::llrint(entries));  // half to even, as Python's round
+      all.push_back(std::llrint(entries));  // half to even, like Python's round
     }
     return all;
   }
@@ -96,13 +96,13 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& settling) {
   }
   if (!as_released) {
     if (share <= 0) return std::make_shared<LayerBudget>(rule.kvpress(static_cast<double>(cap)));
-    // Of the prompt, before truncation.
+    // Entries of the prompt, before truncation.
     const double exact = share * static_cast<double>(settling.prompt());
     return std::make_shared<LayerBudget>(
         rule.kvpress(static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap)));
   }
   std::vector<std::int64_t> all = rule.released(cap);
-  if (share > 0) {  // a share of the bytes is kept: the largest cap whose layers add up to no more
+  if (share > 0) {  // a share of the bytes: the largest cap with no more in total
     const std::int64_t most = cap * rule.layers;
     while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > most) {
       all = rule.released(--cap);
@@ -112,9 +112,8 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& settling) {
   return std::make_shared<LayerBudget>(std::move(all));
 }
 
-/// Whole numbers that add up to `total` in the proportions `share`, none above `most`: what a share
-/// has beyond it goes to the others, and the largest remainders are rounded up, ties to the
-/// earlier.
+/// Integers that sum to `total` in the proportions `share`, none above `most`. The excess of a
+/// share goes to the others. The largest remainders are rounded up; ties go to the earlier.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& share,
                                     std::int64_t most) {
   const std::size_t n = share.size();
@@ -135,7 +134,7 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
       again = true;
     }
   }
-  std::vector<std::pair<double, std::size_t>> open;  // what truncation took, below 0, and whose
+  std::vector<std::pair<double, std::size_t>> open;  // negated truncated part, and its index
   for (std::size_t i = 0; i < n; ++i) {
     if (given[i] >= 0) continue;
     given[i] = static_cast<std::int64_t>(exact[i]);
@@ -163,7 +162,7 @@ std::shared_ptr<const BudgetRule> cosine(MethodResolver& settling) {
   const double sum = std::accumulate(share.begin(), share.end(), 0.0);
   const double largest =
       static_cast<double>(mean * layers) * *std::max_element(share.begin(), share.end()) / sum;
-  // A layer cannot use more than the prompt at its end; beyond that the mean is what counts.
+  // At its end, a layer cannot use more than the prompt; beyond that only the mean counts.
   const bool unlimited = !settling.prompt_reaches(mean) ||
                          settling.prompt_reaches(static_cast<std::int64_t>(std::ceil(largest)));
   return std::make_shared<LayerBudget>(

@@ -1,8 +1,10 @@
 // SimLayerKV (Zhang et al. 2024): a layer whose last query attends only to sinks and recent tokens
 // is lazy, and keeps nothing else.
 //
-// lazy <=> mean over heads of the statistic > lazy_threshold; a lazy layer keeps n_sink + n_recent
-// - 1 entries (4 + 1023 as released: the last query's position is excluded), others everything.
+//   lazy <=> mean over heads of the statistic > lazy_threshold
+//
+// A lazy layer keeps n_sink + n_recent - 1 entries (4 + 1023 as released: the last query's position
+// is excluded), the other layers everything.
 
 #include <limits>
 

@@ -38,8 +38,8 @@ std::vector<std::int64_t> nested_lengths(const NestedSchedule& schedule, std::in
 
 namespace {
 
-/// Layers of equal budgets still differ: each has only the entries that the previous one passed on,
-/// and at decode steps a different law.
+/// Layers with equal budgets still differ: each has only the entries that the previous one passed
+/// on, and a different law at decode steps.
 class NestedBudget final : public LayerBudget {
  public:
   using LayerBudget::LayerBudget;

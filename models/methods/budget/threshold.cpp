@@ -1,5 +1,5 @@
-// One threshold on the score for the whole model: the total is not fixed, unless a budget was
-// requested; then the threshold is the quantile that keeps no more.
+// One score threshold for the whole model. The total is not fixed unless a budget was requested;
+// then the threshold is the quantile that keeps no more.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ double quantile_for(std::vector<double>& scores, std::int64_t room) {
   if (scores.empty() || room >= std::ssize(scores)) return -kInfinity;
   std::sort(scores.begin(), scores.end(), std::greater<>{});
   const double first_out = scores[static_cast<std::size_t>(std::max<std::int64_t>(room, 0))];
-  // Of equal scores all stay or none.
+  // Equal scores are all kept or all dropped.
   const auto above =
       std::find_if(scores.begin(), scores.end(), [first_out](double x) { return x <= first_out; });
   return above == scores.begin() ? std::nextafter(scores.front(), kInfinity) : *(above - 1);
@@ -27,7 +27,7 @@ double quantile_for(std::vector<double>& scores, std::int64_t room) {
 
 class ThresholdBudget final : public BudgetRule {
  public:
-  /// `share` of the prompt's entries may stay; 0: whatever the selector's own threshold leaves.
+  /// `share` of the prompt's entries may stay; 0: the selector's own threshold applies.
   explicit ThresholdBudget(double share) : share_{share} {}
 
   BudgetScope scope() const override {
@@ -58,7 +58,7 @@ class ThresholdBudget final : public BudgetRule {
     }
     return given;
   }
-  // Length and offset of each ragged head, int32 both.
+  // Length and offset of each ragged head, both int32.
   Bytes side_bytes_per_head() const override { return Bytes{8}; }
 
  private:
@@ -75,7 +75,7 @@ std::shared_ptr<const BudgetRule> settle_threshold(MethodResolver& settling) {
   double share = 0;
   if (const auto& budget = settling.budget()) {
     share = static_cast<double>(settling.entries()) / static_cast<double>(settling.prompt());
-    if (budget->fraction > 0) {  // not rounded to whole entries a head
+    if (budget->fraction > 0) {  // not rounded to whole entries per head
       share = budget->fraction;
       const double bits = settling.store().bits_per_element(
           std::max(settling.site().shape.head_dim, 1), settling.site().recorded);

@@ -28,7 +28,7 @@ double variance(const std::vector<double>& values) {
 }
 
 struct Settings {
-  double entries = 0;  // mean of the layers that are not whole
+  double entries = 0;  // mean over the layers that are not whole
   std::int64_t prompt = 0;
   std::int32_t n_layers = 0;
   bool some_whole = true;
@@ -68,7 +68,7 @@ class VarianceBudget final : public BudgetRule {
       given += share[l];
     }
     std::vector<std::vector<EntryBudget>> all;
-    double owed = 0;  // what rounding down held back goes to the next layer: the sum is kept
+    double owed = 0;  // the loss from rounding down is carried to the next layer, to keep the sum
     for (std::size_t l = 0; l < layers.size(); ++l) {
       EntryBudget each{.entries = kWhole};
       if (!is_whole(static_cast<std::int32_t>(l))) {
@@ -86,8 +86,8 @@ class VarianceBudget final : public BudgetRule {
   }
 
  private:
-  /// A mean budget of the whole prompt leaves nothing to share out: shares are of the prompt, and
-  /// none is above it. Each layer may then grow to the budget.
+  /// A mean budget of the whole prompt leaves nothing to distribute: shares are of the prompt, and
+  /// none exceeds it. Each layer may then grow to the budget.
   [[nodiscard]] bool covers_prompt() const {
     return settings_.entries >= static_cast<double>(settings_.prompt);
   }

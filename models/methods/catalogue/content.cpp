@@ -1,11 +1,11 @@
-// Selection by what keys and values look like, and wrappers of such scorers.
+// Selection by the contents of keys and values, and wrappers of such scorers.
 
 #include "models/methods/settle/presets.hpp"
 
 namespace kvsim {
 namespace {
 
-/// A scorer in the ratio harness.
+/// A preset with a scorer in the ratio harness.
 PresetRow scorer(std::string name, std::string summary, std::string paper, std::string cost_class,
                  std::string press) {
   return {.name = name,

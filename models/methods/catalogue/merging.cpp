@@ -1,4 +1,4 @@
-// Methods in which what leaves lives on in another entry.
+// Methods that merge evicted entries into others.
 
 #include "models/methods/settle/presets.hpp"
 

@@ -1,4 +1,4 @@
-// Methods that hold all and read part, and the references.
+// Methods that hold everything and read a part, and the references.
 
 #include "models/methods/settle/presets.hpp"
 

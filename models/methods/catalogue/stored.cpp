@@ -1,4 +1,4 @@
-// Stores of fewer bits, and layers that share.
+// Low-bit stores, and layers that share.
 
 #include "models/methods/settle/presets.hpp"
 

@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-const double kLogFp16Tiny = std::log(6.103515625e-05);  // 2^-14, which the released code adds
+const double kLogFp16Tiny = std::log(6.103515625e-05);  // 2^-14, added by the released code
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void LogitAverage::take_row(Rows& rows, double log_sample, std::int64_t t) {
   double& at = rows.log_samples[static_cast<std::size_t>(t % settings_.window)];
   const double gone = at;
   at = log_sample;
-  // Beyond this a sample would overflow the sum.
+  // A sample further above the peak would overflow the sum.
   constexpr double kMostAbove = 300;
   if (rows.peak == kLogOfZero || log_sample - rows.peak > kMostAbove) {
     rows.resum();
@@ -77,7 +77,7 @@ void LogitAverage::take_row(Rows& rows, double log_sample, std::int64_t t) {
   }
   rows.sum += std::exp(log_sample - rows.peak) - std::exp(gone - rows.peak);
   rows.most = std::max(rows.most, rows.sum);
-  // A sum far below its former value contains the rounding errors of subtracted terms.
+  // A sum far below its former value is dominated by the rounding errors of subtracted terms.
   constexpr double kCancelled = 1e-3;
   if (rows.sum < kCancelled * rows.most) rows.resum();
 }
@@ -106,7 +106,7 @@ void LogitAverage::observe(const HeadStep& step, std::int32_t newest) {
   const std::size_t n = step.attention.entries();
   KVSIM_CHECK(step.bias.empty() || step.bias.size() == n, "{} biases, {} entries", step.bias.size(),
               n);
-  // From logits, not probabilities: those of entries far below the highest are 0.
+  // From logits, because probabilities of entries far below the highest are 0.
   log_sample_.assign(n, kLogOfZero);
   for (std::int32_t g = 0; g < group_; ++g) {
     const auto logits = step.attention.logits(g);
@@ -152,8 +152,8 @@ void LogitAverage::merge(std::int32_t into, std::span<const std::int32_t> from,
     log_average_[index(into)] = log_score - log_correction(into);
     return;
   }
-  // Vote-weighted mean of the rows that `into` has, then brought to the score. The votes' sum is a
-  // factor of all rows, which the score sets.
+  // Vote-weighted mean of the rows that `into` has, then scaled to the score. The sum of the votes
+  // is a common factor of all rows, so the scaling absorbs it.
   auto& samples = rows_[index(into)].log_samples;
   for (double& x : samples) x += std::log(votes[0]);
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -166,7 +166,7 @@ void LogitAverage::merge(std::int32_t into, std::span<const std::int32_t> from,
   }
   rows_[index(into)].resum();
   if (!(rows_[index(into)].sum > 0)) return;
-  // ln of (e^log_score - tiny) times the number of rows: what their sum has to be.
+  // ln of (e^log_score - tiny) times the number of rows: the required sum of the rows.
   const double rest = -std::expm1(kLogFp16Tiny - log_score);
   const double log_wanted =
       rest > 0 ? log_score + std::log(rest * rows_averaged(into)) : kLogOfZero;

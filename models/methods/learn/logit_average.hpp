@@ -10,49 +10,49 @@
 namespace kvsim {
 
 struct LogitAverageSettings {
-  bool rows = false;        // mean of the last `window` rows, else a moving average
+  bool rows = false;        // mean of the last `window` rows; otherwise a moving average
   double keep = 0.9;        // alpha of the moving average
   std::int32_t window = 8;  // w: the prompt's last w + 1 rows are averaged; rows: R
   [[nodiscard]] std::int32_t prompt_rows() const { return rows ? window : window + 1; }
-  /// What is carried for an entry: average and age, or R numbers.
+  /// Bytes carried per entry: average and age, or R numbers.
   [[nodiscard]] Bytes entry_bytes() const { return Bytes{rows ? 4LL * window : 8LL}; }
 };
 
-/// An average over decode steps of s = e^(scale q.k), the raw exponential of each entry of one
-/// stored head; under grouped queries of the mean of s over the group (KeepKV, eq. (8)).
+/// Average over decode steps of s = e^(scale q.k), the raw exponential of each entry of one stored
+/// head. With grouped queries, s is the mean over the group (KeepKV, eq. (8)).
 ///
 ///   S <- alpha S + (1 - alpha) s,   s' = S / (1 - alpha^age)
 ///
-/// with age the entry's own number of samples (ours: the printed correction 1 - alpha^t sums to 1
-/// for no entry). The released code instead keeps the last R rows and takes their mean plus fp16's
-/// smallest normal number. All averages are held as logarithms: logits of any two entries or steps
-/// may be thousands apart.
+/// `age` is the entry's own number of samples (ours: with the printed correction 1 - alpha^t the
+/// weights sum to 1 for no entry). The released code instead keeps the last R rows and takes their
+/// mean plus the smallest normal fp16 number. All averages are stored as logarithms, because logits
+/// of any two entries or steps may differ by thousands.
 class LogitAverage {
  public:
   LogitAverage(const LogitAverageSettings& settings, std::int32_t group, std::int32_t tokens);
 
-  /// Position of the first prompt row that counts.
+  /// Position of the first prompt row that is used.
   [[nodiscard]] std::int64_t first_row(std::int64_t prompt) const;
-  /// A row of the prompt from first_row on, positions ascending, query heads in order.
+  /// Adds a row of the prompt from first_row on; positions ascending, query heads in order.
   void learn_row(const PromptScores::Row& row);
-  /// All such rows of head `head`.
+  /// Adds all such rows of head `head`.
   void learn_prompt(const PromptScores& scores, std::size_t head);
   void observe(const HeadStep& step, std::int32_t newest);
 
   /// ln s' of the entry `id`.
   [[nodiscard]] double log_mean(std::int32_t id) const;
-  /// `into` takes in the entries `from`; `votes` [1 + from.size()] are those of `into`, then of
-  /// each; its ln s' becomes `log_score`, its age stays.
+  /// Merges the entries `from` into `into`. `votes` [1 + from.size()] are those of `into`, then of
+  /// each of `from`. The ln s' of `into` becomes `log_score`; its age is unchanged.
   void merge(std::int32_t into, std::span<const std::int32_t> from, std::span<const double> votes,
              double log_score);
 
  private:
-  /// The last R samples of an entry, a ring over positions modulo R, as logarithms. Their sum is
-  /// e^peak * sum.
+  /// The last R samples of an entry as logarithms, in a ring indexed by position modulo R. Their
+  /// sum is e^peak * sum.
   struct Rows {
     std::vector<double> log_samples;
     double peak = 0, sum = 0;
-    double most = 0;  // the largest `sum` since it was last summed from all samples
+    double most = 0;  // the largest `sum` since the last full summation
     void resum();
   };
   [[nodiscard]] static std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
@@ -67,7 +67,7 @@ class LogitAverage {
   double log_keep_, log_take_, log_group_;  // ln of alpha, of 1 - alpha, of the group's size
   std::vector<std::int32_t> age_;           // by id
   std::vector<double> log_average_;         // by id: ln S
-  std::vector<double> log_corrections_;     // ln 1 / (1 - alpha^age), by age; beyond the end 0
+  std::vector<double> log_corrections_;     // ln 1 / (1 - alpha^age), by age; 0 beyond the end
   std::vector<Rows> rows_;                  // rows: by id
   std::vector<std::vector<double>> spare_;
   std::vector<double> log_sample_;

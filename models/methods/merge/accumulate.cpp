@@ -1,7 +1,9 @@
 // A dropped token becomes part of the entry before it, as a mean weighted by learned importances
 // (Dynamic Memory Compression, Nawrot et al. 2024, section 3.1):
 //
-// k <- (k z + k_t w_t) / (z + w_t), the same for v, z <- z + w_t; a new entry starts with z = w_t
+//   k <- (k z + k_t w_t) / (z + w_t),  the same for v,  z <- z + w_t
+//
+// A new entry starts with z = w_t.
 
 #include <vector>
 
@@ -53,7 +55,7 @@ class AccumulateMerger final : public Merger {
 
  private:
   std::vector<double> omega_;  // by position
-  // The last entry, in fp64 so that its mean stalls nowhere.
+  // The last entry, in fp64 so that small updates of its mean are not lost.
   std::int32_t last_ = -1;
   double z_ = 0;
   std::vector<double> key_, value_;
@@ -79,9 +81,10 @@ class AccumulateRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kAppend; }
   std::int32_t launches() const override { return 2; }
-  // Gate and choice; key and value: two products, a sum, a quotient and a write each; the weight.
+  // Gate and choice; for key and value two products, a sum, a quotient and a write each; the
+  // weight.
   std::int32_t operators() const override { return 13; }
-  // The last row is read; its write is the append's.
+  // Reads the last row; its write is counted as the append.
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     traffic.move_read += events.merged * shape.row_bytes();

@@ -1,6 +1,6 @@
-// D2O's merge (Wan et al. 2024): what leaves joins the kept entry with the most similar key if the
-// similarity reaches a threshold that follows the similarities seen; no counts are kept, so
-// attention to a merged entry is not made up for.
+// D2O's merge (Wan et al. 2024): an evicted entry is merged into the kept entry with the most
+// similar key if the similarity reaches a threshold. The threshold follows the similarities seen.
+// No counts are kept, so attention to a merged entry is not compensated.
 
 #include <limits>
 #include <memory>
@@ -21,13 +21,13 @@ struct Settings {
   bool at_first_step = false;
 };
 
-/// gate=rank_mean, of one layer: the losers of all heads, each head's in order of position, so that
-/// what is averaged are unrelated tokens of equal rank. One threshold for all heads.
+/// gate=rank_mean, for one layer: averages the similarities of dropped tokens over heads by rank in
+/// position order, so unrelated tokens of equal rank are averaged. One threshold for all heads.
 class RankGate {
  public:
   RankGate(double keep, double take, std::size_t heads) : keep_{keep}, take_{take}, heads_{heads} {}
 
-  /// The losers of the next head; with the last, the threshold moves.
+  /// Adds the dropped tokens of the next head; the last head updates the threshold.
   void add(std::span<const NearestKept> pairs) {
     if (seen_ == 0) mean_.assign(pairs.size(), 0.0);
     KVSIM_CHECK(pairs.size() == mean_.size(), "{} losers in one head, {} in another", pairs.size(),
@@ -47,7 +47,7 @@ class RankGate {
   double keep_, take_;
   std::size_t heads_, seen_ = 0;
   std::vector<double> mean_;                                     // by rank, over heads
-  double threshold_ = std::numeric_limits<double>::quiet_NaN();  // before the first
+  double threshold_ = std::numeric_limits<double>::quiet_NaN();  // NaN before the first update
 };
 
 class CosineEmaMerger final : public Merger {
@@ -92,7 +92,7 @@ class CosineEmaMerger final : public Merger {
   }
 
  private:
-  /// Settles which pairs merge; those that do not get no partner.
+  /// Decides which pairs merge; the others lose their partner.
   void judge() {
     for (std::size_t rank = 0; rank < pairs_.size(); ++rank) {
       const bool open = gate_ ? gate_->open(rank) : pairs_[rank].cosine >= threshold_;
@@ -143,15 +143,15 @@ class CosineEmaMerger final : public Merger {
   }
 
   Settings settings_;
-  std::shared_ptr<RankGate> gate_;  // of the whole layer; nullptr: each head's own
+  std::shared_ptr<RankGate> gate_;  // shared by the layer; nullptr: one threshold per head
   NearestSearch search_;
-  double threshold_ = std::numeric_limits<double>::quiet_NaN();  // before the first
+  double threshold_ = std::numeric_limits<double>::quiet_NaN();  // NaN before the first update
   std::vector<NearestKept> pairs_;
   std::vector<std::int32_t> from_;
   std::vector<CosineJoining> rows_;
   std::vector<double> key_, value_;
-  double merged_ = 0;   // entries that joined another
-  double dropped_ = 0;  // tokens
+  double merged_ = 0;   // entries merged into another
+  double dropped_ = 0;  // dropped tokens
 };
 
 class CosineEmaRule final : public MergeRule {
@@ -178,9 +178,9 @@ class CosineEmaRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 8; }
-  // Norms and quotients of both sides, product, largest; the threshold's mean, its test; weights;
-  // the entry's key and value, two products and a sum each and their writes; the slot's two and the
-  // scores' two.
+  // Norms and quotients of both sides, product, maximum; the threshold's mean and its test;
+  // weights; two products, a sum and a write each for the entry's key and value; two for the slot,
+  // two for scores.
   std::int32_t operators() const override { return 26; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

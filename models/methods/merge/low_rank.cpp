@@ -4,8 +4,8 @@
 //   H <- H + psi(k)^T v,  z <- z + psi(k)
 //   o = (phi(q) H + sum over kept of e^l v) / (phi(q) z + sum over kept of e^l)
 //
-// The paper trains phi and psi beforehand, by layer and head: such weights can be given as a file.
-// Without one they are fitted on the prompt itself, with a few steps of Adam per stored head, so
+// The paper trains phi and psi beforehand, by layer and head; such weights can be given as a file.
+// Without a file they are fitted on the prompt itself, with a few steps of Adam per stored head, so
 // that the method runs on any trace. Weights trained on other text would give different results,
 // better or worse.
 
@@ -28,7 +28,7 @@ struct Settings {
   std::int32_t rank = 8, hidden = 64, fit_steps = 40;
   double rate = 0.01;
   std::int64_t budget = 0;
-  std::shared_ptr<const LowRankWeights> weights;  // nullptr: fitted
+  std::shared_ptr<const LowRankWeights> weights;  // nullptr: fitted on the prompt
 };
 
 class LowRankMerger final : public Merger {
@@ -116,11 +116,11 @@ class LowRankMerger final : public Merger {
     ++taken_;
   }
 
-  /// Queries near the prompt's end, and entries evicted before them, few enough for a short fit.
-  /// The target is attention over the kept entries and these.
+  /// Queries near the prompt's end and entries evicted before them, few enough for a short fit. The
+  /// target is attention over the kept entries and these.
   [[nodiscard]] LowRankTask task(const EntryTable& entries,
                                  std::span<const std::int32_t> losers) const {
-    constexpr std::int64_t kMostQueries = 32;  // by query head
+    constexpr std::int64_t kMostQueries = 32;  // per query head
     constexpr std::size_t kMostKeys = 512;
     const auto d = static_cast<std::size_t>(place_.head_dim);
     LowRankTask task;
@@ -141,7 +141,7 @@ class LowRankMerger final : public Merger {
         std::vector<double> all_out(d, 0.0);
         double kept = 0;
         double all = 0;
-        double shift = 0;  // of the largest logit, so that nothing overflows
+        double shift = 0;  // the largest logit, so that nothing overflows
         const auto logit = [&](std::int32_t id) { return prompt_.scale * dot(q, prompt_.key(id)); };
         bool any = false;
         const auto highest = [&](std::int32_t id) {
@@ -150,7 +150,7 @@ class LowRankMerger final : public Merger {
           any = true;
         };
         for (const std::int32_t id : entries.ids()) highest(id);
-        if (!any) continue;  // nothing kept is visible: no sum to add to
+        if (!any) continue;  // no kept entry is visible: no sum to add to
         for (const std::int32_t id : left) highest(id);
         const auto add = [&](std::int32_t id, std::vector<double>& out, double& sum) {
           if (id > t) return;
@@ -167,8 +167,8 @@ class LowRankMerger final : public Merger {
           task.visible.push_back(id <= t ? 1.0 : 0.0);
         }
         for (double& x : all_out) x /= all;
-        // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift: where
-        // all logits are far below 0 it is what is kept that has to vanish.
+        // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift. If all
+        // logits are far below 0, the kept entries must vanish instead.
         constexpr double kLeastShift = -300;
         if (shift < kLeastShift) {
           const double by = std::exp(shift - kLeastShift);
@@ -205,14 +205,14 @@ class LowRankRule final : public MergeRule {
   bool merges() const override { return true; }
   bool extends_output() const override { return true; }
   double bias(std::int32_t /*count*/, double /*weight*/) const override { return 0.0; }
-  // H and z in fp32, whatever is held; the maps' weights belong to the model, not to a sequence.
+  // H and z in fp32, for any number of entries. The weights belong to the model, not to a sequence.
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& shape) const override {
     return Bytes{4} * (settings_.rank * (shape.head_dim + 1LL));
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 10; }
   // Two maps of two layers, each a product and its activation; products and sums of both states;
-  // the query's product, both denominators, the quotient in three; the slot's four moves.
+  // the query's product, both denominators, three for the quotient; four moves of the slot.
   std::int32_t operators() const override { return 22; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
@@ -235,8 +235,8 @@ class LowRankRule final : public MergeRule {
     extra.launches = 6;
     return extra;
   }
-  // The released code maps the keys of the whole cache again, and adds evicted entries by a mask of
-  // it (LESS, src/inference/generative/llama_gen.py: key_states_ker, H_update).
+  // The released code maps the keys of the whole cache again and adds evicted entries through a
+  // mask (LESS, src/inference/generative/llama_gen.py: key_states_ker, H_update).
   PrefillExtra masked_step(const LayerShape& shape, Dtype recorded,
                            std::int64_t tokens) const override {
     const double rows = shape.n_kv_heads * static_cast<double>(tokens);
@@ -245,7 +245,7 @@ class LowRankRule final : public MergeRule {
     const double dim = shape.head_dim;
     PrefillExtra extra;
     extra.flops = rows * (map_flops(shape.head_dim) + 2.0 * settings_.rank * dim);
-    // Keys; the hidden rows before and after their activation; values twice, masked between.
+    // Keys; the hidden rows before and after their activation; values twice, masked in between.
     extra.read = rows * element * (3 * dim + 2 * hidden);
     extra.written = rows * element * (dim + 2 * hidden);
     extra.transient = truncated<Bytes>(2 * rows * hidden * element);

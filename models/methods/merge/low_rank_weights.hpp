@@ -12,12 +12,12 @@ namespace kvsim {
 
 /// Trained feature maps of every (layer, KV head) of a model.
 ///
-/// The file: a line "kvsim-low-rank 1 LAYERS HEADS HEAD_DIM HIDDEN RANK", then for each layer and
-/// each head in it LowRankShape::parameters() fp32 numbers, little-endian, in that order.
+/// File format: a line "kvsim-low-rank 1 LAYERS HEADS HEAD_DIM HIDDEN RANK", then for each layer
+/// and head LowRankShape::parameters() fp32 numbers, little-endian, in that order.
 class LowRankWeights {
  public:
-  /// Errors: InputError naming the file if it cannot be read, its first line is another, or its
-  /// length is not what that line says.
+  /// Errors: InputError that names the file if it cannot be read, its first line has another form,
+  /// or its length does not match that line.
   [[nodiscard]] static std::shared_ptr<const LowRankWeights> read(
       const std::filesystem::path& path);
 

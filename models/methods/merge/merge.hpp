@@ -1,6 +1,6 @@
 #pragma once
 
-// The choices of the merge axis, one maker a file; the list is in choices.cpp.
+// The choices of the merge axis, one maker per file; the list is in choices.cpp.
 
 #include "models/methods/axis_choice.hpp"
 

@@ -22,7 +22,7 @@ const std::vector<NearestKept>& NearestSearch::of_prompt(const EntryTable& entri
 
 const std::vector<NearestKept>& NearestSearch::of_leaving(const EntryTable& entries,
                                                           std::span<const std::int32_t> leaving) {
-  if (leaving.size() == 1) {  // the common step: one pass over the keys in memory order
+  if (leaving.size() == 1) {  // the common case: one pass over the keys in memory order
     const std::int32_t slot = entries.slot_of(leaving.front());
     cosine_.resize(static_cast<std::size_t>(entries.size()));
     cosines(entries.key(slot), entries.keys(), cosine_);
@@ -58,7 +58,7 @@ void NearestSearch::search(const EntryTable& entries, std::span<const std::int32
   for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
     if (!leaves_[static_cast<std::size_t>(slot)]) stay_.push_back(entries.id(slot));
   }
-  std::sort(stay_.begin(), stay_.end());  // ties go to the lower index, so to the older
+  std::sort(stay_.begin(), stay_.end());  // ties go to the lower index, so to the older entry
   if (stay_.empty()) {
     for (const std::int32_t id : leaving) found_.push_back({.id = id});
     return;

@@ -8,21 +8,22 @@
 
 namespace kvsim {
 
-/// An entry that leaves and the one that stays whose key is most like its own.
+/// An entry that leaves, and the staying entry with the most similar key.
 struct NearestKept {
-  std::int32_t id = -1;    // that leaves
-  std::int32_t into = -1;  // id of the most similar, ties to the older; -1: nothing stays
+  std::int32_t id = -1;    // the entry that leaves
+  std::int32_t into = -1;  // the most similar entry, ties to the older; -1: nothing stays
   double cosine = 0;
 };
 
-/// Finds for entries that leave the most similar key among those that stay.
+/// For entries that leave, finds the most similar key among those that stay.
 class NearestSearch {
  public:
-  /// Losers of a prompt (ascending positions; `keys` [prompt, d]) among the entries of the table.
+  /// For dropped tokens of a prompt (ascending positions; `keys` [prompt, d]), among all entries of
+  /// the table.
   [[nodiscard]] const std::vector<NearestKept>& of_prompt(const EntryTable& entries,
                                                           std::span<const std::int32_t> losers,
                                                           std::span<const float> keys);
-  /// Entries of the table among all others of it that do not leave.
+  /// For entries of the table, among all others that do not leave.
   [[nodiscard]] const std::vector<NearestKept>& of_leaving(const EntryTable& entries,
                                                            std::span<const std::int32_t> leaving);
 

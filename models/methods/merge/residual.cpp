@@ -1,5 +1,5 @@
-// ZeroMerge's residual slots (Liu et al. 2025): a token that leaves is averaged into the most
-// similar of a few slots, eqs. (6) and (7), and attention adds alpha ln w to a slot of w tokens,
+// ZeroMerge's residual slots (Liu et al. 2025): an evicted token is averaged into the most similar
+// of a few slots, eqs. (6) and (7). Attention adds alpha ln w to the logit of a slot of w tokens,
 // eq. (8).
 
 #include <algorithm>
@@ -18,11 +18,11 @@ struct ResidualSettings {
   std::int64_t slots = 1;
   double alpha = 0.6;
   bool l2_metric = false;   // nearest slot by distance instead of dot product
-  bool score_max = true;    // score of a merged slot: the larger one, else the sum
-  bool one_by_one = false;  // prompt fed through the decode rule, slots starting empty
-  bool ring_layout = true;  // three entries written a step instead of two
+  bool score_max = true;    // score of a merged slot: the larger one; otherwise the sum
+  bool one_by_one = false;  // the prompt is fed through the decode rule; slots start empty
+  bool ring_layout = true;  // three entries written per step instead of two
   bool count_in_cache_dtype = false;
-  Dtype recorded = Dtype::kFp32;  // the cache's dtype, for the former
+  Dtype recorded = Dtype::kFp32;  // the cache's dtype, for count_in_cache_dtype
 };
 
 class ResidualMerger final : public Merger {
@@ -30,8 +30,9 @@ class ResidualMerger final : public Merger {
   ResidualMerger(const ResidualSettings& settings, std::int32_t weight_cap)
       : settings_{settings}, weight_cap_{weight_cap} {}
 
-  /// The losers, in positional order, become `slots` contiguous runs whose lengths differ by at
-  /// most one, the longer first; each run one slot of its plain mean (the released code's rule).
+  /// The dropped tokens, in positional order, form `slots` contiguous runs whose lengths differ by
+  /// at most one, longer runs first. Each run becomes one slot with its plain mean (the released
+  /// code's rule).
   void absorb_prompt(EntryTable& entries, Selector& selector, std::span<const std::int32_t> losers,
                      std::span<const float> keys, std::span<const float> values) override {
     if (settings_.slots == 0) return;
@@ -57,7 +58,7 @@ class ResidualMerger final : public Merger {
     }
   }
 
-  /// The released code takes the first slots of its table as residual ones, also when they hold the
+  /// The released code uses the first slots of its table as residual slots, even if they hold the
   /// first tokens of a short prompt.
   void prompt_fits(EntryTable& entries) override {
     for (std::int32_t slot = 0; slot < std::min<std::int64_t>(settings_.slots, entries.size());
@@ -101,7 +102,7 @@ class ResidualMerger final : public Merger {
   std::int32_t weight_cap_;
 };
 
-/// Where adding 1 to a count is lost: 2048 in fp16, 256 in bf16.
+/// Count at which adding 1 is lost: 2048 in fp16, 256 in bf16.
 std::int32_t saturation(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFp16:
@@ -137,23 +138,23 @@ class ResidualRule final : public MergeRule {
   Compaction compaction() const override {
     return settings_.ring_layout ? Compaction::kRing : Compaction::kSwap;
   }
-  // Argmin, similarity, merge, two moves: operators the method launches on its own a layer and
+  // Argmin, similarity, merge, two moves: operators that the method itself launches per layer and
   // step.
   std::int32_t launches() const override { return 8; }
-  // The victim's key and value, products with the slots, the largest; that slot's key, value and
-  // count; a product, a sum and a quotient each; its count; four writes; the larger score. What
-  // leaves the tail goes to the victim's slot and the new entry to the tail's: key, value, score
-  // and count read, and two times written. Logarithm, factor and sum of attention's bias.
+  // Victim: key and value, products with the slots, maximum. Nearest slot: key, value and count; a
+  // product, a sum and a quotient each; its count; four writes; the larger score. The token that
+  // leaves the tail moves to the victim's slot and the new entry to the tail's: key, value, score
+  // and count are read once and written twice. Attention's bias: logarithm, factor and sum.
   std::int32_t operators() const override { return 35; }
 
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
-    // Counts, for the bias; adding it is part of the softmax.
+    // Counts for the bias; adding the bias is part of the softmax.
     traffic.side_read += events.attended * static_cast<double>(count_bytes().count());
     if (settings_.slots == 0) return;
     const auto slots = static_cast<double>(settings_.slots);
     const double row = shape.row_bytes();
-    // Victim and slot, and the search over keys; the slot is written.
+    // Reads victim, slot and the keys to search; writes the slot.
     traffic.move_read += events.left * (2.0 * row + slots * row / 2.0);
     traffic.move_write += events.left * row;
     if (settings_.ring_layout) {  // oldest of the tail moves to the freed slot, the new token to

@@ -59,7 +59,7 @@ class ValueBlendMerger final : public Merger {
     const std::size_t most = static_cast<std::size_t>(
         std::ceil(settings_.fraction * static_cast<double>(pairs_.size())));
     pairs_.erase(std::remove_if(pairs_.begin(), pairs_.end(), far), pairs_.end());
-    if (pairs_.size() > most) {  // the most similar ones
+    if (pairs_.size() > most) {  // keep only the most similar ones
       std::stable_sort(pairs_.begin(), pairs_.end(),
                        [](const auto& a, const auto& b) { return a.cosine > b.cosine; });
       pairs_.resize(most);
@@ -111,7 +111,7 @@ class ValueBlendRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 6; }
-  // Norms and quotient, product, largest; key and values read; the weight in four; a write.
+  // Norms and quotient, product, maximum; key and value reads; four for the weight; a write.
   std::int32_t operators() const override { return 12; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

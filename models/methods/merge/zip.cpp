@@ -1,5 +1,5 @@
-// KeepKV's merge (Tian et al. 2025): an entry that leaves joins the kept one with the most similar
-// key, and votes, key and value are chosen so that the present attention output does not change
+// KeepKV's merge (Tian et al. 2025): an evicted entry is merged into the kept entry with the most
+// similar key. Votes, key and value are chosen so that the current attention output does not change
 // (ZIP, eqs. (6), (7), (25) to (27)).
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct ZipSettings {
   double threshold = 0.8;
   bool merge_first = false;
   std::int64_t refresh_period = 0;
-  std::optional<LogitAverageSettings> own_average;  // where the selector keeps none
-  std::int64_t budget = 0;                          // mean entries, for the cost of the prompt
+  std::optional<LogitAverageSettings> own_average;  // set if the selector keeps none
+  std::int64_t budget = 0;                          // mean entries, for the prompt's cost
 };
 
 class ZipMerger final : public Merger {
@@ -110,7 +110,7 @@ class ZipMerger final : public Merger {
     if (slot >= 0) entries.erase(slot);
   }
 
-  /// Merges what has a near enough partner, a target's all at once, and drops the rest.
+  /// Merges pairs that are similar enough, all of a target at once, and drops the rest.
   std::int32_t merge_pairs(EntryTable& entries, Selector& selector) {
     const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
                                             [this](const NearestKept& p) { return joins(p); });
@@ -129,7 +129,7 @@ class ZipMerger final : public Merger {
     return static_cast<std::int32_t>(pairs_.size());
   }
 
-  /// The entries from_ join `into`.
+  /// Merges the entries from_ into `into`.
   void merge_set(EntryTable& entries, Selector& selector, std::int32_t into) {
     LogitAverage& scores = average(selector);
     members_.clear();
@@ -156,8 +156,8 @@ class ZipMerger final : public Merger {
     if (merged.fell_back) ++fallbacks_;
   }
 
-  /// The order of the paper's table 3: unprotected tokens whose best partner is near enough join
-  /// it, the least important first, until the budget is met; what is then too much is dropped.
+  /// The order of the paper's table 3: unprotected tokens with a similar enough partner are merged
+  /// into it, the least important first, until the budget is met. What still exceeds it is dropped.
   void merge_then_evict(EntryTable& entries, Selector& selector, std::int32_t budget,
                         std::int32_t newest) {
     std::vector<std::int32_t> ids(entries.ids().begin(), entries.ids().end());
@@ -188,7 +188,7 @@ class ZipMerger final : public Merger {
       if (remaining <= budget) break;
       if (best[i].index < 0 || best[i].cosine < settings_.threshold) continue;
       const std::size_t into = root(static_cast<std::size_t>(best[i].index));
-      if (into == i) continue;  // its partner is its own already
+      if (into == i) continue;  // its partner has already joined it
       joined[i] = into;
       --remaining;
     }
@@ -207,7 +207,7 @@ class ZipMerger final : public Merger {
 
   ZipSettings settings_;
   SessionPlace place_;
-  std::vector<double> q_;           // mean over the group of the newest query
+  std::vector<double> q_;           // newest query, mean over the group
   std::vector<Range> scale_range_;  // by id
   std::optional<LogitAverage> own_;
   NearestSearch search_;
@@ -215,9 +215,9 @@ class ZipMerger final : public Merger {
   std::vector<std::int32_t> from_;
   std::vector<ZipMember> members_;
   std::vector<double> votes_;
-  double merged_ = 0;     // entries that joined another
-  double fallbacks_ = 0;  // merges
-  double dropped_ = 0;    // tokens
+  double merged_ = 0;     // entries merged into another
+  double fallbacks_ = 0;  // merges that used the fallback
+  double dropped_ = 0;    // dropped tokens
 };
 
 class ZipMergeRule final : public MergeRule {
@@ -249,8 +249,8 @@ class ZipMergeRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 8; }  // search, test, merge, two moves, averages
-  // Norms and quotient, product, largest; two entries read; votes in six; key and value in four
-  // each; four writes; the slot's four moves; two of the score's mean.
+  // Norms and quotient, product, maximum; two entries read; six for votes; four each for key and
+  // value; four writes; four moves of the slot; two for the mean score.
   std::int32_t operators() const override { return 31; }
 
   void add_step(StepTraffic& traffic, const StepEvents& events,
@@ -265,7 +265,7 @@ class ZipMergeRule final : public MergeRule {
       traffic.side_write += events.attended * 4.0;
       traffic.extra_flops += events.attended * (rows ? settings_.own_average->window + 1.0 : 6.0);
     }
-    // The search reads every key; products and norms.
+    // The search reads every key: products and norms.
     traffic.move_read += events.left * events.attended * row / 2.0;
     traffic.extra_flops += events.left * events.attended * 3.0 * shape.head_dim;
     traffic.move_read += events.merged * 2.0 * row;

@@ -62,7 +62,7 @@ class OracleReader final : public Reader {
   }
 
  private:
-  /// The most probable entries' slots into order_, ascending; ties go to the older.
+  /// Writes the slots of the most probable entries to order_, ascending; ties go to the older.
   void choose(std::span<const double> probabilities, std::span<const std::int32_t> ids) {
     order_.resize(probabilities.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -83,8 +83,8 @@ class OracleReader final : public Reader {
   std::vector<bool> read_;
 };
 
-/// It must see all to know what to leave out: as a method it costs what the full cache does, and
-/// what it "reads" is what a reader with its foresight would.
+/// The oracle must see all entries to know which to omit. As a method it costs as much as the full
+/// cache; its "reads" are those of a reader with its foresight.
 class OracleRule final : public ReadRule {
  public:
   OracleRule(std::int64_t tokens, std::int32_t group) : tokens_{tokens}, group_{group} {}

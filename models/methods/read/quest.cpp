@@ -1,5 +1,5 @@
-// Quest: pages of entries, each known by the bounds of its keys, channel by channel. A query reads
-// the pages that could hold the largest logits, and attends over what it read.
+// Quest: pages of entries, each described by the per-channel bounds of its keys. A query reads the
+// pages that could hold the largest logits, and attends over them.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kLeastPages = 3;  // the released code reads no fewer
+constexpr std::int64_t kLeastPages = 3;  // the minimum of the released code
 
 /// How the query heads that share a stored head choose pages.
 enum class Choosing : std::uint8_t { kEach, kUnion, kSum };
@@ -60,7 +60,7 @@ class QuestReader final : public Reader {
     const auto group = static_cast<std::size_t>(group_);
     const auto n_pages = low_.size() / d_;
     outcome.log_sums.resize(group);
-    // A budget of all that is held reads all, a last page that is not full included.
+    // A budget that covers everything reads all entries, including a last page that is not full.
     if (set_.tokens >= entries_ || static_cast<std::size_t>(set_.pages()) >= n_pages) {
       run_whole(q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = entries_;
@@ -116,13 +116,13 @@ class QuestReader final : public Reader {
     return std::min<std::int64_t>(first_of(page) + set_.page, entries_);
   }
 
-  /// bounds_[g, p] = sum over c of max(q_c low_c, q_c high_c), no logit of the page above it.
+  /// bounds_[g, p] = sum over c of max(q_c low_c, q_c high_c), an upper bound of the page's logits.
   void bound_pages(std::span<const float> q, std::size_t g, std::size_t n_pages) {
     q_.assign(q.begin(), q.end());
     for (std::size_t p = 0; p < n_pages; ++p) {
       const float* low = low_.data() + p * d_;
       const float* high = high_.data() + p * d_;
-      constexpr std::size_t kLanes = 4;  // sums in flight, so that additions need not wait
+      constexpr std::size_t kLanes = 4;  // independent sums, so that additions need not wait
       double sums[kLanes] = {};
       std::size_t j = 0;
       for (; j + kLanes <= d_; j += kLanes) {
@@ -140,7 +140,7 @@ class QuestReader final : public Reader {
     }
   }
 
-  /// The pages of the largest bounds into chosen_, ascending; ties go to the older.
+  /// Writes the pages with the largest bounds to chosen_, ascending; ties go to the older.
   void choose(std::size_t g, std::size_t n_pages) {
     chosen_.resize(n_pages);
     std::iota(chosen_.begin(), chosen_.end(), std::size_t{0});
@@ -212,9 +212,9 @@ class QuestRule final : public ReadRule {
                 const HeadShape& shape) const override {
     if (events.read < 0) return;  // a layer that reads everything
     const double pages = std::ceil(events.attended / set_.page);
-    const double bounds = 2.0 * shape.head_dim * bits_of(shape.stored) / 8.0;  // of a page
+    const double bounds = 2.0 * shape.head_dim * bits_of(shape.stored) / 8.0;  // per page
     traffic.side_read += pages * bounds;
-    traffic.side_write += bounds;  // the last page's, by the new token
+    traffic.side_write += bounds;  // the last page's, updated for the new token
     traffic.extra_flops += pages * 3.0 * shape.head_dim * shape.group;
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,

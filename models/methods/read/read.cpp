@@ -1,4 +1,4 @@
-// Shared by readers: the source of their budget, and the caches that they can read.
+// Shared by readers: the source of their budget, and the caches that they support.
 
 #include "models/methods/read/read.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The choices of the read axis, one maker a file; the list is in choices.cpp. A reader's cache
-// holds everything: its budget is what a step reads.
+// The choices of the read axis, one maker per file; the list is in choices.cpp. A reader's cache
+// holds everything: its budget limits what a step reads.
 
 #include "models/methods/axis_choice.hpp"
 
@@ -11,15 +11,15 @@ AxisChoice read_quest();
 AxisChoice read_oracle_step();
 AxisChoice read_shadowkv();
 
-/// Parameter `token_budget`: entries that a query reads, without a budget.
+/// Parameter `token_budget`: entries that a query reads if no budget is given.
 [[nodiscard]] ParamInfo token_budget_param(std::int64_t value, std::string help,
                                            std::string source);
-/// The requested budget, in entries read; else `token_budget`; else, if that is 0, `fallback` of
-/// the prompt. Resolves `token_budget`. Errors: refuses both at once, and caches that drop entries
-/// or share them between layers, because readers need all entries.
+/// The requested budget in entries read; else `token_budget`; else, if that is 0, the share
+/// `fallback` of the prompt. Resolves `token_budget`. Errors: refuses both at once, and caches that
+/// drop entries or share them between layers, because readers need all entries.
 [[nodiscard]] std::int64_t settle_token_budget(MethodResolver& settling, double fallback);
 
-/// Query heads that share a stored head; 1 where the shape is not known.
+/// Query heads that share a stored head; 1 if the shape is unknown.
 [[nodiscard]] std::int32_t group_of(const MethodResolver& settling);
 
 }  // namespace kvsim

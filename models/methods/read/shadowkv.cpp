@@ -1,6 +1,7 @@
 // ShadowKV: keys as a low-rank product shared by all heads of the layer, values in host memory. A
-// step picks chunks of the prompt by their mean keys, rebuilds their keys and fetches their values.
-// The prompt's last chunks, chunks whose keys differ most, and generated tokens stay in full.
+// step selects chunks of the prompt by their mean keys, rebuilds their keys and fetches their
+// values. The prompt's last chunks, chunks whose keys differ most, and generated tokens stay in
+// full.
 
 #include <algorithm>
 #include <cmath>
@@ -16,18 +17,18 @@ namespace kvsim {
 namespace {
 
 struct ShadowSettings {
-  std::int64_t tokens = 2048;  // of chunks read at a step
+  std::int64_t tokens = 2048;  // tokens of chunks read per step
   std::int64_t rank = 160;
   std::int64_t chunk = 8;
   std::int64_t local_chunks = 4;
-  std::int64_t outlier_chunks = -1;  // -1: 24 for each 1024 of `tokens`
+  std::int64_t outlier_chunks = -1;  // -1: 24 per 1024 of `tokens`
 };
 
-/// How a prompt is parted, the same in every head.
+/// How a prompt is partitioned; the same in every head.
 struct ShadowParts {
   std::int64_t chunks = 0;    // before the local ones
   std::int64_t outliers = 0;  // of these, kept in full
-  std::int64_t chosen = 0;    // of the others, read at a step
+  std::int64_t chosen = 0;    // of the others, read per step
   std::int64_t covered = 0;   // tokens of `chunks`; the rest of the prompt is local
   bool whole = false;         // the budget is no smaller than the prompt: nothing is factored
 
@@ -43,7 +44,7 @@ struct ShadowParts {
   [[nodiscard]] std::int64_t landmarks() const { return chunks - outliers; }
 };
 
-/// Keys of a layer as its factors restore them, for all of its heads: computed once, by the first
+/// Keys of a layer as reconstructed from its factors, for all heads. Computed once, by the first
 /// head that needs them.
 class ShadowKeys {
  public:
@@ -77,7 +78,7 @@ class ShadowKeys {
     }
     rebuilt_.resize(heads.size());
     for (std::size_t h = 0; h < heads.size(); ++h) {
-      if (exact) {  // there and back again would round
+      if (exact) {  // rotating back and forth would round
         const auto keys = heads[h].keys.first(prompt * d);
         rebuilt_[h].assign(keys.begin(), keys.end());
         continue;
@@ -160,7 +161,7 @@ class ShadowReader final : public Reader {
   }
 
  private:
-  /// Landmarks are the means of a chunk's keys; the chunks that they represent worst stay in full.
+  /// Landmarks are the mean keys of chunks; the chunks that they represent worst stay in full.
   void find_landmarks(const EntryTable& entries) {
     std::vector<float> means(static_cast<std::size_t>(parts_.chunks) * d_);
     std::vector<double> worst(static_cast<std::size_t>(parts_.chunks));
@@ -197,8 +198,8 @@ class ShadowReader final : public Reader {
     }
   }
 
-  /// Marks in is_chosen_ the chunks whose landmark some query head of the group weighs most, after
-  /// a softmax over landmarks; ties go to the older.
+  /// Marks in is_chosen_ the chunks whose landmark has the largest weight for any query head of the
+  /// group, after a softmax over landmarks; ties go to the older.
   void choose(std::span<const float> q) {
     const auto chosen = static_cast<std::size_t>(parts_.chosen);
     is_chosen_.assign(chunk_of_.size(), chosen >= chunk_of_.size());
@@ -281,8 +282,8 @@ class ShadowRule final : public ReadRule {
   bool needs_layer() const override { return true; }
   bool keeps_rows() const override { return false; }
 
-  /// In GPU memory: a share of the layer's left factor, the head's right factor, rows in full, room
-  /// for the values of the chosen chunks, and landmarks. Values of the prompt: host.
+  /// In GPU memory: a share of the layer's left factor, the head's right factor, rows in full,
+  /// space for the values of the chosen chunks, and landmarks. In host memory: the prompt's values.
   CacheBytes cache_bytes(std::int32_t /*layer*/, Bytes full, std::int64_t prompt,
                          std::int64_t entries, const HeadShape& shape) const override {
     const ShadowParts parts{set_, prompt};
@@ -291,7 +292,7 @@ class ShadowRule final : public ReadRule {
     const std::int64_t rank = rank_of(prompt, d);
     const std::int64_t resident =
         entries - prompt + (prompt - parts.covered) + parts.outliers * set_.chunk;
-    const std::int64_t left = (prompt * rank + kv_heads_ - 1) / kv_heads_;  // rounded up by head
+    const std::int64_t left = (prompt * rank + kv_heads_ - 1) / kv_heads_;  // rounded up per head
     const std::int64_t elements =
         left + rank * d + 2 * resident * d + parts.chosen * set_.chunk * d;
     return {.kv = bytes_of(elements, shape.stored),
@@ -299,7 +300,7 @@ class ShadowRule final : public ReadRule {
             .host = bytes_of(prompt * d, shape.stored)};
   }
   double entries_read(std::int32_t /*layer*/, double entries) const override {
-    // The law does not know the prompt length: most of a long sequence is prompt.
+    // The law does not know the prompt length; most of a long sequence is prompt.
     const ShadowParts parts{set_, static_cast<std::int64_t>(entries)};
     if (parts.whole) return entries;
     return std::min(entries, entries - static_cast<double>(parts.covered) +
@@ -321,7 +322,7 @@ class ShadowRule final : public ReadRule {
     const auto rank = static_cast<double>(rank_of(prompt, shape.head_dim));
     const double element = bits_of(shape.stored) / 8.0;
     traffic.side_read += static_cast<double>(parts.landmarks()) * shape.head_dim * element;
-    // Factors in place of the chosen chunks' keys, which are written once and read as counted.
+    // Reads factors instead of the chosen chunks' keys, which are written once and read as counted.
     traffic.move_read += (rows * rank + rank * shape.head_dim) * element;
     traffic.move_write += rows * shape.head_dim * element;
     traffic.extra_flops +=
@@ -329,7 +330,7 @@ class ShadowRule final : public ReadRule {
         2.0 * static_cast<double>(parts.landmarks()) * shape.head_dim * shape.group;
   }
   /// An SVD of [prompt, n_kv_heads d] (Golub and Van Loan: 6 m n^2 + 20 n^3 with QR first), the
-  /// landmarks, and the values' way out.
+  /// landmarks, and the copy of the values to host memory.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     const ShadowParts parts{set_, prompt};

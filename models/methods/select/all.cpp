@@ -32,7 +32,7 @@ class AllRule final : public SelectRule {
 };
 
 std::shared_ptr<const SelectRule> settle_all(MethodResolver& settling) {
-  // Where a reader takes it, the budget is what is read.
+  // If a reader takes the budget, it limits what is read.
   if (settling.budget() && settling.choice("read") == "all")
     settling.refuse("it keeps every token and takes no budget");
   return std::make_shared<AllRule>();

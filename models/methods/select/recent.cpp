@@ -1,5 +1,5 @@
 // Attention sinks and a sliding window: Xiao et al., "Efficient Streaming Language Models with
-// Attention Sinks" (StreamingLLM), section 3.2. Needs no scores, so flash attention is untouched.
+// Attention Sinks" (StreamingLLM), section 3.2. Needs no scores, so flash attention is unaffected.
 
 #include <limits>
 
@@ -11,8 +11,8 @@
 namespace kvsim {
 namespace {
 
-constexpr double kDefaultShare = 0.2;         // of the prompt, where n_sink is a share
-constexpr std::int64_t kDefaultWindow = 512;  // the released class
+constexpr double kDefaultShare = 0.2;         // of the prompt, if n_sink is a share
+constexpr std::int64_t kDefaultWindow = 512;  // default of the released class
 
 class RecentSelector final : public Selector {
  public:

@@ -43,7 +43,7 @@ std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
     if (each.name != preferred) words.emplace_back(each.name);
     if (each.params == nullptr) continue;
     for (ParamInfo& param : each.params()) {
-      // Scorers that share a parameter's name share its meaning and default.
+      // Scorers that share a parameter name share its meaning and default.
       if (find_param(params, param.name) == nullptr) params.push_back(std::move(param));
     }
   }
@@ -89,7 +89,7 @@ std::int64_t settle_ratio(MethodResolver& settling, const std::function<std::int
       settling.budget() ? settling.entries_of(*settling.budget()) : entries_at(ratio);
   if (settling.budget() && settling.given("ratio")) {
     const std::int64_t left = std::min(rounded ? rounded(entries) : entries, settling.prompt());
-    // What is printed as the budget is rounded already.
+    // The budget that is printed is already rounded.
     if (entries_at(ratio) != left && entries_at(ratio) != entries) {
       settling.refuse(
           fmt::format("budget and ratio are both given; one follows from the other, and "
@@ -177,7 +177,7 @@ PrefillExtra ScoredRule::prefill_extra(const LayerShape& shape, Dtype recorded,
                        .recorded = recorded,
                        .stored = recorded};
   const auto s = static_cast<double>(prompt);
-  // Rows of attention are charged by the cost class.
+  // Attention rows are charged by the cost class.
   const double queries = scorer_->needs().prompt_scores == PromptScoreClass::kNone ? s : 0;
   const ScoreCost one = scorer_->cost(s, queries, head);
   const double heads = shape.n_kv_heads;

@@ -19,46 +19,46 @@ namespace kvsim {
 struct ScoredTokens {
   const HeadVectors& head;                  // for its recorded queries
   std::span<const std::int32_t> positions;  // [n], ascending
-  std::span<const float> keys, values;      // [n, d]: row i is that of positions[i]
-  std::int64_t first_query = 0;  // queries of positions first_query … tokens - 1 are at hand
-  std::int64_t tokens = 0;       // of the sequence so far
+  std::span<const float> keys, values;      // [n, d]: row i belongs to positions[i]
+  std::int64_t first_query = 0;  // queries of positions first_query … tokens - 1 are available
+  std::int64_t tokens = 0;       // length of the sequence so far
   std::int32_t kv_head = 0;      // in its layer
 
   [[nodiscard]] std::size_t size() const { return positions.size(); }
 };
 
-/// What scoring one stored head costs: beyond attention rows that the cost class charges.
+/// Cost of scoring one stored head, without the attention rows that the cost class charges.
 struct ScoreCost {
   double flops = 0;
   double read = 0;  // bytes
   Bytes transient{0};
 };
 
-/// A score per token; higher: keep. Immutable, shared by all heads.
+/// One score per token; higher scores are kept. Immutable, shared by all heads.
 class Scorer {
  public:
   virtual ~Scorer() = default;
-  /// [n] scores; +infinity marks tokens that are kept whatever the others' scores.
+  /// Returns [n] scores; +infinity marks tokens that are kept regardless of the others' scores.
   [[nodiscard]] virtual std::vector<double> score(const ScoredTokens& tokens,
                                                   const SessionPlace& place) const = 0;
   /// Finite replacement of +infinity if scores are averaged; `highest` is the largest finite one.
   [[nodiscard]] virtual double forced_score(double highest) const { return highest; }
-  /// Scores are products or shares of attention, so that a factor on them means something.
+  /// True if scores are products or shares of attention, so that a factor on them is meaningful.
   [[nodiscard]] virtual bool non_negative() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
-  /// Queries of the past it reads when entries are scored in decoding.
+  /// Past queries that it reads to score entries during decode.
   [[nodiscard]] virtual std::int32_t past_queries() const { return 0; }
-  /// Bytes carried for these in decoding, per stored head; by default the queries themselves.
+  /// Bytes carried for these during decode, per stored head; by default the queries themselves.
   [[nodiscard]] virtual Bytes past_bytes(const HeadShape& shape) const {
     return bytes_of(static_cast<std::int64_t>(past_queries()) * shape.group * shape.head_dim,
                     shape.recorded);
   }
-  /// Of `entries` entries and, where it reads them, `queries` queries.
+  /// Cost for `entries` entries and, if it reads them, `queries` queries.
   [[nodiscard]] virtual ScoreCost cost(double entries, double queries,
                                        const HeadShape& shape) const = 0;
 };
 
-// The scorers, one maker a file, and the parameters each declares.
+// The scorers, one maker per file, and the parameters that each declares.
 [[nodiscard]] std::shared_ptr<const Scorer> make_knorm(MethodResolver& settling);
 [[nodiscard]] std::shared_ptr<const Scorer> make_keydiff(MethodResolver& settling);
 [[nodiscard]] std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& settling);
@@ -69,37 +69,37 @@ class Scorer {
 [[nodiscard]] std::vector<ParamInfo> lagkv_params();
 [[nodiscard]] std::vector<ParamInfo> last_window_params();
 
-/// For choices that wrap any scorer: the parameter `scorer` (first the default), then every
+/// Parameters of choices that wrap any scorer: `scorer` (`preferred` is its default), then each
 /// scorer's own.
 [[nodiscard]] std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred);
-/// The scorer that the parameter `scorer` names, where `entries` are kept: a window of last queries
-/// is no longer than that.
+/// The scorer that the parameter `scorer` names, where `entries` are kept. A window of last queries
+/// is limited to `entries`.
 [[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& settling,
                                                                 std::int64_t entries);
 
 /// The parameter `ratio` of the harness.
 [[nodiscard]] ParamInfo ratio_param();
 inline constexpr double kRatioRounding = 0x1p-51;  // quotient and difference err by 2^-53 together
-/// The ratio r at which int(whole * (1 - r)) is `kept` again: 1 - kept / whole, or just below it
-/// where rounding would lose one.
+/// The ratio r at which int(whole * (1 - r)) is `kept` again: 1 - kept / whole, or just below it if
+/// rounding would lose one.
 [[nodiscard]] double ratio_keeping(std::int64_t kept, std::int64_t whole);
-/// Entries kept of the prompt: what the budget buys, or int(prompt * (1 - ratio)); sets the
-/// method's budget, and the ratio where a budget is given. `kept` and `rounded` say what a ratio
-/// and a budget leave, where that is another number. Errors: refuses a budget and a ratio that
-/// leave different numbers, and a ratio that leaves nothing.
+/// Entries of the prompt to keep: what the budget buys, or int(prompt * (1 - ratio)). Sets the
+/// method's budget, and the ratio if a budget is given. `kept` and `rounded` return what a ratio
+/// and a budget leave, if that is another number. Errors: refuses a budget and a ratio that leave
+/// different numbers, and a ratio that leaves nothing.
 std::int64_t settle_ratio(MethodResolver& settling,
                           const std::function<std::int64_t(double)>& kept = {},
                           const std::function<std::int64_t(std::int64_t)>& rounded = {});
 
-/// Scores of the prompt of stored head `h` of `scores`.
+/// Scores the prompt of stored head `h` of `scores`.
 [[nodiscard]] std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores,
                                                std::size_t h, const SessionPlace& place);
-/// +infinity replaced by the scorer's finite value.
+/// Replaces +infinity by the scorer's finite value.
 void make_finite(std::vector<double>& scores, const Scorer& scorer);
-/// Indices of the `count` highest, ascending; among equals the older.
+/// Indices of the `count` highest, ascending; ties go to the older.
 [[nodiscard]] std::vector<std::int32_t> highest(std::span<const double> scores, std::int64_t count);
 
-/// The ratio harness (kvpress, ScorerPress): the highest of the prompt stay, then decode appends.
+/// The ratio harness (kvpress, ScorerPress): the highest of the prompt stay, and decode appends.
 class ScoredSelector : public Selector {
  public:
   ScoredSelector(std::shared_ptr<const Scorer> scorer, const SessionPlace& place)
@@ -152,7 +152,7 @@ class ScoredRule : public SelectRule {
 /// A choice of the select axis that is one scorer in the harness.
 [[nodiscard]] AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params,
                                        MakeSelect make);
-/// What its maker does after the scorer is made.
+/// Completes its maker once the scorer is made.
 [[nodiscard]] std::shared_ptr<const SelectRule> make_scored(MethodResolver& settling,
                                                             std::shared_ptr<const Scorer> scorer);
 

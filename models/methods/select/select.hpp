@@ -1,6 +1,6 @@
 #pragma once
 
-// The choices of the select axis, one maker a file; the list is in choices.cpp.
+// The choices of the select axis, one maker per file; the list is in choices.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -45,13 +45,13 @@ AxisChoice select_dms();
 AxisChoice select_dmc();
 AxisChoice select_pyramid_infer();
 
-/// Entries above a percentile of their row stay (Scissorhands' released simulation): the rule and
+/// Keeps entries above a percentile of their row (Scissorhands' released simulation): the rule and
 /// its parameters, for select=pivotal and for Scissorhands' variant=percentile.
 [[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& settling);
 [[nodiscard]] std::vector<ParamInfo> pivotal_params();
 
-/// Most rows of attention that a selection may look back on: each is kept, a number an entry, and
-/// no published setting is above 400.
+/// Maximum number of attention rows that a selection may look back on. Each is kept, as one number
+/// per entry, and no published setting is above 400.
 inline constexpr double kMostRows = 65536;
 inline constexpr const char* kRowsRange =
     "an integer in [1, 65536] (so many rows are kept, a number an entry)";
@@ -59,31 +59,31 @@ inline constexpr const char* kRowsRange =
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
 
-/// How column sums of the prompt's attention are produced.
+/// How column sums of the prompt's attention are computed.
 [[nodiscard]] ParamInfo score_exec_param();
 [[nodiscard]] ScoreExec score_exec_of(const std::string& word);
 
-/// Settles the number of entries by the budget or, where none is given, by the parameter `name`,
-/// which then says what was settled. Errors: refuses where both are given.
+/// Sets the number of entries from the budget or, if none is given, from the parameter `name`,
+/// which is then resolved to it. Errors: refuses if both are given.
 void settle_size(MethodResolver& settling, const std::string& name);
 
-/// The size law of a prompt cut to `budget` entries once, with every later token appended.
+/// The size law of a prompt that is cut to `budget` entries once; every later token is appended.
 [[nodiscard]] std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt,
                                              std::int64_t tokens);
 
-/// The size law of batches that leave at once. From `start` entries each step adds one; at every
-/// `period`-th step at which they are `trigger` or more (counted with the new one) they are cut to
-/// `target` < `trigger`. Entries after step `n` >= 0.
+/// The size law of batch eviction. From `start` entries each step adds one. At every `period`-th
+/// step with at least `trigger` entries (the new one included) they are cut to `target` <
+/// `trigger`. held(n) gives the entries after step `n` >= 0.
 struct Sawtooth {
   std::int64_t start = 0, trigger = 1, target = 0, period = 1;
   [[nodiscard]] std::int64_t held(std::int64_t n) const;
 };
 
-/// A sequence of `prompt` tokens at `tokens`: decode steps taken.
+/// Decode steps taken by a sequence with a prompt of `prompt` tokens and `tokens` tokens in total.
 [[nodiscard]] inline std::int64_t decode_steps(std::int64_t prompt, std::int64_t tokens) {
   return tokens > prompt ? tokens - prompt : 0;
 }
-/// Parameters of a LogitAverage, for the choices that keep one, and what they settle to where
+/// Parameters of a LogitAverage, for choices that keep one, and the resolved settings if the
 /// `recent` last tokens are protected.
 [[nodiscard]] std::vector<ParamInfo> logit_average_params();
 [[nodiscard]] LogitAverageSettings settle_logit_average(MethodResolver& settling,

@@ -1,6 +1,6 @@
-// Layers or heads that stream: sinks and recent tokens where the budget says so, everything where
-// it does not. SimLayerKV (Zhang et al. 2024) lets lazy layers stream, DuoAttention (Xiao et al.
-// 2024) heads that do not retrieve. What they are judged by is the selector's statistic.
+// Layers or heads that stream: they keep sinks and recent tokens if the budget says so, otherwise
+// everything. In SimLayerKV (Zhang et al. 2024) lazy layers stream, in DuoAttention (Xiao et al.
+// 2024) heads that do not retrieve. The selector's statistic decides.
 
 #include <limits>
 
@@ -32,8 +32,8 @@ class StreamingSelector final : public Selector {
   }
 
  private:
-  /// What the last query pays to sinks and recent tokens, mean over the group. Of a prompt that has
-  /// no others nothing can be said.
+  /// Attention of the last query to sinks and recent tokens, mean over the group. 0 for a prompt
+  /// without other tokens.
   [[nodiscard]] double attention_within(PromptScores& scores) const {
     const std::int64_t prompt = scores.prompt();
     if (prompt <= sinks_ + recent_) return 0.0;
@@ -93,7 +93,7 @@ class StreamingRule final : public SelectRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     if (judged_ != Judged::kRetrievalHead) return {};
-    // Queries and keys are read and turned back for their means.
+    // Queries and keys are read and rotated back to compute their means.
     const double rows = static_cast<double>(prompt) * (shape.n_heads + shape.n_kv_heads);
     return {.flops = 4.0 * rows * shape.head_dim,
             .read = rows * shape.head_dim * bits_of(recorded) / 8.0,

@@ -12,7 +12,7 @@ namespace kvsim {
 
 namespace {
 
-/// Whether the size law of a rule has every token after the prompt stay.
+/// True if every token after the prompt stays by the size law of the rule.
 bool appends(const SelectRule& rule) {
   constexpr std::int64_t kBudget = 64, kPrompt = 128, kSteps = 4096;
   if (!rule.bounded()) return false;
@@ -32,7 +32,7 @@ std::vector<KeptEntry> CacheSession::why_kept(std::size_t h) const {
   const Selector& judge = selector(h);
   const auto prompt = static_cast<std::int32_t>(heads_[h].vectors.prompt);
   const bool whole = entries.size() == newest_ + 1;
-  // A rule that lets nothing go at decode steps judged once, at the prompt's end.
+  // A rule that evicts nothing at decode steps decided once, at the prompt's end.
   const bool once = !rule.leaves_in_decode() || appends(rule);
   const std::int32_t last = once ? prompt - 1 : newest_;
   std::vector<KeptEntry> all;
@@ -56,7 +56,7 @@ std::vector<KeptEntry> CacheSession::why_kept(std::size_t h) const {
       }
     }
   }
-  if (!any_score) return all;  // a rule that protects all of them says nothing about ends
+  if (!any_score) return all;  // a rule that protects all entries does not distinguish the ends
   for (KeptEntry& entry : all) {
     if (entry.role == KeptRole::kScore && rule.ranks_by_position()) {
       entry = {entry.position, entry.members, KeptRole::kRecent};

@@ -45,7 +45,7 @@ void CacheSession::start_selectors(std::span<const HeadVectors> heads, bool apar
   leaving_.resize(apart ? heads.size() : 1);
   SessionPlace own = place_;
   for (std::size_t h = 0; h < leaving_.size(); ++h) {
-    // Query heads that keep a set each may share a KV head's rows.
+    // Query heads with separate entries may share a KV head's rows.
     const bool next = h > 0 && heads[h].keys.data() != heads[h - 1].keys.data();
     own.first_head += next ? 1 : 0;
     own.first_query_head += h > 0 ? place_.group : 0;
@@ -264,7 +264,7 @@ void CacheSession::learn_step(bool prompt_fed) {
     steps.push_back({heads_[h].entries, heads_[h].attention, {q, group * d}, heads_[h].bias});
   }
   const bool selects = !prompt_fed && method_.select->needs().decode_rows;
-  if (selectors_.size() > 1) {  // every head learns for itself
+  if (selectors_.size() > 1) {  // every head learns separately
     for (std::size_t h = 0; h < heads_.size(); ++h) {
       const StepView own = view_of(std::span{steps}.subspan(h, 1), heads_[h].attention.group_sum());
       if (selects) selectors_[h]->observe(own);
@@ -364,7 +364,7 @@ void CacheSession::attend(Head& head) {
   }
   if (method_.select->hides_entries()) {
     const auto n = static_cast<std::size_t>(head.entries.size());
-    std::vector<double>& bias = head.bias;  // by query head from here on
+    std::vector<double>& bias = head.bias;  // per query head from here on
     bias.resize(n, 0.0);
     for (std::size_t g = 1; g < group; ++g) {
       for (std::size_t slot = 0; slot < n; ++slot) bias.push_back(bias[slot]);
@@ -388,7 +388,7 @@ void CacheSession::attend(Head& head) {
 }
 
 void CacheSession::attend_rerotated(Head& head) {
-  // Every key takes the position of its rank in the cache, the query that of the last.
+  // Every key takes the position of its rank in the cache, the query that of the last key.
   const auto d = static_cast<std::size_t>(place_.head_dim);
   const auto n = static_cast<std::size_t>(head.entries.size());
   std::vector<std::int32_t> order(n);
@@ -442,7 +442,7 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
       all = method_.read->cache_bytes(place_.layer, kv, head.vectors.prompt, held, shape);
     }
   }
-  // What a selector carries for several heads at once is kept with the first.
+  // What a selector carries for several heads at once is counted with the first.
   if ((h == 0 || (!method_.select->shared_by_layer() && !sharer_)) &&
       !method_.budget->keeps_whole(place_.layer)) {
     all.side += method_.select->side_bytes(held, shape);

@@ -13,60 +13,60 @@
 
 namespace kvsim {
 
-/// The stored heads that a method decides upon together, of one sequence, step by step on the
-/// replay clock: append, attend, learn, compress. So bytes read at a step are those of the cache
-/// before compression. Mostly one head; all heads of a layer or of a pair of layers where the
-/// method takes one decision for them. Their tables hold the same ids at every moment, unless each
-/// head selects for itself and only their mergers look at each other.
+/// The stored heads of one sequence with joint decisions, step by step on the replay clock: append,
+/// attend, learn, compress. Bytes read at a step are therefore those of the cache before
+/// compression. Usually one head; all heads of a layer or of a pair of layers if the method takes
+/// one decision for them. Their tables always hold the same ids, unless each head selects for
+/// itself and only their mergers see each other.
 class CacheSession {
  public:
-  /// `heads`: the recorded vectors, outliving the session; of a pair the shallower layer's first.
-  /// Errors: ContractError if the method re-rotates and no rope is given.
+  /// `heads`: the recorded vectors, which must outlive the session; for a pair, the shallower
+  /// layer's first. Errors: ContractError if the method re-rotates and no rope is given.
   CacheSession(const ComposedMethod& method, const SessionPlace& place,
                std::vector<HeadVectors> heads);
 
-  /// Learns from the prompt's attention. `alive`: what the layer before let through, for methods
-  /// that nest.
+  /// Learns from the prompt's attention. `alive`: positions that the previous layer passed on, for
+  /// nested methods.
   void learn(PromptScores& scores, std::optional<std::span<const std::int32_t>> alive = {});
-  /// What `learn` found, for budgets that compare heads: one verdict, or one a head where they
-  /// select apart.
+  /// Results of `learn`, for budgets that compare heads: one verdict, or one per head if they
+  /// select separately.
   [[nodiscard]] std::vector<HeadVerdict> verdicts() const;
-  /// Positions of the prompt that would be kept by head `h`.
+  /// Positions of the prompt that head `h` would keep.
   [[nodiscard]] std::vector<std::int32_t> planned(const EntryBudget& allotted,
                                                   std::size_t h = 0) const;
   /// Compresses the prompt.
   void prefill(PromptScores& scores, const EntryBudget& allotted);
 
-  /// The next decode step. Results below are of the step, valid until the next call.
+  /// Runs the next decode step. The results below are for this step and valid until the next call.
   void step();
-  /// [group, d] and [group] of head `h`.
+  /// Output [group, d] and log-sum-exp [group] of head `h`.
   [[nodiscard]] std::span<const double> output(std::size_t h) const;
   [[nodiscard]] double log_sum(std::size_t h, std::int32_t g) const;
   [[nodiscard]] const GroupAttention& attention(std::size_t h = 0) const {
     return heads_[h].attention;
   }
   [[nodiscard]] const StepEvents& events(std::size_t h = 0) const { return heads_[h].events; }
-  /// Entries that one query head of head `h` read in the step, at the most.
+  /// Maximum number of entries that one query head of head `h` read in the step.
   [[nodiscard]] std::int64_t most_read(std::size_t h) const {
     return heads_[h].reader ? heads_[h].outcome.most_read
                             : static_cast<std::int64_t>(heads_[h].events.attended);
   }
-  /// Bytes from host memory that the step's read fetched.
+  /// Bytes that the step's read fetched from host memory.
   [[nodiscard]] Bytes fetched(std::size_t h) const { return heads_[h].outcome.from_host; }
-  /// Whether the last step dropped or merged an entry.
+  /// True if the last step dropped or merged an entry.
   [[nodiscard]] bool compressed() const { return compressed_; }
 
   [[nodiscard]] std::size_t size() const { return heads_.size(); }
   [[nodiscard]] const EntryTable& entries(std::size_t h = 0) const { return heads_[h].entries; }
   [[nodiscard]] const Selector& selector(std::size_t h = 0) const { return *selectors_[of(h)]; }
   [[nodiscard]] const SessionPlace& place() const { return place_; }
-  /// What head `h` holds now.
+  /// Bytes that head `h` holds now.
   [[nodiscard]] CacheBytes bytes(std::size_t h) const;
   [[nodiscard]] Counts counts() const;
-  /// Positions that each entry of head `h` represents, ascending; entries by first member.
+  /// Positions that each entry of head `h` represents, ascending; entries ordered by first member.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> kept(std::size_t h = 0) const;
-  /// Entries of head `h` by position, each with what keeps it there now: after the prompt's
-  /// compression, or after a step.
+  /// Entries of head `h` by position, each with its current role: after the prompt's compression,
+  /// or after a step.
   [[nodiscard]] std::vector<KeptEntry> why_kept(std::size_t h = 0) const;
 
  private:
@@ -75,11 +75,11 @@ class CacheSession {
     EntryTable entries;
     GroupAttention attention;
     std::unique_ptr<Merger> merger;
-    std::unique_ptr<Store> store;    // nullptr: rows stay as they come
+    std::unique_ptr<Store> store;    // nullptr: rows are stored unchanged
     std::unique_ptr<Reader> reader;  // nullptr: everything is read
-    ReadOutcome outcome;             // of a reader, or of a merger that extends the output
+    ReadOutcome outcome;             // result of a reader, or of a merger that extends the output
     StepEvents events;
-    // By slot, of the step's attention ([group, slots] where query heads see different entries);
+    // Bias of the step's attention, by slot ([group, slots] if query heads see different entries);
     // empty: none.
     std::vector<double> bias;
   };
@@ -89,7 +89,7 @@ class CacheSession {
   void learn_step(bool prompt_fed);
   void compress();
   void compress_prompt(const EntryBudget& allotted);
-  /// One selector for all of `heads`, or one for each.
+  /// Creates one selector for all of `heads`, or one for each.
   void start_selectors(std::span<const HeadVectors> heads, bool apart);
   void let_go(std::size_t h, std::span<const std::int32_t> ids);
   [[nodiscard]] std::size_t of(std::size_t h) const { return selectors_.size() > 1 ? h : 0; }
@@ -97,22 +97,22 @@ class CacheSession {
                                  std::span<const double> group_sum) const;
   void rewrite_merged(Head& head);
   void prompt_one_by_one();
-  /// Rebuilds the cache from every token so far, as if they were the prompt.
+  /// Rebuilds the cache from all tokens so far, as if they were the prompt.
   void refresh();
   [[nodiscard]] std::int64_t room() const;
 
   const Composition& method_;
   SessionPlace place_;
-  std::vector<std::unique_ptr<Selector>> selectors_;  // one, or one a head
+  std::vector<std::unique_ptr<Selector>> selectors_;  // one, or one per head
   std::unique_ptr<Sharer> sharer_;
   std::vector<Head> heads_;
-  std::vector<EntryTable*> tables_;  // of heads_, for the sharer
+  std::vector<EntryTable*> tables_;  // tables of heads_, for the sharer
   EntryBudget allotted_;
-  std::vector<std::int32_t> alive_;  // nested methods: positions the layer has at all
+  std::vector<std::int32_t> alive_;  // nested methods: positions that the layer has
   bool nested_ = false;
   std::int32_t newest_ = -1;  // position of the newest token
   std::int64_t prompt_entries_ = 0;
-  std::vector<std::vector<std::int32_t>> leaving_;  // by selector, of the last compression
+  std::vector<std::vector<std::int32_t>> leaving_;  // by selector, from the last compression
   bool compressed_ = false;
   std::vector<std::int32_t> kept_;
   std::vector<float> q_, rotated_q_, rotated_keys_;

@@ -1,20 +1,20 @@
 // Sources of the catalogue's `available`:
 // - kvpress: README and kvpress/__init__.py of 0.5.4 (github.com/NVIDIA/kvpress 8bb29b9).
-// - vLLM: CacheDType of vllm/config/cache.py (002f10e); docs of the version named, quantized KV
+// - vLLM: CacheDType of vllm/config/cache.py (002f10e); docs of the named version, quantized KV
 //   cache.
 // - SGLang: docs.sglang.io, advanced_features/quantized_kv_cache. Quest is not listed: no server
 //   option reaches mem_cache/sparsity/algorithms/quest_algorithm.py (pull requests 28882 and 30277
 //   are open).
 // - TensorRT-LLM: docs 1.0.0, features/quantization (FP8 KV cache);
 //   tests/unittest/llmapi/test_llm.py, test_generate_with_streaming_llm, and
-//   legacy/tensorrt-backend-removal. features/sparse-attention has no method of this catalogue
+//   legacy/tensorrt-backend-removal. features/sparse-attention contains no method of this catalogue
 //   (RocketKV, DSA, skip softmax).
 // - LMDeploy 0.16.0 (github.com/InternLM/lmdeploy): docs/en/quantization/kv_quant.md for 4 and 8
 //   bits in both engines; lmdeploy/messages.py, where TurbomindEngineConfig refuses FP8 (pull
-//   request 4563, 0.14, is of the PyTorch engine).
+//   request 4563, 0.14, is for the PyTorch engine).
 // - transformers: docs/source/en/kv_cache.md of 4.51.3 (QuantizedCache follows KIVI).
 // - research code: the repository that the authors released. SmoothQuant's quantizes weights and
-//   activations: it has no KV cache of this kind.
+//   activations; it has no KV cache of this kind.
 
 #include "models/methods/settle/availability.hpp"
 
@@ -57,7 +57,7 @@ std::vector<Availability> availability_of(const std::string& method) {
   for (const Preset& preset : presets()) {
     if (preset.info.name == method) return preset.available;
   }
-  (void)describe_method(method);  // it has to mean something
+  (void)describe_method(method);  // throws if the name is unknown
   return {};
 }
 

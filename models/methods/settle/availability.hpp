@@ -1,6 +1,6 @@
 #pragma once
 
-// Which software a user can run a method in. The rows of the catalogue hold it.
+// Which software a user can run a method in. The rows of the catalogue list it.
 
 #include <string>
 #include <string_view>
@@ -8,15 +8,15 @@
 
 namespace kvsim {
 
-/// `software` is one of known_software(); `as` is the option, class or repository, with the version
+/// `software` is one of known_software(). `as` is the option, class or repository, with the version
 /// that documents it; empty if nothing has to be set.
 struct Availability {
   std::string software;
   std::string as;
 };
 
-/// Where the method of that name can be run; empty if no released software is known to have it, as
-/// for a composition ("h2o+store=int8"). Errors: InputError if the name means nothing.
+/// Where the method with that name can be run; empty if no released software is known to have it,
+/// as for a composition ("h2o+store=int8"). Errors: InputError if the name is unknown.
 [[nodiscard]] std::vector<Availability> availability_of(const std::string& method);
 
 /// "vLLM" for "vllm", …; "research code" for "research".
@@ -24,7 +24,7 @@ struct Availability {
 
 /// "vLLM (0.6.4: --kv-cache-dtype fp8_e4m3), kvpress (SnapKVPress)"; "none known" without any.
 [[nodiscard]] std::string availability_text(const std::vector<Availability>& available);
-/// The titles only: "kvpress, research code".
+/// Only the titles: "kvpress, research code".
 [[nodiscard]] std::string availability_titles(const std::vector<Availability>& available);
 
 }  // namespace kvsim

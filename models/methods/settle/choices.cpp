@@ -1,4 +1,4 @@
-// The list of every axis' choices. A new choice is one file and a line here.
+// The choices of every axis. A new choice is one file and one line here.
 
 #include "models/methods/settle/choices.hpp"
 

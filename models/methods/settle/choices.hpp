@@ -6,11 +6,11 @@
 
 namespace kvsim {
 
-/// Every choice of every axis; a new one is a file and a line in its axis' list.
+/// All choices of all axes; a new one is a file and a line in its axis's list.
 [[nodiscard]] const std::vector<AxisChoice>& axis_choices();
 
-/// Adds a choice from outside this library; its axis and name are literals. Call it before any
-/// other use of methods, from one thread: references to the catalogue do not survive it.
+/// Adds a choice from outside this library; its axis and name must be literals. Call it from one
+/// thread before any other use of methods, because it invalidates references to the catalogue.
 /// Errors: ContractError if the axis does not exist or has a choice of that name.
 void register_choice(AxisChoice choice);
 

@@ -1,4 +1,4 @@
-// From a method's name, parameters and budget to a settled composition.
+// From a method's name, parameters and budget to a resolved composition.
 
 #include <algorithm>
 #include <cmath>
@@ -28,9 +28,9 @@ bool was_given(const MethodSpec& spec, const std::vector<ParamInfo>& declared,
          });
 }
 
-/// The most entries per layer that hold at most `share` of the prompt's entries, where a layer with
-/// a sliding window holds no more than that anyway. Without windows: share * prompt, truncated in
-/// doubles as the released codes do.
+/// The largest number of entries per layer that holds at most `share` of the prompt's entries. A
+/// layer with a sliding window never holds more than the window. Without windows: share * prompt,
+/// truncated in doubles as in the released codes.
 std::int64_t entries_of_share(double share, std::int64_t prompt,
                               const std::vector<std::int64_t>& windows) {
   const auto plain = static_cast<std::int64_t>(share * static_cast<double>(prompt));
@@ -91,7 +91,7 @@ std::int64_t budget_entries_of(const std::string& method, const Budget& budget, 
   return whole;
 }
 
-/// The one implementation of MethodResolver: budget and parameters of one method.
+/// The only implementation of MethodResolver: budget and parameters of one method.
 class Settler final : public MethodResolver {
  public:
   Settler(const MethodSpec& spec, std::int64_t prompt, const MethodContext& site)
@@ -127,7 +127,7 @@ class Settler final : public MethodResolver {
     for (std::size_t i = 0; i < declared_.size(); ++i) {
       if (asked_[i]) continue;
       const ParamInfo& info = declared_[i];
-      // A single word describes a property without a choice.
+      // A parameter with a single word describes a property without a choice.
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
     }
@@ -233,7 +233,7 @@ class Settler final : public MethodResolver {
     }
     return false;
   }
-  /// Only the rules, as a method to evaluate: a sweep resolves thousands, and copying parameters is
+  /// Only the rules, as a method to evaluate. A sweep resolves thousands, and copying parameters is
   /// slow.
   [[nodiscard]] ComposedMethod rules() const {
     return ComposedMethod{{.name = {},
@@ -253,7 +253,7 @@ class Settler final : public MethodResolver {
                            .prompts = {},
                            .unasked = {}}};
   }
-  /// A value that changes nothing is a misunderstanding: says which settings leave it unread.
+  /// A given value without effect is a mistake: reports which settings leave it unread.
   [[noreturn]] void refuse_unread(const ParamInfo& info) const {
     std::string modes;
     for (const AxisChoice& each : axis_choices()) {
@@ -337,8 +337,9 @@ class Settler final : public MethodResolver {
     }
   }
 
-  /// The most entries whose bytes, as the store keeps a prompt's, are `share` of the full cache's:
-  /// for formats that treat some rows apart, where bytes do not even grow with every entry.
+  /// The largest number of entries whose bytes in the store's format for a prompt are at most
+  /// `share` of the full cache's. For formats that treat some rows separately; there bytes do not
+  /// even grow with every entry.
   [[nodiscard]] std::int64_t entries_within(double share) const {
     const std::int32_t d = site_.shape.head_dim;
     double bytes = share * static_cast<double>(bytes_of(2 * prompt_ * d, site_.recorded).count());
@@ -386,8 +387,8 @@ class Settler final : public MethodResolver {
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
-  mutable std::vector<bool> asked_;                   // of declared_: some maker read it
-  mutable PromptRange prompts_ = PromptRange::all();  // that would have been answered the same
+  mutable std::vector<bool> asked_;                   // by declared_: a maker read it
+  mutable PromptRange prompts_ = PromptRange::all();  // prompts with the same result
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

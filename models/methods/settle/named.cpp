@@ -1,4 +1,4 @@
-// From a method's name to the choices of its axes and the parameters that these declare.
+// From a method's name to the choices of its axes and the parameters that they declare.
 
 #include "models/methods/settle/named.hpp"
 
@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-/// Every axis' choice when nothing else is said.
+/// The choice of each axis if the name does not set it.
 const std::map<std::string, std::string>& neutral_axes() {
   static const std::map<std::string, std::string> axes{{"select", "all"}, {"budget", "none"},
                                                        {"merge", "drop"}, {"share", "none"},
@@ -82,8 +82,8 @@ Parsed parse_name(const std::string& name) {
   for (const std::string& part : split(name)) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
-        // Selectors without a chosen budget get a uniform one, so a preset's gives way to it; so
-        // does one without whole layers unless requested.
+        // A preset's uniform or first_full budget is a default, not a choice: selectors without a
+        // chosen budget get it.
         const bool gives_way = axis == "budget" && (choice == "uniform" || choice == "first_full");
         if (gives_way && choice != "uniform") parsed.usual_budget = choice;
         if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);
@@ -109,7 +109,7 @@ const AxisChoice& choice_of(std::string_view axis, std::string_view name) {
   return axis_choices().front();
 }
 
-/// Combinations that mean nothing are refused with the reason.
+/// Refuses meaningless combinations, with the reason.
 void check_legality(Parsed& parsed) {
   const auto refuse = [&](std::string_view reason) {
     throw InputError{fmt::format("method \"{}\": {}", parsed.name, reason)};
@@ -184,7 +184,7 @@ std::shared_ptr<const Named> named(const std::string& name) {
 }
 
 std::string canonical_method(const std::string& name) {
-  // By squeezed names: presets, axes, and choices as "axis=choice".
+  // By normalised name: presets, axes, and choices as "axis=choice".
   static const std::map<std::string, std::string> spelled = [] {
     std::map<std::string, std::string> out;
     for (const Preset& preset : presets()) {

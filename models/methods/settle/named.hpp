@@ -14,21 +14,21 @@
 
 namespace kvsim {
 
-/// A name taken apart, before any number is settled.
+/// A name split into its parts, before any number is resolved.
 struct Parsed {
   std::string name;
   std::map<std::string, std::string> axes;
   std::map<std::string, std::string> chosen_by;  // axis -> the part of the name that chose it
   Params defaults;
   double default_budget = 0;
-  std::string usual_budget = "uniform";  // of selectors that need one, where none was chosen
+  std::string usual_budget = "uniform";  // for selectors that need one, if none was chosen
 };
 
-/// The facts that follow from a name: the same for every prompt.
+/// Facts that follow from a name: the same for every prompt.
 struct Named {
-  /// Errors: InputError where it names nothing, or a combination that means nothing.
+  /// Errors: InputError if the name is unknown or the combination is meaningless.
   explicit Named(const std::string& name);
-  Named(const Named&) = delete;  // `choices` has names of `parsed`
+  Named(const Named&) = delete;  // `choices` refers to names in `parsed`
   Named& operator=(const Named&) = delete;
 
   [[nodiscard]] const AxisChoice& chosen(std::string_view axis) const;
@@ -39,12 +39,12 @@ struct Named {
   std::vector<std::pair<std::string_view, const AxisChoice*>> choices;  // by axis
 };
 
-/// Parses each name once: a sweep's thousands of methods share a few names. Errors: InputError, on
-/// every call.
+/// Parses each name once, because a sweep's thousands of methods share a few names. Errors:
+/// InputError, on every call.
 [[nodiscard]] std::shared_ptr<const Named> named(const std::string& name);
 
 /// `name` as the catalogue spells its presets, axes and choices: "SnapKV" is "snapkv". Case, "_",
-/// "-" and blanks do not matter. Parts that no catalogue has stay as they are.
+/// "-" and blanks do not matter. Unknown parts are left unchanged.
 [[nodiscard]] std::string canonical_method(const std::string& name);
 
 }  // namespace kvsim

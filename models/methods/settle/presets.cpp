@@ -28,7 +28,7 @@ Preset make_preset(PresetRow row) {
   return made;
 }
 
-/// The row with its choices' parameters, as it sets them.
+/// The row with the parameters of its choices, at the values that it sets.
 Preset with_params(Preset row) {
   for (const AxisChoice& choice : axis_choices()) {
     if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;

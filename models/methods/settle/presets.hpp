@@ -9,12 +9,12 @@
 
 namespace kvsim {
 
-/// A published method: one choice an axis, and the parameters it sets otherwise than the choices
-/// do.
+/// A published method: one choice per axis, and the parameters that it sets differently from the
+/// choices.
 struct Preset {
   MethodInfo info;
   Params defaults;
-  double default_budget = 0;  // of the prompt, where neither a budget nor sizes are given; 0: none
+  double default_budget = 0;  // of the prompt, if neither a budget nor sizes are given; 0: none
   std::vector<Availability> available;
 };
 [[nodiscard]] const std::vector<Preset>& presets();
@@ -30,16 +30,16 @@ struct PresetRow {
 };
 using PresetRows = std::vector<PresetRow>;
 
-/// Adds a row from outside this library, after the choices that it names; when and how as
+/// Adds a row from outside this library, after the choices that it names. Call it like
 /// register_choice. Errors: ContractError if the name is taken or an axis has no such choice.
 void register_preset(PresetRow row);
 
-// The catalogue, a file of catalogue/ each.
+// The catalogue, one file in catalogue/ each.
 [[nodiscard]] PresetRows basic_presets();    // full, sliding windows, accumulated attention
 [[nodiscard]] PresetRows window_presets();   // attention of recent queries
-[[nodiscard]] PresetRows content_presets();  // what keys and values look like; wrappers of scorers
+[[nodiscard]] PresetRows content_presets();  // contents of keys and values; wrappers of scorers
 [[nodiscard]] PresetRows learned_presets();  // oracles, surrogates, recorded decisions
-[[nodiscard]] PresetRows merging_presets();  // what leaves lives on in another entry
+[[nodiscard]] PresetRows merging_presets();  // evicted entries are merged into others
 [[nodiscard]] PresetRows stored_presets();   // fewer bits; layers that share
 [[nodiscard]] PresetRows reading_presets();  // all held, part read; references
 

@@ -1,5 +1,5 @@
-// MiniCache (Liu et al. 2024): from the middle of the model on, two neighbouring layers keep one
-// direction a token and their own norms; tokens too unlike are kept whole in both.
+// MiniCache (Liu et al. 2024): from the middle of the model on, two neighbouring layers share one
+// direction per token and keep their own norms. Tokens that differ too much are kept whole in both.
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ struct MiniCacheShape {
   bool folded = false;
   std::int32_t n_kv_heads = 1;
 
-  /// Norms kept a token for keys and values of one layer of the pair (max_norm: half of the
+  /// Norms kept per token for keys and values of one layer of the pair (max_norm: half of the
   /// pair's).
   [[nodiscard]] std::int64_t norms() const {
     return merge == PairMerge::kSlerp ? 2 : merge == PairMerge::kMaxNorm ? 1 : 0;
@@ -85,7 +85,7 @@ class MiniCachePair final : public Sharer {
 
   void stepped(std::span<EntryTable* const> heads) override {
     const std::int32_t id = next_++;
-    const bool held = heads.front()->slot_of(id) >= 0;  // else it left at once
+    const bool held = heads.front()->slot_of(id) >= 0;  // otherwise it left at once
     if (held) merge(heads, id);
     if (!store_.rounds()) return;
     for (std::size_t h = 0; h < heads_; ++h) {
@@ -136,7 +136,7 @@ class MiniCachePair final : public Sharer {
   [[nodiscard]] std::int64_t full_row_bytes() const {
     return bytes_of(2LL * place_.head_dim, store_.dtype(recorded_)).count();
   }
-  /// Of the pair, for one KV head.
+  /// Bytes of the pair's directions, for one KV head.
   [[nodiscard]] std::int64_t direction_bytes(std::size_t head) const {
     if (store_.rounds()) {
       return stores_[head % heads_]->kv_bytes(directions_[head % heads_]).count();
@@ -144,7 +144,7 @@ class MiniCachePair final : public Sharer {
     return bytes_of(2 * merged_ * place_.head_dim, store_.dtype(recorded_)).count();
   }
   [[nodiscard]] std::int64_t retained() const { return n_retained_[kKeys] + n_retained_[kValues]; }
-  /// The part of a single layer: retained rows, and norms with the first head.
+  /// Bytes of a single layer: retained rows, and norms with the first head.
   [[nodiscard]] std::int64_t own_bytes(std::size_t head) const {
     const std::int64_t rows = retained() * store_.row_bytes(place_.head_dim, recorded_).count();
     const std::int64_t norms =
@@ -153,7 +153,7 @@ class MiniCachePair final : public Sharer {
   }
   [[nodiscard]] std::int64_t index_bytes() const { return kIndexBytes * retained(); }
 
-  /// Row of `id` in both layers.
+  /// Collects the row of `id` in both layers.
   void gather(std::span<EntryTable* const> heads, std::int32_t id, Side side) {
     const std::int32_t slot = heads.front()->slot_of(id);
     for (std::size_t h = 0; h < 2 * heads_; ++h) {
@@ -176,7 +176,8 @@ class MiniCachePair final : public Sharer {
         if (found.antipodal) antipodal.push_back(id);
       }
       for (const std::size_t at : far_ones(distance)) retain(ids[at], side);
-      // Opposite rows have no direction between them: such tokens are retained, if any may be.
+      // Opposite rows have no direction between them: such tokens are retained if the rule allows
+      // it.
       const bool forced = shape_.merge == PairMerge::kSlerp && shape_.retention > 0 &&
                           shape_.rule != Retention::kNone && shape_.rule != Retention::kTopkFar;
       for (const std::int32_t id : antipodal) {
@@ -216,8 +217,8 @@ class MiniCachePair final : public Sharer {
     ++chosen_[side];
   }
 
-  /// The common direction of both layers' rows, and from it, unless it is still to be quantised,
-  /// the rows as they will be read.
+  /// Computes the common direction of both layers' rows and, unless it is quantised later, the rows
+  /// as they will be read.
   void merge(std::span<EntryTable* const> heads, std::int32_t id) {
     ++merged_;
     const auto at = static_cast<std::size_t>(id);
@@ -268,7 +269,7 @@ class MiniCachePair final : public Sharer {
                        recorded_);
     }
   }
-  /// Both layers' rows from the direction as it is stored.
+  /// Restores both layers' rows from the stored direction.
   void restore(std::span<EntryTable* const> heads, std::int32_t id) {
     for (const Side side : {kKeys, kValues}) {
       for (std::size_t h = 0; h < heads_; ++h) {
@@ -303,7 +304,7 @@ class MiniCachePair final : public Sharer {
   const StoreRule& store_;
   Dtype recorded_;
   std::size_t d_;
-  std::size_t heads_ = 1;                                    // of one layer
+  std::size_t heads_ = 1;                                    // per layer
   std::array<std::array<std::vector<double>, 2>, 2> norms_;  // [layer][side][id]
   std::array<std::vector<char>, 2> retained_;                // [side][id]
   std::array<std::int64_t, 2> n_retained_{}, chosen_{};
@@ -331,7 +332,7 @@ class MiniCacheRule final : public ShareRule {
   std::optional<CacheBytes> layer_bytes(const LayerShape& shape, Dtype recorded,
                                         const StoreRule& store, std::int64_t prompt,
                                         std::int64_t entries) const override {
-    std::int64_t retained = 0;  // of keys and of values, each
+    std::int64_t retained = 0;  // for keys and values each
     if (shape_.rule == Retention::kTopkFar) {
       retained = shape_.topk(prompt);
     } else if (shape_.rule != Retention::kNone && shape_.retention > 0) {
@@ -351,7 +352,7 @@ class MiniCacheRule final : public ShareRule {
     const double paired = shape_.n_layers < 1
                               ? 0.0
                               : (shape_.n_layers - shape_.first_layer) / 2 * 2.0 / shape_.n_layers;
-    // A layer of a pair: half a direction, and the rows it retains (with range_far a guess).
+    // A layer of a pair: half a direction, and its retained rows (an estimate for range_far).
     const double retained = shape_.rule == Retention::kNone ? 0.0 : shape_.retention;
     return 1.0 - paired * (0.5 - retained);
   }
@@ -361,7 +362,7 @@ class MiniCacheRule final : public ShareRule {
     const double element = bits_of(shape.recorded) / 8.0;
     const double entries = events.attended;
     StepTraffic more;
-    if (events.stored < 0) {  // replay counts them among what is read
+    if (events.stored < 0) {  // replay counts them as part of what is read
       const double norms =
           static_cast<double>(shape_.norms()) / (shape_.whole_rows ? shape_.n_kv_heads : 1.0);
       more.attention_read += entries * norms * element;
@@ -372,11 +373,11 @@ class MiniCacheRule final : public ShareRule {
       more.extra_flops += 2.0 * entries * d;
       more.move_write += 2.0 * entries * d * element;
     }
-    // The pair's merge of a row, each layer's half: 10 operations an element, parked rows read.
+    // Each layer's half of the pair's merge of a row: 10 operations per element, parked rows read.
     more.extra_flops += 10.0 * d;
     more.move_read += d * element;
     traffic += more * events.shared;
-    // What code that concatenates grows, a pair grows once.
+    // What grows by concatenation grows only once for a pair.
     traffic.repacked *= 1.0 - 0.5 * events.shared;
     traffic.recopied *= 1.0 - 0.5 * events.shared;
   }

@@ -1,4 +1,4 @@
-// Floating-point stores: rows as they come, or rounded to the format they are kept in.
+// Floating-point stores: rows unchanged, or rounded to the stored format.
 
 #include "models/math/half.hpp"
 #include "models/methods/store/store.hpp"
@@ -34,8 +34,8 @@ class FloatStore final : public Store {
   std::int32_t head_dim_;
 };
 
-/// The format `Stored`, or the recorded one: recorded rows pass as they are, merged ones are not
-/// rounded.
+/// The format `Stored`, or the recorded one. In the recorded one, recorded rows are unchanged and
+/// merged ones are not rounded.
 class FloatRule final : public StoreRule {
  public:
   explicit FloatRule(std::optional<Dtype> stored) : stored_{stored} {}

@@ -1,5 +1,5 @@
-// GEAR (Kang et al. 2024): a quantised backbone, outliers apart, and a low-rank part of what
-// quantisation lost; new tokens wait in full precision until a block of them is whole.
+// GEAR (Kang et al. 2024): a quantised backbone, separate outliers, and a low-rank part of the
+// quantisation error. New tokens wait in full precision until a block of them is complete.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 struct GearShape {
   std::int32_t bits = 2;
   std::int32_t levels = 3;
-  bool per_vector = false;         // KCVT: a step a channel of keys, a token of values
+  bool per_vector = false;         // KCVT: one step per channel of keys, per token of values
   bool outliers_of_width = false;  // the released code's count of key outliers
   std::int32_t group = 64;
   std::int32_t block = 64;  // tokens compressed together in decode
@@ -25,7 +25,7 @@ struct GearShape {
   std::int32_t prompt_rank = 4, block_rank = 2;
   std::int32_t rounds = 3;
 
-  /// Outliers of each end, of a vector of `length` values.
+  /// Outliers at each end of a vector of `length` values.
   [[nodiscard]] std::int32_t each_end(std::int64_t length) const {
     return static_cast<std::int32_t>(outliers * static_cast<double>(length) / 2.0);
   }
@@ -39,7 +39,7 @@ struct GearShape {
   [[nodiscard]] std::int32_t value_group(std::int32_t d) const {
     return per_vector ? d : std::min(group, d);
   }
-  /// A block of `tokens` keys and values.
+  /// Bytes of a block of `tokens` keys and values.
   [[nodiscard]] std::int64_t block_bytes(std::int64_t tokens, std::int32_t rank, std::int32_t d,
                                          std::int64_t element_bytes) const {
     if (tokens == 0) return 0;
@@ -53,7 +53,7 @@ struct GearShape {
   }
 };
 
-/// One tensor of a block, [n, d]: what would be read is written back.
+/// One tensor of a block, [n, d]: writes back the values that would be read.
 class GearTensor {
  public:
   GearTensor(const GearShape& shape, Dtype recorded) : shape_{shape}, recorded_{recorded} {}
@@ -85,7 +85,7 @@ class GearTensor {
     for (double& x : part.a) x = kept(x);
     for (double& x : part.b) x = kept(x);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (apart_[i] != 0) continue;  // its sparse entry makes up for the low-rank part too
+      if (apart_[i] != 0) continue;  // its sparse entry also makes up for the low-rank part
       double sum = 0;
       for (std::size_t c = 0; c < r; ++c) {
         sum += part.a[i / width * r + c] * part.b[i % width * r + c];
@@ -95,7 +95,7 @@ class GearTensor {
   }
 
  private:
-  /// The `each_end` smallest and largest of a vector become its mean, and are marked.
+  /// Replaces the `each_end` smallest and largest values of a vector by its mean, and marks them.
   void set_apart(std::span<float> rows, std::size_t first, std::size_t stride, std::size_t length,
                  std::int32_t each_end) {
     if (each_end == 0) return;
@@ -117,7 +117,7 @@ class GearTensor {
       if (apart_[at] != 0) rows[at] = static_cast<float>(mean);
     }
   }
-  /// A factor's entry as the cache keeps it.
+  /// An entry of a factor as stored in the cache.
   [[nodiscard]] double kept(double x) const {
     const auto narrow = static_cast<float>(x);
     if (recorded_ == Dtype::kFp16) return static_cast<double>(fp16_to_float(float_to_fp16(narrow)));
@@ -178,7 +178,7 @@ class GearStore final : public Store {
     std::int64_t bytes = 0;
     std::int64_t alive = 0;
   };
-  /// The first `tokens` that wait become a block.
+  /// Compresses the first `tokens` waiting tokens into a block.
   void compress(EntryTable& entries, std::size_t tokens, std::int32_t rank) {
     if (tokens == 0) return;
     const auto d = static_cast<std::size_t>(head_dim_);
@@ -239,7 +239,7 @@ class GearRule final : public StoreRule {
                      shape_.block_bytes(shape_.block, shape_.block_rank, head_dim, element_bytes) +
                  waiting * 2 * head_dim * element_bytes};
   }
-  /// Of a long prompt's block: only its low-rank part's share of the tokens.
+  /// For one block of a long prompt, in which the factors' fixed part has a negligible share.
   double bits_per_element(std::int32_t head_dim, Dtype recorded) const override {
     constexpr std::int64_t kLong = 1 << 20;
     const std::int64_t bytes =
@@ -252,7 +252,8 @@ class GearRule final : public StoreRule {
     const double d = shape.head_dim;
     const double rank = shape_.prompt_rank;
     traffic.extra_flops += 2.0 * 2.0 * rank * (events.attended + d);
-    // A row a step is compressed, in the mean over blocks: power iteration passes twice a round.
+    // One row per step is compressed, averaged over blocks; power iteration makes two passes per
+    // round.
     traffic.extra_flops += 2.0 * compress_flops(1.0, d, shape_.block_rank);
     traffic.move_read += 2.0 * d * bits_of(shape.recorded) / 8.0;
     traffic.move_write +=
@@ -294,7 +295,7 @@ std::shared_ptr<const StoreRule> settle_gear(MethodResolver& settling) {
   const std::string& variant = settling.word("variant");
   const bool has_outliers = variant != "gear-l";
   shape.outliers_of_width = has_outliers && settling.word("outliers") == "code";
-  // Whole vectors have no groups.
+  // Whole vectors are not divided into groups.
   if (!shape.per_vector) shape.group = static_cast<std::int32_t>(settling.integer("quant_group"));
   shape.block = static_cast<std::int32_t>(settling.integer("buffer"));
   if (shape.per_vector && !settling.given("buffer")) {

@@ -1,5 +1,5 @@
-// KIVI (Liu et al. 2024): keys quantised per channel in groups of tokens, values per token, the
-// newest tokens in full precision until a group of them is whole.
+// KIVI (Liu et al. 2024): keys quantised per channel in groups of tokens, values per token. The
+// newest tokens stay in full precision until a group of them is complete.
 
 #include <algorithm>
 
@@ -20,11 +20,11 @@ struct KiviShape {
     return std::min(group, head_dim);
   }
   [[nodiscard]] std::int32_t levels() const { return (1 << bits) - 1; }
-  /// Keys are quantised so many at a time.
+  /// Number of keys that are quantised at a time.
   [[nodiscard]] std::int64_t flush(std::int32_t head_dim) const {
     return residual > 0 ? residual : group_of(head_dim);
   }
-  /// One group of keys: codes, and step and zero of each channel.
+  /// Bytes of one group of keys: codes, and step and zero of each channel.
   [[nodiscard]] std::int64_t key_group_bytes(std::int32_t head_dim) const {
     const std::int64_t codes = static_cast<std::int64_t>(group_of(head_dim)) * head_dim * bits;
     return (codes + 7) / 8 + 4LL * head_dim;
@@ -81,7 +81,7 @@ class KiviStore final : public Store {
     values_waiting_.erase(values_waiting_.begin(),
                           values_waiting_.begin() + static_cast<std::ptrdiff_t>(aged));
   }
-  /// A merged row stays in full precision: later merges need it.
+  /// A merged row stays in full precision, because later merges need it.
   void rewritten(EntryTable& entries, std::int32_t slot) override {
     const std::int32_t id = entries.id(slot);
     if (state(id).apart) return;
@@ -129,7 +129,7 @@ class KiviStore final : public Store {
     if (one.key_group < 0) {
       drop(keys_waiting_);
     } else {
-      // A hole: the group's bytes go when its last token goes.
+      // A hole: the group's bytes are freed with its last token.
       ++holes_;
       if (--alive_[static_cast<std::size_t>(one.key_group)] == 0) {
         --groups_alive_;
@@ -167,7 +167,7 @@ class KiviStore final : public Store {
   std::int64_t row_bytes_;
   std::vector<State> state_;                                 // by id
   std::vector<std::int32_t> keys_waiting_, values_waiting_;  // ids, ascending
-  std::vector<std::int32_t> alive_;                          // tokens left of each key group
+  std::vector<std::int32_t> alive_;                          // tokens left in each key group
   std::int64_t groups_alive_ = 0, values_quantised_ = 0, apart_ = 0, holes_ = 0;
   std::vector<std::int32_t> requantised_;
   std::vector<float> scratch_;
@@ -205,12 +205,12 @@ class KiviRule final : public StoreRule {
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     add_dequant(traffic, events, shape, copy_);
-    // A key and a value a step leave full precision, in the mean over flushes.
+    // One key and one value per step leave full precision, averaged over flushes.
     const double d = shape.head_dim;
     traffic.move_read += 2.0 * d * bits_of(shape.recorded) / 8.0;
     traffic.move_write += 2.0 * d * bits_per_element(shape.head_dim, shape.recorded) / 8.0;
-    // The released code (llama_kivi.py) concatenates at every step the packed values, of which one
-    // joins, and what waits; the packed keys when a group of them is whole.
+    // The released code (llama_kivi.py) concatenates the packed values, which grow by one, and the
+    // waiting rows at every step. It concatenates the packed keys when a group of them is complete.
     const double packed = std::max(0.0, events.attended - shape_.residual);
     const double waiting = std::min(events.attended, 1.5 * shape_.residual);
     const auto flush = static_cast<double>(shape_.flush(shape.head_dim));
@@ -223,8 +223,8 @@ class KiviRule final : public StoreRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     const double elements = 2.0 * static_cast<double>(prompt) * shape.n_kv_heads * shape.head_dim;
-    // Its bytes are the write of the cache: rows are read once and packed. Two launches pack keys
-    // and values, these two copy the newest rows.
+    // Its bytes count as the write of the cache: rows are read once and packed. Two launches pack
+    // keys and values, two more copy the newest rows.
     PrefillExtra extra;
     extra.flops = 4.0 * elements;  // minimum, maximum, scale, round
     extra.launches = 2;

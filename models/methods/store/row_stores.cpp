@@ -1,6 +1,6 @@
-// Formats that keep every row by itself: INT8, round-to-nearest in groups of channels, FP8, and
-// INT8 behind SmoothQuant's channel scales. No row waits in full precision: also the one just
-// written is attended over as it is stored.
+// Formats that store every row separately: INT8, round-to-nearest in groups of channels, FP8, and
+// INT8 with SmoothQuant's channel scales. No row waits in full precision: even the newest one is
+// attended over as it is stored.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kScaleBytes = 2;  // fp16
 
-/// What one stored head's rows become.
+/// The rounding of one stored head's rows.
 class RowFormat {
  public:
   virtual ~RowFormat() = default;
@@ -27,7 +27,7 @@ class RowRule : public StoreRule {
  public:
   explicit RowRule(bool copy) : copy_{copy} {}
   [[nodiscard]] virtual std::unique_ptr<RowFormat> format(const SessionPlace& place) const = 0;
-  /// Of a head whatever it holds.
+  /// Bytes per head that do not depend on its entries.
   [[nodiscard]] virtual Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const {
     return Bytes{0};
   }
@@ -46,10 +46,10 @@ class RowRule : public StoreRule {
     add_dequant(traffic, events, shape, copy_);
   }
   std::int32_t operators() const override {
-    // Of keys and of values: magnitude, its maximum and the step it gives; codes divided, rounded,
+    // For keys and values each: magnitude, its maximum and the step; codes divided, rounded,
     // clamped, cast; code and step written; the product of all codes, and the new row in it.
     constexpr std::int32_t kTensor = 3 + 4 + 2 + 2;
-    return copy_ ? 2 * kTensor : 0;  // else they are the attention kernel's
+    return copy_ ? 2 * kTensor : 0;  // otherwise part of the attention kernel
   }
 
  private:
@@ -196,7 +196,7 @@ class Fp8Rule final : public RowRule {
   Bytes row_bytes(std::int32_t head_dim, Dtype /*recorded*/) const override {
     return Bytes{head_dim + (scale_ == Fp8Scale::kToken ? kFp32Bytes : 0)};
   }
-  /// The two scales of a tensor are constants of the layer, not of a head: not counted.
+  /// With one scale per tensor, both scales are constants of the layer, not of a head: not counted.
   Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const override {
     return Bytes{scale_ == Fp8Scale::kHead ? 2 * kFp32Bytes : 0};
   }
@@ -224,7 +224,7 @@ class SmoothFormat final : public RowFormat {
     }
     smoothing_scales(key_max, query_max, strength_, scales_);
   }
-  /// (q s) . round(k / s) = q . (s round(k / s)): the row as unscaled queries see it.
+  /// (q s) . round(k / s) = q . (s round(k / s)): the row that unscaled queries see.
   void round_key(std::span<float> key) const override {
     for (std::size_t j = 0; j < key.size(); ++j) key[j] /= scales_[j];
     round_int8_row(key);

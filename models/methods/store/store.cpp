@@ -1,4 +1,4 @@
-// What several stores share.
+// Shared by several stores.
 
 #include "models/methods/store/store.hpp"
 

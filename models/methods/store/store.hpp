@@ -1,6 +1,6 @@
 #pragma once
 
-// The choices of the store axis, one maker a file; the list is in choices.cpp.
+// The choices of the store axis, one maker per file; the list is in choices.cpp.
 
 #include "models/methods/axis_choice.hpp"
 
@@ -20,15 +20,15 @@ AxisChoice store_gear();
 AxisChoice store_think();
 AxisChoice store_masked();
 
-/// Where codes become numbers again: inside the attention kernel, or as a copy of the whole cache
-/// in the recorded format.
+/// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
+/// recorded format.
 [[nodiscard]] ParamInfo dequant_param();
 /// Two operations per element; a copy is also written and read back.
 void add_dequant(StepTraffic& traffic, const StepEvents& events, const HeadShape& shape, bool copy);
 
 /// Bits of one code: 2, 4 or 8.
 [[nodiscard]] ParamInfo code_bits_param(std::int64_t bits, std::string source);
-/// Errors: refuses what packs into no byte.
+/// Errors: refuses code sizes that do not pack into bytes.
 [[nodiscard]] std::int32_t settled_code_bits(MethodResolver& settling);
 
 }  // namespace kvsim

@@ -1,5 +1,5 @@
-// ThinK (Xu et al. 2024): key channels that the prompt's last queries weigh least are dropped, the
-// newest keys stay whole. And masking, which hides what leaves and frees nothing.
+// ThinK (Xu et al. 2024): the key channels with the least weight for the prompt's last queries are
+// dropped; the newest keys stay whole. Also masking, which hides evicted entries and frees nothing.
 
 #include <algorithm>
 #include <numeric>
@@ -10,10 +10,10 @@ namespace kvsim {
 namespace {
 
 struct ThinkShape {
-  double share = 0.4;        // of the channels, dropped
-  std::int32_t window = 32;  // queries that judge
+  double share = 0.4;        // of the channels that are dropped
+  std::int32_t window = 32;  // last queries that weigh the channels
   std::int32_t recent = 32;  // newest keys kept whole
-  bool decoding = false;     // generated keys are pruned too, once no longer recent
+  bool decoding = false;     // generated keys are also pruned, once no longer recent
 
   [[nodiscard]] std::int32_t dropped(std::int32_t head_dim) const {
     return static_cast<std::int32_t>(head_dim * share);
@@ -58,7 +58,7 @@ class ThinkStore final : public Store {
   }
 
  private:
-  /// The channels with the smallest mean squared query times mean squared key.
+  /// The channels with the smallest product of mean squared query and mean squared key.
   void choose(const HeadVectors& head) {
     const auto d = static_cast<std::size_t>(head_dim_);
     std::vector<double> of_queries(d, 0.0);
@@ -73,7 +73,7 @@ class ThinkStore final : public Store {
       if (t < head.prompt - shape_.window) continue;
       for (std::int32_t g = 0; g < head.group; ++g) add(of_queries, head.query(g, t));
     }
-    // Means differ from sums by factors common to all channels.
+    // Sums replace means: they differ by factors common to all channels.
     dropped_.resize(d);
     std::iota(dropped_.begin(), dropped_.end(), std::size_t{0});
     std::stable_sort(dropped_.begin(), dropped_.end(), [&](std::size_t a, std::size_t b) {
@@ -102,7 +102,7 @@ class ThinkStore final : public Store {
   std::vector<std::size_t> dropped_;  // channels
   std::vector<char> pruned_;          // by id
   std::int64_t n_pruned_ = 0;
-  std::vector<std::int32_t> whole_;  // ids that may yet be pruned, ascending
+  std::vector<std::int32_t> whole_;  // ids that may still be pruned, ascending
 };
 
 class ThinkRule final : public StoreRule {
@@ -128,7 +128,7 @@ class ThinkRule final : public StoreRule {
   }
   void add_step(StepTraffic& traffic, const StepEvents& /*events*/,
                 const HeadShape& shape) const override {
-    // Queries are gathered to the channels that are left.
+    // Queries are gathered to the remaining channels.
     const double bytes =
         static_cast<double>(shape.group) * shape.head_dim * bits_of(shape.recorded) / 8.0;
     traffic.side_read += bytes;
@@ -159,7 +159,7 @@ std::shared_ptr<const StoreRule> make_think(MethodResolver& settling) {
                  .decoding = settling.word("prune") == "rolling"});
 }
 
-/// Every row that ever came.
+/// Every row that was ever appended.
 class MaskedStore final : public Store {
  public:
   MaskedStore(const SessionPlace& place, Dtype recorded)
@@ -183,7 +183,7 @@ class MaskedRule final : public StoreRule {
     return std::make_unique<MaskedStore>(place, recorded);
   }
   Dtype dtype(Dtype recorded) const override { return recorded; }
-  bool rounds() const override { return true; }  // its bytes are not the entries'
+  bool rounds() const override { return true; }  // its bytes are not those of the entries
   bool masks() const override { return true; }
   Bytes kv_bytes(std::int64_t /*prompt_entries*/, std::int64_t tokens, std::int32_t head_dim,
                  Dtype recorded) const override {

@@ -6,51 +6,51 @@
 
 namespace kvsim {
 
-/// The cache of one (layer, stored head): rows of K and V with what identifies and weighs them.
+/// The cache of one (layer, stored head): rows of K and V with their ids and weights.
 ///
-/// An entry is known by its id, the position of its (first) token: ids are unique, survive moves
-/// between slots, and settle ties. Slots are dense, 0 … size()-1, in no promised order.
+/// An entry is identified by its id, the position of its (first) token. Ids are unique, survive
+/// moves between slots, and break ties. Slots are dense, 0 … size()-1, in no guaranteed order.
 class EntryTable {
  public:
   explicit EntryTable(std::int32_t head_dim) : d_{static_cast<std::size_t>(head_dim)} {}
 
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ids_.size()); }
-  /// Entries that are excluded from eviction (residual slots).
+  /// Number of entries that are excluded from eviction (residual slots).
   [[nodiscard]] std::int32_t pinned_size() const { return n_pinned_; }
   [[nodiscard]] std::int32_t free_size() const { return size() - n_pinned_; }
 
   void reserve(std::int32_t entries);
-  /// Adds a token; returns its slot. Ids ascend over calls.
+  /// Adds a token and returns its slot. Ids must ascend over calls.
   std::int32_t append(std::int32_t id, std::span<const float> key, std::span<const float> value);
   /// Adds an entry that represents `members` tokens (ascending); its id is the first.
   std::int32_t append_merged(std::vector<std::int32_t> members, std::span<const double> key,
                              std::span<const double> value, bool pinned = true);
   /// Removes the entry at `slot`; the last entry takes its place (one row moved, as a swap does).
   void erase(std::int32_t slot);
-  /// Pins the token at `slot`: a merge target with one member, itself.
+  /// Pins the token at `slot` as a merge target with one member, itself.
   void pin(std::int32_t slot);
-  /// Merges the token at `from` into the pinned entry at `into` as a running mean of weights w and
-  /// 1: k <- (w k + k') / (w + 1), the same for v; then `from` is erased. w is the members' number,
-  /// at most `weight_cap`. The mean is kept in fp64, so it stalls only at the cap.
+  /// Merges the token at `from` into the pinned entry at `into` as a running mean with weights w
+  /// and 1: k <- (w k + k') / (w + 1), the same for v; then `from` is erased. w is the number of
+  /// members, at most `weight_cap`. The mean is kept in fp64, so it stalls only at the cap.
   void merge_mean(std::int32_t into, std::int32_t from, std::int32_t weight_cap);
-  /// The entry `into` also represents the members of the entries `from` (ids), which are erased. It
-  /// takes the given row and weight, keeps its id and can still be evicted.
+  /// Merges the entries `from` (ids) into `into`, which then also represents their members; they
+  /// are erased. `into` takes the given row and weight, keeps its id and can still be evicted.
   void merge_into(std::int32_t into, std::span<const std::int32_t> from,
                   std::span<const double> key, std::span<const double> value, double weight);
 
   [[nodiscard]] std::span<const std::int32_t> ids() const { return ids_; }
   [[nodiscard]] std::int32_t id(std::int32_t slot) const { return ids_[index(slot)]; }
-  /// Slot of the entry `id`; -1 where there is none.
+  /// Slot of the entry `id`; -1 if there is none.
   [[nodiscard]] std::int32_t slot_of(std::int32_t id) const {
     return index(id) < slots_.size() ? slots_[index(id)] : -1;
   }
-  /// Represents more than the token of its id, or could.
+  /// True if the entry represents, or could represent, more than the token of its id.
   [[nodiscard]] bool is_merged(std::int32_t slot) const { return merged_[index(slot)] >= 0; }
   [[nodiscard]] bool is_pinned(std::int32_t slot) const {
     return is_merged(slot) && groups_[index(merged_[index(slot)])].pinned;
   }
   [[nodiscard]] bool any_merged() const { return n_merged_ > 0; }
-  /// The entry's weight by the merger (votes); 1 for a token.
+  /// The merger's weight of the entry (votes); 1 for a token.
   [[nodiscard]] double weight(std::int32_t slot) const {
     return is_merged(slot) ? groups_[index(merged_[index(slot)])].weight : 1.0;
   }
@@ -58,7 +58,7 @@ class EntryTable {
   [[nodiscard]] std::int32_t count(std::int32_t slot) const;
   /// Positions that the entry represents, ascending.
   [[nodiscard]] std::vector<std::int32_t> members(std::int32_t slot) const;
-  /// Slots of merged entries, in the order they came to be.
+  /// Slots of merged entries, in order of creation.
   [[nodiscard]] std::vector<std::int32_t> merged_slots() const;
 
   [[nodiscard]] std::span<const float> keys() const { return keys_; }
@@ -77,7 +77,7 @@ class EntryTable {
   }
 
  private:
-  /// What a merged entry has beyond its row; found through merged_[slot].
+  /// Additional data of a merged entry; found through merged_[slot].
   struct Merged {
     std::vector<std::int32_t> members;
     std::vector<double> key_mean, value_mean;

@@ -17,7 +17,7 @@ PromptScores PromptScores::of_head(std::size_t h) const {
   KVSIM_CHECK(h < heads_.size(), "head {} of {}", h, heads_.size());
   std::vector<HeadVectors> one{heads_[h]};
   if (layer_ == nullptr) return PromptScores{std::move(one), first_head_, nullptr};
-  // Query heads that keep a set each share the rows of a KV head.
+  // Query heads with separate entries share the rows of a KV head.
   const std::int32_t split = layer_->heads.front().group / heads_[h].group;
   return PromptScores{std::move(one), first_head_ + static_cast<std::int32_t>(h) / split, layer_};
 }

@@ -12,14 +12,15 @@
 namespace kvsim {
 
 /// Attention of the last `rows` queries of a prompt over all of it, one head after another:
-/// [heads][group][rows][prompt]. Beyond a row's own position logits are -infinity, probabilities 0.
+/// [heads][group][rows][prompt]. Beyond a row's own position, logits are -infinity and
+/// probabilities 0.
 struct WindowRows {
   std::int32_t rows = 0;
   std::int64_t prompt = 0;
   std::int32_t group = 1;
   std::vector<double> logits, probabilities;
 
-  /// Row r is that of position prompt - rows + r; head counts stored heads.
+  /// Row r is for position prompt - rows + r; `head` counts stored heads.
   [[nodiscard]] std::span<const double> row(const std::vector<double>& of, std::size_t head,
                                             std::int32_t g, std::int32_t r) const {
     const auto p = static_cast<std::size_t>(prompt);
@@ -30,9 +31,9 @@ struct WindowRows {
   }
 };
 
-/// Data of a prompt for the stored heads that are decided together (one, except for joint decisions
-/// of a layer or a pair of layers). Everything is computed on first use and kept, so a method pays
-/// only for what it uses; thread-safe.
+/// Data of a prompt for stored heads with a joint decision (one head, except for joint decisions of
+/// a layer or a pair of layers). Everything is computed on first use and kept, so a method pays
+/// only for what it uses. Thread-safe.
 class PromptScores {
  public:
   explicit PromptScores(const HeadVectors& head) : heads_{head} {}
@@ -44,17 +45,17 @@ class PromptScores {
     return static_cast<std::int32_t>(heads_.front().prompt);
   }
   [[nodiscard]] std::span<const HeadVectors> heads() const { return heads_; }
-  /// The same for only head `h`.
+  /// The same for head `h` only.
   [[nodiscard]] PromptScores of_head(std::size_t h) const;
-  /// KV head of heads().front() in its layer.
+  /// Index of the KV head of heads().front() in its layer.
   [[nodiscard]] std::int32_t first_head() const { return first_head_; }
-  /// The layer (of a pair: the shallower). Errors: ContractError where none was given.
+  /// The layer (for a pair, the shallower one). Errors: ContractError if none was given.
   [[nodiscard]] const LayerVectors& layer() const;
   [[nodiscard]] bool knows_layer() const { return layer_ != nullptr; }
 
   /// prompt_column_sums (models/math), summed over the heads: [prompt].
   [[nodiscard]] std::span<const double> column_sums(double decay);
-  /// The last `rows` rows (no more than the prompt has).
+  /// The last `rows` rows (at most as many as the prompt has).
   [[nodiscard]] const WindowRows& window(std::int32_t rows);
 
   /// Attention row of position t: logits and probabilities of query head g over keys 0 … t.
@@ -64,8 +65,8 @@ class PromptScores {
     std::int64_t t = 0;
     std::span<const double> logits, probabilities;  // [t + 1]
   };
-  /// Calls `visit` with the rows of positions first … prompt-1: by head, position, query head.
-  /// Not kept: s^2 rows are not to be held.
+  /// Calls `visit` with the rows of positions first … prompt-1, ordered by head, position, query
+  /// head. Rows are not kept, because s^2 of them would be too many.
   void each_row(std::int64_t first, const std::function<void(const Row&)>& visit) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-// Views of what was recorded: methods see a trace through these and know nothing of its file.
+// Views of recorded data: methods see a trace through these and know nothing about its file.
 
 /// The recorded vectors of one KV head and the query heads that share it.
 struct HeadVectors {
@@ -36,7 +36,7 @@ struct HeadVectors {
   }
 };
 
-/// All a trace holds of one layer. What was not recorded is empty.
+/// All data of one layer in a trace. What was not recorded is empty.
 struct LayerVectors {
   std::int32_t layer = 0;
   std::int32_t n_layers = 1;

@@ -1,7 +1,7 @@
 // Accumulated attention: H2O (Zhang et al. 2023) sums each token's attention over all queries; with
 // a decay per step it is ZeroMerge's contribution score (eq. (5)).
 //
-//   s_i <- decay * s_i + sum over the group of a_i,   a new token starts at its own a
+//   s_i <- decay * s_i + sum over the group of a_i,   a new token starts with its own a
 
 #include <algorithm>
 #include <limits>
@@ -16,8 +16,8 @@
 namespace kvsim {
 namespace {
 
-/// Protects the first `sinks`, and the last tokens: `recent_prompt` when the prompt is compressed
-/// at once, `recent_decode` at a decode step.
+/// Protects the first `sinks` tokens and the last ones: `recent_prompt` when the prompt is
+/// compressed at once, `recent_decode` at a decode step.
 struct AccumulatedSettings {
   double decay = 1.0;
   std::int64_t sinks = 0;
@@ -27,8 +27,8 @@ struct AccumulatedSettings {
   std::int32_t score_copies = 1;  // matrices of the cache's dtype alive in eager execution
   bool fp32_softmax = true;
   bool retries_smaller_chunks = false;
-  std::int64_t entries = 0;           // the mean budget, which the tails are for
-  bool first_step = false;            // the prompt is compressed at the first decode step
+  std::int64_t entries = 0;           // the mean budget that the tails are sized for
+  bool first_step = false;            // compress the prompt at the first decode step
   bool score_in_cache_dtype = false;  // carried scores take the cache's dtype, not fp32
 };
 
@@ -37,7 +37,7 @@ class AccumulatedSelector final : public Selector {
   AccumulatedSelector(const AccumulatedSettings& settings, std::int32_t tokens)
       : settings_{settings}, score_(static_cast<std::size_t>(tokens), 0.0) {}
 
-  /// Where layers or heads differ in budget, tails are in proportion.
+  /// If layers or heads differ in budget, the tails are scaled in proportion.
   void allow(const EntryBudget& allotted, std::int64_t /*room*/) override {
     if (allotted.entries == std::numeric_limits<std::int64_t>::max()) return;
     if (allotted.entries == settings_.entries) return;
@@ -113,8 +113,8 @@ class AccumulatedRule final : public SelectRule {
     return (settings_.score_in_cache_dtype ? bytes_of(1, shape.stored) : Bytes{4}) * entries;
   }
 
-  // Work as the method catalogue counts it: decay, add and compare once an entry held before; the
-  // sum over the group rides on the read of the row.
+  // Work as counted in the method catalogue: decay, add and compare once per entry held before; the
+  // sum over the group is part of reading the row.
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double side =
@@ -186,7 +186,7 @@ std::shared_ptr<const SelectRule> settle_accumulated(MethodResolver& settling) {
       .recent_decode = tail_decode,
       .score_exec = score_exec_of(settling.word("score_exec")),
       // ZeroMerge's code holds three matrices in the cache's dtype; Hugging Face's eager attention
-      // logits, an fp32 softmax and its cast.
+      // holds logits, an fp32 softmax and its cast.
       .score_copies = residual ? 3 : 2,
       .fp32_softmax = !residual,
       .retries_smaller_chunks = residual,

@@ -2,8 +2,9 @@
 // in every head of a layer.
 //
 //   score of a chunk = mean over its tokens of their scores summed over heads
+//
 // The int(#chunks (1 - ratio)) highest chunks are kept, at least one; a shorter last chunk counts
-// as one. A prompt shorter than a chunk is selected from token by token.
+// as one. A prompt shorter than a chunk is selected token by token.
 
 #include <algorithm>
 
@@ -42,7 +43,7 @@ class ChunkedSelector final : public ScoredSelector {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     if (allotted.entries >= prompt || chunks_.empty()) return highest(score_, allotted.entries);
     const auto chunk = static_cast<std::int64_t>(chunk_);
-    // Where the short last chunk is among the kept, another may fit into the same budget.
+    // If the short last chunk is kept, another chunk may fit into the same budget.
     std::int64_t count = allotted.entries / chunk;
     if (tokens_of(highest(chunks_, count + 1)) <= allotted.entries) ++count;
     std::vector<std::int32_t> kept;
@@ -66,7 +67,7 @@ class ChunkedSelector final : public ScoredSelector {
   }
 
   std::size_t chunk_;
-  std::vector<double> chunks_;  // scores; the last may be of fewer tokens
+  std::vector<double> chunks_;  // scores of chunks; the last may be shorter
 };
 
 class ChunkedRule final : public ScoredRule {
@@ -79,7 +80,7 @@ class ChunkedRule final : public ScoredRule {
   bool shared_by_layer() const override { return true; }
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                    std::int64_t tokens) const override {
-    // Whether a shorter last chunk is among the kept depends on the data.
+    // Whether a shorter last chunk is kept depends on the data.
     if (budget >= prompt || prompt < chunk_) return ScoredRule::held(budget, prompt, tokens);
     if (prompt % chunk_ != 0) return std::nullopt;
     return ScoredRule::held(budget / chunk_ * chunk_, prompt, tokens);
@@ -93,7 +94,7 @@ std::shared_ptr<const SelectRule> settle_chunked(MethodResolver& settling) {
   const std::int64_t chunk = settling.integer("chunk");
   const std::int64_t prompt = settling.prompt();
   const std::int64_t chunks = (prompt + chunk - 1) / chunk;
-  // A ratio counts chunks, of which one at least stays; a prompt without a whole one, tokens.
+  // A ratio counts chunks, of which at least one stays; without a whole chunk it counts tokens.
   const auto kept = [=](double ratio) {
     const auto of = [ratio](std::int64_t n) {
       return static_cast<std::int64_t>(static_cast<double>(n) * (1.0 - ratio));

@@ -1,9 +1,10 @@
 // CriticalKV (Feng et al. 2025; kvpress, CriticalKVPress): half of the budget by score, the rest by
-// what an entry can do to the output.
+// an entry's possible effect on the output.
 //
 //   stage 1: the int(budget * first_stage) highest scores
 //   stage 2: of the others the highest (score_i + epsilon) * mean over the group of |W_O^(j) v_i|_1
-// With head budgets of AdaKV it is CriticalAdaKV: budgets go by the scores, stages by these.
+//
+// With AdaKV's head budgets this is CriticalAdaKV: scores set the budgets, the stages pick entries.
 
 #include <algorithm>
 #include <cmath>
@@ -95,7 +96,7 @@ class CriticalRule final : public ScoredRule {
     all.flops += 2.0 * heads * s * shape.head_dim * width;
     all.read += (width * heads + s * shape.n_kv_heads) * shape.head_dim * beta;  // W_O and V
     all.written += heads * s * 4.0;
-    // One head's projected values at a time.
+    // The projected values of one head at a time.
     all.transient = std::max(all.transient, truncated<Bytes>(std::ceil(s * width * beta)));
     all.launches += 2;
     return all;

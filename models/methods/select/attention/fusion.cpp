@@ -1,14 +1,14 @@
-// MorphKV (2025): a cache of constant size, the last R tokens and of the older ones the C that the
-// last R queries attend to most, chosen again at every step.
+// MorphKV (2025): a cache of constant size. It holds the last R tokens and the C older ones that
+// the last R queries attend to most, chosen again at every step.
 //
 //   S_i(j) = sum over the group of the attention of window query i to entry j
 //   F(j)   = sum (or max) over the last R queries of S_i(j)
-//   held   = Top_C(F over what is older than the window) and the last R
+//   held   = Top_C(F over entries older than the window) and the last R
 //
-// The released code evicts before a step attends, fuses raw logits (summed over the group,
-// converted to probabilities over only the distant entries), and keeps a profile per query head
-// whose columns it prunes by that head's choice while K and V follow the group's: under GQA its
-// columns then belong to other entries.
+// The released code evicts before a step attends and fuses raw logits (summed over the group,
+// converted to probabilities over only the distant entries). It keeps a profile per query head and
+// prunes the columns by that head's choice, while K and V follow the group's. Under GQA its columns
+// then belong to other entries.
 
 #include <algorithm>
 #include <cmath>
@@ -36,11 +36,11 @@ struct FusionSettings {
   bool before_attend = false;
   ProfileSpace space = ProfileSpace::kProbability;
   bool by_query_head = false;      // the released code's profile
-  std::int32_t profile_heads = 1;  // profiles a stored head carries
+  std::int32_t profile_heads = 1;  // profiles per stored head
   bool offload = false;
 };
 
-/// When and to how many entries a head of `capacity` is cut at decode steps.
+/// When a head of `capacity` is cut at decode steps, and to how many entries.
 Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_t start) {
   const std::int64_t target = capacity + (settings.before_attend ? 1 : 0);
   const auto asked = static_cast<std::int64_t>(
@@ -51,8 +51,9 @@ Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_
           .period = settings.period};
 }
 
-/// The released code's profiles under GQA: one a query head, columns by rank in the cache. Pruned
-/// by its own choice, a profile keeps as many columns as the cache has entries, but not theirs.
+/// The released code's profiles under GQA: one per query head, with columns by rank in the cache.
+/// Each is pruned by its own choice, so it has as many columns as the cache has entries, though not
+/// for the same entries.
 class DriftingProfiles {
  public:
   DriftingProfiles(const FusionSettings& settings, std::int32_t heads)
@@ -64,7 +65,7 @@ class DriftingProfiles {
     }
   }
 
-  /// Entries the columns are taken for, ascending.
+  /// Entries that the columns are taken to be for, ascending.
   [[nodiscard]] std::span<const std::int32_t> ids() const { return ids_; }
   void append(std::int32_t id) {
     ids_.push_back(id);
@@ -78,7 +79,7 @@ class DriftingProfiles {
   }
   /// Fused scores of the first `distant` ranks, the group's rows summed column by column.
   void fuse(std::size_t distant, std::vector<double>& out) {
-    if (sums_alone_) {  // a sum over heads and rows: each head's rows are summed already
+    if (sums_alone_) {  // a sum over heads and rows: each head's rows are already summed
       out.assign(distant, 0.0);
       for (Head& head : heads_) {
         head.profile.fuse(std::span{head.columns}.first(distant), of_head_);
@@ -96,16 +97,16 @@ class DriftingProfiles {
     }
     group_.fuse(columns, out);
   }
-  /// Ids that head `m` let go of at the last pruning, by the rank they had: ascending. It does not
-  /// see them at that step, though the cache may hold them.
+  /// Ids that head `m` dropped at the last pruning, by the rank they had, ascending. The head does
+  /// not see them at that step, though the cache may hold them.
   [[nodiscard]] std::span<const std::int32_t> hidden_from(std::size_t m) const {
     return heads_[m].hidden;
   }
   void show_all() {
     for (Head& head : heads_) head.hidden.clear();
   }
-  /// The cache lets the entries `leaving` (ids, ascending) go; each profile as many of its first
-  /// `distant` columns, those it scores lowest itself.
+  /// Called when the cache drops the entries `leaving` (ids, ascending). Each profile drops as many
+  /// of its first `distant` columns: those that it scores lowest itself.
   void prune(std::size_t distant, std::span<const std::int32_t> leaving) {
     std::vector<double> fused;
     std::vector<std::size_t> rank(distant);
@@ -140,12 +141,12 @@ class DriftingProfiles {
   struct Head {
     AttentionProfile profile;
     std::vector<std::int32_t> columns;   // by rank
-    std::vector<std::int32_t> hidden{};  // of this step, ids ascending
+    std::vector<std::int32_t> hidden{};  // of this step; ids ascending
   };
   std::vector<Head> heads_;
   std::vector<std::int32_t> ids_;
   AttentionProfile group_;  // scratch: the sum over heads
-  bool sums_alone_;         // no need of it
+  bool sums_alone_;         // group_ is not needed
   std::vector<double> of_head_;
   std::vector<std::int32_t> group_columns_;
 };
@@ -255,7 +256,7 @@ class FusionSelector final : public Selector {
     if (capacity_ == kNoLimit) return;
     const Sawtooth cut = cuts(settings_, capacity_, start_);
     const std::int64_t step = newest - prompt_ + 1;
-    const bool feeding = step <= 0;  // a merge that takes the prompt token by token
+    const bool feeding = step <= 0;  // a merge that feeds the prompt token by token
     if (!feeding && (step % settings_.period != 0 || entries.free_size() < cut.trigger)) return;
     if (!feeding) {
       ids_.clear();
@@ -355,9 +356,9 @@ class FusionSelector final : public Selector {
   AttentionProfile profile_;
   std::int64_t protected_;
   std::vector<DriftingProfiles> drifting_;  // none or one
-  std::vector<std::int32_t> column_;        // of profile_, by id; -1: none
+  std::vector<std::int32_t> column_;        // column of profile_, by id; -1: none
   std::vector<double> score_;               // F, by id
-  std::vector<std::int32_t> gone_;          // left, their columns not yet released
+  std::vector<std::int32_t> gone_;          // evicted, their columns not yet released
   std::vector<std::int32_t> ids_, distant_, distant_columns_;
   std::vector<double> fused_;
   std::int32_t prompt_ = 0;
@@ -382,13 +383,13 @@ class FusionRule final : public SelectRule {
   }
   bool compresses_prompt() const override { return !settings_.before_attend; }
   bool leaves_before_attend() const override { return settings_.before_attend; }
-  // The released code masks a step's attention by each query head's own choice at that step; after
-  // the attention there is nothing left to mask.
+  // The released code masks a step's attention by each query head's choice at that step. After the
+  // attention there is nothing left to mask.
   bool hides_entries() const override { return settings_.by_query_head && settings_.before_attend; }
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
-  // Sum over the group, the profile's new row and its cut, fusion, top C, those and the window as
-  // indices, the profile's columns.
+  // Sum over the group, the profile's new row and its cut, fusion, top C, the indices of these and
+  // the window, the profile's columns.
   std::int32_t operators() const override { return 9; }
 
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
@@ -405,7 +406,7 @@ class FusionRule final : public SelectRule {
     return SelectRule::attended(budget, prompt, tokens);
   }
 
-  // The buffer has a column for every entry that a step attends to.
+  // The buffer has a column for every entry that a step attends over.
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
     const std::int64_t columns = entries + (settings_.before_attend || entries == 0 ? 0 : 1);
     return Bytes{columns * settings_.window * element_bytes() * settings_.profile_heads};
@@ -418,12 +419,13 @@ class FusionRule final : public SelectRule {
     traffic.score_row_read += shape.group * events.attended * 4.0;
     traffic.side_read += row * settings_.window;
     traffic.side_write += row;
-    // Sum over the group, then over the window; logits also want a maximum and an exponential.
+    // Sum over the group, then over the window; logits also need a maximum and an exponential.
     const double per_element = settings_.space == ProfileSpace::kLogit ? 4.0 : 1.0;
     traffic.extra_flops +=
         events.attended * (shape.group + per_element * settings_.window * settings_.profile_heads);
     if (events.left > 0) {
-      // A gather of K, V and profile, once a cut: a step that lets one go of `period` is a share.
+      // One gather of K, V and profile per cut; a step that evicts one of `period` counts as a
+      // share.
       const double share = std::min(1.0, events.left / static_cast<double>(settings_.period));
       const double kept =
           std::max(events.attended - (settings_.before_attend ? 0 : events.left), 0.0);
@@ -433,7 +435,7 @@ class FusionRule final : public SelectRule {
       traffic.move_read += gathered;
       traffic.move_write += gathered;
     }
-    if (settings_.offload) {  // fetched before the layer runs, put back after
+    if (settings_.offload) {  // fetched before the layer runs, written back after
       traffic.link_read += events.attended * shape.row_bytes();
       traffic.link_write += events.attended * shape.row_bytes();
     }
@@ -447,7 +449,7 @@ class FusionRule final : public SelectRule {
   }
 
  private:
-  // The released code's profile is fp32, the aligned one as the cache's usual 16 bit.
+  // The released code's profile is fp32, the aligned one has the cache's usual 16 bits.
   [[nodiscard]] std::int64_t element_bytes() const { return settings_.by_query_head ? 4 : 2; }
 
   FusionSettings settings_;

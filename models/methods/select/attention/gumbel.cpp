@@ -1,7 +1,7 @@
 // Keyformer (Adnan et al. 2024): accumulated attention, each row regularised by Gumbel noise and a
 // temperature that rises with the steps, so that scores do not freeze on the entries kept first.
 //
-// s_i <- s_i + softmax_i((l_i + z_i) / tau), z_i ~ Gumbel(0, 1) drawn for every (step, entry)
+//   s_i <- s_i + softmax_i((l_i + z_i) / tau),   z_i ~ Gumbel(0, 1) drawn for every (step, entry)
 //   tau  = tau_init + step * delta_tau,          the prompt's rows at tau_init
 //
 // Output uses the plain softmax of the entries held.
@@ -25,7 +25,7 @@ namespace {
 struct GumbelSettings {
   double tau_init = 1.0, tau_end = 2.0;
   bool whole_difference =
-      false;  // every step adds tau_end - tau_init, as the evaluation harness has it
+      false;  // every step adds tau_end - tau_init, as in the evaluation harness
   std::int64_t max_new_tokens = 0;
   bool noise = true;
   bool per_layer = false;
@@ -80,8 +80,8 @@ class GumbelSelector final : public Selector {
                                    : std::max<std::int64_t>(place_.tokens - prompt_, 1);
     return whole / static_cast<double>(steps);
   }
-  /// weight_ becomes softmax((logits + noise) / tau) over the tokens `ids`. With noise -ln w, where
-  /// w = -ln u, that is softmax((logits - ln w) / tau): at tau = 1 the probabilities over w.
+  /// Sets weight_ to softmax((logits + noise) / tau) over the tokens `ids`. With noise -ln w, where
+  /// w = -ln u, this is softmax((logits - ln w) / tau): at tau = 1 the probabilities divided by w.
   void regularise(std::span<const double> logits, std::span<const double> probabilities,
                   std::span<const std::int32_t> ids, std::int32_t step, double tau,
                   std::int32_t query_head) {
@@ -116,7 +116,7 @@ class GumbelSelector final : public Selector {
     const double inverse = 1.0 / sum;
     for (double& weight : weight_) weight *= inverse;
   }
-  /// wait_ becomes -ln u of each of `ids`, or 1 without noise.
+  /// Sets wait_ to -ln u for each of `ids`, or to 1 without noise.
   void draw(std::span<const std::int32_t> ids, std::int32_t step, std::int32_t query_head) {
     if (!settings_.noise) {
       std::fill(wait_.begin(), wait_.end(), 1.0);
@@ -139,8 +139,8 @@ class GumbelSelector final : public Selector {
   SessionPlace place_;
   std::vector<double> score_;  // by id
   std::vector<double> weight_;
-  std::vector<std::uint64_t> mixed_;  // by id: its counter, mixed
-  std::vector<double> wait_;          // of a row: -ln u, exponentially distributed
+  std::vector<std::uint64_t> mixed_;  // by id: its mixed counter
+  std::vector<double> wait_;          // for one row: -ln u, exponentially distributed
   std::vector<std::int32_t> all_ids_;
   std::int32_t prompt_ = 0;
 };

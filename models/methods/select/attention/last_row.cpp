@@ -1,6 +1,6 @@
-// TOVA (Oren et al. 2024): what the newest query looks at stays. At every step, the prompt counting
-// as one, the B entries of the largest attention by the current query remain, averaged over all
-// heads of the layer; the newest token is not forced to stay.
+// TOVA (Oren et al. 2024): keeps what the newest query attends to. At every step (the prompt is
+// one) the B entries with the largest attention by the current query remain, averaged over all
+// heads of the layer. The newest token is not protected.
 
 #include <algorithm>
 #include <limits>
@@ -12,7 +12,7 @@ namespace kvsim {
 namespace {
 
 struct LastRowSettings {
-  bool head_mean = true;  // one decision a layer, else one a stored head
+  bool head_mean = true;  // one decision per layer; otherwise one per stored head
   bool protect_last = false;
 };
 
@@ -30,7 +30,7 @@ class LastRowSelector final : public Selector {
       }
     }
   }
-  // A sum ranks as the mean does.
+  // A sum gives the same ranking as the mean.
   void observe(const StepView& step) override {
     for (std::size_t slot = 0; slot < step.ids.size(); ++slot) {
       row_[static_cast<std::size_t>(step.ids[slot])] = step.group_sum[slot];
@@ -66,8 +66,8 @@ class LastRowRule final : public SelectRule {
     return needs;
   }
   bool shared_by_layer() const override { return settings_.head_mean; }
-  std::int32_t operators() const override { return 3; }  // mean, what is not protected, minimum
-  // The row is used in the step that made it: nothing is carried.
+  std::int32_t operators() const override { return 3; }  // mean, unprotected entries, minimum
+  // The row is used in the step that produced it, so nothing is carried.
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};
   }

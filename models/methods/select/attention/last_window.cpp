@@ -1,6 +1,7 @@
 // Attention of the last queries (SnapKV's score: Li et al. 2024) as a scorer, for the wrappers.
 //
 //   score_i = pool over i of the mean, over the last w queries and the group, of a_{t,i}
+//
 // The group is reduced first, then pooled. The window itself is always kept.
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class LastWindow final : public Scorer {
       for (std::int32_t g = 0; g < head.group; ++g) {
         std::copy_n(head.query(g, t).data(), d, q.data() + static_cast<std::size_t>(g) * d);
       }
-      // Causal also within the window.
+      // Causal within the window, too.
       const auto seen = static_cast<std::size_t>(
           std::upper_bound(tokens.positions.begin(), tokens.positions.end(), t) -
           tokens.positions.begin());
@@ -72,7 +73,7 @@ class LastWindow final : public Scorer {
 
 std::shared_ptr<const SelectRule> settle_last_window(MethodResolver& settling) {
   const std::int64_t entries = settle_ratio(settling);
-  // A budget that the window would fill: the window shrinks to it and nothing is scored.
+  // If the window would fill the budget, it shrinks to the budget and nothing is scored.
   if (entries < settling.integer("window")) settling.settle("window", entries);
   return std::make_shared<ScoredRule>(make_last_window(settling));
 }

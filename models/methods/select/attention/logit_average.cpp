@@ -1,6 +1,6 @@
-// KeepKV's selection (Tian et al. 2025): the prompt by the attention of its last queries, later
-// ones heavier; decode steps by the moving average of each entry's raw exponential, eq. (8),
-// without votes. First and last tokens are kept.
+// KeepKV's selection (Tian et al. 2025). Prompt: attention of the last queries, later ones weighted
+// more. Decode steps: the moving average of each entry's raw exponential, eq. (8), without votes.
+// First and last tokens are kept.
 
 #include "models/methods/learn/logit_average.hpp"
 
@@ -17,16 +17,16 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLastWeight = 1.2;  // of the newest query; the oldest of the window weighs 1
+constexpr double kLastWeight = 1.2;  // weight of the newest query; the oldest of the window has 1
 
 struct Settings {
   double heavy_share = 0.8;
   std::int64_t sinks = 4;
-  std::int64_t recent = 0;  // of the mean budget
+  std::int64_t recent = 0;  // for the mean budget
   LogitAverageSettings average{};
 };
 
-/// Of `entries` those for the last tokens: what the heavy share leaves.
+/// How many of `entries` are for the last tokens: those that the heavy share leaves.
 std::int64_t recent_of(std::int64_t entries, double heavy_share) {
   return entries - static_cast<std::int64_t>(heavy_share * static_cast<double>(entries));
 }
@@ -88,8 +88,8 @@ class LogitAverageRule final : public SelectRule {
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
     return settings_.average.entry_bytes() * entries;
   }
-  // The row of raw logits leaves the kernel; a moving average takes an exponential, a product and a
-  // sum an entry, an exponential counted as 4.
+  // The kernel writes the row of raw logits. A moving average takes an exponential, a product and a
+  // sum per entry; an exponential counts as 4.
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double row = shape.group * events.attended * 4.0;

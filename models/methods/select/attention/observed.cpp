@@ -1,5 +1,5 @@
-// Observed attention (kvpress): accumulated attention over the number of queries that could attend,
-// so that age gives no advantage. The prompt is cut once, decode appends.
+// Observed attention (kvpress): accumulated attention divided by the number of queries that could
+// attend, so that age gives no advantage. The prompt is cut once, decode appends.
 //
 //   score_i = (1 / (s - i)) sum over t >= i and the group of a_{t,i}
 

@@ -65,7 +65,7 @@ class PeriodicSelector final : public ScoredSelector {
   }
 
  private:
-  /// Entries that may leave, in order of position.
+  /// Collects the entries that may leave, in order of position.
   void gather(const EntryTable& entries) {
     const auto d = static_cast<std::size_t>(head_.head_dim);
     positions_.clear();
@@ -159,7 +159,7 @@ std::int64_t periodic_held(const PeriodicSettings& settings, std::int64_t entrie
       settings.prompt_too ? std::min({prompt, tokens, entries}) : std::min(prompt, tokens);
   const std::int64_t since = generated % settings.interval;
   if (generated < settings.interval) return after_prompt + generated;
-  // Every compression after the first finds more than the target, as long as the first did.
+  // Every compression after the first finds more than the target if the first one did.
   const std::int64_t target = target_at(settings, entries, tokens - since);
   if (target == kUnlimited) return after_prompt + generated;
   return std::min(after_prompt + generated, target + since);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Compression every so many decode steps, by any scorer.
+// Compression at a fixed interval of decode steps, by any scorer.
 
 #include "models/methods/select/scored.hpp"
 
@@ -8,12 +8,13 @@ namespace kvsim {
 
 struct PeriodicSettings {
   std::int64_t interval = 512;  // decode steps between compressions
-  /// Entries after a compression; below 1 a share of the tokens so far; 0: what the budget allots.
+  /// Entries after a compression; below 1: a share of the tokens so far; 0: what the budget
+  /// assigns.
   double target = 0;
-  bool prompt_too = false;  // the prompt is compressed at its end
+  bool prompt_too = false;  // also compress the prompt at its end
 };
 
-/// Held entries after `tokens` tokens, `entries` being what the budget allots.
+/// Entries held after `tokens` tokens, where the budget assigns `entries`.
 [[nodiscard]] std::int64_t periodic_held(const PeriodicSettings& settings, std::int64_t entries,
                                          std::int64_t prompt, std::int64_t tokens);
 

@@ -1,6 +1,6 @@
-// Scissorhands (Liu et al. 2023): what was pivotal stays pivotal. An entry is low in a step if it
-// draws less than the mean, a_i < 1/E; when the budget is full, the entries low most often over the
-// last steps leave, many at once.
+// Scissorhands (Liu et al. 2023): pivotal tokens stay pivotal. An entry is low in a step if its
+// attention is below the mean, a_i < 1/E. When the budget is full, the entries that were low most
+// often over the last steps are evicted, many at once.
 //
 //   c_i = number of the last w rows in which entry i was low
 //   before a step would hold B + 1 entries, the m of the largest c_i outside the last r leave
@@ -22,11 +22,11 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 struct PersistenceSettings {
   std::int64_t recent = 10;
   std::int32_t history = 400;
-  bool cumulative = false;  // lows are counted from the beginning
-  double drop = 0.5;        // share of the budget that leaves at once
+  bool cumulative = false;  // count lows from the beginning
+  double drop = 0.5;        // share of the budget that is evicted at once
 };
 
-/// Entries that leave at once of a budget: no fewer than one, and none of the protected.
+/// Entries evicted at once from a budget: at least one, and no protected ones.
 std::int64_t batch(const PersistenceSettings& settings, std::int64_t budget) {
   const auto share = static_cast<std::int64_t>(settings.drop * static_cast<double>(budget));
   return std::clamp<std::int64_t>(share, 1, std::max<std::int64_t>(budget - settings.recent, 1));
@@ -44,7 +44,7 @@ class PersistenceSelector final : public Selector {
   void learn_prompt(PromptScores& scores) override {
     prompt_ = scores.prompt();
     for (std::int32_t id = 0; id < prompt_; ++id) add_entry(id);
-    // Rows come head by head; a decision for several heads needs their sum, row by row.
+    // Rows arrive head by head; a decision for several heads needs their sum, row by row.
     const std::int64_t first =
         settings_.cumulative ? 0 : std::max<std::int64_t>(prompt_ - settings_.history, 0);
     const auto heads = static_cast<std::int32_t>(scores.heads().size());
@@ -88,7 +88,7 @@ class PersistenceSelector final : public Selector {
     return -static_cast<double>(low_[static_cast<std::size_t>(id)]);
   }
   double importance(std::int32_t id, std::int32_t newest, bool at_prefill) const override {
-    // At a step the newest token has just come: room is made by those before it.
+    // At a step the newest token has just arrived; room is made by those before it.
     const std::int64_t recent = settings_.recent + (at_prefill ? 0 : 1);
     return id > newest - recent ? std::numeric_limits<double>::infinity() : score(id);
   }
@@ -96,7 +96,7 @@ class PersistenceSelector final : public Selector {
                std::vector<std::int32_t>& out) override {
     if (budget_ == kNoLimit || entries.free_size() <= room) return;
     const std::size_t before = out.size();
-    const bool feeding = newest < prompt_;  // a merge that takes the prompt token by token
+    const bool feeding = newest < prompt_;  // a merge that feeds the prompt token by token
     Selector::leaving(entries, newest, feeding ? room : room + 1 - batch(settings_, room), out);
     gone_.insert(gone_.end(), out.begin() + static_cast<std::ptrdiff_t>(before), out.end());
   }
@@ -118,7 +118,7 @@ class PersistenceSelector final : public Selector {
     low_[static_cast<std::size_t>(id)] = 0;
   }
   void next_row() { row_ = (row_ + 1) % static_cast<std::size_t>(settings_.history); }
-  /// The row of the step says whether `id` was low; what it said `history` rows ago is forgotten.
+  /// Counts whether `id` was low in this step's row, and forgets the row of `history` steps ago.
   void count(std::int32_t id, bool is_low) {
     std::int32_t& low = low_[static_cast<std::size_t>(id)];
     if (settings_.cumulative) {
@@ -141,10 +141,10 @@ class PersistenceSelector final : public Selector {
 
   PersistenceSettings settings_;
   std::int32_t group_;
-  std::size_t words_;                   // of one entry's history
+  std::size_t words_;                   // words per history of an entry
   std::vector<std::int32_t> column_;    // by id; -1: none
   std::vector<std::int32_t> low_;       // by id: rows of the history in which it was low
-  std::vector<std::uint64_t> history_;  // [columns, words]: a bit a row, a ring
+  std::vector<std::uint64_t> history_;  // [columns, words]: one bit per row, a ring
   std::vector<std::int32_t> free_, gone_;
   std::size_t n_columns_ = 0, row_ = 0;
   std::int32_t prompt_ = 0;
@@ -202,12 +202,12 @@ class PersistenceRule final : public SelectRule {
     traffic.side_write += events.attended * touched;
     traffic.extra_flops += events.attended * 2.0;  // compare, count
     if (events.left > 0) {
-      // One gather a batch: a step that lets one go of `batch_` is a share of it.
+      // One gather per batch; a step that evicts one of `batch_` counts as a share.
       const double share = std::min(1.0, events.left / static_cast<double>(batch_));
       const double entry = shape.row_bytes() + static_cast<double>(side_bytes(1, shape).count());
       traffic.move_read += share * events.attended * entry;
       traffic.move_write += share * events.attended * entry;
-      // Counts of the histories, once a batch.
+      // Counts of the histories, once per batch.
       if (!settings_.cumulative) {
         traffic.side_read +=
             share * events.attended * static_cast<double>(side_bytes(1, shape).count());
@@ -227,7 +227,7 @@ class PersistenceRule final : public SelectRule {
   ScoreExec score_exec_;
 };
 
-/// The released simulation has no budget, so it accepts only the default one; parameters of the
+/// The released simulation has no budget, so only the default one is accepted. Parameters of the
 /// other variant are refused instead of ignored.
 std::shared_ptr<const SelectRule> make_percentile(MethodResolver& settling) {
   if (settling.choice("budget") != "uniform") {

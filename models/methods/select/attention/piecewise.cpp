@@ -1,10 +1,11 @@
 // A scorer that never sees the whole prompt at once (kvpress, ChunkPress and BlockPress).
 //
 //   within-chunks  the ratio harness inside each run of `chunk_tokens` tokens: of a run of m its
-//                  max(1, int(m (1 - ratio))) highest, scored among themselves
-// block-wise a streaming top-k: the first n_kept tokens, then `block` more at a time; all present
-// ones are scored together and the n_kept highest continue Scorers are those of keys and values
-// alone: queries of a part say little of the whole.
+//                  max(1, int(m (1 - ratio))) highest, scored within the run
+//   block-wise     a streaming top-k: the first n_kept tokens, then `block` more at a time; all
+//                  tokens present are scored together, and the n_kept highest continue
+//
+// Only scorers of keys and values are allowed: the queries of a part say little about the whole.
 
 #include <algorithm>
 #include <numeric>
@@ -36,7 +37,7 @@ std::vector<ParamInfo> content_scorer_params() {
   return params;
 }
 
-/// Scores of these tokens among themselves, `ids` ascending.
+/// Scores only these tokens, without any others; `ids` ascending.
 std::vector<double> score_part(const Scorer& scorer, const HeadVectors& head, std::int32_t kv_head,
                                std::span<const std::int32_t> ids, const SessionPlace& place) {
   std::vector<float> keys;
@@ -62,16 +63,16 @@ std::vector<double> score_part(const Scorer& scorer, const HeadVectors& head, st
 /// How many entries each run of the prompt keeps.
 struct Quotas {
   std::int64_t chunk = 1;
-  std::optional<double> share{};  // of a run, where a ratio was given
+  std::optional<double> share{};  // for a run, if a ratio was given
   std::int64_t asked = 0;         // entries that the budget buys
-  std::int64_t entries = 0;       // the number that the runs keep of these
+  std::int64_t entries = 0;       // how many of these the runs keep
 
   [[nodiscard]] std::int64_t of(std::int64_t run, std::int64_t budget, std::int64_t prompt) const {
     std::int64_t count = 0;
     if (budget == entries && share) {
       count = static_cast<std::int64_t>(static_cast<double>(run) * *share);
     } else {
-      // In integers: one run of the whole prompt keeps the budget and not an entry less.
+      // In integers, so that one run of the whole prompt keeps exactly the budget.
       count = run * std::min(budget == entries ? asked : budget, prompt) / prompt;
     }
     return std::clamp<std::int64_t>(count, 1, run);
@@ -133,7 +134,7 @@ class ChunksRule final : public ScoredRule {
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
-    // Scores of a run use only the run; each run has two launches.
+    // A run is scored by itself, with two launches.
     PrefillExtra extra = ScoredRule::prefill_extra(shape, recorded, prompt);
     extra.launches *= static_cast<std::int32_t>((prompt + quotas_.chunk - 1) / quotas_.chunk);
     return extra;
@@ -189,7 +190,7 @@ class BlocksRule final : public ScoredRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     if (entries_ >= prompt) return {};
-    // A block: what was kept and the block are gathered, scored and ranked.
+    // A block: the kept entries and the block are gathered, scored and ranked.
     const std::int64_t at_hand = std::min(entries_ + block_, prompt);
     const std::int64_t n_blocks = (prompt - entries_ + block_ - 1) / block_;
     const auto blocks = static_cast<double>(n_blocks);
@@ -229,7 +230,7 @@ std::shared_ptr<const SelectRule> make_chunks(MethodResolver& settling) {
   refuse_slots(settling);
   Quotas quotas{.chunk = chunk, .asked = entries, .entries = entries};
   if (!settling.budget() || settling.given("ratio")) quotas.share = 1.0 - settling.number("ratio");
-  // Of a run 1 - entries / prompt may round to another number than of the prompt.
+  // 1 - entries / prompt may round differently for a run than for the prompt.
   if (settling.budget() && !settling.given("ratio") &&
       kept(settling.number("ratio")) != by_runs(entries)) {
     settling.settle("ratio", settling.number("ratio") - kRatioRounding);

@@ -1,6 +1,6 @@
-// Scissorhands as its released simulation does it: an entry is pivotal in a step if its attention
-// is above a percentile of the row; entries that were pivotal in none of the last steps are
-// dropped. No budget: the number kept depends on the data.
+// The released simulation of Scissorhands: an entry is pivotal in a step if its attention is above
+// a percentile of the row. Entries that were pivotal in none of the last steps are dropped. No
+// budget: the number kept depends on the data.
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ struct PivotalSettings {
   std::int32_t start = 100;
 };
 
-/// The q-quantile: linear between the two nearest ranks, as in NumPy and PyTorch. Reorders
-/// `values`.
+/// The q-quantile, interpolated linearly between the two nearest ranks, as in NumPy and PyTorch.
+/// Reorders `values`.
 double quantile(std::vector<double>& values, double q) {
   const double rank = q * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::ptrdiff_t>(rank);
@@ -123,7 +123,7 @@ class PivotalRule final : public SelectRule {
     return std::nullopt;
   }
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
-    return Bytes{4} * entries;  // the step in which it was pivotal last
+    return Bytes{4} * entries;  // the last step in which it was pivotal
   }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
@@ -143,8 +143,8 @@ class PivotalRule final : public SelectRule {
     const auto s = static_cast<double>(prompt);
     const double rows =
         std::clamp(s - settings_.start, 0.0, static_cast<double>(settings_.history));
-    const double seen = s - rows / 2.0;  // entries of a row, on average
-    // Sum over the group, the quantile of the row, the comparison with it.
+    const double seen = s - rows / 2.0;  // mean number of entries per row
+    // Sum over the group, the row's quantile, the comparison with it.
     return {.flops = rows * seen * (shape.n_heads + (kQuantileFlops + 1.0) * shape.n_kv_heads)};
   }
 

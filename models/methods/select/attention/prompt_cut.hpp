@@ -1,6 +1,6 @@
 #pragma once
 
-// What selections share that cut the prompt once, at its end, and append every later token.
+// Shared by selections that cut the prompt once, at its end, and append every later token.
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// Scores by position, settled with the prompt; nothing leaves at decode steps.
+/// Scores by position, fixed after the prompt; nothing leaves at decode steps.
 class PromptCutSelector : public Selector {
  public:
   double score(std::int32_t id) const override {
@@ -25,7 +25,7 @@ class PromptCutSelector : public Selector {
     return static_cast<std::size_t>(id) < score_.size();
   }
 
-  std::vector<double> score_;  // of the first positions; later ones have none
+  std::vector<double> score_;  // for the first positions; later ones have none
 };
 
 /// E = min(prompt, budget) + generated; no side data, no work at a step.

@@ -1,5 +1,5 @@
 // PyramidInfer (Yang et al. 2024): each layer passes on only the prompt tokens that its last
-// queries attend to most, so deeper layers compute and cache fewer; what is generated is thinned
+// queries attend to most, so deeper layers compute and cache fewer. Generated tokens are thinned
 // later. One set for all heads of a layer.
 
 #include <algorithm>
@@ -19,17 +19,17 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct PyramidSettings {
-  std::int64_t recent = 0;  // last tokens that always stay, and rows that score the others
+  std::int64_t recent = 0;  // last tokens, always kept; their rows score the others
   std::int64_t sinks = 4;
   double last_weight = 1.2;
-  double decay = 0.1;     // of the generated tokens kept, towards the last layer
-  double compress = 0.9;  // and in the first
+  double decay = 0.1;     // share of generated tokens kept, towards the last layer
+  double compress = 0.9;  // the same in the first layer
   std::int64_t exceed = 16;
-  bool total = false;  // growth counted in tokens seen, not in the layer's entries
+  bool total = false;  // growth is counted in tokens seen, not in the layer's entries
   std::int32_t n_layers = 1;
   std::int32_t n_kv_heads = 1;
 
-  /// Of `exceed` generated tokens, how many stay in `layer`.
+  /// How many of `exceed` generated tokens stay in `layer`.
   [[nodiscard]] std::int64_t keep(std::int32_t layer) const {
     const double share = cosine_share(layer, n_layers, decay);
     return std::max<std::int64_t>(
@@ -46,7 +46,7 @@ class RowRing {
     rows_.assign(static_cast<std::size_t>(rows) * width_, 0.0);
     n_ = static_cast<std::size_t>(rows);
   }
-  /// A new youngest row, of zeros.
+  /// Adds a new youngest row, of zeros.
   void push() {
     std::fill_n(rows_.begin() + static_cast<std::ptrdiff_t>(next_ * width_), width_, 0.0);
     youngest_ = next_;
@@ -56,7 +56,7 @@ class RowRing {
     const auto at = static_cast<std::size_t>(id);
     if (at >= base_) rows_[youngest_ * width_ + at - base_] += p;
   }
-  /// Sum over rows, the youngest weighing `last`, the oldest 1.
+  /// Weighted sum over rows: the youngest has weight `last`, the oldest 1.
   [[nodiscard]] double score(std::int32_t id, double last) const {
     double sum = 0;
     for (std::size_t i = 0; i < n_; ++i) {
@@ -88,13 +88,13 @@ class PyramidSelector final : public Selector {
     entries_ = alive_.empty() ? prompt_ : std::ssize(alive_);
     score_.assign(s, 0.0);
     ring_.start(settings_.recent, settings_.total ? 0 : prompt_, tokens_);
-    // The recent tokens stay in every layer, so each of these queries is alive.
+    // The recent tokens stay in every layer, so all of these queries are present.
     const std::int64_t first = prompt_ - settings_.recent;
     std::vector<double> row_sums;
     std::vector<std::vector<double>> rows;
     if (settings_.total) rows.resize(static_cast<std::size_t>(settings_.recent));
     scores.each_row(first, [&](const PromptScores::Row& row) {
-      // A dropped token is absent: the softmax runs over what the layer has.
+      // A dropped token is absent: the softmax runs over the layer's own tokens.
       double sum = 0;
       for (std::size_t i = 0; i < row.probabilities.size(); ++i) {
         if (lives_[i]) sum += row.probabilities[i];
@@ -155,7 +155,7 @@ class PyramidSelector final : public Selector {
     }
     ranked_.clear();
     for (const std::int32_t id : candidates_) {
-      const bool sink = id < settings_.sinks;  // of a prompt shorter than they
+      const bool sink = id < settings_.sinks;  // also decoded tokens, after a shorter prompt
       ranked_.push_back({sink ? kInfinity : ring_.score(id, settings_.last_weight), id});
     }
     const auto sinks = std::count_if(ranked_.begin(), ranked_.end(),
@@ -177,7 +177,7 @@ class PyramidSelector final : public Selector {
   std::int64_t keep_;
   std::int64_t tokens_;
   std::int32_t prompt_ = 0;
-  std::int64_t entries_ = 0;  // after the prompt
+  std::int64_t entries_ = 0;  // entries after the prompt
   std::vector<std::int32_t> alive_;
   std::vector<bool> lives_;
   std::vector<double> score_;
@@ -219,11 +219,11 @@ class PyramidRule final : public SelectRule {
       }
       return budget + n - times * gone + spared;
     }
-    // Every step from the first one that has seen `late` tokens more than the layer held.
+    // Every step from the first that has seen `late` tokens more than the layer held.
     const std::int64_t start = std::max<std::int64_t>(late + budget - prompt, 1);
     if (n < start || gone == 0) return budget + n;
     const std::int64_t floor = settings_.recent + settings_.sinks;
-    const std::int64_t before = budget + start - 1 - floor;  // beyond what never leaves
+    const std::int64_t before = budget + start - 1 - floor;  // beyond the entries that never leave
     const std::int64_t steps = n - start + 1;
     // While there are `exceed` entries after the append, each step removes `gone` and adds one.
     std::int64_t falling = 0;
@@ -242,7 +242,7 @@ class PyramidRule final : public SelectRule {
                                           std::int64_t prompt, std::int64_t tokens) const override {
     return *held_at(layer, budget, prompt, tokens - 1) + 1;
   }
-  // The rows that score, of the mean over heads: one set a layer.
+  // The rows used for scoring, averaged over heads: one set per layer.
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
     return Bytes{settings_.recent * entries * 4};
   }
@@ -306,7 +306,7 @@ std::shared_ptr<const SelectRule> settle_pyramid_infer(MethodResolver& settling)
     std::int64_t best = 0;
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     double delta = -1;
-    // Steps of 1e-4: lengths are no monotone function of delta where min_context stops a cut.
+    // Steps of 1e-4: lengths are not monotonic in delta if min_context stops a cut.
     constexpr int kSteps = 10000;
     for (int i = 0; i <= kSteps; ++i) {
       schedule.delta = static_cast<double>(i) / kSteps;

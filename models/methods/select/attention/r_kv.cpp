@@ -1,9 +1,10 @@
-// R-KV (Cai et al. 2025): importance less redundancy, every 128 decode steps.
+// R-KV (Cai et al. 2025): importance minus redundancy, every 128 decode steps.
 //
-// score = lambda * importance - (1 - lambda) * redundancy importance of the entries before the last
-// w: logits of the last w queries, the maximum over the group, softmax over only these entries,
-// mean over queries, max-pooled over 7. redundancy: models/math/key_redundancy over all entries.
-// The last w are always kept.
+//   score = lambda * importance - (1 - lambda) * redundancy
+//
+// Importance of the entries before the last w: logits of the last w queries, maximum over the
+// group, softmax over only these entries, mean over queries, max-pooled over 7. Redundancy:
+// models/math/key_redundancy over all entries. The last w are always kept.
 
 #include <algorithm>
 #include <limits>
@@ -78,7 +79,7 @@ class RkvScorer final : public Scorer {
     return {.flops = 2.0 * entries * entries * shape.head_dim +
                      rows * shape.group * entries * 2.0 * shape.head_dim,
             .read = entries * shape.row_bytes() / 2,
-            // The released code makes the whole matrix of cosines.
+            // The released code computes the full matrix of cosines.
             .transient = truncated<Bytes>(entries * entries * 4.0)};
   }
 

@@ -1,5 +1,5 @@
-// SnapKV (Li et al. 2024): the prompt's last queries vote for what came before them; the votes are
-// pooled so that neighbours of a chosen token come along. Decode appends.
+// SnapKV (Li et al. 2024): the prompt's last queries vote for the tokens before them. Votes are
+// pooled so that neighbours of a chosen token are also kept. Decode appends.
 //
 //   vote_i  = sum over the group and over t in the last w queries of a_{t,i},   i < s - w
 //   score_i = max (or mean) of vote over i - k/2 … i + k/2
@@ -51,7 +51,7 @@ class WindowSelector final : public PromptCutSelector {
       for (std::size_t j = first + 1; j <= last; ++j) {
         pooled = settings_.pool_max ? std::max(pooled, votes[j]) : pooled + votes[j];
       }
-      // Beyond the ends a mean counts zeros, as the released code's padding does.
+      // Beyond the ends a mean counts zeros, like the released code's padding.
       score_[static_cast<std::size_t>(i)] = settings_.pool_max ? pooled : pooled / settings_.kernel;
     }
   }
@@ -63,7 +63,7 @@ class WindowSelector final : public PromptCutSelector {
     if (allotted.entries > settings_.window || allotted.entries >= prompt) {
       return Selector::plan(prompt, allotted);
     }
-    // No room besides the window: it shrinks to fit.
+    // There is only room for the window, which shrinks to fit.
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     std::vector<std::int32_t> last(static_cast<std::size_t>(allotted.entries));
     std::iota(last.begin(), last.end(), prompt - static_cast<std::int32_t>(allotted.entries));
@@ -95,7 +95,7 @@ class WindowRule final : public PromptCutRule {
     needs.prompt_window = settings_.window;
     return needs;
   }
-  // Beyond the window's rows: their sum over queries and the pooling.
+  // In addition to the window's rows: their sum over queries, and the pooling.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     const auto s = static_cast<double>(prompt);

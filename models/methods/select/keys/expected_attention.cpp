@@ -1,8 +1,10 @@
-// Expected attention (kvpress, ExpectedAttentionPress; Devoto et al. 2025): what queries still to
-// come would give each key, if they were normal with the moments of the prompt's.
+// Expected attention (kvpress, ExpectedAttentionPress; Devoto et al. 2025): the attention that
+// future queries would pay to each key if they were normal with the moments of the prompt's
+// queries.
 //
 //   score_i = (mean over the group of softmax_i(z) + epsilon) * |v_i|   over tokens after the sinks
-// with z of models/math/expected_attention. Sinks are always kept.
+//
+// z is defined in models/math/expected_attention. Sinks are always kept.
 
 #include "models/math/attention/expected_attention.hpp"
 
@@ -19,7 +21,7 @@
 namespace kvsim {
 namespace {
 
-// DecodingPress passes hidden states of the past to a scorer, which recomputes queries from them.
+// DecodingPress passes past hidden states to a scorer, which recomputes queries from them.
 constexpr std::int32_t kDecodingBuffer = 256;
 
 struct Settings {
@@ -28,7 +30,7 @@ struct Settings {
   bool covariance = true;
   bool vnorm = true;
   double epsilon = 0;
-  double width = 0;  // of a hidden state; 0: the query heads' together
+  double width = 0;  // of a hidden state; 0: that of all query heads together
   double kv_heads = 0;
 };
 
@@ -125,7 +127,7 @@ std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& settling) 
                .future = settling.integer("n_future_positions"),
                .covariance = settling.flag("use_covariance"),
                .vnorm = vnorm,
-               // Equal for all tokens unless it weights them by their values' norms.
+               // Without value norms it adds the same to all tokens.
                .epsilon = vnorm ? settling.number("epsilon") : 0.0,
                .width = static_cast<double>(settling.site().d_model),
                .kv_heads = static_cast<double>(settling.site().shape.n_kv_heads)});

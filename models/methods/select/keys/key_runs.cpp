@@ -1,7 +1,7 @@
 // KVMerger's sets (Wang et al. 2024): the prompt is divided into runs of consecutive tokens with
-// similar keys; the token of a run with the largest aggregated attention stays and represents the
-// others. Recent tokens and those of largest attention are kept as they are. All generated tokens
-// stay.
+// similar keys. The token of a run with the largest aggregated attention stays and represents the
+// others. Recent tokens and those with the largest attention are kept unchanged. All generated
+// tokens stay.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 struct Settings {
   double epsilon = 0.75;
   std::int64_t recent = 0, top = 0;
-  bool fit_budget = false;  // epsilon is as high as the budget of entries allows
+  bool fit_budget = false;  // epsilon is as high as the budget allows
 };
 
 class KeyRunsSelector final : public Selector {
@@ -46,7 +46,7 @@ class KeyRunsSelector final : public Selector {
       return attention_[static_cast<std::size_t>(a)] > attention_[static_cast<std::size_t>(b)];
     });
     for (std::size_t i = 0; i < top; ++i) protected_[static_cast<std::size_t>(order[i])] = true;
-    // The similarity of a key to the next one; tokens that may not join count as dissimilar.
+    // The similarity of each key to the next; tokens that may not join count as dissimilar.
     likeness_.assign(s, -std::numeric_limits<double>::infinity());
     for (std::size_t i = 0; i + 1 < s; ++i) {
       if (protected_[i] || protected_[i + 1]) continue;
@@ -66,7 +66,7 @@ class KeyRunsSelector final : public Selector {
     const std::int64_t joins = static_cast<std::int64_t>(likeness_.size()) - allotted.entries;
     double epsilon = std::numeric_limits<double>::infinity();
     if (joins > 0 && !joinable.empty()) {
-      // The highest threshold that so many neighbours exceed, which bisection would close in on.
+      // The highest threshold that this many neighbours exceed; bisection would converge to it.
       const auto at = std::min(static_cast<std::size_t>(joins), joinable.size()) - 1;
       std::nth_element(joinable.begin(), joinable.begin() + static_cast<std::ptrdiff_t>(at),
                        joinable.end(), std::greater<>{});
@@ -103,7 +103,7 @@ class KeyRunsSelector final : public Selector {
     const auto s = static_cast<std::int32_t>(likeness_.size());
     stand_in_.resize(likeness_.size());
     std::iota(stand_in_.begin(), stand_in_.end(), 0);
-    for (std::int32_t last = s - 1; last >= 0;) {  // backwards, as printed
+    for (std::int32_t last = s - 1; last >= 0;) {  // backwards, as in the paper
       std::int32_t first = last;
       while (first > 0 && likeness_[static_cast<std::size_t>(first - 1)] > epsilon) --first;
       std::int32_t pivot = first;
@@ -158,8 +158,8 @@ class KeyRunsRule final : public SelectRule {
   Settings settings_;
 };
 
-/// The paper protects 0.17 and 0.12 of the prompt at a budget of one half, 0.08 and 0.02 at 0.35;
-/// between them a straight line, below in proportion (ours).
+/// The paper protects 0.17 and 0.12 of the prompt at a budget of one half, 0.08 and 0.02 at 0.35.
+/// Linear in between, proportional below (ours).
 double protected_share(double budget, double at_half, double at_third) {
   constexpr double kHalf = 0.5;
   constexpr double kThird = 0.35;

@@ -1,5 +1,5 @@
-// The norm of keys, and nothing else: Devoto et al. 2024, "A Simple and Effective L2 Norm-Based
-// Strategy for KV Cache Compression", found that keys of low norm draw attention.
+// The norm of keys: Devoto et al. 2024, "A Simple and Effective L2 Norm-Based Strategy for KV Cache
+// Compression", found that keys with a low norm attract attention.
 //
 //   score_i = -|k_i|
 

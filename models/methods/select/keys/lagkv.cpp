@@ -1,10 +1,10 @@
-// LagKV (Liang et al. 2025): tokens that differ most from the lag of tokens after them.
+// LagKV (Liang et al. 2025): keeps tokens that differ most from the lag of tokens after them.
 //
-// Tokens after the sinks fall into lags of `lag`. For lag p, with minimum and maximum of lag p + 1
-// by channel: x' = (x - min) / (max - min); a token's score is the softmax over its lag of the
-// standard deviation of x' over channels, for K and V, averaged; then its rank in the lag / lag.
-// Sinks, the last full lag and the remainder have score 1. Below sinks + 2 lags: sinks, and the
-// most recent.
+// Tokens after the sinks are divided into lags of `lag`. Lag p is scaled with the per-channel
+// minimum and maximum of lag p + 1: x' = (x - min) / (max - min). A token's score is the softmax
+// over its lag of the standard deviation of x' over channels, averaged over K and V. It is then
+// replaced by its rank in the lag / lag. Sinks, the last full lag and the remainder have score 1. A
+// prompt below sinks + 2 lags keeps sinks and the most recent tokens.
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +53,8 @@ class LagKv final : public Scorer {
   }
 
  private:
-  /// Softmax over the lag at `first` of each token's standard deviation over scaled channels.
+  /// Softmax over the lag that starts at `first`, of each token's standard deviation over scaled
+  /// channels.
   std::vector<double> stand_out(std::span<const float> rows, std::size_t first,
                                 std::size_t d) const {
     const auto at = [&](std::size_t token, std::size_t channel) {
@@ -75,21 +76,21 @@ class LagKv final : public Scorer {
     for (std::size_t i = 0; i < lag_; ++i) {
       double mean = 0;
       for (std::size_t c = 0; c < d; ++c) {
-        // A channel that is constant in the reference has no information.
+        // A channel that is constant in the reference lag carries no information.
         scaled[c] = range[c] > 0 ? (at(first + i, c) - low[c]) / range[c] : 0.0;
         mean += scaled[c];
       }
       mean /= static_cast<double>(d);
       double squares = 0;
       for (const double x : scaled) squares += (x - mean) * (x - mean);
-      // The sample's deviation, as torch.std has it.
+      // The sample standard deviation, like torch.std.
       deviations[i] = d > 1 ? std::sqrt(squares / static_cast<double>(d - 1)) : 0.0;
     }
     softmax_in_place(deviations);
     return deviations;
   }
 
-  /// Scores become their rank from below over the lag's length; among equals the older is higher.
+  /// Replaces scores by their ascending rank / the lag's length; among equals the older is higher.
   static void rank(std::span<double> scores) {
     std::vector<std::size_t> order(scores.size());
     std::iota(order.begin(), order.end(), std::size_t{0});

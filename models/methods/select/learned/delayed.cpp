@@ -1,6 +1,6 @@
-// Every token is judged once, when it leaves a window of recent ones, by a score fixed at its
-// creation. KVzap: a surrogate's log score against one threshold for the whole model. DMS (delayed
-// eviction): a learned bit.
+// Every token is judged once, when it leaves a window of recent tokens, by a score fixed at its
+// creation. KVzap: a surrogate's log score, compared with one threshold for the whole model. DMS
+// (delayed eviction): a learned bit.
 
 #include <algorithm>
 #include <cmath>
@@ -20,13 +20,13 @@ enum class ScoreSource : std::uint8_t { kNamed, kOracle, kEvictBit };
 
 struct DelayedSettings {
   ScoreSource source = ScoreSource::kNamed;
-  std::string name;  // of the scores among the layer's, unless kOracle
+  std::string name;  // name of the layer's scores, unless kOracle
   OracleSettings oracle;
   double threshold = 0;
   std::int64_t window = 128;
-  bool decoding = true;         // false: judged at the end of the prompt only
-  std::int64_t fifo_bits = 32;  // side data for each token of the window
-  // Work of the surrogate per token and layer, and its weights; 0 if the model provides the score.
+  bool decoding = true;         // false: judged only at the end of the prompt
+  std::int64_t fifo_bits = 32;  // side data per token of the window
+  // Surrogate work per token and layer, and its weights; 0 if the model provides the score.
   double surrogate_flops = 0;
   std::int64_t surrogate_bytes = 0;
   std::int32_t n_kv_heads = 1;
@@ -100,13 +100,13 @@ class DelayedRule final : public SelectRule {
     needs.inputs = inputs_;
     return needs;
   }
-  // Nothing is known of the scores, but that a window is whole.
+  // Nothing is known about the scores, except that a window is whole.
   std::optional<std::int64_t> held(std::int64_t /*budget*/, std::int64_t /*prompt*/,
                                    std::int64_t tokens) const override {
     if (tokens <= settings_.window || settings_.threshold == -kInfinity) return tokens;
     return std::nullopt;
   }
-  // The window's scores, and this head's part of the layer's surrogate.
+  // The window's scores, and this head's share of the layer's surrogate.
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{(settings_.window * settings_.fifo_bits + 7) / 8 +
                  (settings_.surrogate_bytes + settings_.n_kv_heads - 1) / settings_.n_kv_heads};
@@ -147,7 +147,7 @@ void refuse_query_heads(MethodResolver& settling) {
   }
 }
 
-/// Parameters of the surrogate and work of one token, from the model's width.
+/// The surrogate's parameters and its work per token, from the model's width.
 void size_surrogate(MethodResolver& settling, DelayedSettings& settings) {
   const std::int64_t d = settling.site().d_model;
   const std::int64_t heads = settings.n_kv_heads;
@@ -159,8 +159,8 @@ void size_surrogate(MethodResolver& settling, DelayedSettings& settings) {
   settings.surrogate_bytes = bytes_of(weights, settling.site().recorded).count();
 }
 
-/// `auto` settled: weights where given, else what the trace holds: scores, then a repeat that
-/// KVzip+ can judge by. Without a trace the surrogate, which a service would run.
+/// Resolves `auto`: weights if given, else what the trace holds (scores, then a repeat that KVzip+
+/// can use). Without a trace it is the surrogate, which a service would run.
 std::string score_source(const MethodResolver& settling) {
   const std::string& asked = settling.word("kvzap_source");
   if (asked != "auto") return asked;
@@ -200,7 +200,7 @@ std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& settling) {
           "budget of at least {})",
           settling.entries(), window, window));
     }
-    settings.threshold = -kInfinity;  // the budget gives it, once the scores are known
+    settings.threshold = -kInfinity;  // set by the budget once the scores are known
     settling.settle("threshold", std::string{"solved from the budget"});
   }
   TraceInputs inputs;

@@ -48,12 +48,12 @@ class DmcRule final : public SelectRule {
   bool leaves_before_attend() const override { return true; }
   std::optional<std::int64_t> held(std::int64_t /*budget*/, std::int64_t /*prompt*/,
                                    std::int64_t /*tokens*/) const override {
-    return std::nullopt;  // as the model decided
+    return std::nullopt;  // depends on the model's decisions
   }
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};
   }
-  // alpha and omega ride on channels of key and query: no further work.
+  // alpha and omega are in channels of key and query: no additional work.
   void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                 const HeadShape& /*shape*/) const override {}
 };

@@ -1,7 +1,7 @@
-// Eviction that knows the future: entries are scored by the attention that all later queries of the
-// trace pay them under the full cache, summed over the group; the lowest leaves for good whenever
-// the budget is exceeded. A strong irrevocable eviction, not a bound: what leaves early may have
-// been worth more in between than what stays.
+// Eviction that knows the future: an entry's score is the attention that all later queries of the
+// trace pay to it under the full cache, summed over the group. The lowest is evicted permanently
+// whenever the budget is exceeded. This is a strong irrevocable eviction, not a bound: an evicted
+// entry may have been worth more in between than a kept one.
 
 #include <algorithm>
 #include <cmath>
@@ -13,9 +13,10 @@
 namespace kvsim {
 namespace {
 
-/// Future sums of every position after every step, in blocks: the sums after each block's last step
-/// are kept, the rest is made again from there backwards. So with n steps over T tokens 2 sqrt(n) T
-/// numbers are held, and each sum adds the same rows in the same order however it is reached.
+/// Sums of future attention for every position after every step, in blocks. The sums after each
+/// block's last step are kept; the others are recomputed backwards from there. With n steps over T
+/// tokens this holds 2 sqrt(n) T numbers. Each sum adds the same rows in the same order, however it
+/// is reached.
 class OracleSelector final : public Selector {
  public:
   explicit OracleSelector(const SessionPlace& place)
@@ -80,7 +81,7 @@ class OracleSelector final : public Selector {
   HeadVectors head_;
   std::vector<float> q_;
   std::int64_t block_ = 1;
-  std::int64_t at_ = -1;                     // the block in future_
+  std::int64_t at_ = -1;                     // the block held in future_
   std::vector<std::vector<double>> ends_;    // [block][position]
   std::vector<std::vector<double>> future_;  // [step of the block][position]
 };
@@ -90,7 +91,7 @@ class OracleRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<OracleSelector>(place);
   }
-  // A reference: what it knows costs nothing because nothing could know it.
+  // A reference: its knowledge is free because no real method could have it.
   MethodNeeds needs() const override { return {}; }
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};

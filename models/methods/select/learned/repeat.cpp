@@ -1,5 +1,5 @@
-// Oracles: how much repeating the prompt needs each of its tokens. Kim et al., "KVzip", and the
-// KVzip+ score that KVzap's surrogates are trained on. Scored once, after prefill; decode drops
+// Oracles: how important each prompt token is for repeating the prompt. Kim et al., "KVzip", and
+// the KVzip+ score that KVzap's surrogates are trained on. Scored once, after prefill; decode drops
 // nothing.
 
 #include <cmath>
@@ -20,8 +20,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct RepeatSettings {
   OracleSettings oracle;
-  std::string recorded;  // "score.NAME" to read instead of scoring; empty: score
-  bool protect = true;   // sinks, and tokens before the first repeated one, stay whatever happens
+  std::string recorded;  // "score.NAME" to read instead of scoring; empty: compute the scores
+  bool protect = true;   // sinks, and tokens before the first repeated one, always stay
 };
 
 class RepeatSelector final : public Selector {
@@ -33,7 +33,7 @@ class RepeatSelector final : public Selector {
                                         : recorded_scores(scores, settings_.recorded);
     const auto sinks = settings_.oracle.sinks;
     if (!settings_.protect && std::isnan(score_.front())) {
-      // As kvpress has it: a prefix token is worth 1 as a sink, nothing otherwise.
+      // As in kvpress: a prefix token scores 1 as a sink, otherwise 0.
       score_.front() = sinks > 0 ? 1.0 : 0.0;
     }
   }
@@ -75,7 +75,7 @@ class RepeatRule final : public SelectRule {
     }
     return needs;
   }
-  // The repeat attends over everything, so nothing may go before it is over.
+  // The repeat attends over everything, so nothing may be dropped before it ends.
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
@@ -103,8 +103,8 @@ std::shared_ptr<const SelectRule> settle_repeat(MethodResolver& settling) {
     settling.refuse("its scores are one a KV head: expected granularity=kv_head");
   }
   const auto s = static_cast<double>(settling.prompt());
-  // One ranking of all heads is cut at the ratio of all; `entries` is the mean of a head, rounded
-  // down. Else each head loses int(s * ratio).
+  // One ranking of all heads is cut at the ratio of all; `entries` is the mean per head, rounded
+  // down. Otherwise each head loses int(s * ratio).
   const bool is_global = settling.choice("budget") == "global";
   const auto entries_at = [&](double ratio) {
     constexpr double kRounding = 1e-9;
@@ -127,7 +127,7 @@ std::shared_ptr<const SelectRule> settle_repeat(MethodResolver& settling) {
     }
     settling.set_entries(entries);
     double ratio = std::max(1.0 - static_cast<double>(entries) / s, 0.0);
-    if (is_global && budget.fraction > 0) {  // not rounded to whole entries a head
+    if (is_global && budget.fraction > 0) {  // not rounded to whole entries per head
       const double bits = settling.store().bits_per_element(
           std::max(settling.site().shape.head_dim, 1), settling.site().recorded);
       double kept = budget.fraction;
@@ -149,7 +149,7 @@ std::shared_ptr<const SelectRule> settle_repeat(MethodResolver& settling) {
   settings.oracle.carry_over = settling.integer("carry_over");
   settings.protect = settling.flag("protect_prefix");
   if constexpr (kPlus) {
-    // Stored scores are as they are.
+    // Stored scores are used as they are.
     settings.oracle.residual_norm =
         settling.word("kvzip_source") != "trace" && settling.word("kvzip_plus_norm") == "residual";
   }
