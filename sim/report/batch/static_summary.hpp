@@ -30,8 +30,8 @@ namespace kvsim {
 [[nodiscard]] std::string brief_verdict(const RunReport& report,
                                         const std::vector<std::string>& labels,
                                         const TextStyle& style);
-/// What bounds the times of prefill and of the last decode step. Empty if no time was explained or
-/// there are too many points to read.
+/// The bounds of the times of prefill and of the last decode step. Empty if no time was explained
+/// or there are too many points to read.
 [[nodiscard]] std::string bounds_block(const RunReport& report, std::size_t width);
 /// The 90 % intervals of the metrics, and their basis. Empty if no point has one or there are too
 /// many points to read.

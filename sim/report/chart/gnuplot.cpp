@@ -104,8 +104,7 @@ Outcome run_gnuplot(const GnuplotOptions& options, const fs::path& folder,
     for (ssize_t n = 0; (n = ::read(ends[0], chunk.data(), chunk.size())) > 0;) {
       outcome.messages.append(chunk.data(), static_cast<std::size_t>(n));
     }
-    if (running && (readable.revents & POLLHUP) != 0) ::usleep(1000);  // it closed stderr: avoid a
-                                                                       // busy loop
+    if (running && (readable.revents & POLLHUP) != 0) ::usleep(1000);  // stderr closed: do not spin
   }
   ::close(ends[0]);
   return outcome;

@@ -39,9 +39,9 @@ enum class HbmPart : std::uint8_t {
   kWeights,      // including the draft model
   kActivations,  // and all other memory except the cache
   kLogical,      // entries that sequences hold, by the method's size law
-  kSlack,     // the rest of their blocks: block ends, entries that cannot be reclaimed
-  kCached,    // blocks kept only for their prefix
-  kPoolFree,  // unused blocks of a reserved pool
+  kSlack,        // the rest of their blocks: block ends, entries that cannot be reclaimed
+  kCached,       // blocks kept only for their prefix
+  kPoolFree,     // unused blocks of a reserved pool
   kFree
 };
 inline constexpr std::size_t kHbmParts = 8;

@@ -359,7 +359,7 @@ std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
   struct Row {
     std::string begin, skipped;
     std::vector<std::pair<std::string, std::string>> leaves;  // names and cells
-    std::vector<std::string> cells;  // of the columns in `names` so far
+    std::vector<std::string> cells;                           // of the columns in `names` so far
   };
   std::vector<Row> rows(sweep.size());
   parallel_for(sweep.size(), sweep.threads(), [&](std::size_t i) {

@@ -26,8 +26,8 @@ std::string scenario_sweep_page(const ScenarioSweep& sweep, const FigureSet& fig
     cuts.push_back(fmt::format("Tables have the first {} of {} points; sweep.csv has all.", n,
                                with_commas(static_cast<std::int64_t>(sweep.size()))));
   }
-  // Columns and measures once, then rows of values: only what a table shows, not every key of each
-  // point.
+  // Columns and measures once, then rows of values: only the contents of a table, not every key of
+  // each point.
   ordered_json document{{"schema", "kvsim.scenario-sweep/1"},
                         {"scenario", {{"echo", sweep.plan().echo()}}}};
   document["scenario"]["name"] = sweep.plan().name();

@@ -35,8 +35,8 @@ namespace kvsim {
 /// Points that differ only in the method: one figure, or one block of a table.
 struct PointGroup {
   std::string description;  // shared values: "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1"
-  std::string heading;  // the part that differs between groups; empty if there is one group
-  std::string suffix;   // for file names: "_fp32-batch-1"; empty if there is one group
+  std::string heading;      // the part that differs between groups; empty if there is one group
+  std::string suffix;       // for file names: "_fp32-batch-1"; empty if there is one group
   std::vector<std::size_t> points;
   std::vector<std::string> labels;  // one per point, distinct within the group
 };

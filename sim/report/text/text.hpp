@@ -35,8 +35,8 @@ inline constexpr std::size_t kLongestName = 80;
 [[nodiscard]] std::string paragraph(std::string_view text, std::size_t width,
                                     std::size_t indent = 0);
 
-/// At least three significant digits without an exponent: "12,345", "37.2", "0.042"; "-" if there
-/// is no number.
+/// A number for display, with two or three significant digits below 1,000 and whole above:
+/// "12,345", "37.2", "0.042"; "-" if it is not finite.
 [[nodiscard]] std::string amount(double value);
 [[nodiscard]] std::string amount(const std::optional<double>& value);
 
