@@ -12,8 +12,8 @@ namespace kvsim {
 [[nodiscard]] std::vector<Command> validate_commands();
 
 // Defined twice: the program kvsim-validate has the functions themselves, kvsim has functions that
-// start kvsim-validate with the same words (calibrate/start_validate.cpp). Kernels, their simulator and the
-// comparisons take a quarter of the time to compile, and few users need them.
+// start kvsim-validate with the same words (calibrate/start_validate.cpp). Kernels, their simulator
+// and the comparisons take a quarter of the time to compile, and few users need them.
 [[nodiscard]] int run_validate_allocator(const Arguments& arguments);
 [[nodiscard]] int run_validate_e2e(const Arguments& arguments);
 [[nodiscard]] int run_validate_kernels(const Arguments& arguments);

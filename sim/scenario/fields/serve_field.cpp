@@ -55,7 +55,9 @@ std::vector<Members> member_choices(const Field& field, std::string_view object)
 SchedulerSpec read_scheduler(const Members& members) {
   constexpr std::string_view kObject = "scheduler";
   SchedulerSpec spec;
-  for (const auto& [key, value] : members) {
+  for (const auto& member : members) {
+    const auto& key = member.first;
+    const auto& value = member.second;
     const auto count = [&](std::string_view name, auto& to) {
       if (key == name) to = read_integer(value, kObject, name);
     };

@@ -259,7 +259,7 @@ TEST_CASE("times that the clock does not hold are refused, with their point") {
 TEST_CASE("with hardly any file descriptors nothing half-written stays") {
   const fs::path folder = fresh("descriptors");
   write(folder / "s.json", kStatic);
-  for (const rlim_t most : {4, 5, 6, 8}) {
+  for (const rlim_t most : {4U, 5U, 6U, 8U}) {
     const pid_t child = ::fork();
     if (child == 0) {
       (void)::chdir(folder.c_str());
