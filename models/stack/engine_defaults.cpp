@@ -35,6 +35,8 @@ bool has_latent_attention(const Llm& llm) {
                      [](const LayerSpec& layer) { return layer.attention.is_latent(); });
 }
 
+bool is_quantized(const Llm& llm) { return llm.unpacked_dtype.has_value(); }
+
 EngineVersion read_version(const Field& field) {
   const auto version = parse_engine_version(field.string());
   if (!version) field.expected("a version such as \"0.19\"");
@@ -87,7 +89,8 @@ EngineValues read_values(const Field& field) {
 
 DefaultsRule read_rule(const Field& field) {
   field.allow_only({"from", "before", "memory_from", "memory_below", "named", "not_named", "usage",
-                    "gpus_from", "gpus_below", "experts", "latent", "set", "source"});
+                    "gpus_from", "gpus_below", "experts", "latent", "model_types", "quantized",
+                    "set", "source"});
   DefaultsRule rule;
   if (const auto given = field.find("from")) rule.from = read_version(*given);
   if (const auto given = field.find("before")) rule.before = read_version(*given);
@@ -110,6 +113,8 @@ DefaultsRule read_rule(const Field& field) {
   gpus("gpus_below", rule.gpus_below);
   if (const auto given = field.find("experts")) rule.experts = given->boolean();
   if (const auto given = field.find("latent")) rule.latent = given->boolean();
+  names("model_types", rule.model_types);
+  if (const auto given = field.find("quantized")) rule.quantized = given->boolean();
   rule.values = read_values(field.at("set"));
   rule.source = field.at("source").string();
   return rule;
@@ -159,6 +164,11 @@ bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSit
   if (std::any_of(not_named.begin(), not_named.end(), within)) return false;
   if (experts && (site.llm != nullptr && has_experts(*site.llm)) != *experts) return false;
   if (latent && (site.llm != nullptr && has_latent_attention(*site.llm)) != *latent) return false;
+  const std::string type = site.llm != nullptr ? lower(site.llm->model_type) : std::string{};
+  if (!model_types.empty() && std::ranges::find(model_types, type) == model_types.end()) {
+    return false;
+  }
+  if (quantized && (site.llm != nullptr && is_quantized(*site.llm)) != *quantized) return false;
   return true;
 }
 
@@ -198,6 +208,10 @@ std::string DefaultsRule::conditions() const {
   }
   if (experts) parts.emplace_back(*experts ? "models with routed experts" : "dense models");
   if (latent) parts.emplace_back(*latent ? "latent attention" : "attention that is not latent");
+  if (!model_types.empty()) {
+    parts.push_back(fmt::format("models of type {}", fmt::join(model_types, ", ")));
+  }
+  if (quantized) parts.emplace_back(*quantized ? "quantized checkpoints" : "not quantized");
   if (usage) parts.emplace_back(*usage == EngineUsage::kServer ? "server" : "LLM class");
   return fmt::format("{}", fmt::join(parts, "; "));
 }

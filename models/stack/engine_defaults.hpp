@@ -59,6 +59,8 @@ struct DefaultsRule {
   std::optional<EngineUsage> usage{};
   std::optional<std::int32_t> gpus_from{}, gpus_below{};  // that one replica's model spans
   std::optional<bool> experts{}, latent{};  // the model has routed experts, latent attention
+  std::vector<std::string> model_types{};   // Hugging Face's words: "llama"
+  std::optional<bool> quantized{};          // the checkpoint is published quantized
   EngineValues values{};
   std::string source{};
 

@@ -173,18 +173,24 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   out.settings = std::make_shared<const EngineSettings>(std::move(settings));
 }
 
-/// Versions of the same engine that other stacks have: "versions 0.2 to 0.7 are stack \"vllm-v0\"".
-std::string other_versions(const Stack& stack, std::span<const Stack> stacks) {
-  std::string out;
+/// What to type instead of a version that `stack` does not know: a stack that has it, or the newest
+/// known one.
+std::string version_hint(const Stack& stack, std::optional<EngineVersion> version,
+                         std::span<const Stack> stacks) {
+  std::string others;
+  const Stack* newest = &stack;
   for (const Stack& other : stacks) {
-    if (!other.defaults || other.name == stack.name ||
-        other.defaults->engine != stack.defaults->engine) {
-      continue;
-    }
-    out += fmt::format("; versions {} to {} are stack \"{}\"", other.defaults->first,
-                       other.defaults->last, other.name);
+    if (!other.defaults || other.defaults->engine != stack.defaults->engine) continue;
+    if (other.defaults->last_version > newest->defaults->last_version) newest = &other;
+    if (other.name == stack.name) continue;
+    others += fmt::format("; versions {} to {} are stack \"{}\"", other.defaults->first,
+                          other.defaults->last, other.name);
   }
-  return out;
+  if (!version || *version <= newest->defaults->last_version) return others;
+  return fmt::format(
+      "; its defaults are not known yet: use \"{}@{}\" and set the options that your release "
+      "changed",
+      newest->name, newest->defaults->last);
 }
 
 /// `base` in the version and usage that a label gives it.
@@ -199,7 +205,7 @@ Stack variant_of(const Stack& base, std::string_view version, std::string_view u
     if (!parsed || !base.defaults->knows(*parsed)) {
       throw InputError{fmt::format("expected a version of {} from {} to {}, got \"{}\"{}",
                                    base.defaults->engine, base.defaults->first, base.defaults->last,
-                                   version, other_versions(base, builtin_stacks()))};
+                                   version, version_hint(base, parsed, builtin_stacks()))};
     }
     out.version = version.starts_with('v') ? version.substr(1) : version;
   }

@@ -83,6 +83,24 @@ TEST_CASE("vLLM takes 0.92 of the memory since 0.20, and then leaves room for CU
     CHECK_FALSE(on(label, "H100-80GB-SXM").counts_graphs);
     CHECK(on(label, "H100-80GB-SXM", {}, 1, kExperts).counts_graphs);
   }
+  // Qwen3 since 0.22, Llama and Mistral since 0.23, their quantized checkpoints since 0.24.
+  struct Row {
+    const char* label;
+    const char* llm;
+    bool counts;
+  };
+  for (const Row& row : std::vector<Row>{{"vllm@0.21", "qwen3-8b", true},
+                                         {"vllm@0.22", "qwen3-8b", false},
+                                         {"vllm@0.22", "llama-3.1-8b", true},
+                                         {"vllm@0.23.1", "llama-3.1-8b", false},
+                                         {"vllm@0.23", "mistral-7b-v0.3", false},
+                                         {"vllm@0.23", "llama-3.3-70b-fp8", true},
+                                         {"vllm@0.24", "llama-3.3-70b-fp8", false},
+                                         {"vllm@0.24", "gemma-2-9b", true},
+                                         {"vllm@0.24", kExperts, true}}) {
+    INFO(row.label << ", " << row.llm);
+    CHECK(on(row.label, "H100-80GB-SXM", {}, 1, row.llm).counts_graphs == row.counts);
+  }
   for (const char* label : {"vllm@0.29", "vllm"}) {
     CHECK(on(label, "H100-80GB-SXM").usable_fraction == 0.92);
     CHECK(on(label, "H100-80GB-SXM").counts_graphs);
@@ -232,9 +250,14 @@ TEST_CASE("every GPU finds a default for each value, in every version and usage"
 }
 
 TEST_CASE("a version that is not known is answered with those that are") {
-  CHECK(complaint("vllm@0.99") ==
-        "expected a version of vLLM from 0.8 to 0.30, got \"0.99\"; versions 0.2 to 0.7 are stack "
-        "\"vllm-v0\"");
+  CHECK(
+      complaint("vllm@0.99") ==
+      "expected a version of vLLM from 0.8 to 0.30, got \"0.99\"; its defaults are not known yet: "
+      "use \"vllm@0.30\" and set the options that your release changed");
+  CHECK(complaint("trtllm@1.3").find("use \"trtllm@1.2\"") != std::string::npos);
+  CHECK(complaint("lmdeploy@0.17").find("use \"lmdeploy@0.16\"") != std::string::npos);
+  CHECK(complaint("vllm-v0@0.9").find("versions 0.8 to 0.30 are stack \"vllm\"") !=
+        std::string::npos);
   CHECK(complaint("vllm@0.6.3").find("versions 0.2 to 0.7 are stack \"vllm-v0\"") !=
         std::string::npos);
   CHECK(complaint("vllm@new").starts_with("expected a version of vLLM from 0.8 to 0.30"));
