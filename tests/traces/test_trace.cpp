@@ -141,6 +141,9 @@ TEST_CASE("metadata outside its range is refused with place, expected and got") 
         std::string::npos);
   CHECK(with("rope_theta", "-1").complaint().find("a number above 0, at most") !=
         std::string::npos);
+  CHECK(with("mask", "causal").complaint() == "none");
+  CHECK(with("mask", "none").complaint() ==
+        "__metadata__.mask: expected \"causal\": a replay has no other attention, got \"none\"");
   CHECK(with("repeat_start", "1").complaint() == "__metadata__.repeat_len: missing");
   Draft odd = with("num_q_heads", "3");
   odd.metadata["num_kv_heads"] = "2";
