@@ -14,6 +14,7 @@
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/serve_probe.hpp"
 #include "sim/scenario/fields/serve_field.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/serve_spec.hpp"
 
@@ -297,15 +298,17 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   bound_knob("slo/ttft", &SloSpec::ttft);
   bound_knob("slo/tpot", &SloSpec::tpot);
   bound_knob("slo/e2e", &SloSpec::e2e);
-  const std::int64_t chunk = base.scheduler.max_num_batched_tokens.value_or(
-      with_options(*base.stack, base.options, {base.gpu, base.llm, base.tensor_parallel})
-          .prefill_chunk);
+  const std::int64_t chunk =
+      resolve_limits(
+          with_options(*base.stack, base.options, {base.gpu, base.llm, base.tensor_parallel}),
+          base.scheduler)
+          .tokens.value_or(0);
   if (chunk > 1) {
     const auto scale = [chunk](ServeSpec& spec, double ratio) {
       const auto tokens =
           std::max<std::int64_t>(1, std::llround(static_cast<double>(chunk) * ratio));
       spec.scheduler.max_num_batched_tokens = tokens;
-      spec.options.prefill_chunk = tokens;
+      spec.options = with_limits(spec.options, spec.scheduler);
     };
     spec_knob("max_num_batched_tokens", {2, 4}, scale);
     spec_knob("max_num_batched_tokens", {0.5, 0.25}, scale);

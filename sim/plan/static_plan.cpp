@@ -12,6 +12,7 @@
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/static_case.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 
 namespace kvsim {
 namespace {
@@ -215,8 +216,9 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   const PlanQuestion question = out.question;
   const bool batch = question == PlanQuestion::kLargestBatch;
   const std::int64_t together =
-      with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})
-          .max_num_seqs;
+      resolve_limits(
+          with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}))
+          .seqs.value_or(0);
   const Point least = point_of(spec, question, 1);
   if (exceeds_positions(in, least)) {
     out.impossible = beyond_positions(spec, least).why;
@@ -339,14 +341,14 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   }
   const Stack stack =
       with_options(*base.stack, base.options, {base.gpu, base.llm, base.tensor_parallel});
-  if (stack.growth == CacheGrowth::kPaged && stack.prefill_chunk > 1) {
+  const std::int64_t tokens = resolve_limits(stack).tokens.value_or(0);
+  if (stack.growth == CacheGrowth::kPaged && tokens > 1) {
     Knob chunk{"max_num_batched_tokens", {}};
     for (const double ratio : {0.5, 0.25}) {
       chunk.steps.push_back({times_text(ratio), ratio, [&, ratio] {
                                StaticSpec spec = base;
                                spec.options.prefill_chunk = std::max<std::int64_t>(
-                                   1,
-                                   std::llround(static_cast<double>(stack.prefill_chunk) * ratio));
+                                   1, std::llround(static_cast<double>(tokens) * ratio));
                                return need_of(spec, in.method);
                              }});
     }

@@ -16,8 +16,8 @@
 
 #include <fmt/format.h>
 
-#include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
@@ -57,11 +57,9 @@ class Sglang : public Scheduler {
                         spec.prefix_caching.value_or(true)},
         max_model_len_{site.max_model_len},
         page_{site.block_tokens} {
-    const Stack& stack = *site.stack;
-    max_seqs_ = spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs
-                                                                  : kMaxRunningRequests);
-    const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kChunkedPrefillSize;
-    chunk_ = spec.max_num_batched_tokens.value_or(tokens);
+    const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
+    max_seqs_ = configured.seqs.value_or(kMaxRunningRequests);
+    chunk_ = configured.tokens.value_or(kChunkedPrefillSize);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", chunk_, page_);
     if (!spec.chunked_prefill.value_or(true)) chunk_ = kNoChunks;

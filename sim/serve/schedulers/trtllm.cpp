@@ -14,8 +14,8 @@
 
 #include <fmt/format.h>
 
-#include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/queue_order.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
@@ -49,12 +49,9 @@ class Trtllm : public Scheduler {
         chunked_{spec.chunked_prefill.value_or(true)},
         max_model_len_{site.max_model_len},
         block_{site.block_tokens} {
-    const Stack& stack = *site.stack;
-    max_seqs_ =
-        spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxBatchSize);
-    const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumTokens;
-    budget_ =
-        spec.max_num_batched_tokens.value_or(chunked_ ? tokens : std::max(tokens, max_model_len_));
+    const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
+    max_seqs_ = configured.seqs.value_or(kMaxBatchSize);
+    budget_ = configured.iteration_tokens(chunked_, max_model_len_, kMaxNumTokens);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", budget_, chunked_ ? block_ : 1);
     if (!chunked_ && budget_ < max_model_len_) {

@@ -13,8 +13,8 @@
 
 #include <fmt/format.h>
 
-#include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/queue_order.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
@@ -54,12 +54,10 @@ class VllmV0 : public Scheduler {
         swaps_{spec.swap.value_or(false)},
         block_{site.block_tokens},
         one_{site.block_units} {
-    const Stack& stack = *site.stack;
-    max_seqs_ =
-        spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxNumSeqs);
-    const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kVllmV0ChunkTokens;
-    budget_ = spec.max_num_batched_tokens.value_or(
-        chunked_ ? tokens : std::max({tokens, kMaxNumBatchedTokens, site.max_model_len}));
+    const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
+    max_seqs_ = configured.seqs.value_or(kMaxNumSeqs);
+    budget_ = configured.iteration_tokens(
+        chunked_, std::max(kMaxNumBatchedTokens, site.max_model_len), kVllmV0ChunkTokens);
     watermark_ = spec.watermark.value_or(kWatermark);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", budget_, 1);

@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
@@ -28,15 +28,10 @@ constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
 class VllmV1 : public Scheduler {
  public:
   VllmV1(const SchedulerSpec& spec, const SchedulerContext& site) : order_{spec.order} {
-    const Stack& stack = *site.stack;
-    const std::int64_t seqs = stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxNumSeqs;
-    max_seqs_ = spec.max_num_seqs.value_or(seqs);
+    const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
+    max_seqs_ = configured.seqs.value_or(kMaxNumSeqs);
     chunked_ = spec.chunked_prefill.value_or(true);
-    const std::int64_t tokens =
-        stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumBatchedTokens;
-    // Without chunks a pass has to take the longest prompt.
-    budget_ = spec.max_num_batched_tokens.value_or(chunked_ ? tokens
-                                                            : std::max(tokens, site.max_model_len));
+    budget_ = configured.iteration_tokens(chunked_, site.max_model_len, kMaxNumBatchedTokens);
     long_prefill_ = spec.long_prefill_token_threshold.value_or(0);
     watermark_ = spec.watermark.value_or(0);
     const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {

@@ -14,6 +14,7 @@
 #include "sim/batch/assumptions.hpp"
 #include "sim/network/expert_network.hpp"
 #include "sim/serve/engine/static_engine.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 #include "sim/serve/service/service_topology.hpp"
 
@@ -51,16 +52,6 @@ std::string scheduler_of(const ServeSpec& spec) {
   return spec.scheduler.name.empty() ? default_scheduler(*spec.stack) : spec.scheduler.name;
 }
 
-StackOptions options_of(const ServeSpec& spec) {
-  StackOptions options = spec.options;
-  // A scheduler's bounds are what the engine profiles its start with.
-  if (spec.scheduler.max_num_batched_tokens) {
-    options.prefill_chunk = spec.scheduler.max_num_batched_tokens;
-  }
-  if (spec.scheduler.max_num_seqs) options.max_num_seqs = spec.scheduler.max_num_seqs;
-  return options;
-}
-
 /// The stack as the service runs it.
 Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
   const Stack stack = with_options(
@@ -85,14 +76,14 @@ std::int64_t median_prompt(const RequestTrace& trace) {
 }  // namespace
 
 std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec) {
-  return stack_of(spec, options_of(spec)).settings;
+  return stack_of(spec, with_limits(spec.options, spec.scheduler)).settings;
 }
 
 ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     : spec_{spec},
       hooks_{hooks},
       llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
-      options_{options_of(spec)},
+      options_{with_limits(spec.options, spec.scheduler)},
       stack_{stack_of(spec, options_)},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       roofline_{*spec.gpu, stack_, calibration_},

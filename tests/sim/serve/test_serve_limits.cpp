@@ -6,7 +6,9 @@
 #include <string>
 
 #include "models/llm/catalogue.hpp"
+#include "models/stack/stack.hpp"
 #include "sim/batch/memory_end.hpp"
+#include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 #include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
@@ -30,6 +32,30 @@ ServeSpec llama_on(const Gpu& gpu, const char* stack) {
           .weight_dtype = Dtype::kBf16,
           .kv_dtype = Dtype::kBf16,
           .requests = trace};
+}
+
+TEST_CASE("limits: what the scheduler sets, else the stack's, else the scheduler's own") {
+  const Stack engine = with_options(find_stack("vllm"), {.max_num_seqs = 8, .prefill_chunk = 100},
+                                    {nullptr, nullptr, 1});
+  const ConfiguredLimits of_stack = resolve_limits(engine);
+  CHECK(of_stack.seqs == 8);
+  CHECK(of_stack.tokens == 100);
+  CHECK(of_stack.iteration_tokens(true, 500, 7) == 100);
+  // Without chunks, a default takes the longest sequence; what the run sets stays.
+  CHECK(of_stack.iteration_tokens(false, 500, 7) == 500);
+  const ConfiguredLimits set =
+      resolve_limits(engine, {.max_num_batched_tokens = 60, .max_num_seqs = 3});
+  CHECK(set.seqs == 3);
+  CHECK(set.iteration_tokens(false, 500, 7) == 60);
+  const ConfiguredLimits none = resolve_limits(find_stack("ideal"));
+  CHECK_FALSE(none.seqs.has_value());
+  CHECK(none.iteration_tokens(true, 500, 7) == 7);
+  CHECK(none.iteration_tokens(false, 500, 7) == 500);
+  const StackOptions started =
+      with_limits({.max_num_seqs = 8, .block_tokens = 32}, {.max_num_batched_tokens = 60});
+  CHECK(started.max_num_seqs == 8);
+  CHECK(started.prefill_chunk == 60);
+  CHECK(started.block_tokens == 32);
 }
 
 TEST_CASE("an engine is set up for the model's context, unless somebody says otherwise") {
