@@ -16,6 +16,7 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/process/terminal.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {
@@ -45,6 +46,11 @@ std::vector<std::string> words_of(const Option& option) {
                                      "int8", "int4", "int2", "fp4"};
       for (const WeightFormat& format : builtin_weight_formats()) names.emplace_back(format.name);
       return names;
+    }
+    case Values::kKeys: {
+      std::vector<std::string> keys = scenario_pointers();
+      for (std::string& key : keys) key += '=';
+      return keys;
     }
     case Values::kWords:
       return option.words;
@@ -214,9 +220,11 @@ std::string zsh_values(const Option& option) {
   const std::vector<std::string> words = words_of(option);
   if (!words.empty()) {
     // One of these words, or several joined by commas.
-    action = option.values == Values::kWords && option.value != "NAMES"
-                 ? fmt::format("({})", fmt::join(words, " "))
-                 : fmt::format("_sequence compadd - {}", fmt::join(words, " "));
+    const std::string all = fmt::format("{}", fmt::join(words, " "));
+    action = option.values == Values::kKeys ? fmt::format("compadd -S \"\" - {}", all)
+             : option.values == Values::kWords && option.value != "NAMES"
+                 ? fmt::format("({})", all)
+                 : fmt::format("_sequence compadd - {}", all);
   }
   return fmt::format(":{}:{}", zsh_escaped(option.value), action);
 }

@@ -266,7 +266,8 @@ Command sweep_command() {
                   {"vary", 'v', "NAME=V,V", true,
                    "a key of the scenario (/JSON/POINTER), or a parameter of the methods that "
                    "have it, and its values; each with each"},
-                  {"set", 's', "/KEY=VALUE", true, "override a key of the scenario"},
+                  {"set", 's', "/KEY=VALUE", true, "override a key of the scenario",
+                   Option::Values::kKeys},
                   skip_bad_option(),
                   {"samples", 0, "N", false,
                    "N random combinations of a scenario's values instead of all"},

@@ -224,7 +224,7 @@ std::vector<Option> scenario_command_options(std::string out, std::string_view s
   add_group(all, "engine", engine_options());
   add_group(all, "scenario",
             {{"set", 's', "/KEY=VALUE", true,
-              "override a key of the scenario: JSON pointer, JSON value or a word"},
+              "override a key of the scenario: JSON pointer, JSON value or a word", V::kKeys},
              skip_bad_option(),
              {"print-scenario", 0, "", false,
               "print the scenario that the options make, and do no more"}});

@@ -1,35 +1,66 @@
 #include "sim/scenario/fields/engine_field.hpp"
 
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include "models/units/check.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 
 namespace kvsim {
+namespace {
+
+constexpr std::string_view kEngine = "engine";
+
+template <class T>
+T read_value(const Field& value, std::string_view key) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (scenario_key(kEngine, key).type.kind == KeyType::Kind::kName) {
+      return read_name_index(value, kEngine, key) == 1;
+    }
+    return value.boolean();
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(read_integer(value, kEngine, key));
+  } else if constexpr (std::is_same_v<T, double>) {
+    return read_number(value, kEngine, key);
+  } else if constexpr (std::is_same_v<T, Bytes>) {
+    return read_size(value, kEngine, key);
+  } else if constexpr (std::is_same_v<T, Seconds>) {
+    return read_time(value, kEngine, key);
+  } else {
+    return read_bandwidth(value, kEngine, key);
+  }
+}
+
+/// Sets the setting of `key`, a key of the engine, to `value`.
+void read_setting(const ScenarioKey& key, const Field& value, StackOptions& options) {
+  std::visit(
+      [&]<class Member>(Member member) {
+        if constexpr (std::is_same_v<Member, std::monostate>) {
+          KVSIM_CHECK(false, "/engine/{} sets nothing", key.name);
+        } else {
+          using T = typename std::remove_reference_t<decltype(options.*member)>::value_type;
+          options.*member = read_value<T>(value, key.name);
+        }
+      },
+      key.sets);
+}
+
+}  // namespace
 
 StackOptions read_engine(const Field& field) {
-  const KeyReader engine{field, "engine"};
+  const KeyReader engine{field, kEngine};
   StackOptions options;
-  if (const auto length = engine.find("max_model_len"); length && length->is_string()) {
-    if (length->string() != "workload") length->expected("tokens, or \"workload\"");
-    options.longest_request = true;
-  } else {
-    options.max_model_len = engine.integer("max_model_len");
+  for (const ScenarioKey& key : scenario_object(kEngine).keys) {
+    const auto value = engine.find(key.name);
+    if (!value) continue;
+    if (key.name == "max_model_len" && value->is_string()) {
+      if (value->string() != "workload") value->expected("tokens, or \"workload\"");
+      options.longest_request = true;
+    } else {
+      read_setting(key, *value, options);
+    }
   }
-  options.max_num_seqs = engine.integer("max_num_seqs");
-  options.prefill_chunk = engine.integer("prefill_chunk");
-  options.block_tokens = engine.integer("block_tokens");
-  if (const auto blocks = engine.name("kv_blocks")) options.per_head_blocks = *blocks == "per-head";
-  if (const auto how = engine.name("compaction")) options.lazy_compaction = *how == "lazy";
-  options.memory_fraction = engine.number("memory_fraction");
-  if (const auto gpus = engine.integer("expert_parallel")) {
-    options.expert_parallel = static_cast<std::int32_t>(*gpus);
-  }
-  options.expert_imbalance = engine.number("expert_imbalance");
-  options.expert_link = engine.bandwidth("expert_link");
-  options.expert_link_latency = engine.time("expert_link_latency");
-  options.cuda_graphs = engine.boolean("cuda_graphs");
-  options.weights = engine.size("weights");
-  options.non_torch = engine.size("non_torch");
-  options.activation = engine.size("activation");
-  options.graphs = engine.size("graphs");
   return options;
 }
 

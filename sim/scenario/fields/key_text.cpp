@@ -1,4 +1,4 @@
-// Types and ranges of keys as text, for docs/scenarios.md.
+// Keys as text, for docs/scenarios.md, the schema and shell completion.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -104,6 +104,28 @@ std::string range_text(const ScenarioKey& key) {
   if (key.max_items > 0)
     text += fmt::format("at most {}", with_commas(static_cast<std::int64_t>(key.max_items)));
   return text;
+}
+
+std::string help_text(const ScenarioKey& key) {
+  return key.alias_of.empty() ? std::string{key.help}
+                              : fmt::format("{}; another name of {}", key.help, key.alias_of);
+}
+
+std::vector<std::string> scenario_pointers() {
+  std::vector<std::string> pointers;
+  const auto add = [&](const auto& again, std::string_view object,
+                       const std::string& above) -> void {
+    for (const ScenarioKey& key : scenario_object(object).keys) {
+      if (key.values == KeyValues::kList) continue;  // its items have no names
+      std::string pointer = fmt::format("{}/{}", above, key.name);
+      for (const KeyType* type : {&key.type, &key.other}) {
+        if (type->kind == Kind::kObject) again(again, type->words, pointer);
+      }
+      pointers.push_back(std::move(pointer));
+    }
+  };
+  add(add, "scenario", "");
+  return pointers;
 }
 
 }  // namespace kvsim

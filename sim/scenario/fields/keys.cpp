@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/stack/stack.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
@@ -76,6 +77,17 @@ constexpr ScenarioKey list(Text name, KeyType type, Text default_text, Text help
           .help = help,
           .max_items = max_items,
           .may_be_empty = may_be_empty};
+}
+
+/// A key of `engine` and the setting that it sets.
+constexpr ScenarioKey engine(Text name, KeyType type, Text default_text, Text help,
+                             EngineMember sets, KeyType other = {}) {
+  return {.name = name,
+          .type = type,
+          .other = other,
+          .default_text = default_text,
+          .help = help,
+          .sets = sets};
 }
 
 constexpr KeyType kTokens = integer(1, kMostPointTokens);
@@ -207,47 +219,70 @@ constexpr std::array kMemoryKeys{
         "its settings, as PYTORCH_CUDA_ALLOC_CONF: \"expandable_segments:True\""),
 };
 constexpr std::array kEngineKeys{
-    one("max_model_len", kTokens, "the run's length; of a service the model's context",
+    engine(
+        "max_model_len", kTokens, "the run's length; of a service the model's context",
         "tokens of the longest sequence that the engine is configured for; workload: the longest "
         "request's",
-        name("workload")),
-    one("max_num_seqs", kTokens, "the stack's", "sequences running at once"),
-    one("prefill_chunk", kTokens, "the stack's",
-        "tokens of one iteration (vLLM's max_num_batched_tokens)"),
-    one("block_tokens", kTokens, "the stack's", "tokens of a block of a paged cache"),
-    one("kv_blocks", name("across-heads, per-head"), "across-heads",
-        "of a service: whether a block of a paged cache holds all heads of a layer or one"),
-    one("compaction", name("at-once, lazy"), "at-once",
-        "of a service: whether entries are compacted whenever some are dropped, or when a quarter "
-        "of a layer's blocks is holes"),
-    one("memory_fraction", number(0.01, 1), "the stack's",
-        "the share of the GPU's memory that the engine uses, as its stack defines it (`kvsim show "
-        "stack`): gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction, "
-        "cache_max_entry_count"),
-    one("cuda_graphs", boolean(), "the stack's", "false: none are captured (enforce_eager)"),
-    one("expert_parallel", integer(1, 1024), "1",
-        "GPUs that each layer's routed experts are distributed over; tokens reach them in two "
-        "all-to-all exchanges"),
-    one("expert_imbalance", number(1, 1024), "1",
-        "tokens routed to the most loaded GPU, over the mean; 1: balanced"),
-    one("expert_link", above_0(Kind::kBandwidth), "none",
-        "one GPU's link to the network between nodes, in one direction; required if "
-        "expert_parallel spans several nodes"),
-    one("expert_link_latency", time(), "0 s", "latency from one node to another"),
-    one("weights", size(), "from the model", "measured bytes of weights per GPU"),
-    one("non_torch", size(), "the stack's",
-        "measured bytes outside the framework's allocator per GPU"),
-    one("activation", size(), "from the model", "measured peak of the start-up's profiling run"),
-    one("graphs", size(), "the stack's", "measured bytes of CUDA graphs per GPU"),
+        &StackOptions::max_model_len, name("workload")),
+    engine("max_num_seqs", kTokens, "the stack's", "sequences running at once",
+           &StackOptions::max_num_seqs),
+    engine("prefill_chunk", kTokens, "the stack's",
+           "tokens of one iteration (vLLM's max_num_batched_tokens)", &StackOptions::prefill_chunk),
+    engine("block_tokens", kTokens, "the stack's", "tokens of a block of a paged cache",
+           &StackOptions::block_tokens),
+    engine("kv_blocks", name("across-heads, per-head"), "across-heads",
+           "of a service: whether a block of a paged cache holds all heads of a layer or one",
+           &StackOptions::per_head_blocks),
+    engine("compaction", name("at-once, lazy"), "at-once",
+           "of a service: whether entries are compacted whenever some are dropped, or when a "
+           "quarter of a layer's blocks is holes",
+           &StackOptions::lazy_compaction),
+    engine("memory_fraction", number(0.01, 1), "the stack's",
+           "the share of the GPU's memory that the engine uses, as its stack defines it (`kvsim "
+           "show stack`): gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction, "
+           "cache_max_entry_count",
+           &StackOptions::memory_fraction),
+    engine("cuda_graphs", boolean(), "the stack's", "false: none are captured (enforce_eager)",
+           &StackOptions::cuda_graphs),
+    engine("expert_parallel", integer(1, 1024), "1",
+           "GPUs that each layer's routed experts are distributed over; tokens reach them in two "
+           "all-to-all exchanges",
+           &StackOptions::expert_parallel),
+    engine("expert_imbalance", number(1, 1024), "1",
+           "tokens routed to the most loaded GPU, over the mean; 1: balanced",
+           &StackOptions::expert_imbalance),
+    engine("expert_link", above_0(Kind::kBandwidth), "none",
+           "one GPU's link to the network between nodes, in one direction; required if "
+           "expert_parallel spans several nodes",
+           &StackOptions::expert_link),
+    engine("expert_link_latency", time(), "0 s", "latency from one node to another",
+           &StackOptions::expert_link_latency),
+    engine("weights", size(), "from the model", "measured bytes of weights per GPU",
+           &StackOptions::weights),
+    engine("non_torch", size(), "the stack's",
+           "measured bytes outside the framework's allocator per GPU", &StackOptions::non_torch),
+    engine("activation", size(), "from the model", "measured peak of the start-up's profiling run",
+           &StackOptions::activation),
+    engine("graphs", size(), "the stack's", "measured bytes of CUDA graphs per GPU",
+           &StackOptions::graphs),
 };
+/// Another name of the engine's key `of`, which is at `pointer`.
+constexpr ScenarioKey engine_alias(Text name, Text of, Text pointer, Text help) {
+  ScenarioKey key = *std::ranges::find(kEngineKeys, of, &ScenarioKey::name);
+  key.name = name;
+  key.help = help;
+  key.values = KeyValues::kPoints;
+  key.alias_of = pointer;
+  return key;
+}
 constexpr std::array kSchedulerKeys{
     points("name", name_of(&scheduler_names), "the stack's", "the scheduler's policy"),
     points("order", name("fcfs, priority, shortest-declared"), "fcfs",
            "which waiting request comes first"),
-    points("max_num_batched_tokens", kTokens, "the stack's",
-           "tokens of one iteration; another name of /engine/prefill_chunk"),
-    points("max_num_seqs", kTokens, "the stack's",
-           "sequences running at once; another name of /engine/max_num_seqs"),
+    engine_alias("max_num_batched_tokens", "prefill_chunk", "/engine/prefill_chunk",
+                 "tokens of one iteration"),
+    engine_alias("max_num_seqs", "max_num_seqs", "/engine/max_num_seqs",
+                 "sequences running at once"),
     points("long_prefill_token_threshold", kTokens, "none",
            "most tokens of one prompt in an iteration"),
     points("chunked_prefill", boolean(), "the scheduler's",

@@ -2,12 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "models/units/units.hpp"
+
 namespace kvsim {
+
+struct StackOptions;  // models/stack/stack.hpp
 
 /// The JSON value that a key takes.
 struct KeyType {
@@ -47,6 +53,14 @@ enum class KeyValues : std::uint8_t {
   kList,    // a list
 };
 
+/// The setting of an engine that a key sets. A name sets a boolean: the second of two is true.
+using EngineMember =
+    std::variant<std::monostate, std::optional<std::int64_t> StackOptions::*,
+                 std::optional<std::int32_t> StackOptions::*, std::optional<double> StackOptions::*,
+                 std::optional<bool> StackOptions::*, std::optional<Bytes> StackOptions::*,
+                 std::optional<Seconds> StackOptions::*,
+                 std::optional<BytesPerSecond> StackOptions::*>;
+
 /// A key of scenario files. The reader, error messages, `kvsim schema` and the tables of
 /// docs/scenarios.md are generated from these.
 struct ScenarioKey {
@@ -58,6 +72,9 @@ struct ScenarioKey {
   std::string_view help{};
   std::size_t max_items = 0;  // of a list; 0: unlimited
   bool may_be_empty = false;  // of a list
+  EngineMember sets{};        // of an engine's key
+  /// The key that sets the same setting: "/engine/prefill_chunk". Empty: none.
+  std::string_view alias_of{};
 };
 
 /// An object of scenario files and its keys, in the order used by messages and `echo`.
@@ -84,6 +101,10 @@ struct ScenarioObject {
 [[nodiscard]] std::string type_text(const ScenarioKey& key);
 /// "1 to 1,024", "above 0", "`fcfs`, `priority`"; empty if there is no range.
 [[nodiscard]] std::string range_text(const ScenarioKey& key);
+/// "tokens of one iteration; another name of /engine/prefill_chunk".
+[[nodiscard]] std::string help_text(const ScenarioKey& key);
+/// Pointers of every key that a scenario file may have, lists left out: "/plan/confidence".
+[[nodiscard]] std::vector<std::string> scenario_pointers();
 
 /// Point keys that are valid only for scenarios of kind "serve", or only for kind "static".
 [[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);

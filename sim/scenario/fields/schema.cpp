@@ -128,8 +128,9 @@ ordered_json key_schema(const ScenarioKey& key, bool may_be_absent) {
   }
   ordered_json schema = one_of(schemas);
   const bool has_default = !key.default_text.empty() && !is_required(key);
-  schema["description"] = has_default ? fmt::format("{}; default: {}", key.help, key.default_text)
-                                      : std::string{key.help};
+  schema["description"] = has_default
+                              ? fmt::format("{}; default: {}", help_text(key), key.default_text)
+                              : help_text(key);
   return schema;
 }
 

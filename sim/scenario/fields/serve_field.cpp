@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,7 +54,26 @@ std::vector<Members> member_choices(const Field& field, std::string_view object)
   return all;
 }
 
-SchedulerSpec read_scheduler(const Members& members) {
+namespace {
+
+/// Sets what keys of the object named `object` give as another name of an engine's key.
+void read_aliases(const Members& members, std::string_view object, StackOptions& engine) {
+  for (const auto& [name, value] : members) {
+    const ScenarioKey& key = scenario_key(object, name);
+    if (key.alias_of.empty()) continue;
+    auto& setting = engine.*std::get<std::optional<std::int64_t> StackOptions::*>(key.sets);
+    const std::int64_t given = read_integer(value, object, name);
+    if (setting.value_or(given) != given) {
+      value.fail(
+          fmt::format("{}, and {} is {}: they are one setting", given, key.alias_of, *setting));
+    }
+    setting = given;
+  }
+}
+
+}  // namespace
+
+SchedulerSpec read_scheduler(const Members& members, StackOptions& engine) {
   constexpr std::string_view kObject = "scheduler";
   SchedulerSpec spec;
   for (const auto& member : members) {
@@ -66,8 +87,6 @@ SchedulerSpec read_scheduler(const Members& members) {
     };
     if (key == "name") spec.name = read_name(value, kObject, key);
     if (key == "order") spec.order = read_enum<QueueOrder>(value, kObject, key);
-    count("max_num_batched_tokens", spec.max_num_batched_tokens);
-    count("max_num_seqs", spec.max_num_seqs);
     count("long_prefill_token_threshold", spec.long_prefill_token_threshold);
     flag("chunked_prefill", spec.chunked_prefill);
     flag("prefix_caching", spec.prefix_caching);
@@ -77,6 +96,9 @@ SchedulerSpec read_scheduler(const Members& members) {
     if (key == "policy") spec.policy = read_name(value, kObject, key);
     if (key == "conservativeness") spec.conservativeness = read_number(value, kObject, key);
   }
+  read_aliases(members, kObject, engine);
+  spec.max_num_seqs = engine.max_num_seqs;
+  spec.max_num_batched_tokens = engine.prefill_chunk;
   return spec;
 }
 

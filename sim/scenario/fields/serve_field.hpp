@@ -21,8 +21,11 @@ using Members = std::vector<std::pair<std::string, Field>>;
 /// {"name": …}. Errors: InputError.
 [[nodiscard]] std::vector<Members> member_choices(const Field& field, std::string_view object);
 
+/// `engine`: what the scenario's `engine` says. It takes the limits that the scheduler's keys give
+/// under another name, and the scheduler takes those of the engine. Errors: InputError, with the
+/// place of the member; also if both give one limit different values.
+[[nodiscard]] SchedulerSpec read_scheduler(const Members& members, StackOptions& engine);
 /// Errors: InputError, with the place of the member.
-[[nodiscard]] SchedulerSpec read_scheduler(const Members& members);
 [[nodiscard]] ClusterSpec read_cluster(const Members& members);
 [[nodiscard]] SpeculationSpec read_speculation(const Members& members);
 [[nodiscard]] SloSpec read_slo(const Field& field);

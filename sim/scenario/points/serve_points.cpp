@@ -152,21 +152,6 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, InlineDefin
   return axes;
 }
 
-/// A setting that the stack and the scheduler share is given once, or twice with the same value.
-void merge_alias(std::optional<std::int64_t>& engine, std::optional<std::int64_t>& scheduler,
-                 std::string_view engine_key, std::string_view key, const Members& members,
-                 const Field& place) {
-  if (engine && scheduler && *engine != *scheduler) {
-    const auto found = std::find_if(members.begin(), members.end(),
-                                    [&](const auto& member) { return member.first == key; });
-    const Field& at = found == members.end() ? place : found->second;
-    at.fail(fmt::format("{}, and /engine/{} is {}: they are one setting", *scheduler, engine_key,
-                        *engine));
-  }
-  if (!engine) engine = scheduler;
-  if (!scheduler) scheduler = engine;
-}
-
 void put_members(ordered_json& keys, const Members& members, std::string_view name_as) {
   for (const auto& [key, value] : members) {
     keys[key == "name" || key == "draft" ? std::string{name_as} : key] = value.raw();
@@ -208,7 +193,10 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
       for (const Members& members : member_choices(*field, key)) (void)read(members);
     }
   };
-  each("scheduler", read_scheduler);
+  each("scheduler", [](const Members& members) {
+    StackOptions engine;
+    return read_scheduler(members, engine);
+  });
   each("cluster", read_cluster);
   each("speculation", read_speculation);
   if (const auto field = keys.find("slo")) (void)read_slo(*field);
@@ -250,11 +238,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     part.method = settled.settle(at[12], at[0], part.prompt_tokens, part.kv_dtype);
 
     ServeSpec spec;
-    spec.scheduler = read_scheduler(scheduler);
-    merge_alias(part.options.max_num_seqs, spec.scheduler.max_num_seqs, "max_num_seqs",
-                "max_num_seqs", scheduler, group.place());
-    merge_alias(part.options.prefill_chunk, spec.scheduler.max_num_batched_tokens, "prefill_chunk",
-                "max_num_batched_tokens", scheduler, group.place());
+    spec.scheduler = read_scheduler(scheduler, part.options);
     spec.llm = part.llm;
     spec.gpu = part.gpu;
     spec.stack = part.stack;

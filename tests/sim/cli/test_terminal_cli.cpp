@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "sim/scenario/fields/keys.hpp"
 #include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -590,6 +591,27 @@ TEST_CASE("bash completes commands, options, and names of the catalogues after a
   CHECK(completed("kvsim plan --model = llama-3.1-8", 4) == "llama-3.1-8b\n");
   CHECK(completed("kvsim run --color n", 3) == "never\n");
   CHECK(completed("kvsim list me", 2) == "methods\n");
+  // Keys of scenarios, from the table that the reader has.
+  CHECK(completed("kvsim run --set /engine/max_n", 3) == "/engine/max_num_seqs=\n");
+  CHECK(completed("kvsim sweep -s /plan/conf", 3) == "/plan/confidence=\n");
+  CHECK(completed("kvsim plan -s /requests/arrivals/r", 3) ==
+        "/requests/arrivals/rate=\n/requests/arrivals/ramp=\n");
+}
+
+TEST_CASE("completion offers every key of scenarios to --set") {
+  const fs::path folder = fresh("keys");
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const std::string text = run_kvsim({"completion", shell}, folder).out;
+    for (const std::string& pointer : scenario_pointers()) {
+      INFO(shell << ": " << pointer);
+      CHECK(has(text, pointer + "="));
+    }
+  }
+  const std::vector<std::string> pointers = scenario_pointers();
+  for (const char* one : {"/model", "/model/config", "/scheduler/order", "/replay/trace"}) {
+    INFO(one);
+    CHECK(std::find(pointers.begin(), pointers.end(), one) != pointers.end());
+  }
 }
 
 TEST_CASE("a model given by file: a folder, a slip, a name that only looks like a path") {

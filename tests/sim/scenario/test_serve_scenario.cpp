@@ -3,18 +3,23 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/schema.hpp"
 #include "sim/scenario/points/measured_points.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/serve/account/serve_metrics_json.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/json_schema.hpp"
 #include "tests/support/scratch.hpp"
@@ -157,6 +162,39 @@ TEST_CASE("the keys of a service reach its spec") {
 TEST_CASE("what the engine says holds for the scheduler that is silent") {
   const Scenario scenario = read(service(R"(, "engine": {"max_num_seqs": 32})"));
   CHECK(scenario.points.at(0).serve->scheduler.max_num_seqs == 32);
+}
+
+TEST_CASE("both names of a setting give the same service, and two values are refused") {
+  std::vector<std::string> aliases;
+  for (const ScenarioKey& key : scenario_object("scheduler").keys) {
+    if (key.alias_of.empty()) continue;
+    aliases.emplace_back(key.name);
+    INFO(key.name << " is " << key.alias_of);
+    REQUIRE(key.alias_of.starts_with("/engine/"));
+    const std::string engine_key{key.alias_of.substr(std::string_view{"/engine/"}.size())};
+    const auto with = [&](int scheduler, int engine) {
+      std::string extra;
+      if (scheduler > 0)
+        extra += fmt::format(R"(, "scheduler": {{"{}": {}}})", key.name, scheduler);
+      if (engine > 0) extra += fmt::format(R"(, "engine": {{"{}": {}}})", engine_key, engine);
+      // More than 16 requests at once, of more than 16 tokens.
+      return service(extra, R"("requests": {"arrivals": {"kind": "poisson", "rate": 200},
+        "count": 60, "prompt_tokens": 100, "output_tokens": 40})");
+    };
+    const auto metrics = [&](const std::string& text) {
+      const Scenario scenario = read(text);
+      const ServeSpec& spec = *scenario.points.at(0).serve;
+      return serve_metrics_json(spec, run_serve(spec), std::nullopt).dump();
+    };
+    const std::string by_scheduler = metrics(with(16, 0));
+    CHECK(by_scheduler == metrics(with(0, 16)));
+    CHECK(by_scheduler == metrics(with(16, 16)));
+    CHECK(by_scheduler != metrics(with(0, 0)));
+    const std::string refusal = complaint_of(with(16, 17));
+    CHECK(refusal.find(fmt::format("/scheduler/{}: 16, and {} is 17: they are one setting",
+                                   key.name, key.alias_of)) != std::string::npos);
+  }
+  CHECK(aliases == std::vector<std::string>{"max_num_batched_tokens", "max_num_seqs"});
 }
 
 TEST_CASE("lists make points: loads, schedulers, replicas, methods, and workloads are shared") {
