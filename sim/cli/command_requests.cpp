@@ -74,7 +74,9 @@ constexpr std::array kTransforming{
     KeyOption{"max-output-tokens", "max_output_tokens", "N", ValueKind::kNumber,
               "cut longer outputs"},
     KeyOption{"declared-tokens", "declared_tokens", "N", ValueKind::kNumber,
-              "max_tokens of every request; outputs end there"}};
+              "max_tokens of every request; outputs end there"},
+    KeyOption{"distinct-prompts", "distinct_prompts", "N", ValueKind::kNumber,
+              "request i sends text i mod N"}};
 
 constexpr std::array kDrawing{
     KeyOption{"arrivals", "arrivals", "KIND:…", ValueKind::kKinds,

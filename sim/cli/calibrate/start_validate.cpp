@@ -43,6 +43,7 @@ int run_validate_e2e(const Arguments& arguments) { start(arguments); }
 int run_validate_kernels(const Arguments& arguments) { start(arguments); }
 int run_validate_measured(const Arguments& arguments) { start(arguments); }
 int run_validate_published(const Arguments& arguments) { start(arguments); }
+int run_validate_served(const Arguments& arguments) { start(arguments); }
 int calibrate_measured(const Arguments& arguments) { start(arguments); }
 int calibrate_on_device(const Arguments& arguments) { start(arguments); }
 

@@ -107,13 +107,35 @@ Command validate_published_command() {
           .run = run_validate_published};
 }
 
+Command validate_served_command() {
+  return {.name = "validate served",
+          .summary = "compare simulated services with measured runs of real ones",
+          .usage = "kvsim validate served RUNS.csv [options]",
+          .examples =
+              "kvsim validate served runs.csv\n"
+              "  kvsim validate served runs.csv --json\n"
+              "  kvsim validate served runs.csv --print-scenario RUN",
+          .options = {{"requests", 0, "DIR", false,
+                       "logs request by request, RUN.csv (the folder requests next to the table)"},
+                      {"lengths", 0, "DIR", false,
+                       "lengths of data sets (the folder lengths next to the table)"},
+                      {"print-scenario", 0, "RUN", false, "print a run's scenario and stop"},
+                      {"rows", 0, "", false, "every run and value with its prediction"},
+                      {"threads", 'j', "N", false, "threads (0: as many as the machine has)"},
+                      {"out", 'o', "DIR", false, "folder for result.json, CSV files and figures"},
+                      {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
+                      {"json", 0, "", false,
+                       "print JSON (schema kvsim.validate-served/1); errors are fractions"}},
+          .run = run_validate_served};
+}
+
 }  // namespace
 
 std::vector<Command> validate_commands() {
   return {
       // One line a subcommand, in the order that help shows them.
       validate_allocator_command(), validate_e2e_command(),       validate_kernels_command(),
-      validate_measured_command(),  validate_published_command(),
+      validate_measured_command(),  validate_published_command(), validate_served_command(),
   };
 }
 

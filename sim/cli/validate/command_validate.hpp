@@ -19,5 +19,6 @@ namespace kvsim {
 [[nodiscard]] int run_validate_kernels(const Arguments& arguments);
 [[nodiscard]] int run_validate_measured(const Arguments& arguments);
 [[nodiscard]] int run_validate_published(const Arguments& arguments);
+[[nodiscard]] int run_validate_served(const Arguments& arguments);
 
 }  // namespace kvsim

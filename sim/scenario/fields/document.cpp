@@ -59,7 +59,7 @@ void rebase_requests(json& value, const fs::path& folder) {
   }
   if (!value.is_object()) return;
   // Lengths may be sampled from another trace.
-  for (const char* key : {"prompt_tokens", "output_tokens"}) {
+  for (const char* key : {"prompt_tokens", "output_tokens", "lengths"}) {
     if (value.contains(key)) rebase_requests(value[key], folder);
   }
   if (value.contains("file")) {

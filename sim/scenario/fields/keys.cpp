@@ -444,6 +444,8 @@ constexpr std::array kRequestsKeys{
         "prompt lengths: a number, or a distribution", kLength),
     one("output_tokens", kOutputTokens, "required of a generator",
         "output lengths: a number, or a distribution", kLength),
+    one("lengths", of(Kind::kAnyObject), "",
+        "instead of the two: prompts and outputs drawn together from a file of lengths"),
     one("sessions", of(Kind::kAnyObject), "", "conversations"),
     one("shared_prefix", of(Kind::kAnyObject), "", "prompts that begin with one of a few texts"),
     one("think", text(), "", "closed loop: the pause before a user's next request",
@@ -460,7 +462,11 @@ constexpr std::array kRequestsKeys{
     points("output_scale", kScale, "1", "factor of output lengths"),
     one("max_prompt_tokens", kTokens, "", "longer prompts are cut"),
     one("max_output_tokens", kTokens, "", "longer outputs are cut"),
-    one("declared_tokens", kTokens, "", "max_tokens of every request; outputs end there"),
+    one("declared_tokens", kTokens, "",
+        "max_tokens of every request, outputs end there; output: each declares what it generates",
+        name("output")),
+    one("distinct_prompts", integer(1, 65'536), "",
+        "request i sends text i mod N: what the prefix cache holds of it is not computed again"),
 };
 constexpr std::array kArrivalsKeys{
     one("kind", name("poisson, gamma, fixed, closed"), "required",

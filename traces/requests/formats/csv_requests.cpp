@@ -53,6 +53,14 @@ constexpr std::array kLayouts{
     Layout{RequestFormat::kBurstGpt, kBurst}, Layout{RequestFormat::kVidur, kVidur},
     Layout{RequestFormat::kSplitwise, kSplitwise}};
 
+/// The layout's word for a column that benchmark clients call otherwise.
+std::string_view plain_name(RequestFormat format, std::string_view name) {
+  if (format != RequestFormat::kPlain) return name;
+  if (name == "input_tokens" || name == "input_length") return "prompt_tokens";
+  if (name == "output_length") return "output_tokens";
+  return name;
+}
+
 /// Splits a record at its commas into `cells`, blanks around them left out. A cell between double
 /// quotes may hold commas, and a quote written twice; `scratch` keeps those that had to be
 /// rewritten. false: a quote without its other.
@@ -121,7 +129,7 @@ class Table {
     for (const Column& column : layout.columns) known.emplace_back(column.name);
     where_.assign(known.size(), kAbsent);
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto found = std::find(known.begin(), known.end(), names[i]);
+      const auto found = std::find(known.begin(), known.end(), plain_name(layout.format, names[i]));
       if (found == known.end()) {
         unused_.emplace_back(names[i]);
         continue;
@@ -420,7 +428,9 @@ std::optional<RequestFormat> csv_format_of(std::string_view header) {
   for (const Layout& layout : kLayouts) {
     const bool all =
         std::all_of(layout.columns.begin(), layout.columns.end(), [&](const Column& c) {
-          return !c.required || std::find(names.begin(), names.end(), c.name) != names.end();
+          return !c.required || std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+            return plain_name(layout.format, name) == c.name;
+          });
         });
     if (all) return layout.format;
   }

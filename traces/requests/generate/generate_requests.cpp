@@ -81,6 +81,7 @@ class Generator {
         outputs_{spec.output_tokens},
         prompt_stream_{seed, "prompt_tokens"},
         output_stream_{seed, "output_tokens"},
+        pair_stream_{seed, "lengths"},
         turn_stream_{seed, "turns"},
         think_stream_{seed, "think"},
         prefix_stream_{seed, "shared_prefix"} {
@@ -141,18 +142,27 @@ class Generator {
     r.arrival = arrival;
     r.after = after;
     r.session = session;
-    const std::int64_t prompt = talk.context + prompts_.draw(prompt_stream_);
+    const LengthPairs::Pair drawn = lengths();
+    const std::int64_t prompt = talk.context + drawn.prompt;
     if (prompt > kMostTokens) {
       throw InputError{"sessions", fmt::format("contexts of at most {} tokens", kMostTokens),
                        fmt::format("{}", prompt)};
     }
     r.prompt_tokens = static_cast<std::int32_t>(prompt);
-    r.output_tokens = outputs_.draw(output_stream_);
+    r.output_tokens = drawn.output;
     if (ids_) ids_->turn(r, talk.blocks);
     talk.context = prompt + r.output_tokens;
     --talk.turns_left;
     talk.last = static_cast<std::int32_t>(trace_.requests.size());
     trace_.requests.push_back(r);
+  }
+
+  LengthPairs::Pair lengths() {
+    if (!spec_.lengths) {
+      return {.prompt = prompts_.draw(prompt_stream_), .output = outputs_.draw(output_stream_)};
+    }
+    const auto& rows = spec_.lengths->rows;
+    return rows[static_cast<std::size_t>(pair_stream_.below(std::ssize(rows)))];
   }
 
   [[nodiscard]] bool wanted() const { return std::ssize(trace_.requests) < spec_.count; }
@@ -189,7 +199,8 @@ class Generator {
   std::uint64_t seed_;
   LengthSampler prompts_, outputs_;
   std::optional<LengthSampler> turns_{}, which_{};
-  RandomStream prompt_stream_, output_stream_, turn_stream_, think_stream_, prefix_stream_;
+  RandomStream prompt_stream_, output_stream_, pair_stream_, turn_stream_, think_stream_,
+      prefix_stream_;
   RequestTrace trace_{};
   std::optional<ContextIds> ids_{};
   std::vector<std::vector<std::uint64_t>> prefixes_{};

@@ -13,6 +13,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
+#include "traces/requests/formats/context_ids.hpp"
 #include "traces/requests/formats/record_reader.hpp"
 #include "traces/requests/random_stream.hpp"
 
@@ -212,6 +213,21 @@ void cap_outputs(RequestTrace& trace, std::int32_t most) {
   note_cut(trace, cut, "outputs", most);
 }
 
+/// Equal prefix ids for requests that send the same of `count` texts.
+void repeat_prompts(RequestTrace& trace, std::int32_t count) {
+  constexpr std::int32_t kBlock = 16;  // the shortest block of an engine's prefix cache
+  if (trace.prefix_block > 0) {
+    throw InputError{"distinct_prompts", "a workload without prefixes of its own",
+                     fmt::format("prefix ids of {} tokens each", trace.prefix_block)};
+  }
+  ContextIds ids{trace, kBlock};
+  std::vector<std::vector<std::uint64_t>> blocks(
+      std::min(static_cast<std::size_t>(count), trace.requests.size()));
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    ids.turn(trace.requests[i], blocks[i % blocks.size()]);
+  }
+}
+
 }  // namespace
 
 void transform_requests(RequestTrace& trace, const TransformSpec& spec, std::uint64_t seed) {
@@ -236,8 +252,10 @@ void transform_requests(RequestTrace& trace, const TransformSpec& spec, std::uin
   for (Request& r : trace.requests) {
     // A declared length may be below outputs that a scale has lengthened.
     if (spec.declared_tokens) r.declared_tokens = *spec.declared_tokens;
+    if (spec.declares_outputs) r.declared_tokens = r.output_tokens;
     if (r.declared_tokens > 0) r.output_tokens = std::min(r.output_tokens, r.declared_tokens);
   }
+  if (spec.distinct_prompts) repeat_prompts(trace, *spec.distinct_prompts);
   check_requests(trace);
 }
 

@@ -7,6 +7,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/units.hpp"
+#include "traces/requests/formats/length_pairs.hpp"
 #include "traces/requests/formats/read_requests.hpp"
 #include "traces/requests/lengths.hpp"
 #include "traces/requests/request.hpp"
@@ -45,13 +46,15 @@ struct SharedPrefixSpec {
 };
 
 /// A workload from distributions. Every component has its own stream (arrivals, prompt_tokens,
-/// output_tokens, turns, think, shared_prefix), so that none moves when another is changed.
+/// output_tokens, lengths, turns, think, shared_prefix), so that none moves when another is
+/// changed.
 struct GeneratorSpec {
   std::string name = "generated";
   ArrivalSpec arrivals{};
   std::int64_t count = 1;  // requests in all; the last session is cut there
   LengthSpec prompt_tokens{};
   LengthSpec output_tokens{};
+  std::optional<LengthPairs> lengths{};  // replaces both
   PauseSpec think{};  // closed loop: between a user's requests that belong to no common session
   std::optional<SessionSpec> sessions{};
   std::optional<SharedPrefixSpec> shared_prefix{};
@@ -70,6 +73,10 @@ struct TransformSpec {
   std::optional<std::int32_t> max_prompt_tokens{};  // longer ones are cut
   std::optional<std::int32_t> max_output_tokens{};
   std::optional<std::int32_t> declared_tokens{};  // max_tokens of every request; outputs end there
+  bool declares_outputs = false;  // instead: every request declares what it will generate
+  /// Request i has the text of prompt i mod N, cut to the shorter of both lengths; absent: every
+  /// prompt is different.
+  std::optional<std::int32_t> distinct_prompts{};
 };
 
 /// A file or a generator, and what is done to its requests.

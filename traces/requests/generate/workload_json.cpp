@@ -148,6 +148,29 @@ LengthSpec read_length(const Field& field, const fs::path& folder, std::int32_t 
   return spec;
 }
 
+/// Prompts and outputs of a file of lengths, those within the bounds that `field` gives.
+LengthPairs read_pairs(const Field& field, const fs::path& folder) {
+  field.allow_only(
+      {"file", "min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_total_tokens"});
+  const auto bound = [&](std::string_view key, std::int32_t otherwise) {
+    const auto given = field.find(key);
+    return given ? integer(*given, 1, kMostTokens) : otherwise;
+  };
+  const std::int32_t min_prompt = bound("min_prompt_tokens", 1);
+  const std::int32_t max_prompt = bound("max_prompt_tokens", kMostTokens);
+  const std::int32_t min_output = bound("min_output_tokens", 0);
+  const std::int32_t max_total = bound("max_total_tokens", kMostTokens);
+  LengthPairs pairs = read_length_pairs(folder / field.at("file").string());
+  std::erase_if(pairs.rows, [&](const LengthPairs::Pair& pair) {
+    return pair.prompt < min_prompt || pair.prompt > max_prompt || pair.output < min_output ||
+           pair.prompt + pair.output > max_total;
+  });
+  if (pairs.rows.empty()) {
+    field.fail("expected lengths within the bounds, got none in the file");
+  }
+  return pairs;
+}
+
 PauseSpec read_pause(const Field& field) {
   if (!field.is_object()) return {.mean = duration(field)};
   field.allow_only({"kind", "mean"});
@@ -212,7 +235,15 @@ TransformSpec read_transform(const Field& field) {
   };
   most("max_prompt_tokens", spec.max_prompt_tokens);
   most("max_output_tokens", spec.max_output_tokens);
-  most("declared_tokens", spec.declared_tokens);
+  if (const auto declared = field.find("declared_tokens"); declared && declared->is_string()) {
+    static const std::vector<std::string> words{"output"};
+    spec.declares_outputs = declared->choice(words) == words.front();
+  } else {
+    most("declared_tokens", spec.declared_tokens);
+  }
+  if (const auto distinct = field.find("distinct_prompts")) {
+    spec.distinct_prompts = integer(*distinct, 1, kMostPrompts);
+  }
   return spec;
 }
 
@@ -228,6 +259,7 @@ void allow_keys(const Field& field, std::span<const std::string_view> own) {
                                 "max_prompt_tokens",
                                 "max_output_tokens",
                                 "declared_tokens",
+                                "distinct_prompts",
                                 "arrivals",
                                 "think",
                                 "prefix_block"};
@@ -237,8 +269,8 @@ void allow_keys(const Field& field, std::span<const std::string_view> own) {
 
 constexpr std::array<std::string_view, 6> kFileKeys{"file", "format",          "skip_bad",
                                                     "sort", "chars_per_token", "tokens_per_word"};
-constexpr std::array<std::string_view, 5> kGeneratorKeys{"count", "prompt_tokens", "output_tokens",
-                                                         "sessions", "shared_prefix"};
+constexpr std::array<std::string_view, 6> kGeneratorKeys{
+    "count", "prompt_tokens", "output_tokens", "lengths", "sessions", "shared_prefix"};
 
 void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
   for (const std::string_view key : kGeneratorKeys) {
@@ -279,8 +311,15 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
   generator.think = spec.think;
   spec.arrivals.reset();
   generator.count = field.at("count").integer(1, kMostRequests);
-  generator.prompt_tokens = read_length(field.at("prompt_tokens"), folder, 1, kMostTokens);
-  generator.output_tokens = read_length(field.at("output_tokens"), folder, 0, kMostTokens);
+  if (const auto lengths = field.find("lengths")) {
+    for (const std::string_view key : {"prompt_tokens", "output_tokens"}) {
+      if (const auto given = field.find(key)) given->fail("expected this or \"lengths\", got both");
+    }
+    generator.lengths = read_pairs(*lengths, folder);
+  } else {
+    generator.prompt_tokens = read_length(field.at("prompt_tokens"), folder, 1, kMostTokens);
+    generator.output_tokens = read_length(field.at("output_tokens"), folder, 0, kMostTokens);
+  }
   if (const auto sessions = field.find("sessions")) {
     sessions->allow_only({"turns", "think"});
     generator.sessions =

@@ -1,0 +1,51 @@
+#include "validation/served/served_mapping.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "validation/served/served_text.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Whether all settings that decide times and memory are stated: what the table lists as not stated
+/// may be a seed or a form factor.
+bool is_complete(const ServedRun& run, const MappedRun& mapped) {
+  constexpr std::array<std::string_view, 6> kHarmless{"seed",        "form factor", "commit",
+                                                      "client tool", "tokenizer",   "date"};
+  std::string_view rest = run.not_stated;
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(';'), rest.size());
+    const std::string_view item = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const bool harmless = std::any_of(
+        kHarmless.begin(), kHarmless.end(),
+        [&](std::string_view word) { return item.find(word) != std::string_view::npos; });
+    if (!harmless && item.find_first_not_of(' ') != std::string_view::npos) return false;
+  }
+  return mapped.settings.assumed.empty() && mapped.workload.assumed.empty();
+}
+
+}  // namespace
+
+MappedRun map_served_run(const ServedRun& run, const ServedFolders& folders) {
+  MappedRun out;
+  try {
+    const ServedEngine* engine = find_served_engine(run.engine);
+    out.client = &find_served_client(run.workload, run.note,
+                                     engine == nullptr ? std::string_view{} : engine->name);
+    out.settings = served_settings(run, *out.client);
+    out.workload = served_workload(run, *out.client, out.settings, folders);
+  } catch (const NotExpressed& missing) {
+    out.refused = missing.reason;
+    return out;
+  }
+  out.scenario = {{"kind", "serve"}, {"title", run.id}};
+  for (const auto& [key, value] : out.settings.keys.items()) out.scenario[key] = value;
+  out.scenario["requests"] = out.workload.requests;
+  out.complete = is_complete(run, out);
+  return out;
+}
+
+}  // namespace kvsim

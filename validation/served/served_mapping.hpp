@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "validation/served/served_runs.hpp"
+#include "validation/served/served_settings.hpp"
+#include "validation/served/served_tables.hpp"
+#include "validation/served/served_workload.hpp"
+
+namespace kvsim {
+
+/// A run as a scenario, or the reason why it is none.
+struct MappedRun {
+  std::string refused;              // empty: expressed
+  nlohmann::ordered_json scenario;  // of one of the run's equal engines
+  const ServedClient* client = nullptr;
+  ServedSettings settings;
+  ServedWorkload workload;
+  bool complete = false;  // everything that decides times and memory is stated
+  [[nodiscard]] bool is_expressed() const { return refused.empty(); }
+};
+
+/// Maps the columns of a run to a scenario by general rules. Errors: InputError for a file of
+/// requests or lengths that is wrong.
+[[nodiscard]] MappedRun map_served_run(const ServedRun& run, const ServedFolders& folders);
+
+}  // namespace kvsim

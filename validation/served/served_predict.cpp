@@ -1,0 +1,343 @@
+#include "validation/served/served_predict.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/account/serve_intervals.hpp"
+#include "sim/serve/serve_metrics.hpp"
+#include "sim/serve/service/serve_run.hpp"
+
+namespace kvsim {
+namespace {
+
+double seconds(SimTime t) { return to_seconds(t).count(); }
+
+struct Window {
+  SimTime from{}, until{};
+  bool whole = true;  // from the first arrival to the last end
+};
+
+/// The part of the run whose ends count.
+Window window_of(const ServeResult& result, const MappedRun& run) {
+  Window out;
+  SimTime first_arrival{-1}, last_arrival{-1}, last_end{-1}, last_start{-1};
+  std::vector<SimTime> ends;
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.arrival < SimTime{}) continue;
+    if (first_arrival < SimTime{} || r.arrival < first_arrival) first_arrival = r.arrival;
+    last_arrival = std::max(last_arrival, r.arrival);
+    last_start = std::max(last_start, r.scheduled);
+    if (r.status != RequestStatus::kCompleted) continue;
+    last_end = std::max(last_end, r.finish);
+    ends.push_back(r.finish);
+  }
+  out.from = std::max(first_arrival, SimTime{});
+  out.until = std::max(last_end, out.from);
+  const bool steady = run.client->window == MeasureWindow::kSteady || !run.workload.is_whole;
+  if (!steady || ends.empty()) return out;
+  std::sort(ends.begin(), ends.end());
+  SimTime from{}, until{};
+  switch (run.workload.arrivals) {
+    case ServedArrivals::kClosed: {
+      // From where every user has had an answer to where the first has no further request.
+      const auto users = static_cast<std::size_t>(run.workload.users);
+      from = ends[std::min(users, ends.size()) - 1];
+      until = last_arrival;
+      break;
+    }
+    case ServedArrivals::kAtOnce:
+      from = ends.front();
+      until = last_start;
+      break;
+    case ServedArrivals::kOpen:
+    case ServedArrivals::kNone: {
+      constexpr double kWarmUp = 0.1;  // of the time in which requests come
+      from = first_arrival +
+             SimTime{std::llround(kWarmUp *
+                                  static_cast<double>((last_arrival - first_arrival).count()))};
+      until = last_arrival;
+      break;
+    }
+  }
+  if (until <= from) return out;
+  return {.from = from, .until = until, .whole = false};
+}
+
+/// Tokens of `result` that were generated in (from, until].
+double tokens_in(const ServeResult& result, const Window& window) {
+  double tokens = 0;
+  for (const TokenSpan& span : result.spans) {
+    const auto& ends = result.iteration_ends[static_cast<std::size_t>(span.replica)];
+    const auto in = [&](std::int32_t token) {
+      const SimTime at = ends[static_cast<std::size_t>(span.iteration(token))];
+      return at > window.from && at <= window.until;
+    };
+    const auto before = [&](std::int32_t token, SimTime limit) {
+      return ends[static_cast<std::size_t>(span.iteration(token))] <= limit;
+    };
+    if (span.stride == 0) {
+      tokens += in(0) ? span.count : 0;
+      continue;
+    }
+    // Times rise along a span: the numbers of tokens up to each end, by bisection.
+    const auto up_to = [&](SimTime limit) {
+      std::int32_t low = 0;
+      std::int32_t high = span.count;
+      while (low < high) {
+        const std::int32_t middle = low + (high - low) / 2;
+        if (before(middle, limit)) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      return low;
+    };
+    tokens += up_to(window.until) - up_to(window.from);
+  }
+  return tokens;
+}
+
+void add(std::vector<PredictedMetric>& out, std::string_view metric, const Distribution& times) {
+  if (times.n == 0) return;
+  const auto one = [&](std::string_view stat, double value) {
+    out.push_back({.metric = std::string{metric}, .stat = std::string{stat}, .value = value});
+  };
+  one("mean", times.mean);
+  one("median", times.p50);
+  one("p90", times.p90);
+  one("p95", times.p95);
+  one("p99", times.p99);
+}
+
+}  // namespace
+
+const PredictedMetric* ServedPrediction::find(std::string_view metric,
+                                              std::string_view stat) const {
+  for (const PredictedMetric& m : metrics) {
+    if (m.metric == metric && m.stat == stat) return &m;
+  }
+  return nullptr;
+}
+
+std::vector<PredictedMetric> client_metrics(const ServeResult& result, const MappedRun& run) {
+  const Window window = window_of(result, run);
+  const double scale = run.workload.scale;
+  const std::optional<Seconds>& limit = run.client->time_out;
+  std::vector<SimTime> ttft, tpot, e2e;
+  std::vector<RequestOutcome> counted = result.outcomes;
+  double requests = 0, prompts = 0, running = 0, preemptions = 0;
+  for (RequestOutcome& r : counted) {
+    preemptions += r.preemptions;
+    if (r.status != RequestStatus::kCompleted) continue;
+    const SimTime begin = std::max(r.scheduled, window.from);
+    const SimTime end = std::min(r.finish, window.until);
+    if (end > begin) running += seconds(end - begin);
+    const bool late = limit && seconds(r.finish - r.arrival) > limit->count();
+    if (late || r.finish < window.from || r.finish > window.until) {
+      r.status = RequestStatus::kUnfinished;
+      continue;
+    }
+    requests += 1;
+    prompts += r.prompt_tokens;
+    e2e.push_back(r.finish - r.arrival);
+    if (r.first_token >= SimTime{}) ttft.push_back(r.first_token - r.arrival);
+    if (r.output_tokens >= 2) {
+      tpot.push_back(SimTime{(r.finish - r.first_token).count() / (r.output_tokens - 1)});
+    }
+  }
+  std::vector<PredictedMetric> out;
+  if (run.workload.arrivals != ServedArrivals::kNone) {
+    // Times of a cut run that grow with the number of requests are not those of the whole run.
+    const bool of_part = run.workload.arrivals == ServedArrivals::kAtOnce && !run.workload.is_whole;
+    if (!of_part) {
+      add(out, "ttft", distribution_of(ttft));
+      add(out, "e2e", distribution_of(e2e));
+    }
+    add(out, "tpot", distribution_of(tpot));
+    std::vector<WeightedTime> gaps = token_gaps(result.spans, result.iteration_ends, counted);
+    add(out, "itl", distribution_of(gaps));
+    const double span = seconds(window.until - window.from);
+    if (span > 0) {
+      const auto total = [&](std::string_view metric, double value) {
+        out.push_back({.metric = std::string{metric}, .stat = "total", .value = value});
+      };
+      // A window counts what is done in it; without one, what completed requests have.
+      double tokens = 0;
+      if (window.whole) {
+        for (const RequestOutcome& r : counted) {
+          if (r.status == RequestStatus::kCompleted) tokens += r.output_tokens;
+        }
+      } else {
+        tokens = tokens_in(result, window);
+      }
+      total("output_throughput", scale * tokens / span);
+      total("request_throughput", scale * requests / span);
+      total("input_throughput", scale * prompts / span);
+      total("total_throughput", scale * (tokens + prompts) / span);
+      if (run.workload.is_whole) total("duration", span);
+      out.push_back({.metric = "running_requests",
+                     .stat = "mean",
+                     .value = (run.client->full_engine ? 1 : scale) * running / span});
+    }
+    if (run.workload.is_whole) {
+      out.push_back({.metric = "preemptions", .stat = "total", .value = scale * preemptions});
+    }
+  }
+  return out;
+}
+
+namespace {
+
+Scenario read(const MappedRun& run) {
+  const std::string name = run.scenario.at("title").get<std::string>();
+  const std::string text = run.scenario.dump();
+  const nlohmann::json keys = scenario_document_of(text, name, {});
+  return scenario_of(keys, name, name, false);
+}
+
+void put_interval(std::vector<PredictedMetric>& metrics,
+                  const std::vector<PredictedMetric>& other) {
+  for (PredictedMetric& m : metrics) {
+    for (const PredictedMetric& o : other) {
+      if (o.metric != m.metric || o.stat != m.stat) continue;
+      m.low = std::min(m.low.value_or(m.value), o.value);
+      m.high = std::max(m.high.value_or(m.value), o.value);
+    }
+  }
+}
+
+void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) {
+  if (result.kv_capacity_tokens <= 0) return;
+  const auto tokens = static_cast<double>(result.kv_capacity_tokens);
+  PredictedMetric capacity{.metric = "kv_capacity", .stat = "total", .value = tokens};
+  PredictedMetric pool{.metric = "kv_memory_per_gpu",
+                       .stat = "total",
+                       .value = static_cast<double>(result.kv_pool.count())};
+  if (result.pool_interval) {
+    capacity.low = static_cast<double>(result.pool_interval->tokens_low);
+    capacity.high = static_cast<double>(result.pool_interval->tokens_high);
+    pool.low = static_cast<double>(result.pool_interval->low.count());
+    pool.high = static_cast<double>(result.pool_interval->high.count());
+  }
+  out.push_back(capacity);
+  out.push_back(pool);
+}
+
+}  // namespace
+
+ServedPrediction predict_served(const MappedRun& run) {
+  ServedPrediction out;
+  try {
+    const Scenario scenario = read(run);
+    const ServeSpec& spec = *scenario.points.at(0).serve;
+    PreparedService service{spec};
+    const ServeOptions options{.max_samples = 2, .keep_gaps = true};
+    const ServeResult result = service.run(spec.requests, 1, options);
+    const bool serves = run.workload.arrivals != ServedArrivals::kNone;
+    if (serves && result.completed == 0) {
+      // The same words for all such runs; the scenario itself says by how much it does not fit.
+      out.failed = "predicted not to fit: the engine would not start or hold no request";
+      return out;
+    }
+    out.metrics = client_metrics(result, run);
+    const auto ends = serves ? time_ends(spec, mean_iteration(spec, result)) : std::nullopt;
+    if (ends) {
+      out.interval_basis = ends->basis;
+      for (const double factor : {ends->faster, ends->slower}) {
+        ServeOptions other = options;
+        other.time_scale = factor;
+        put_interval(out.metrics, client_metrics(service.run(spec.requests, 1, other), run));
+      }
+    }
+    add_capacity(result, out.metrics);
+  } catch (const InputError& error) {
+    out.failed = error.what();
+  }
+  return out;
+}
+
+std::string saturation_key(const MappedRun& run) {
+  nlohmann::ordered_json key = run.scenario;
+  key.erase("title");
+  for (const char* name : {"arrivals", "count", "limit"}) key["requests"].erase(name);
+  return key.dump();
+}
+
+double saturation_rate(const MappedRun& run) {
+  const Scenario scenario = read(run);
+  ServeSpec spec = *scenario.points.at(0).serve;
+  const std::shared_ptr<const RequestTrace> sent = spec.requests;
+  const RequestTrace& trace = *sent;
+  // How many sequences run at once: one request says what the engine's limits are.
+  auto burst = std::make_shared<RequestTrace>(trace);
+  burst->requests.assign(1, trace.requests.front());
+  const auto wait_for_none = [](Request& r) {
+    r.arrival = SimTime{};
+    r.after = -1;
+  };
+  wait_for_none(burst->requests.front());
+  const ServeOptions options{.max_samples = 2, .keep_gaps = false};
+  spec.requests = burst;
+  const ServeResult one = run_serve(spec, options);
+  double tokens = 0;
+  for (const Request& r : trace.requests) tokens += r.prompt_tokens + r.output_tokens;
+  const auto n = static_cast<double>(trace.requests.size());
+  const double fit = static_cast<double>(one.kv_capacity_tokens) * n / std::max(1.0, tokens);
+  constexpr std::int64_t kUsualLimit = 256;
+  const auto seqs = static_cast<double>(one.limits.seqs > 0 ? one.limits.seqs : kUsualLimit);
+  constexpr double kTurns = 2.5;
+  constexpr double kFewest = 48;
+  constexpr double kMost = 1500;
+  const auto count =
+      static_cast<std::size_t>(std::clamp(kTurns * std::min(fit, seqs), kFewest, kMost));
+  burst->requests.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    burst->requests.push_back(trace.requests[i % trace.requests.size()]);
+    wait_for_none(burst->requests.back());
+  }
+  const ServeResult result = run_serve(spec, options);
+  SimTime last_start{-1};
+  std::vector<SimTime> ends;
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.status != RequestStatus::kCompleted) continue;
+    last_start = std::max(last_start, r.scheduled);
+    ends.push_back(r.finish);
+  }
+  if (ends.empty()) return 0;
+  std::sort(ends.begin(), ends.end());
+  const auto in = std::count_if(ends.begin(), ends.end(),
+                                [&](SimTime t) { return t > ends.front() && t <= last_start; });
+  constexpr std::ptrdiff_t kEnough = 16;
+  if (in >= kEnough) return static_cast<double>(in) / seconds(last_start - ends.front());
+  return static_cast<double>(ends.size()) / std::max(1e-9, seconds(ends.back()));
+}
+
+std::optional<double> load_of(const MappedRun& run, const ServedPrediction& predicted,
+                              double saturation) {
+  if (saturation <= 0) return std::nullopt;
+  switch (run.workload.arrivals) {
+    case ServedArrivals::kNone:
+      return std::nullopt;
+    case ServedArrivals::kAtOnce:
+      return 1;
+    case ServedArrivals::kOpen:
+      if (run.workload.rate > 0) return run.workload.rate / saturation;
+      break;
+    case ServedArrivals::kClosed:
+      break;
+  }
+  const PredictedMetric* rate = predicted.find("request_throughput", "total");
+  if (rate == nullptr) return std::nullopt;
+  return rate->value / (saturation * run.workload.scale);
+}
+
+}  // namespace kvsim

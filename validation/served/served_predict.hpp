@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/serve/serve_result.hpp"
+#include "validation/served/served_mapping.hpp"
+#include "validation/served/served_runs.hpp"
+
+namespace kvsim {
+
+/// A metric's value as its client would report it of a simulated run, and its 90 % interval.
+struct PredictedMetric {
+  std::string metric, stat;
+  double value = 0;
+  std::optional<double> low{}, high{};
+};
+
+/// What was simulated of one run.
+struct ServedPrediction {
+  std::string failed;  // empty, or why the simulation gives no metrics: it does not start, …
+  std::vector<PredictedMetric> metrics;
+  /// Rate over the highest that the simulated service keeps up with; nullopt: not known.
+  std::optional<double> load{};
+  std::string interval_basis;
+  [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
+};
+
+/// Figures of the requests and tokens that a client's window counts. `scale`: engines that the
+/// simulated one stands for.
+[[nodiscard]] std::vector<PredictedMetric> client_metrics(const ServeResult& result,
+                                                          const MappedRun& run);
+
+/// Simulates a run that is expressed: as predicted, and with iteration times at both ends of their
+/// interval. Leaves `load` to the caller. Errors: none that the run's settings cause; those are in
+/// `failed`.
+[[nodiscard]] ServedPrediction predict_served(const MappedRun& run);
+
+/// Runs with equal keys have the same highest rate.
+[[nodiscard]] std::string saturation_key(const MappedRun& run);
+/// The highest rate of requests a second that one engine of a run keeps up with: all requests are
+/// there at the start, and ends count from the first one to the last admission. 0: none completed.
+[[nodiscard]] double saturation_rate(const MappedRun& run);
+/// The share of that rate that a run has; nullopt if it is not known.
+[[nodiscard]] std::optional<double> load_of(const MappedRun& run, const ServedPrediction& predicted,
+                                            double saturation);
+
+}  // namespace kvsim

@@ -1,0 +1,217 @@
+#include "validation/served/served_score.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "sim/engine/parallel.hpp"
+#include "validation/served/served_text.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Names of metrics that mean the same, and values in other units.
+struct Alias {
+  std::string_view metric, as;
+};
+constexpr std::array kAliases{Alias{"total_token_throughput", "total_throughput"},
+                              Alias{"kv_cache_capacity_tokens", "kv_capacity"},
+                              Alias{"kv_cache_capacity", "kv_capacity"}};
+
+/// The metric that a measured value is of, in the units of predictions; nullopt: it is none that is
+/// predicted.
+std::optional<ServedMetric> comparable(const ServedMetric& measured, const MappedRun& run) {
+  ServedMetric out = measured;
+  for (const Alias& alias : kAliases) {
+    if (out.metric == alias.metric) out.metric = alias.as;
+  }
+  const bool is_rate = out.metric.ends_with("_throughput") || out.metric == "duration" ||
+                       out.metric == "preemptions" || out.metric == "kv_capacity";
+  if (is_rate && out.stat == "mean") out.stat = "total";
+  if (measured.unit == "blocks") {
+    constexpr double kBlock = 16;  // tokens, unless the run says otherwise
+    const auto engine = run.scenario.find("engine");
+    const double block = engine != run.scenario.end() && engine->contains("block_tokens")
+                             ? engine->at("block_tokens").get<double>()
+                             : kBlock;
+    out.value *= block;
+  }
+  return out;
+}
+
+std::string source_of(const ServedRun& run) {
+  // "owner/repository path@commit": the words before the path; of a thread also its number.
+  std::string out;
+  std::size_t words = 0;
+  for (const char c : run.source) {
+    if (c == ' ' && ++words == 1 && run.source.find(" issue ") == std::string::npos &&
+        run.source.find(" pull ") == std::string::npos) {
+      break;
+    }
+    if (words == 3 || c == '(') break;
+    out += c;
+  }
+  while (out.ends_with(' ')) out.pop_back();
+  return out;
+}
+
+std::string load_word(const std::optional<double>& load) {
+  constexpr double kLow = 0.5;
+  constexpr double kHigh = 0.9;
+  if (!load) return "unknown";
+  return *load < kLow ? "low" : *load <= kHigh ? "mid" : "high";
+}
+
+double quantile(std::vector<double> sorted, double share) {
+  std::sort(sorted.begin(), sorted.end());
+  const double at = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+void compare(ServedScore& score, std::size_t index) {
+  const ScoredRun& scored = score.runs[index];
+  for (const ServedMetric& measured : scored.run.metrics) {
+    const auto value = comparable(measured, scored.mapped);
+    const PredictedMetric* predicted = scored.predicted.find(value->metric, value->stat);
+    if (predicted == nullptr || value->value == 0) {
+      ++score.uncompared[measured.metric + " " + measured.stat];
+      continue;
+    }
+    score.comparisons.push_back({.run = index,
+                                 .metric = value->metric,
+                                 .stat = value->stat,
+                                 .measured = value->value,
+                                 .predicted = predicted->value,
+                                 .low = predicted->low,
+                                 .high = predicted->high});
+  }
+}
+
+using PoolKey = std::tuple<std::string, std::string, bool, std::string>;
+using GroupKey = std::tuple<std::string, std::string, bool, std::string, std::string, std::string,
+                            std::string, std::string>;
+
+void sum_up(ServedScore& score) {
+  std::map<PoolKey, std::vector<const ServedComparison*>> pools;
+  std::map<GroupKey, std::vector<const ServedComparison*>> groups;
+  for (const ServedComparison& c : score.comparisons) {
+    const ScoredRun& run = score.runs[c.run];
+    const bool complete = run.mapped.complete;
+    pools[{c.metric, c.stat, complete, run.load}].push_back(&c);
+    groups[{c.metric, c.stat, complete, run.load, run.mapped.settings.engine->name,
+            run.mapped.settings.version, run.mapped.settings.gpu->name, run.source}]
+        .push_back(&c);
+  }
+  for (const auto& [key, of] : pools) {
+    ServedGroup group = group_of(of);
+    std::tie(group.metric, group.stat, group.complete, group.load) = key;
+    score.pooled.push_back(std::move(group));
+  }
+  for (const auto& [key, of] : groups) {
+    ServedGroup group = group_of(of);
+    std::tie(group.metric, group.stat, group.complete, group.load, group.engine, group.version,
+             group.gpu, group.source) = key;
+    score.groups.push_back(std::move(group));
+  }
+}
+
+}  // namespace
+
+double ServedComparison::interval_score() const {
+  constexpr double kPenalty = 2 / 0.1;
+  double out = *high - *low;
+  if (measured < *low) out += kPenalty * (*low - measured);
+  if (measured > *high) out += kPenalty * (measured - *high);
+  return out / std::abs(measured);
+}
+
+std::size_t ServedScore::expressed() const {
+  return static_cast<std::size_t>(std::count_if(
+      runs.begin(), runs.end(), [](const ScoredRun& run) { return run.reason().empty(); }));
+}
+
+ServedGroup group_of(const std::vector<const ServedComparison*>& of) {
+  ServedGroup out;
+  std::vector<double> absolute, errors, widths;
+  double covered = 0, score = 0;
+  for (const ServedComparison* c : of) {
+    errors.push_back(c->error());
+    absolute.push_back(std::abs(c->error()));
+    if (!c->low || !c->high) continue;
+    covered += c->is_covered() ? 1 : 0;
+    score += c->interval_score();
+    if (*c->low > 0) widths.push_back(*c->high / *c->low);
+  }
+  const auto with_interval = static_cast<double>(
+      std::count_if(of.begin(), of.end(), [](const auto* c) { return c->low && c->high; }));
+  out.n = of.size();
+  out.median_ape = quantile(absolute, 0.5);
+  out.p90_ape = quantile(absolute, 0.9);
+  out.bias = quantile(errors, 0.5);
+  if (with_interval > 0) {
+    out.coverage = covered / with_interval;
+    out.interval_score = score / with_interval;
+  }
+  if (!widths.empty()) out.width_median = quantile(widths, 0.5);
+  return out;
+}
+
+ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& options) {
+  ServedScore score;
+  score.runs.resize(runs.size());
+  std::map<std::string, std::size_t> first;  // by saturation_key
+  std::vector<std::string> keys(runs.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    ScoredRun& scored = score.runs[i];
+    scored.run = std::move(runs[i]);
+    scored.mapped = map_served_run(scored.run, options.folders);
+    scored.source = source_of(scored.run);
+    if (!scored.mapped.is_expressed()) continue;
+    keys[i] = saturation_key(scored.mapped);
+    first.try_emplace(keys[i], i);
+  }
+  std::atomic<std::size_t> done{0};
+  parallel_for(score.runs.size(), options.threads, [&](std::size_t i) {
+    ScoredRun& scored = score.runs[i];
+    if (scored.mapped.is_expressed()) scored.predicted = predict_served(scored.mapped);
+    if (options.done) options.done(static_cast<double>(++done));
+  });
+  std::vector<std::pair<std::string, std::size_t>> services;
+  for (const auto& [key, i] : first) {
+    const MappedRun& mapped = score.runs[i].mapped;
+    const bool loads = mapped.workload.arrivals == ServedArrivals::kOpen ||
+                       mapped.workload.arrivals == ServedArrivals::kClosed;
+    if (loads && score.runs[i].predicted.failed.empty()) services.emplace_back(key, i);
+  }
+  std::vector<double> rates(services.size());
+  parallel_for(services.size(), options.threads, [&](std::size_t i) {
+    rates[i] = saturation_rate(score.runs[services[i].second].mapped);
+  });
+  std::map<std::string, double> rate_of;
+  for (std::size_t i = 0; i < services.size(); ++i) rate_of[services[i].first] = rates[i];
+  for (std::size_t i = 0; i < score.runs.size(); ++i) {
+    ScoredRun& scored = score.runs[i];
+    if (!scored.reason().empty()) {
+      ++score.reasons[scored.reason()];
+      continue;
+    }
+    for (const std::string& option : scored.mapped.settings.ignored) ++score.ignored[option];
+    const auto rate = rate_of.find(keys[i]);
+    const bool at_once = scored.mapped.workload.arrivals == ServedArrivals::kAtOnce;
+    scored.predicted.load = load_of(scored.mapped, scored.predicted,
+                                    at_once                 ? 1
+                                    : rate == rate_of.end() ? 0
+                                                            : rate->second);
+    scored.load = load_word(scored.predicted.load);
+    compare(score, i);
+  }
+  sum_up(score);
+  return score;
+}
+
+}  // namespace kvsim

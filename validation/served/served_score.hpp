@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "validation/served/served_mapping.hpp"
+#include "validation/served/served_predict.hpp"
+#include "validation/served/served_runs.hpp"
+
+namespace kvsim {
+
+/// One measured value next to its prediction.
+struct ServedComparison {
+  std::size_t run = 0;  // of ServedScore::runs
+  std::string metric, stat;
+  double measured = 0, predicted = 0;
+  std::optional<double> low{}, high{};  // the 90 % interval
+
+  /// (predicted - measured) / measured.
+  [[nodiscard]] double error() const { return (predicted - measured) / measured; }
+  [[nodiscard]] bool is_covered() const { return *low <= measured && measured <= *high; }
+  /// Winkler's score of the 90 % interval, over the measured value: its width, and 20 times the
+  /// distance to a value outside.
+  [[nodiscard]] double interval_score() const;
+};
+
+struct ScoredRun {
+  ServedRun run;
+  MappedRun mapped;
+  ServedPrediction predicted;
+  std::string load;    // "low", "mid", "high", "unknown"
+  std::string source;  // the repository or thread, without the place in it
+  /// Empty, or why there is no prediction.
+  [[nodiscard]] const std::string& reason() const {
+    return mapped.refused.empty() ? predicted.failed : mapped.refused;
+  }
+};
+
+/// Errors of one metric in runs of one kind, as fractions of the measured values.
+struct ServedGroup {
+  std::string metric, stat, load;
+  bool complete = false;
+  std::string engine, version, gpu, source;  // empty where runs of several are pooled
+  std::size_t n = 0;
+  double median_ape = 0, p90_ape = 0;      // of absolute errors
+  double bias = 0;                         // median error; positive: predicted too high
+  std::optional<double> coverage{};        // of the 90 % intervals
+  std::optional<double> width_median{};    // high over low
+  std::optional<double> interval_score{};  // mean
+};
+
+struct ServedScore {
+  std::vector<ScoredRun> runs;
+  std::vector<ServedComparison> comparisons;
+  std::vector<ServedGroup> pooled;                // by metric, stat, complete, load
+  std::vector<ServedGroup> groups;                // also by engine, version, GPU, source
+  std::map<std::string, std::size_t> reasons;     // of runs without a prediction
+  std::map<std::string, std::size_t> ignored;     // options of expressed runs without a key
+  std::map<std::string, std::size_t> uncompared;  // metrics of expressed runs without a prediction
+  [[nodiscard]] std::size_t expressed() const;
+};
+
+/// The group that these comparisons make; its names are left to the caller. `of` is not empty.
+[[nodiscard]] ServedGroup group_of(const std::vector<const ServedComparison*>& of);
+
+struct ServedOptions {
+  ServedFolders folders;
+  int threads = 0;                     // 0: the machine's
+  std::function<void(double)> done{};  // runs done, from any thread; may be empty
+};
+
+/// Maps, simulates and compares every run. The result does not depend on the number of threads.
+/// Errors: InputError for a file of requests or lengths that is wrong.
+[[nodiscard]] ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& options);
+
+}  // namespace kvsim

@@ -1,0 +1,356 @@
+#include "validation/served/served_settings.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/llm/catalogue.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "validation/served/served_text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+const Llm* known_llm(const std::string& name) {
+  try {
+    return &find_llm(name);
+  } catch (const InputError&) {
+    return nullptr;
+  }
+}
+
+bool is_in(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+/// Parts of a release's name that leave the architecture as it is.
+bool is_variant(std::string_view part) {
+  constexpr std::array<std::string_view, 32> kVariants{
+      "instruct", "chat",    "it",    "hf",   "base",   "pt",      "thinking",  "fp8",
+      "fp4",      "nvfp4",   "mxfp4", "awq",  "gptq",   "int4",    "int8",      "w8a8",
+      "w4a16",    "w8a16",   "bf16",  "fp16", "static", "dynamic", "quantized", "per",
+      "tensor",   "channel", "block", "kv",   "marlin", "turbo",   "preview",   "dwq"};
+  const bool date = part.size() == 4 && std::all_of(part.begin(), part.end(),
+                                                    [](char c) { return c >= '0' && c <= '9'; });
+  return date || std::find(kVariants.begin(), kVariants.end(), part) != kVariants.end();
+}
+
+const Gpu& gpu_of(const ServedRun& run) {
+  const std::string name = plain_cell(run.gpu);
+  if (name.empty() || is_in(name, "not stated")) throw NotExpressed{"the GPU is not stated"};
+  try {
+    return find_gpu(name);
+  } catch (const InputError&) {
+    throw NotExpressed{fmt::format("no data sheet of the GPU {}", name)};
+  }
+}
+
+bool has_fp8(const Gpu& gpu) { return gpu.peak.contains(Dtype::kFp8E4m3); }
+bool has_fp4(const Gpu& gpu) { return gpu.peak.contains(Dtype::kFp4); }
+
+/// Whether checkpoints of the family are published in fp8 with a scale for each block of 128 x 128.
+bool is_block_family(const Llm& llm) {
+  return llm.name.starts_with("qwen3") || llm.name.starts_with("deepseek") ||
+         llm.name.starts_with("glm") || llm.name.starts_with("minimax");
+}
+
+struct Formats {
+  std::string weights;  // empty: as the model is published
+  std::string cache;    // empty: as the engine chooses
+};
+
+Formats formats_of(const ServedRun& run, const ServedClient& client, const ServedEngine& engine,
+                   const Llm& llm, const Gpu& gpu, const std::string& quantization,
+                   std::vector<std::string>& assumed) {
+  const bool trt = engine.name == "TensorRT-LLM";
+  const std::string stated = plain_cell(run.weight_dtype);
+  std::string name;
+  for (const char c : run.model)
+    name += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string all = stated + " " + quantization + " " + name;
+  const bool is_stated = !stated.empty() && !is_in(stated, "not stated");
+  Formats out;
+  if (is_in(stated, "nvfp4") || is_in(stated, "fp4")) {
+    out.weights = is_in(stated, "mxfp4") ? "mxfp4" : "nvfp4";
+  } else if (is_in(stated, "fp8_block")) {
+    out.weights = "fp8-block";
+  } else if (is_in(stated, "fp8")) {
+    if (is_in(all, "dynamic")) {
+      out.weights = "fp8-channel";
+    } else if (trt || is_in(all, "static") || !is_block_family(llm)) {
+      out.weights = "fp8-tensor";
+    } else {
+      out.weights = "fp8-block";
+    }
+  } else if (is_in(stated, "int4")) {
+    out.weights = is_in(all, "w4a16") ? "w4a16" : is_in(all, "gptq") ? "gptq-int4" : "awq-int4";
+  } else if (is_in(stated, "int8")) {
+    out.weights = is_in(all, "w8a8") ? "w8a8-int8" : "gptq-int8";
+  } else if (is_in(stated, "bf16") || is_in(stated, "bfloat16")) {
+    out.weights = "bf16";
+  } else if (is_in(stated, "fp16") || is_in(stated, "float16")) {
+    out.weights = "fp16";
+  } else if (is_stated) {
+    throw NotExpressed{fmt::format("the weights' format \"{}\"", stated)};
+  } else if (client.fp8_recipe && (has_fp8(gpu) || has_fp4(gpu))) {
+    out.weights = has_fp4(gpu) ? "nvfp4" : "fp8-tensor";
+    assumed.push_back(
+        fmt::format("weights in {}: {}'s recipe on this GPU", out.weights, client.name));
+  } else {
+    assumed.emplace_back("weights as the model is published");
+  }
+
+  std::string cache = plain_cell(run.kv_dtype);
+  if (is_in(quantization, "kv fp8")) cache = "fp8";
+  if (cache.empty() || cache == "auto") {
+    // ModelOpt's fp8 and fp4 recipes, whose checkpoints TensorRT-LLM runs, store the cache in fp8.
+    const bool recipe = out.weights == "fp8-tensor" || out.weights == "nvfp4";
+    if (trt && recipe && has_fp8(gpu)) {
+      out.cache = "fp8_e4m3";
+      assumed.emplace_back("an fp8 cache, as in ModelOpt's checkpoints with fp8 or fp4 weights");
+    }
+  } else if (cache.starts_with("fp8")) {
+    out.cache = "fp8_e4m3";
+  } else if (parse_dtype(cache)) {
+    out.cache = std::string{name_of(*parse_dtype(cache))};
+  } else {
+    throw NotExpressed{fmt::format("the cache's format \"{}\"", cache)};
+  }
+  return out;
+}
+
+/// The engine's release: as stated, else the newest of the run's date.
+std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const ServedEngine& engine,
+                                                 bool is_v1, std::vector<std::string>& assumed) {
+  const std::string text = plain_cell(run.engine_version);
+  // "TensorRT 10.2" is the version of TensorRT, not of TensorRT-LLM.
+  const bool of_engine = !(engine.name == "TensorRT-LLM" && text.starts_with("tensorrt "));
+  if (const auto stated = parse_release(text); stated && of_engine) {
+    return {*stated, fmt::format("{}", fmt::join(*stated, "."))};
+  }
+  auto date = parse_date(run.engine_version);
+  if (!date) date = parse_date(run.date);
+  EngineVersion version = engine.releases.back().version;
+  std::string why = "newest";
+  if (date) {
+    why = "by date";
+    version = engine.releases.front().version;
+    for (const EngineRelease& release : engine.releases) {
+      if (release.date <= *date) version = std::max(version, release.version);
+    }
+  } else {
+    // A table that states no date of a run is about engines of its own time: the middle release.
+    why = "neither version nor date";
+    version = engine.releases[engine.releases.size() * 3 / 4].version;
+  }
+  if (is_v1) version = std::max(version, EngineVersion{0, 8, 0});
+  assumed.push_back(
+      fmt::format("{} {}.{}.{} ({})", engine.name, version[0], version[1], version[2], why));
+  return {version, fmt::format("{}.{} ({})", version[0], version[1], why)};
+}
+
+/// "vllm@0.11.1": the stack's profile in the nearest release that it knows.
+std::string stack_of(const ServedRun& run, const ServedEngine& engine, bool is_v1,
+                     ServedSettings& out) {
+  auto [version, label] = release_of(run, engine, is_v1, out.assumed);
+  out.version = label;
+  const ServedEngine::StackOf* of = &engine.stacks.back();
+  for (const auto& stack : engine.stacks) {
+    if (stack.before && version >= *stack.before) continue;
+    if (stack.before && is_v1) continue;
+    of = &stack;
+    break;
+  }
+  const Stack& stack = find_stack(of->stack);
+  if (!stack.defaults) return of->stack;
+  const EngineDefaults& defaults = *stack.defaults;
+  if (!defaults.knows(version)) {
+    const bool early = version < defaults.first_version;
+    const std::string nearest = early ? defaults.first : defaults.last;
+    out.assumed.push_back(
+        fmt::format("the defaults of {} {}, the nearest known release", engine.name, nearest));
+    return fmt::format("{}@{}", of->stack, nearest);
+  }
+  return fmt::format("{}@{}.{}.{}", of->stack, version[0], version[1], version[2]);
+}
+
+void apply(const OptionRule& rule, const EngineOption& option, ordered_json& keys) {
+  const nlohmann::ordered_json::json_pointer pointer{rule.key};
+  const auto bad = [&] {
+    throw NotExpressed{fmt::format("the value of the option {}", option.name)};
+  };
+  if (plain_cell(option.value) == "none" || plain_cell(option.value) == "default") return;
+  switch (rule.use) {
+    case OptionUse::kCount: {
+      const auto n = cell_count(option.value);
+      if (!n) bad();
+      keys[pointer] = *n;
+      return;
+    }
+    case OptionUse::kShare:
+    case OptionUse::kNumber: {
+      if (plain_cell(option.value).starts_with("default")) return;
+      const auto x = option.number();
+      if (!x || (rule.use == OptionUse::kShare && !(*x > 0 && *x <= 1))) bad();
+      keys[pointer] = *x;
+      return;
+    }
+    case OptionUse::kSwitch:
+      keys[pointer] = option.is_on();
+      return;
+    case OptionUse::kNot:
+      keys[pointer] = !option.is_on();
+      return;
+    case OptionUse::kChoice: {
+      const auto word = rule.words.find(plain_cell(option.value));
+      if (word == rule.words.end()) bad();
+      keys[pointer] = word->second;
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+struct Layout {
+  std::int32_t tp = 1, pp = 1, replicas = 1, ep = 1;
+  bool shares_experts = false;  // the replicas' experts are spread over all GPUs
+};
+
+Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& llm,
+                 const std::vector<EngineOption>& options, std::vector<std::string>& assumed) {
+  Layout out;
+  const std::string text = plain_cell(run.ep_dp);
+  if (is_in(text, "p1d") || is_in(run.ep_dp, "P1D")) {
+    throw NotExpressed{"prefill and decode on separate engines of one table row"};
+  }
+  if (number_behind(text, "dcp")) throw NotExpressed{"decode context parallelism"};
+  const auto gpus = cell_count(run.gpu_count);
+  const auto count = [](std::optional<std::int64_t> n) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(n.value_or(1), 1, 1024));
+  };
+  out.pp = count(cell_count(run.pp));
+  for (const EngineOption& option : options) {
+    if (option.name == "pp" || option.name == "pp_size" ||
+        option.name == "pipeline_parallel_size") {
+      out.pp = count(cell_count(option.value));
+    }
+  }
+  const auto replicas = number_behind(text, "replicas");
+  const auto dp = number_behind(text, "dp");
+  const auto attention_dp = number_behind(text, "attention_dp");
+  out.replicas = count(replicas ? replicas : dp ? dp : attention_dp);
+  if (const auto tp = cell_count(run.tp)) {
+    out.tp = count(tp);
+  } else if (gpus) {
+    out.tp = count(std::max<std::int64_t>(1, *gpus / (out.pp * out.replicas)));
+    assumed.push_back(fmt::format("tensor parallelism over {} GPUs", out.tp));
+  }
+  if (gpus && !replicas && !dp && *gpus > out.tp * out.pp * out.replicas &&
+      *gpus % (out.tp * out.pp) == 0) {
+    out.replicas = count(*gpus / (out.tp * out.pp));
+    assumed.push_back(fmt::format("{} equal engines on {} GPUs", out.replicas, *gpus));
+  }
+  const bool experts = std::any_of(llm.layers.begin(), llm.layers.end(),
+                                   [](const LayerSpec& l) { return l.mlp.n_experts > 0; });
+  if (!experts) return out;
+  const auto number =
+      number_behind(text, "ep") ? number_behind(text, "ep") : number_behind(text, "moe_ep");
+  const bool switched = std::any_of(options.begin(), options.end(), [](const EngineOption& o) {
+    return o.name == "enable_expert_parallel" && o.is_on();
+  });
+  const bool vllm = engine.name == "vLLM";
+  if (number && *number > 1) out.ep = count(number);
+  // vLLM spreads the experts over all GPUs of tensor and data parallelism.
+  if (vllm && (switched || is_in(text, "ep=on") || is_in(text, "ep=true"))) {
+    out.ep = out.tp * out.replicas;
+  }
+  out.shares_experts = out.ep > out.tp;
+  return out;
+}
+
+}  // namespace
+
+const Llm* find_served_llm(std::string_view cell) {
+  const std::string remark = bracketed(cell);
+  if (is_in(remark, "prun") || is_in(remark, "spars")) {
+    throw NotExpressed{"a model whose shape or sparsity was changed"};
+  }
+  std::string name = plain_cell(cell);
+  if (const Llm* llm = known_llm(name)) return llm;
+  const auto slash = name.find('/');
+  if (slash != std::string::npos) name.erase(0, slash + 1);
+  if (name.starts_with("meta-")) name.erase(0, 5);
+  for (;;) {
+    if (const Llm* llm = known_llm(name)) return llm;
+    const auto dash = name.rfind('-');
+    if (dash == std::string::npos || !is_variant(std::string_view{name}.substr(dash + 1))) break;
+    name.erase(dash);
+  }
+  // A tuned model that is called after its base: "hermes-3-llama-3.1-405b".
+  for (auto dash = name.find('-'); dash != std::string::npos; dash = name.find('-', dash + 1)) {
+    const std::string rest = name.substr(dash + 1);
+    if (rest.find('-') == std::string::npos) break;
+    if (const Llm* llm = known_llm(rest)) return llm;
+  }
+  return nullptr;
+}
+
+ServedSettings served_settings(const ServedRun& run, const ServedClient& client) {
+  ServedSettings out;
+  out.engine = find_served_engine(run.engine);
+  if (out.engine == nullptr) throw NotExpressed{fmt::format("the engine \"{}\"", run.engine)};
+  out.gpu = &gpu_of(run);
+  out.llm = find_served_llm(run.model);
+  if (out.llm == nullptr) {
+    throw NotExpressed{fmt::format("no configuration of the model {}", plain_cell(run.model))};
+  }
+  std::vector<EngineOption> options = parse_options(run.engine_options);
+  std::string quantization;
+  bool is_v1 = is_in(plain_cell(run.engine_version), "v1") || is_in(run.engine_version, "(V1)");
+  for (const EngineOption& option : options) {
+    if (option.name == "quantization") quantization = plain_cell(option.value);
+    if (option.name == "vllm_use_v1" && option.is_on()) is_v1 = true;
+  }
+  out.keys["model"] = out.llm->name;
+  out.keys["gpu"] = out.gpu->name;
+  const Layout layout = layout_of(run, *out.engine, *out.llm, options, out.assumed);
+  out.keys["gpu_count"] = layout.tp;
+  out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
+  const Formats formats =
+      formats_of(run, client, *out.engine, *out.llm, *out.gpu, quantization, out.assumed);
+  if (!formats.weights.empty()) out.keys["dtype"] = formats.weights;
+  if (!formats.cache.empty()) out.keys["kv_dtype"] = formats.cache;
+  if (layout.pp > 1) out.keys["pipeline_parallel"] = layout.pp;
+  if (layout.ep > 1) out.keys["engine"]["expert_parallel"] = layout.ep;
+  if (layout.shares_experts) {
+    out.keys["cluster"] = {{"replicas", layout.replicas}};
+  } else {
+    out.replicas = layout.replicas;
+  }
+  for (const EngineOption& option : options) {
+    const OptionRule* rule = out.engine->find_option(option.name);
+    if (rule == nullptr) rule = out.engine->find_option(plain_cell(option.name));
+    if (rule == nullptr || rule->use == OptionUse::kUnmodelled) {
+      out.ignored.push_back(option.name);
+    } else if (rule->use == OptionUse::kRefused) {
+      if (rule->unless.empty() || rule->unless != plain_cell(option.value)) {
+        throw NotExpressed{rule->reason};
+      }
+    } else {
+      apply(*rule, option, out.keys);
+    }
+  }
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,227 @@
+#include "validation/served/served_tables.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "models/json/embedded.hpp"
+#include "models/json/field.hpp"
+#include "models/units/check.hpp"
+#include "validation/served/served_text.hpp"
+
+namespace kvsim::embedded {
+std::span<const EmbeddedFile> served_tables();
+}  // namespace kvsim::embedded
+
+namespace kvsim {
+namespace {
+
+Field table_of(std::string_view file) {
+  const auto files = embedded::served_tables();
+  const auto found =
+      std::find_if(files.begin(), files.end(), [&](const auto& f) { return f.name == file; });
+  KVSIM_CHECK(found != files.end(), "no table {}", file);
+  return Field::parse(found->text, fmt::format("validation/data/{}.json", file));
+}
+
+std::vector<std::string> words_of(const Field& field) {
+  std::vector<std::string> out;
+  for (const Field& word : field.items()) out.push_back(word.string());
+  return out;
+}
+
+EngineVersion version_of(const Field& field, std::string_view text) {
+  const auto version = parse_engine_version(text);
+  if (!version) field.expected("a version such as \"0.8\"");
+  return *version;
+}
+
+OptionUse use_of(const Field& type) {
+  static const std::vector<std::string> words{"count",  "share", "number",
+                                              "switch", "not",   "choice"};
+  constexpr std::array kUses{OptionUse::kCount,  OptionUse::kShare, OptionUse::kNumber,
+                             OptionUse::kSwitch, OptionUse::kNot,   OptionUse::kChoice};
+  const std::string word = type.choice(words);
+  return kUses[static_cast<std::size_t>(std::find(words.begin(), words.end(), word) -
+                                        words.begin())];
+}
+
+OptionRule read_option(const Field& field) {
+  field.allow_only({"names", "key", "type", "words", "elsewhere", "no_effect", "unmodelled",
+                    "refused", "unless"});
+  OptionRule rule{.names = words_of(field.at("names"))};
+  if (const auto key = field.find("key")) {
+    rule.key = key->string();
+    rule.use = use_of(field.at("type"));
+    if (const auto words = field.find("words")) {
+      for (const auto& [name, word] : words->members()) rule.words[name] = word.string();
+    }
+    return rule;
+  }
+  struct Reason {
+    std::string_view key;
+    OptionUse use;
+  };
+  for (const Reason reason :
+       {Reason{"elsewhere", OptionUse::kElsewhere}, Reason{"no_effect", OptionUse::kNoEffect},
+        Reason{"unmodelled", OptionUse::kUnmodelled}, Reason{"refused", OptionUse::kRefused}}) {
+    if (const auto given = field.find(reason.key)) {
+      rule.use = reason.use;
+      rule.reason = given->string();
+    }
+  }
+  if (const auto unless = field.find("unless")) rule.unless = unless->string();
+  return rule;
+}
+
+ServedEngine read_engine(const Field& field) {
+  field.allow_only({"name", "words", "stacks", "releases", "releases_source", "options"});
+  ServedEngine out{.name = field.at("name").string(), .words = words_of(field.at("words"))};
+  for (const Field& item : field.at("stacks").items()) {
+    item.allow_only({"stack", "before"});
+    ServedEngine::StackOf stack{.stack = item.at("stack").string()};
+    if (const auto before = item.find("before")) {
+      stack.before = version_of(*before, before->string());
+    }
+    out.stacks.push_back(std::move(stack));
+  }
+  for (const auto& [version, date] : field.at("releases").members()) {
+    const auto when = parse_date(date.string());
+    if (!when) date.expected("a month such as \"2025-04\"");
+    out.releases.push_back({.version = version_of(date, version), .date = *when});
+  }
+  std::sort(out.releases.begin(), out.releases.end(),
+            [](const EngineRelease& a, const EngineRelease& b) {
+              return std::pair{a.date, a.version} < std::pair{b.date, b.version};
+            });
+  for (const Field& option : field.at("options").items()) {
+    out.options.push_back(read_option(option));
+  }
+  return out;
+}
+
+ServedClient read_client(const Field& field) {
+  field.allow_only({"name", "words", "engine", "source", "window", "declares", "constant_gaps",
+                    "repeats_prompts", "full_engine", "fp8_recipe", "requests_per_user",
+                    "time_out"});
+  static const std::vector<std::string> windows{"all", "steady"};
+  static const std::vector<std::string> declared{"output", "cap"};
+  static const std::vector<std::string> gaps{"exponential"};
+  ServedClient out{.name = field.at("name").string(),
+                   .words = words_of(field.at("words")),
+                   .source = field.at("source").string()};
+  if (const auto engine = field.find("engine")) out.engine = engine->string();
+  const bool all = field.at("window").choice(windows) == "all";
+  out.window = all ? MeasureWindow::kAll : MeasureWindow::kSteady;
+  out.declares_output = field.at("declares").choice(declared) == "output";
+  if (const auto gap = field.find("constant_gaps")) {
+    out.exponential_constant = gap->choice(gaps) == "exponential";
+  }
+  const auto flag = [&](std::string_view key) {
+    const auto given = field.find(key);
+    return given && given->boolean();
+  };
+  out.repeats_prompts = flag("repeats_prompts");
+  out.full_engine = flag("full_engine");
+  out.fp8_recipe = flag("fp8_recipe");
+  if (const auto n = field.find("requests_per_user")) out.requests_per_user = n->integer(1, 1000);
+  if (const auto limit = field.find("time_out")) out.time_out = limit->duration();
+  return out;
+}
+
+ServedLengths read_set(const Field& field) {
+  field.allow_only({"words", "file", "bounds", "prompt_tokens", "cap", "source"});
+  constexpr std::int64_t kMost = 1 << 24;
+  ServedLengths out{.words = words_of(field.at("words")), .source = field.at("source").string()};
+  if (const auto file = field.find("file")) out.file = file->string();
+  if (const auto prompt = field.find("prompt_tokens"))
+    out.prompt_tokens = prompt->integer(1, kMost);
+  if (const auto cap = field.find("cap")) out.cap = cap->integer(1, kMost);
+  if (const auto bounds = field.find("bounds")) {
+    for (const auto& [key, bound] : bounds->members()) out.bounds[key] = bound.integer(1, kMost);
+  }
+  return out;
+}
+
+struct Tables {
+  std::vector<ServedEngine> engines;
+  std::vector<ServedClient> clients;
+  std::vector<ServedLengths> lengths;
+  double p99_per_mean = 1;
+};
+
+Tables read_tables() {
+  Tables out;
+  const Field engines = table_of("served-engines");
+  engines.allow_only({"schema", "engines"});
+  for (const Field& item : engines.at("engines").items()) out.engines.push_back(read_engine(item));
+  const Field clients = table_of("served-clients");
+  clients.allow_only({"schema", "clients", "lengths", "generated_p99_per_mean"});
+  for (const Field& item : clients.at("clients").items()) out.clients.push_back(read_client(item));
+  for (const Field& item : clients.at("lengths").items()) out.lengths.push_back(read_set(item));
+  out.p99_per_mean = clients.at("generated_p99_per_mean").number(1, 14);
+  KVSIM_CHECK(!out.clients.empty(), "no clients");
+  return out;
+}
+
+const Tables& tables() {
+  static const Tables kTables = read_tables();
+  return kTables;
+}
+
+bool has_any(std::string_view text, const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return text.find(word) != std::string_view::npos;
+  });
+}
+
+std::string lower(std::string_view text) {
+  std::string out{text};
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+}  // namespace
+
+const OptionRule* ServedEngine::find_option(std::string_view option) const {
+  for (const OptionRule& rule : options) {
+    if (std::find(rule.names.begin(), rule.names.end(), option) != rule.names.end()) return &rule;
+  }
+  return nullptr;
+}
+
+std::span<const ServedEngine> served_engines() { return tables().engines; }
+
+const ServedEngine* find_served_engine(std::string_view cell) {
+  const std::string text = lower(cell);
+  for (const ServedEngine& engine : tables().engines) {
+    if (has_any(text, engine.words)) return &engine;
+  }
+  return nullptr;
+}
+
+const ServedClient& find_served_client(std::string_view workload, std::string_view note,
+                                       std::string_view engine) {
+  const std::string text = lower(workload) + " " + lower(note);
+  for (const ServedClient& client : tables().clients) {
+    if (!client.engine.empty() && client.engine != engine) continue;
+    if (has_any(text, client.words)) return client;
+  }
+  for (const ServedClient& client : tables().clients) {
+    if (!client.engine.empty() && client.engine == engine) return client;
+  }
+  return tables().clients.back();
+}
+
+const ServedLengths* find_served_lengths(std::string_view workload) {
+  const std::string text = lower(workload);
+  for (const ServedLengths& set : tables().lengths) {
+    if (has_any(text, set.words)) return &set;
+  }
+  return nullptr;
+}
+
+double generated_p99_per_mean() { return tables().p99_per_mean; }
+
+}  // namespace kvsim

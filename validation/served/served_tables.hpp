@@ -1,0 +1,105 @@
+#pragma once
+
+// What the mapping of serving runs knows of engines, benchmark clients and data sets, as data
+// (validation/data/served-engines.json, served-clients.json).
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/stack/engine_defaults.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// How an option of an engine is expressed in a scenario.
+enum class OptionUse : std::uint8_t {
+  kCount,       // a whole number under `key`
+  kShare,       // a number in (0, 1]
+  kNumber,      // any number
+  kSwitch,      // true or false
+  kNot,         // the opposite
+  kChoice,      // one of `words`
+  kElsewhere,   // read with the run's other columns
+  kNoEffect,    // changes no result
+  kUnmodelled,  // left out, and reported
+  kRefused      // the run cannot be expressed
+};
+struct OptionRule {
+  std::vector<std::string> names;  // as EngineOption::name
+  OptionUse use = OptionUse::kUnmodelled;
+  std::string key{};                           // JSON pointer in a scenario
+  std::map<std::string, std::string> words{};  // of kChoice
+  std::string reason{};                        // of the last four
+  std::string unless{};                        // kRefused: not with this value
+};
+
+struct EngineRelease {
+  EngineVersion version{};
+  double date = 0;  // years since 2000
+};
+
+struct ServedEngine {
+  std::string name;                // "vLLM"
+  std::vector<std::string> words;  // any of which is in a run's engine
+  struct StackOf {
+    std::string stack;
+    std::optional<EngineVersion> before{};
+  };
+  std::vector<StackOf> stacks{};          // the first that fits a version
+  std::vector<EngineRelease> releases{};  // by date
+  std::vector<OptionRule> options{};
+
+  [[nodiscard]] const OptionRule* find_option(std::string_view option) const;
+};
+
+/// The part of a run that a client's figures are of.
+enum class MeasureWindow : std::uint8_t {
+  kAll,    // every completed request, from the first arrival to the last end
+  kSteady  // the time in which all users are busy: without the start and the end of the run
+};
+
+/// A benchmark client.
+struct ServedClient {
+  std::string name;
+  std::vector<std::string> words;  // any of which is in a run's workload or note
+  std::string engine{};            // the engine that it belongs to; empty: any
+  std::string source{};
+  MeasureWindow window = MeasureWindow::kAll;
+  bool declares_output = true;        // max_tokens is the output; else a cap of the data set
+  bool exponential_constant = false;  // its "constant" load has exponential gaps
+  bool repeats_prompts = false;       // request i sends prompt i mod N
+  bool full_engine = false;           // keeps the engine at its limit of sequences
+  bool fp8_recipe = false;  // weights that are not stated are in the GPU's 8- or 4-bit format
+  std::int64_t requests_per_user = 5;  // simulated where the number of requests is not stated
+  std::optional<Seconds> time_out{};
+};
+
+/// Lengths of a named data set.
+struct ServedLengths {
+  std::vector<std::string> words;                // any of which is in a run's workload
+  std::string file{};                            // of the folder `lengths`; empty: `prompt_tokens`
+  std::map<std::string, std::int64_t> bounds{};  // of the rows that are sampled
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cap = 0;  // max_tokens that clients send; 0: the output
+  std::string source{};
+};
+
+[[nodiscard]] std::span<const ServedEngine> served_engines();
+/// The engine that a cell names; null: none is known.
+[[nodiscard]] const ServedEngine* find_served_engine(std::string_view cell);
+/// The client of a run with such a workload and note on such an engine.
+[[nodiscard]] const ServedClient& find_served_client(std::string_view workload,
+                                                     std::string_view note,
+                                                     std::string_view engine);
+/// Null: the workload names no set.
+[[nodiscard]] const ServedLengths* find_served_lengths(std::string_view workload);
+/// p99 over mean of outputs that a model generated, of which only the mean is stated.
+[[nodiscard]] double generated_p99_per_mean();
+
+}  // namespace kvsim

@@ -1,0 +1,439 @@
+#include "validation/served/served_workload.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "traces/requests/formats/length_pairs.hpp"
+#include "validation/served/served_text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr double kAtOnceRate = 1e6;  // requests a second: all within a millisecond or so
+constexpr std::int64_t kDefaultRequests = 500;
+
+bool is_in(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+std::string lower(std::string_view text) {
+  std::string out{text};
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+/// Means of the rows of a set that benchmarks sample.
+struct SetMeans {
+  double prompt = 0, output = 0;
+};
+SetMeans means_of(const fs::path& path, const ServedLengths& set) {
+  static std::mutex mutex;
+  static std::map<std::string, SetMeans> known;
+  const std::scoped_lock lock{mutex};
+  const auto [entry, is_new] = known.try_emplace(path.string());
+  if (!is_new) return entry->second;
+  const auto bound = [&](const char* key, std::int64_t otherwise) {
+    const auto found = set.bounds.find(key);
+    return found == set.bounds.end() ? otherwise : found->second;
+  };
+  constexpr std::int64_t kNone = 1 << 24;
+  double n = 0, prompt = 0, output = 0;
+  for (const LengthPairs::Pair& row : read_length_pairs(path).rows) {
+    if (row.prompt < bound("min_prompt_tokens", 1) ||
+        row.prompt > bound("max_prompt_tokens", kNone) ||
+        row.output < bound("min_output_tokens", 0) ||
+        row.prompt + row.output > bound("max_total_tokens", kNone)) {
+      continue;
+    }
+    n += 1;
+    prompt += row.prompt;
+    output += row.output;
+  }
+  if (n > 0) entry->second = {.prompt = prompt / n, .output = output / n};
+  return entry->second;
+}
+
+ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t high) {
+  constexpr double kMaxRatio = 14.9;
+  return {{"kind", "lognormal"},
+          {"mean", mean},
+          {"p99", std::clamp(p99, mean * 1.001, mean * kMaxRatio)},
+          {"min", low},
+          {"max", high}};
+}
+
+/// A column of lengths as a number or a distribution; null: it states none.
+ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std::int64_t least,
+                        std::vector<std::string>& assumed) {
+  const std::string spread = lower(spread_cell);
+  constexpr std::int64_t kMost = 1 << 22;
+  const auto value = cell_number(cell);
+  if (!value) {
+    // "p50 3500", and "p90 10000" of its spread.
+    const auto after = [](std::string_view text, std::string_view word) -> std::optional<double> {
+      const std::string plain = plain_cell(text);
+      return plain.starts_with(word) ? cell_number(plain.substr(word.size())) : std::nullopt;
+    };
+    const auto p50 = after(cell, "p50 ");
+    const auto p90 = after(spread_cell, "p90 ");
+    if (p50 && p90 && *p50 > 0 && *p90 > *p50) {
+      constexpr double kNormal90 = 1.2815515655446004;
+      return {{"kind", "lognormal"},
+              {"mu", std::log(*p50)},
+              {"sigma", std::log(*p90 / *p50) / kNormal90},
+              {"min", std::max<std::int64_t>(1, least)}};
+    }
+    return nullptr;
+  }
+  if (*value < 0.5 || *value > static_cast<double>(kMost)) {
+    throw NotExpressed{"lengths that are no numbers of tokens"};
+  }
+  const std::int64_t mean = std::max<std::int64_t>(least, std::llround(*value));
+  const auto range = parse_range(spread);
+  const bool is_range = spread.starts_with("uniform") || spread.starts_with("per request");
+  if (is_range && range) {
+    const std::int64_t low = std::max<std::int64_t>(least, range->low);
+    const std::int64_t high = std::max(low, range->high);
+    const double middle = 0.5 * static_cast<double>(low + high);
+    const auto width = static_cast<double>(high - low);
+    if (width < 0.1 * *value) return mean;
+    if (spread.starts_with("uniform") || std::abs(middle - *value) < 0.15 * *value) {
+      return {{"kind", "uniform"}, {"min", low}, {"max", high}};
+    }
+    return lognormal(*value, static_cast<double>(high), std::max<std::int64_t>(1, low), high);
+  }
+  const bool generated = spread.starts_with("model") || is_in(spread, "set, statistics") ||
+                         is_in(spread, "dataset") || is_in(spread, "per-request list") ||
+                         spread == "per request";
+  if (generated && mean > 1) {
+    assumed.push_back(
+        fmt::format("lengths spread as a lognormal with p99 = {} means", generated_p99_per_mean()));
+    return lognormal(*value, *value * generated_p99_per_mean(), 1, kMost);
+  }
+  return mean;
+}
+
+/// "10 groups x 10 users, system 128 + question 64".
+struct SharedPrompts {
+  std::int64_t groups = 0, each = 0, prefix = 0;
+};
+SharedPrompts shared_prompts(std::string_view workload) {
+  const std::string text = lower(workload);
+  std::vector<std::int64_t> numbers;
+  SharedPrompts out;
+  std::string word;
+  std::int64_t last = -1;
+  bool times = false;
+  // Words in order: a number, "x", a number is groups x prompts; "prefix N", "system N" and
+  // "N-token … prefix" are the shared part.
+  const auto take = [&](const std::string& w) {
+    std::int64_t number = -1;
+    if (!w.empty() && w.front() >= '0' && w.front() <= '9') {
+      number = 0;
+      for (const char c : w) {
+        if (c < '0' || c > '9') break;
+        number = number * 10 + (c - '0');
+        if (number > (1 << 24)) break;
+      }
+    }
+    if (w == "x") {
+      times = true;
+      return;
+    }
+    if (number < 0) return;
+    if (is_in(w, "-token")) {
+      out.prefix = number;
+    } else if (times && last > 0 && out.groups == 0) {
+      out.groups = last;
+      out.each = number;
+    }
+    times = false;
+    last = number;
+  };
+  for (const char c : text + " ") {
+    const bool is_word = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    if (is_word) {
+      word += c;
+    } else if (!word.empty()) {
+      take(word);
+      word.clear();
+    }
+  }
+  for (const std::string_view name : {"prefix ", "system "}) {
+    for (auto at = text.find(name); at != std::string::npos && out.prefix == 0;
+         at = text.find(name, at + 1)) {
+      std::int64_t number = 0;
+      for (std::size_t i = at + name.size(); i < text.size() && text[i] >= '0' && text[i] <= '9';
+           ++i) {
+        number = std::min<std::int64_t>(number * 10 + (text[i] - '0'), 1 << 24);
+      }
+      out.prefix = number;
+    }
+  }
+  return out;
+}
+
+/// The number behind `word` in a remark: "gap cv 0.51" is 0.51 for "gap cv".
+std::optional<double> behind(std::string_view text, std::string_view word) {
+  const auto at = text.find(word);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string_view rest = text.substr(at + word.size());
+  while (rest.starts_with(' ')) rest.remove_prefix(1);
+  const auto end = std::min(rest.find_first_not_of("0123456789."), rest.size());
+  return cell_number(rest.substr(0, end));
+}
+
+bool log_has_arrivals(const fs::path& log) {
+  std::ifstream in{log};
+  std::string line;
+  return std::getline(in, line) && line.starts_with("arrival_s") && std::getline(in, line) &&
+         !line.starts_with(',');
+}
+
+class WorkloadMapping {
+ public:
+  WorkloadMapping(const ServedRun& run, const ServedClient& client, ServedSettings& settings,
+                  const ServedFolders& folders)
+      : run_{run}, client_{client}, settings_{settings}, folders_{folders} {}
+
+  ServedWorkload map() {
+    if (run_.arrival == "none") return without_requests();
+    const fs::path log = folders_.requests / (run_.id + ".csv");
+    const bool has_log = is_file(log);
+    if (has_log && log_has_arrivals(log)) {
+      from_log(log);
+    } else {
+      arrivals();
+      lengths(has_log ? log : fs::path{});
+      count();
+      if (out_.arrivals == ServedArrivals::kOpen) open_gaps();
+    }
+    declare();
+    repeat_prompts();
+    return std::move(out_);
+  }
+
+ private:
+  ServedWorkload without_requests() {
+    out_.arrivals = ServedArrivals::kNone;
+    out_.requests = {{"arrivals", {{"kind", "fixed"}, {"rate", 1}}},
+                     {"count", 1},
+                     {"prompt_tokens", 16},
+                     {"output_tokens", 1}};
+    out_.count = out_.stated_count = 1;
+    return out_;
+  }
+
+  void from_log(const fs::path& log) {
+    out_.has_log = true;
+    out_.requests["file"] = log.string();
+    if (settings_.replicas > 1) {
+      settings_.keys["cluster"] = {{"replicas", settings_.replicas}};
+      settings_.replicas = 1;
+    }
+    const auto n = cell_count(run_.num_requests);
+    out_.stated_count = n.value_or(0);
+    constexpr std::int64_t kMaxLogged = 2 * kMaxSimulatedRequests;
+    out_.requests["limit"] = kMaxLogged;
+    out_.count = std::min(n.value_or(kMaxLogged), kMaxLogged);
+  }
+
+  /// Kind of arrivals; an engine of several has its share.
+  void arrivals() {
+    const auto rate = cell_number(run_.rate_rps);
+    const auto users = cell_count(run_.concurrency);
+    const bool limited = run_.arrival == "concurrency" || (run_.arrival == "offline" && users);
+    if (limited) {
+      if (!users) throw NotExpressed{"a closed loop of an unknown number of users"};
+      out_.arrivals = ServedArrivals::kClosed;
+      // Figures of an engine at its limit of sequences name that limit, of each engine.
+      if (client_.full_engine) {
+        out_.users = *users;
+        out_.scale = settings_.replicas;
+        return;
+      }
+      settings_.replicas =
+          static_cast<std::int32_t>(std::min<std::int64_t>(settings_.replicas, *users));
+      out_.users = (*users + settings_.replicas / 2) / settings_.replicas;
+      out_.scale = static_cast<double>(*users) / static_cast<double>(out_.users);
+      return;
+    }
+    out_.scale = settings_.replicas;
+    constexpr double kAsFastAsPossible = 5000;
+    if (run_.arrival == "offline" || run_.arrival == "burst" ||
+        (rate && *rate >= kAsFastAsPossible) || plain_cell(run_.rate_rps) == "inf") {
+      out_.arrivals = ServedArrivals::kAtOnce;
+      return;
+    }
+    if (!rate || *rate <= 0) throw NotExpressed{"arrivals without a rate or a log"};
+    out_.arrivals = ServedArrivals::kOpen;
+    out_.rate = *rate / settings_.replicas;
+  }
+
+  void open_gaps() {
+    const std::string note = lower(run_.note);
+    const bool constant =
+        (run_.arrival == "constant" || run_.arrival == "trace") && !client_.exponential_constant;
+    double cv = constant ? 0 : 1;
+    if (const auto stated = behind(note, "gap cv")) cv = *stated;
+    if (const auto burstiness = behind(note, "burstiness"); burstiness && *burstiness > 0) {
+      cv = 1 / std::sqrt(*burstiness);
+    }
+    // Of gaps in turn to n engines each engine sees sums of n.
+    cv /= std::sqrt(static_cast<double>(settings_.replicas));
+    ordered_json& arrivals = out_.requests["arrivals"];
+    constexpr double kLeast = 0.02;
+    if (cv < kLeast) {
+      arrivals = {{"kind", "fixed"}, {"rate", out_.rate}};
+    } else if (cv == 1) {
+      arrivals = {{"kind", "poisson"}, {"rate", out_.rate}};
+    } else {
+      arrivals = {{"kind", "gamma"}, {"rate", out_.rate}, {"cv", cv}};
+    }
+  }
+
+  void lengths(const fs::path& log) {
+    set_ = find_served_lengths(run_.workload);
+    const std::string prompt_spread = lower(run_.input_spread);
+    const std::string output_spread = lower(run_.output_spread);
+    fs::path file = log;
+    const bool of_set = is_in(prompt_spread, "dataset") ||
+                        is_in(prompt_spread, "set, statistics") ||
+                        is_in(prompt_spread, "per-request list") || prompt_spread.empty();
+    if (file.empty() && set_ != nullptr && !set_->file.empty() && of_set) {
+      const fs::path path = folders_.lengths / set_->file;
+      if (is_file(path)) file = path;
+    }
+    if (!file.empty()) {
+      ordered_json& pairs = out_.requests["lengths"];
+      pairs["file"] = file.string();
+      if (log.empty()) {
+        for (const auto& [key, bound] : set_->bounds) pairs[key] = bound;
+        const SetMeans means = means_of(file, *set_);
+        const auto scale = [&](const char* key, std::string_view cell, double mean) {
+          const auto stated = cell_number(cell);
+          if (!stated || *stated < 1 || mean <= 0) return;
+          const double factor = *stated / mean;
+          if (std::abs(factor - 1) > 0.005) out_.requests[key] = factor;
+        };
+        scale("prompt_scale", run_.input_tokens, means.prompt);
+        scale("output_scale", run_.output_tokens, means.output);
+        if (set_->cap > 0) out_.requests["max_output_tokens"] = set_->cap;
+      }
+      return;
+    }
+    ordered_json prompt = lengths_of(run_.input_tokens, prompt_spread, 1, out_.assumed);
+    if (prompt.is_null() && set_ != nullptr && set_->prompt_tokens > 0) {
+      prompt = lognormal(static_cast<double>(set_->prompt_tokens),
+                         static_cast<double>(set_->prompt_tokens) * generated_p99_per_mean(), 1,
+                         1 << 15);
+      out_.assumed.push_back(
+          fmt::format("prompts of {} tokens on average: {}", set_->prompt_tokens, set_->source));
+    }
+    if (prompt.is_null()) throw NotExpressed{"the lengths of prompts are not stated"};
+    ordered_json output = lengths_of(run_.output_tokens, output_spread, 1, out_.assumed);
+    if (output.is_null()) {
+      for (const ServedMetric& m : run_.metrics) {
+        if (m.metric == "output_len" && m.stat == "mean" && m.value >= 1) {
+          output = lognormal(m.value, m.value * generated_p99_per_mean(), 1, 1 << 20);
+        }
+      }
+    }
+    if (output.is_null()) throw NotExpressed{"the lengths of outputs are not stated"};
+    out_.requests["prompt_tokens"] = prompt;
+    out_.requests["output_tokens"] = output;
+  }
+
+  void count() {
+    auto stated = cell_count(run_.num_requests);
+    const auto engines = static_cast<std::int64_t>(std::llround(out_.scale));
+    if (stated)
+      out_.stated_count = std::max<std::int64_t>(1, *stated / std::max<std::int64_t>(1, engines));
+    std::int64_t n = out_.stated_count;
+    if (n == 0) {
+      out_.is_whole = false;
+      if (out_.arrivals == ServedArrivals::kClosed) {
+        constexpr std::int64_t kFewest = 20;
+        n = std::max(kFewest, client_.requests_per_user * out_.users);
+      } else if (const auto seconds = behind(lower(run_.workload), ","); seconds && out_.rate > 0) {
+        n = std::max<std::int64_t>(1, std::llround(*seconds * out_.rate));
+      } else {
+        n = kDefaultRequests;
+      }
+    }
+    std::int64_t most = kMaxSimulatedRequests;
+    if (out_.arrivals == ServedArrivals::kClosed) {
+      most = std::max<std::int64_t>(kDefaultRequests, (client_.requests_per_user + 1) * out_.users);
+    }
+    if (n > most) {
+      n = most;
+      out_.is_whole = false;
+    }
+    out_.count = n;
+    out_.requests["count"] = n;
+    ordered_json& arrivals = out_.requests["arrivals"];
+    if (out_.arrivals == ServedArrivals::kClosed) {
+      arrivals = {{"kind", "closed"}, {"users", std::min(out_.users, n)}};
+    } else {
+      arrivals = {{"kind", "fixed"}, {"rate", kAtOnceRate}};
+    }
+  }
+
+  /// max_tokens that the client sends.
+  void declare() {
+    if (!client_.declares_output && set_ != nullptr && set_->cap > 0) {
+      out_.requests["declared_tokens"] = set_->cap;
+    } else {
+      out_.requests["declared_tokens"] = "output";
+    }
+  }
+
+  void repeat_prompts() {
+    const SharedPrompts shared = shared_prompts(run_.workload);
+    std::int64_t distinct = shared.groups * shared.each;
+    constexpr std::int64_t kInferencePerf = 100;  // 10 groups of 10 prompts
+    if (distinct == 0 && client_.repeats_prompts) distinct = kInferencePerf;
+    if (distinct == 0) return;
+    if (out_.count > distinct) {
+      out_.requests["distinct_prompts"] = distinct;
+      return;
+    }
+    const auto prompt = out_.requests.find("prompt_tokens");
+    if (shared.prefix > 0 && prompt != out_.requests.end() && prompt->is_number_integer() &&
+        prompt->get<std::int64_t>() > shared.prefix) {
+      out_.requests["shared_prefix"] = {{"prompts", shared.groups}, {"tokens", shared.prefix}};
+      *prompt = prompt->get<std::int64_t>() - shared.prefix;
+    }
+  }
+
+  const ServedRun& run_;
+  const ServedClient& client_;
+  ServedSettings& settings_;
+  const ServedFolders& folders_;
+  const ServedLengths* set_ = nullptr;
+  ServedWorkload out_{};
+};
+
+}  // namespace
+
+ServedWorkload served_workload(const ServedRun& run, const ServedClient& client,
+                               ServedSettings& settings, const ServedFolders& folders) {
+  return WorkloadMapping{run, client, settings, folders}.map();
+}
+
+}  // namespace kvsim
