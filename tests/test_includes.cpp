@@ -47,7 +47,7 @@ const std::vector<Folder>& floors() {
         {"models/units", {}},
         {"models/json", {"models/units"}},
         {"models/math", {"models/units"}, {"", "attention", "low_rank", "merging"}},
-        {"models/llm", join({basics, {"models/gpu"}}), {"", "hf"}},
+        {"models/llm", join({basics, {"models/gpu"}}), {"layer", "", "hf"}},
         {"models/gpu", join({basics, {"models/llm"}})},
         {"traces", described, {"", "synthetic"}},
         {"traces/requests", basics, {"", "formats", "generate"}},

@@ -2,24 +2,19 @@
 
 #include <algorithm>
 
+#include "models/llm/layer/layer_kind.hpp"
+
 namespace kvsim {
 
 CacheRows::CacheRows(const CostInput& in, std::int32_t layer) : in_{in}, layer_{layer} {
   const AttentionSpec& attention = in.llm->layers[static_cast<std::size_t>(layer)].attention;
-  latent_ = attention.is_latent();
-  if (latent_) {
-    const std::int32_t row = attention.kv_lora_rank + attention.rope_head_dim;
-    shape_ = {.n_heads = attention.n_heads, .n_kv_heads = 1, .head_dim = row / 2};
-    stored_heads_ = 1;
-    key_elements_ = row;
-  } else {
-    shape_ = {.n_heads = attention.n_heads,
-              .n_kv_heads = attention.n_kv_heads,
-              .head_dim = (attention.head_dim + attention.v_head_dim) / 2};
-    stored_heads_ = in.method->stored_heads(shape_);
-    key_elements_ = static_cast<std::int64_t>(stored_heads_) * attention.head_dim;
-    value_elements_ = static_cast<std::int64_t>(stored_heads_) * attention.v_head_dim;
-  }
+  const AttentionWork work = attention_work(attention);
+  latent_ = work.is_latent;
+  shape_ = {
+      .n_heads = attention.n_heads, .n_kv_heads = work.rows, .head_dim = work.row_width() / 2};
+  stored_heads_ = latent_ ? 1 : in.method->stored_heads(shape_);
+  key_elements_ = static_cast<std::int64_t>(stored_heads_) * work.key_width;
+  value_elements_ = static_cast<std::int64_t>(stored_heads_) * work.row_value_width;
   dtype_ = in.method->store_dtype(in.kv_dtype);
   plain_ = in.method->plain_rows();
   if (!plain_ && in.prompt > 0) {

@@ -6,22 +6,12 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
-
-bool alike(const LayerSpec& a, const LayerSpec& b) {
-  const AttentionSpec &p = a.attention, &q = b.attention;
-  const MlpSpec &m = a.mlp, &n = b.mlp;
-  return p.n_heads == q.n_heads && p.n_kv_heads == q.n_kv_heads && p.head_dim == q.head_dim &&
-         p.v_head_dim == q.v_head_dim && p.window == q.window && p.kv_lora_rank == q.kv_lora_rank &&
-         p.q_lora_rank == q.q_lora_rank && p.rope_head_dim == q.rope_head_dim &&
-         p.format == q.format && p.output_format == q.output_format && m.format == n.format &&
-         m.shared_format == n.shared_format && m.d_ff == n.d_ff && m.gated == n.gated &&
-         m.n_experts == n.n_experts && m.top_k == n.top_k && m.shared_d_ff == n.shared_d_ff;
-}
 
 const AttentionSpec& attention_of(const CostInput& in, std::int32_t layer) {
   return in.llm->layers[static_cast<std::size_t>(layer)].attention;
@@ -36,10 +26,6 @@ Entries entries(const std::optional<Entries>& law, const Method& method) {
         method.name())};
   }
   return *law;
-}
-
-std::int64_t within_window(const AttentionSpec& attention, std::int64_t n) {
-  return attention.window > 0 ? std::min<std::int64_t>(n, attention.window) : n;
 }
 
 }  // namespace
@@ -129,11 +115,11 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
       continue;
     }
     const std::int32_t kind = method.layer_kind(l);
-    if (!groups.empty() && kind == kind_before && alike(layers[i - 1], layers[i])) {
+    if (!groups.empty() && kind == kind_before && layers[i - 1] == layers[i]) {
       ++groups.back().count;
     } else {
       const auto like = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& g) {
-        return alike(layers[static_cast<std::size_t>(g.first)], layers[i]) &&
+        return layers[static_cast<std::size_t>(g.first)] == layers[i] &&
                method.layer_kind(g.first) == kind;
       });
       groups.push_back(
@@ -154,24 +140,24 @@ LayerCache cache_after_step(const CostInput& in, std::int32_t layer, const Decod
 
 std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                           std::int64_t tokens) {
-  return within_window(attention_of(in, layer),
-                       entries(in.method->entries_held(layer, prompt, tokens), *in.method));
+  return within_limit(attention_of(in, layer),
+                      entries(in.method->entries_held(layer, prompt, tokens), *in.method));
 }
 
 DecodeState decode_moment(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                           std::int64_t tokens, std::int64_t before) {
   const AttentionSpec& attention = attention_of(in, layer);
   const auto [law, attended] = entries(in.method->step_entries(layer, prompt, tokens), *in.method);
-  DecodeState moment{.attended = within_window(attention, attended),
+  DecodeState moment{.attended = within_limit(attention, attended),
                      .before = before,
-                     .after = within_window(attention, law)};
+                     .after = within_limit(attention, law)};
   if (in.stack->attends_allocated) {
-    moment.attended = std::max(moment.attended, within_window(attention, in.allocated));
+    moment.attended = std::max(moment.attended, within_limit(attention, in.allocated));
   }
   KVSIM_CHECK(moment.after <= before + 1, "layer {} grows from {} to {} entries in one step", layer,
               before, moment.after);
   if (moment.after == before + 1) return moment;
-  moment.evicts = attention.window == 0 ||
+  moment.evicts = !is_bounded(attention) ||
                   law < entries(in.method->entries_held(layer, prompt, tokens - 1), *in.method) + 1;
   const Compaction how = in.method->compaction();
   const bool in_place = !moment.evicts || ((how == Compaction::kSwap || how == Compaction::kRing) &&

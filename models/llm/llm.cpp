@@ -1,7 +1,8 @@
 #include "models/llm/llm.hpp"
 
-#include <algorithm>
+#include <cmath>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/check.hpp"
 
@@ -20,43 +21,28 @@ std::int64_t sum(std::int64_t a, std::int64_t b) {
   return out;
 }
 
-/// Matrices of one feed-forward block of width `d_ff`: up and down, and the gate if there is one.
-std::int64_t block_parameters(const Llm& llm, const MlpSpec& mlp, std::int64_t d_ff) {
-  return product((mlp.gated ? 3 : 2) * std::int64_t{llm.d_model}, d_ff);
+/// All matrices of a list, or those that one token visits.
+std::int64_t total(const std::vector<LayerMatrix>& matrices, bool is_visited) {
+  std::int64_t out = 0;
+  for (const LayerMatrix& m : matrices) {
+    out = sum(out, product(product(m.in, m.out), is_visited ? m.visited : m.count));
+  }
+  return out;
 }
 
 }  // namespace
 
-std::int64_t attention_parameters(const Llm& llm, const AttentionSpec& attention) {
-  const std::int64_t d = llm.d_model;
-  const std::int64_t heads = attention.n_heads;
-  const std::int64_t q_width = heads * attention.head_dim;
-  const std::int64_t out = heads * attention.v_head_dim * d;
-  if (!attention.is_latent()) {
-    return d * q_width + d * attention.n_kv_heads * (attention.head_dim + attention.v_head_dim) +
-           out;
-  }
-  const std::int64_t query =
-      attention.q_lora_rank > 0 ? (d + q_width) * attention.q_lora_rank : d * q_width;
-  const std::int64_t nope = attention.head_dim - attention.rope_head_dim;
-  const std::int64_t down = d * (attention.kv_lora_rank + attention.rope_head_dim);
-  const std::int64_t up = attention.kv_lora_rank * heads * (nope + attention.v_head_dim);
-  return query + down + up + out;
+std::int64_t mixer_parameters(const Llm& llm, const LayerSpec& layer) {
+  return total(mixer_matrices(layer, llm.d_model), false);
 }
 
 std::int64_t mlp_parameters(const Llm& llm, const MlpSpec& mlp) {
-  if (mlp.n_experts == 0) return block_parameters(llm, mlp, mlp.d_ff);
-  const std::int64_t router = std::int64_t{llm.d_model} * mlp.n_experts;
-  const std::int64_t routed = product(mlp.n_experts, block_parameters(llm, mlp, mlp.d_ff));
-  return sum(sum(routed, block_parameters(llm, mlp, mlp.shared_d_ff)), router);
+  return total(feed_forward_matrices(mlp, llm.d_model), false);
 }
 
 std::int64_t active_mlp_parameters(const Llm& llm, const MlpSpec& mlp) {
-  if (mlp.n_experts == 0) return mlp_parameters(llm, mlp);
-  MlpSpec visited = mlp;
-  visited.n_experts = mlp.top_k;
   // The router scores every expert, also those the token does not visit.
-  return mlp_parameters(llm, visited) + std::int64_t{llm.d_model} * (mlp.n_experts - mlp.top_k);
+  return total(feed_forward_matrices(mlp, llm.d_model), true);
 }
 
 std::int64_t parameters(const Llm& llm) {
@@ -65,7 +51,7 @@ std::int64_t parameters(const Llm& llm) {
   total = sum(total, d * llm.learned_positions);
   total = sum(total, llm.extra_parameters);
   for (const LayerSpec& layer : llm.layers) {
-    total = sum(total, attention_parameters(llm, layer.attention));
+    total = sum(total, mixer_parameters(llm, layer));
     total = sum(total, mlp_parameters(llm, layer.mlp));
   }
   return total;
@@ -73,29 +59,27 @@ std::int64_t parameters(const Llm& llm) {
 
 std::int64_t active_parameters(const Llm& llm) {
   // The output head is multiplied with whether or not it shares the embedding's storage.
-  std::int64_t total = std::int64_t{llm.d_model} * llm.vocab_size;
+  std::int64_t total = std::int64_t{llm.d_model} * llm.vocab_size + llm.extra_active_parameters;
   for (const LayerSpec& layer : llm.layers) {
-    total = sum(total, attention_parameters(llm, layer.attention));
+    total = sum(total, mixer_parameters(llm, layer));
     total = sum(total, active_mlp_parameters(llm, layer.mlp));
   }
   return total;
 }
 
 std::int64_t kv_elements_per_token(const AttentionSpec& attention) {
-  if (attention.is_latent()) return attention.kv_lora_rank + attention.rope_head_dim;
-  return std::int64_t{attention.n_kv_heads} * (attention.head_dim + attention.v_head_dim);
+  return attention_work(attention).cached_elements();
 }
 
 Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype) {
   KVSIM_CHECK(tokens >= 0, "a cache of {} tokens", tokens);
-  std::int64_t elements = 0;
+  double bytes = 0;
   for (const LayerSpec& layer : llm.layers) {
-    const std::int32_t window = layer.attention.window;
-    const std::int64_t held = window > 0 ? std::min<std::int64_t>(tokens, window) : tokens;
-    elements = sum(elements, product(held, kv_elements_per_token(layer.attention)));
+    for (const CacheItem& item : cache_items(layer, kv_dtype)) bytes += item.held(tokens);
   }
-  (void)product(elements, bits_of(kv_dtype) + 1);  // bytes_of multiplies without looking
-  return bytes_of(elements, kv_dtype);
+  constexpr double kLargestExact = 9007199254740992;  // 2^53
+  KVSIM_CHECK(bytes < kLargestExact, "a cache of {} bytes", bytes);
+  return Bytes{static_cast<std::int64_t>(std::ceil(bytes))};
 }
 
 Bytes weight_bytes(const Llm& llm, Dtype dtype) {
@@ -107,9 +91,8 @@ Bytes weight_bytes(const Llm& llm, Dtype dtype) {
 std::int64_t routed_expert_parameters(const Llm& llm) {
   std::int64_t routed = 0;
   for (const LayerSpec& layer : llm.layers) {
-    if (layer.mlp.n_experts > 0) {
-      routed = sum(routed,
-                   product(layer.mlp.n_experts, block_parameters(llm, layer.mlp, layer.mlp.d_ff)));
+    for (const LayerMatrix& m : feed_forward_matrices(layer.mlp, llm.d_model)) {
+      if (m.part == WeightPart::kExperts) routed = sum(routed, product(m.in * m.out, m.count));
     }
   }
   return routed;
@@ -142,7 +125,7 @@ Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype) {
 }
 
 Bytes published_weight_bytes(const Llm& llm) {
-  return loaded_weight_bytes(llm, llm.published_dtype);
+  return loaded_weight_bytes(llm, llm.published_dtype) + Bytes{llm.extra_bytes};
 }
 
 Dtype wide_dtype(const Llm& llm, Dtype weight_dtype) {

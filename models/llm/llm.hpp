@@ -5,52 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "models/llm/layer/spec.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
-
-struct WeightFormat;  // models/llm/weight_format.hpp
-
-/// How one layer attends and what it caches. Counts are whole-model (before tensor parallelism).
-struct AttentionSpec {
-  std::int32_t n_heads = 0;     // query heads
-  std::int32_t n_kv_heads = 0;  // heads that are cached; divides n_heads
-  std::int32_t head_dim = 0;    // of Q and K; read from the configuration, never derived when given
-  std::int32_t v_head_dim = 0;  // of V; equals head_dim except for MLA
-  std::int32_t window = 0;      // sliding window in tokens; 0: the layer sees all
-
-  // Multi-head latent attention (DeepSeek): kv_lora_rank > 0. The cache then holds one latent of
-  // kv_lora_rank and one shared RoPE key of rope_head_dim elements a token, whatever n_kv_heads.
-  std::int32_t kv_lora_rank = 0;
-  std::int32_t q_lora_rank = 0;
-  std::int32_t rope_head_dim = 0;
-
-  // What a quantised checkpoint packs the projections into: those of the input, and the last one.
-  // Null: not packed.
-  const WeightFormat* format = nullptr;
-  const WeightFormat* output_format = nullptr;
-
-  [[nodiscard]] bool is_latent() const { return kv_lora_rank > 0; }
-};
-
-/// A layer's feed-forward block: dense, or a mixture of experts where n_experts > 0.
-struct MlpSpec {
-  std::int32_t d_ff = 0;         // width of the dense block, or of one routed expert
-  bool gated = true;             // gate and up projection (SwiGLU, GeGLU), else only up
-  std::int32_t n_experts = 0;    // routed experts
-  std::int32_t top_k = 0;        // routed experts a token visits
-  std::int32_t shared_d_ff = 0;  // total width of experts every token visits
-  // What a quantised checkpoint packs the dense block or the routed experts into, and the shared
-  // experts. Null: not packed.
-  const WeightFormat* format = nullptr;
-  const WeightFormat* shared_format = nullptr;
-};
-
-struct LayerSpec {
-  AttentionSpec attention;
-  MlpSpec mlp;
-};
 
 /// A decoder-only transformer as its memory and arithmetic see it.
 struct Llm {
@@ -77,9 +36,16 @@ struct Llm {
 
   std::vector<LayerSpec> layers;
 
-  // Parameters that are not the matrices above; each is exact per family.
-  std::int64_t extra_parameters =
-      0;  // norms, biases, sinks, routers' biases, projections of odd families
+  // Parameters that are no matrices of layers: norms, biases, sinks, routers' biases, projections
+  // of single families. Exact per family.
+  std::int64_t extra_parameters = 0;
+  // Of these, those of matrices that every token is multiplied with.
+  std::int64_t extra_active_parameters = 0;
+  // Bytes that the released checkpoint takes in addition to what its formats say: parameters that
+  // it stores in fp32 or int64.
+  std::int64_t extra_bytes = 0;
+  // What the configuration does not state and was assumed, or states and was not counted.
+  std::vector<std::string> notes;
 
   [[nodiscard]] std::int32_t n_layers() const { return static_cast<std::int32_t>(layers.size()); }
 };
@@ -89,15 +55,17 @@ struct Llm {
 /// Parameters one token's forward pass multiplies with (top_k of the experts; no embedding
 /// look-up).
 [[nodiscard]] std::int64_t active_parameters(const Llm& llm);
-/// Matrix parameters of one layer: all that are held, and those one token visits.
-[[nodiscard]] std::int64_t attention_parameters(const Llm& llm, const AttentionSpec& attention);
+/// Matrix parameters of one layer's attention and recurrent state.
+[[nodiscard]] std::int64_t mixer_parameters(const Llm& llm, const LayerSpec& layer);
+/// Those of a feed-forward block: all that are held, and those one token visits.
 [[nodiscard]] std::int64_t mlp_parameters(const Llm& llm, const MlpSpec& mlp);
 [[nodiscard]] std::int64_t active_mlp_parameters(const Llm& llm, const MlpSpec& mlp);
 
-/// Cached elements of one token in one layer: n_kv_heads * (head_dim + v_head_dim), or the latent.
+/// Cached elements of one token in one layer of a kind that the simulator runs: n_kv_heads *
+/// (head_dim + v_head_dim), or the latent.
 [[nodiscard]] std::int64_t kv_elements_per_token(const AttentionSpec& attention);
-/// Bytes of a full (uncompressed) cache of `tokens` tokens of one sequence; sliding-window layers
-/// hold min(tokens, window).
+/// Bytes of a full (uncompressed) cache of `tokens` tokens of one sequence, recurrent states
+/// included; sliding-window layers hold min(tokens, window).
 [[nodiscard]] Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype);
 /// Weight bytes in one dtype for everything.
 [[nodiscard]] Bytes weight_bytes(const Llm& llm, Dtype dtype);

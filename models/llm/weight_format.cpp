@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
@@ -207,15 +208,6 @@ bool covers(const WeightFormat& format, WeightPart part) {
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// `n` shared out among `ranks`. Errors: InputError if it does not divide.
-std::int32_t shared(std::int32_t n, std::int32_t ranks, std::string_view what, const Llm& llm) {
-  if (n % ranks != 0) {
-    throw InputError{
-        fmt::format("{} has {} {}, which {} GPUs cannot share evenly", llm.name, n, what, ranks)};
-  }
-  return n / ranks;
-}
-
 }  // namespace
 
 const WeightFormat* packing_of(const Llm& llm, const WeightStore& store, const MatrixPlace& place) {
@@ -261,39 +253,13 @@ bool is_block_scaled(const Llm& llm, const WeightStore& store, const MatrixPlace
 }
 
 void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit) {
-  const std::int64_t d = llm.d_model;
-  const AttentionSpec& a = layer.attention;
-  const std::int64_t heads = a.n_heads;
-  const std::int64_t q_width = heads * a.head_dim;
-  const MatrixPlace inputs{WeightPart::kLinear, a.format};
-  if (a.is_latent()) {
-    if (a.q_lora_rank > 0) {
-      visit(inputs, d, a.q_lora_rank, 1);
-      visit(inputs, a.q_lora_rank, q_width, 1);
-    } else {
-      visit(inputs, d, q_width, 1);
-    }
-    visit(inputs, d, a.kv_lora_rank + a.rope_head_dim, 1);
-    visit(inputs, a.kv_lora_rank, heads * (a.head_dim - a.rope_head_dim + a.v_head_dim), 1);
-  } else {
-    visit(inputs, d, q_width, 1);
-    visit(inputs, d, std::int64_t{a.n_kv_heads} * a.head_dim, 1);
-    visit(inputs, d, std::int64_t{a.n_kv_heads} * a.v_head_dim, 1);
+  std::size_t i = 0;
+  for (const LayerMatrix& m : mixer_matrices(layer, llm.d_model)) {
+    visit({m.part, layer.formats[i++]}, m.in, m.out, m.count);
   }
-  visit({WeightPart::kLinear, a.output_format}, heads * a.v_head_dim, d, 1);
-  const MlpSpec& mlp = layer.mlp;
-  const auto block = [&](const MatrixPlace& place, std::int64_t width, std::int64_t count) {
-    if (width == 0) return;
-    visit(place, d, width, count * (mlp.gated ? 2 : 1));
-    visit(place, width, d, count);
-  };
-  if (mlp.n_experts == 0) {
-    block({WeightPart::kLinear, mlp.format}, mlp.d_ff, 1);
-    return;
+  for (const LayerMatrix& m : feed_forward_matrices(layer.mlp, llm.d_model)) {
+    visit({m.part, feed_forward_format(layer.mlp, m)}, m.in, m.out, m.count);
   }
-  visit(WeightPart::kPlain, d, mlp.n_experts, 1);
-  block({WeightPart::kLinear, mlp.shared_format}, mlp.shared_d_ff, 1);
-  block({WeightPart::kExperts, mlp.format}, mlp.d_ff, mlp.n_experts);
 }
 
 void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit) {
@@ -357,25 +323,10 @@ Llm tensor_shard(const Llm& llm, std::int32_t ranks) {
   if (ranks == 1) return shard;
   shard.vocab_size = (llm.vocab_size + ranks - 1) / ranks;
   for (LayerSpec& layer : shard.layers) {
-    AttentionSpec& a = layer.attention;
-    a.n_heads = shared(a.n_heads, ranks, "query heads", llm);
-    if (!a.is_latent()) {
-      if (a.n_kv_heads >= ranks) {
-        a.n_kv_heads = shared(a.n_kv_heads, ranks, "KV heads", llm);
-      } else {
-        if (ranks % a.n_kv_heads != 0) {
-          throw InputError{
-              fmt::format("{} has {} KV heads, which {} GPUs cannot hold in equal copies", llm.name,
-                          a.n_kv_heads, ranks)};
-        }
-        a.n_kv_heads = 1;
-      }
-    } else {
-      a.n_kv_heads = a.n_heads;
-    }
+    shard_mixers(layer, ranks, llm.name);
     MlpSpec& mlp = layer.mlp;
-    mlp.d_ff = shared(mlp.d_ff, ranks, "columns of a feed-forward block", llm);
-    mlp.shared_d_ff = shared(mlp.shared_d_ff, ranks, "columns of its shared experts", llm);
+    mlp.d_ff = divided(mlp.d_ff, ranks, "columns of a feed-forward block", llm.name);
+    mlp.shared_d_ff = divided(mlp.shared_d_ff, ranks, "columns of its shared experts", llm.name);
   }
   return shard;
 }

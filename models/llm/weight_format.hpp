@@ -12,15 +12,6 @@
 
 namespace kvsim {
 
-/// The part of a model that a matrix belongs to: formats quantize some parts and exclude others.
-enum class WeightPart : std::uint8_t {
-  kEmbedding,
-  kHead,     // the output projection
-  kLinear,   // attention and dense feed-forward
-  kExperts,  // routed experts
-  kPlain     // routers, norms, biases, position tables: never quantised
-};
-
 /// A matrix's part, and what the checkpoint packs it into; null: not packed.
 struct MatrixPlace {
   MatrixPlace(WeightPart of, const WeightFormat* published = nullptr)  // NOLINT: a part is a place

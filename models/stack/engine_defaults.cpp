@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/gpu/gpu.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/llm.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
@@ -32,7 +33,7 @@ bool has_experts(const Llm& llm) {
 
 bool has_latent_attention(const Llm& llm) {
   return std::any_of(llm.layers.begin(), llm.layers.end(),
-                     [](const LayerSpec& layer) { return layer.attention.is_latent(); });
+                     [](const LayerSpec& layer) { return caches_latents(layer); });
 }
 
 bool is_quantized(const Llm& llm) { return llm.unpacked_dtype.has_value(); }

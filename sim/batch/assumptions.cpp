@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/network/expert_network.hpp"
 
@@ -14,9 +15,9 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   std::vector<std::string> notes;
   const auto& layers = spec.llm->layers;
   const bool latent = std::any_of(layers.begin(), layers.end(),
-                                  [](const LayerSpec& l) { return l.attention.is_latent(); });
+                                  [](const LayerSpec& l) { return caches_latents(l); });
   const bool windowed = std::any_of(layers.begin(), layers.end(),
-                                    [](const LayerSpec& l) { return l.attention.window > 0; });
+                                    [](const LayerSpec& l) { return is_bounded(l.attention); });
   const std::string& stack = spec.stack->name;
   if (stack.starts_with("hf-") && latent) {
     notes.push_back(fmt::format(

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/layer/step_graphs.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/batch/assumptions.hpp"
@@ -351,7 +352,7 @@ bool StaticRun::decode_one(std::int64_t step) {
                          held_[static_cast<std::size_t>(layer)]);
   };
   const auto windowed = [&](std::int32_t layer) {
-    return spec_.llm->layers[static_cast<std::size_t>(layer)].attention.window > 0;
+    return is_bounded(spec_.llm->layers[static_cast<std::size_t>(layer)].attention);
   };
   const Method& law = *spec_.method;
   const bool alike = law.layers_alike();

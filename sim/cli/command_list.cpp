@@ -8,6 +8,7 @@
 #include "kernels/device/device_info.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/method.hpp"
 #include "models/methods/settle/availability.hpp"
 #include "models/stack/stack.hpp"
@@ -100,7 +101,7 @@ std::string models_table(const std::vector<Llm>& llms, std::size_t width) {
     table.add_row(
         {llm.name, fmt::format("{:.1f} B", static_cast<double>(parameters(llm)) / 1e9),
          fmt::format("{}", llm.n_layers()),
-         attention.is_latent() ? "latent" : fmt::format("{}", attention.n_kv_heads),
+         caches_latents(llm.layers.front()) ? "latent" : fmt::format("{}", attention.n_kv_heads),
          to_text(cache_bytes_per_token(llm, default_kv_dtype(llm, llm.published_dtype)).all_layers),
          with_commas(llm.max_positions)});
   }

@@ -8,6 +8,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/layer/step_graphs.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/method.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
@@ -189,11 +190,12 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
     const Bytes one = block_bytes(in, layer);
     out.block += one;
-    const std::int32_t window = in.llm->layers[static_cast<std::size_t>(layer)].attention.window;
+    const std::int64_t limit =
+        entry_limit(in.llm->layers[static_cast<std::size_t>(layer)].attention);
     std::int64_t blocks = divide_up(out.max_model_len, stack.block_tokens);
-    if (window > 0) {
+    if (limit > 0) {
       // A pass may add a chunk before the window lets go; the window may start within a block.
-      blocks = std::min(blocks, divide_up(window - 1 + batched, stack.block_tokens) + 1);
+      blocks = std::min(blocks, divide_up(limit - 1 + batched, stack.block_tokens) + 1);
     }
     out.sequence += one * blocks;
   }

@@ -1,3 +1,4 @@
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/step_allocations.hpp"
 
@@ -16,29 +17,11 @@ class Tensors {
     const WeightStore store{.base = dtype_, .format = nullptr};
     if (in * out > 0) out_.push_back({in * out, matrix_bytes(llm_, store, place, in, out)});
   }
-  void attention(const AttentionSpec& a) {
-    const std::int64_t before = total();
-    const std::int64_t d = llm_.d_model;
-    const std::int64_t heads = a.n_heads;
-    const std::int64_t kv_heads = a.n_kv_heads;
-    const MatrixPlace inputs{WeightPart::kLinear, a.format};
-    if (a.q_lora_rank > 0) {
-      add(inputs, d, a.q_lora_rank);
-      add(inputs, a.q_lora_rank, heads * a.head_dim);
-    } else {
-      add(inputs, d, heads * a.head_dim);
+  void mixers(const LayerSpec& layer) {
+    std::size_t i = 0;
+    for (const LayerMatrix& m : mixer_matrices(layer, llm_.d_model)) {
+      add({m.part, layer.formats[i++]}, m.in, m.out);
     }
-    if (a.is_latent()) {
-      add(inputs, d, a.kv_lora_rank + a.rope_head_dim);
-      add(inputs, a.kv_lora_rank, heads * (a.head_dim - a.rope_head_dim + a.v_head_dim));
-    } else {
-      add(inputs, d, kv_heads * a.head_dim);
-      add(inputs, d, kv_heads * a.v_head_dim);
-    }
-    add({WeightPart::kLinear, a.output_format}, heads * a.v_head_dim, d);
-    KVSIM_CHECK(total() - before == attention_parameters(llm_, a),
-                "attention matrices of {} elements, the layer has {}", total() - before,
-                attention_parameters(llm_, a));
   }
   void block(const MatrixPlace& place, bool is_gated, std::int64_t width) {
     for (int i = 0; i < (is_gated ? 2 : 1); ++i) add(place, llm_.d_model, width);
@@ -80,7 +63,7 @@ std::vector<WeightTensor> weight_tensors(const Llm& llm, Dtype dtype) {
   const std::int64_t norms = 2LL * llm.n_layers() + 1;
   const std::int64_t norm = llm.extra_parameters / norms;
   for (const LayerSpec& layer : llm.layers) {
-    tensors.attention(layer.attention);
+    tensors.mixers(layer);
     tensors.feed_forward(layer.mlp);
     tensors.add(norm);
     tensors.add(norm);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
@@ -59,9 +60,9 @@ E2ePlan plan_e2e(Llm llm, Dtype dtype, const E2eRequest& request) {
                      fmt::format("\"{}\"", request.method)};
   }
   const LayerSpec& layer = llm.layers.front();
-  KVSIM_CHECK(layer.mlp.gated && layer.mlp.n_experts == 0 && !layer.attention.is_latent() &&
-                  llm.rope_theta > 0,
-              "{} is not a dense, gated, rotary model", llm.name);
+  KVSIM_CHECK(
+      layer.mlp.gated && layer.mlp.n_experts == 0 && !caches_latents(layer) && llm.rope_theta > 0,
+      "{} is not a dense, gated, rotary model", llm.name);
   const bool bounded = found->method != LoopMethod::kFull;
   if (bounded && request.budget >= request.prompt) {
     throw InputError{"--prompt",

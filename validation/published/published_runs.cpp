@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/settle/measured.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -21,7 +22,7 @@ MethodContext site_of(const Llm& llm, Dtype kv_dtype) {
                      .windows = {},
                      .n_layers = llm.n_layers(),
                      .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(entry_limit(layer.attention));
   return site;
 }
 

@@ -41,11 +41,11 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
     bool operator==(const Key&) const = default;
   };
   std::vector<Key> keys;  // of columns
-  // Of layer classes, if the method's layers hold equal numbers: window, store and read.
-  std::vector<std::pair<std::int32_t, std::int32_t>> held;
+  // Of layer classes, if the method's layers hold equal numbers: limit, store and read.
+  std::vector<std::pair<std::int64_t, std::int32_t>> held;
   for (const LayerGroup& group : groups) {
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-      const std::pair holds{llm.layers[static_cast<std::size_t>(l)].attention.window,
+      const std::pair holds{entry_limit(llm.layers[static_cast<std::size_t>(l)].attention),
                             method.layer_kind(l)};
       const auto same = alike ? std::find(held.begin(), held.end(), holds) : held.end();
       const auto law = static_cast<std::int32_t>(same - held.begin());
@@ -77,15 +77,15 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
     : in_{in},
       stack_{*in.stack},
       a_{in.llm->layers[static_cast<std::size_t>(layer)].attention},
+      work_{attention_work(a_)},
       rows_{in, layer},
       layer_{layer},
-      window_{a_.window},
+      limit_{entry_limit(a_)},
       dtype_{activation_dtype(in.weight_dtype)},
       element_bytes_{bits_of(dtype_) / 8.0},
       fused_{stack_.attention == AttentionExec::kFused},
       math_{stack_.attention == AttentionExec::kMath},
-      latent_{a_.is_latent()},
-      parts_{latent_ ? 1 : 2},
+      parts_{work_.is_latent ? 1 : 2},
       decode_format_{shared_attention_format(dtype_, in.kv_dtype)},
       prefill_format_{shared_attention_format(dtype_, dtype_)},
       extra_launches_{method_operators(*in.method, *in.stack)} {
@@ -93,7 +93,7 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   const bool plain = rows_.plain();
   by_copy_ = stack_.growth == CacheGrowth::kConcatLayer || stack_.growth == CacheGrowth::kConcatAll;
   concats_ = plain && by_copy_;
-  expands_ = stack_.expands_kv_heads && !latent_;
+  expands_ = stack_.expands_kv_heads && !work_.is_latent;
   // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
   // elsewhere or in another form.
   writes_chunks_ = is_preallocated(stack_) || !plain || bits_of(rows_.dtype()) != bits_of(dtype_) ||
@@ -107,20 +107,19 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   constexpr std::int64_t kMany = 1 << 12;
   stored_entry_bytes_ =
       static_cast<double>((rows_.keys(kMany) + rows_.values(kMany)).count()) / kMany;
-  const double per_head = a_.head_dim + a_.v_head_dim;
-  kv_elements_ = latent_ ? a_.kv_lora_rank + a_.rope_head_dim : a_.n_kv_heads * per_head;
-  kv_attended_ = latent_ ? a_.n_heads * (per_head - a_.rope_head_dim) : a_.n_kv_heads * per_head;
+  kv_elements_ = static_cast<double>(work_.cached_elements());
+  kv_attended_ = static_cast<double>(work_.prompt_elements);
   // Latents are expanded to activations first. What a prompt caches is compressed at its end, so
   // that until then its earlier parts are read as they were recorded.
   const Dtype cached = plain ? rows_.dtype() : in.kv_dtype;
-  prefix_entry_bytes_ = kv_attended_ * (latent_ ? element_bytes_ : bits_of(cached) / 8.0);
+  prefix_entry_bytes_ = kv_attended_ * (work_.is_latent ? element_bytes_ : bits_of(cached) / 8.0);
   const MethodNeeds needs = in.method->needs();
   column_sums_ = needs.prompt_scores == PromptScoreClass::kColumnSums;
   score_copies_ = std::max(0, needs.score_copies - 1);
   // A latent serves all heads, and so do blocks across heads, where a sequence has one length: what
   // some heads hold no longer, others do.
   const bool apart = stack_.growth != CacheGrowth::kPaged || stack_.per_head_blocks;
-  if (!latent_ && apart) {
+  if (!work_.is_latent && apart) {
     streaming_ = streaming_heads(*in.method, in.llm->n_layers(), rows_.stored_heads());
   }
   lines_ = {line(false), line(true)};
@@ -147,8 +146,7 @@ MixedLayer::Line MixedLayer::line(bool evicts) const {
 
 double MixedLayer::attended(const DecodeBatch& decodes) const {
   if (!stack_.attends_allocated) return decodes.load.attended;
-  const std::int64_t all =
-      window_ > 0 ? std::min<std::int64_t>(in_.allocated, window_) : in_.allocated;
+  const std::int64_t all = within_limit(limit_, in_.allocated);
   return std::max(decodes.load.attended, static_cast<double>(decodes.sequences * all));
 }
 
@@ -200,7 +198,7 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
   const auto batch = static_cast<double>(decodes.sequences);
   // The tokens of a sequence share its cache as the query heads of a group do.
   const auto heads = static_cast<std::int32_t>(a_.n_heads * decodes.tokens);
-  if (latent_) {
+  if (work_.is_latent) {
     return KernelUse{
         .call =
             MlaCall{.decode = true, .batch = batch, .seq_len = attended / batch, .heads = heads},
@@ -218,7 +216,7 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
 }
 
 double MixedLayer::pairs(const PrefillChunk& chunk) const {
-  return causal_pairs(chunk.before + chunk.tokens, window_) - causal_pairs(chunk.before, window_);
+  return causal_pairs(chunk.before + chunk.tokens, limit_) - causal_pairs(chunk.before, limit_);
 }
 
 std::vector<PrefillChunk> MixedLayer::streamed(std::span<const PrefillChunk> chunks) const {
@@ -236,7 +234,8 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
                                                  double share) const {
   double tokens = 0, causal = 0;
   for (const PrefillChunk& chunk : chunks) {
-    if (window_ > 0 && chunk.before + chunk.tokens > window_) return std::nullopt;
+    const std::int64_t seen = chunk.before + chunk.tokens;
+    if (within_limit(limit_, seen) < seen) return std::nullopt;
     const auto n = static_cast<double>(chunk.tokens);
     tokens += n;
     causal += n * (static_cast<double>(chunk.before) + n / 2);
@@ -244,7 +243,7 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
   const auto batch = static_cast<double>(chunks.size());
   const double mean = tokens / batch;
   const double before = std::max(0.0, causal / tokens - mean / 2);
-  if (latent_) {
+  if (work_.is_latent) {
     return KernelUse{.call = MlaCall{.decode = false,
                                      .batch = batch,
                                      .seq_len = mean,
@@ -290,19 +289,23 @@ double MixedLayer::stored(const PrefillChunk& chunk) const {
 Op MixedLayer::expansion(std::int64_t rows) const {
   const Llm& llm = *in_.llm;
   const auto n = static_cast<double>(rows);
-  const std::int64_t wide =
-      static_cast<std::int64_t>(a_.n_heads) * (a_.head_dim - a_.rope_head_dim + a_.v_head_dim);
-  const MatrixPlace place{WeightPart::kLinear, a_.format};
+  const LayerSpec& spec = llm.layers[static_cast<std::size_t>(layer_)];
+  const std::vector<LayerMatrix> matrices = mixer_matrices(spec, llm.d_model);
+  std::size_t i = 0;
+  while (matrices[i].role != MatrixRole::kValue) ++i;
+  const MatrixPlace place{matrices[i].part, spec.formats[i]};
+  const std::int64_t latent = work_.expansion_in;
+  const std::int64_t wide = work_.expansion_out;
   const auto weights =
-      static_cast<double>(matrix_bytes(llm, in_.weights(), place, a_.kv_lora_rank, wide).count());
+      static_cast<double>(matrix_bytes(llm, in_.weights(), place, latent, wide).count());
   const Dtype product = product_dtype(llm, in_.weights(), place);
   return {.name = "latent expansion of the prefix",
           .family = OpFamily::kGemm,
-          .flops = FlopCount{2 * n * a_.kv_lora_rank * static_cast<double>(wide)},
+          .flops = FlopCount{2 * n * static_cast<double>(latent) * static_cast<double>(wide)},
           .bytes_read = weights + n * kv_elements_ * bits_of(in_.kv_dtype) / 8.0,
           .bytes_written = size(n * static_cast<double>(wide)),
           .dtype = product,
-          .kernel = gemm_use(rows, wide, a_.kv_lora_rank, weights, product, 1,
+          .kernel = gemm_use(rows, wide, latent, weights, product, 1,
                              is_block_scaled(llm, in_.weights(), place))};
 }
 

@@ -11,6 +11,7 @@
 #include "models/cost/iteration/mixed.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/streaming_heads.hpp"
 
 namespace kvsim {
@@ -101,7 +102,7 @@ class MixedLayer {
   [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
   /// Entries of an earlier part of the prompt that a chunk attends to.
   [[nodiscard]] std::int64_t prefix(const PrefillChunk& chunk) const {
-    return window_ > 0 ? std::min<std::int64_t>(chunk.before, window_) : chunk.before;
+    return within_limit(limit_, chunk.before);
   }
   /// Bytes that storing a chunk writes.
   [[nodiscard]] double stored(const PrefillChunk& chunk) const;
@@ -114,13 +115,13 @@ class MixedLayer {
   const CostInput& in_;
   const Stack& stack_;
   const AttentionSpec& a_;
+  AttentionWork work_;
   CacheRows rows_;
   std::int32_t layer_;
-  std::int32_t window_;
-  Dtype dtype_;  // of activations
+  std::int64_t limit_;  // most entries that the layer holds; 0: no limit
+  Dtype dtype_;         // of activations
   double element_bytes_;
   bool fused_, math_;
-  bool latent_;
   bool by_copy_;                         // the stack grows a cache by copying it into a longer one,
   bool concats_;                         // and this method's rows are among what it copies
   bool expands_;                         // keys and values are repeated to the query heads
@@ -217,8 +218,8 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
   const double out = batch * tokens * heads * a_.v_head_dim;
   // Absorbed latent attention: every head scores and sums latent rows. Of a sequence's new tokens
   // the last attends to all of the others, the first to none.
-  const double score_width = latent_ ? a_.kv_lora_rank + a_.rope_head_dim : a_.head_dim;
-  const double value_width = latent_ ? a_.kv_lora_rank : a_.v_head_dim;
+  const double score_width = work_.score_width;
+  const double value_width = work_.value_width;
   const double pairs = heads * (tokens * entries - batch * tokens * (tokens - 1) / 2);
   double cache_read = of.all.attention_read;
   if (expands_ && a_.n_heads > rows_.stored_heads()) {
@@ -266,7 +267,7 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
     Dtype element = dtype_;
     const auto wide = [&](double elements) { return elements * bits_of(element) / 8.0; };
     if (math_) {
-      const double row = latent_ ? score_width : score_width + value_width;
+      const double row = work_.row_width();
       const bool repeats = expands_ && a_.n_heads > rows_.stored_heads();
       const double rows = entries * (repeats ? heads : rows_.stored_heads()) * row;
       if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
@@ -279,11 +280,11 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
                .dtype = element});
         cache_read = wide(rows);
       }
-      const double keys = latent_ ? cache_read : cache_read * share;
+      const double keys = work_.is_latent ? cache_read : cache_read * share;
       add(Op{.name = "scale queries and keys",
              .family = OpFamily::kElementwise,
              .bytes_read = keys + wide(q),
-             .bytes_written = wide(rows * (latent_ ? 1 : share) + q),
+             .bytes_written = wide(rows * (work_.is_latent ? 1 : share) + q),
              .launches = 2,
              .dtype = element});
     }
@@ -388,7 +389,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
   const auto before = static_cast<double>(cached);
   const double q = tokens * heads * a_.head_dim;
   const double out = tokens * heads * a_.v_head_dim;
-  if (latent_ && cached > 0) add(expansion(cached));
+  if (work_.expansion_in > 0 && cached > 0) add(expansion(cached));
   double kv_read = share * (size(tokens * kv_attended_) + before * prefix_entry_bytes_);
   if (expands_ && a_.n_heads > a_.n_kv_heads) {
     const double repeated = (tokens + before) * kv_attended_ / a_.n_kv_heads * heads;

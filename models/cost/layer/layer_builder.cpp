@@ -1,6 +1,9 @@
 #include "models/cost/layer/layer_builder.hpp"
 
+#include <algorithm>
+
 #include "models/cost/rates/kernel_use.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 
@@ -11,8 +14,10 @@ double LayerBuilder::size(std::int64_t elements, Dtype dtype) {
 LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t tokens)
     : in_{in},
       llm_{*in.llm},
-      attention_{in.llm->layers[static_cast<std::size_t>(layer)].attention},
-      mlp_{in.llm->layers[static_cast<std::size_t>(layer)].mlp},
+      spec_{in.llm->layers[static_cast<std::size_t>(layer)]},
+      attention_{spec_.attention},
+      work_{attention_work(attention_)},
+      mlp_{spec_.mlp},
       rows_{in, layer},
       layer_{layer},
       tokens_{tokens},
@@ -107,7 +112,7 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .compacted = "compacted values"}};
 
 std::span<const LayerBuilder::CachePart> LayerBuilder::parts() const {
-  return std::span{kParts}.first(attention_.is_latent() ? 1 : 2);
+  return std::span{kParts}.first(work_.is_latent ? 1 : 2);
 }
 
 Bytes LayerBuilder::payload(const CachePart& part, std::int64_t entries) const {
@@ -210,56 +215,50 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
 }
 
 LayerBuilder::Projected LayerBuilder::open() {
+  matrices_ = mixer_matrices(spec_, llm_.d_model);
   input_ = activation("layer input", m_ * llm_.d_model, 0);
   const OpIndex first = norm("input norm", -1);
   normed_ = activation("input norm output", m_ * llm_.d_model, first);
   return project(first);
 }
 
+std::size_t LayerBuilder::matrix_of(MatrixRole role) const {
+  const auto found = std::find_if(matrices_.begin(), matrices_.end(),
+                                  [&](const LayerMatrix& m) { return m.role == role; });
+  KVSIM_CHECK(found != matrices_.end(), "layer {} has no such matrix", layer_);
+  return static_cast<std::size_t>(found - matrices_.begin());
+}
+
 LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
-  const AttentionSpec& a = attention_;
-  const std::int64_t d = llm_.d_model;
-  const std::int64_t q_width = static_cast<std::int64_t>(a.n_heads) * a.head_dim;
   Projected out;
-
   OpIndex at = after;
-  const bool fused = in_.stack->fused_projections && !a.is_latent();
-  const std::int64_t v_width = static_cast<std::int64_t>(a.n_kv_heads) * a.v_head_dim;
+  const std::size_t end = matrix_of(MatrixRole::kOutput);
+  const std::span inputs = std::span{matrices_}.first(end);
+  const bool fused = in_.stack->fused_projections && !work_.is_latent;
   if (fused) {
-    at = gemm("query, key and value projection", m_, d,
-              q_width + static_cast<std::int64_t>(a.n_kv_heads) * a.head_dim + v_width, at,
-              input_projection());
-  } else if (a.q_lora_rank > 0) {
-    at = gemm("query down projection", m_, d, a.q_lora_rank, at, input_projection());
-    const std::size_t low = activation("low-rank queries", m_ * a.q_lora_rank, at);
-    at = gemm("query up projection", m_, a.q_lora_rank, q_width, at, input_projection());
-    graph_.release(low, at);
-  } else {
-    at = gemm("query projection", m_, d, q_width, at, input_projection());
+    std::int64_t width = 0;
+    for (const LayerMatrix& m : inputs) width += m.out;
+    at = gemm("query, key and value projection", m_, llm_.d_model, width, at, place_of(0));
   }
-  out.q = activation("queries", m_ * q_width, at);
-
-  std::int64_t k_width = static_cast<std::int64_t>(a.n_kv_heads) * a.head_dim;
-  if (a.is_latent()) {
-    k_width = a.kv_lora_rank + a.rope_head_dim;
-    at = gemm("latent projection", m_, d, k_width, at, input_projection());
-    out.k = activation("latents", m_ * k_width, at);
-    // At prefill keys and values of all heads; at decode the same weights, absorbed into queries
-    // and outputs, with the same arithmetic.
-    const std::int64_t wide =
-        static_cast<std::int64_t>(a.n_heads) * (a.head_dim - a.rope_head_dim + a.v_head_dim);
-    at = gemm("latent expansion", m_, a.kv_lora_rank, wide, at, input_projection());
-    out.v = activation("expanded keys and values", m_ * wide, at);
-  } else {
-    if (!fused) at = gemm("key projection", m_, d, k_width, at, input_projection());
-    out.k = activation("keys", m_ * k_width, at);
-    if (!fused) at = gemm("value projection", m_, d, v_width, at, input_projection());
-    out.v = activation("values", m_ * v_width, at);
+  std::optional<std::size_t> inner;
+  std::int64_t rotated = 0;  // elements per token
+  for (std::size_t i = 0; i < end; ++i) {
+    const LayerMatrix& m = matrices_[i];
+    if (!fused) at = gemm(m.operation, m_, m.in, m.out, at, place_of(i));
+    const std::size_t made = activation(m.result, m_ * m.out, at);
+    drop(inner, at);
+    inner.reset();
+    if (m.role == MatrixRole::kInner) inner = made;
+    if (m.role == MatrixRole::kQuery) out.q = made;
+    if (m.role == MatrixRole::kKey) out.k = made;
+    if (m.role == MatrixRole::kValue) out.v = made;
+    if (m.role == MatrixRole::kQuery || m.role == MatrixRole::kKey) rotated += m.out;
   }
   if (!in_.stack->keeps_inputs) drop(normed_, at);
 
   if (llm_.rope_theta > 0) {
-    const std::int64_t n = m_ * (q_width + k_width);
+    const std::int64_t q_width = matrices_[matrix_of(MatrixRole::kQuery)].out;
+    const std::int64_t n = m_ * rotated;
     const std::int32_t launches = in_.stack->rope_launches;
     const std::int64_t passes = rotation_passes(*in_.stack);
     at = stream("rope", OpFamily::kRope, n * passes, n * passes, at, launches);
@@ -268,7 +267,7 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
       drop(out.q, at);
       drop(out.k, at);
       out.q = activation("rotated queries", m_ * q_width, at);
-      out.k = activation("rotated keys", m_ * k_width, at);
+      out.k = activation("rotated keys", m_ * (rotated - q_width), at);
     }
   }
   out.op = at;
@@ -281,9 +280,9 @@ void LayerBuilder::release_inputs(const Projected& qkv, OpIndex last) {
 }
 
 OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
-  const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
-  OpIndex at = gemm("output projection", m_, width, llm_.d_model, after,
-                    {WeightPart::kLinear, attention_.output_format});
+  const std::size_t output = matrix_of(MatrixRole::kOutput);
+  const LayerMatrix& m = matrices_[output];
+  OpIndex at = gemm(m.operation, m_, m.in, m.out, after, place_of(output));
   if (in_.stack->keeps_inputs) {
     for (const auto& tensor : {qkv.q, qkv.k, qkv.v, normed_}) drop(tensor, at);
   }

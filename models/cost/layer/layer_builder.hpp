@@ -5,14 +5,17 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/step.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 
 namespace kvsim {
 
-/// (query, key) pairs one head of a causal prompt attends over: half the square, cut by a window.
-[[nodiscard]] double causal_pairs(std::int64_t prompt, std::int32_t window);
+/// (query, key) pairs one head of a causal prompt attends over: half the square, cut
+/// where a layer holds no more than `limit` entries (0: no limit).
+[[nodiscard]] double causal_pairs(std::int64_t prompt, std::int64_t limit);
 
 /// Writes down the operators and tensors of one layer. Tensors follow Hugging Face's decoder layer
 /// where the stack keeps its inputs; other stacks free each tensor after its last use.
@@ -83,10 +86,6 @@ class LayerBuilder {
   /// A product with `copies` matrices of `in` x `out`, of which each row meets one.
   OpIndex gemm(std::string_view name, std::int64_t rows, std::int64_t in, std::int64_t out,
                OpIndex after, const MatrixPlace& place, double copies = 1);
-  /// Where the attention block's projections of its input are.
-  [[nodiscard]] MatrixPlace input_projection() const {
-    return {WeightPart::kLinear, attention_.format};
-  }
   /// Partial sums of `elements` over all GPUs, where there are several.
   OpIndex all_reduce(std::int64_t elements, OpIndex after);
   OpIndex stream(std::string_view name, OpFamily family, std::int64_t read, std::int64_t written,
@@ -95,6 +94,12 @@ class LayerBuilder {
   /// From the layer's input to Q, K and V.
   Projected open();
   Projected project(OpIndex after);
+  /// Where matrix `i` of the layer is, and the matrix of a role. Errors: ContractError if there is
+  /// none.
+  [[nodiscard]] MatrixPlace place_of(std::size_t i) const {
+    return {matrices_[i].part, spec_.formats[i]};
+  }
+  [[nodiscard]] std::size_t matrix_of(MatrixRole role) const;
   OpIndex concat_apart(std::string_view name, double bytes, Dtype element, std::int32_t launches,
                        OpIndex after);
   /// Eager attention between its two products: `n` logits of `element` (held from `after` on, the
@@ -124,7 +129,6 @@ class LayerBuilder {
   OpIndex score_prompt(OpIndex after, const PrefillState& moment);
   OpIndex prepare_method(OpIndex after, std::int64_t prompt);
   OpIndex add_after(OpIndex after, const Op& op);  // below 0: nothing before it
-  [[nodiscard]] std::int64_t kv_elements() const;  // made per token, before the method stores them
 
   // in layer_decode.cpp, with decode
   [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeState& moment,
@@ -145,7 +149,10 @@ class LayerBuilder {
 
   const CostInput& in_;
   const Llm& llm_;
+  const LayerSpec& spec_;
   const AttentionSpec& attention_;
+  AttentionWork work_;
+  std::vector<LayerMatrix> matrices_;  // of attention, from open() on
   const MlpSpec& mlp_;
   CacheRows rows_;
   std::int32_t layer_;

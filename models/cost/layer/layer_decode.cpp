@@ -12,7 +12,7 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
   const KernelFormat* format = shared_attention_format(dtype_, in_.kv_dtype);
   const auto batch = static_cast<double>(in_.batch);
   const auto attended = static_cast<double>(moment.attended);
-  if (a.is_latent()) {
+  if (work_.is_latent) {
     return KernelUse{
         .call = MlaCall{.decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads},
         .format = format};
@@ -38,15 +38,15 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
   const std::int64_t q = m_ * a.n_heads * a.head_dim;
   const std::int64_t out = m_ * a.n_heads * a.v_head_dim;
   // Absorbed latent attention: every head scores and sums latent rows.
-  const double score_width = a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim;
-  const double value_width = a.is_latent() ? a.kv_lora_rank : a.v_head_dim;
+  const double score_width = work_.score_width;
+  const double value_width = work_.value_width;
   const double per_width = 2 * batch * a.n_heads * attended;
   OpIndex at = qkv.op;
 
   double cache_read = traffic.attention_read * batch;
   std::optional<std::size_t> expanded;
   const std::int32_t stored = rows_.stored_heads();
-  if (in_.stack->expands_kv_heads && !a.is_latent() && a.n_heads > stored) {
+  if (in_.stack->expands_kv_heads && !work_.is_latent && a.n_heads > stored) {
     const std::int64_t n = in_.batch * moment.attended * a.n_heads * (a.head_dim + a.v_head_dim);
     at = graph_.add({.name = "repeat keys and values",
                      .family = OpFamily::kExpandCopy,
@@ -99,8 +99,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
   std::optional<std::size_t> raised, scaled;
   if (math) {
     const std::int64_t rows =
-        in_.batch * moment.attended * (expanded ? a.n_heads : stored) *
-        (a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim + a.v_head_dim);
+        in_.batch * moment.attended * (expanded ? a.n_heads : stored) * work_.row_width();
     const auto hold = [&](std::string_view name, double bytes) {
       return graph_.hold(name, Owner::kKvExpansion, allocator_rounded(in_, truncated<Bytes>(bytes)),
                          at);
@@ -117,8 +116,8 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
       cache_read = size(rows, element);
       raised = hold("fp32 keys and values", cache_read);
     }
-    const double keys = a.is_latent() ? cache_read : cache_read * share;
-    const double scaled_keys = size(rows, element) * (a.is_latent() ? 1 : share);
+    const double keys = work_.is_latent ? cache_read : cache_read * share;
+    const double scaled_keys = size(rows, element) * (work_.is_latent ? 1 : share);
     at = graph_.add({.name = "scale queries and keys",
                      .family = OpFamily::kElementwise,
                      .bytes_read = keys + size(q, element),

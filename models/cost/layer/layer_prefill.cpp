@@ -22,16 +22,16 @@ void scale(Op& op, double share) {
 
 }  // namespace
 
-double causal_pairs(std::int64_t prompt, std::int32_t window) {
+double causal_pairs(std::int64_t prompt, std::int64_t limit) {
   const auto s = static_cast<double>(prompt);
-  const auto w = static_cast<double>(window);
-  return window == 0 || prompt <= window ? s * s / 2 : w * s - w * w / 2;
+  const auto w = static_cast<double>(limit);
+  return within_limit(limit, prompt) == prompt ? s * s / 2 : w * s - w * w / 2;
 }
 
 /// Which kernel a fused causal attention is. Of windows shorter than the prompt none was measured.
 std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const AttentionSpec& a = attention_;
-  if (a.window > 0 && prompt > a.window) return std::nullopt;
+  if (within_limit(a, prompt) < prompt) return std::nullopt;
   const KernelFormat* format = shared_attention_format(dtype_, dtype_);
   const auto batch = static_cast<double>(in_.batch);
   const auto tokens = static_cast<double>(prompt);
@@ -39,7 +39,7 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const auto held = static_cast<double>(held_);
   const double together = std::clamp(std::floor(held / tokens), 1.0, batch);
   KernelUse use{.format = format, .times = batch / together, .chunk = tokens > held ? held : 0};
-  if (a.is_latent()) {
+  if (work_.is_latent) {
     use.call = MlaCall{.decode = false, .batch = together, .seq_len = tokens, .heads = a.n_heads};
   } else {
     use.call =
@@ -62,11 +62,11 @@ std::int64_t LayerBuilder::cached_before(std::int64_t prompt) const {
 /// The pieces of a prompt in heads that hold no more than `entries` of it between them.
 LayerBuilder::Pieces LayerBuilder::streamed(std::int64_t prompt, std::int64_t entries) const {
   Pieces out;
+  const std::int64_t limit = entry_limit(attention_);
   for (std::int64_t done = 0; done < prompt; done += held_) {
     const std::int64_t before = std::min(done, entries);
     const std::int64_t tokens = std::min(held_, prompt - done);
-    out.pairs +=
-        causal_pairs(before + tokens, attention_.window) - causal_pairs(before, attention_.window);
+    out.pairs += causal_pairs(before + tokens, limit) - causal_pairs(before, limit);
     out.cached += before;
     ++out.count;
   }
@@ -106,27 +106,23 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   const auto heads = static_cast<double>(a.n_heads);
   const std::int64_t q = m_ * a.n_heads * a.head_dim;
   const std::int64_t out = m_ * a.n_heads * a.v_head_dim;
-  const std::int64_t kv = a.is_latent()
-                              ? m_ * a.n_heads * (a.head_dim - a.rope_head_dim + a.v_head_dim)
-                              : m_ * a.n_kv_heads * (a.head_dim + a.v_head_dim);
+  const std::int64_t kv = m_ * work_.prompt_elements;
   OpIndex at = qkv.op;
   const std::int64_t cached = cached_before(prompt);
-  if (a.is_latent() && cached > 0) {
-    const std::int64_t wide =
-        static_cast<std::int64_t>(a.n_heads) * (a.head_dim - a.rope_head_dim + a.v_head_dim);
-    at = gemm("latent expansion of the prefix", in_.batch * cached, a.kv_lora_rank, wide, at,
-              input_projection());
+  if (work_.expansion_in > 0 && cached > 0) {
+    at = gemm("latent expansion of the prefix", in_.batch * cached, work_.expansion_in,
+              work_.expansion_out, at, place_of(matrix_of(MatrixRole::kValue)));
   }
   std::int64_t kv_read = kv;
   std::optional<std::size_t> expanded;
-  if (in_.stack->expands_kv_heads && !a.is_latent() && a.n_heads > a.n_kv_heads) {
+  if (in_.stack->expands_kv_heads && !work_.is_latent && a.n_heads > a.n_kv_heads) {
     kv_read = kv / a.n_kv_heads * a.n_heads;
     at = stream("repeat keys and values", OpFamily::kExpandCopy, kv, kv_read, at, 2);
     expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
                            allocator_rounded(in_, bytes_of(kv_read, dtype_)), at);
   }
   if (in_.stack->attention != AttentionExec::kEager) {
-    const double pairs = causal_pairs(prompt, a.window);
+    const double pairs = causal_pairs(prompt, entry_limit(a));
     Op attention{.name = "attention",
                  .family = OpFamily::kPrefillAttention,
                  .flops = FlopCount{2 * batch * heads * pairs *
@@ -141,7 +137,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                  .kernel = prefill_use(prompt)};
     // A latent serves all heads: what some hold no longer, others do.
     const StreamingHeads streaming =
-        a.is_latent() || cached == 0
+        work_.is_latent || cached == 0
             ? StreamingHeads{}
             : streaming_heads(*in_.method, llm_.n_layers(), rows_.stored_heads());
     const Pieces pieces = streaming.share > 0 ? streamed(prompt, streaming.entries) : Pieces{};
@@ -217,7 +213,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   }
   const AttentionSpec& a = attention_;
   const std::int64_t s = moment.prompt;
-  const std::int64_t key_elements = m_ * (a.is_latent() ? a.n_heads : a.n_kv_heads) * a.head_dim;
+  const std::int64_t key_elements = m_ * work_.prompt_key_heads * a.head_dim;
   const double keys = size(key_elements, dtype_);
   const double queries = size(m_ * a.n_heads * a.head_dim, dtype_);
   const double sums = static_cast<double>(in_.batch * rows_.stored_heads() * s) * kFp32Bytes;
@@ -247,7 +243,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
         add_after(after, {.name = "column sums",
                           .family = OpFamily::kScorePass,
                           .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
-                                             causal_pairs(s, a.window) * a.head_dim},
+                                             causal_pairs(s, entry_limit(a)) * a.head_dim},
                           .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
                           .bytes_written = sums,
                           .dtype = dtype_});
@@ -303,12 +299,6 @@ OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
   return at;
 }
 
-std::int64_t LayerBuilder::kv_elements() const {
-  return attention_.is_latent() ? attention_.kv_lora_rank + attention_.rope_head_dim
-                                : static_cast<std::int64_t>(attention_.n_kv_heads) *
-                                      (attention_.head_dim + attention_.v_head_dim);
-}
-
 OpGraph LayerBuilder::prefill(const PrefillState& moment) {
   const Prefilled before = prefill_whole(moment);
   return prefill_kept(before, moment.prompt, moment.kept);
@@ -330,7 +320,7 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
       hold_cache(cache, part, moment.prompt, since);
     }
   } else {
-    const double made = size(m_ * kv_elements(), dtype_);
+    const double made = size(m_ * work_.cached_elements(), dtype_);
     const Bytes stored = rows_.keys(moment.prompt) + rows_.values(moment.prompt);
     qkv.op = graph_.add({.name = "cache write",
                          .family = OpFamily::kCacheWrite,

@@ -73,7 +73,7 @@ Dtype plain_dtype(const Field& config) {
 /// Sets the formats the weights are published in.
 void read_dtypes(const Field& config, const std::optional<Field>& quant_config, Llm& llm) {
   llm.compute_dtype = llm.published_dtype = plain_dtype(config);
-  hf::read_quantization(config, quant_config, llm);
+  hf::read_quantization(config, quant_config, {}, llm);
 }
 
 /// Tokens of the longest sequence that engines accept: the declared positions times the factor of

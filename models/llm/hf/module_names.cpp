@@ -1,7 +1,8 @@
 #include "models/llm/hf/module_names.hpp"
 
 #include <array>
-#include <initializer_list>
+#include <charconv>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,18 +11,36 @@
 namespace kvsim::hf {
 namespace {
 
-// Names of a language model's layers, on its own and inside a wrapper with a vision tower.
-constexpr std::array<std::string_view, 4> kRoots{"model.", "model.language_model.",
-                                                 "language_model.model.", ""};
+// Where a language model's layers are: on its own, and inside a wrapper with a vision tower.
+constexpr std::array<std::string_view, 6> kRoots{
+    "model.", "model.language_model.", "language_model.model.", "", "backbone.", "language_model."};
 
-ModuleNames in_layer(std::int32_t layer, std::initializer_list<std::string_view> modules) {
-  ModuleNames names;
-  for (const std::string_view root : kRoots) {
-    for (const std::string_view module : modules) {
-      names.push_back(fmt::format("{}layers.{}.{}", root, layer, module));
-    }
-  }
-  return names;
+// Other names of the same weights: fused projections, experts in one tensor, and the words of older
+// families.
+constexpr std::array kOtherNames{Rename{".q_proj", ".qkv_proj"},
+                                 Rename{".k_proj", ".qkv_proj"},
+                                 Rename{".v_proj", ".qkv_proj"},
+                                 Rename{".in_proj_qkv", ".in_proj_qkvz"},
+                                 Rename{".in_proj_z", ".in_proj_qkvz"},
+                                 Rename{".in_proj_a", ".in_proj_ba"},
+                                 Rename{".in_proj_b", ".in_proj_ba"},
+                                 Rename{"experts.0.gate_proj", "experts.0.w1"},
+                                 Rename{"experts.0.up_proj", "experts.0.w3"},
+                                 Rename{"experts.0.down_proj", "experts.0.w2"},
+                                 Rename{"experts.0.down_proj", "experts.down_proj"},
+                                 Rename{"experts.0.gate_proj", "experts.gate_up_proj"},
+                                 Rename{"experts.0.up_proj", "experts.gate_up_proj"},
+                                 Rename{"mlp.gate_proj", "mlp.gate_up_proj"},
+                                 Rename{"mlp.up_proj", "mlp.gate_up_proj"},
+                                 Rename{"mlp.up_proj", "mlp.fc1"},
+                                 Rename{"mlp.down_proj", "mlp.fc2"},
+                                 Rename{".shared_experts.", ".shared_expert."}};
+
+/// `name` with the first `from` in it replaced; empty if there is none.
+std::string renamed(std::string_view name, const Rename& rename) {
+  const std::size_t at = name.find(rename.from);
+  if (at == std::string_view::npos) return "";
+  return fmt::format("{}{}{}", name.substr(0, at), rename.to, name.substr(at + rename.from.size()));
 }
 
 /// `pattern` with `*` for any characters. Iterative: a star tries again one character later.
@@ -57,57 +76,28 @@ bool has_parts(std::string_view name, std::string_view parts) {
 
 }  // namespace
 
-ModuleGroup attention_inputs(const AttentionSpec& attention, std::int32_t layer) {
-  ModuleGroup group{.what = fmt::format("attention projections of layer {}", layer), .modules = {}};
-  if (attention.is_latent()) {
-    if (attention.q_lora_rank > 0) {
-      group.modules = {in_layer(layer, {"self_attn.q_a_proj"}),
-                       in_layer(layer, {"self_attn.q_b_proj"})};
-    } else {
-      group.modules = {in_layer(layer, {"self_attn.q_proj"})};
-    }
-    group.modules.push_back(in_layer(layer, {"self_attn.kv_a_proj_with_mqa"}));
-    group.modules.push_back(in_layer(layer, {"self_attn.kv_b_proj"}));
-  } else {
-    for (const char* one : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}) {
-      group.modules.push_back(in_layer(layer, {one, "self_attn.qkv_proj"}));
+ModuleNames names_of(std::string_view module, std::int32_t layer, std::span<const Rename> renames) {
+  std::string own{module};
+  for (const Rename& rename : renames) {
+    if (std::string other = renamed(own, rename); !other.empty()) {
+      own = std::move(other);
+      break;
     }
   }
-  return group;
-}
-
-ModuleGroup attention_output(std::int32_t layer) {
-  return {.what = fmt::format("output projection of layer {}", layer),
-          .modules = {in_layer(layer, {"self_attn.o_proj"})}};
-}
-
-ModuleGroup feed_forward(const MlpSpec& mlp, std::int32_t layer) {
-  if (mlp.n_experts > 0) {
-    return {.what = fmt::format("routed experts of layer {}", layer),
-            .modules = {in_layer(layer, {"mlp.experts.0.gate_proj", "mlp.experts.gate_up_proj",
-                                         "block_sparse_moe.experts.0.w1"}),
-                        in_layer(layer, {"mlp.experts.0.up_proj", "mlp.experts.gate_up_proj",
-                                         "block_sparse_moe.experts.0.w3"}),
-                        in_layer(layer, {"mlp.experts.0.down_proj", "mlp.experts.down_proj",
-                                         "block_sparse_moe.experts.0.w2"})}};
+  ModuleNames modules{own};
+  for (const Rename& rename : kOtherNames) {
+    if (std::string other = renamed(own, rename); !other.empty()) modules.push_back(other);
   }
-  ModuleGroup group{.what = fmt::format("feed-forward block of layer {}", layer),
-                    .modules = {in_layer(layer, {"mlp.up_proj", "mlp.gate_up_proj", "mlp.fc1"}),
-                                in_layer(layer, {"mlp.down_proj", "mlp.fc2"})}};
-  if (mlp.gated) group.modules.push_back(in_layer(layer, {"mlp.gate_proj", "mlp.gate_up_proj"}));
-  return group;
-}
-
-ModuleGroup shared_experts(const MlpSpec& /*mlp*/, std::int32_t layer) {
-  ModuleGroup group{.what = fmt::format("shared experts of layer {}", layer), .modules = {}};
-  for (const char* one : {"gate_proj", "up_proj", "down_proj"}) {
-    group.modules.push_back(in_layer(layer, {fmt::format("mlp.shared_experts.{}", one),
-                                             fmt::format("mlp.shared_expert.{}", one)}));
+  ModuleNames names;
+  for (const std::string_view root : kRoots) {
+    for (const std::string& one : modules) {
+      names.push_back(fmt::format("{}layers.{}.{}", root, layer, one));
+    }
   }
-  return group;
+  return names;
 }
 
-ModuleNames output_head() { return {"lm_head", "language_model.lm_head", "model.lm_head"}; }
+ModuleNames output_head() { return {"lm_head", "language_model.lm_head", "model.lm_head", "head"}; }
 
 std::vector<std::string_view> with_ancestors(std::string_view name) {
   std::vector<std::string_view> all{name};
@@ -134,6 +124,19 @@ ModulePattern::ModulePattern(const Field& field) : text_{field.string()}, place_
   } else if (text_.find('*') != std::string::npos) {
     kind_ = Kind::kGlob;
   }
+}
+
+std::optional<std::int32_t> ModulePattern::only_layer() const {
+  constexpr std::string_view kLayers = "layers.";
+  if (kind_ == Kind::kRegex) return std::nullopt;
+  const std::size_t at = text_.find(kLayers);
+  if (at == std::string::npos || (at > 0 && text_[at - 1] != '.')) return std::nullopt;
+  const char* first = text_.data() + at + kLayers.size();
+  const char* end = text_.data() + text_.size();
+  std::int32_t layer = 0;
+  const auto [rest, error] = std::from_chars(first, end, layer);
+  if (error != std::errc{} || (rest != end && *rest != '.')) return std::nullopt;
+  return layer;
 }
 
 bool ModulePattern::matches(std::string_view name) const {

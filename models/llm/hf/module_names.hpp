@@ -4,30 +4,32 @@
 // Private to models/llm.
 
 #include <cstdint>
+#include <optional>
 #include <regex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/json/field.hpp"
-#include "models/llm/llm.hpp"
 
 namespace kvsim::hf {
 
-/// The names that one matrix has in checkpoints of different families, first the usual one:
+/// The names that one matrix may have in a checkpoint, first the usual one:
 /// "model.layers.3.self_attn.q_proj".
 using ModuleNames = std::vector<std::string>;
 
-/// Matrices of a layer that kvsim stores in one format.
-struct ModuleGroup {
-  std::string what;  // "attention projections of layer 3"
-  std::vector<ModuleNames> modules;
+/// How a family's checkpoints call a part of a layer's matrix names: "mlp.experts." and
+/// "block_sparse_moe.experts.".
+struct Rename {
+  std::string_view from, to;
 };
-[[nodiscard]] ModuleGroup attention_inputs(const AttentionSpec& attention, std::int32_t layer);
-[[nodiscard]] ModuleGroup attention_output(std::int32_t layer);
-/// The dense block, or the routed experts, of which the first represents all.
-[[nodiscard]] ModuleGroup feed_forward(const MlpSpec& mlp, std::int32_t layer);
-[[nodiscard]] ModuleGroup shared_experts(const MlpSpec& mlp, std::int32_t layer);
+
+/// Names of a matrix that LayerMatrix::module calls `module`: with the family's renames (the first
+/// that applies), in checkpoints of a language model and inside a wrapper with a vision tower,
+/// fused with its neighbours or not.
+[[nodiscard]] ModuleNames names_of(std::string_view module, std::int32_t layer,
+                                   std::span<const Rename> renames);
 [[nodiscard]] ModuleNames output_head();
 
 /// A module's name followed by those of the modules that hold it:
@@ -39,6 +41,8 @@ class ModulePattern {
  public:
   /// Errors: InputError where `field` is no string, or no regular expression after `re:`.
   explicit ModulePattern(const Field& field);
+  /// The one layer whose modules it can mean; none: any.
+  [[nodiscard]] std::optional<std::int32_t> only_layer() const;
   /// Whether it means the module `name`, or a module that holds it. A plain pattern means names
   /// that have it as whole dotted parts: "lm_head", "model.layers.0", "self_attn".
   [[nodiscard]] bool matches(std::string_view name) const;

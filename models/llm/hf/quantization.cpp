@@ -14,6 +14,7 @@
 
 #include "models/llm/hf/keys.hpp"
 #include "models/llm/hf/module_names.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/error.hpp"
 
@@ -129,10 +130,12 @@ const WeightFormat* compressed_format(const Field& group) {
 /// A configuration's rules for modules by name.
 class Quantization {
  public:
-  /// The format of a matrix; null where it is not quantised. `by_name`: only where the
-  /// configuration names it.
-  [[nodiscard]] const WeightFormat* of(const ModuleNames& names, bool by_name = false) const {
+  /// The format of a matrix of layer `layer` (-1: of none); null where it is not quantised.
+  /// `by_name`: only where the configuration names it.
+  [[nodiscard]] const WeightFormat* of(const ModuleNames& names, std::int32_t layer,
+                                       bool by_name = false) const {
     for (const ModulePattern& pattern : excluded) {
+      if (const auto only = pattern.only_layer(); only && *only != layer) continue;
       for (const std::string& name : names) {
         if (pattern.matches(name)) return nullptr;
       }
@@ -143,37 +146,28 @@ class Quantization {
       }
     }
     for (const auto& [pattern, format] : targets) {
+      if (const auto only = pattern.only_layer(); only && *only != layer) continue;
       for (const std::string& name : names) {
         if (pattern.matches(name)) return format;
       }
     }
     return by_name ? nullptr : rest;
   }
-  /// The one format of a group. Errors: InputError where its matrices have several.
-  [[nodiscard]] const WeightFormat* of(const ModuleGroup& group) const {
-    const WeightFormat* format = of(group.modules.front());
-    for (const ModuleNames& names : group.modules) {
-      if (of(names) == format) continue;
-      place->fail(
-          fmt::format("{} and {} are stored in different formats; the {} in one format are "
-                      "modelled",
-                      group.modules.front().front(), names.front(), group.what));
-    }
-    return format;
-  }
-
   std::optional<Field> place;
   std::vector<ModulePattern> excluded;
   std::map<std::string, const WeightFormat*, std::less<>> layers;  // by a module's name
   std::vector<std::pair<ModulePattern, const WeightFormat*>> targets;
-  const WeightFormat* rest = nullptr;  // of every other linear layer
+  const WeightFormat* rest = nullptr;     // of every other linear layer
+  const WeightFormat* experts = nullptr;  // of routed experts that no name means; null: `rest`
   bool packs_head = false;
   std::optional<Dtype> kv_dtype;
 };
 
-void add_excluded(const Field& config, Quantization& out) {
-  for (const char* key : {"ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert",
-                          "llm_int8_skip_modules"}) {
+void add_excluded(const Field& config, bool is_fp8, Quantization& out) {
+  for (const std::string_view key : {"ignore", "ignored_layers", "exclude_modules",
+                                     "modules_to_not_convert", "llm_int8_skip_modules"}) {
+    // In a checkpoint of fp8 blocks `ignore` belongs to the narrower format of the named modules.
+    if (is_fp8 && key == "ignore" && config.has("quantized_layers")) continue;
     const auto list = config.find(key);
     if (!list) continue;
     for (const Field& item : list->items()) out.excluded.emplace_back(item);
@@ -248,6 +242,13 @@ void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
   }
   out.rest = with_group(name, group_size(config, format.group));
   out.packs_head = flag(config, "lm_head", false);
+  // GPTQModel excludes modules by "-:" and a regular expression.
+  if (const auto rules = config.find("dynamic"); rules && rules->is_object()) {
+    for (const auto& [name, rule] : rules->members()) {
+      if (!name.starts_with("-:")) rule.fail("rules for single modules are not modelled");
+      out.excluded.emplace_back(Field::wrap("re:" + name.substr(2), rule.place()));
+    }
+  }
 }
 
 /// `otherwise`: the method of a configuration that does not name one.
@@ -255,7 +256,6 @@ Quantization read_config(const Field& config, std::string_view otherwise) {
   if (const auto inner = config.find("quantization")) return read_config(*inner, "modelopt");
   Quantization out;
   out.place = config;
-  add_excluded(config, out);
   const auto method = config.find("quant_method");
   std::string word{otherwise};
   if (method) {
@@ -265,22 +265,26 @@ Quantization read_config(const Field& config, std::string_view otherwise) {
   } else if (config.has("weight_block_size")) {
     word = "fp8";
   }
-  if (word != "modelopt" && config.has("quant_algo")) {
+  const bool is_modelopt = word.starts_with("modelopt");
+  const bool is_mixed_fp8 = word == "fp8" && config.has("quantized_layers");
+  if (!is_modelopt && !is_mixed_fp8 && config.has("quant_algo")) {
     config.at("quant_algo").fail(fmt::format("with quant_method {} is not modelled", word));
   }
+  add_excluded(config, word == "fp8", out);
   if (word == "fp8") {
+    if (is_mixed_fp8) read_modelopt(config, out);
     out.rest = fp8_of(config);
   } else if (word == "fbgemm_fp8") {
     out.rest = builtin("fp8-channel");
-  } else if (word == "modelopt" || word == "modelopt_fp4") {
+  } else if (is_modelopt) {
     read_modelopt(config, out);
   } else if (word == "compressed-tensors") {
     const auto groups = config.find("config_groups");
     if (!groups) config.fail("compressed-tensors: expected config_groups");
     read_groups(*groups, out);
     out.kv_dtype = kv_dtype_of(config);
-  } else if (word == "gptq" || word == "awq") {
-    read_gptq_or_awq(config, word == "gptq", out);
+  } else if (word == "gptq" || word == "awq" || word == "auto-round") {
+    read_gptq_or_awq(config, word != "awq", out);
   } else if (word == "bitsandbytes") {
     const bool four = flag(config, "load_in_4bit", false);
     if (!four && !flag(config, "load_in_8bit", false)) {
@@ -291,29 +295,70 @@ Quantization read_config(const Field& config, std::string_view otherwise) {
   } else {
     const Field at = config.at("quant_method");
     at.expected(
-        "one of awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, "
+        "one of auto-round, awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, "
+        "modelopt, "
         "mxfp4");
   }
   return out;
 }
 
-void apply(const Quantization& q, Llm& llm) {
+/// The formats of a feed-forward block. Errors: InputError where the matrices of the block, of the
+/// experts or of the shared experts have several.
+void apply_feed_forward(const Quantization& q, std::span<const Rename> renames, std::int32_t layer,
+                        std::int64_t d_model, MlpSpec& mlp) {
+  struct Part {
+    std::string first;
+    const WeightFormat* format;
+  };
+  std::map<const WeightFormat**, Part> parts;
+  for (const LayerMatrix& m : feed_forward_matrices(mlp, d_model)) {
+    if (m.part == WeightPart::kPlain) continue;
+    const ModuleNames names = names_of(m.module, layer, renames);
+    const bool is_expert = m.part == WeightPart::kExperts;
+    const WeightFormat* format = q.of(names, layer);
+    if (is_expert && q.experts != nullptr && format == q.rest) format = q.experts;
+    const WeightFormat** slot = is_expert || mlp.n_experts == 0 ? &mlp.format
+                                : m.module.find("latent") != std::string_view::npos
+                                    ? &mlp.latent_format
+                                    : &mlp.shared_format;
+    const auto [part, is_new] = parts.try_emplace(slot, Part{names.front(), format});
+    if (is_new) {
+      *slot = format;
+    } else if (part->second.format != format) {
+      q.place->fail(fmt::format(
+          "{} and {} are stored in different formats; feed-forward blocks in one format are "
+          "modelled",
+          part->second.first, names.front()));
+    }
+  }
+}
+
+void apply(const Quantization& q, std::span<const Rename> renames, Llm& llm) {
   std::vector<const WeightFormat*> used;
   const auto note = [&used](const WeightFormat* format) {
     if (format != nullptr) used.push_back(format);
-    return format;
   };
   std::int32_t i = 0;
   for (LayerSpec& layer : llm.layers) {
-    layer.attention.format = note(q.of(attention_inputs(layer.attention, i)));
-    layer.attention.output_format = note(q.of(attention_output(i)));
-    layer.mlp.format = note(q.of(feed_forward(layer.mlp, i)));
-    if (layer.mlp.shared_d_ff > 0) {
-      layer.mlp.shared_format = note(q.of(shared_experts(layer.mlp, i)));
+    std::size_t at = 0;
+    for (const LayerMatrix& m : mixer_matrices(layer, llm.d_model)) {
+      if (m.part != WeightPart::kPlain) {
+        layer.formats[at] = q.of(names_of(m.module, i, renames), i);
+        note(layer.formats[at]);
+      }
+      ++at;
+    }
+    apply_feed_forward(q, renames, i, llm.d_model, layer.mlp);
+    for (const WeightFormat* format :
+         {layer.mlp.format, layer.mlp.shared_format, layer.mlp.latent_format}) {
+      note(format);
     }
     ++i;
   }
-  if (!llm.tied_embeddings) llm.head_format = note(q.of(output_head(), !q.packs_head));
+  if (!llm.tied_embeddings) {
+    llm.head_format = q.of(output_head(), -1, !q.packs_head);
+    note(llm.head_format);
+  }
   llm.published_kv_dtype = q.kv_dtype;
   if (used.empty()) return;
   llm.unpacked_dtype = llm.published_dtype;
@@ -326,36 +371,33 @@ void apply(const Quantization& q, Llm& llm) {
 
 /// Whether two readings of one model store it in the same way.
 bool agree(const Llm& a, const Llm& b) {
-  const auto same = [](const LayerSpec& x, const LayerSpec& y) {
-    return x.attention.format == y.attention.format &&
-           x.attention.output_format == y.attention.output_format && x.mlp.format == y.mlp.format &&
-           x.mlp.shared_format == y.mlp.shared_format;
-  };
-  return std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(), same) &&
-         a.head_format == b.head_format && a.published_kv_dtype == b.published_kv_dtype;
+  return a.layers == b.layers && a.head_format == b.head_format &&
+         a.published_kv_dtype == b.published_kv_dtype;
 }
 
 }  // namespace
 
-void read_quantization(const Field& config, const std::optional<Field>& quant_config, Llm& llm) {
+void read_quantization(const Field& config, const std::optional<Field>& quant_config,
+                       std::span<const Rename> renames, Llm& llm) {
   const auto own = config.find("quantization_config");
   if (own && own->is_object() && own->has("quant_method") &&
       own->at("quant_method").string() == "mxfp4") {
     llm.outside_experts_dtype = llm.published_dtype;
     llm.published_dtype = Dtype::kFp4;
-    if (quant_config) quant_config->fail("the configuration is mxfp4 already");
+    if (quant_config) llm.notes.push_back(fmt::format("{}: not used", quant_config->place()));
     return;
   }
   const Llm plain = llm;
-  if (own) apply(read_config(*own, ""), llm);
+  if (own) apply(read_config(*own, ""), renames, llm);
   if (!quant_config) return;
   Llm other = plain;
-  apply(read_config(*quant_config, "modelopt"), other);
-  if (own && !agree(llm, other)) {
-    quant_config->fail(
-        fmt::format("it does not agree with {}; remove the one that is wrong", own->place()));
+  apply(read_config(*quant_config, "modelopt"), renames, other);
+  if (!own) {
+    llm = std::move(other);
+  } else if (!agree(llm, other)) {
+    llm.notes.push_back(fmt::format("{} does not agree with {}, which counts",
+                                    quant_config->place(), own->place()));
   }
-  llm = std::move(other);
 }
 
 }  // namespace kvsim::hf

@@ -4,8 +4,10 @@
 // hf_quant_config.json, which NVIDIA's ModelOpt writes next to it. Private to models/llm.
 
 #include <optional>
+#include <span>
 
 #include "models/json/field.hpp"
+#include "models/llm/hf/module_names.hpp"
 #include "models/llm/llm.hpp"
 
 namespace kvsim::hf {
@@ -15,14 +17,18 @@ namespace kvsim::hf {
 /// configuration without its quantisation. `quant_config` is hf_quant_config.json, where there is
 /// one.
 ///
+/// `renames` are those of the family's module names. Where both files name a format and do not
+/// agree, config.json's counts and a note says so.
+///
 /// Excluded modules (`ignore`, `ignored_layers`, `exclude_modules`, `modules_to_not_convert`,
 /// `llm_int8_skip_modules`) are dotted names or parts of such, globs with `*`, or `re:` and a
 /// regular expression. Output head, routers, norms and embeddings are packed only where the
 /// configuration names them.
-/// Errors: InputError for a quantisation that is not known or not modelled, for one part whose
-/// matrices are stored in different formats, and where the two files disagree.
+/// Errors: InputError for a quantisation that is not known or not modelled, and for a feed-forward
+/// block whose matrices are stored in different formats.
 /// Sources: transformers utils/quantization_config.py; vLLM model_executor/layers/quantization
 /// (modelopt.py, compressed_tensors, fp8.py); compressed-tensors quantization/quant_args.py.
-void read_quantization(const Field& config, const std::optional<Field>& quant_config, Llm& llm);
+void read_quantization(const Field& config, const std::optional<Field>& quant_config,
+                       std::span<const Rename> renames, Llm& llm);
 
 }  // namespace kvsim::hf

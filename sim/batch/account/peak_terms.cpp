@@ -12,6 +12,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/layer/step_graphs.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/batch/account/peak_product.hpp"
@@ -59,19 +60,18 @@ class Shapes {
         return logits(tensor.name);
       case Owner::kKvExpansion: {
         const AttentionSpec& a = attention();
-        const bool latent = a.is_latent();
+        const AttentionWork work = attention_work(a);
+        const bool latent = work.is_latent;
         const bool repeats = in_.stack->expands_kv_heads && !latent;
         Product heads = sequence(attended_, "entries");
         if (!latent)
           heads.times(repeats ? a.n_heads : a.n_kv_heads, repeats ? "query heads" : "heads");
-        const std::int64_t key = latent ? a.kv_lora_rank + a.rope_head_dim : a.head_dim;
         const auto wide = [&](std::int64_t width, Dtype dtype) {
           return Product{heads}.times(width).in(dtype);
         };
-        const std::int64_t row = latent ? key : key + a.v_head_dim;
-        if (tensor.name == "scaled keys") return {wide(key, Dtype::kFp32)};
-        if (tensor.name == "fp32 keys and values") return {wide(row, Dtype::kFp32)};
-        return {wide(row, dtype_)};
+        if (tensor.name == "scaled keys") return {wide(work.key_width, Dtype::kFp32)};
+        const Dtype dtype = tensor.name == "fp32 keys and values" ? Dtype::kFp32 : dtype_;
+        return {wide(work.row_width(), dtype)};
       }
       case Owner::kKvCache:
       case Owner::kConcatCopy:
@@ -139,12 +139,9 @@ class Shapes {
         continue;
       }
       Product p = sequence(n, "entries");
-      if (attention().is_latent()) {
-        p.times(attention().kv_lora_rank + attention().rope_head_dim);
-      } else {
-        p.times(stored.stored_heads(), "heads");
-        p.times(name.ends_with("values") ? attention().v_head_dim : attention().head_dim);
-      }
+      const AttentionWork work = attention_work(attention());
+      if (!work.is_latent) p.times(stored.stored_heads(), "heads");
+      p.times(name.ends_with("values") ? work.row_value_width : work.key_width);
       out.push_back(p.in(stored.dtype()));
     }
     return out;
@@ -162,7 +159,7 @@ class Shapes {
     if (layer_ == nullptr) return {rows().times(d).in(dtype_)};
     const AttentionSpec& a = attention();
     const MlpSpec& mlp = layer_->mlp;
-    const std::int64_t latent = a.kv_lora_rank + a.rope_head_dim;
+    const AttentionWork work = attention_work(a);
     if (name == "low-rank queries") return {rows().times(a.q_lora_rank).in(dtype_)};
     if (name == "rotated halves") {
       return {Product{}
@@ -179,11 +176,11 @@ class Shapes {
     if (name == "expanded keys and values") {
       return {rows()
                   .times(a.n_heads, "query heads")
-                  .times(a.head_dim - a.rope_head_dim + a.v_head_dim)
+                  .times(work.prompt_elements / a.n_heads)
                   .in(dtype_)};
     }
     if (name == "latents" || name.ends_with("keys")) {
-      if (a.is_latent()) return {rows().times(latent).in(dtype_)};
+      if (work.is_latent) return {rows().times(work.key_width).in(dtype_)};
       return {rows().times(a.n_kv_heads, "heads").times(a.head_dim).in(dtype_)};
     }
     if (name == "values") {
@@ -399,8 +396,8 @@ std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakLocat
 /// for the method's side data.
 void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
-  using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
-                         std::int64_t, std::int64_t>;
+  using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int64_t,
+                         std::int64_t>;
   struct Group {
     std::int32_t first = 0;
     std::int64_t layers = 0;
@@ -411,21 +408,22 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   for (std::int32_t l = 0; l < cost.llm->n_layers(); ++l) {
     const auto entries = entries_outside(in, place, l);
     if (!entries) continue;
-    const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(l)].attention;
+    const AttentionWork work =
+        attention_work(cost.llm->layers[static_cast<std::size_t>(l)].attention);
     // The allocation of a static cache may be refused halfway.
     const LayerCache cache = in.static_caches != nullptr
                                  ? (*in.static_caches)[static_cast<std::size_t>(l)]
                                  : layer_cache(cost, l, *entries);
-    Group& group =
-        groups[{*entries, a.n_kv_heads, a.head_dim, a.v_head_dim, a.kv_lora_rank + a.rope_head_dim,
-                cache.keys.count(), cache.side.count()}];
+    Group& group = groups[{*entries, work.rows, work.key_width, work.row_value_width,
+                           cache.keys.count(), cache.side.count()}];
     if (group.layers++ == 0) group.first = l;
     group.entries = *entries;
     group.cache = cache;
   }
   for (const auto& each : groups) {
     const Group& group = each.second;
-    const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(group.first)].attention;
+    const AttentionWork work =
+        attention_work(cost.llm->layers[static_cast<std::size_t>(group.first)].attention);
     const CacheRows stored{cost, group.first};
     const auto start = [&] { return Product{}.times(group.layers, "layers"); };
     const std::string layers =
@@ -435,7 +433,7 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
                     with_commas(group.entries));
     const auto payload = [&](Product p, std::int64_t width) {
       p.times(cost.batch, "batch").times(group.entries, "entries");
-      if (!a.is_latent()) p.times(stored.stored_heads(), "heads");
+      if (!work.is_latent) p.times(stored.stored_heads(), "heads");
       return p.times(width).in(stored.dtype());
     };
     const Bytes kv = (group.cache.keys + group.cache.values) * group.layers;
@@ -448,17 +446,17 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
       terms.add(Owner::kKvCache,
                 fmt::format("keys and values {}, as the method stores them", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
-    } else if (a.is_latent()) {
-      const Product p = payload(start(), a.kv_lora_rank + a.rope_head_dim);
+    } else if (work.is_latent) {
+      const Product p = payload(start(), work.key_width);
       terms.add(Owner::kKvCache, fmt::format("latents {}", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
-    } else if (a.head_dim == a.v_head_dim) {
-      const Product p = payload(Product{}.times(2).times(group.layers, "layers"), a.head_dim);
+    } else if (work.key_width == work.row_value_width) {
+      const Product p = payload(Product{}.times(2).times(group.layers, "layers"), work.key_width);
       terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
     } else {
-      const Product k = payload(start(), a.head_dim);
-      const Product v = payload(start(), a.v_head_dim);
+      const Product k = payload(start(), work.key_width);
+      const Product v = payload(start(), work.row_value_width);
       terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
                 with_rounding(k.text() + " + " + v.text(), k.bytes() + v.bytes(), kv));
     }

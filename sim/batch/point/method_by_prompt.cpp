@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
@@ -12,7 +13,7 @@ MethodContext method_site(const Llm& llm, Dtype kv_dtype) {
                      .windows = {},
                      .n_layers = llm.n_layers(),
                      .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(entry_limit(layer.attention));
   return site;
 }
 

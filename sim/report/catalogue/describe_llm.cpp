@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "models/llm/catalogue.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/report/catalogue/describe.hpp"
@@ -20,29 +21,6 @@ using nlohmann::ordered_json;
 
 constexpr std::array kWeightFormats{Dtype::kFp32, Dtype::kBf16, Dtype::kFp8E4m3, Dtype::kInt4};
 constexpr std::array kCacheFormats{Dtype::kFp32, Dtype::kBf16, Dtype::kFp8E4m3};
-
-std::string attention_word(const AttentionSpec& attention) {
-  if (attention.is_latent()) return "MLA";
-  if (attention.n_kv_heads == attention.n_heads) return "MHA";
-  return attention.n_kv_heads == 1 ? "MQA" : "GQA";
-}
-
-std::string attention_sentence(const AttentionSpec& attention) {
-  std::string out = attention_word(attention) + ": ";
-  if (attention.is_latent()) {
-    out += fmt::format("{} query heads, one latent of {} and a RoPE key of {} cached",
-                       attention.n_heads, attention.kv_lora_rank, attention.rope_head_dim);
-  } else {
-    out += fmt::format("{} query heads, {} KV heads of {}", attention.n_heads, attention.n_kv_heads,
-                       attention.head_dim);
-    if (attention.v_head_dim != attention.head_dim) {
-      out += fmt::format(" (values {})", attention.v_head_dim);
-    }
-  }
-  if (attention.window > 0)
-    out += fmt::format(", window of {} tokens", with_commas(attention.window));
-  return out;
-}
 
 std::string mlp_sentence(const MlpSpec& mlp) {
   const char* kind = mlp.gated ? "gated" : "plain";
@@ -94,7 +72,7 @@ TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype) {
   for (const LayerSpec& layer : llm.layers) {
     const Bytes bytes = bytes_of(kv_elements_per_token(layer.attention), kv_dtype);
     out.all_layers += bytes;
-    if (layer.attention.window == 0) out.past_windows += bytes;
+    if (!is_bounded(layer.attention)) out.past_windows += bytes;
   }
   return out;
 }
@@ -129,7 +107,7 @@ ordered_json llm_json(const Llm& llm) {
   out["layers"] = ordered_json::array();
   for (const LayerSpec& layer : llm.layers) {
     const AttentionSpec& a = layer.attention;
-    ordered_json one{{"attention", attention_word(a)}, {"n_heads", a.n_heads},
+    ordered_json one{{"attention", attention_kind(a).word(layer)}, {"n_heads", a.n_heads},
                      {"n_kv_heads", a.n_kv_heads},     {"head_dim", a.head_dim},
                      {"v_head_dim", a.v_head_dim},     {"window", a.window},
                      {"kv_lora_rank", a.kv_lora_rank}, {"rope_head_dim", a.rope_head_dim},
@@ -166,7 +144,7 @@ std::string llm_text(const Llm& llm, std::size_t width) {
                                   with_commas(llm.d_model), with_commas(llm.vocab_size),
                                   llm.tied_embeddings ? ", embeddings tied" : ""));
   for (const std::string& s :
-       by_layer(llm, [](const LayerSpec& l) { return attention_sentence(l.attention); })) {
+       by_layer(llm, [](const LayerSpec& l) { return attention_kind(l.attention).describe(l); })) {
     facts.add("attention", s);
   }
   for (const std::string& s :

@@ -9,6 +9,7 @@
 #include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/engine_field.hpp"
@@ -180,7 +181,7 @@ MethodContext site_of(const Llm& llm, Dtype kv_dtype) {
                      .windows = {},
                      .n_layers = llm.n_layers(),
                      .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(entry_limit(layer.attention));
   return site;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -52,9 +53,10 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
     const CacheRows rows{one, l.layer};
     const Bytes bytes = rows_of(rows, block_);
     plain_ = plain_ && rows_of(rows, 2 * block_) == bytes * 2;
-    const std::int32_t window = in.llm->layers[static_cast<std::size_t>(l.layer)].attention.window;
-    windowed_ = windowed_ || window > 0;
-    laws_.push_back({.layers = l, .window = window, .units = (bytes * l.layers).count()});
+    const std::int64_t limit =
+        entry_limit(in.llm->layers[static_cast<std::size_t>(l.layer)].attention);
+    windowed_ = windowed_ || limit > 0;
+    laws_.push_back({.layers = l, .limit = limit, .units = (bytes * l.layers).count()});
   }
   for (Law& l : laws_) {
     if (plain_) break;
@@ -77,8 +79,8 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
   if (!windowed_) return blocks * block_units_;
   std::int64_t units = 0;
   for (const Law& l : laws_) {
-    const std::int64_t reach = divide_up(l.window - 1 + chunk, block_) + 1;
-    units += l.units * (l.window > 0 ? std::min(blocks, reach) : blocks);
+    const std::int64_t reach = divide_up(l.limit - 1 + chunk, block_) + 1;
+    units += l.units * (l.limit > 0 ? std::min(blocks, reach) : blocks);
   }
   return units;
 }
@@ -86,7 +88,7 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
 Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
   double units = 0;
   for (const Law& l : laws_) {
-    const std::int64_t held = l.window > 0 ? std::min(tokens, l.window) : tokens;
+    const std::int64_t held = within_limit(l.limit, tokens);
     units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(block_);
   }
   return truncated<Bytes>(units * static_cast<double>(unit_.count()));
@@ -109,7 +111,7 @@ SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const
     rows_.push_back(std::make_unique<CacheRows>(in_, column.first));
     const std::int64_t kept = trajectory_.prompt_entries(column);
     const auto law = static_cast<std::size_t>(column.law);
-    const bool windowed = sizes.law(law).window > 0;
+    const bool windowed = sizes.law(law).limit > 0;
     heads_after(law, 0, after_);
     if (holes_) {
       const std::vector<std::int64_t> written(after_.size(), prompt);
@@ -223,9 +225,7 @@ void SequenceFootprint::heads_after(std::size_t l, std::int64_t step,
   }
   heads.resize(static_cast<std::size_t>(rows_[l]->stored_heads()));
   method_->heads_held(columns_[l].first, prompt_, prompt_ + step, heads);
-  const std::int64_t window = sizes_->law(l).window;
-  if (window == 0) return;
-  for (std::int64_t& head : heads) head = std::min(head, window);
+  for (std::int64_t& head : heads) head = within_limit(sizes_->law(l).limit, head);
 }
 
 void SequenceFootprint::seek(std::int64_t step) {
@@ -244,7 +244,7 @@ SequenceFootprint::Step SequenceFootprint::units(std::int64_t step) {
   const std::int64_t block = sizes_->block_tokens();
   out.until = last;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    const bool windowed = sizes_->law(l).window > 0;
+    const bool windowed = sizes_->law(l).limit > 0;
     if (holes_ && !windowed) {
       add_lazy(l, step, out);
       continue;
@@ -277,7 +277,7 @@ void SequenceFootprint::add_ragged(std::size_t l, std::int64_t step, Step& out) 
   const DecodeState m = moment(l, step);
   heads_after(l, step - 1, before_);
   heads_after(l, step, after_);
-  const bool straddles = sizes_->law(l).window > 0 && m.after < m.before + 1 && !m.evicts;
+  const bool straddles = sizes_->law(l).limit > 0 && m.after < m.before + 1 && !m.evicts;
   if (straddles) {  // all heads of a window slide together
     out.after += units_of(l, after_.front(), true);
     out.during += units_of(l, after_.front(), true);
@@ -310,7 +310,7 @@ void SequenceFootprint::add_lazy(std::size_t l, std::int64_t step, Step& out) {
 SequenceFootprint::Attended SequenceFootprint::attended(std::size_t l, std::int64_t step) {
   const DecodeState m = moment(l, step);
   const auto mean = static_cast<double>(m.attended);
-  const bool lazy = holes_ && sizes_->law(l).window == 0;
+  const bool lazy = holes_ && sizes_->law(l).limit == 0;
   if (!lazy && !ragged_) return {.mean = mean};
   if (lazy) {
     (void)units(step);  // the layout is known up to here
@@ -329,7 +329,7 @@ SequenceFootprint::Attended SequenceFootprint::attended(std::size_t l, std::int6
 }
 
 std::optional<double> SequenceFootprint::moved_together(std::size_t l, std::int64_t step) {
-  if (!holes_ || sizes_->law(l).window > 0) return std::nullopt;
+  if (!holes_ || sizes_->law(l).limit > 0) return std::nullopt;
   (void)units(step);
   const FragmentedBlocks::Stretch& stretch = holes_->after(l, step);
   if (stretch.from != step) return 0.0;
@@ -352,7 +352,8 @@ Bytes SequenceFootprint::logical(std::int64_t step) {
 Bytes SequenceFootprint::full_logical(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    sum += rows_of(*rows_[l], within_window(l, prompt_ + step)) * columns_[l].count;
+    sum +=
+        rows_of(*rows_[l], within_limit(sizes_->law(l).limit, prompt_ + step)) * columns_[l].count;
   }
   return sum;
 }
@@ -361,7 +362,7 @@ std::int64_t SequenceFootprint::full_units(std::int64_t step) {
   std::int64_t sum = 0;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     const std::int64_t tokens = prompt_ + step;
-    const std::int64_t held = within_window(l, tokens);
+    const std::int64_t held = within_limit(sizes_->law(l).limit, tokens);
     sum += units_of(l, held, held < tokens);
   }
   return sum;

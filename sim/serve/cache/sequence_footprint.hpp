@@ -52,8 +52,8 @@ class BlockSizes {
 
   struct Law {
     LawLayers layers;
-    std::int64_t window = 0;  // tokens; 0: none
-    std::int64_t units = 1;   // of a block; of rows that are not plain, one of the prompt's
+    std::int64_t limit = 0;  // most entries, of a window; 0: none
+    std::int64_t units = 1;  // of a block; of rows that are not plain, one of the prompt's
   };
   [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
 
@@ -137,10 +137,6 @@ class SequenceFootprint {
   /// Entries of the stored heads after `step` steps, the longest first; one number if all are
   /// equal.
   void heads_after(std::size_t law, std::int64_t step, std::vector<std::int64_t>& heads);
-  [[nodiscard]] std::int64_t within_window(std::size_t law, std::int64_t tokens) const {
-    const std::int64_t window = sizes_->law(law).window;
-    return window > 0 ? std::min(tokens, window) : tokens;
-  }
   void add_ragged(std::size_t law, std::int64_t step, Step& out);
   void add_lazy(std::size_t law, std::int64_t step, Step& out);
 

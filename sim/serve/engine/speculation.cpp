@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/math/counter_random.hpp"
 #include "models/units/error.hpp"
@@ -85,7 +86,7 @@ std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target
   draft->in.measured_weights.reset();
   draft->in.vocab_size = speculation.draft->vocab_size;
   for (const LayerSpec& layer : draft->llm.layers) {
-    if (layer.attention.window > 0) {
+    if (is_bounded(layer.attention)) {
       throw InputError{fmt::format("speculation: draft: the layers of {} have windows",
                                    speculation.draft->name)};
     }

@@ -12,6 +12,7 @@
 
 #include "models/json/embedded.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/llm.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/error.hpp"
@@ -80,7 +81,7 @@ TEST_CASE("every catalogue model is a transformer that can be") {
       CHECK(layer.attention.n_heads % layer.attention.n_kv_heads == 0);
       CHECK(layer.attention.head_dim > 0);
       CHECK(layer.attention.v_head_dim > 0);
-      if (!layer.attention.is_latent())
+      if (!caches_latents(layer))
         CHECK(layer.attention.v_head_dim == layer.attention.head_dim);
       CHECK(layer.mlp.d_ff > 0);
       CHECK((layer.mlp.n_experts == 0) == (layer.mlp.top_k == 0));
@@ -496,7 +497,7 @@ TEST_CASE("dtypes") {
   config["quantization_config"]["bits"] = 3;
   CHECK(refusal(config) == "config.json: /quantization_config/bits: expected 2, 4 or 8, got 3");
   config["quantization_config"] = {{"quant_method", "magic"}};
-  CHECK(has(refusal(config), "/quantization_config/quant_method: expected one of awq"));
+  CHECK(has(refusal(config), "/quantization_config/quant_method: expected one of auto-round, awq"));
   CHECK(find_llm("deepseek-v3").published_dtype == Dtype::kFp8E4m3);
   CHECK(find_llm("gpt-oss-20b").published_dtype == Dtype::kFp4);
   CHECK(find_llm("gpt-oss-20b").outside_experts_dtype == Dtype::kBf16);

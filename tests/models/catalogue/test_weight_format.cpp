@@ -2,6 +2,7 @@
 #include <string>
 
 #include "models/llm/catalogue.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
@@ -105,7 +106,7 @@ TEST_CASE("shards of tensor parallelism make up the model") {
       CHECK(static_cast<double>(ranks) * static_cast<double>(parameters(shard)) <
             1.06 * static_cast<double>(parameters(llm)));
       const std::int64_t kv = kv_elements_per_token(shard.layers[0].attention);
-      if (llm.layers[0].attention.is_latent()) {
+      if (caches_latents(llm.layers[0])) {
         CHECK(kv == kv_elements_per_token(llm.layers[0].attention));
       } else {
         CHECK(ranks * kv == kv_elements_per_token(llm.layers[0].attention));

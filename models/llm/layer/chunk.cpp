@@ -1,0 +1,31 @@
+#include <fmt/format.h>
+
+#include "models/llm/layer/kinds.hpp"
+#include "models/units/units_format.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Chunked local attention (Llama 4): a token sees the tokens before it in its own chunk. A decode
+/// step reads up to a chunk; the whole of it is counted.
+class ChunkKind final : public FullKind {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "chunk"; }
+  [[nodiscard]] std::string describe(const LayerSpec& layer) const override {
+    return FullKind::describe(layer) +
+           fmt::format(", chunks of {} tokens", with_commas(layer.attention.chunk));
+  }
+  /// Masks by chunk, and a cache that empties at a chunk's end, are not costed.
+  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& /*layer*/) const override {
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+const LayerKind& chunk_kind() {
+  static const ChunkKind kind;
+  return kind;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,64 @@
+#pragma once
+
+// The kinds of layers, and what several of them share. Private to models/llm/layer.
+
+#include <cstdint>
+#include <string_view>
+
+#include "models/llm/layer/layer_kind.hpp"
+
+namespace kvsim {
+
+[[nodiscard]] const LayerKind& no_attention_kind();
+[[nodiscard]] const LayerKind& full_kind();
+[[nodiscard]] const LayerKind& window_kind();
+[[nodiscard]] const LayerKind& chunk_kind();
+[[nodiscard]] const LayerKind& block_sparse_kind();
+[[nodiscard]] const LayerKind& latent_kind();
+[[nodiscard]] const LayerKind& indexed_latent_kind();
+[[nodiscard]] const LayerKind& compressed_kind();
+[[nodiscard]] const LayerKind& gated_delta_kind();
+[[nodiscard]] const LayerKind& kimi_delta_kind();
+[[nodiscard]] const LayerKind& mamba1_kind();
+[[nodiscard]] const LayerKind& mamba2_kind();
+
+/// Attention with keys and values of separate heads: full attention, and the base of kinds that
+/// limit what a token sees.
+class FullKind : public LayerKind {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "full"; }
+  [[nodiscard]] std::string_view word(const LayerSpec& layer) const override;
+  [[nodiscard]] std::string describe(const LayerSpec& layer) const override;
+  void add_matrices(const LayerSpec& layer, std::int64_t d_model,
+                    std::vector<LayerMatrix>& out) const override;
+  void add_cache(const LayerSpec& layer, Dtype kv_dtype,
+                 std::vector<CacheItem>& out) const override;
+  void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override;
+  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override;
+};
+
+/// Latent attention, and the base of the kind with an index.
+class LatentKind : public LayerKind {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "latent"; }
+  [[nodiscard]] bool caches_latents() const override { return true; }
+  [[nodiscard]] std::string_view word(const LayerSpec& layer) const override;
+  [[nodiscard]] std::string describe(const LayerSpec& layer) const override;
+  void add_matrices(const LayerSpec& layer, std::int64_t d_model,
+                    std::vector<LayerMatrix>& out) const override;
+  void add_cache(const LayerSpec& layer, Dtype kv_dtype,
+                 std::vector<CacheItem>& out) const override;
+  void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override;
+  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override;
+};
+
+/// Bytes of `elements` in `dtype`, fractions of a byte included.
+[[nodiscard]] inline double bytes_in(double elements, Dtype dtype) {
+  return elements * bits_of(dtype) / 8.0;
+}
+
+/// An index key in fp8 with an fp32 scale for each 128 elements (vLLM
+/// model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache: 128 + 4 bytes).
+[[nodiscard]] double fp8_index_key_bytes(std::int32_t head_dim);
+
+}  // namespace kvsim

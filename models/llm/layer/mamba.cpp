@@ -1,0 +1,107 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/llm/layer/kinds.hpp"
+
+namespace kvsim {
+namespace {
+
+void add(std::vector<LayerMatrix>& out, std::string_view module, std::string_view operation,
+         std::int64_t in, std::int64_t width, WeightPart part = WeightPart::kLinear) {
+  out.push_back({.module = module,
+                 .operation = operation,
+                 .result = "projection",
+                 .in = in,
+                 .out = width,
+                 .part = part});
+}
+
+/// The state of one layer, and the columns of its convolution's window in 16 bits.
+CacheItem state_item(const StateSpec& s, std::int64_t channels) {
+  const double matrix = double{1} * s.n_heads * s.value_dim * s.key_dim;
+  const double window = static_cast<double>((s.conv_kernel - 1) * channels);
+  return {.role = CacheRole::kState,
+          .entry_bytes = bytes_in(matrix, s.dtype) + bytes_in(window, Dtype::kBf16),
+          .heads = s.n_heads};
+}
+
+/// Mamba 2 (Nemotron-H, Granite-4-H, Falcon-H1): heads of value_dim channels with key_dim states
+/// per channel; B and C are shared by the heads of a group.
+class Mamba2 final : public LayerKind {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "mamba2"; }
+  [[nodiscard]] std::string_view word(const LayerSpec& /*layer*/) const override { return name(); }
+  [[nodiscard]] std::string describe(const LayerSpec& layer) const override {
+    const StateSpec& s = layer.state;
+    return fmt::format("mamba2: {} states of {} x {} ({}) in {} groups, a convolution of {} taps",
+                       s.n_heads, s.value_dim, s.key_dim, name_of(s.dtype), s.n_groups,
+                       s.conv_kernel);
+  }
+  void add_matrices(const LayerSpec& layer, std::int64_t d_model,
+                    std::vector<LayerMatrix>& out) const override {
+    const StateSpec& s = layer.state;
+    const std::int64_t inner = std::int64_t{s.n_heads} * s.value_dim;
+    add(out, "mamba.in_proj", "input projection", d_model, inner + channels(s) + s.n_heads);
+    add(out, "mamba.conv1d", "convolution", s.conv_kernel, channels(s), WeightPart::kPlain);
+    add(out, "mamba.out_proj", "output projection", inner, d_model);
+  }
+  void add_cache(const LayerSpec& layer, Dtype /*kv_dtype*/,
+                 std::vector<CacheItem>& out) const override {
+    out.push_back(state_item(layer.state, channels(layer.state)));
+  }
+  void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
+    StateSpec& s = layer.state;
+    s.n_heads = divided(s.n_heads, ranks, "heads with a state", model);
+    // Groups that ranks do not divide are raised to one for each rank (vLLM mamba_utils.py).
+    s.n_groups = s.n_groups % ranks == 0 ? s.n_groups / ranks : 1;
+  }
+
+ private:
+  [[nodiscard]] static std::int64_t channels(const StateSpec& s) {
+    return std::int64_t{s.n_heads} * s.value_dim + 2 * std::int64_t{s.n_groups} * s.key_dim;
+  }
+};
+
+/// Mamba 1 (Jamba): key_dim states for each of n_heads channels.
+class Mamba1 final : public LayerKind {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "mamba1"; }
+  [[nodiscard]] std::string_view word(const LayerSpec& /*layer*/) const override { return name(); }
+  [[nodiscard]] std::string describe(const LayerSpec& layer) const override {
+    const StateSpec& s = layer.state;
+    return fmt::format("mamba1: {} channels of {} states ({}), a convolution of {} taps", s.n_heads,
+                       s.key_dim, name_of(s.dtype), s.conv_kernel);
+  }
+  void add_matrices(const LayerSpec& layer, std::int64_t d_model,
+                    std::vector<LayerMatrix>& out) const override {
+    const StateSpec& s = layer.state;
+    add(out, "mamba.in_proj", "input projection", d_model, 2 * std::int64_t{s.n_heads});
+    add(out, "mamba.conv1d", "convolution", s.conv_kernel, s.n_heads, WeightPart::kPlain);
+    add(out, "mamba.x_proj", "step, B and C projection", s.n_heads,
+        s.gate_rank + 2 * std::int64_t{s.key_dim});
+    add(out, "mamba.dt_proj", "step up projection", s.gate_rank, s.n_heads);
+    add(out, "mamba.out_proj", "output projection", s.n_heads, d_model);
+  }
+  void add_cache(const LayerSpec& layer, Dtype /*kv_dtype*/,
+                 std::vector<CacheItem>& out) const override {
+    out.push_back(state_item(layer.state, layer.state.n_heads));
+  }
+  void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
+    layer.state.n_heads = divided(layer.state.n_heads, ranks, "channels with a state", model);
+  }
+};
+
+}  // namespace
+
+const LayerKind& mamba1_kind() {
+  static const Mamba1 kind;
+  return kind;
+}
+
+const LayerKind& mamba2_kind() {
+  static const Mamba2 kind;
+  return kind;
+}
+
+}  // namespace kvsim
