@@ -228,13 +228,6 @@ Bytes fraction_bytes(const Stack& stack, Bytes total) {
   return truncated<Bytes>(std::floor(static_cast<double>(total.count()) * stack.usable_fraction));
 }
 
-bool StackOptions::empty() const {
-  return !max_model_len && !longest_request && !max_num_seqs && !prefill_chunk && !block_tokens &&
-         !per_head_blocks && !lazy_compaction && !memory_fraction && !cuda_graphs &&
-         !expert_parallel && !expert_imbalance && !expert_link && !expert_link_latency &&
-         !weights && !non_torch && !activation && !graphs;
-}
-
 Stack with_options(const Stack& stack, const StackOptions& options, const EngineSite& site) {
   Stack out = stack;
   if (stack.defaults) take_defaults(out, options, site);

@@ -157,7 +157,8 @@ struct StackOptions {
   std::optional<Bytes> activation{};  // peak of the start-up's profiling run
   std::optional<Bytes> graphs{};
 
-  [[nodiscard]] bool empty() const;
+  bool operator==(const StackOptions&) const = default;
+  [[nodiscard]] bool empty() const { return *this == StackOptions{}; }
 };
 /// `stack` as it runs at `site`: the engine's defaults for its version, GPU and usage, then what
 /// `options` sets, which always wins. `settings` says which value comes from where. Errors:

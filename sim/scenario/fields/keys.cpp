@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include "models/stack/stack.hpp"
-#include "models/units/check.hpp"
-#include "models/units/units_format.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
@@ -562,41 +557,6 @@ constexpr std::array<std::string_view, 23> kFigures{
 }  // namespace
 
 std::span<const ScenarioObject> scenario_objects() { return kObjects; }
-
-const ScenarioObject& scenario_object(std::string_view name) {
-  const auto found =
-      std::find_if(kObjects.begin(), kObjects.end(),
-                   [&](const ScenarioObject& object) { return object.name == name; });
-  KVSIM_CHECK(found != kObjects.end(), "no object of scenarios is called {}", name);
-  return *found;
-}
-
-const ScenarioKey& scenario_key(std::string_view object, std::string_view key) {
-  const std::span<const ScenarioKey> keys = scenario_object(object).keys;
-  const auto found = std::find_if(keys.begin(), keys.end(), [&](const ScenarioKey& candidate) {
-    return candidate.name == key;
-  });
-  KVSIM_CHECK(found != keys.end(), "no key of {} is called {}", object, key);
-  return *found;
-}
-
-std::vector<std::string> scenario_key_names(std::string_view object) {
-  std::vector<std::string> names;
-  for (const ScenarioKey& key : scenario_object(object).keys) names.emplace_back(key.name);
-  return names;
-}
-
-std::vector<std::string> names_of(const KeyType& type) {
-  if (type.names != nullptr) return type.names();
-  std::vector<std::string> words;
-  std::string_view rest = type.words;
-  while (!rest.empty()) {
-    const std::size_t comma = std::min(rest.find(", "), rest.size());
-    words.emplace_back(rest.substr(0, comma));
-    rest.remove_prefix(std::min(comma + 2, rest.size()));
-  }
-  return words;
-}
 
 std::span<const std::string_view> keys_of_kind(bool serves) {
   if (serves) return kServeOnly;

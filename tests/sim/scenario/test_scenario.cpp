@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "sim/batch/static_run.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/fields/engine_field.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "sim/scenario/fields/schema.hpp"
@@ -584,6 +587,26 @@ TEST_CASE("a stack is named alone, with its version and usage, or in one word") 
   CHECK(complaint(R"({"name": "vllm", "verion": "0.19"})").find("did you mean \"version\"") !=
         std::string::npos);
   CHECK(complaint("7").find("/stack: expected a stack's name, or {") != std::string::npos);
+}
+
+TEST_CASE("each key of the engine sets its own setting") {
+  const std::map<KeyType::Kind, const char*> values{
+      {KeyType::Kind::kInteger, "7"},     {KeyType::Kind::kNumber, "1"},
+      {KeyType::Kind::kBoolean, "false"}, {KeyType::Kind::kSize, "\"3 GiB\""},
+      {KeyType::Kind::kTime, "\"3 us\""}, {KeyType::Kind::kBandwidth, "\"3 GB/s\""}};
+  std::vector<StackOptions> all;
+  for (const ScenarioKey& key : scenario_object("engine").keys) {
+    INFO(key.name);
+    const bool is_name = key.type.kind == KeyType::Kind::kName;
+    const std::string value =
+        is_name ? fmt::format("\"{}\"", names_of(key.type).back()) : values.at(key.type.kind);
+    const StackOptions options =
+        read_engine(Field::parse(fmt::format(R"({{"{}": {}}})", key.name, value), "e.json"));
+    CHECK_FALSE(options.empty());
+    CHECK(std::find(all.begin(), all.end(), options) == all.end());
+    all.push_back(options);
+  }
+  CHECK(all.size() > 10);
 }
 
 TEST_CASE("the schema has every key, with its help and default") {

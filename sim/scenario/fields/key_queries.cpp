@@ -1,8 +1,11 @@
-// Keys as text, for docs/scenarios.md, the schema and shell completion.
+// Look-ups in the key table, and keys as text for docs/scenarios.md, the schema and completion.
+
+#include <algorithm>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/scenario/fields/keys.hpp"
 
@@ -79,6 +82,38 @@ std::string kind_range(const KeyType& type) {
 }
 
 }  // namespace
+
+const ScenarioObject& scenario_object(std::string_view name) {
+  const std::span<const ScenarioObject> objects = scenario_objects();
+  const auto found = std::ranges::find(objects, name, &ScenarioObject::name);
+  KVSIM_CHECK(found != objects.end(), "no object of scenarios is called {}", name);
+  return *found;
+}
+
+const ScenarioKey& scenario_key(std::string_view object, std::string_view key) {
+  const std::span<const ScenarioKey> keys = scenario_object(object).keys;
+  const auto found = std::ranges::find(keys, key, &ScenarioKey::name);
+  KVSIM_CHECK(found != keys.end(), "no key of {} is called {}", object, key);
+  return *found;
+}
+
+std::vector<std::string> scenario_key_names(std::string_view object) {
+  std::vector<std::string> names;
+  for (const ScenarioKey& key : scenario_object(object).keys) names.emplace_back(key.name);
+  return names;
+}
+
+std::vector<std::string> names_of(const KeyType& type) {
+  if (type.names != nullptr) return type.names();
+  std::vector<std::string> words;
+  std::string_view rest = type.words;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(", "), rest.size());
+    words.emplace_back(rest.substr(0, comma));
+    rest.remove_prefix(std::min(comma + 2, rest.size()));
+  }
+  return words;
+}
 
 std::string type_text(const ScenarioKey& key) {
   std::string text = kind_text(key.type);
