@@ -35,6 +35,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 constexpr std::size_t kLongestWordShown = 80;
 constexpr std::size_t kMostNamesShown = 40;  // of all models there would be a page
+constexpr std::size_t kMostNameBytesShown = 800;
 
 constexpr std::size_t kLongestMessage = 4096;
 constexpr std::size_t kTailOfMessage = 1024;
@@ -95,9 +96,14 @@ std::string unknown_name(std::string_view kind, std::string_view word,
     return fmt::format("unknown {} \"{}\"; did you mean \"{}\"?", kind, shown, near);
   std::vector<std::string> sorted{known.begin(), known.end()};
   std::sort(sorted.begin(), sorted.end());
-  if (sorted.size() > kMostNamesShown) {
-    const std::size_t more = sorted.size() - kMostNamesShown;
-    sorted.resize(kMostNamesShown);
+  std::size_t shown_names = 0;
+  for (std::size_t bytes = 0; shown_names < std::min(sorted.size(), kMostNamesShown);
+       ++shown_names) {
+    bytes += sorted[shown_names].size();
+    if (shown_names > 0 && bytes > kMostNameBytesShown) break;
+  }
+  if (const std::size_t more = sorted.size() - shown_names; more > 0) {
+    sorted.resize(shown_names);
     sorted.push_back(fmt::format("and {} more", more));
   }
   return fmt::format("unknown {} \"{}\"{}", kind, shown,

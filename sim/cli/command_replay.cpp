@@ -114,7 +114,7 @@ int report_missing(std::size_t missing, std::size_t all) {
 }
 
 int run_replay(const Arguments& arguments) {
-  arguments.expect_words(0, 0, "");
+  arguments.expect_words(0, 0, "only options: --trace FILE names a trace");
   const std::vector<std::string> traces = read_traces(arguments, "replay");
   if (!arguments.has("method"))
     throw InputError{"replay: expected --method NAME; `kvsim help replay` shows how"};

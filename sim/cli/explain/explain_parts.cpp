@@ -61,6 +61,10 @@ std::size_t which_of(const Field& place, std::string_view what,
   if (status == std::errc{} && end == which.data() + which.size() && number < labels.size()) {
     return number;
   }
+  if (status == std::errc{} && end == which.data() + which.size()) {
+    place.fail(fmt::format("{} {}s: --point takes a number from 0 to {}, got {}", labels.size(),
+                           what, labels.size() - 1, which));
+  }
   place.fail(unknown_name(what, which, labels));
 }
 

@@ -206,6 +206,8 @@ std::vector<std::string> Arguments::list(std::string_view option) const {
     while (true) {
       const std::size_t comma = text.find(',', from);
       std::string part = text.substr(from, comma == std::string::npos ? comma : comma - from);
+      part.erase(0, std::min(part.find_first_not_of(' '), part.size()));
+      part.erase(part.find_last_not_of(' ') + 1);
       if (part.empty()) {
         throw InputError{typed(option), "values separated by single commas",
                          fmt::format("\"{}\"", text)};
@@ -248,7 +250,7 @@ void Arguments::expect_words(std::size_t least, std::size_t most, std::string_vi
   }
   if (words_.size() > most) {
     throw InputError{fmt::format("{}: unexpected \"{}\"; expected {}", command_, words_[most],
-                                 most == 0 ? "options alone" : std::string{what})};
+                                 what.empty() ? "only options" : what)};
   }
 }
 

@@ -1,6 +1,7 @@
 #include "sim/cli/options/scenario_flags.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -73,9 +74,32 @@ ordered_json models(const Arguments& arguments) {
   return one_or_list(std::move(values));
 }
 
+/// Errors: InputError for "8xH100" and "H100x8".
+void refuse_count_of_gpus(const Arguments& arguments, const std::string& name) {
+  const auto digits = [](std::string_view text) {
+    return !text.empty() && text.size() < 6 &&
+           text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  const auto refuse = [&](std::string_view gpu, std::string_view count) {
+    throw InputError{
+        fmt::format("{}: expected the name of one GPU, got \"{}\"; --gpu {} --tp {} shares "
+                    "the model over {} GPUs",
+                    arguments.typed("gpu"), name, gpu, count, count)};
+  };
+  const std::string_view text{name};
+  const std::size_t first = text.find_first_of("xX");
+  const std::size_t last = text.find_last_of("xX");
+  if (first == std::string_view::npos) return;
+  if (digits(text.substr(0, first))) refuse(text.substr(first + 1), text.substr(0, first));
+  if (digits(text.substr(last + 1)) && last > 0 && std::isdigit(text[last - 1]) != 0) {
+    refuse(text.substr(0, last), text.substr(last + 1));
+  }
+}
+
 ordered_json gpus(const Arguments& arguments, Notes& notes) {
   std::vector<ordered_json> values;
   for (const std::string& name : arguments.list("gpu")) {
+    refuse_count_of_gpus(arguments, name);
     const NamedGpu named = of_option(arguments, "gpu", [&] { return gpu_of_user(name); });
     values.emplace_back(named.gpu->name);
     if (!named.note.empty()) {
@@ -325,11 +349,11 @@ bool asks_by_options(const Arguments& arguments) {
     throw InputError{fmt::format("{}: expected options or a scenario file, got both ({}); {}",
                                  arguments.typed(given->name), arguments.words().front(), hint)};
   }
-  for (const char* needed : {"model", "gpu"}) {
-    if (!arguments.has(needed)) {
-      throw InputError{
-          fmt::format("--{} NAME is missing; `kvsim list {}s` has the names", needed, needed)};
-    }
+  for (const std::string needed : {"model", "gpu"}) {
+    if (arguments.has(needed)) continue;
+    const bool is_method = needed == "model" && arguments.typed("method") == "-m";
+    throw InputError{fmt::format("--{} NAME is missing{}; `kvsim list {}s` has the names", needed,
+                                 is_method ? " (-m names a method)" : "", needed)};
   }
   check_together(arguments);
   return true;
@@ -377,7 +401,7 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
   document["title"] = fmt::format(
       "{} on {}, {}{}", name_words(document["model"]), name_words(document["gpu"]),
       name_words(document["method"]),
-      serves ? fmt::format(", {} requests/s", arguments.value("rate").value_or("")) : "");
+      serves ? fmt::format(", {:g} requests/s", fmt::join(read_rates(arguments), ",")) : "");
   for (const Override& change : read_overrides(arguments)) apply_override(document, change);
   for (const Override& change :
        skip_bad_overrides(arguments, document, std::string{kOptionsPlace})) {

@@ -207,7 +207,12 @@ std::string option_at(std::string_view pointer, const Arguments& arguments) {
         (flag.pointer == best->pointer && !arguments.has(best->name) && arguments.has(flag.name));
     if (is_better) best = &flag;
   }
-  return best == nullptr ? "" : arguments.typed(best->name);
+  if (best != nullptr) return arguments.typed(best->name);
+  // A --set of a key that does not exist is refused at the first unknown part of its pointer.
+  for (const Override& change : read_overrides(arguments)) {
+    if (is_within(change.pointer, pointer)) return fmt::format("--set {}", change.pointer);
+  }
+  return "";
 }
 
 }  // namespace

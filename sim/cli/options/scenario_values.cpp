@@ -282,11 +282,13 @@ double read_share(const Arguments& arguments, std::string_view option, double lo
   const std::string text = arguments.value(option).value_or("");
   const auto number = parse_number(text);
   if (!number || !(*number >= low && *number <= high)) {
-    const bool is_percent = number && *number > 1 && *number / 100 >= low && *number / 100 <= high;
+    const auto percent = parse_number(text.ends_with('%') ? text.substr(0, text.size() - 1) : text);
+    const bool is_percent =
+        percent && *percent > 1 && *percent / 100 >= low && *percent / 100 <= high;
     throw InputError{arguments.typed(option),
                      fmt::format("a number in [{:g}, {:g}], {}", low, high, hint),
                      fmt::format("{}{}", in_quotes(text),
-                                 is_percent ? fmt::format("; {:g}?", *number / 100) : "")};
+                                 is_percent ? fmt::format("; {:g}?", *percent / 100) : "")};
   }
   return *number;
 }

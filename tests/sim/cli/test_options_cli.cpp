@@ -79,6 +79,9 @@ TEST_CASE("how many GPUs for 5 requests per second, and at what cost, is one lin
                      "--confidence", "0",  "--max-gpus", "16"};
   const json scenario = scenario_of(line, folder);
   CHECK(scenario.at("kind") == "serve");
+  CHECK(scenario.at("title") == "llama-3.1-8b on H100-80GB-SXM, full, 5 requests/s");
+  CHECK(scenario_of(kSmall + Words{"--rate", "5/s, 0.5"}, folder, "run").at("title") ==
+        "llama-3.1-8b on H100-80GB-SXM, full, 5,0.5 requests/s");
   CHECK(scenario.at("gpu") == "H100-80GB-SXM");
   CHECK(scenario.at("gpu_count") == 1);
   CHECK(scenario.at("requests") ==

@@ -194,6 +194,19 @@ TEST_CASE("slips in options are answered with the option or the key") {
   };
   CHECK(has(complaint({"plan", "--gpu", "T4"}, folder), "--model NAME is missing"));
   CHECK(has(complaint({"run", "--model", "llama-2-7b"}, folder), "--gpu NAME is missing"));
+  CHECK(has(complaint({"plan", "--model", "llama-3.1-8b", "--gpu", "8xh100"}, folder),
+            "got \"8xh100\"; --gpu h100 --tp 8 shares the model over 8 GPUs"));
+  CHECK(has(complaint({"plan", "--model", "llama-3.1-8b", "--gpu", "H100-NVLx2"}, folder),
+            "unknown GPU \"H100-NVLx2\""));
+  CHECK(has(complaint({"plan", "--model", "llama-3.1-8b", "--gpu", "h100x8"}, folder),
+            "--gpu h100 --tp 8"));
+  CHECK(has(complaint(with({"--gpu-memory-utilization", "90%"}), folder), "got \"90%\"; 0.9?"));
+  CHECK(has(complaint(with({"--set", "/engin/max_num_seqs=3"}), folder),
+            "--set /engin/max_num_seqs: unknown key; did you mean \"engine\"?"));
+  CHECK(has(complaint({"plan", "-m", "llama-3.1-8b", "--gpu", "T4"}, folder),
+            "--model NAME is missing (-m names a method); "));
+  CHECK(has(complaint({"replay", "trace.safetensors"}, folder),
+            "unexpected \"trace.safetensors\"; expected only options: --trace FILE names a trace"));
   CHECK(has(complaint({"plan", "--model", "llama-3.1-8", "--gpu", "T4"}, folder),
             "did you mean \"llama-3.1-8b\"?"));
   CHECK(has(complaint(with({"--method", "h20"}), folder), "did you mean \"h2o\"?"));
