@@ -8,3 +8,7 @@ add_test(NAME "structure: kv installs packages and judges skipped tests"
 add_test(NAME "structure: a build by kv shows progress, and compiler output only if it fails"
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kv_build.sh ${PROJECT_SOURCE_DIR}/kv
                  ${CMAKE_CURRENT_BINARY_DIR}/scratch/kv_build)
+# Builds kvsim once more, in a copy of the tree.
+kvsim_script_test("structure: the recipes of CONTRIBUTING.md touch as many files as they state" test_recipes.py LABELS full SERIAL
+  ARGUMENTS ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR}/scratch/recipes)
+set_tests_properties("structure: the recipes of CONTRIBUTING.md touch as many files as they state" PROPERTIES TIMEOUT 1800)

@@ -50,6 +50,8 @@ expect 'kvsim plan --model llama-3.1-8' llama-3.1-8b
 expect 'kvsim plan --gpu H200' H200-141GB-SXM
 expect 'kvsim plan --method full,streaming-' full,streaming-llm
 expect 'kvsim run --formats svg,p' svg,png svg,pdf
+expect 'kvsim run --set /engine/max_n' /engine/max_num_seqs=
+expect 'kvsim sweep -s /plan/conf' /plan/confidence=
 refuse 'kvsim run --form' --trace
 refuse 'kvsim replay --' --gpu
 refuse 'kvsim list ' run gpu
