@@ -234,35 +234,59 @@ void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) 
 
 }  // namespace
 
-ServedPrediction predict_served(const MappedRun& run) {
+namespace {
+
+/// The prediction of one scenario; nullopt: no request is served.
+std::optional<ServedPrediction> predict(const MappedRun& run) {
   ServedPrediction out;
-  try {
-    const Scenario scenario = read(run);
-    const ServeSpec& spec = *scenario.points.at(0).serve;
-    PreparedService service{spec};
-    const ServeOptions options{.max_samples = 2, .keep_gaps = true};
-    const ServeResult result = service.run(spec.requests, 1, options);
-    const bool serves = run.workload.arrivals != ServedArrivals::kNone;
-    if (serves && result.completed == 0) {
-      // The same words for all such runs; the scenario itself says by how much it does not fit.
-      out.failed = "predicted not to fit: the engine would not start or hold no request";
-      return out;
+  const Scenario scenario = read(run);
+  const ServeSpec& spec = *scenario.points.at(0).serve;
+  PreparedService service{spec};
+  const ServeOptions options{.max_samples = 2, .keep_gaps = true};
+  const ServeResult result = service.run(spec.requests, 1, options);
+  if (result.completed == 0) return std::nullopt;
+  const bool serves = run.workload.arrivals != ServedArrivals::kNone;
+  out.metrics = client_metrics(result, run);
+  const auto ends = serves ? time_ends(spec, mean_iteration(spec, result)) : std::nullopt;
+  if (ends) {
+    out.interval_basis = ends->basis;
+    for (const double factor : {ends->faster, ends->slower}) {
+      ServeOptions other = options;
+      other.time_scale = factor;
+      put_interval(out.metrics, client_metrics(service.run(spec.requests, 1, other), run));
     }
-    out.metrics = client_metrics(result, run);
-    const auto ends = serves ? time_ends(spec, mean_iteration(spec, result)) : std::nullopt;
-    if (ends) {
-      out.interval_basis = ends->basis;
-      for (const double factor : {ends->faster, ends->slower}) {
-        ServeOptions other = options;
-        other.time_scale = factor;
-        put_interval(out.metrics, client_metrics(service.run(spec.requests, 1, other), run));
+  }
+  add_capacity(result, out.metrics);
+  return out;
+}
+
+}  // namespace
+
+ServedPrediction predict_served(MappedRun& run) {
+  try {
+    if (auto out = predict(run)) return *out;
+    constexpr double kLargeFraction = 0.95;  // what users set when a model hardly fits
+    MappedRun other = run;
+    nlohmann::ordered_json& engine = other.scenario["engine"];
+    if (!engine.contains("memory_fraction")) {
+      engine["memory_fraction"] = kLargeFraction;
+      other.settings.assumed.emplace_back("a memory fraction of 0.95: the default does not start");
+      if (auto out = predict(other)) {
+        run = std::move(other);
+        return *out;
       }
     }
-    add_capacity(result, out.metrics);
+    engine["max_model_len"] = "workload";
+    other.settings.assumed.emplace_back("the longest request as the engine's longest sequence");
+    if (auto out = predict(other)) {
+      run = std::move(other);
+      return *out;
+    }
+    // The same words for all such runs; the scenario itself says by how much it does not fit.
+    return {.failed = "predicted not to fit: the engine would not start or hold no request"};
   } catch (const InputError& error) {
-    out.failed = error.what();
+    return {.failed = error.what()};
   }
-  return out;
 }
 
 std::string saturation_key(const MappedRun& run) {

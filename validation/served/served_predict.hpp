@@ -21,11 +21,11 @@ struct PredictedMetric {
 
 /// What was simulated of one run.
 struct ServedPrediction {
-  std::string failed;  // empty, or why the simulation gives no metrics: it does not start, …
-  std::vector<PredictedMetric> metrics;
+  std::string failed{};  // empty, or why the simulation gives no metrics: it does not start, …
+  std::vector<PredictedMetric> metrics{};
   /// Rate over the highest that the simulated service keeps up with; nullopt: not known.
   std::optional<double> load{};
-  std::string interval_basis;
+  std::string interval_basis{};
   [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
 };
 
@@ -35,9 +35,11 @@ struct ServedPrediction {
                                                           const MappedRun& run);
 
 /// Simulates a run that is expressed: as predicted, and with iteration times at both ends of their
-/// interval. Leaves `load` to the caller. Errors: none that the run's settings cause; those are in
-/// `failed`.
-[[nodiscard]] ServedPrediction predict_served(const MappedRun& run);
+/// interval. A real engine did start: where the run does not state the memory fraction and the
+/// engine would not start with its default, the scenario of `run` is changed to a larger fraction,
+/// and to the longest sequence that the pool holds, which is noted. Leaves `load` to the caller.
+/// Errors: none that the run's settings cause; those are in `failed`.
+[[nodiscard]] ServedPrediction predict_served(MappedRun& run);
 
 /// Runs with equal keys have the same highest rate.
 [[nodiscard]] std::string saturation_key(const MappedRun& run);

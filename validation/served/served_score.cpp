@@ -171,9 +171,6 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
     scored.run = std::move(runs[i]);
     scored.mapped = map_served_run(scored.run, options.folders);
     scored.source = source_of(scored.run);
-    if (!scored.mapped.is_expressed()) continue;
-    keys[i] = saturation_key(scored.mapped);
-    first.try_emplace(keys[i], i);
   }
   std::atomic<std::size_t> done{0};
   parallel_for(score.runs.size(), options.threads, [&](std::size_t i) {
@@ -181,12 +178,17 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
     if (scored.mapped.is_expressed()) scored.predicted = predict_served(scored.mapped);
     if (options.done) options.done(static_cast<double>(++done));
   });
+  for (std::size_t i = 0; i < score.runs.size(); ++i) {
+    if (!score.runs[i].reason().empty()) continue;
+    keys[i] = saturation_key(score.runs[i].mapped);
+    first.try_emplace(keys[i], i);
+  }
   std::vector<std::pair<std::string, std::size_t>> services;
   for (const auto& [key, i] : first) {
     const MappedRun& mapped = score.runs[i].mapped;
     const bool loads = mapped.workload.arrivals == ServedArrivals::kOpen ||
                        mapped.workload.arrivals == ServedArrivals::kClosed;
-    if (loads && score.runs[i].predicted.failed.empty()) services.emplace_back(key, i);
+    if (loads) services.emplace_back(key, i);
   }
   std::vector<double> rates(services.size());
   parallel_for(services.size(), options.threads, [&](std::size_t i) {

@@ -255,16 +255,22 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
     out.tp = count(std::max<std::int64_t>(1, *gpus / (out.pp * out.replicas)));
     assumed.push_back(fmt::format("tensor parallelism over {} GPUs", out.tp));
   }
-  if (gpus && !replicas && !dp && *gpus > out.tp * out.pp * out.replicas &&
-      *gpus % (out.tp * out.pp) == 0) {
-    out.replicas = count(*gpus / (out.tp * out.pp));
-    assumed.push_back(fmt::format("{} equal engines on {} GPUs", out.replicas, *gpus));
-  }
   const bool experts = std::any_of(llm.layers.begin(), llm.layers.end(),
                                    [](const LayerSpec& l) { return l.mlp.n_experts > 0; });
-  if (!experts) return out;
   const auto number =
       number_behind(text, "ep") ? number_behind(text, "ep") : number_behind(text, "moe_ep");
+  if (gpus && *gpus > out.tp * out.pp * out.replicas && *gpus % (out.tp * out.pp) == 0) {
+    const std::int64_t more = *gpus / (out.tp * out.pp * out.replicas);
+    if (experts && number && *number == *gpus / out.pp) {
+      // One engine whose experts are spread over all GPUs shares its attention over them as well.
+      out.tp = count(*number);
+      assumed.push_back(fmt::format("tensor parallelism over {} GPUs", out.tp));
+    } else {
+      out.replicas = count(out.replicas * more);
+      assumed.push_back(fmt::format("{} equal engines on {} GPUs", out.replicas, *gpus));
+    }
+  }
+  if (!experts) return out;
   const bool switched = std::any_of(options.begin(), options.end(), [](const EngineOption& o) {
     return o.name == "enable_expert_parallel" && o.is_on();
   });

@@ -131,12 +131,18 @@ ServedClient read_client(const Field& field) {
 }
 
 ServedLengths read_set(const Field& field) {
-  field.allow_only({"words", "file", "bounds", "prompt_tokens", "cap", "source"});
+  field.allow_only({"words", "file", "bounds", "prompt_tokens", "prompt_p99", "output_tokens",
+                    "output_p99", "cap", "source"});
   constexpr std::int64_t kMost = 1 << 24;
   ServedLengths out{.words = words_of(field.at("words")), .source = field.at("source").string()};
   if (const auto file = field.find("file")) out.file = file->string();
-  if (const auto prompt = field.find("prompt_tokens"))
-    out.prompt_tokens = prompt->integer(1, kMost);
+  const auto length = [&](std::string_view key, double& value) {
+    if (const auto given = field.find(key)) value = given->number(1, static_cast<double>(kMost));
+  };
+  length("prompt_tokens", out.prompt_tokens);
+  length("prompt_p99", out.prompt_p99);
+  length("output_tokens", out.output_tokens);
+  length("output_p99", out.output_p99);
   if (const auto cap = field.find("cap")) out.cap = cap->integer(1, kMost);
   if (const auto bounds = field.find("bounds")) {
     for (const auto& [key, bound] : bounds->members()) out.bounds[key] = bound.integer(1, kMost);

@@ -85,7 +85,8 @@ struct ServedLengths {
   std::vector<std::string> words;                // any of which is in a run's workload
   std::string file{};                            // of the folder `lengths`; empty: `prompt_tokens`
   std::map<std::string, std::int64_t> bounds{};  // of the rows that are sampled
-  std::int64_t prompt_tokens = 0;
+  double prompt_tokens = 0, prompt_p99 = 0;      // 0: not known
+  double output_tokens = 0, output_p99 = 0;
   std::int64_t cap = 0;  // max_tokens that clients send; 0: the output
   std::string source{};
 };

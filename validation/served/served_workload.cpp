@@ -78,8 +78,9 @@ ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t h
 }
 
 /// A column of lengths as a number or a distribution; null: it states none.
+/// `ratio`: p99 over mean where lengths vary and only their mean is stated.
 ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std::int64_t least,
-                        std::vector<std::string>& assumed) {
+                        double ratio, std::vector<std::string>& assumed) {
   const std::string spread = lower(spread_cell);
   constexpr std::int64_t kMost = 1 << 22;
   const auto value = cell_number(cell);
@@ -121,9 +122,8 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
                          is_in(spread, "dataset") || is_in(spread, "per-request list") ||
                          spread == "per request";
   if (generated && mean > 1) {
-    assumed.push_back(
-        fmt::format("lengths spread as a lognormal with p99 = {} means", generated_p99_per_mean()));
-    return lognormal(*value, *value * generated_p99_per_mean(), 1, kMost);
+    assumed.push_back(fmt::format("lengths spread as a lognormal with p99 = {:.1f} means", ratio));
+    return lognormal(*value, *value * ratio, 1, kMost);
   }
   return mean;
 }
@@ -337,22 +337,33 @@ class WorkloadMapping {
       }
       return;
     }
-    ordered_json prompt = lengths_of(run_.input_tokens, prompt_spread, 1, out_.assumed);
-    if (prompt.is_null() && set_ != nullptr && set_->prompt_tokens > 0) {
-      prompt = lognormal(static_cast<double>(set_->prompt_tokens),
-                         static_cast<double>(set_->prompt_tokens) * generated_p99_per_mean(), 1,
-                         1 << 15);
+    const auto ratio = [](double p99, double mean) {
+      return mean > 0 && p99 > 0 ? p99 / mean : generated_p99_per_mean();
+    };
+    const ServedLengths none;
+    const ServedLengths& set = set_ == nullptr ? none : *set_;
+    const double of_prompt = ratio(set.prompt_p99, set.prompt_tokens);
+    const double of_output = ratio(set.output_p99, set.output_tokens);
+    ordered_json prompt = lengths_of(run_.input_tokens, prompt_spread, 1, of_prompt, out_.assumed);
+    const auto of_set_mean = [&](double mean, double p99_per_mean, std::string_view what) {
       out_.assumed.push_back(
-          fmt::format("prompts of {} tokens on average: {}", set_->prompt_tokens, set_->source));
+          fmt::format("{} of {:.0f} tokens on average: {}", what, mean, set.source));
+      return lognormal(mean, mean * p99_per_mean, 1, 1 << 20);
+    };
+    if (prompt.is_null() && set.prompt_tokens > 0) {
+      prompt = of_set_mean(set.prompt_tokens, of_prompt, "prompts");
     }
     if (prompt.is_null()) throw NotExpressed{"the lengths of prompts are not stated"};
-    ordered_json output = lengths_of(run_.output_tokens, output_spread, 1, out_.assumed);
+    ordered_json output = lengths_of(run_.output_tokens, output_spread, 1, of_output, out_.assumed);
     if (output.is_null()) {
       for (const ServedMetric& m : run_.metrics) {
         if (m.metric == "output_len" && m.stat == "mean" && m.value >= 1) {
-          output = lognormal(m.value, m.value * generated_p99_per_mean(), 1, 1 << 20);
+          output = lognormal(m.value, m.value * of_output, 1, 1 << 20);
         }
       }
+    }
+    if (output.is_null() && set.output_tokens > 0) {
+      output = of_set_mean(set.output_tokens, of_output, "outputs");
     }
     if (output.is_null()) throw NotExpressed{"the lengths of outputs are not stated"};
     out_.requests["prompt_tokens"] = prompt;
