@@ -300,48 +300,52 @@ double saturation_rate(const MappedRun& run) {
   const Scenario scenario = read(run);
   ServeSpec spec = *scenario.points.at(0).serve;
   const std::shared_ptr<const RequestTrace> sent = spec.requests;
-  const RequestTrace& trace = *sent;
-  // How many sequences run at once: one request says what the engine's limits are.
-  auto burst = std::make_shared<RequestTrace>(trace);
-  burst->requests.assign(1, trace.requests.front());
-  const auto wait_for_none = [](Request& r) {
-    r.arrival = SimTime{};
-    r.after = -1;
-  };
-  wait_for_none(burst->requests.front());
   const ServeOptions options{.max_samples = 2, .keep_gaps = false};
-  spec.requests = burst;
+  // How many sequences run at once: one request says what the engine's limits are.
+  auto loop = std::make_shared<RequestTrace>(*sent);
+  loop->requests.assign(1, sent->requests.front());
+  loop->requests.front().arrival = SimTime{};
+  loop->requests.front().after = -1;
+  spec.requests = loop;
   const ServeResult one = run_serve(spec, options);
   double tokens = 0;
-  for (const Request& r : trace.requests) tokens += r.prompt_tokens + r.output_tokens;
-  const auto n = static_cast<double>(trace.requests.size());
+  for (const Request& r : sent->requests) tokens += r.prompt_tokens + r.output_tokens;
+  const auto n = static_cast<double>(sent->requests.size());
   const double fit = static_cast<double>(one.kv_capacity_tokens) * n / std::max(1.0, tokens);
   constexpr std::int64_t kUsualLimit = 256;
   const auto seqs = static_cast<double>(one.limits.seqs > 0 ? one.limits.seqs : kUsualLimit);
-  constexpr double kTurns = 2.5;
-  constexpr double kFewest = 48;
-  constexpr double kMost = 1500;
-  const auto count =
-      static_cast<std::size_t>(std::clamp(kTurns * std::min(fit, seqs), kFewest, kMost));
-  burst->requests.clear();
-  for (std::size_t i = 0; i < count; ++i) {
-    burst->requests.push_back(trace.requests[i % trace.requests.size()]);
-    wait_for_none(burst->requests.back());
+  // A closed loop of as many users as the engine serves at once, in which each has a few turns.
+  constexpr double kMore = 1.2;
+  constexpr double kFewest = 8;
+  constexpr double kMost = 512;
+  constexpr std::size_t kTurns = 3;
+  const auto users =
+      static_cast<std::size_t>(std::clamp(kMore * std::min(fit, seqs), kFewest, kMost));
+  loop = std::make_shared<RequestTrace>(*sent);
+  loop->requests.clear();
+  for (std::size_t i = 0; i < kTurns * users; ++i) {
+    Request r = sent->requests[i % sent->requests.size()];
+    r.arrival = SimTime{};
+    r.after = i < users ? -1 : static_cast<std::int32_t>(i - users);
+    r.session = -1;
+    loop->requests.push_back(r);
   }
+  spec.requests = loop;
   const ServeResult result = run_serve(spec, options);
-  SimTime last_start{-1};
+  SimTime last_arrival{-1};
   std::vector<SimTime> ends;
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
-    last_start = std::max(last_start, r.scheduled);
+    last_arrival = std::max(last_arrival, r.arrival);
     ends.push_back(r.finish);
   }
   if (ends.empty()) return 0;
   std::sort(ends.begin(), ends.end());
+  const SimTime from = ends[std::min(users, ends.size()) - 1];
   const auto in = std::count_if(ends.begin(), ends.end(),
-                                [&](SimTime t) { return t > ends.front() && t <= last_start; });
-  constexpr std::ptrdiff_t kEnough = 16;
-  if (in >= kEnough) return static_cast<double>(in) / seconds(last_start - ends.front());
+                                [&](SimTime t) { return t > from && t <= last_arrival; });
+  const bool is_steady = in > 0 && last_arrival > from;
+  if (is_steady) return static_cast<double>(in) / seconds(last_arrival - from);
   return static_cast<double>(ends.size()) / std::max(1e-9, seconds(ends.back()));
 }
 

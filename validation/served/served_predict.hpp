@@ -43,8 +43,8 @@ struct ServedPrediction {
 
 /// Runs with equal keys have the same highest rate.
 [[nodiscard]] std::string saturation_key(const MappedRun& run);
-/// The highest rate of requests a second that one engine of a run keeps up with: all requests are
-/// there at the start, and ends count from the first one to the last admission. 0: none completed.
+/// The highest rate of requests a second that one engine of a run keeps up with: that of a closed
+/// loop of as many users as it serves at once, in its steady part. 0: no request completed.
 [[nodiscard]] double saturation_rate(const MappedRun& run);
 /// The share of that rate that a run has; nullopt if it is not known.
 [[nodiscard]] std::optional<double> load_of(const MappedRun& run, const ServedPrediction& predicted,

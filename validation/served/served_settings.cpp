@@ -226,7 +226,7 @@ struct Layout {
   bool shares_experts = false;  // the replicas' experts are spread over all GPUs
 };
 
-Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& llm,
+Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& llm, const Gpu& gpu,
                  const std::vector<EngineOption>& options, std::vector<std::string>& assumed) {
   Layout out;
   const std::string text = plain_cell(run.ep_dp);
@@ -252,7 +252,11 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
   if (const auto tp = cell_count(run.tp)) {
     out.tp = count(tp);
   } else if (gpus) {
-    out.tp = count(std::max<std::int64_t>(1, *gpus / (out.pp * out.replicas)));
+    // Tensor parallelism beyond the GPUs that NVLink joins is not worth its collectives.
+    const std::int64_t joined = gpu.nvlink_gpus.value_or(8);
+    std::int64_t share = std::max<std::int64_t>(1, *gpus / (out.pp * out.replicas));
+    while (share > joined && share % 2 == 0) share /= 2;
+    out.tp = count(share);
     assumed.push_back(fmt::format("tensor parallelism over {} GPUs", out.tp));
   }
   const bool experts = std::any_of(llm.layers.begin(), llm.layers.end(),
@@ -321,6 +325,14 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
     throw NotExpressed{fmt::format("no configuration of the model {}", plain_cell(run.model))};
   }
   std::vector<EngineOption> options = parse_options(run.engine_options);
+  // A table's author may know an option from other runs of the same source, or its default.
+  for (EngineOption& option : parse_sibling_options(run.not_stated)) {
+    const auto same = [&](const EngineOption& o) { return o.name == option.name; };
+    if (std::any_of(options.begin(), options.end(), same)) continue;
+    out.assumed.push_back(
+        fmt::format("{} {}, as in other runs of the source", option.name, option.value));
+    options.push_back(std::move(option));
+  }
   std::string quantization;
   bool is_v1 = is_in(plain_cell(run.engine_version), "v1") || is_in(run.engine_version, "(V1)");
   for (const EngineOption& option : options) {
@@ -329,7 +341,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   }
   out.keys["model"] = out.llm->name;
   out.keys["gpu"] = out.gpu->name;
-  const Layout layout = layout_of(run, *out.engine, *out.llm, options, out.assumed);
+  const Layout layout = layout_of(run, *out.engine, *out.llm, *out.gpu, options, out.assumed);
   out.keys["gpu_count"] = layout.tp;
   out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
   const Formats formats =

@@ -102,6 +102,23 @@ std::vector<EngineOption> parse_options(std::string_view cell) {
   return options;
 }
 
+std::vector<EngineOption> parse_sibling_options(std::string_view cell) {
+  constexpr std::string_view kMark = " in siblings";
+  std::vector<EngineOption> options;
+  while (!cell.empty()) {
+    const auto end = std::min(cell.find(';'), cell.size());
+    const std::string_view part = cell.substr(0, end);
+    cell.remove_prefix(std::min(end + 1, cell.size()));
+    const std::string remark = bracketed(part);
+    if (!remark.ends_with(kMark)) continue;
+    const std::string value = remark.substr(0, remark.size() - kMark.size());
+    for (EngineOption& option : parse_options(plain_cell(part) + "=" + value)) {
+      options.push_back(std::move(option));
+    }
+  }
+  return options;
+}
+
 std::optional<double> parse_date(std::string_view cell) {
   for (std::size_t at = 0; at + 4 <= cell.size(); ++at) {
     if (!is_digit(cell[at]) || (at > 0 && is_digit(cell[at - 1]))) continue;

@@ -31,6 +31,9 @@ struct EngineOption {
 /// The options of a cell, separated by semicolons. An option given twice: both, in order.
 [[nodiscard]] std::vector<EngineOption> parse_options(std::string_view cell);
 
+/// Options that a list of what is not stated gives all the same: "max_num_seqs (128 in siblings)".
+[[nodiscard]] std::vector<EngineOption> parse_sibling_options(std::string_view cell);
+
 /// Years since 2000 with the month as a fraction: "2025-05-11", "20260213", "2025-12..2026-02" (its
 /// first month), "2024" (the middle of the year). nullopt if there is no year.
 [[nodiscard]] std::optional<double> parse_date(std::string_view cell);

@@ -376,11 +376,14 @@ class WorkloadMapping {
     if (stated)
       out_.stated_count = std::max<std::int64_t>(1, *stated / std::max<std::int64_t>(1, engines));
     std::int64_t n = out_.stated_count;
+    // Shared prefixes are cold only at the start: each comes several times.
+    constexpr std::int64_t kTimes = 6;
+    const std::int64_t groups = shared_prompts(run_.workload).groups;
     if (n == 0) {
       out_.is_whole = false;
       if (out_.arrivals == ServedArrivals::kClosed) {
         constexpr std::int64_t kFewest = 20;
-        n = std::max(kFewest, client_.requests_per_user * out_.users);
+        n = std::max({kFewest, client_.requests_per_user * out_.users, kTimes * groups});
       } else if (const auto seconds = behind(lower(run_.workload), ","); seconds && out_.rate > 0) {
         n = std::max<std::int64_t>(1, std::llround(*seconds * out_.rate));
       } else {
@@ -389,7 +392,8 @@ class WorkloadMapping {
     }
     std::int64_t most = kMaxSimulatedRequests;
     if (out_.arrivals == ServedArrivals::kClosed) {
-      most = std::max<std::int64_t>(kDefaultRequests, (client_.requests_per_user + 1) * out_.users);
+      most = std::max(
+          {kDefaultRequests, (client_.requests_per_user + 1) * out_.users, kTimes * groups});
     }
     if (n > most) {
       n = most;
