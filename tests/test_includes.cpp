@@ -104,7 +104,7 @@ const std::vector<Folder>& floors() {
          {"bench", "library", "cases", ""}},
         {"validation",
          join({floor4, {"kernels", "kernels/cuda_sim"}}),
-         {"allocator", "measured", "published", "torch"}},
+         {"allocator", "measured", "published", "served", "torch"}},
         {"validation/device",
          join({floor4, {"kernels", "kernels/cuda_sim", "kernels/suite", "validation"}})},
         {"validation/e2e",

@@ -32,6 +32,9 @@ bool is_complete(const ServedRun& run, const MappedRun& mapped) {
 MappedRun map_served_run(const ServedRun& run, const ServedFolders& folders) {
   MappedRun out;
   try {
+    if (run.note.find("FLAG weights_do_not_fit") != std::string::npos) {
+      throw NotExpressed{"the table flags the run: its weights do not fit"};
+    }
     const ServedEngine* engine = find_served_engine(run.engine);
     out.client = &find_served_client(run.workload, run.note,
                                      engine == nullptr ? std::string_view{} : engine->name);

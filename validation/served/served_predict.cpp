@@ -18,6 +18,10 @@
 namespace kvsim {
 namespace {
 
+/// Samples of an engine's state for runs that have a measured timeline; others need none.
+constexpr std::size_t kSamples = 4096;
+constexpr std::size_t kNoSamples = 2;
+
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
 struct Window {
@@ -45,16 +49,23 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
   if (!steady || ends.empty()) return out;
   std::sort(ends.begin(), ends.end());
   SimTime from{}, until{};
+  const auto users = static_cast<std::size_t>(run.workload.users);
   switch (run.workload.arrivals) {
     case ServedArrivals::kClosed: {
-      // From where every user has had an answer to where the first has no further request.
-      const auto users = static_cast<std::size_t>(run.workload.users);
+      // From where every user has had an answer to where the first has no further request: the last
+      // requests of the users are the last of the workload.
       from = ends[std::min(users, ends.size()) - 1];
       until = last_arrival;
+      for (std::size_t i = result.outcomes.size() - std::min(users, result.outcomes.size());
+           i < result.outcomes.size(); ++i) {
+        const RequestOutcome& last = result.outcomes[i];
+        if (last.status == RequestStatus::kCompleted) until = std::min(until, last.finish);
+      }
+      if (until <= from) until = last_arrival;
       break;
     }
     case ServedArrivals::kAtOnce:
-      from = ends.front();
+      from = ends[std::min(std::max<std::size_t>(users, 1), ends.size()) - 1];
       until = last_start;
       break;
     case ServedArrivals::kOpen:
@@ -106,6 +117,33 @@ double tokens_in(const ServeResult& result, const Window& window) {
   return tokens;
 }
 
+/// Means over time of the engines' waiting requests and of their blocks in use.
+void add_timeline(std::vector<PredictedMetric>& out, const ServeResult& result, double scale) {
+  double waiting = 0;
+  double usage = 0;
+  double engines = 0;
+  const auto pool = static_cast<double>(result.kv_pool.count());
+  for (const std::vector<ServeSample>& samples : result.timeline) {
+    if (samples.size() <= kNoSamples || pool <= 0) continue;
+    double span = 0;
+    double of_waiting = 0;
+    double of_usage = 0;
+    for (std::size_t i = 1; i < samples.size(); ++i) {
+      const double step = seconds(samples[i].at - samples[i - 1].at);
+      span += step;
+      of_waiting += step * samples[i - 1].waiting;
+      of_usage += step * static_cast<double>(samples[i - 1].kv_blocks.count()) / pool;
+    }
+    if (span <= 0) continue;
+    engines += 1;
+    waiting += of_waiting / span;
+    usage += of_usage / span;
+  }
+  if (engines == 0) return;
+  out.push_back({.metric = "waiting_requests", .stat = "mean", .value = scale * waiting});
+  out.push_back({.metric = "kv_usage", .stat = "mean", .value = usage / engines});
+}
+
 void add(std::vector<PredictedMetric>& out, std::string_view metric, const Distribution& times) {
   if (times.n == 0) return;
   const auto one = [&](std::string_view stat, double value) {
@@ -142,7 +180,8 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
     const SimTime end = std::min(r.finish, window.until);
     if (end > begin) running += seconds(end - begin);
     const bool late = limit && seconds(r.finish - r.arrival) > limit->count();
-    if (late || r.finish < window.from || r.finish > window.until) {
+    const bool outside = !window.whole && (r.finish <= window.from || r.finish > window.until);
+    if (late || outside) {
       r.status = RequestStatus::kUnfinished;
       continue;
     }
@@ -187,6 +226,13 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
       out.push_back({.metric = "running_requests",
                      .stat = "mean",
                      .value = (run.client->full_engine ? 1 : scale) * running / span});
+    }
+    add_timeline(out, result, scale);
+    if (run.workload.is_whole && result.blocks > 0) {
+      out.push_back(
+          {.metric = "kv_usage",
+           .stat = "max",
+           .value = static_cast<double>(result.peak_blocks) / static_cast<double>(result.blocks)});
     }
     if (run.workload.is_whole) {
       out.push_back({.metric = "preemptions", .stat = "total", .value = scale * preemptions});
@@ -242,7 +288,8 @@ std::optional<ServedPrediction> predict(const MappedRun& run) {
   const Scenario scenario = read(run);
   const ServeSpec& spec = *scenario.points.at(0).serve;
   PreparedService service{spec};
-  const ServeOptions options{.max_samples = 2, .keep_gaps = true};
+  const ServeOptions options{.max_samples = run.workload.timeline.empty() ? kNoSamples : kSamples,
+                             .keep_gaps = true};
   const ServeResult result = service.run(spec.requests, 1, options);
   if (result.completed == 0) return std::nullopt;
   const bool serves = run.workload.arrivals != ServedArrivals::kNone;
@@ -300,7 +347,7 @@ double saturation_rate(const MappedRun& run) {
   const Scenario scenario = read(run);
   ServeSpec spec = *scenario.points.at(0).serve;
   const std::shared_ptr<const RequestTrace> sent = spec.requests;
-  const ServeOptions options{.max_samples = 2, .keep_gaps = false};
+  const ServeOptions options{.max_samples = kNoSamples, .keep_gaps = false};
   // How many sequences run at once: one request says what the engine's limits are.
   auto loop = std::make_shared<RequestTrace>(*sent);
   loop->requests.assign(1, sent->requests.front());

@@ -1,5 +1,6 @@
 #include "validation/served/served_runs.hpp"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
@@ -142,6 +143,38 @@ std::vector<ServedRun> runs_of(const CsvTable& table) {
 
 std::vector<ServedRun> parse_served_runs(std::string_view text, std::string_view name) {
   return runs_of(CsvTable::parse(text, std::string{name}));
+}
+
+std::vector<ServedMetric> read_served_timeline(const std::filesystem::path& path) {
+  struct Series {
+    std::string_view column, metric;
+    double scale;
+  };
+  constexpr std::array kSeries{Series{"running", "running_requests", 1},
+                               Series{"waiting", "waiting_requests", 1},
+                               Series{"kv_usage_pct", "kv_usage", 0.01}};
+  const CsvTable table = CsvTable::read_file(path);
+  if (table.rows() == 0) throw InputError{table.place(), "at least one row", "none"};
+  std::vector<ServedMetric> out;
+  for (const Series& series : kSeries) {
+    const std::size_t column = column_of(table, series.column);
+    double sum = 0;
+    double most = 0;
+    for (std::size_t row = 0; row < table.rows(); ++row) {
+      const double value = series.scale * table.number(row, column, 0, 1e9);
+      sum += value;
+      most = std::max(most, value);
+    }
+    const auto n = static_cast<double>(table.rows());
+    out.push_back({.metric = std::string{series.metric},
+                   .stat = "mean",
+                   .unit = {},
+                   .value = sum / n,
+                   .line = 0});
+    if (series.metric != "kv_usage") continue;
+    out.push_back({.metric = "kv_usage", .stat = "max", .unit = {}, .value = most, .line = 0});
+  }
+  return out;
 }
 
 std::vector<ServedRun> read_served_runs(const std::filesystem::path& path) {

@@ -37,4 +37,8 @@ struct ServedRun {
 [[nodiscard]] std::vector<ServedRun> parse_served_runs(std::string_view text,
                                                        std::string_view name);
 
+/// Means over time (and the maximum of `kv_usage`) of an engine's counts: a table of running and
+/// waiting requests and KV usage in percent, at equal intervals. Errors: InputError as above.
+[[nodiscard]] std::vector<ServedMetric> read_served_timeline(const std::filesystem::path& path);
+
 }  // namespace kvsim

@@ -21,9 +21,25 @@ constexpr std::array kAliases{Alias{"total_token_throughput", "total_throughput"
                               Alias{"kv_cache_capacity_tokens", "kv_capacity"},
                               Alias{"kv_cache_capacity", "kv_capacity"}};
 
-/// The metric that a measured value is of, in the units of predictions; nullopt: it is none that is
-/// predicted.
-std::optional<ServedMetric> comparable(const ServedMetric& measured, const MappedRun& run) {
+/// Whether a run's tokens reach the client in bunches, or its table flags the values: gaps between
+/// tokens then say nothing about an engine's steps.
+bool is_bunched(const ServedRun& run, std::string_view metric) {
+  const bool gaps = metric == "itl";
+  const bool per_token = gaps || metric == "tpot";
+  if (per_token && (run.note.find("FLAG bunched_stream") != std::string::npos ||
+                    run.note.find("FLAG tpot") != std::string::npos)) {
+    return true;
+  }
+  if (!gaps) return false;
+  const auto options = parse_options(run.engine_options);
+  return std::any_of(options.begin(), options.end(), [](const EngineOption& o) {
+    const bool bunches = o.name == "num_scheduler_steps" || o.name == "stream_interval";
+    return bunches && o.number().value_or(2) > 1;
+  });
+}
+
+/// A measured value under the name and in the unit of predictions.
+ServedMetric comparable(const ServedMetric& measured, const MappedRun& run) {
   ServedMetric out = measured;
   for (const Alias& alias : kAliases) {
     if (out.metric == alias.metric) out.metric = alias.as;
@@ -76,16 +92,16 @@ double quantile(std::vector<double> sorted, double share) {
 void compare(ServedScore& score, std::size_t index) {
   const ScoredRun& scored = score.runs[index];
   for (const ServedMetric& measured : scored.run.metrics) {
-    const auto value = comparable(measured, scored.mapped);
-    const PredictedMetric* predicted = scored.predicted.find(value->metric, value->stat);
-    if (predicted == nullptr || value->value == 0) {
+    const ServedMetric value = comparable(measured, scored.mapped);
+    const PredictedMetric* predicted = scored.predicted.find(value.metric, value.stat);
+    if (predicted == nullptr || value.value == 0 || is_bunched(scored.run, value.metric)) {
       ++score.uncompared[measured.metric + " " + measured.stat];
       continue;
     }
     score.comparisons.push_back({.run = index,
-                                 .metric = value->metric,
-                                 .stat = value->stat,
-                                 .measured = value->value,
+                                 .metric = value.metric,
+                                 .stat = value.stat,
+                                 .measured = value.value,
                                  .predicted = predicted->value,
                                  .low = predicted->low,
                                  .high = predicted->high});
@@ -171,6 +187,11 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
     scored.run = std::move(runs[i]);
     scored.mapped = map_served_run(scored.run, options.folders);
     scored.source = source_of(scored.run);
+    if (const auto& timeline = scored.mapped.workload.timeline; !timeline.empty()) {
+      for (ServedMetric& m : read_served_timeline(timeline)) {
+        scored.run.metrics.push_back(std::move(m));
+      }
+    }
   }
   std::atomic<std::size_t> done{0};
   parallel_for(score.runs.size(), options.threads, [&](std::size_t i) {
@@ -179,17 +200,13 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
     if (options.done) options.done(static_cast<double>(++done));
   });
   for (std::size_t i = 0; i < score.runs.size(); ++i) {
-    if (!score.runs[i].reason().empty()) continue;
+    const ServedArrivals arrivals = score.runs[i].mapped.workload.arrivals;
+    const bool loads = arrivals == ServedArrivals::kOpen || arrivals == ServedArrivals::kClosed;
+    if (!loads || !score.runs[i].reason().empty()) continue;
     keys[i] = saturation_key(score.runs[i].mapped);
     first.try_emplace(keys[i], i);
   }
-  std::vector<std::pair<std::string, std::size_t>> services;
-  for (const auto& [key, i] : first) {
-    const MappedRun& mapped = score.runs[i].mapped;
-    const bool loads = mapped.workload.arrivals == ServedArrivals::kOpen ||
-                       mapped.workload.arrivals == ServedArrivals::kClosed;
-    if (loads) services.emplace_back(key, i);
-  }
+  const std::vector<std::pair<std::string, std::size_t>> services{first.begin(), first.end()};
   std::vector<double> rates(services.size());
   parallel_for(services.size(), options.threads, [&](std::size_t i) {
     rates[i] = saturation_rate(score.runs[services[i].second].mapped);

@@ -16,7 +16,7 @@ namespace kvsim {
 /// One measured value next to its prediction.
 struct ServedComparison {
   std::size_t run = 0;  // of ServedScore::runs
-  std::string metric, stat;
+  std::string metric{}, stat{};
   double measured = 0, predicted = 0;
   std::optional<double> low{}, high{};  // the 90 % interval
 
@@ -68,7 +68,7 @@ struct ServedScore {
 [[nodiscard]] ServedGroup group_of(const std::vector<const ServedComparison*>& of);
 
 struct ServedOptions {
-  ServedFolders folders;
+  ServedFolders folders{};
   int threads = 0;                     // 0: the machine's
   std::function<void(double)> done{};  // runs done, from any thread; may be empty
 };

@@ -154,6 +154,7 @@ struct Tables {
   std::vector<ServedEngine> engines;
   std::vector<ServedClient> clients;
   std::vector<ServedLengths> lengths;
+  std::vector<ServedReason> reasons;
   double p99_per_mean = 1;
 };
 
@@ -166,6 +167,14 @@ Tables read_tables() {
   clients.allow_only({"schema", "clients", "lengths", "generated_p99_per_mean"});
   for (const Field& item : clients.at("clients").items()) out.clients.push_back(read_client(item));
   for (const Field& item : clients.at("lengths").items()) out.lengths.push_back(read_set(item));
+  const Field reasons = table_of("served-reasons");
+  reasons.allow_only({"schema", "reasons"});
+  for (const Field& item : reasons.at("reasons").items()) {
+    item.allow_only({"source", "metrics", "reason"});
+    out.reasons.push_back({.source = item.at("source").string(),
+                           .metrics = words_of(item.at("metrics")),
+                           .reason = item.at("reason").string()});
+  }
   out.p99_per_mean = clients.at("generated_p99_per_mean").number(1, 14);
   KVSIM_CHECK(!out.clients.empty(), "no clients");
   return out;
@@ -224,6 +233,15 @@ const ServedLengths* find_served_lengths(std::string_view workload) {
   const std::string text = lower(workload);
   for (const ServedLengths& set : tables().lengths) {
     if (has_any(text, set.words)) return &set;
+  }
+  return nullptr;
+}
+
+const ServedReason* find_served_reason(std::string_view source, std::string_view metric) {
+  for (const ServedReason& reason : tables().reasons) {
+    if (reason.source != source) continue;
+    const auto& of = reason.metrics;
+    if (of.empty() || std::find(of.begin(), of.end(), metric) != of.end()) return &reason;
   }
   return nullptr;
 }

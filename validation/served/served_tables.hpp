@@ -91,6 +91,13 @@ struct ServedLengths {
   std::string source{};
 };
 
+/// What is known of the cause where a source's values are far from the predicted ones.
+struct ServedReason {
+  std::string source;                // ScoredRun::source
+  std::vector<std::string> metrics;  // empty: all
+  std::string reason;
+};
+
 [[nodiscard]] std::span<const ServedEngine> served_engines();
 /// The engine that a cell names; null: none is known.
 [[nodiscard]] const ServedEngine* find_served_engine(std::string_view cell);
@@ -100,6 +107,9 @@ struct ServedLengths {
                                                      std::string_view engine);
 /// Null: the workload names no set.
 [[nodiscard]] const ServedLengths* find_served_lengths(std::string_view workload);
+/// Null: no cause is known.
+[[nodiscard]] const ServedReason* find_served_reason(std::string_view source,
+                                                     std::string_view metric);
 /// p99 over mean of outputs that a model generated, of which only the mean is stated.
 [[nodiscard]] double generated_p99_per_mean();
 

@@ -241,6 +241,8 @@ class WorkloadMapping {
 
   void from_log(const fs::path& log) {
     out_.has_log = true;
+    const fs::path timeline = folders_.requests / (run_.id + ".timeline.csv");
+    if (is_file(timeline)) out_.timeline = timeline;
     out_.requests["file"] = log.string();
     if (settings_.replicas > 1) {
       settings_.keys["cluster"] = {{"replicas", settings_.replicas}};
@@ -260,13 +262,16 @@ class WorkloadMapping {
     const bool limited = run_.arrival == "concurrency" || (run_.arrival == "offline" && users);
     if (limited) {
       if (!users) throw NotExpressed{"a closed loop of an unknown number of users"};
-      out_.arrivals = ServedArrivals::kClosed;
-      // Figures of an engine at its limit of sequences name that limit, of each engine.
+      // An engine kept at its limit of sequences: all requests wait from the start, and the figures
+      // name that limit, of each engine.
       if (client_.full_engine) {
+        out_.arrivals = ServedArrivals::kAtOnce;
         out_.users = *users;
         out_.scale = settings_.replicas;
+        settings_.keys["engine"]["max_num_seqs"] = *users;
         return;
       }
+      out_.arrivals = ServedArrivals::kClosed;
       settings_.replicas =
           static_cast<std::int32_t>(std::min<std::int64_t>(settings_.replicas, *users));
       out_.users = (*users + settings_.replicas / 2) / settings_.replicas;
@@ -381,7 +386,7 @@ class WorkloadMapping {
     const std::int64_t groups = shared_prompts(run_.workload).groups;
     if (n == 0) {
       out_.is_whole = false;
-      if (out_.arrivals == ServedArrivals::kClosed) {
+      if (out_.users > 0) {
         constexpr std::int64_t kFewest = 20;
         n = std::max({kFewest, client_.requests_per_user * out_.users, kTimes * groups});
       } else if (const auto seconds = behind(lower(run_.workload), ","); seconds && out_.rate > 0) {
@@ -391,7 +396,7 @@ class WorkloadMapping {
       }
     }
     std::int64_t most = kMaxSimulatedRequests;
-    if (out_.arrivals == ServedArrivals::kClosed) {
+    if (out_.users > 0) {
       most = std::max(
           {kDefaultRequests, (client_.requests_per_user + 1) * out_.users, kTimes * groups});
     }

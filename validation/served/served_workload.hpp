@@ -16,8 +16,9 @@ namespace kvsim {
 
 /// Where the files are that runs refer to. A folder that does not exist has no file.
 struct ServedFolders {
-  std::filesystem::path requests;  // RUN.csv: logs request by request
-  std::filesystem::path lengths;   // lengths of data sets
+  /// RUN.csv: logs request by request; RUN.timeline.csv: the engine's counts second by second.
+  std::filesystem::path requests{};
+  std::filesystem::path lengths{};  // lengths of data sets
 };
 
 enum class ServedArrivals : std::uint8_t { kNone, kOpen, kAtOnce, kClosed };
@@ -26,12 +27,15 @@ enum class ServedArrivals : std::uint8_t { kNone, kOpen, kAtOnce, kClosed };
 struct ServedWorkload {
   nlohmann::ordered_json requests;
   ServedArrivals arrivals = ServedArrivals::kOpen;
-  double rate = 0;                // kOpen: requests a second to one engine; 0: as the log has them
-  std::int64_t users = 0;         // kClosed: of one engine
+  double rate = 0;  // kOpen: requests a second to one engine; 0: as the log has them
+  /// kClosed: of one engine; kAtOnce: sequences that it is kept full of, 0 if that is not known.
+  std::int64_t users = 0;
   std::int64_t count = 0;         // simulated
   std::int64_t stated_count = 0;  // that one engine had in the run; 0: not stated
   bool is_whole = true;  // false: a part of the run's requests, of which the steady part counts
   bool has_log = false;
+  std::filesystem::path
+      timeline{};  // running and waiting requests and KV usage over time; or empty
   /// Engines that the simulated one stands for: the run's rates over the simulated ones.
   double scale = 1;
   std::vector<std::string> assumed;

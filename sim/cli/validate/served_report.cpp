@@ -13,6 +13,7 @@
 #include "sim/report/text/csv_cells.hpp"
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
+#include "validation/served/served_tables.hpp"
 
 namespace kvsim {
 namespace {
@@ -74,6 +75,37 @@ std::string counts(const std::map<std::string, std::size_t>& of, std::size_t wid
   std::string out;
   for (const auto& [text, n] : sorted) {
     out += fmt::format("  {:5}  {}", n, paragraph(text, width, kIndent));
+  }
+  return out;
+}
+
+/// Sources whose values of a metric are off by more than 30 % in the median, with what is known of
+/// the cause.
+std::string far_off(const ServedScore& score, std::size_t width) {
+  constexpr double kFar = 0.3;
+  constexpr std::size_t kFewest = 5;
+  std::map<std::string, std::map<std::string, std::vector<const ServedComparison*>>> groups;
+  for (const ServedComparison& c : score.comparisons) {
+    if (is_central(c)) groups[score.runs[c.run].source][c.metric].push_back(&c);
+  }
+  std::map<std::pair<std::string, std::string>, std::string> causes;  // source, cause: its metrics
+  for (const auto& [source, metrics] : groups) {
+    for (const auto& [metric, of] : metrics) {
+      const ServedGroup group = group_of(of);
+      if (group.n < kFewest || group.median_ape <= kFar) continue;
+      const ServedReason* reason = find_served_reason(source, metric);
+      std::string& text =
+          causes[{source, reason == nullptr ? "no cause is known" : reason->reason}];
+      text +=
+          fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", metric, 100 * group.median_ape);
+    }
+  }
+  if (causes.empty()) return {};
+  constexpr std::size_t kIndent = 4;
+  std::string out = "\nfurthest off: median errors above 30 %, and causes\n";
+  for (const auto& [key, text] : causes) {
+    out += fmt::format("  {}\n    {}    {}", key.first, paragraph(text, width, kIndent),
+                       paragraph(key.second, width, kIndent));
   }
   return out;
 }
@@ -177,6 +209,7 @@ std::string served_text(const ServedScore& score, bool rows, std::size_t width) 
                      100.0 * static_cast<double>(score.expressed()) /
                          static_cast<double>(std::max<std::size_t>(1, score.runs.size())),
                      score.comparisons.size());
+  out += far_off(score, width);
   if (!score.reasons.empty()) out += "\nnot expressed\n" + counts(score.reasons, width);
   if (!score.ignored.empty()) {
     out += "\noptions without a key in scenarios\n" + counts(score.ignored, width);

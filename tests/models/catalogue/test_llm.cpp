@@ -173,7 +173,9 @@ TEST_CASE("published parameter counts") {
       // 768 more rows in two tables of width 4096: 6,291,456 more
       {"mistral-7b-v0.3", 7'248'023'552},
       {"mistral-nemo-12b", 12'247'782'400},
+      {"mistral-large-2407", 122'610'069'504},
       {"mixtral-8x7b", 46'702'792'704},
+      {"mixtral-8x22b", 140'630'071'296},
       {"qwen2.5-0.5b", 494'032'768},
       {"qwen2.5-1.5b", 1'543'714'304},
       {"qwen2.5-3b", 3'085'938'688},
@@ -181,6 +183,7 @@ TEST_CASE("published parameter counts") {
       {"qwen2.5-14b", 14'770'033'664},
       {"qwen2.5-32b", 32'763'876'352},
       {"qwen2.5-72b", 72'706'203'648},
+      {"qwen2-72b", 72'706'203'648},
       {"qwen1.5-72b", 72'287'920'128},
       {"qwen-72b", 72'287'920'128},
       {"qwen3-0.6b", 596'049'920},
@@ -192,6 +195,7 @@ TEST_CASE("published parameter counts") {
       {"qwen3-235b-a22b", 235'093'634'560},
       {"phi-2", 2'779'683'840},
       {"phi-3-mini-4k", 3'821'079'552},
+      {"phi-3-medium-4k", 13'960'238'080},
       {"phi-4", 14'659'507'200},
       // 65024*4544 tied; a layer: QKV 4544*(71+2)*64, O 4544^2, MLP 8*4544^2, one LayerNorm 2*4544
       {"falcon-7b", 6'921'720'704},

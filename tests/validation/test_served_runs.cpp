@@ -1,0 +1,354 @@
+// Tables of serving runs: what is read, what is refused, and how cells and settings are mapped.
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/llm/catalogue.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "validation/served/served_mapping.hpp"
+#include "validation/served/served_runs.hpp"
+#include "validation/served/served_tables.hpp"
+#include "validation/served/served_text.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::rel;
+
+const std::string kHeader =
+    "run_id,source,date,gpu,gpu_count,tp,pp,ep_dp,model,weight_dtype,kv_dtype,engine,engine_"
+    "version,"
+    "engine_options,workload,input_tokens,input_spread,output_tokens,output_spread,arrival,rate_"
+    "rps,"
+    "concurrency,num_requests,seed,metric,stat,value,unit,not_stated,note\n";
+
+/// A run with all settings stated; `change` replaces columns.
+struct Row {
+  std::vector<std::pair<std::string, std::string>> cells{
+      {"run_id", "r1"},
+      {"source", "own/bench a.csv"},
+      {"date", "2025-10"},
+      {"gpu", "H100-80GB-SXM"},
+      {"gpu_count", "1"},
+      {"tp", "1"},
+      {"pp", "1"},
+      {"ep_dp", ""},
+      {"model", "meta-llama/Llama-3.1-8B-Instruct"},
+      {"weight_dtype", "bf16"},
+      {"kv_dtype", "auto"},
+      {"engine", "vLLM"},
+      {"engine_version", "0.11.0"},
+      {"engine_options", "max_num_seqs=64"},
+      {"workload", "random"},
+      {"input_tokens", "100"},
+      {"input_spread", "fixed"},
+      {"output_tokens", "20"},
+      {"output_spread", "fixed"},
+      {"arrival", "concurrency"},
+      {"rate_rps", ""},
+      {"concurrency", "4"},
+      {"num_requests", "16"},
+      {"seed", "0"},
+      {"metric", "ttft"},
+      {"stat", "mean"},
+      {"value", "20"},
+      {"unit", "ms"},
+      {"not_stated", ""},
+      {"note", ""}};
+
+  Row& set(const std::string& column, const std::string& value) {
+    for (auto& [name, cell] : cells) {
+      if (name == column) cell = value;
+    }
+    return *this;
+  }
+  [[nodiscard]] std::string line() const {
+    std::string out;
+    for (const auto& [name, cell] : cells)
+      out += fmt::format("{}\"{}\"", out.empty() ? "" : ",", cell);
+    return out + "\n";
+  }
+};
+
+std::vector<ServedRun> runs_of(const std::string& lines) {
+  return parse_served_runs(kHeader + lines, "runs.csv");
+}
+ServedRun run_of(const Row& row) { return runs_of(row.line()).front(); }
+MappedRun mapped(const Row& row) { return map_served_run(run_of(row), {}); }
+
+std::string complaint(const std::string& lines) {
+  try {
+    (void)runs_of(lines);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("rows of a run are one run, in base units and with what any of them states") {
+  Row second;
+  second.set("metric", "kv_usage").set("stat", "max").set("value", "50").set("unit", "%");
+  Row first;
+  first.set("rate_rps", "");
+  second.set("rate_rps", "3");
+  Row other;
+  other.set("run_id", "r2");
+  const auto runs = runs_of(first.line() + other.line() + second.line());
+  REQUIRE(runs.size() == 2);
+  CHECK(runs[0].id == "r1");
+  CHECK(runs[0].line == 2);
+  REQUIRE(runs[0].metrics.size() == 2);
+  CHECK(runs[0].metrics[0].value == rel(0.020));
+  CHECK(runs[0].metrics[1].value == rel(0.5));
+  CHECK(runs[0].metrics[1].line == 4);
+  CHECK(runs[0].rate_rps == "3");
+  CHECK(runs[1].id == "r2");
+}
+
+TEST_CASE("broken tables are refused at their line and column") {
+  CHECK(complaint(Row{}.set("value", "fast").line())
+            .starts_with("runs.csv:2: value: expected a number"));
+  CHECK(complaint(Row{}.set("value", "nan").line()).starts_with("runs.csv:2: value: "));
+  CHECK(complaint(Row{}.set("unit", "furlongs").line())
+            .starts_with("runs.csv:2: unit: expected s, ms"));
+  CHECK(complaint(Row{}.set("run_id", "").line()).starts_with("runs.csv:2: run_id: "));
+  CHECK(complaint(Row{}.set("metric", "").line()).starts_with("runs.csv:2: metric: "));
+  CHECK(complaint(Row{}.line() + Row{}.set("model", "other").line())
+            .starts_with("runs.csv:3: model: expected \"meta-llama/Llama-3.1-8B-Instruct\", as in "
+                         "line 2 of the same run"));
+  CHECK(complaint("a,b\n").starts_with("runs.csv:2: expected 30 cells"));
+  std::string without = kHeader;
+  without.replace(without.find("gpu_count,"), 10, "");
+  try {
+    (void)parse_served_runs(without, "runs.csv");
+    CHECK(false);
+  } catch (const InputError& error) {
+    CHECK(std::string{error.what()}.starts_with("runs.csv: expected a column \"gpu_count\""));
+  }
+}
+
+TEST_CASE("cells: options, dates, releases, ranges") {
+  const auto options = parse_options("--max-num-seqs=256; enforce-eager;x=a=b;;");
+  REQUIRE(options.size() == 3);
+  CHECK(options[0].name == "max_num_seqs");
+  CHECK(*options[0].number() == 256);
+  CHECK(options[1].is_on());
+  CHECK(options[2].value == "a=b");
+  CHECK_FALSE(EngineOption{"a", "False"}.is_on());
+
+  CHECK(*parse_date("20260213") == rel(26 + 1.5 / 12));
+  CHECK(*parse_date("2025-12..2026-02") == rel(25 + 11.5 / 12));
+  CHECK(*parse_date("2024") == rel(24.5));
+  CHECK_FALSE(parse_date("latest"));
+
+  CHECK(*parse_release("v0.11.0") == std::array<std::int32_t, 3>{0, 11, 0});
+  CHECK(*parse_release("0.6.3.post2.dev308+gb489fc3c") == std::array<std::int32_t, 3>{0, 6, 3});
+  CHECK(*parse_release("vLLM 0.5.2") == std::array<std::int32_t, 3>{0, 5, 2});
+  CHECK_FALSE(parse_release("llm-d-dev:0.0.4 image"));
+  CHECK_FALSE(parse_release("nightly container (Feb 2026)"));
+
+  CHECK(parse_range("per request, 190-2019")->high == 2019);
+  CHECK(parse_range("uniform 1..8 (ratio 0)")->low == 1);
+  CHECK_FALSE(parse_range("fixed"));
+  CHECK(*number_behind("attention_dp=2 moe_ep=4", "moe_ep") == 4);
+  CHECK_FALSE(number_behind("attention_dp=2", "dp"));
+  const auto siblings =
+      parse_sibling_options("seed;max_num_seqs (128 in siblings);tp (2 GPUs stated)");
+  REQUIRE(siblings.size() == 1);
+  CHECK(siblings[0].name == "max_num_seqs");
+  CHECK(*siblings[0].number() == 128);
+}
+
+TEST_CASE("a release of an architecture is its model, a changed shape is none") {
+  const std::vector<std::pair<const char*, const char*>> names{
+      {"meta-llama/Meta-Llama-3.1-8B-Instruct (FP8)", "llama-3.1-8b"},
+      {"Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", "qwen3-235b-a22b"},
+      {"Qwen/Qwen3-32B-AWQ", "qwen3-32b"},
+      {"NousResearch/Hermes-3-Llama-3.1-405B-FP8", "llama-3.1-405b"},
+      {"deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"}};
+  for (const auto& [name, model] : names) {
+    const Llm* llm = find_served_llm(name);
+    REQUIRE_MESSAGE(llm != nullptr, name);
+    CHECK(llm->name == model);
+  }
+  CHECK(find_served_llm("someone/Unknown-13B") == nullptr);
+  CHECK(find_served_llm("Qwen/Qwen3-VL-32B-Instruct") == nullptr);
+  CHECK_THROWS_AS((void)find_served_llm("meta-llama/Llama-2-70b-chat-hf (Sparse)"), NotExpressed);
+}
+
+TEST_CASE("a run with all settings is a complete scenario") {
+  const MappedRun run = mapped(Row{});
+  REQUIRE(run.is_expressed());
+  CHECK(run.complete);
+  CHECK(run.client->name == "vllm bench serve");
+  const auto& s = run.scenario;
+  CHECK(s.at("model") == "llama-3.1-8b");
+  CHECK(s.at("gpu") == "H100-80GB-SXM");
+  CHECK(s.at("stack") == "vllm@0.11.0");
+  CHECK(s.at("dtype") == "bf16");
+  CHECK_FALSE(s.contains("kv_dtype"));
+  CHECK(s.at("engine").at("max_num_seqs") == 64);
+  CHECK(s.at("requests").at("prompt_tokens") == 100);
+  CHECK(s.at("requests").at("output_tokens") == 20);
+  CHECK(s.at("requests").at("count") == 16);
+  CHECK(s.at("requests").at("arrivals").at("kind") == "closed");
+  CHECK(s.at("requests").at("arrivals").at("users") == 4);
+  CHECK(s.at("requests").at("declared_tokens") == "output");
+
+  CHECK_FALSE(mapped(Row{}.set("not_stated", "kv dtype")).complete);
+  CHECK(mapped(Row{}.set("not_stated", "seed;H100 form factor")).complete);
+  CHECK_FALSE(mapped(Row{}.set("engine_version", "")).complete);
+}
+
+TEST_CASE("versions: the nearest known release, or the newest of the date") {
+  CHECK(mapped(Row{}.set("engine_version", "0.5.4")).scenario.at("stack") == "vllm-v0@0.5.4");
+  CHECK(mapped(Row{}.set("engine_version", "v9.1"))
+            .scenario.at("stack")
+            .get<std::string>()
+            .starts_with("vllm@0."));
+  const MappedRun by_date =
+      mapped(Row{}.set("engine_version", "nightly (Oct)").set("date", "2025-10"));
+  CHECK(by_date.scenario.at("stack") == "vllm@0.11.0");
+  CHECK(by_date.settings.version == "0.11 (by date)");
+  CHECK(mapped(Row{}.set("engine_version", "0.7.3").set("engine_options", "VLLM_USE_V1=1"))
+            .scenario.at("stack")
+            .get<std::string>()
+            .starts_with("vllm@"));
+  // The version of TensorRT is not that of TensorRT-LLM.
+  const MappedRun trt = mapped(Row{}
+                                   .set("engine", "TensorRT-LLM")
+                                   .set("engine_options", "")
+                                   .set("engine_version", "TensorRT 10.2.0, CUDA 12.4")
+                                   .set("date", "2025-07"));
+  CHECK(trt.scenario.at("stack") == "trtllm@0.21.0");
+}
+
+TEST_CASE("every engine's options of the table name keys that scenarios have") {
+  // Each option is given its own run; a wrong key or type would be refused.
+  for (const ServedEngine& engine : served_engines()) {
+    std::set<std::string> seen;
+    for (const OptionRule& rule : engine.options) {
+      for (const std::string& name : rule.names) {
+        INFO(engine.name, " ", name);
+        CHECK(seen.insert(name).second);
+      }
+      if (rule.key.empty()) continue;
+      const bool is_share = rule.use == OptionUse::kShare || rule.use == OptionUse::kNumber;
+      const bool is_switch = rule.use == OptionUse::kSwitch || rule.use == OptionUse::kNot;
+      const std::string value = rule.use == OptionUse::kChoice ? rule.words.begin()->first
+                                : is_share                     ? "0.8"
+                                : is_switch                    ? "true"
+                                                               : "64";
+      const MappedRun run = mapped(Row{}
+                                       .set("engine", engine.name)
+                                       .set("engine_version", "")
+                                       .set("engine_options", rule.names.front() + "=" + value));
+      INFO(engine.name, " ", rule.names.front(), " ", run.refused);
+      REQUIRE(run.is_expressed());
+      CHECK(run.scenario.contains(nlohmann::ordered_json::json_pointer{rule.key}));
+    }
+  }
+}
+
+TEST_CASE("what no scenario expresses has a reason; options without a key are reported") {
+  CHECK(mapped(Row{}.set("gpu", "not stated (Hopper)")).refused == "the GPU is not stated");
+  CHECK(mapped(Row{}.set("gpu", "Abacus-9000")).refused.find("data sheet") != std::string::npos);
+  CHECK(mapped(Row{}.set("engine", "llama.cpp")).refused == "the engine \"llama.cpp\"");
+  CHECK(mapped(Row{}.set("model", "x/y")).refused == "no configuration of the model x/y");
+  CHECK(mapped(Row{}.set("kv_dtype", "turboquant")).refused == "the cache's format \"turboquant\"");
+  CHECK(mapped(Row{}.set("concurrency", "")).refused.find("closed loop") != std::string::npos);
+  CHECK(mapped(Row{}.set("input_tokens", "")).refused == "the lengths of prompts are not stated");
+  CHECK(mapped(Row{}.set("engine_options", "max_num_seqs=many")).refused ==
+        "the value of the option max_num_seqs");
+  CHECK(mapped(Row{}.set("engine_options", "speculative_config.method=mtp"))
+            .refused.find("speculative") != std::string::npos);
+  const MappedRun odd =
+      mapped(Row{}.set("engine_options", "async-scheduling;brand-new-flag=3;seed=1"));
+  REQUIRE(odd.is_expressed());
+  CHECK(odd.settings.ignored == std::vector<std::string>{"async_scheduling", "brand_new_flag"});
+}
+
+TEST_CASE("one of several equal engines is simulated with its share of the load") {
+  // 8 requests a second to four engines in turn: gaps of 2 a second, sums of four exponentials,
+  // whose deviation is half of their mean.
+  const MappedRun run = mapped(Row{}
+                                   .set("gpu_count", "4")
+                                   .set("ep_dp", "replicas=4")
+                                   .set("arrival", "poisson")
+                                   .set("rate_rps", "8")
+                                   .set("concurrency", "")
+                                   .set("num_requests", "100"));
+  REQUIRE(run.is_expressed());
+  const auto& arrivals = run.scenario.at("requests").at("arrivals");
+  CHECK(arrivals.at("kind") == "gamma");
+  CHECK(arrivals.at("rate").get<double>() == rel(2.0));
+  CHECK(arrivals.at("cv").get<double>() == rel(0.5));
+  CHECK(run.scenario.at("requests").at("count") == 25);
+  CHECK(run.workload.scale == 4);
+  CHECK_FALSE(run.scenario.contains("cluster"));
+  // 6 users of 4 engines: one engine has 1.5, rounded to 2 by halves up.
+  const MappedRun loop =
+      mapped(Row{}.set("gpu_count", "4").set("ep_dp", "dp=4").set("concurrency", "6"));
+  CHECK(loop.workload.users == 2);
+  CHECK(loop.workload.scale == rel(3.0));
+}
+
+TEST_CASE("clients: repeated prompts, a full engine, windows") {
+  const MappedRun perf = mapped(Row{}
+                                    .set("workload", "inference-perf shared_prefix, 10 groups x 10")
+                                    .set("arrival", "constant")
+                                    .set("rate_rps", "5")
+                                    .set("num_requests", "1000"));
+  CHECK(perf.client->name == "inference-perf");
+  CHECK(perf.scenario.at("requests").at("distinct_prompts") == 100);
+  CHECK(perf.scenario.at("requests").at("arrivals").at("kind") ==
+        "poisson");  // its "constant" load
+
+  const MappedRun full = mapped(Row{}
+                                    .set("arrival", "offline")
+                                    .set("concurrency", "32")
+                                    .set("num_requests", "")
+                                    .set("note", "all sent at once; steady-state window"));
+  CHECK(full.client->name == "ML.ENERGY");
+  CHECK(full.workload.arrivals == ServedArrivals::kAtOnce);
+  CHECK(full.scenario.at("engine").at("max_num_seqs") == 32);
+  CHECK_FALSE(full.workload.is_whole);
+
+  const MappedRun sglang = mapped(Row{}.set("engine", "SGLang").set("engine_version", "0.5.6"));
+  CHECK(sglang.client->name == "SGLang bench_serving");
+}
+
+TEST_CASE("one engine's experts over its GPUs share its attention") {
+  const MappedRun run = mapped(
+      Row{}.set("model", "Qwen/Qwen3-30B-A3B").set("gpu_count", "4").set("ep_dp", "ep=4 dp=1"));
+  REQUIRE(run.is_expressed());
+  CHECK(run.scenario.at("gpu_count") == 4);
+  CHECK(run.scenario.at("engine").at("expert_parallel") == 4);
+  // Nothing stated but 16 GPUs: as many as NVLink joins, twice.
+  const MappedRun wide = mapped(Row{}.set("gpu_count", "16").set("tp", ""));
+  CHECK(wide.scenario.at("gpu_count") == 8);
+  CHECK(wide.settings.replicas == 2);
+}
+
+TEST_CASE("a run's log replaces lengths and arrivals") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / "kvsim-test-served-log";
+  std::filesystem::create_directories(folder);
+  std::ofstream{folder / "r1.csv"} << "arrival_s,input_tokens,output_tokens,ttft_s,e2e_s\n"
+                                      "0.0,10,3,0.1,0.2\n0.5,20,4,,\n";
+  const MappedRun run = map_served_run(run_of(Row{}), {.requests = folder, .lengths = {}});
+  std::filesystem::remove_all(folder);
+  REQUIRE(run.is_expressed());
+  CHECK(run.workload.has_log);
+  CHECK(run.scenario.at("requests").at("file").get<std::string>().ends_with("r1.csv"));
+  CHECK_FALSE(run.scenario.at("requests").contains("arrivals"));
+}
+
+}  // namespace
+}  // namespace kvsim
