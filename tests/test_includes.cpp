@@ -92,7 +92,7 @@ const std::vector<Folder>& floors() {
                {"sim/report", "sim/report/html", "sim/explorer", "sim/explorer/page", "validation",
                 "validation/device", "validation/e2e", "kernels", "kernels/cuda_sim",
                 "kernels/suite"}}),
-         {"process", "options", "explain", "validate", "", "calibrate"}},
+         {"process", "options", "explain", "validate", "validate/served", "", "calibrate"}},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels/shapes", {"models/units"}},

@@ -11,7 +11,7 @@ kvsim_test(validation JSON
           ../kernels/device/device_state.cpp ../kernels/suite/measure_none.cpp
           ../sim/cli/validate/device_report.cpp ../sim/cli/validate/kernels_counters.cpp
           ../sim/cli/validate/kernels_json.cpp ../sim/cli/validate/kernels_report.cpp
-          ../sim/cli/validate/served_report.cpp
+          ../sim/cli/validate/served/served_report.cpp
   LINK kvsim::cost kvsim::device_runs kvsim::e2e kvsim::json kvsim::report kvsim::units kvsim::validation
        ${CMAKE_DL_LIBS})
 

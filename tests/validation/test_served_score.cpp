@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/cli/validate/served_report.hpp"
+#include "sim/cli/validate/served/served_report.hpp"
 #include "tests/support/check.hpp"
 #include "validation/served/served_predict.hpp"
 #include "validation/served/served_runs.hpp"

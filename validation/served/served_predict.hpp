@@ -29,8 +29,7 @@ struct ServedPrediction {
   [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
 };
 
-/// Figures of the requests and tokens that a client's window counts. `scale`: engines that the
-/// simulated one stands for.
+/// Metrics of the requests and tokens in the client's measuring window, of all engines of the run.
 [[nodiscard]] std::vector<PredictedMetric> client_metrics(const ServeResult& result,
                                                           const MappedRun& run);
 

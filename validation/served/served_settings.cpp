@@ -140,17 +140,14 @@ std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const Ser
   auto date = parse_date(run.engine_version);
   if (!date) date = parse_date(run.date);
   EngineVersion version = engine.releases.back().version;
-  std::string why = "newest";
+  std::string why = "by date";
   if (date) {
-    why = "by date";
     version = engine.releases.front().version;
     for (const EngineRelease& release : engine.releases) {
       if (release.date <= *date) version = std::max(version, release.version);
     }
   } else {
-    // A table that states no date of a run is about engines of its own time: the middle release.
-    why = "neither version nor date";
-    version = engine.releases[engine.releases.size() * 3 / 4].version;
+    why = "neither version nor date, newest";
   }
   if (is_v1) version = std::max(version, EngineVersion{0, 8, 0});
   assumed.push_back(

@@ -34,9 +34,8 @@ struct ServedWorkload {
   std::int64_t stated_count = 0;  // that one engine had in the run; 0: not stated
   bool is_whole = true;  // false: a part of the run's requests, of which the steady part counts
   bool has_log = false;
-  std::filesystem::path
-      timeline{};  // running and waiting requests and KV usage over time; or empty
-  /// Engines that the simulated one stands for: the run's rates over the simulated ones.
+  std::filesystem::path timeline{};  // measured counts over time; empty: none
+  /// The run's rates over those of the simulated engine.
   double scale = 1;
   std::vector<std::string> assumed;
 };

@@ -207,7 +207,7 @@ TEST_CASE("a short name that a user gives is one card, with a note of the others
       {"a100", "A100-80GB-SXM"},        {"A100_SXM", "A100-80GB-SXM"},
       {"a100 pcie", "A100-80GB-PCIe"},  {"A800", "A800-80GB-SXM"},
       {"NVIDIA H100", "H100-80GB-SXM"}, {"gh200", "GH200-96GB"},
-      {"a100-80gb", "A100-80GB-SXM"}};
+      {"a100-80gb", "A100-80GB-SXM"},   {"h200", "H200-141GB-SXM"}};
   for (const auto& [name, card] : cards) {
     INFO(name);
     const NamedGpu named = gpu_of_user(name);
@@ -218,8 +218,8 @@ TEST_CASE("a short name that a user gives is one card, with a note of the others
   CHECK(gpu_of_user("h100").note ==
         "\"h100\" is taken as H100-80GB-SXM; the catalogue also has H100-80GB-PCIe, H100-NVL");
   // One card only, or a name that leaves nothing open.
-  for (const char* name : {"h200", "H200_SXM", "b200", "l40s", "rtx 4090", "H100-80GB-SXM",
-                           "h100_80gb_sxm", "h100 pcie", "t4"}) {
+  for (const char* name : {"H200_SXM", "b200", "l40s", "rtx 4090", "H100-80GB-SXM", "h100_80gb_sxm",
+                           "h100 pcie", "t4"}) {
     INFO(name);
     CHECK(gpu_of_user(name).note.empty());
   }

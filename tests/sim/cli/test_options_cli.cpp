@@ -515,7 +515,7 @@ TEST_CASE("words of other tools, and half of a command, are answered with what t
   CHECK(has(refusal({"my.json"}, folder), "type `kvsim run my.json`"));
   CHECK(refusal({"validate"}, folder) ==
         "validate: expected one of validate allocator, validate e2e, validate kernels, validate "
-        "measured, validate published; `kvsim help validate` explains them");
+        "measured, validate published, validate served; `kvsim help validate` explains them");
   CHECK(has(refusal({"validate", "s.json"}, folder), "`kvsim run FILE` checks a scenario"));
   CHECK(has(refusal({"trace"}, folder), "trace: expected one of trace info"));
   // The commands that messages name work.

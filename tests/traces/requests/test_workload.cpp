@@ -3,12 +3,14 @@
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 #include "tests/traces/scratch.hpp"
 #include "traces/requests/formats/write_requests.hpp"
 #include "traces/requests/generate/transform_requests.hpp"
@@ -60,6 +62,72 @@ TEST_CASE("a generator from a scenario's words") {
   CHECK(closed.prefix_block == 32);
   CHECK(summarise_requests(closed).output.max == 5);
   CHECK(closed.requests.front().declared_tokens == 5);
+}
+
+TEST_CASE("pairs of lengths are drawn together, within their bounds") {
+  const auto folder = scratch("pairs");
+  std::filesystem::create_directories(folder);
+  std::ofstream{folder / "lengths.csv"}
+      << "output_length,other,input_length\n10,x,100\n20,x,200\n5000,x,300\n30,x,0\n";
+  const std::string rest = R"("arrivals": {"kind": "fixed", "rate": 1}, "count": 200)";
+  const RequestTrace t = make_workload(
+      spec_of(rest + R"(, "lengths": {"file": "lengths.csv", "max_total_tokens": 1000})", folder),
+      3);
+  int first = 0;
+  for (const Request& r : t.requests) {
+    CHECK(r.prompt_tokens == 10 * r.output_tokens);  // the two rows that are left
+    first += r.output_tokens == 10 ? 1 : 0;
+  }
+  // Half of 200 draws, five deviations of 7.07 around.
+  CHECK(first > 64);
+  CHECK(first < 136);
+  const auto refused = [&](const std::string& members) {
+    return complaint<InputError>([&] { (void)spec_of(members, folder); });
+  };
+  CHECK(has(refused(rest + R"(, "lengths": {"file": "lengths.csv", "min_prompt_tokens": 999})"),
+            "/lengths: expected lengths within the bounds"));
+  CHECK(has(refused(rest + R"(, "output_tokens": 3, "lengths": {"file": "lengths.csv"})"),
+            "/output_tokens: expected this or \"lengths\""));
+  std::ofstream{folder / "bad.csv"} << "input_length,output_length\n1,2\n1,many\n";
+  CHECK(has(refused(rest + R"(, "lengths": {"file": "bad.csv"})"), "bad.csv:3: output_length:"));
+  std::ofstream{folder / "none.csv"} << "a,b\n1,2\n";
+  CHECK(has(refused(rest + R"(, "lengths": {"file": "none.csv"})"),
+            "none.csv:1: expected a column of prompt lengths"));
+}
+
+TEST_CASE("prompts that repeat have equal blocks, others none") {
+  const RequestTrace t =
+      make_workload(spec_of(R"("arrivals": {"kind": "fixed", "rate": 1}, "count": 6,
+    "prompt_tokens": 40, "output_tokens": 4, "distinct_prompts": 2, "declared_tokens": "output")"),
+                    0);
+  REQUIRE(t.prefix_block == 16);
+  const auto ids = [&](std::size_t i) {
+    const Request& r = t.requests[i];
+    const auto begin = t.prefix_ids.begin() + r.prefix_first;
+    return std::vector<std::uint64_t>(begin, begin + r.prefix_count);
+  };
+  // 40 tokens: two whole blocks that repeat, and a last one of 8 tokens that does not.
+  for (std::size_t i = 2; i < 6; ++i) {
+    const auto now = ids(i);
+    const auto before = ids(i - 2);
+    REQUIRE(now.size() == 3);
+    CHECK(now[0] == before[0]);
+    CHECK(now[1] == before[1]);
+    CHECK(now[2] != before[2]);
+    CHECK(now[0] != ids(i - 1)[0]);
+    CHECK(t.requests[i].declared_tokens == 4);
+  }
+  CHECK(has(why(std::string{kGenerator} + R"(, "declared_tokens": "all")"), "/declared_tokens"));
+  CHECK(has(why(std::string{kGenerator} + R"(, "distinct_prompts": 0)"), "/distinct_prompts"));
+}
+
+TEST_CASE("benchmark clients' names of columns are the plain layout's") {
+  const RequestTrace t = parse_requests(
+      "arrival_s,input_tokens,output_tokens,ttft_s,e2e_s\n0.5,7,3,0.1,\n1.5,8,4,,\n", "log.csv");
+  REQUIRE(t.requests.size() == 2);
+  CHECK(t.requests[1].prompt_tokens == 8);
+  CHECK(t.requests[0].arrival == to_sim_time(Seconds{0.5}));
+  CHECK(t.format == "plain");
 }
 
 TEST_CASE("a file from a scenario's words, relative to its folder") {

@@ -217,7 +217,7 @@ void cap_outputs(RequestTrace& trace, std::int32_t most) {
 void repeat_prompts(RequestTrace& trace, std::int32_t count) {
   constexpr std::int32_t kBlock = 16;  // the shortest block of an engine's prefix cache
   if (trace.prefix_block > 0) {
-    throw InputError{"distinct_prompts", "a workload without prefixes of its own",
+    throw InputError{"distinct_prompts", "a workload without prefix ids",
                      fmt::format("prefix ids of {} tokens each", trace.prefix_block)};
   }
   ContextIds ids{trace, kBlock};

@@ -1,4 +1,4 @@
-#include "sim/cli/validate/served_report.hpp"
+#include "sim/cli/validate/served/served_report.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,7 @@
 #include "sim/cli/options/arguments.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/command_validate.hpp"
-#include "sim/cli/validate/served_report.hpp"
+#include "sim/cli/validate/served/served_report.hpp"
 #include "sim/report/chart/gnuplot.hpp"
 #include "sim/report/files/atomic_file.hpp"
 #include "sim/report/text/json_text.hpp"

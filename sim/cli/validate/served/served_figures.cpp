@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/cli/validate/served_report.hpp"
+#include "sim/cli/validate/served/served_report.hpp"
 #include "sim/report/chart/chart.hpp"
 #include "traces/requests/random_stream.hpp"
 
