@@ -1,7 +1,9 @@
 #include "models/json/field.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -49,6 +51,30 @@ std::string escaped(std::string_view token) {
       out += c;
   }
   return out;
+}
+
+/// `text` with the numbers that Python writes and JSON does not have as null, padded so that
+/// columns stay where that is possible.
+std::string without_python_numbers(std::string text) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNumbers{
+      {{"-Infinity", "     null"}, {"Infinity", "    null"}, {"NaN", "null"}}};
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (in_string && c == '\\') {
+      ++at;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '-' || c == 'I' || c == 'N')) {
+      for (const auto& [number, null] : kNumbers) {
+        if (std::string_view{text}.substr(at, number.size()) != number) continue;
+        text.replace(at, number.size(), null);
+        at += null.size() - 1;
+        break;
+      }
+    }
+  }
+  return text;
 }
 
 /// The parser's own words ("[json.exception.parse_error.101] parse error at line 3, column 4:
@@ -159,6 +185,10 @@ Field Field::parse(std::string_view text, std::string place) {
 
 Field Field::read_file(const std::filesystem::path& path) {
   return parse(read_text_file(path, kLargestFile), path.string());
+}
+
+Field Field::read_python_file(const std::filesystem::path& path) {
+  return parse(without_python_numbers(read_text_file(path, kLargestFile)), path.string());
 }
 
 Field Field::wrap(json value, std::string place) {

@@ -30,6 +30,8 @@ class Field {
   [[nodiscard]] static Field parse(std::string_view text, std::string place);
   /// As parse, of a file of at most 64 MiB. Errors: InputError if it cannot be read.
   [[nodiscard]] static Field read_file(const std::filesystem::path& path);
+  /// The same of a file that Python wrote: `Infinity`, `-Infinity` and `NaN` are read as null.
+  [[nodiscard]] static Field read_python_file(const std::filesystem::path& path);
   /// A field over an already built value (a scenario after `extends` and `--set`).
   [[nodiscard]] static Field wrap(nlohmann::json value, std::string place);
 

@@ -1,10 +1,17 @@
 #include "models/llm/llm.hpp"
 
 #include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -31,6 +38,20 @@ std::int64_t total(const std::vector<LayerMatrix>& matrices, bool is_visited) {
 }
 
 }  // namespace
+
+void require_simulated(const Llm& llm) {
+  std::map<std::string, std::int32_t> kinds;
+  for (const LayerSpec& layer : llm.layers) {
+    if (const std::string kind = unsupported_kind(layer); !kind.empty()) ++kinds[kind];
+  }
+  if (kinds.empty()) return;
+  std::vector<std::string> words;
+  for (const auto& [kind, layers] : kinds) words.push_back(fmt::format("{} {}", layers, kind));
+  throw InputError{fmt::format(
+      "{} has {} layers, for which the simulator has no operators; `kvsim show model` prints what "
+      "they hold and read",
+      llm.name, fmt::join(words, " and "))};
+}
 
 std::int64_t mixer_parameters(const Llm& llm, const LayerSpec& layer) {
   return total(mixer_matrices(layer, llm.d_model), false);

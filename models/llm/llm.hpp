@@ -50,6 +50,9 @@ struct Llm {
   [[nodiscard]] std::int32_t n_layers() const { return static_cast<std::int32_t>(layers.size()); }
 };
 
+/// Errors: InputError naming the kinds of layers that the simulator has no operators for.
+void require_simulated(const Llm& llm);
+
 /// Parameters, total: embeddings, output head unless tied, all layers, extra_parameters.
 [[nodiscard]] std::int64_t parameters(const Llm& llm);
 /// Parameters one token's forward pass multiplies with (top_k of the experts; no embedding

@@ -97,11 +97,15 @@ std::string models_table(const std::vector<Llm>& llms, std::size_t width) {
                {"cache a token"},
                {"context"}}};
   for (const Llm& llm : llms) {
-    const AttentionSpec& attention = llm.layers.front().attention;
+    // Of the first layer that attends: others may have a recurrent state or only experts.
+    const auto attends =
+        std::find_if(llm.layers.begin(), llm.layers.end(),
+                     [](const LayerSpec& layer) { return layer.attention.n_heads > 0; });
+    const LayerSpec& layer = attends == llm.layers.end() ? llm.layers.front() : *attends;
     table.add_row(
         {llm.name, fmt::format("{:.1f} B", static_cast<double>(parameters(llm)) / 1e9),
          fmt::format("{}", llm.n_layers()),
-         caches_latents(llm.layers.front()) ? "latent" : fmt::format("{}", attention.n_kv_heads),
+         caches_latents(layer) ? "latent" : fmt::format("{}", layer.attention.n_kv_heads),
          to_text(cache_bytes_per_token(llm, default_kv_dtype(llm, llm.published_dtype)).all_layers),
          with_commas(llm.max_positions)});
   }

@@ -23,20 +23,21 @@ class Tensors {
       add({m.part, layer.formats[i++]}, m.in, m.out);
     }
   }
-  void block(const MatrixPlace& place, bool is_gated, std::int64_t width) {
-    for (int i = 0; i < (is_gated ? 2 : 1); ++i) add(place, llm_.d_model, width);
-    add(place, width, llm_.d_model);
-  }
+  /// The router and single projections, the dense block or each expert, then the shared experts.
   void feed_forward(const MlpSpec& mlp) {
-    if (mlp.n_experts == 0) {
-      block({WeightPart::kLinear, mlp.format}, mlp.gated, mlp.d_ff);
-      return;
-    }
-    add(std::int64_t{llm_.d_model} * mlp.n_experts);
-    for (std::int32_t e = 0; e < mlp.n_experts; ++e) {
-      block({WeightPart::kExperts, mlp.format}, mlp.gated, mlp.d_ff);
-    }
-    block({WeightPart::kLinear, mlp.shared_format}, mlp.gated, mlp.shared_d_ff);
+    const std::vector<LayerMatrix> matrices = feed_forward_matrices(mlp, llm_.d_model);
+    const auto is_shared = [](const LayerMatrix& m) {
+      return m.module.find("shared_experts") != std::string_view::npos;
+    };
+    const auto add_if = [&](auto&& is_wanted) {
+      for (const LayerMatrix& m : matrices) {
+        if (is_wanted(m)) add({m.part, feed_forward_format(mlp, m)}, m.in, m.out);
+      }
+    };
+    const auto is_expert = [](const LayerMatrix& m) { return m.part == WeightPart::kExperts; };
+    add_if([&](const LayerMatrix& m) { return !is_expert(m) && !is_shared(m); });
+    for (std::int32_t e = 0; e < mlp.n_experts; ++e) add_if(is_expert);
+    add_if(is_shared);
   }
   [[nodiscard]] std::int64_t total() const {
     std::int64_t sum = 0;

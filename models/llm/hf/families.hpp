@@ -1,21 +1,57 @@
 #pragma once
 
-// One reader a family of Hugging Face configurations. Each fills all but name, model_type, source
-// and published_dtype. Errors: InputError. Private to models/llm.
+// The families of Hugging Face configurations. Private to models/llm.
+
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "models/json/field.hpp"
+#include "models/llm/hf/module_names.hpp"
+#include "models/llm/hf/quantization.hpp"
 #include "models/llm/llm.hpp"
 
 namespace kvsim::hf {
 
+struct Family {
+  std::string_view model_type;
+  /// Names of its class in `architectures`, and other model types of the same layers.
+  std::vector<std::string_view> architectures{};
+  std::vector<std::string_view> aliases{};
+  /// Fills all but name, model_type, source and published formats. Errors: InputError.
+  Llm (*read)(const Field& config) = nullptr;
+  /// Keys that it reads among those that change a cache or weights (memory_keys()).
+  std::vector<std::string_view> reads{};
+  CheckpointTraits checkpoint{};
+};
+[[nodiscard]] std::span<const Family> families();
+/// The family whose model type, alias or class is `word`; null: none.
+[[nodiscard]] const Family* find_family(std::string_view word);
+
+/// A key that changes what a layer caches or weighs, and what it means.
+struct MemoryKey {
+  std::string_view key;
+  std::string_view meaning;
+};
+[[nodiscard]] std::span<const MemoryKey> memory_keys();
+/// Whether a key that no reader knows is named like a size of caches or weights.
+[[nodiscard]] bool may_change_memory(std::string_view key);
+
+// One reader per family.
+[[nodiscard]] Llm read_bamba(const Field& config);
 [[nodiscard]] Llm read_bloom(const Field& config);
 [[nodiscard]] Llm read_chatglm(const Field& config);
+[[nodiscard]] Llm read_decilm(const Field& config);
 [[nodiscard]] Llm read_deepseek_v2(const Field& config);
 [[nodiscard]] Llm read_deepseek_v3(const Field& config);
+[[nodiscard]] Llm read_deepseek_v4(const Field& config);
 [[nodiscard]] Llm read_falcon(const Field& config);
+[[nodiscard]] Llm read_falcon_h1(const Field& config);
 [[nodiscard]] Llm read_gemma(const Field& config);
 [[nodiscard]] Llm read_gemma2(const Field& config);
 [[nodiscard]] Llm read_gemma3(const Field& config);
+[[nodiscard]] Llm read_gemma3n(const Field& config);
+[[nodiscard]] Llm read_gemma4(const Field& config);
 [[nodiscard]] Llm read_glm(const Field& config);
 [[nodiscard]] Llm read_glm4(const Field& config);
 [[nodiscard]] Llm read_glm4_moe(const Field& config);
@@ -23,9 +59,16 @@ namespace kvsim::hf {
 [[nodiscard]] Llm read_gpt_neox(const Field& config);
 [[nodiscard]] Llm read_gpt_oss(const Field& config);
 [[nodiscard]] Llm read_gptj(const Field& config);
+[[nodiscard]] Llm read_granite_hybrid(const Field& config);
+[[nodiscard]] Llm read_jamba(const Field& config);
+[[nodiscard]] Llm read_kimi_linear(const Field& config);
 [[nodiscard]] Llm read_llama(const Field& config);
+[[nodiscard]] Llm read_llama4(const Field& config);
+[[nodiscard]] Llm read_mimo_v2(const Field& config);
+[[nodiscard]] Llm read_minimax(const Field& config);
 [[nodiscard]] Llm read_mistral(const Field& config);
 [[nodiscard]] Llm read_mixtral(const Field& config);
+[[nodiscard]] Llm read_nemotron_h(const Field& config);
 [[nodiscard]] Llm read_opt(const Field& config);
 [[nodiscard]] Llm read_phi(const Field& config);
 [[nodiscard]] Llm read_phi3(const Field& config);
@@ -34,5 +77,7 @@ namespace kvsim::hf {
 [[nodiscard]] Llm read_qwen2_moe(const Field& config);
 [[nodiscard]] Llm read_qwen3(const Field& config);
 [[nodiscard]] Llm read_qwen3_moe(const Field& config);
+[[nodiscard]] Llm read_qwen_next(const Field& config);
+[[nodiscard]] Llm read_step3p5(const Field& config);
 
 }  // namespace kvsim::hf

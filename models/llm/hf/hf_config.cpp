@@ -13,67 +13,34 @@
 #include "models/llm/catalogue.hpp"
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
+#include "models/llm/hf/outline.hpp"
 #include "models/llm/hf/quantization.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
 
-/// Keys that change what a layer caches in ways this program does not model.
-void refuse_what_is_not_modelled(const Field& config) {
-  struct Refused {
-    std::string_view key;
-    std::string_view why;
-  };
-  constexpr std::array kRefused{
-      Refused{"attention_chunk_size", "chunked attention"},
-      Refused{"cross_attention_layers", "cross-attention to cached image states"},
-      Refused{"num_kv_shared_layers", "layers that share one cache"},
-      Refused{"cla_share_factor", "layers that share one cache"},
-      Refused{"index_topk", "a sparse-attention indexer with a separate cache"},
-      Refused{"full_attention_interval", "linear-attention layers"},
-      Refused{"linear_num_value_heads", "linear-attention layers"},
-      Refused{"linear_attn_config", "linear-attention layers"},
-      Refused{"attn_type_list", "linear-attention layers"},
-      Refused{"layers_block_type", "state-space or recurrent layers"},
-      Refused{"block_types", "state-space or recurrent layers"},
-      Refused{"attn_layer_period", "state-space or recurrent layers"},
-      Refused{"hybrid_override_pattern", "state-space or recurrent layers"},
-      Refused{"mamba_d_state", "state-space or recurrent layers"},
-      Refused{"state_size", "state-space or recurrent layers"},
-      Refused{"ssm_state_size", "state-space or recurrent layers"},
-      Refused{"ssm_cfg", "state-space or recurrent layers"},
-      Refused{"is_encoder_decoder", "an encoder and cross-attention"},
-  };
-  for (const auto& [key, why] : kRefused) {
-    const auto found = config.find(key);
-    if (!found) continue;
-    const nlohmann::json& value = found->raw();
-    if (value == false || value == 0 || ((value.is_array() || value.is_object()) && value.empty()))
-      continue;
-    found->fail(fmt::format("{} is not modelled", why));
-  }
+// Reads a file as one of a family that its model_type does not name.
+constexpr std::string_view kFamilyKey = "kvsim_family";
+
+/// Whether a key says that there is nothing of its kind.
+bool says_nothing(const nlohmann::json& value) {
+  return value.is_null() || value == false || value == 0 ||
+         ((value.is_array() || value.is_object()) && value.empty());
 }
 
-/// What `torch_dtype` (or its new name `dtype`) says; bf16 where nothing does.
-Dtype plain_dtype(const Field& config) {
-  for (const char* key : {"torch_dtype", "dtype"}) {
-    const auto word = config.find(key);
-    if (!word) continue;
-    std::string name = word->string();
-    if (name.starts_with("torch.")) name.erase(0, 6);
-    if (const auto dtype = parse_dtype(name)) return *dtype;
-    word->expected("a dtype such as \"bfloat16\"");
+/// Refuses keys that change caches or weights and that the family's reader does not read.
+void refuse_what_is_not_modelled(const Field& config, const hf::Family* family) {
+  for (const hf::MemoryKey& key : hf::memory_keys()) {
+    const auto found = config.find(key.key);
+    if (!found || says_nothing(found->raw())) continue;
+    if (family == nullptr) found->fail(fmt::format("{} is not modelled", key.meaning));
+    const auto& reads = family->reads;
+    if (std::find(reads.begin(), reads.end(), key.key) == reads.end()) {
+      found->fail(
+          fmt::format("{} is not modelled for models of type {}", key.meaning, family->model_type));
+    }
   }
-  if (hf::flag(config, "fp16", false)) return Dtype::kFp16;
-  if (hf::flag(config, "fp32", false)) return Dtype::kFp32;
-  return Dtype::kBf16;
-}
-
-/// Sets the formats the weights are published in.
-void read_dtypes(const Field& config, const std::optional<Field>& quant_config, Llm& llm) {
-  llm.compute_dtype = llm.published_dtype = plain_dtype(config);
-  hf::read_quantization(config, quant_config, {}, llm);
 }
 
 /// Tokens of the longest sequence that engines accept: the declared positions times the factor of
@@ -109,44 +76,9 @@ std::int32_t positions_with_rope_scaling(const Field& config, const Llm& llm) {
   return static_cast<std::int32_t>(scaled);
 }
 
-struct Family {
-  std::string_view model_type;
-  std::string_view architecture;  // what names the family where model_type is absent
-  Llm (*read)(const Field& config);
-};
-
-constexpr std::array kFamilies{
-    Family{"bloom", "BloomForCausalLM", hf::read_bloom},
-    Family{"chatglm", "ChatGLMModel", hf::read_chatglm},
-    Family{"deepseek_v2", "DeepseekV2ForCausalLM", hf::read_deepseek_v2},
-    Family{"deepseek_v3", "DeepseekV3ForCausalLM", hf::read_deepseek_v3},
-    Family{"falcon", "FalconForCausalLM", hf::read_falcon},
-    Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
-    Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2},
-    Family{"gemma3_text", "Gemma3ForCausalLM", hf::read_gemma3},
-    Family{"glm", "GlmForCausalLM", hf::read_glm},
-    Family{"glm4", "Glm4ForCausalLM", hf::read_glm4},
-    Family{"glm4_moe", "Glm4MoeForCausalLM", hf::read_glm4_moe},
-    Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
-    Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
-    Family{"gpt_oss", "GptOssForCausalLM", hf::read_gpt_oss},
-    Family{"gptj", "GPTJForCausalLM", hf::read_gptj},
-    Family{"llama", "LlamaForCausalLM", hf::read_llama},
-    Family{"mistral", "MistralForCausalLM", hf::read_mistral},
-    Family{"mixtral", "MixtralForCausalLM", hf::read_mixtral},
-    Family{"opt", "OPTForCausalLM", hf::read_opt},
-    Family{"phi", "PhiForCausalLM", hf::read_phi},
-    Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
-    Family{"qwen", "QWenLMHeadModel", hf::read_qwen},
-    Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
-    Family{"qwen2_moe", "Qwen2MoeForCausalLM", hf::read_qwen2_moe},
-    Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
-    Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe},
-};
-
 /// Names the keys that are missing to read an unknown family.
-[[noreturn]] void refuse_family(const Field& config, const Field& at, std::string_view what,
-                                std::string_view word) {
+[[noreturn]] void refuse_family(const Field& config, const Field& at, std::string_view what) {
+  const std::string word = at.string();
   std::vector<std::string> given;
   std::vector<std::string> missing;
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -155,40 +87,102 @@ constexpr std::array kFamilies{
     (config.raw().contains(key) ? given : missing).emplace_back(key);
   }
   std::vector<std::string> known;
-  known.reserve(kFamilies.size());
-  for (const Family& family : kFamilies)
-    known.emplace_back(what == "architecture" ? family.architecture : family.model_type);
-  at.fail(fmt::format(
-      "{}. How its layers cache is not known here; of what a Llama-like family needs, the file "
-      "gives {} and does not give {}. If its layers are those of a known family, name it in "
-      "model_type",
-      unknown_name(what, word, known),
-      given.empty() ? "nothing" : fmt::format("{}", fmt::join(given, ", ")),
-      missing.empty() ? "nothing" : fmt::format("{}", fmt::join(missing, ", "))));
-}
-
-const Family& family_of(const Field& config) {
-  if (const auto type = config.find("model_type")) {
-    const std::string word = type->string();
-    for (const Family& family : kFamilies) {
-      if (family.model_type == word) return family;
+  for (const hf::Family& family : hf::families()) {
+    if (what == "architecture") {
+      known.insert(known.end(), family.architectures.begin(), family.architectures.end());
+    } else {
+      known.emplace_back(family.model_type);
     }
-    refuse_family(config, *type, "model_type", word);
   }
-  const auto architectures = config.find("architectures");
-  if (!architectures) config.fail("neither model_type nor architectures is given");
-  const Field first = architectures->one_or_more().front();
-  const std::string word = first.string();
-  for (const Family& family : kFamilies) {
-    if (family.architecture == word) return family;
-  }
-  refuse_family(config, first, "architecture", word);
+  const std::string unknown = unknown_name(what, word, known);
+  at.fail(fmt::format(
+      "{}{} How its layers cache is not known here; of what a Llama-like family needs, the file "
+      "gives {} and does not give {}. If its layers are those of a known family, add \"{}\" with "
+      "that family's model_type to the file",
+      unknown, unknown.ends_with('?') ? "" : ".",
+      given.empty() ? "nothing" : fmt::format("{}", fmt::join(given, ", ")),
+      missing.empty() ? "nothing" : fmt::format("{}", fmt::join(missing, ", ")), kFamilyKey));
 }
 
-/// Models that wrap a language model of a known family; the vision tower is not counted.
-bool is_wrapper(std::string_view model_type) {
-  return model_type == "gemma3" || model_type == "llava" || model_type == "llava_next" ||
-         model_type == "mistral3" || model_type == "mllama";
+/// The family of a configuration: the one that it requests, else that of the first of its model
+/// types and classes that is known. `outer`: the configuration that wraps it, or itself.
+const hf::Family& family_of(const Field& config, const Field& outer,
+                            std::vector<std::string>& notes) {
+  if (const auto requested = outer.find(kFamilyKey)) {
+    const hf::Family* family = hf::find_family(requested->string());
+    if (family == nullptr) refuse_family(config, *requested, "model_type");
+    notes.push_back(
+        fmt::format("read as a model of type {}, as {} requests", family->model_type, kFamilyKey));
+    return *family;
+  }
+  std::optional<Field> first_type, first_class;
+  for (const Field* level : {&config, &outer}) {
+    if (const auto type = level->find("model_type")) {
+      if (const hf::Family* family = hf::find_family(type->string())) return *family;
+      if (!first_type) first_type = type;
+    }
+    if (const auto classes = level->find("architectures")) {
+      for (const Field& one : classes->one_or_more()) {
+        if (const hf::Family* family = hf::find_family(one.string())) return *family;
+        if (!first_class) first_class = one;
+      }
+    }
+  }
+  if (!first_type && !first_class) config.fail("neither model_type nor architectures is given");
+  refuse_what_is_not_modelled(config, nullptr);
+  if (first_type) refuse_family(config, *first_type, "model_type");
+  refuse_family(config, *first_class, "architecture");
+}
+
+/// The language model inside a configuration that wraps it with a vision or audio tower; none: the
+/// configuration is that of a language model.
+std::optional<Field> wrapped_text(const Field& config) {
+  for (const char* key : {"text_config", "language_config", "llm_config"}) {
+    if (const auto text = config.find(key); text && text->is_object()) return text;
+  }
+  if (const auto thinker = config.find("thinker_config"); thinker && thinker->is_object()) {
+    return wrapped_text(*thinker);
+  }
+  return std::nullopt;
+}
+
+/// The inner configuration with the keys that writers put at either level.
+Field with_outer_keys(const Field& text, const Field& outer) {
+  nlohmann::json merged = text.raw();
+  bool is_same = true;
+  for (const char* key : {"tie_word_embeddings", "dtype", "torch_dtype", "vocab_size",
+                          "quantization_config", "expert_dtype"}) {
+    // One spelling of the dtype inside counts, whichever is outside.
+    const bool is_dtype = std::string_view{key}.ends_with("dtype") && key[0] != 'e';
+    if (is_dtype && (text.has("dtype") || text.has("torch_dtype"))) continue;
+    if (text.has(key) || !outer.has(key)) continue;
+    merged[key] = outer.at(key).raw();
+    is_same = false;
+  }
+  return is_same ? text : Field::wrap(std::move(merged), text.place());
+}
+
+/// Layers that predict further tokens are announced by files whose weights may not have them.
+void note_prediction_layers(const Field& config, Llm& llm) {
+  for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"}) {
+    const auto layers = config.find(key);
+    if (!layers || says_nothing(layers->raw())) continue;
+    llm.notes.push_back(fmt::format(
+        "{} announces layers that predict further tokens: neither their weights nor their cache "
+        "are counted",
+        key));
+    return;
+  }
+}
+
+/// Keys that no reader knows and whose names are those of sizes.
+void note_unknown_keys(const Field& config, Llm& llm) {
+  std::vector<std::string> unknown;
+  for (const auto& [key, value] : config.members()) {
+    if (!says_nothing(value.raw()) && hf::may_change_memory(key)) unknown.push_back(key);
+  }
+  if (unknown.empty()) return;
+  llm.notes.push_back(fmt::format("not read, and may change memory: {}", fmt::join(unknown, ", ")));
 }
 
 }  // namespace
@@ -196,39 +190,40 @@ bool is_wrapper(std::string_view model_type) {
 Llm read_hf_config(const Field& config, std::string name,
                    const std::optional<Field>& quant_config) {
   if (!config.is_object()) config.expected("an object");
-  if (const auto type = config.find("model_type");
-      type && type->is_string() && is_wrapper(type->string())) {
-    const Field text = config.at("text_config");
-    // `quantization_config` is at top level; `torch_dtype` may be at either level.
-    const bool outside = config.has("quantization_config") || quant_config;
-    Llm llm = read_hf_config(text, std::move(name), {});
-    if (outside || (!text.has("torch_dtype") && !text.has("dtype"))) {
-      read_dtypes(config, quant_config, llm);
-    }
-    return llm;
-  }
-  refuse_what_is_not_modelled(config);
-  const Family& family = family_of(config);
-  Llm llm = family.read(config);
+  const auto wrapped = wrapped_text(config);
+  const Field text = wrapped ? with_outer_keys(*wrapped, config) : config;
+  std::vector<std::string> notes;
+  const hf::Family& family = family_of(text, config, notes);
+  refuse_what_is_not_modelled(text, &family);
+  Llm llm = family.read(text);
   llm.name = std::move(name);
   llm.model_type = family.model_type;
   llm.source = config.file();
-  llm.max_positions = positions_with_rope_scaling(config, llm);
-  read_dtypes(config, quant_config, llm);
+  llm.notes.insert(llm.notes.begin(), notes.begin(), notes.end());
+  if (wrapped)
+    llm.notes.emplace_back("only the language model is counted, no vision or audio tower");
+  llm.max_positions = positions_with_rope_scaling(text, llm);
+  note_prediction_layers(text, llm);
+  note_unknown_keys(text, llm);
+  llm.compute_dtype = llm.published_dtype = hf::plain_dtype(text);
+  hf::read_quantization(text, quant_config, family.checkpoint, llm);
   if (const std::int64_t total = parameters(llm); total > hf::kMostParameters)
     config.fail(fmt::format("{} parameters; no more than 1e15 are believed", total));
   return llm;
 }
 
 Llm read_hf_config_file(const std::filesystem::path& path, std::string name) {
-  std::optional<Field> quant_config;
+  std::filesystem::path other = path;
   if (path.filename() == "config.json") {
-    const std::filesystem::path other = path.parent_path() / "hf_quant_config.json";
-    if (std::error_code status; std::filesystem::exists(other, status)) {
-      quant_config = Field::read_file(other);
-    }
+    other.replace_filename("hf_quant_config.json");
+  } else {
+    other.replace_extension(".quant.json");
   }
-  return read_hf_config(Field::read_file(path), std::move(name), quant_config);
+  std::optional<Field> quant_config;
+  if (std::error_code status; other != path && std::filesystem::exists(other, status)) {
+    quant_config = Field::read_python_file(other);
+  }
+  return read_hf_config(Field::read_python_file(path), std::move(name), quant_config);
 }
 
 }  // namespace kvsim

@@ -46,8 +46,9 @@ std::int64_t group_size(const Field& config, std::int64_t otherwise) {
   return value;
 }
 
-/// fp8 with a scale for each square of `weight_block_size`, or for the whole matrix.
-const WeightFormat* fp8_of(const Field& config) {
+/// fp8 with a scale for each square of `weight_block_size`, or for the whole matrix. `is_e8m0`: the
+/// scale of a square is an 8-bit exponent.
+const WeightFormat* fp8_of(const Field& config, bool is_e8m0 = false) {
   const auto size = config.find("weight_block_size");
   if (!size) return builtin("fp8-tensor");
   const std::vector<Field> sides = size->items();
@@ -55,6 +56,11 @@ const WeightFormat* fp8_of(const Field& config) {
   WeightFormat format = find_weight_format("fp8-block");
   const std::int64_t side = sides[0].integer(1, 4096);
   if (sides[1].integer(1, 4096) != side) size->fail("blocks that are not square are not modelled");
+  if (is_e8m0) {
+    format.group = static_cast<std::int32_t>(side * side);
+    format.group_bits = 8;
+    return &keep_weight_format(fmt::format("fp8-block of {0} x {0}, e8m0", side), format);
+  }
   if (side * side == format.group) return builtin("fp8-block");
   format.group = static_cast<std::int32_t>(side * side);
   return &keep_weight_format(fmt::format("fp8-block of {0} x {0}", side), format);
@@ -89,6 +95,12 @@ const WeightFormat* modelopt_format(const Field& algo, std::int64_t group) {
   algo.fail(unknown_name("quantisation", word, words));
 }
 
+/// The same with the shape that compressed-tensors stores next to packed values: two int32.
+const WeightFormat* with_shape(WeightFormat format) {
+  format.matrix_bits += 64;
+  return &keep_weight_format(fmt::format("{} with shapes", format.name), format);
+}
+
 /// The format of `weights` of a group of compressed-tensors.
 const WeightFormat* compressed_format(const Field& group) {
   const Field weights = group.at("weights");
@@ -116,11 +128,12 @@ const WeightFormat* compressed_format(const Field& group) {
     if (size == 32) return builtin("mxfp4");
   } else if (type == "int" && bits == 8) {
     if (!grouped) return builtin(weight_only ? "int8-channel" : "w8a8-int8");
-    if (weight_only && size > 0) return with_group("w8a16", size);
+    if (weight_only && size > 0) return with_shape(*with_group("w8a16", size));
   } else if (type == "int" && bits == 4 && weight_only) {
     const bool zeros = !flag(weights, "symmetric", true);
-    if (strategy == "channel") return with_group(zeros ? "w4a16-zeros" : "w4a16", -1);
-    if (grouped && size > 0) return with_group(zeros ? "w4a16-zeros" : "w4a16", size);
+    const char* format = zeros ? "w4a16-zeros" : "w4a16";
+    if (strategy == "channel") return with_shape(*with_group(format, -1));
+    if (grouped && size > 0) return with_shape(*with_group(format, size));
   }
   weights.fail(fmt::format("{} {}-bit weights with a scale by {}{}{} are not modelled", type, bits,
                            strategy, size > 0 ? fmt::format(" of {}", size) : "",
@@ -252,8 +265,11 @@ void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
 }
 
 /// `otherwise`: the method of a configuration that does not name one.
-Quantization read_config(const Field& config, std::string_view otherwise) {
-  if (const auto inner = config.find("quantization")) return read_config(*inner, "modelopt");
+Quantization read_config(const Field& config, std::string_view otherwise,
+                         const CheckpointTraits& traits) {
+  if (const auto inner = config.find("quantization")) {
+    return read_config(*inner, "modelopt", traits);
+  }
   Quantization out;
   out.place = config;
   const auto method = config.find("quant_method");
@@ -273,7 +289,7 @@ Quantization read_config(const Field& config, std::string_view otherwise) {
   add_excluded(config, word == "fp8", out);
   if (word == "fp8") {
     if (is_mixed_fp8) read_modelopt(config, out);
-    out.rest = fp8_of(config);
+    out.rest = fp8_of(config, traits.has_e8m0_scales);
   } else if (word == "fbgemm_fp8") {
     out.rest = builtin("fp8-channel");
   } else if (is_modelopt) {
@@ -316,6 +332,9 @@ void apply_feed_forward(const Quantization& q, std::span<const Rename> renames, 
     const ModuleNames names = names_of(m.module, layer, renames);
     const bool is_expert = m.part == WeightPart::kExperts;
     const WeightFormat* format = q.of(names, layer);
+    if (!is_expert && mlp.n_experts > 0 && format != nullptr && format->experts_only) {
+      format = nullptr;
+    }
     if (is_expert && q.experts != nullptr && format == q.rest) format = q.experts;
     const WeightFormat** slot = is_expert || mlp.n_experts == 0 ? &mlp.format
                                 : m.module.find("latent") != std::string_view::npos
@@ -377,8 +396,23 @@ bool agree(const Llm& a, const Llm& b) {
 
 }  // namespace
 
+namespace {
+
+/// The format of routed experts that the model's `expert_dtype` or its family's habit states; null:
+/// that of all other matrices.
+const WeightFormat* expert_format(const Field& config, const CheckpointTraits& traits) {
+  const auto dtype = config.find("expert_dtype");
+  if (!dtype) return traits.expert_format.empty() ? nullptr : builtin(traits.expert_format);
+  const std::string word = dtype->string();
+  if (word == "fp4") return builtin("mxfp4");
+  if (word != "fp8") dtype->expected("fp4 or fp8");
+  return nullptr;
+}
+
+}  // namespace
+
 void read_quantization(const Field& config, const std::optional<Field>& quant_config,
-                       std::span<const Rename> renames, Llm& llm) {
+                       const CheckpointTraits& traits, Llm& llm) {
   const auto own = config.find("quantization_config");
   if (own && own->is_object() && own->has("quant_method") &&
       own->at("quant_method").string() == "mxfp4") {
@@ -387,11 +421,16 @@ void read_quantization(const Field& config, const std::optional<Field>& quant_co
     if (quant_config) llm.notes.push_back(fmt::format("{}: not used", quant_config->place()));
     return;
   }
+  const auto read = [&](const Field& from, std::string_view otherwise, Llm into) {
+    Quantization q = read_config(from, otherwise, traits);
+    if (q.rest != nullptr && q.rest->blocks) q.experts = expert_format(config, traits);
+    apply(q, traits.renames, into);
+    return into;
+  };
   const Llm plain = llm;
-  if (own) apply(read_config(*own, ""), renames, llm);
+  if (own) llm = read(*own, "", plain);
   if (!quant_config) return;
-  Llm other = plain;
-  apply(read_config(*quant_config, "modelopt"), renames, other);
+  Llm other = read(*quant_config, "modelopt", plain);
   if (!own) {
     llm = std::move(other);
   } else if (!agree(llm, other)) {

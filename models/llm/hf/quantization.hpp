@@ -4,7 +4,8 @@
 // hf_quant_config.json, which NVIDIA's ModelOpt writes next to it. Private to models/llm.
 
 #include <optional>
-#include <span>
+#include <string_view>
+#include <vector>
 
 #include "models/json/field.hpp"
 #include "models/llm/hf/module_names.hpp"
@@ -12,12 +13,20 @@
 
 namespace kvsim::hf {
 
+/// What a family's checkpoints do that their configurations do not state.
+struct CheckpointTraits {
+  std::vector<Rename> renames{};  // of module names
+  bool has_e8m0_scales = false;   // fp8 blocks have scales of one byte
+  /// The format of routed experts in fp8 checkpoints without `expert_dtype`; empty: as the rest.
+  std::string_view expert_format{};
+};
+
 /// Sets the published formats of the weights of `llm`: the format of each part of each layer,
 /// published_dtype, unpacked_dtype and published_kv_dtype. `llm.published_dtype` is that of the
 /// configuration without its quantisation. `quant_config` is hf_quant_config.json, where there is
 /// one.
 ///
-/// `renames` are those of the family's module names. Where both files name a format and do not
+/// Where both files name a format and do not
 /// agree, config.json's counts and a note says so.
 ///
 /// Excluded modules (`ignore`, `ignored_layers`, `exclude_modules`, `modules_to_not_convert`,
@@ -29,6 +38,6 @@ namespace kvsim::hf {
 /// Sources: transformers utils/quantization_config.py; vLLM model_executor/layers/quantization
 /// (modelopt.py, compressed_tensors, fp8.py); compressed-tensors quantization/quant_args.py.
 void read_quantization(const Field& config, const std::optional<Field>& quant_config,
-                       std::span<const Rename> renames, Llm& llm);
+                       const CheckpointTraits& traits, Llm& llm);
 
 }  // namespace kvsim::hf

@@ -65,6 +65,10 @@ std::vector<std::int32_t> read_windows(const Field& config, Window policy, std::
       if (window == 0) config.at("sliding_window").expected("a window: every other layer slides");
       fill([](std::int32_t layer) { return layer % 2 == 0; });
       break;
+    case Window::kFourOfFive:
+      if (window == 0) config.at("sliding_window").expected("a window: four of five layers slide");
+      fill([](std::int32_t layer) { return (layer + 1) % 5 != 0; });
+      break;
     case Window::kFiveOfSix: {
       if (window == 0) config.at("sliding_window").expected("a window: five of six layers slide");
       const std::int32_t pattern =

@@ -35,8 +35,7 @@ class BlockSparseKind final : public FullKind {
     FullKind::add_cache(layer, kv_dtype, out);
     out.back().most_read = layer.attention.index.top_k;
     out.push_back({.role = CacheRole::kIndex,
-                   .entry_bytes = bytes_in(layer.attention.index.head_dim, Dtype::kBf16),
-                   .is_divided = false});
+                   .entry_bytes = bytes_in(layer.attention.index.head_dim, Dtype::kBf16)});
   }
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& /*layer*/) const override {
     return std::nullopt;

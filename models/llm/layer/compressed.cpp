@@ -82,21 +82,18 @@ class CompressedKind final : public LayerKind {
         bits_of(kv_dtype) == 8
             ? a.head_dim - a.rope_head_dim + bytes_in(a.rope_head_dim, Dtype::kBf16) + kScaleBytes
             : bytes_in(a.head_dim, kv_dtype);
-    out.push_back({.entry_bytes = entry, .most = a.window, .is_divided = false});
+    out.push_back({.entry_bytes = entry, .most = a.window});
     if (a.ratio == 0) return;
-    out.push_back({.entry_bytes = entry,
-                   .ratio = a.ratio,
-                   .most_read = has_index(a) ? a.index.top_k : 0,
-                   .is_divided = false});
+    out.push_back(
+        {.entry_bytes = entry, .ratio = a.ratio, .most_read = has_index(a) ? a.index.top_k : 0});
     double state = state_bytes(a, a.head_dim);
     if (has_index(a)) {
       out.push_back({.role = CacheRole::kIndex,
                      .entry_bytes = fp8_index_key_bytes(a.index.head_dim),
-                     .ratio = a.ratio,
-                     .is_divided = false});
+                     .ratio = a.ratio});
       state += state_bytes(a, a.index.head_dim);
     }
-    out.push_back({.role = CacheRole::kState, .entry_bytes = state, .is_divided = false});
+    out.push_back({.role = CacheRole::kState, .entry_bytes = state});
   }
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     AttentionSpec& a = layer.attention;

@@ -24,8 +24,7 @@ class DeltaKind : public LayerKind {
     const StateSpec& s = layer.state;
     const double matrices = double{1} * s.n_heads * s.value_dim * s.key_dim;
     out.push_back({.role = CacheRole::kState,
-                   .entry_bytes = bytes_in(matrices, s.dtype) + window_bytes(s, channels(s)),
-                   .heads = s.n_heads});
+                   .entry_bytes = bytes_in(matrices, s.dtype) + window_bytes(s, channels(s))});
   }
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     StateSpec& s = layer.state;

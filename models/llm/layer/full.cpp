@@ -54,8 +54,7 @@ void FullKind::add_cache(const LayerSpec& layer, Dtype kv_dtype,
   out.push_back(
       {.entry_bytes = bytes_in(double{1} * a.n_kv_heads * (a.head_dim + a.v_head_dim), kv_dtype),
        .most = entry_limit(a),
-       .is_held = !a.shares_cache,
-       .heads = a.n_kv_heads});
+       .is_held = !a.shares_cache});
 }
 
 void FullKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const {

@@ -57,9 +57,8 @@ class IndexedLatentKind final : public LatentKind {
     }
     out.back().most_read = a.index.top_k;
     if (a.index.is_borrowed) return;
-    out.push_back({.role = CacheRole::kIndex,
-                   .entry_bytes = fp8_index_key_bytes(a.index.head_dim),
-                   .is_divided = false});
+    out.push_back(
+        {.role = CacheRole::kIndex, .entry_bytes = fp8_index_key_bytes(a.index.head_dim)});
   }
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& /*layer*/) const override {
     return std::nullopt;
@@ -115,8 +114,7 @@ void LatentKind::add_cache(const LayerSpec& layer, Dtype kv_dtype,
                            std::vector<CacheItem>& out) const {
   const AttentionSpec& a = layer.attention;
   out.push_back({.entry_bytes = bytes_in(a.kv_lora_rank + a.rope_head_dim, kv_dtype),
-                 .is_held = !a.shares_cache,
-                 .is_divided = false});
+                 .is_held = !a.shares_cache});
 }
 
 void LatentKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const {

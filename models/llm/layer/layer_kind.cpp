@@ -125,8 +125,15 @@ AttentionWork attention_work(const AttentionSpec& attention) {
 
 std::string unsupported_kind(const LayerSpec& layer) {
   const auto kinds = mixer_kinds(layer);
-  if (kinds.size() == 1 && kinds.front()->work(layer)) return "";
-  return kind_name(layer);
+  if (kinds.empty() || layer.mlp.d_ff == 0) return "single-block";
+  if (kinds.size() > 1 || !kinds.front()->work(layer)) {
+    const AttentionSpec& a = layer.attention;
+    std::string out = kind_name(layer);
+    if (a.shares_cache) out = "shared " + out;
+    if (a.gate_dim > 0) out = "gated " + out;
+    return out;
+  }
+  return layer.mlp.latent_dim > 0 ? "latent-expert" : "";
 }
 
 std::int64_t entry_limit(const AttentionSpec& attention) {

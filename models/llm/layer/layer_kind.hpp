@@ -72,8 +72,6 @@ struct CacheItem {
   std::int64_t most = 0;       // entries held at most; 0: no bound
   std::int64_t most_read = 0;  // entries that a decode step reads at most; 0: all that it holds
   bool is_held = true;         // false: they are those of another layer
-  bool is_divided = true;      // among the ranks of a tensor-parallel group, else each holds all
-  std::int32_t heads = 1;      // that may be divided; fewer than ranks are repeated
 
   [[nodiscard]] double held(std::int64_t tokens) const;
   [[nodiscard]] double read(std::int64_t tokens) const;
@@ -138,7 +136,7 @@ void shard_mixers(LayerSpec& layer, std::int32_t ranks, std::string_view model);
 
 /// Sizes of the attention operators of a layer of a kind that has them. Errors: ContractError.
 [[nodiscard]] AttentionWork attention_work(const AttentionSpec& attention);
-/// The kind that the simulator cannot run; empty: it runs this layer.
+/// The kind of a layer's part that the simulator has no operators for; empty: it runs this layer.
 [[nodiscard]] std::string unsupported_kind(const LayerSpec& layer);
 
 [[nodiscard]] inline bool caches_latents(const LayerSpec& layer) {

@@ -22,8 +22,7 @@ CacheItem state_item(const StateSpec& s, std::int64_t channels) {
   const double matrix = double{1} * s.n_heads * s.value_dim * s.key_dim;
   const double window = static_cast<double>((s.conv_kernel - 1) * channels);
   return {.role = CacheRole::kState,
-          .entry_bytes = bytes_in(matrix, s.dtype) + bytes_in(window, Dtype::kBf16),
-          .heads = s.n_heads};
+          .entry_bytes = bytes_in(matrix, s.dtype) + bytes_in(window, Dtype::kBf16)};
 }
 
 /// Mamba 2 (Nemotron-H, Granite-4-H, Falcon-H1): heads of value_dim channels with key_dim states

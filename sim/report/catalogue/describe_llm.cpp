@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/llm/cache_summary.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
@@ -21,10 +24,13 @@ using nlohmann::ordered_json;
 
 constexpr std::array kWeightFormats{Dtype::kFp32, Dtype::kBf16, Dtype::kFp8E4m3, Dtype::kInt4};
 constexpr std::array kCacheFormats{Dtype::kFp32, Dtype::kBf16, Dtype::kFp8E4m3};
+constexpr std::array<std::int64_t, 3> kCacheLengths{8192, 131072, 1048576};
 
 std::string mlp_sentence(const MlpSpec& mlp) {
   const char* kind = mlp.gated ? "gated" : "plain";
-  if (mlp.n_experts == 0) return fmt::format("{}, {} wide", kind, with_commas(mlp.d_ff));
+  if (mlp.n_experts == 0) {
+    return mlp.d_ff == 0 ? "none" : fmt::format("{}, {} wide", kind, with_commas(mlp.d_ff));
+  }
   std::string out = fmt::format("{} of {} {} experts, {} wide each", mlp.top_k, mlp.n_experts, kind,
                                 with_commas(mlp.d_ff));
   if (mlp.shared_d_ff > 0) out += fmt::format(", and {} shared", with_commas(mlp.shared_d_ff));
@@ -61,6 +67,76 @@ std::vector<std::string> aliases_of(const Llm& llm) {
   return listed ? llm_aliases(llm.name) : std::vector<std::string>{};
 }
 
+Bytes whole_bytes(double n) { return Bytes{static_cast<std::int64_t>(std::ceil(n))}; }
+
+/// As an integer where it is one: entries that compress several tokens have parts of bytes per
+/// token.
+ordered_json number(double n) {
+  const auto whole = static_cast<std::int64_t>(n);
+  return static_cast<double>(whole) == n ? ordered_json(whole) : ordered_json(n);
+}
+
+ordered_json group_json(const CacheGroup& group) {
+  return {{"kind", group.kind},
+          {"layers", group.layers},
+          {"first_layer", group.first_layer},
+          {"description", group.description},
+          {"index_bytes_per_token", number(group.terms.index_per_token)},
+          {"state_bytes_per_sequence", number(group.terms.state)}};
+}
+
+/// The terms of a model's cache, and what a sequence holds and a decode step reads.
+void add_cache_json(const Llm& llm, ordered_json& out) {
+  for (const Dtype dtype : kCacheFormats) {
+    const std::string name{name_of(dtype)};
+    const TokenBytes bytes = cache_bytes_per_token(llm, dtype);
+    const CacheTerms terms = cache_terms(llm, dtype);
+    out["kv_bytes_per_token"][name] = number(terms.per_token);
+    out["kv_bytes_per_token_within_windows"][name] = bytes.all_layers.count();
+    out["window_bytes_per_sequence"][name] = number(terms.window);
+  }
+  const CacheTerms terms = cache_terms(llm, Dtype::kBf16);
+  out["index_bytes_per_token"] = number(terms.index_per_token);
+  out["state_bytes_per_sequence"] = number(terms.state);
+  out["groups"] = ordered_json::array();
+  for (const CacheGroup& group : cache_groups(llm, Dtype::kBf16)) {
+    out["groups"].push_back(group_json(group));
+  }
+  for (const Dtype dtype : kCacheFormats) {
+    const std::string name{name_of(dtype)};
+    std::size_t i = 0;
+    for (const CacheGroup& group : cache_groups(llm, dtype)) {
+      out["groups"][i]["kv_bytes_per_token"][name] = number(group.terms.per_token);
+      out["groups"][i++]["window_bytes_per_sequence"][name] = number(group.terms.window);
+    }
+  }
+  for (const Dtype dtype : kCacheFormats) {
+    const std::string name{name_of(dtype)};
+    for (const std::int64_t tokens : kCacheLengths) {
+      const std::string length = std::to_string(tokens);
+      out["held_bytes"][name][length] = number(held_bytes(llm, tokens, dtype));
+      out["read_bytes"][name][length] = number(read_bytes(llm, tokens, dtype));
+    }
+  }
+}
+
+/// "48 layers, gated-delta: 146.8 MiB per sequence": a group's fixed term and its term per token.
+std::string group_sentence(const CacheGroup& group, const Llm& llm) {
+  const CacheTerms& t = group.terms;
+  std::vector<std::string> terms;
+  if (t.state > 0) terms.push_back(fmt::format("{} per sequence", whole_bytes(t.state)));
+  if (t.window > 0)
+    terms.push_back(fmt::format("{} per sequence once full", whole_bytes(t.window)));
+  if (t.per_token > 0) terms.push_back(fmt::format("{} per token", whole_bytes(t.per_token)));
+  if (t.index_per_token > 0) {
+    terms.push_back(fmt::format("{} of index per token", whole_bytes(t.index_per_token)));
+  }
+  const std::string layers =
+      group.layers == llm.n_layers() ? "" : fmt::format("{} layers: ", group.layers);
+  return fmt::format("{}{}; {}", layers, group.description,
+                     terms.empty() ? "nothing held" : fmt::format("{}", fmt::join(terms, " + ")));
+}
+
 std::string billions(std::int64_t n) {
   return fmt::format("{:.3f} B ({})", static_cast<double>(n) / 1e9, with_commas(n));
 }
@@ -68,13 +144,15 @@ std::string billions(std::int64_t n) {
 }  // namespace
 
 TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype) {
-  TokenBytes out;
+  double within = 0;
   for (const LayerSpec& layer : llm.layers) {
-    const Bytes bytes = bytes_of(kv_elements_per_token(layer.attention), kv_dtype);
-    out.all_layers += bytes;
-    if (!is_bounded(layer.attention)) out.past_windows += bytes;
+    for (const CacheItem& item : cache_items(layer, kv_dtype)) {
+      if (item.role != CacheRole::kEntries || !item.is_held) continue;
+      within += item.entry_bytes / static_cast<double>(item.ratio);
+    }
   }
-  return out;
+  return {.all_layers = whole_bytes(within),
+          .past_windows = whole_bytes(cache_terms(llm, kv_dtype).per_token)};
 }
 
 ordered_json llm_json(const Llm& llm) {
@@ -98,21 +176,24 @@ ordered_json llm_json(const Llm& llm) {
   for (const Dtype dtype : kWeightFormats) {
     out["weight_bytes"][std::string{name_of(dtype)}] = weight_bytes(llm, dtype).count();
   }
-  for (const Dtype dtype : kCacheFormats) {
-    const TokenBytes bytes = cache_bytes_per_token(llm, dtype);
-    out["kv_bytes_per_token"][std::string{name_of(dtype)}] = bytes.all_layers.count();
-    out["kv_bytes_per_token_past_windows"][std::string{name_of(dtype)}] =
-        bytes.past_windows.count();
-  }
+  add_cache_json(llm, out);
+  out["notes"] = llm.notes;
   out["layers"] = ordered_json::array();
   for (const LayerSpec& layer : llm.layers) {
     const AttentionSpec& a = layer.attention;
-    ordered_json one{{"attention", attention_kind(a).word(layer)}, {"n_heads", a.n_heads},
-                     {"n_kv_heads", a.n_kv_heads},     {"head_dim", a.head_dim},
-                     {"v_head_dim", a.v_head_dim},     {"window", a.window},
-                     {"kv_lora_rank", a.kv_lora_rank}, {"rope_head_dim", a.rope_head_dim},
-                     {"d_ff", layer.mlp.d_ff},         {"n_experts", layer.mlp.n_experts},
-                     {"top_k", layer.mlp.top_k},       {"shared_d_ff", layer.mlp.shared_d_ff}};
+    ordered_json one{{"kind", kind_name(layer)},
+                     {"attention", attention_kind(a).word(layer)},
+                     {"n_heads", a.n_heads},
+                     {"n_kv_heads", a.n_kv_heads},
+                     {"head_dim", a.head_dim},
+                     {"v_head_dim", a.v_head_dim},
+                     {"window", a.window},
+                     {"kv_lora_rank", a.kv_lora_rank},
+                     {"rope_head_dim", a.rope_head_dim},
+                     {"d_ff", layer.mlp.d_ff},
+                     {"n_experts", layer.mlp.n_experts},
+                     {"top_k", layer.mlp.top_k},
+                     {"shared_d_ff", layer.mlp.shared_d_ff}};
     out["layers"].push_back(std::move(one));
   }
   return out;
@@ -143,9 +224,9 @@ std::string llm_text(const Llm& llm, std::size_t width) {
   facts.add("layers", fmt::format("{}, {} wide, vocabulary {}{}", llm.n_layers(),
                                   with_commas(llm.d_model), with_commas(llm.vocab_size),
                                   llm.tied_embeddings ? ", embeddings tied" : ""));
-  for (const std::string& s :
-       by_layer(llm, [](const LayerSpec& l) { return attention_kind(l.attention).describe(l); })) {
-    facts.add("attention", s);
+  const Dtype kv_dtype = default_kv_dtype(llm, llm.published_dtype);
+  for (const CacheGroup& group : cache_groups(llm, kv_dtype)) {
+    facts.add("cache", group_sentence(group, llm));
   }
   for (const std::string& s :
        by_layer(llm, [](const LayerSpec& l) { return mlp_sentence(l.mlp); })) {
@@ -168,8 +249,14 @@ std::string llm_text(const Llm& llm, std::size_t width) {
     }
   }
   facts.add("cache a token",
-            cache + fmt::format("; {} unless a scenario says otherwise",
-                                name_of(default_kv_dtype(llm, llm.published_dtype))));
+            cache + fmt::format("; {} unless a scenario says otherwise", name_of(kv_dtype)));
+  for (const std::int64_t tokens : kCacheLengths) {
+    facts.add("a sequence",
+              fmt::format("of {} tokens holds {} in {}; a decode step reads {}",
+                          with_commas(tokens), whole_bytes(held_bytes(llm, tokens, kv_dtype)),
+                          name_of(kv_dtype), whole_bytes(read_bytes(llm, tokens, kv_dtype))));
+  }
+  for (const std::string& note : llm.notes) facts.add("note", note);
   return llm.name + "\n" + facts.str(width);
 }
 

@@ -127,6 +127,7 @@ SpeculationSpec read_speculation(const Members& members) {
     if (key == "draft") {
       try {
         spec.draft = &find_llm(value.string());
+        require_simulated(*spec.draft);
       } catch (const InputError& error) {
         value.fail(error.what());
       }

@@ -52,13 +52,19 @@ Choices<const Llm*> read_models(const Field& field, const fs::path& folder,
     refuse_unless_model(item);
     if (item.is_object()) {
       own.models.push_back(std::make_shared<const Llm>(read_own_model(item, folder)));
+      placed(item, [&] { require_simulated(*own.models.back()); });
       out.push_back({own.models.back().get(), item});
     } else {
       const std::string name = item.string();
       if (name.ends_with(".json")) {
         item.fail(fmt::format("a model's own file is given as {{\"config\": \"{}\"}}", name));
       }
-      out.push_back({placed(item, [&] { return &find_llm(name); }), item});
+      const auto find = [&] {
+        const Llm& llm = find_llm(name);
+        require_simulated(llm);
+        return &llm;
+      };
+      out.push_back({placed(item, find), item});
     }
   }
   return out;

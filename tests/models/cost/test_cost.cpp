@@ -15,6 +15,7 @@
 #include "tests/support/check.hpp"
 #include "tests/support/graphs.hpp"
 #include "tests/support/machines.hpp"
+#include "tests/support/simulated_llms.hpp"
 
 namespace kvsim {
 namespace {
@@ -261,7 +262,7 @@ double weights_read(const CostInput& in) {
 
 TEST_CASE("a decode step reads the weights that are resident, but for tables and vectors") {
   const FullMethod full;
-  for (const Llm& llm : builtin_llms()) {
+  for (const Llm& llm : test::simulated_llms()) {
     const bool sparse = routed_expert_parameters(llm) > 0;
     for (const Dtype weights : {llm.published_dtype, Dtype::kFp32, Dtype::kInt8}) {
       INFO(llm.name, " in ", std::string{name_of(weights)});

@@ -23,6 +23,7 @@
 #include "sim/serve/cache/sequence_footprint.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
+#include "tests/support/simulated_llms.hpp"
 
 namespace kvsim {
 namespace {
@@ -83,11 +84,12 @@ bool same_as_run(CompiledPoint& compiled, const PointSpec& spec, const Point& po
 
 TEST_CASE("points of the catalogue's models, stacks and methods are run_static's") {
   std::mt19937 random{20261121};
+  const std::vector<Llm> llms = test::simulated_llms();
   int fitted = 0, compared = 0;
   for (const MethodInfo& info : builtin_methods()) {
     const std::string& name = info.name;
     for (int combination = 0; combination < 3; ++combination) {
-      const Llm& llm = pick(builtin_llms(), random);
+      const Llm& llm = pick(llms, random);
       const Gpu& gpu = pick(builtin_gpus(), random);
       Stack stack = pick(builtin_stacks(), random);
       const bool calibrated = random() % 2 == 0;
