@@ -1,6 +1,6 @@
 kvsim_test(serve
   SOURCES sim/batch/test_expert_parallel.cpp sim/batch/test_naive_loop.cpp
-          sim/serve/test_scheduler_cases.cpp sim/serve/test_scheduler_laws.cpp
+          sim/serve/test_front_end.cpp sim/serve/test_scheduler_cases.cpp sim/serve/test_scheduler_laws.cpp
           sim/serve/test_scheduler_orders.cpp sim/serve/test_scheduler_pressure.cpp
           sim/serve/test_serve_cases.cpp sim/serve/test_serve_cluster.cpp
           sim/serve/test_serve_cluster_apart.cpp sim/serve/test_serve_cluster_drafts.cpp

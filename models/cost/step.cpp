@@ -184,8 +184,20 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   return out;
 }
 
-Seconds between_steps(const CostInput& in) {
+namespace {
+
+Seconds scheduling(const CostInput& in) {
   return in.stack->between_steps + in.stack->between_per_sequence * static_cast<double>(in.batch);
+}
+
+}  // namespace
+
+Seconds between_steps(const CostInput& in) {
+  return in.stack->schedules_ahead ? Seconds{} : scheduling(in);
+}
+
+Seconds hidden_scheduling(const CostInput& in) {
+  return in.stack->schedules_ahead ? scheduling(in) : Seconds{};
 }
 
 std::int32_t method_operators(const Method& method, const Stack& stack) {
@@ -200,7 +212,8 @@ Seconds host_time(const CostInput& in, bool decode) {
                                       static_cast<double>(method_operators(*in.method, *in.stack)) *
                                       layers
                                 : Seconds{};
-  return in.stack->host_per_step + in.stack->host_per_layer * layers + method;
+  return in.stack->host_per_step + in.stack->host_per_layer * layers + method +
+         hidden_scheduling(in);
 }
 
 double prefill_passes(const CostInput& in, std::int64_t prompt) {

@@ -157,7 +157,7 @@ struct Segment {
 struct Step {
   std::vector<Segment> segments{};
   Seconds host{};     // the host's own time for the whole step
-  Seconds between{};  // scheduling and sampling that neither device nor host hides
+  Seconds between{};  // scheduling that the GPU waits for
   double passes = 1;  // times the segments run: more where a method passes over the prompt again
 };
 /// Passes over the prompt: the first, and those that the method adds.
@@ -166,9 +166,13 @@ struct Step {
 [[nodiscard]] double prefill_passes(const CostInput& in, std::int64_t prompt,
                                     std::span<const LayerGroup> groups);
 
-/// Scheduling and sampling of a step, which neither device nor host hides.
+/// Scheduling of a step of `in.batch` sequences that the GPU waits for; 0 for an engine that
+/// schedules ahead.
 [[nodiscard]] Seconds between_steps(const CostInput& in);
-/// Host time of a step: the stack's per layer and step, and the method's own operators.
+/// The same for an engine that schedules ahead, where it runs next to the GPU; 0 for others.
+[[nodiscard]] Seconds hidden_scheduling(const CostInput& in);
+/// Host time of a step, next to the GPU's: the stack's per layer and step, the method's own
+/// operators, and hidden_scheduling.
 [[nodiscard]] Seconds host_time(const CostInput& in, bool decode);
 
 }  // namespace kvsim

@@ -65,7 +65,8 @@ MemoryReserve read_reserve(const Field& field) {
 EngineValues read_values(const Field& field) {
   field.allow_only({"prefill_chunk", "long_prefill_chunk", "max_num_seqs", "block_tokens",
                     "usable_fraction", "counts_graphs", "reserve", "reserve_graphs",
-                    "reserve_least", "graph_sequences"});
+                    "reserve_least", "graph_sequences", "schedules_ahead", "between_steps",
+                    "between_per_sequence", "front_end"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMostTokens);
@@ -85,6 +86,12 @@ EngineValues read_values(const Field& field) {
   if (const auto given = field.find("reserve")) out.reserve = read_reserve(*given);
   size("reserve_graphs", out.reserve_graphs);
   size("reserve_least", out.reserve_least);
+  if (const auto given = field.find("schedules_ahead")) out.schedules_ahead = given->boolean();
+  if (const auto given = field.find("between_steps")) out.between_steps = given->duration();
+  if (const auto given = field.find("between_per_sequence")) {
+    out.between_per_sequence = given->duration();
+  }
+  if (const auto given = field.find("front_end")) out.front_end = read_front_end(*given);
   return out;
 }
 
@@ -231,6 +238,18 @@ std::string_view EngineDefaults::option(std::string_view key) const {
     if (known == key) return option;
   }
   return {};
+}
+
+FrontEndTimes read_front_end(const Field& field) {
+  field.allow_only({"latency", "request", "prompt_token", "token"});
+  const auto time = [&](std::string_view key) {
+    const auto given = field.find(key);
+    return given ? given->duration() : Seconds{};
+  };
+  return {.latency = time("latency"),
+          .request = time("request"),
+          .prompt_token = time("prompt_token"),
+          .token = time("token")};
 }
 
 EngineDefaults read_engine_defaults(const Field& field) {

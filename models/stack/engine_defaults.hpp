@@ -41,6 +41,17 @@ struct MemoryReserve {
   Bytes base{}, per_prefill_token{}, per_graph_sequence{}, per_gpu{};
 };
 
+/// What an engine's API server adds to a request: one process that parses HTTP, tokenizes prompts
+/// and streams tokens, next to the engine.
+struct FrontEndTimes {
+  Seconds latency;       // of a request beyond the work below: network, queues between processes
+  Seconds request;       // work per request,
+  Seconds prompt_token;  // per token of its prompt,
+  Seconds token;         // and per token that is streamed
+
+  friend constexpr bool operator==(const FrontEndTimes&, const FrontEndTimes&) = default;
+};
+
 /// Values that one rule sets. The first rule that fits sets a key; later ones do not change it.
 struct EngineValues {
   std::optional<std::int64_t> prefill_chunk{}, long_prefill_chunk{}, max_num_seqs{}, block_tokens{};
@@ -49,6 +60,10 @@ struct EngineValues {
   std::optional<MemoryReserve> reserve{};
   std::optional<Bytes> reserve_graphs{}, reserve_least{};
   std::optional<std::int64_t> graph_sequences{};
+  // What the host takes: not options of the engine, so they are not among its settings.
+  std::optional<bool> schedules_ahead{};
+  std::optional<Seconds> between_steps{}, between_per_sequence{};
+  std::optional<FrontEndTimes> front_end{};
 };
 
 /// Default values and the conditions under which an engine takes them. An absent condition holds.
@@ -83,6 +98,10 @@ struct EngineDefaults {
   [[nodiscard]] bool knows(EngineVersion version) const;
   [[nodiscard]] std::string_view option(std::string_view key) const;  // empty: none
 };
+
+/// {"latency": "2 ms", "request": "1 ms", "prompt_token": "2 us", "token": "20 us"}; what is absent
+/// is 0. Errors: InputError.
+[[nodiscard]] FrontEndTimes read_front_end(const Field& field);
 
 /// Errors: InputError.
 [[nodiscard]] EngineDefaults read_engine_defaults(const Field& field);

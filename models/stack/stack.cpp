@@ -163,6 +163,19 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   }
   count("block_tokens", &EngineValues::block_tokens, out.block_tokens, options.block_tokens);
 
+  const auto host = [&](const char* key, auto EngineValues::*member, auto& value, auto otherwise) {
+    const DefaultsRule* of_host = nullptr;
+    const auto given = taker.find(member, &of_host);
+    value = given.value_or(otherwise);
+    if (given) out.sources[key] = of_host->source;
+  };
+  const Stack::HostTimes& own = out.profile_host;
+  host("schedules_ahead", &EngineValues::schedules_ahead, out.schedules_ahead, own.schedules_ahead);
+  host("between_steps", &EngineValues::between_steps, out.between_steps, own.between_steps);
+  host("between_per_sequence", &EngineValues::between_per_sequence, out.between_per_sequence,
+       own.between_per_sequence);
+  host("front_end", &EngineValues::front_end, out.front_end, own.front_end);
+
   rule = nullptr;
   const bool eager = options.cuda_graphs && !*options.cuda_graphs;
   if (const auto counts = taker.find(&EngineValues::counts_graphs, &rule)) {
@@ -239,6 +252,16 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   if (options.lazy_compaction) out.lazy_compaction = *options.lazy_compaction;
   if (options.memory_fraction) out.usable_fraction = *options.memory_fraction;
   if (options.cuda_graphs && !*options.cuda_graphs) out.graphs = Bytes{};
+  if (options.async_scheduling) out.schedules_ahead = *options.async_scheduling;
+  const auto replace = [](Seconds& value, const std::optional<Seconds>& measured) {
+    value = measured.value_or(value);
+  };
+  replace(out.front_end.latency, options.front_end_latency);
+  replace(out.front_end.request, options.front_end_request);
+  replace(out.front_end.prompt_token, options.front_end_prompt_token);
+  replace(out.front_end.token, options.front_end_token);
+  replace(out.between_steps, options.between_steps);
+  replace(out.between_per_sequence, options.between_per_sequence);
   if (options.non_torch) {
     out.context = *options.non_torch;
     out.communication = Bytes{};
@@ -312,6 +335,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "score_passes",
                              "between_steps",
                              "between_per_sequence",
+                             "schedules_ahead",
+                             "front_end",
                              "overlap",
                              "reached",
                              "kernels",
@@ -321,7 +346,15 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
 
   Stack stack;
   const auto base = profile.find("extends");
-  if (base) stack = find_among(known, base->string());
+  if (base) {
+    stack = find_among(known, base->string());
+    // Not what the rules of its newest version say of the host.
+    const Stack::HostTimes& own = stack.profile_host;
+    stack.between_steps = own.between_steps;
+    stack.between_per_sequence = own.between_per_sequence;
+    stack.schedules_ahead = own.schedules_ahead;
+    stack.front_end = own.front_end;
+  }
   stack.name = std::move(name);
   // An overridden value loses the source of the original.
   const auto read = [&](std::string_view key, auto&& take) {
@@ -396,6 +429,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later("between_per_sequence",
              [&](const Field& f) { stack.between_per_sequence = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
+  read_later_flag("schedules_ahead", stack.schedules_ahead);
+  read_later("front_end", [&](const Field& f) { stack.front_end = read_front_end(f); });
   read_later("fraction_of",
              [&](const Field& f) { stack.fraction_of = read_enum<FractionOf>(f, kFractionWords); });
   read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
@@ -426,6 +461,10 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.fraction_of = FractionOf::kAll;  // of the paged profile that it extends
     stack.sources.erase("fraction_of");
   }
+  stack.profile_host = {.between_steps = stack.between_steps,
+                        .between_per_sequence = stack.between_per_sequence,
+                        .schedules_ahead = stack.schedules_ahead,
+                        .front_end = stack.front_end};
   if (const auto defaults = profile.find("defaults")) {
     stack.defaults = std::make_shared<const EngineDefaults>(read_engine_defaults(*defaults));
     stack.version = stack.defaults->last;

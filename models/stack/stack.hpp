@@ -100,8 +100,12 @@ struct Stack {
   /// Of eager attention: operators that read and write the score matrix between the product of
   /// queries and keys and the softmax (scaling, adding a mask).
   std::int32_t score_passes = 0;
-  Seconds between_steps;             // scheduling and sampling that nothing hides,
-  Seconds between_per_sequence;      // and what it takes more for each sequence
+  Seconds between_steps;         // scheduling, input preparation and output on the host,
+  Seconds between_per_sequence;  // and what they take more for each sequence
+  /// The host schedules a step while the GPU computes the one before it: the two times above are
+  /// hidden behind the GPU's, and a request that arrives waits for one step more.
+  bool schedules_ahead = false;
+  FrontEndTimes front_end{};         // of a service
   bool full_causal_mask = false;     // a boolean mask of the full length squared is held throughout
   bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
@@ -123,6 +127,15 @@ struct Stack {
   std::map<std::string, ReachedRates> reached;  // by operator family ("gemm", …)
 
   std::map<std::string, std::string> sources;
+
+  /// What the profile itself says of the host; the values above are these, or those of the rules
+  /// that fit the engine's version.
+  struct HostTimes {
+    Seconds between_steps, between_per_sequence;
+    bool schedules_ahead = false;
+    FrontEndTimes front_end{};
+  };
+  HostTimes profile_host{};
 
   /// Of an engine whose defaults depend on its version and on the GPU; null: they do not. Until
   /// with_options knows the GPU, the values above are those for a GPU that the engine cannot query.
@@ -147,6 +160,11 @@ struct StackOptions {
   std::optional<bool> lazy_compaction{};
   std::optional<double> memory_fraction{};  // of fraction_of; vLLM: gpu_memory_utilization
   std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
+  std::optional<bool> async_scheduling{};   // schedules_ahead
+  /// Measured host times that replace the stack's.
+  std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
+      front_end_token{};
+  std::optional<Seconds> between_steps{}, between_per_sequence{};
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};
   std::optional<BytesPerSecond> expert_link{};

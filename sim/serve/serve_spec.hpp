@@ -114,6 +114,9 @@ struct ServeSpec {
   NvmeSpec nvme{};
   OffloadSpec offload{};
   std::uint64_t seed = 0;
+  /// False: settings that decide times are assumed, not known (runs that others published);
+  /// intervals are wider.
+  bool settings_stated = true;
 };
 
 /// GPUs of one replica, and of all.

@@ -80,6 +80,8 @@ struct SmallService {
   bool per_head_blocks = false;
   bool lazy_compaction = false;
   OffloadSpec offload{};
+  bool async_scheduling = false;
+  FrontEndTimes front_end{};
   std::int32_t pipeline = 1;  // stages, each of which takes its layers' share of `times`
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
@@ -105,6 +107,11 @@ struct SmallService {
                                      .per_head_blocks = per_head_blocks,
                                      .lazy_compaction = lazy_compaction,
                                      .memory_fraction = 1.0,
+                                     .async_scheduling = async_scheduling,
+                                     .front_end_latency = front_end.latency,
+                                     .front_end_request = front_end.request,
+                                     .front_end_prompt_token = front_end.prompt_token,
+                                     .front_end_token = front_end.token,
                                      .weights = Bytes{0},
                                      .non_torch = Bytes{0},
                                      .activation = Bytes{0},

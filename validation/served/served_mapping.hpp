@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/scenario/fields/document.hpp"
 #include "validation/served/served_runs.hpp"
 #include "validation/served/served_settings.hpp"
 #include "validation/served/served_tables.hpp"
@@ -18,6 +19,7 @@ struct MappedRun {
   std::string refused;              // empty: expressed
   nlohmann::ordered_json scenario;  // of one of the run's equal engines
   const ServedClient* client = nullptr;
+  std::vector<Override> overrides{};  // of the scenario
   ServedSettings settings;
   ServedWorkload workload;
   bool complete = false;  // everything that decides times and memory is stated

@@ -241,12 +241,24 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
   return out;
 }
 
+std::optional<ResidualPart> residual_metric(std::string_view metric, std::string_view stat) {
+  if (metric.ends_with("_throughput") || metric == "duration") {
+    return ResidualPart{.metric = "throughput", .is_tail = false};
+  }
+  for (const std::string_view known : {"ttft", "tpot", "itl", "e2e"}) {
+    if (metric == known) {
+      return ResidualPart{.metric = known, .is_tail = stat != "mean" && stat != "median"};
+    }
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 Scenario read(const MappedRun& run) {
   const std::string name = run.scenario.at("title").get<std::string>();
   const std::string text = run.scenario.dump();
-  const nlohmann::json keys = scenario_document_of(text, name, {});
+  const nlohmann::json keys = scenario_document_of(text, name, run.overrides);
   return scenario_of(keys, name, name, false);
 }
 
@@ -259,6 +271,18 @@ void put_interval(std::vector<PredictedMetric>& metrics,
       m.high = std::max(m.high.value_or(m.value), o.value);
     }
   }
+}
+
+/// Widens the interval of `m` to the errors of its metric in measured services.
+void widen_to_residual(PredictedMetric& m, const ServeSpec& spec, const ServeResult& result) {
+  const auto part = residual_metric(m.metric, m.stat);
+  if (!part || !m.low || !m.high) return;
+  const ResidualClass* of = residual_of(spec, result, part->metric, part->is_tail);
+  if (of == nullptr) return;
+  // A duration is the inverse of a rate.
+  const bool is_inverse = m.metric == "duration";
+  m.low = std::min(*m.low, m.value * (is_inverse ? 1 / of->high : of->low));
+  m.high = std::max(*m.high, m.value * (is_inverse ? 1 / of->low : of->high));
 }
 
 void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) {
@@ -286,7 +310,8 @@ namespace {
 std::optional<ServedPrediction> predict(const MappedRun& run) {
   ServedPrediction out;
   const Scenario scenario = read(run);
-  const ServeSpec& spec = *scenario.points.at(0).serve;
+  ServeSpec spec = *scenario.points.at(0).serve;
+  spec.settings_stated = run.complete;
   PreparedService service{spec};
   const ServeOptions options{.max_samples = run.workload.timeline.empty() ? kNoSamples : kSamples,
                              .keep_gaps = true};
@@ -294,6 +319,8 @@ std::optional<ServedPrediction> predict(const MappedRun& run) {
   if (result.completed == 0) return std::nullopt;
   const bool serves = run.workload.arrivals != ServedArrivals::kNone;
   out.metrics = client_metrics(result, run);
+  out.stack = spec.stack->name;
+  out.is_queued = is_queued(result);
   const auto ends = serves ? time_ends(spec, mean_iteration(spec, result)) : std::nullopt;
   if (ends) {
     out.interval_basis = ends->basis;
@@ -302,6 +329,7 @@ std::optional<ServedPrediction> predict(const MappedRun& run) {
       other.time_scale = factor;
       put_interval(out.metrics, client_metrics(service.run(spec.requests, 1, other), run));
     }
+    for (PredictedMetric& m : out.metrics) widen_to_residual(m, spec, result);
   }
   add_capacity(result, out.metrics);
   return out;

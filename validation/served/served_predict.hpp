@@ -26,6 +26,8 @@ struct ServedPrediction {
   /// Rate over the highest that the simulated service keeps up with; nullopt: not known.
   std::optional<double> load{};
   std::string interval_basis{};
+  std::string stack{};     // the stack that ran: "vllm"
+  bool is_queued = false;  // sim/serve/account/serve_intervals.hpp
   [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
 };
 
@@ -39,6 +41,14 @@ struct ServedPrediction {
 /// and to the longest sequence that the pool holds, which is noted. Leaves `load` to the caller.
 /// Errors: none that the run's settings cause; those are in `failed`.
 [[nodiscard]] ServedPrediction predict_served(MappedRun& run);
+
+/// The part of the residual model that a value belongs to; nullopt: none.
+struct ResidualPart {
+  std::string_view metric;
+  bool is_tail = false;
+};
+[[nodiscard]] std::optional<ResidualPart> residual_metric(std::string_view metric,
+                                                          std::string_view stat);
 
 /// Runs with equal keys have the same highest rate.
 [[nodiscard]] std::string saturation_key(const MappedRun& run);

@@ -186,6 +186,7 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
     ScoredRun& scored = score.runs[i];
     scored.run = std::move(runs[i]);
     scored.mapped = map_served_run(scored.run, options.folders);
+    scored.mapped.overrides = options.overrides;
     scored.source = source_of(scored.run);
     if (const auto& timeline = scored.mapped.workload.timeline; !timeline.empty()) {
       for (ServedMetric& m : read_served_timeline(timeline)) {

@@ -69,6 +69,7 @@ struct ServedScore {
 
 struct ServedOptions {
   ServedFolders folders{};
+  std::vector<Override> overrides{};   // of every run's scenario
   int threads = 0;                     // 0: the machine's
   std::function<void(double)> done{};  // runs done, from any thread; may be empty
 };

@@ -51,10 +51,22 @@ Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers) 
          (stack.host_per_layer + stack.host_per_launch * launches) * static_cast<double>(layers);
 }
 
-Seconds mixed_between(const CostInput& in, const MixedStep& step) {
+namespace {
+
+CostInput of_sequences(const CostInput& in, const MixedStep& step) {
   CostInput of_all = in;
   of_all.batch = step.decodes + std::ssize(step.chunks);
-  return between_steps(of_all);
+  return of_all;
+}
+
+}  // namespace
+
+Seconds mixed_between(const CostInput& in, const MixedStep& step) {
+  return between_steps(of_sequences(in, step));
+}
+
+Seconds mixed_hidden(const CostInput& in, const MixedStep& step) {
+  return hidden_scheduling(of_sequences(in, step));
 }
 
 void check_step(const CostInput& in, const MixedStep& step, const LayerRange& layers,
@@ -117,7 +129,8 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
   const MixedColumns columns = mixed_columns(*in.llm, *in.method);
   check_step(in, step, range, columns.laws.size());
   const std::int64_t rows = step.rows();
-  Step out{.host = mixed_host_time(in, step.decodes > 0, range.last - range.first),
+  Step out{.host = mixed_host_time(in, step.decodes > 0, range.last - range.first) +
+                   (range.head ? mixed_hidden(in, step) : Seconds{}),
            .between = range.head ? mixed_between(in, step) : Seconds{}};
   if (range.embedding) out.segments.push_back({.graph = shared(embed_tokens(one, rows))});
   add_layers(out, columns, range, [&](std::int32_t l, const MixedColumn& column) {

@@ -238,7 +238,8 @@ struct MixedStepCost::Impl {
     for (const PrefillChunk& chunk : step.chunks) {
       if (chunk.last) sum += end(chunk.before + chunk.tokens);
     }
-    const double host = step.decodes > 0 ? host_decode : host_prefill;
+    double host = step.decodes > 0 ? host_decode : host_prefill;
+    if (range.head) host += mixed_hidden(one, step).count();
     const Seconds between = range.head ? mixed_between(one, step) : Seconds{};
     return {.time = Seconds{std::max(sum.time, host)} + between,
             .flops = sum.flops,

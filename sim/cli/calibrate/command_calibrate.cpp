@@ -19,16 +19,21 @@ namespace {
 
 int run_calibrate(const Arguments& arguments) {
   int sources = 0;
-  for (const char* source : {"measured", "from-log", "device"}) sources += arguments.has(source);
+  for (const char* source : {"measured", "from-log", "device", "residuals"})
+    sources += arguments.has(source);
   if (sources > 1) {
-    throw InputError{"calibrate", "one of --measured, --from-log and --device", "several"};
+    throw InputError{"calibrate", "one of --measured, --from-log, --device and --residuals",
+                     "several"};
   }
   if (arguments.has("device")) return calibrate_on_device(arguments);
   if (arguments.has("measured")) return calibrate_measured(arguments);
+  if (arguments.has("residuals")) return calibrate_residuals(arguments);
   if (arguments.has("from-log")) return calibrate_from_log(arguments);
-  throw InputError{"calibrate",
-                   "a source of measurements: --measured PATH, --from-log FILE or --device cuda",
-                   "none"};
+  throw InputError{
+      "calibrate",
+      "a source of measurements: --measured PATH, --from-log FILE, --residuals RUNS.csv or "
+      "--device cuda",
+      "none"};
 }
 
 /// YYYY-MM-DD of a day that the calendar has.
@@ -48,6 +53,13 @@ bool is_date(const std::string& text) {
       .ok();
 }
 
+std::string today() {
+  const auto day = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+  const std::chrono::year_month_day date{day};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
+}
+
 }  // namespace
 
 std::optional<std::string> checked_date(const Arguments& arguments) {
@@ -58,12 +70,17 @@ std::optional<std::string> checked_date(const Arguments& arguments) {
   return date;
 }
 
+std::string date_of(const Arguments& arguments) {
+  return checked_date(arguments).value_or(today());
+}
+
 Command calibrate_command() {
   return {.name = "calibrate",
           .summary = "use your measurements instead of the models: kernel timings, start-up logs",
           .usage =
               "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
               "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]\n"
+              "kvsim calibrate --residuals RUNS.csv -o DIR [options]\n"
               "kvsim calibrate --device cuda -o FILE",
           .examples =
               "kvsim calibrate --measured timings/ -o calibration/\n"
@@ -73,6 +90,11 @@ Command calibrate_command() {
                        "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
                       {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
                       {"device", 0, "WHERE", false, "cuda: time kvsim's kernels on the first GPU"},
+                      {"residuals", 0, "RUNS.csv", false,
+                       "measured services: intervals by kind of metric, from the errors of "
+                       "`kvsim validate served`"},
+                      {"threads", 'j', "N", false,
+                       "of services: threads (0: as many as the machine has)"},
                       {"out", 'o', "PATH", false,
                        "folder for calibration files, one a GPU and operator family; of a log: "
                        "overrides to write, for a scenario's extends; of a device: the file"},

@@ -1,7 +1,6 @@
 // kvsim calibrate --measured: coefficients of the kernels' forms from timings of others.
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,13 +18,6 @@
 
 namespace kvsim {
 namespace {
-
-std::string today() {
-  const auto day = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  const std::chrono::year_month_day date{day};
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
-                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
-}
 
 std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
 
@@ -93,7 +85,7 @@ int calibrate_measured(const Arguments& arguments) {
   if (files.empty()) {
     throw InputError{*arguments.value("measured"), "kernel timings to fit to", "none"};
   }
-  const std::string date = checked_date(arguments).value_or(today());
+  const std::string date = date_of(arguments);
   const std::vector<TimingGroup> too_few = groups_with_too_few_rows(files);
   refuse_without_fit(files, too_few, *arguments.value("measured"));
   AtomicFiles written{*out};  // a location that cannot be written is reported before the fit

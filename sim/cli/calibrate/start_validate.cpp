@@ -45,6 +45,7 @@ int run_validate_measured(const Arguments& arguments) { start(arguments); }
 int run_validate_published(const Arguments& arguments) { start(arguments); }
 int run_validate_served(const Arguments& arguments) { start(arguments); }
 int calibrate_measured(const Arguments& arguments) { start(arguments); }
+int calibrate_residuals(const Arguments& arguments) { start(arguments); }
 int calibrate_on_device(const Arguments& arguments) { start(arguments); }
 
 }  // namespace kvsim

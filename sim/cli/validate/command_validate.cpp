@@ -119,6 +119,7 @@ Command validate_served_command() {
                        "logs request by request, RUN.csv (the folder requests next to the table)"},
                       {"lengths", 0, "DIR", false,
                        "lengths of data sets (the folder lengths next to the table)"},
+                      {"set", 's', "/KEY=VALUE", true, "a key of every run's scenario"},
                       {"print-scenario", 0, "RUN", false, "print a run's scenario and stop"},
                       {"rows", 0, "", false, "every run and value with its prediction"},
                       {"threads", 'j', "N", false, "threads (0: as many as the machine has)"},

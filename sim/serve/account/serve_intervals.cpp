@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "sim/batch/account/time_residual.hpp"
 #include "sim/engine/parallel.hpp"
@@ -45,7 +49,62 @@ void widen(ServeMetrics& out, const ServeMetrics& other, Choose choose) {
   maybe(out.slo_attained, other.slo_attained);
 }
 
+/// Widens both ends of `of` to the errors of its metric.
+void widen_to_residual(Distribution& low, Distribution& high, const Distribution& of,
+                       std::string_view metric, const ServeSpec& spec, const ServeResult& result) {
+  if (of.n == 0) return;
+  const ResidualClass* centre = residual_of(spec, result, metric, false);
+  const ResidualClass* tail = residual_of(spec, result, metric, true);
+  const auto one = [&](double Distribution::*value, const ResidualClass* residual) {
+    if (residual == nullptr) return;
+    low.*value = std::min(low.*value, of.*value * residual->low);
+    high.*value = std::max(high.*value, of.*value * residual->high);
+  };
+  one(&Distribution::mean, centre);
+  one(&Distribution::p50, centre);
+  one(&Distribution::p90, tail);
+  one(&Distribution::p95, tail);
+  one(&Distribution::p99, tail);
+}
+
+void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeResult& result) {
+  const auto times = [&](Distribution ServeMetrics::*member, const Distribution& of,
+                         std::string_view metric) {
+    widen_to_residual(out.low.*member, out.high.*member, of, metric, spec, result);
+  };
+  times(&ServeMetrics::ttft, result.ttft, "ttft");
+  times(&ServeMetrics::tpot, result.tpot, "tpot");
+  times(&ServeMetrics::itl, result.itl, "itl");
+  times(&ServeMetrics::e2e, result.e2e, "e2e");
+  const ResidualClass* rate = residual_of(spec, result, "throughput", false);
+  if (rate == nullptr) return;
+  const auto rates = [&](double ServeMetrics::*member, double of) {
+    out.low.*member = std::min(out.low.*member, of * rate->low);
+    out.high.*member = std::max(out.high.*member, of * rate->high);
+  };
+  rates(&ServeMetrics::request_s, result.request_s);
+  rates(&ServeMetrics::output_tok_s, result.output_tok_s);
+  rates(&ServeMetrics::total_tok_s, result.total_tok_s);
+}
+
+const ResidualClass* residual_of(const ServeSpec& spec, bool queued, std::string_view metric,
+                                 bool is_tail) {
+  if (spec.method.name != "full" || !spec.stack->defaults) return nullptr;
+  return Residuals::builtin().find({.metric = std::string{metric},
+                                    .is_tail = is_tail,
+                                    .stack = spec.stack->name,
+                                    .complete = spec.settings_stated,
+                                    .is_queued = queued});
+}
+
 }  // namespace
+
+bool is_queued(const ServeResult& result) { return result.queue.mean > 0.5 * result.ttft.mean; }
+
+const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
+                                 std::string_view metric, bool is_tail) {
+  return residual_of(spec, is_queued(result), metric, is_tail);
+}
 
 ServeMetrics figures_of(const ServeResult& r) {
   return {.ttft = r.ttft,
@@ -68,6 +127,14 @@ std::optional<TimeEnds> time_ends(const ServeSpec& spec,
                                   const std::optional<MeanIteration>& iteration) {
   if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) {
     return std::nullopt;
+  }
+  if (const ResidualClass* measured = residual_of(spec, false, "tpot", false)) {
+    return TimeEnds{.faster = std::min(1.0, measured->low),
+                    .slower = std::max(1.0, measured->high),
+                    .basis = fmt::format(
+                        "90 % of measured services' values are {:.2f} to {:.2f} times the "
+                        "predicted: {}, {} documents (validate served)",
+                        measured->low, measured->high, measured->key.words(), measured->documents)};
   }
   const Interval& interval = *iteration->step.interval;
   return TimeEnds{.faster = interval.low / iteration->step.time,
@@ -95,6 +162,7 @@ std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const Serve
     widen(out.low, other, [](double a, double b) { return std::min(a, b); });
     widen(out.high, other, [](double a, double b) { return std::max(a, b); });
   }
+  widen_to_residuals(out, spec, result);
   return out;
 }
 

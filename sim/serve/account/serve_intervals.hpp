@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "models/cost/residuals/residuals.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
@@ -24,17 +25,27 @@ struct TimeEnds {
   double faster = 1, slower = 1;
   std::string basis;
 };
-/// Factors of the mean iteration's kernels, no narrower than the errors of published runs on such
-/// stacks (time_residual). nullopt if no error of times is known: a stack that is a bound, a
-/// calibration without kernels, an engine without a mean iteration.
+/// With a full cache, the errors of time per output token in measured services on such a stack
+/// (models/cost/residuals). With a method, or on a stack without measured services, factors of the
+/// mean iteration's kernels, no narrower than the errors of published static runs (time_residual).
+/// nullopt if no error of times is known: a stack that is a bound, a calibration without kernels,
+/// an engine without a mean iteration.
 [[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
                                                 const std::optional<MeanIteration>& iteration);
 
-/// The range of a service's metrics in 90 % of cases: it is simulated again with all iteration
-/// times multiplied by `faster` and `slower`, and each metric's ends are its least and its largest
-/// of the three runs. One error is taken for all iterations: they run the same kernels on the same
-/// host. Left out: how far the capacity of the cache may be from what is predicted, and the
-/// workload's own chance.
+/// Whether requests of a run wait for longer than they are prefilled.
+[[nodiscard]] bool is_queued(const ServeResult& result);
+/// The errors of `metric` ("ttft", "tpot", "itl", "e2e", "throughput") in measured services like
+/// this one; null if there are none, or the service runs a method.
+[[nodiscard]] const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
+                                               std::string_view metric, bool is_tail);
+
+/// The range of a service's metrics in 90 % of cases. It is simulated again with all iteration
+/// times multiplied by `faster` and `slower`: one error is taken for all iterations, because they
+/// run the same kernels on the same host. Each metric's ends are its least and its largest of the
+/// three runs, widened to the errors of that metric in measured services (residual_of), which
+/// include what does not scale with iterations. Left out: how far the capacity of the cache may be
+/// from what is predicted, and the workload's own chance.
 struct ServeIntervals {
   ServeMetrics low, high;
   double faster = 1, slower = 1;  // times a predicted time

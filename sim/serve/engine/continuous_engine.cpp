@@ -37,6 +37,7 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
       loads_(parts_.sizes->laws()) {
   block_tokens_ = parts_.sizes->block_tokens();
   block_units_ = parts_.sizes->block_units();
+  front_end_ = FrontEnd{parts_.front_end};
   flights_.resize(parts_.later_stages.size() + 1);
   stage_free_.resize(flights_.size());
   for (const auto& [owner, bytes] : parts_.standing) standing_ += bytes;
@@ -45,7 +46,12 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
 void ContinuousEngine::arrive(RequestId id, SimTime now) {
   if (!serves(id, now)) return;
   at(id).state = SequenceState::kWaiting;
-  queue_.push(id);
+  parts_.schedules_ahead&& in_flight_ > 0 ? unseen_.push_back(id) : queue_.push(id);
+}
+
+void ContinuousEngine::see() {
+  for (const RequestId id : unseen_) queue_.push(id);
+  unseen_.clear();
 }
 
 bool ContinuousEngine::serves(RequestId id, SimTime now) {
@@ -253,6 +259,10 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     const std::size_t before = running_.size();
     scheduler_->schedule(*this);
     if (!plan_.empty()) break;
+    if (!unseen_.empty()) {
+      see();
+      continue;
+    }
     idle = running_.size() < before && tries <= 2 * load() ? 0 : idle + 1;
     if (idle < 2) continue;
     if (!drop_received()) {
@@ -261,6 +271,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     }
     idle = tries = 0;
   }
+  see();
   const SimTime ends = pass(now);
   Flight& flight = flights_[(next_flight_ + in_flight_) % flights_.size()];
   ++in_flight_;
@@ -312,10 +323,17 @@ void ContinuousEngine::send(Flight& flight) {
   peak_taken_ = std::max(peak_taken_, kv_.taken());
 }
 
+std::int64_t ContinuousEngine::n_sampled(const Flight& flight) {
+  return std::count_if(flight.plan.begin(), flight.plan.end(), [&](const Planned& p) {
+    return p.tokens > 0 && at(p.id).computed + p.tokens >= at(p.id).known;
+  });
+}
+
 void ContinuousEngine::end(SimTime now) {
   const auto iteration = static_cast<std::int32_t>(ends_.size());
-  ends_.push_back(now);
   Flight& flight = flights_[next_flight_];
+  const SimTime delivered = front_end_.deliver(now, n_sampled(flight));
+  ends_.push_back(delivered);
   next_flight_ = (next_flight_ + 1) % flights_.size();
   --in_flight_;
   if (now > flight.due) {  // it waited for a link that others fill
@@ -336,7 +354,7 @@ void ContinuousEngine::end(SimTime now) {
     if (output > 0) {
       s.known += made;
       tokens_ += made;
-      state_->tokens(p.id, replica_, iteration, made, now);
+      state_->tokens(p.id, replica_, iteration, made, delivered);
     }
     if (s.generated() < output) {
       if (parts_.role != ReplicaRole::kPrefill) {
@@ -354,7 +372,7 @@ void ContinuousEngine::end(SimTime now) {
       continue;
     }
     kv_.finish(p.id, s);
-    state_->end(p.id, RequestStatus::kCompleted, now);
+    state_->end(p.id, RequestStatus::kCompleted, delivered);
     state_->outcomes[static_cast<std::size_t>(p.id)].replica = static_cast<std::int16_t>(replica_);
     ++done;
   }
@@ -376,14 +394,15 @@ void ContinuousEngine::end(SimTime now) {
 
 ServeSample ContinuousEngine::sample_now(SimTime now) {
   const Bytes unit = parts_.held_unit;
-  ServeSample out{.at = now,
-                  .running = static_cast<std::int32_t>(running_.size()),
-                  .waiting = static_cast<std::int32_t>(queue_.size() + swapped_.size()),
-                  .tokens = tokens_,
-                  .prompt_tokens = prompt_tokens_,
-                  .held = standing_ + unit * kv_.pool(),
-                  .kv_blocks = unit * kv_.taken(),
-                  .kv_cached = unit * kv_.cached()};
+  ServeSample out{
+      .at = now,
+      .running = static_cast<std::int32_t>(running_.size()),
+      .waiting = static_cast<std::int32_t>(queue_.size() + unseen_.size() + swapped_.size()),
+      .tokens = tokens_,
+      .prompt_tokens = prompt_tokens_,
+      .held = standing_ + unit * kv_.pool(),
+      .kv_blocks = unit * kv_.taken(),
+      .kv_cached = unit * kv_.cached()};
   out.kv_logical = parts_.sizes->unit() * kv_.pinned();  // prefixes: counted once for all readers
   for (const RequestId id : running_) out.kv_logical += kv_.own_logical(id, at(id));
   for (const RequestId id : leaving_) out.kv_logical += kv_.own_logical(id, at(id));
@@ -403,7 +422,7 @@ IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime star
           .end = end,
           .plan = plan,
           .running = running_,
-          .waiting = queue_.size(),
+          .waiting = queue_.size() + unseen_.size(),
           .memory = &kv_,
           .sequences = &state_->sequences};
 }

@@ -56,6 +56,9 @@ struct EngineParts {
   OffloadSpec offload{};
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;
+  /// An iteration is formed while the one before it runs: a request waits for one iteration more.
+  bool schedules_ahead = false;
+  FrontEndTimes front_end{};
   std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
   double acceptance = 0;
   std::uint64_t seed = 0;
@@ -90,7 +93,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::optional<SimTime> start(SimTime now, bool more_coming) override;
   void end(SimTime now) override;
   std::int64_t load() const override {
-    return static_cast<std::int64_t>(running_.size() + queue_.size() + swapped_.size());
+    return static_cast<std::int64_t>(running_.size() + queue_.size() + swapped_.size() +
+                                     unseen_.size());
   }
   EngineMemory memory() const override;
   std::string describe() const override;
@@ -163,6 +167,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
+  /// Requests in unseen_ join the queue.
+  void see();
   /// Memory is held by others than those that run or are swapped out, or iterations are under way.
   [[nodiscard]] bool others_hold() const {
     return in_flight_ > 0 || !leaving_.empty() || reserved_ + received_ > 0;
@@ -181,6 +187,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   /// Chunks with more to come of their prompt count as computed: the next may follow them through
   /// the pipeline. The others are not to be planned until they end.
   void send(Flight& flight);
+  /// Sequences of an iteration that get a token at its end.
+  [[nodiscard]] std::int64_t n_sampled(const Flight& flight);
   void compute(const Planned& p, std::int32_t tokens, bool prefill);
   /// Tokens that a decoding sequence gets of an iteration.
   [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
@@ -204,6 +212,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   OutsideTier host_, nvme_;
   KvCacheManager kv_;
   WaitingQueue queue_;
+  std::vector<RequestId> unseen_;  // arrived after the next iteration was formed
   std::vector<RequestId> swapped_;
   std::vector<SwappedCache> swapped_caches_;  // of swapped_
   std::vector<RequestId> window_;             // of first_waiting

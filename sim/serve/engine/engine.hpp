@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/serve/engine/front_end.hpp"
 #include "sim/serve/engine/serve_state.hpp"
 #include "sim/serve/engine/serve_timeline.hpp"
 #include "sim/serve/serve_result.hpp"
@@ -82,6 +83,9 @@ class Engine {
   [[nodiscard]] virtual BatchLimits limits() const = 0;
   [[nodiscard]] virtual std::vector<std::string> notes() const = 0;
 
+  /// The API server before the engine.
+  [[nodiscard]] FrontEnd& front_end() { return front_end_; }
+  /// When the tokens of each iteration reached the clients.
   [[nodiscard]] const std::vector<SimTime>& iteration_ends() const { return ends_; }
   [[nodiscard]] std::vector<SimTime>&& take_iteration_ends() { return std::move(ends_); }
   [[nodiscard]] const ServeTimeline& timeline() const { return timeline_; }
@@ -96,6 +100,7 @@ class Engine {
   EngineWork work_;
   EngineCounts counts_;
   std::int64_t promised_ = 0;
+  FrontEnd front_end_{};
 };
 
 }  // namespace kvsim

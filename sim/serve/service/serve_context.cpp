@@ -446,6 +446,8 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
       .offload = spec_.offload,
       .order = spec_.scheduler.order,
       .role = role,
+      .schedules_ahead = stack_.schedules_ahead,
+      .front_end = stack_.front_end,
       .drafts = draft_ ? spec_.speculation.tokens : 0,
       .acceptance = spec_.speculation.acceptance,
       .seed = spec_.seed};
@@ -470,10 +472,12 @@ std::string ServeContext::provenance() const {
 
 std::vector<std::string> ServeContext::notes() const {
   std::vector<std::string> notes = notes_;
-  notes.push_back(
-      fmt::format("no simulated service was compared with a real one: intervals come from "
-                  "static runs; {}",
-                  time_residual(stack_).basis));
+  if (spec_.method.name != "full" || !stack_.defaults) {
+    notes.push_back(
+        fmt::format("no service of this kind was compared with a real one: intervals come from "
+                    "static runs; {}",
+                    time_residual(stack_).basis));
+  }
   if (spec_.scheduler.swap.value_or(false)) {
     notes.push_back(fmt::format("swap: copies between a GPU and its host reach {} of {}'s {}",
                                 host_rate(), spec_.gpu->c2c ? "C2C" : "PCIe",

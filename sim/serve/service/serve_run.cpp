@@ -26,6 +26,10 @@ namespace {
 struct Arrival {
   RequestId request = 0;
 };
+/// A request leaves the API server of its replica.
+struct Submission {
+  RequestId request = 0;
+};
 struct IterationEnd {
   std::int32_t engine = 0;
 };
@@ -38,7 +42,8 @@ struct TransferEnd {};  // something may have arrived
 /// only prefill.
 class Service {
  public:
-  using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart, TransferEnd>>;
+  using Queue =
+      EventQueue<std::variant<Arrival, Submission, IterationEnd, IterationStart, TransferEnd>>;
 
   /// `site`: of the same engine; it outlives the service.
   Service(const ServeSpec& spec, const ServeOptions& options, ServeContext& site)
@@ -137,8 +142,25 @@ class Service {
     const std::size_t to = first_door_ + router_->choose(e.request, doors());
     ++requests_[to];
     state_.outcomes[i].replica = static_cast<std::int16_t>(to);
-    if (handoffs_ == nullptr || decoder(0).serves(e.request, now)) {
-      engines_[to]->arrive(e.request, now);
+    const SimTime submitted = engines_[to]->front_end().admit(now, s.prompt);
+    if (submitted > now) {
+      engines_[to]->promise(1);
+      queue_.schedule(submitted, Phase::kArrival, Submission{e.request});
+      ++coming_;
+      return;
+    }
+    submit(e.request, to, now);
+  }
+  void handle(const Submission& e, SimTime now) {
+    --coming_;
+    const auto to =
+        static_cast<std::size_t>(state_.outcomes[static_cast<std::size_t>(e.request)].replica);
+    engines_[to]->promise(-1);
+    submit(e.request, to, now);
+  }
+  void submit(RequestId request, std::size_t to, SimTime now) {
+    if (handoffs_ == nullptr || decoder(0).serves(request, now)) {
+      engines_[to]->arrive(request, now);
     }
     follow(now);
     wake(to, now);
@@ -208,10 +230,12 @@ class Service {
     for (const RequestId id : state_.ended) {
       if (watch_) watch_->ended(id, state_.outcomes[static_cast<std::size_t>(id)]);
       if (first_follower_.empty()) continue;
+      // The client has its last token when the API server has sent it.
+      const SimTime ended = std::max(now, state_.outcomes[static_cast<std::size_t>(id)].finish);
       for (RequestId f = first_follower_[static_cast<std::size_t>(id)]; f >= 0;
            f = next_follower_[static_cast<std::size_t>(f)]) {
-        queue_.schedule(now + trace_.requests[static_cast<std::size_t>(f)].arrival, Phase::kArrival,
-                        Arrival{f});
+        queue_.schedule(ended + trace_.requests[static_cast<std::size_t>(f)].arrival,
+                        Phase::kArrival, Arrival{f});
         ++coming_;
       }
     }

@@ -6,6 +6,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/options/arguments.hpp"
+#include "sim/cli/options/overrides.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/command_validate.hpp"
 #include "sim/cli/validate/served/served_report.hpp"
@@ -53,7 +54,8 @@ int run_validate_served(const Arguments& arguments) {
     return fs::absolute(*given);
   };
   ServedOptions options{
-      .folders = {.requests = folder_of("requests"), .lengths = folder_of("lengths")}};
+      .folders = {.requests = folder_of("requests"), .lengths = folder_of("lengths")},
+      .overrides = read_overrides(arguments)};
   if (const auto run = arguments.value("print-scenario")) {
     return print_scenario(runs, *run, options.folders);
   }
