@@ -149,19 +149,20 @@ TEST_CASE("worst cases of published figures, by kind") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
-  const auto of = [](MetricKind kind, bool held_out) {
+  const auto of = [](PublishedKind kind, bool held_out) {
     return [=](const ScoredRow& row) { return row.kind == kind && !(held_out && row.fitted); };
   };
   for (const bool held_out : {false, true}) {
     // SL-019: -23.7, AO-004: -21.6, none of whose documents gave a constant.
     hold_worst(score, held_out ? "peak memory, held out" : "peak memory", held_out ? 100 : 190,
-               {{0, 0.26}, {1, 0.24}}, of(MetricKind::kPeakMemory, held_out));
+               {{0, 0.26}, {1, 0.24}}, of(PublishedKind::kPeakMemory, held_out));
     // VL-033: 100.2, VL-038: -32.5, VL-034: -21.4: starts that do not state what decides them.
     hold_worst(score, held_out ? "cache size, held out" : "cache size", held_out ? 20 : 25,
-               {{0, 1.1}, {1, 0.36}, {2, 0.24}, {3, 0.115}}, of(MetricKind::kCacheSize, held_out));
+               {{0, 1.1}, {1, 0.36}, {2, 0.24}, {3, 0.115}},
+               of(PublishedKind::kCacheSize, held_out));
     // SN-002: -14.4.
     hold_worst(score, held_out ? "capacity, held out" : "capacity", 9, {{0, 0.16}},
-               of(MetricKind::kCapacity, held_out));
+               of(PublishedKind::kCapacity, held_out));
   }
   // VL-045: 1.3.
   hold_worst(score, "pool, all stated", 4, {{0, 0.015}},
@@ -169,15 +170,16 @@ TEST_CASE("worst cases of published figures, by kind") {
   // VL-064: 300, VL-059: 189, VL-069: 145, all three pools of CUDA graphs; then VL-068: -7.1.
   hold_worst(score, "start-up, all stated", 14, {{0, 3.3}, {1, 2.1}, {2, 1.6}, {3, 0.08}},
              [](const ScoredRow& row) {
-               return row.kind == MetricKind::kEngineMemory && read_setup(row.row).unstated.empty();
+               return row.kind == PublishedKind::kEngineMemory &&
+                      read_setup(row.row).unstated.empty();
              });
   // VL-037: 760, VL-036: 632, VL-003: -80, of old engines that state less; then VL-068.
   hold_worst(score, "start-up", 26, {{0, 8.4}, {1, 7.0}, {5, 0.89}, {6, 0.44}, {7, 0.08}},
-             of(MetricKind::kEngineMemory, false));
+             of(PublishedKind::kEngineMemory, false));
   // FG-010: 475, QS-064: 285, Q3-059: 237, NH-001: 231. The others are the 99th percentile.
-  hold_worst(score, "time", 800, {{0, 5.3}, {1, 3.2}, {8, 1.42}}, of(MetricKind::kTime, false));
+  hold_worst(score, "time", 800, {{0, 5.3}, {1, 3.2}, {8, 1.42}}, of(PublishedKind::kTime, false));
   // QS-064: 285; 99th percentile, AO-044: 131.
-  hold_worst(score, "time, held out", 550, {{0, 3.2}, {5, 1.45}}, of(MetricKind::kTime, true));
+  hold_worst(score, "time, held out", 550, {{0, 3.2}, {5, 1.45}}, of(PublishedKind::kTime, true));
 }
 
 TEST_CASE("intervals of published figures cover rows of documents that did not make them") {
@@ -499,7 +501,7 @@ TEST_CASE("intervals of whole runs are what published times say, and cover those
   std::map<CacheGrowth, Residuals> times;
   for (const ScoredRow& row : score.rows) {
     const auto error = row.log_error();
-    if (!error || row.inconsistent || row.kind != MetricKind::kTime) continue;
+    if (!error || row.inconsistent || row.kind != PublishedKind::kTime) continue;
     const CacheGrowth growth = find_stack(row.stack).growth;
     const bool other = growth != CacheGrowth::kPaged && growth != CacheGrowth::kStatic;
     times[other ? CacheGrowth::kConcatLayer : growth].of[row.document].push_back(*error);

@@ -10,65 +10,65 @@ constexpr std::string_view kTotalTime =
     "prefill and N - 1 decode steps for N output tokens, the first coming out of the prefill";
 
 constexpr std::array kRules{
-    PublishedMetricInfo{"peak_mem_gb", MetricKind::kPeakMemory,
+    PublishedMetricInfo{"peak_mem_gb", PublishedKind::kPeakMemory,
                         "highest bytes of the run without the CUDA context, as torch counts them; "
                         "of decode only if the row is a decode step or names the context "
                         "reached, of prefill only without output"},
-    PublishedMetricInfo{"allocated_mem_gb", MetricKind::kPeakMemory,
+    PublishedMetricInfo{"allocated_mem_gb", PublishedKind::kPeakMemory,
                         "bytes held between two steps at the end of the run"},
-    PublishedMetricInfo{"weights_gb", MetricKind::kEngineMemory, "weights on one GPU"},
-    PublishedMetricInfo{"non_torch_gb", MetricKind::kEngineMemory,
+    PublishedMetricInfo{"weights_gb", PublishedKind::kEngineMemory, "weights on one GPU"},
+    PublishedMetricInfo{"non_torch_gb", PublishedKind::kEngineMemory,
                         "CUDA context, libraries and collectives' buffers of one GPU"},
-    PublishedMetricInfo{"activation_gb", MetricKind::kEngineMemory,
+    PublishedMetricInfo{"activation_gb", PublishedKind::kEngineMemory,
                         "peak of an engine's profiling run in addition to the weights"},
-    PublishedMetricInfo{"cuda_graph_gb", MetricKind::kEngineMemory, "CUDA graph pools"},
-    PublishedMetricInfo{"kv_cache_gb", MetricKind::kCacheSize,
+    PublishedMetricInfo{"cuda_graph_gb", PublishedKind::kEngineMemory, "CUDA graph pools"},
+    PublishedMetricInfo{"kv_cache_gb", PublishedKind::kCacheSize,
                         "cache of the prompt; an engine's pool where the row sets its share of "
                         "memory"},
-    PublishedMetricInfo{"memory_gb", MetricKind::kCacheSize, "cache of the prompt"},
-    PublishedMetricInfo{"kv_bytes_per_token", MetricKind::kCacheSize, "cache of one token more"},
-    PublishedMetricInfo{"kv_capacity_tokens", MetricKind::kCacheSize,
+    PublishedMetricInfo{"memory_gb", PublishedKind::kCacheSize, "cache of the prompt"},
+    PublishedMetricInfo{"kv_bytes_per_token", PublishedKind::kCacheSize, "cache of one token more"},
+    PublishedMetricInfo{"kv_capacity_tokens", PublishedKind::kCacheSize,
                         "tokens that an engine's pool holds"},
-    PublishedMetricInfo{"max_batch", MetricKind::kCapacity, "largest batch whose run fits"},
-    PublishedMetricInfo{"max_context", MetricKind::kCapacity,
+    PublishedMetricInfo{"max_batch", PublishedKind::kCapacity, "largest batch whose run fits"},
+    PublishedMetricInfo{"max_context", PublishedKind::kCapacity,
                         "last length before a run is out of memory: of the prompt where the row "
                         "gives it as such, else by decoding from the prompt"},
-    PublishedMetricInfo{"oom", MetricKind::kOom,
+    PublishedMetricInfo{"oom", PublishedKind::kOom,
                         "whether the run is out of memory; of caches that grow by copies, whether "
                         "the caching allocator is"},
-    PublishedMetricInfo{"throughput_tok_s", MetricKind::kTime,
+    PublishedMetricInfo{"throughput_tok_s", PublishedKind::kTime,
                         "output tokens of the batch over prefill and N - 1 decode steps; without "
                         "the prefill for a decode step, or where the note takes it off; all GPUs "
                         "together unless the unit says per GPU"},
-    PublishedMetricInfo{"total_throughput_tok_s", MetricKind::kTime,
+    PublishedMetricInfo{"total_throughput_tok_s", PublishedKind::kTime,
                         "prompt and output tokens over prefill and decode"},
-    PublishedMetricInfo{"latency_s", MetricKind::kTime, kTotalTime},
-    PublishedMetricInfo{"generation_time_s", MetricKind::kTime,
+    PublishedMetricInfo{"latency_s", PublishedKind::kTime, kTotalTime},
+    PublishedMetricInfo{"generation_time_s", PublishedKind::kTime,
                         "as latency_s; without the prefill where the note takes it off"},
-    PublishedMetricInfo{"latency_ms_per_token", MetricKind::kTime,
+    PublishedMetricInfo{"latency_ms_per_token", PublishedKind::kTime,
                         "mean decode step; prefill spread over the tokens where the note has it "
                         "included"},
-    PublishedMetricInfo{"ttft_s", MetricKind::kTime, "prefill of the batch"},
-    PublishedMetricInfo{"ttft_ms", MetricKind::kTime, "prefill of the batch"},
-    PublishedMetricInfo{"mem_bandwidth_gb_s", MetricKind::kTime,
+    PublishedMetricInfo{"ttft_s", PublishedKind::kTime, "prefill of the batch"},
+    PublishedMetricInfo{"ttft_ms", PublishedKind::kTime, "prefill of the batch"},
+    PublishedMetricInfo{"mem_bandwidth_gb_s", PublishedKind::kTime,
                         "weight bytes of one GPU times decode steps a second"},
-    PublishedMetricInfo{"attention_tflops", MetricKind::kKernel,
+    PublishedMetricInfo{"attention_tflops", PublishedKind::kKernel,
                         "arithmetic of causal attention over its time"},
-    PublishedMetricInfo{"compression_ratio", MetricKind::kRelative,
+    PublishedMetricInfo{"compression_ratio", PublishedKind::kRelative,
                         "bytes of the full cache over those of the method's"},
-    PublishedMetricInfo{"removed_fraction", MetricKind::kRelative,
+    PublishedMetricInfo{"removed_fraction", PublishedKind::kRelative,
                         "1 - bytes of the method's cache over those of the full"},
-    PublishedMetricInfo{"relative_memory", MetricKind::kRelative,
+    PublishedMetricInfo{"relative_memory", PublishedKind::kRelative,
                         "cache (or peak, where the unit says so) over that of the baseline"},
-    PublishedMetricInfo{"mem_saving_pct", MetricKind::kRelative,
+    PublishedMetricInfo{"mem_saving_pct", PublishedKind::kRelative,
                         "1 - cache (or peak) over that of the baseline"},
-    PublishedMetricInfo{"mem_saving_gb", MetricKind::kRelative,
+    PublishedMetricInfo{"mem_saving_gb", PublishedKind::kRelative,
                         "peak of the full cache less that of the method"},
-    PublishedMetricInfo{"relative_throughput", MetricKind::kRelative,
+    PublishedMetricInfo{"relative_throughput", PublishedKind::kRelative,
                         "throughput over that of the baseline"},
-    PublishedMetricInfo{"relative_latency", MetricKind::kRelative,
+    PublishedMetricInfo{"relative_latency", PublishedKind::kRelative,
                         "latency over that of the baseline"},
-    PublishedMetricInfo{"relative_max_batch", MetricKind::kRelative,
+    PublishedMetricInfo{"relative_max_batch", PublishedKind::kRelative,
                         "largest batch over that of the baseline"},
 };
 
@@ -77,7 +77,7 @@ constexpr std::array<std::string_view, 8> kKindNames{
 
 }  // namespace
 
-std::string_view name_of(MetricKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
+std::string_view name_of(PublishedKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
 
 std::span<const PublishedMetricInfo> published_metric_rules() { return kRules; }
 

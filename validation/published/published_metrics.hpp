@@ -8,7 +8,7 @@
 namespace kvsim {
 
 /// The kind of a metric; rows of one kind are pooled.
-enum class MetricKind : std::uint8_t {
+enum class PublishedKind : std::uint8_t {
   kPeakMemory,    // peak or held bytes of a run
   kCacheSize,     // bytes of a cache, tokens that a pool holds
   kEngineMemory,  // terms of an engine's start-up
@@ -18,11 +18,11 @@ enum class MetricKind : std::uint8_t {
   kKernel,        // rates of one kernel
   kRelative       // two runs of one source compared
 };
-[[nodiscard]] std::string_view name_of(MetricKind kind);
+[[nodiscard]] std::string_view name_of(PublishedKind kind);
 
 struct PublishedMetricInfo {
   std::string_view name;
-  MetricKind kind;
+  PublishedKind kind;
   std::string_view rule;  // how it is predicted, for people
 };
 /// All metrics of the layout that have a rule, and how each is predicted.

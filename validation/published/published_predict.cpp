@@ -442,14 +442,14 @@ double RowPrediction::relative_figure(std::string_view name) {
 
 double RowPrediction::predict(const PublishedMetricInfo& metric) {
   switch (metric.kind) {
-    case MetricKind::kPeakMemory: {
+    case PublishedKind::kPeakMemory: {
       need("gpu");
       need("weights");
       need("stack");
       PublishedRuns runs = own_runs();
       return in_unit(peak_bytes(runs));
     }
-    case MetricKind::kCacheSize: {
+    case PublishedKind::kCacheSize: {
       if (metric.name == "kv_bytes_per_token") {
         PublishedRuns runs = own_runs();
         return in_unit(count(full_cache_bytes(llm_, 1, runs.kv_dtype())));
@@ -460,22 +460,22 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
       PublishedRuns runs = own_runs();
       return in_unit(cache_bytes(runs));
     }
-    case MetricKind::kEngineMemory:
+    case PublishedKind::kEngineMemory:
       if (metric.name == "weights_gb") {
         need("weights");
         PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
         return in_unit(count(loaded_weight_bytes(runs.shard(), runs.weights())));
       }
       return startup_figure(metric.name);
-    case MetricKind::kCapacity:
+    case PublishedKind::kCapacity:
       return capacity_figure(metric.name);
-    case MetricKind::kOom:
+    case PublishedKind::kOom:
       return runs_out();
-    case MetricKind::kTime:
+    case PublishedKind::kTime:
       return time_figure(metric.name);
-    case MetricKind::kKernel:
+    case PublishedKind::kKernel:
       break;
-    case MetricKind::kRelative:
+    case PublishedKind::kRelative:
       return relative_figure(metric.name);
   }
   throw NotExpressible{"no rule"};
@@ -553,12 +553,12 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
   if (metric == nullptr) return refuse(fmt::format("no rule for the metric \"{}\"", row.metric));
   if (!setup.value) return refuse("the value is not a number");
   if (setup.gpus == 0) return refuse("the GPU count is not a number");
-  if (metric->kind != MetricKind::kKernel && setup.llms.empty()) {
+  if (metric->kind != PublishedKind::kKernel && setup.llms.empty()) {
     return refuse(*setup.why_missing("model"));
   }
   double sum = 0;
   try {
-    if (metric->kind == MetricKind::kKernel) {
+    if (metric->kind == PublishedKind::kKernel) {
       out.value = attention_rate(row, setup) / 1e12;
       out.extrapolated = true;
       return out;
@@ -566,7 +566,7 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
     for (const Llm* llm : setup.llms) {
       RowPrediction prediction{row, setup, *llm, out.assumed};
       sum += prediction.predict(*metric);
-      if (metric->kind == MetricKind::kPeakMemory) out.peak = prediction.peak();
+      if (metric->kind == PublishedKind::kPeakMemory) out.peak = prediction.peak();
       out.extrapolated = out.extrapolated || prediction.extrapolated();
     }
   } catch (const NotExpressible& refusal) {
@@ -580,7 +580,7 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
   }
   out.value = sum / static_cast<double>(setup.llms.size());
   if (!std::isfinite(*out.value)) return refuse("the prediction is not a finite number");
-  if (metric->kind == MetricKind::kOom) out.runs_out = *out.value >= 0.5;
+  if (metric->kind == PublishedKind::kOom) out.runs_out = *out.value >= 0.5;
   std::sort(out.assumed.begin(), out.assumed.end());
   out.assumed.erase(std::unique(out.assumed.begin(), out.assumed.end()), out.assumed.end());
   return out;

@@ -50,7 +50,7 @@ bool is_large(const PublishedSetup& setup) {
 /// Whether the figure is what an engine sets aside for its cache as it starts.
 bool is_pool(const ScoredRow& row, const PublishedSetup& setup) {
   const bool engine = setup.stack != nullptr && setup.stack->growth == CacheGrowth::kPaged;
-  return engine && row.kind == MetricKind::kCacheSize &&
+  return engine && row.kind == PublishedKind::kCacheSize &&
          (row.row.metric == "kv_capacity_tokens" || setup.memory_fraction);
 }
 
@@ -65,7 +65,7 @@ PublishedGroup summed(const std::vector<const ScoredRow*>& rows) {
       continue;
     }
     ++out.n_expressed;
-    if (row->kind == MetricKind::kOom) {
+    if (row->kind == PublishedKind::kOom) {
       ++out.oom_total;
       const bool published = row->value && *row->value >= 0.5;
       if (prediction.runs_out == published) ++out.oom_right;
@@ -130,8 +130,8 @@ std::optional<std::pair<double, double>> spread_elsewhere(const Errors& errors,
 }
 
 void set_intervals(std::vector<ScoredRow>& rows) {
-  std::map<std::pair<MetricKind, std::string>, Errors> by_stack;
-  std::map<MetricKind, Errors> by_kind;
+  std::map<std::pair<PublishedKind, std::string>, Errors> by_stack;
+  std::map<PublishedKind, Errors> by_kind;
   for (const ScoredRow& row : rows) {
     const auto error = row.log_error();
     if (!error || row.inconsistent) continue;
@@ -139,7 +139,7 @@ void set_intervals(std::vector<ScoredRow>& rows) {
     by_kind[*row.kind][row.document].push_back(*error);
   }
   for (ScoredRow& row : rows) {
-    if (!row.prediction.value || !row.kind || *row.kind == MetricKind::kOom) continue;
+    if (!row.prediction.value || !row.kind || *row.kind == PublishedKind::kOom) continue;
     auto spread = spread_elsewhere(by_stack[{*row.kind, row.stack}], row.document);
     if (!spread) spread = spread_elsewhere(by_kind[*row.kind], row.document);
     if (!spread) continue;
@@ -154,7 +154,8 @@ void set_intervals(std::vector<ScoredRow>& rows) {
 }  // namespace
 
 std::optional<double> ScoredRow::error() const {
-  if (kind == MetricKind::kOom || !value || !prediction.value || *value == 0) return std::nullopt;
+  if (kind == PublishedKind::kOom || !value || !prediction.value || *value == 0)
+    return std::nullopt;
   return (*prediction.value - *value) / std::abs(*value);
 }
 
@@ -227,7 +228,7 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     score.pooled.push_back(std::move(group));
   };
   std::set<std::string> metrics;
-  std::set<MetricKind> kinds;
+  std::set<PublishedKind> kinds;
   for (const ScoredRow& row : score.rows) {
     metrics.insert(row.row.metric);
     if (row.kind) kinds.insert(*row.kind);
@@ -235,7 +236,7 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
   for (const std::string& metric : metrics) {
     pool(metric, false, [&](const ScoredRow& row) { return row.row.metric == metric; });
   }
-  for (const MetricKind kind : kinds) {
+  for (const PublishedKind kind : kinds) {
     pool(fmt::format("all {}", name_of(kind)), false,
          [&](const ScoredRow& row) { return row.kind == kind; });
   }
@@ -243,7 +244,7 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
        [](const ScoredRow& row) { return row.pool && row.unstated.empty(); });
   pool("pool of a start, not all", false,
        [](const ScoredRow& row) { return row.pool && !row.unstated.empty(); });
-  for (const MetricKind kind : {MetricKind::kTime, MetricKind::kKernel}) {
+  for (const PublishedKind kind : {PublishedKind::kTime, PublishedKind::kKernel}) {
     std::map<std::string, std::vector<const ScoredRow*>> by_stack;
     for (const ScoredRow& row : score.rows) {
       if (row.kind == kind && row.error() && !row.inconsistent) by_stack[row.stack].push_back(&row);

@@ -20,7 +20,7 @@ struct ScoredRow {
   PublishedRow row;
   std::string gpu, stack, dtype;  // names of the catalogue, or as the file has them
   std::string document;           // the source without the place in it
-  std::optional<MetricKind> kind{};
+  std::optional<PublishedKind> kind{};
   std::optional<double> value{};
   PublishedPrediction prediction{};
   bool in_scope = false;

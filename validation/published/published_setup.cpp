@@ -314,7 +314,8 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
       assume("transformers before 4.45: logits of all positions, in fp32");
     }
     const PublishedMetricInfo* metric = find_metric_rule(row.metric);
-    out.fitted = fitted_on(*out.stack, row, metric != nullptr && metric->kind == MetricKind::kTime);
+    out.fitted =
+        fitted_on(*out.stack, row, metric != nullptr && metric->kind == PublishedKind::kTime);
   }
   const auto states = [&](bool stated, const char* what) {
     if (!stated) out.unstated.emplace_back(what);

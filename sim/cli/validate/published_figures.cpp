@@ -18,7 +18,7 @@ constexpr std::size_t kMostDocuments = 10;  // with distinct marks; others are f
 
 struct Parity {
   std::string name, title, quantity, column;
-  std::vector<MetricKind> kinds;
+  std::vector<PublishedKind> kinds;
 };
 
 /// One figure: a mark a row, by document, those with most rows first.
@@ -93,22 +93,22 @@ std::vector<Figure> published_figures(const PublishedScore& score) {
        "throughputs, latencies",
        "figure (tok/s, s or ms as the row has it)",
        "figure",
-       {MetricKind::kTime}},
+       {PublishedKind::kTime}},
       {"published_memory",
        "memory",
        "memory (GB or GiB, as the row has it)",
        "gb",
-       {MetricKind::kPeakMemory, MetricKind::kEngineMemory}},
+       {PublishedKind::kPeakMemory, PublishedKind::kEngineMemory}},
       {"published_cache",
        "caches and capacities",
        "cache or capacity (GB, tokens or sequences, as the row has it)",
        "figure",
-       {MetricKind::kCacheSize, MetricKind::kCapacity}},
+       {PublishedKind::kCacheSize, PublishedKind::kCapacity}},
       {"published_other",
        "ratios and kernels",
        "figure (unit as the row has it)",
        "figure",
-       {MetricKind::kRelative, MetricKind::kKernel}}};
+       {PublishedKind::kRelative, PublishedKind::kKernel}}};
   std::vector<Figure> figures;
   for (const Parity& parity : parities) {
     if (auto figure = parity_figure(score, parity)) figures.push_back(std::move(*figure));
