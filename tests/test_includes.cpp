@@ -39,7 +39,7 @@ const std::vector<Folder>& floors() {
     const Names described = join({basics, {"models/llm", "models/gpu"}});
     const Names floor1 = join({described, {"traces", "traces/requests"}});
     const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
-    const Names floor3 = join({floor2, {"sim/engine", "sim/memory", "sim/network"}});
+    const Names floor3 = join({floor2, {"sim/metrics", "sim/engine", "sim/memory", "sim/network"}});
     const Names all3 = join({floor3, {"sim/batch", "sim/replay", "sim/serve", "sim/scenario"}});
     const Names floor4 = join({all3, {"sim/plan", "sim/sweep", "sim/run"}});
     return std::vector<Folder>{
@@ -61,6 +61,7 @@ const std::vector<Folder>& floors() {
          join({floor1, {"models/methods", "models/stack"}}),
          {"kernels", "kernels/forms", "", "rates", "layer", "compiled", "iteration"}},
         // 3: simulation
+        {"sim/metrics", {"models/units"}},
         {"sim/engine", floor2},
         {"sim/memory", join({floor2, {"sim/engine"}})},
         {"sim/network", floor2},

@@ -11,6 +11,7 @@
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/step_allocations.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/metrics/distribution.hpp"
 
 namespace kvsim {
 
@@ -46,13 +47,6 @@ struct TokenSpan {
 
   [[nodiscard]] std::int32_t iteration(std::int32_t token) const { return first + token * stride; }
   [[nodiscard]] std::int32_t last() const { return iteration(count - 1); }
-};
-
-/// Mean and order statistics of a sample. Quantiles: the smallest value with at least that share of
-/// the sample at or below it.
-struct Distribution {
-  std::int64_t n = 0;
-  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
 };
 
 /// What a scheduler lets one iteration have; 0: no limit.

@@ -2,7 +2,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
-#include "sim/serve/account/serve_metrics_json.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/service/serve_run.hpp"
 
 namespace kvsim {
@@ -14,8 +14,8 @@ nlohmann::ordered_json run_serve_point(const Scenario& /*scenario*/, const Scena
   nlohmann::ordered_json out;
   // An engine that cannot start refuses everything.
   out["fits"] = result.completed > 0 || result.outcomes.empty();
-  out.update(serve_metrics_json(spec, result,
-                                serve_intervals(spec, result, mean_iteration(spec, result))));
+  out.update(
+      service_metrics_json(result, serve_intervals(spec, result, mean_iteration(spec, result))));
   out["size_law"] = point.size_law;
   return out;
 }

@@ -185,7 +185,9 @@ Command explain_command() {
     constexpr std::size_t kWidth = 78;  // help is indented by two columns
     constexpr std::size_t kIndent = 10;
     std::string keys =
-        paragraph(fmt::format("one of {}", fmt::join(explained_keys(), ", ")), kWidth, kIndent);
+        paragraph(fmt::format("one of {}, or another metric of a point (docs/results.md)",
+                              fmt::join(explained_keys(), ", ")),
+                  kWidth, kIndent);
     keys.pop_back();  // the line's end
     return fmt::format(
         "kvsim explain RESULT KEY [--point N|LABEL] [options]\n"

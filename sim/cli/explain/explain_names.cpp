@@ -4,77 +4,32 @@
 #include <array>
 #include <cctype>
 
+#include <fmt/format.h>
+
+#include "sim/batch/static_metrics.hpp"
 #include "sim/cli/explain/explain_parts.hpp"
+#include "sim/replay/replay_metrics.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 
 namespace kvsim {
 namespace {
 
-/// A word of a table and the keys that it means; empty: no such metric.
-struct FigureName {
-  std::string_view word;
-  std::string_view run;    // of a static batch
-  std::string_view serve;  // of a service
+/// Figures that are no metric of a point, or whose words mean another figure.
+struct OtherName {
+  std::string_view key;
+  std::string_view of_runs;      // words of tables and other tools, joined by commas
+  std::string_view of_services;  // likewise
 };
-
-constexpr std::array kNames{
-    FigureName{"ttft", "prefill_s", "ttft_s"},
-    FigureName{"time to first token", "prefill_s", "ttft_s"},
-    FigureName{"prefill", "prefill_s", "ttft_s"},
-    FigureName{"prefill gib", "prefill_peak_bytes", "peak_hbm_bytes"},
-    FigureName{"prefill peak", "prefill_peak_bytes", "peak_hbm_bytes"},
-    FigureName{"decode", "decode_tok_s", "output_tok_s"},
-    FigureName{"decode tok/s", "decode_tok_s", "output_tok_s"},
-    FigureName{"decode gib", "decode_peak_bytes", "peak_hbm_bytes"},
-    FigureName{"decode peak", "decode_peak_bytes", "peak_hbm_bytes"},
-    FigureName{"tpot", "step_s", "tpot_s"},
-    FigureName{"itl", "step_s", "itl_s"},
-    FigureName{"step", "step_s", "iteration_s"},
-    FigureName{"iteration", "step_s", "iteration_s"},
-    FigureName{"compute % ttft", "prefill_s", ""},
-    FigureName{"memory % ttft", "prefill_s", ""},
-    FigureName{"overhead % ttft", "prefill_s", ""},
-    FigureName{"compute", "step_s", "bound"},
-    FigureName{"compute % step", "step_s", ""},
-    FigureName{"memory % step", "step_s", ""},
-    FigureName{"overhead", "step_s", "bound"},
-    FigureName{"overhead % step", "step_s", ""},
-    FigureName{"e2e", "latency_s", "e2e_s"},
-    FigureName{"latency", "latency_s", "e2e_s"},
-    FigureName{"queue", "", "queue_s"},
-    FigureName{"tok/s", "decode_tok_s", "output_tok_s"},
-    FigureName{"output", "decode_tok_s", "output_tok_s"},
-    FigureName{"output tok/s", "decode_tok_s", "output_tok_s"},
-    FigureName{"throughput", "throughput_tok_s", "output_tok_s"},
-    FigureName{"all", "throughput_tok_s", "total_tok_s"},
-    FigureName{"all tok/s", "throughput_tok_s", "total_tok_s"},
-    FigureName{"done", "", "request_s"},
-    FigureName{"done req/s", "", "request_s"},
-    FigureName{"req/s", "", "request_s"},
-    FigureName{"good", "", "goodput"},
-    FigureName{"peak", "peak_hbm_bytes", "peak_hbm_bytes"},
-    FigureName{"memory", "peak_hbm_bytes", "peak_hbm_bytes"},
-    FigureName{"kv", "kv_bytes", "kv_capacity_tokens"},
-    FigureName{"cache", "kv_bytes", "kv_capacity_tokens"},
-    FigureName{"oom at", "oom", ""},
-    FigureName{"most", "largest_batch", ""},
-    FigureName{"most batch", "largest_batch", ""},
-    FigureName{"fewest", "fewest_gpus", ""},
-    FigureName{"kv full", "", "bound"},
-    FigureName{"kv full max %", "", "bound"},
-    FigureName{"pre", "", "bound"},
-    FigureName{"pre empted", "", "bound"},
-    FigureName{"preempted", "", "bound"},
-    FigureName{"busy", "", "bound"},
-    FigureName{"failed", "", "bound"},
-};
-
-struct ReplayName {
-  std::string_view word, key;
-};
-constexpr std::array kReplayNames{
-    ReplayName{"entries", "entries_held_final"}, ReplayName{"bytes", "bytes_held_final"},
-    ReplayName{"of full", "bytes_held_final"},   ReplayName{"size law", "bytes_held_final"},
-    ReplayName{"error", "rel_error_mean"},       ReplayName{"p99", "rel_error_mean"},
+constexpr std::array kOthers{
+    OtherName{"step_s",
+              "tpot, itl, step, iteration, compute, compute % step, memory % step, overhead, "
+              "overhead % step",
+              ""},
+    OtherName{"oom", "oom at", ""},
+    OtherName{"iteration_s", "", "step, iteration"},
+    OtherName{
+        "bound", "",
+        "compute, overhead, kv full, kv full max %, pre, pre empted, preempted, busy, failed"},
 };
 
 /// Units and percentiles that tables write under or after a name.
@@ -96,31 +51,57 @@ std::string plain_words(std::string_view word) {
   return out;
 }
 
-/// A service's latency, which a static batch has under another key: without a queue, the time to
-/// first token is the prefill's and the time between tokens a step's.
-bool is_latency(std::string_view key) {
-  return key == "ttft_s" || key == "tpot_s" || key == "itl_s" || key == "e2e_s";
+/// Whether `list`, "ttft, prefill", has `words`.
+bool has_words(std::string_view list, std::string_view words) {
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(", "), list.size());
+    if (list.substr(0, end) == words) return true;
+    list.remove_prefix(std::min(end + 2, list.size()));
+  }
+  return false;
+}
+
+/// The metric of a table that `words` names: by its other names, or as the header of a column.
+std::string metric_of(const MetricInfos& metrics, std::string_view words,
+                      const std::vector<std::string>& keys) {
+  for (const MetricInfo* info : metrics) {
+    if (has_words(info->aliases, words)) return std::string{info->key};
+  }
+  for (const MetricInfo* info : metrics) {
+    const bool known = std::find(keys.begin(), keys.end(), info->key) != keys.end();
+    const auto [place, header, unit, verbose] = info->summary;
+    if (known && place > 0 && plain_words(fmt::format("{} {}", header, unit)) == words) {
+      return std::string{info->key};
+    }
+  }
+  return {};
 }
 
 /// The key that `words` names; empty: none.
 std::string key_of(const std::string& words, ResultKind kind,
                    const std::vector<std::string>& keys) {
+  const MetricInfos services = infos_of(service_metrics());
   for (const std::string& key : keys) {
-    const bool other_name = kind == ResultKind::kStatic && is_latency(key);
+    // A static batch has the latencies of services under other keys: without a queue, the time to
+    // first token is the prefill's and the time between tokens a step's.
+    const MetricInfo* of_services = find_info(services, key);
+    const bool other_name = kind == ResultKind::kStatic && of_services != nullptr &&
+                            of_services->kind == MetricKind::kLatency && key != "queue_s";
     if (!other_name && plain_words(key) == words) return key;
   }
-  for (const FigureName& name : kNames) {
-    if (name.word != words) continue;
-    if (kind == ResultKind::kStatic) return std::string{name.run};
-    if (kind == ResultKind::kServe) return std::string{name.serve};
+  for (const OtherName& other : kOthers) {
+    const bool serves = kind == ResultKind::kServe;
+    if (kind != ResultKind::kStatic && !serves) continue;
+    if (has_words(serves ? other.of_services : other.of_runs, words)) return std::string{other.key};
   }
+  std::string key;
+  if (kind == ResultKind::kServe) key = metric_of(services, words, keys);
+  if (kind == ResultKind::kStatic) key = metric_of(infos_of(static_metrics()), words, keys);
   // A run may hold a replay too.
-  if (kind == ResultKind::kReplay || kind == ResultKind::kStatic) {
-    for (const ReplayName& name : kReplayNames) {
-      if (name.word == words) return std::string{name.key};
-    }
+  if (key.empty() && (kind == ResultKind::kReplay || kind == ResultKind::kStatic)) {
+    key = metric_of(infos_of(replay_metrics()), words, keys);
   }
-  return {};
+  return key;
 }
 
 }  // namespace

@@ -16,6 +16,10 @@ constexpr double kRounding = 1e-9;  // of sums of seconds; bytes are whole
 
 }  // namespace
 
+std::string explained_unit(const MetricInfo& info) {
+  return info.unit == "share" ? "" : std::string{info.unit};
+}
+
 double explained_number(const Field& field) { return field.number(-kMost, kMost); }
 
 std::optional<double> maybe_number(const Field& object, std::string_view key) {

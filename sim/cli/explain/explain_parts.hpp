@@ -11,6 +11,7 @@
 
 #include "models/json/field.hpp"
 #include "sim/cli/explain/explain_result.hpp"
+#include "sim/metrics/metric.hpp"
 
 namespace kvsim {
 
@@ -20,6 +21,9 @@ enum class ResultKind : std::uint8_t { kStatic, kServe, kReplay, kPlan };
 /// "decode tok/s", "TPOT p99 ms"), in upper or lower case. `word` itself if it names none.
 [[nodiscard]] std::string explained_key(std::string_view word, ResultKind kind,
                                         const std::vector<std::string>& keys);
+
+/// The unit of a metric in explanations: none of shares.
+[[nodiscard]] std::string explained_unit(const MetricInfo& info);
 
 /// A finite number of a document.
 [[nodiscard]] double explained_number(const Field& field);

@@ -13,6 +13,7 @@
 
 #include "models/units/units_format.hpp"
 #include "sim/cli/explain/explain_parts.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 
 namespace kvsim {
 namespace {
@@ -22,10 +23,11 @@ constexpr double kPercent = 100;
 
 std::string time_text(double seconds) { return to_text(Seconds{seconds}); }
 
-Explanation rate(const Field& point, std::string_view key, std::string_view unit) {
+/// A metric that varies with times, with its interval.
+Explanation rate(const Field& point, std::string_view key) {
   return {.key = std::string{key},
           .point = point.at("label").string(),
-          .unit = std::string{unit},
+          .unit = explained_unit(find_metric(service_metrics(), key)->info),
           .value = maybe_number(point, key),
           .low = maybe_number(point, fmt::format("{}_low", key)),
           .high = maybe_number(point, fmt::format("{}_high", key)),
@@ -99,7 +101,7 @@ std::string missed_text(const Field& times, double bound) {
 
 Explanation explain_rate(const Field& point, std::string_view key) {
   const bool requests = key == "request_s";
-  Explanation out = rate(point, key, requests ? "requests/s" : "tok/s");
+  Explanation out = rate(point, key);
   const double output = explained_number(point.at("output_tokens"));
   const double prompts = explained_number(point.at("prompt_tokens"));
   const double completed = explained_number(point.at("completed"));
@@ -126,7 +128,7 @@ Explanation explain_rate(const Field& point, std::string_view key) {
 }
 
 Explanation explain_goodput(const Field& point) {
-  Explanation out = rate(point, "goodput", "requests/s");
+  Explanation out = rate(point, "goodput");
   const auto slo = point.find("slo");
   if (!slo || !out.value) {
     fail_without(point, "goodput", "the scenario bounds no times (\"slo\")");
@@ -163,7 +165,7 @@ Explanation explain_goodput(const Field& point) {
 
 Explanation explain_use(const Field& point, std::string_view key) {
   const bool compute = key == "mfu";
-  Explanation out = rate(point, key, "");
+  Explanation out = rate(point, key);
   if (!out.value) fail_without(point, key, "nothing ran");
   const double makespan = explained_number(point.at("makespan_s"));
   const double busy = explained_number(point.at("busy"));

@@ -4,26 +4,26 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <functional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/cli/explain/explain_parts.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr double kMilli = 1e3;
 
-/// The figure `key` of `point` with its interval; terms and what they sum to come later.
-Explanation figure(const Field& point, std::string_view key, std::string_view unit,
-                   std::string_view basis = {}) {
+/// The metric `key` of a static batch with its interval; terms and what they sum to come later.
+Explanation figure(const Field& point, std::string_view key, std::string_view basis = {}) {
   Explanation out{.key = std::string{key},
                   .point = point.at("label").string(),
-                  .unit = std::string{unit},
+                  .unit = std::string{find_metric(static_metrics(), key)->info.unit},
                   .value = maybe_number(point, key),
                   .low = maybe_number(point, fmt::format("{}_low", key)),
                   .high = maybe_number(point, fmt::format("{}_high", key))};
@@ -34,7 +34,7 @@ Explanation figure(const Field& point, std::string_view key, std::string_view un
 }
 
 Explanation peak(const Field& point) {
-  Explanation out = figure(point, "peak_hbm_bytes", "B", "memory");
+  Explanation out = figure(point, "peak_hbm_bytes", "memory");
   const Field terms = point.at("peak_terms");
   for (const Field& term : terms.items()) {
     out.terms.push_back(
@@ -66,7 +66,7 @@ Explanation phase_peak(const Field& point, std::string_view key) {
 }
 
 Explanation cache(const Field& point) {
-  Explanation out = figure(point, "kv_bytes", "B", "memory");
+  Explanation out = figure(point, "kv_bytes", "memory");
   const Field layers = point.at("kv_bytes_per_layer");
   const std::vector<Field> items = layers.items();
   const std::string source = fmt::format("size law: {}", point.at("size_law").string());
@@ -122,7 +122,7 @@ void add_times(Explanation& out, const Field& point, bool prefills) {
     if (!prefills && std::string_view{key} == "prefill_s") continue;
     const double steps = explained_number(point.at("output_tokens"));
     if (steps == 0 && std::string_view{key} == "decode_s") continue;
-    const Explanation part = figure(point, key, "s");
+    const Explanation part = figure(point, key);
     ExplainedTerm term{.what = key, .value = *part.value, .low = part.low, .high = part.high};
     if (std::string_view{key} == "decode_s") {
       term.what = "decode";
@@ -137,9 +137,8 @@ void add_times(Explanation& out, const Field& point, bool prefills) {
   }
 }
 
-Explanation run_time(const Field& point, std::string_view key, std::string_view of,
-                     std::string_view unit) {
-  Explanation out = figure(point, key, unit, "time");
+Explanation run_time(const Field& point, std::string_view key, std::string_view of) {
+  Explanation out = figure(point, key, "time");
   if (!out.value) {
     fail_without(
         point, key,
@@ -149,7 +148,7 @@ Explanation run_time(const Field& point, std::string_view key, std::string_view 
     fail_without(point, key, "no tokens are generated");
   }
   add_times(out, point, of == "latency_s");
-  if (unit == "tok/s") {
+  if (out.unit == "tok/s") {
     out.formula = fmt::format("batch {} x {} tokens / {}", explained_number(point.at("batch")),
                               explained_number(point.at("output_tokens")), of);
   }
@@ -158,7 +157,7 @@ Explanation run_time(const Field& point, std::string_view key, std::string_view 
 }
 
 Explanation reserved(const Field& point) {
-  Explanation out = figure(point, "reserved_hbm_bytes", "B");
+  Explanation out = figure(point, "reserved_hbm_bytes");
   const auto allocator = point.find("allocator");
   if (!out.value || !allocator) {
     fail_without(point, "reserved_hbm_bytes",
@@ -258,7 +257,7 @@ Explanation capacity(const Field& point) {
 /// The same for both kinds; a service's peak is known only by owner.
 Explanation any_peak(const Field& point) {
   if (!point.has("scheduler_as_run")) return peak(point);
-  Explanation out = figure(point, "peak_hbm_bytes", "B");
+  Explanation out = figure(point, "peak_hbm_bytes");
   const Field owners = point.at("peak_owners");
   for (const auto& [owner, bytes] : owners.members()) {
     out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "peak_owners"});
@@ -276,37 +275,6 @@ ResultKind kind_of(const Field& result) {
   if (schema == "kvsim.replay/1") return ResultKind::kReplay;
   if (result.has("kind") && result.at("kind").raw() == "serve") return ResultKind::kServe;
   return ResultKind::kStatic;
-}
-
-/// Figures of one kind of run are no figures of the other.
-void check_kind(const Field& result, std::string_view key) {
-  constexpr std::array<std::string_view, 3> kBoth{"peak_hbm_bytes", "reserved_hbm_bytes",
-                                                  "kv_cache_bytes"};
-  constexpr std::array<std::string_view, 14> kServeOnly{"kv_capacity_tokens",
-                                                        "iteration_s",
-                                                        "bound",
-                                                        "queue_s",
-                                                        "ttft_s",
-                                                        "tpot_s",
-                                                        "itl_s",
-                                                        "e2e_s",
-                                                        "output_tok_s",
-                                                        "total_tok_s",
-                                                        "request_s",
-                                                        "goodput",
-                                                        "mfu",
-                                                        "mbu"};
-  const auto among = [&](const auto& keys) {
-    return std::find(keys.begin(), keys.end(), key) != keys.end();
-  };
-  const bool serves = kind_of(result) == ResultKind::kServe;
-  if (serves && !among(kBoth) && !among(kServeOnly)) {
-    throw InputError{fmt::format("{}: a service explains {}, {}, not {}", result.file(),
-                                 fmt::join(kBoth, ", "), fmt::join(kServeOnly, ", "), key)};
-  }
-  if (!serves && among(kServeOnly)) {
-    throw InputError{fmt::format("{}: {} needs \"kind\": \"serve\"", result.file(), key)};
-  }
 }
 
 Explanation running_out(const Field& point) {
@@ -352,8 +320,8 @@ Explanation running_out(const Field& point) {
 }
 
 /// The largest batch or the fewest GPUs of a run: found by search, so without terms.
-Explanation fit_figure(const Field& point, std::string_view key, std::string_view unit) {
-  Explanation out = figure(point, key, unit, "memory");
+Explanation fit_figure(const Field& point, std::string_view key) {
+  Explanation out = figure(point, key, "memory");
   if (!out.value) {
     fail_without(point, key, "the search found none, or the run has too many points for a search");
   }
@@ -365,53 +333,106 @@ Explanation fit_figure(const Field& point, std::string_view key, std::string_vie
 /// Keys that runs and plans share.
 bool is_fit_key(std::string_view key) { return key == "largest_batch" || key == "fewest_gpus"; }
 
+/// What has terms, and in whose results.
 struct Entry {
+  enum class Of : std::uint8_t { kBatches, kServices, kBoth };
   std::string_view key;
-  std::function<Explanation(const Field& point)> explain;
+  Of of;
+  Explanation (*explain)(const Field& point, std::string_view key);
 };
 
-const std::vector<Entry>& entries() {
-  static const std::vector<Entry> all{
-      {"peak_hbm_bytes", any_peak},
-      {"prefill_peak_bytes", [](const Field& p) { return phase_peak(p, "prefill_peak_bytes"); }},
-      {"decode_peak_bytes", [](const Field& p) { return phase_peak(p, "decode_peak_bytes"); }},
-      {"reserved_hbm_bytes", reserved},
-      {"kv_bytes", cache},
-      {"kv_cache_bytes", pool},
-      {"kv_capacity_tokens", capacity},
-      {"iteration_s", explain_iteration},
-      {"bound", explain_bound},
-      {"queue_s", [](const Field& p) { return explain_latency(p, "queue_s"); }},
-      {"ttft_s", [](const Field& p) { return explain_latency(p, "ttft_s"); }},
-      {"tpot_s", [](const Field& p) { return explain_latency(p, "tpot_s"); }},
-      {"itl_s", [](const Field& p) { return explain_latency(p, "itl_s"); }},
-      {"e2e_s", [](const Field& p) { return explain_latency(p, "e2e_s"); }},
-      {"output_tok_s", [](const Field& p) { return explain_rate(p, "output_tok_s"); }},
-      {"total_tok_s", [](const Field& p) { return explain_rate(p, "total_tok_s"); }},
-      {"request_s", [](const Field& p) { return explain_rate(p, "request_s"); }},
-      {"goodput", explain_goodput},
-      {"mfu", [](const Field& p) { return explain_use(p, "mfu"); }},
-      {"mbu", [](const Field& p) { return explain_use(p, "mbu"); }},
-      {"prefill_s", prefill},
-      {"step_s", [](const Field& p) { return decode_step(p, "step_s", false); }},
-      {"first_step_s", [](const Field& p) { return decode_step(p, "first_step_s", true); }},
-      {"decode_s", [](const Field& p) { return run_time(p, "decode_s", "decode_s", "s"); }},
-      {"latency_s", [](const Field& p) { return run_time(p, "latency_s", "latency_s", "s"); }},
-      {"decode_tok_s",
-       [](const Field& p) { return run_time(p, "decode_tok_s", "decode_s", "tok/s"); }},
-      {"throughput_tok_s",
-       [](const Field& p) { return run_time(p, "throughput_tok_s", "latency_s", "tok/s"); }},
-      {"largest_batch", [](const Field& p) { return fit_figure(p, "largest_batch", "sequences"); }},
-      {"fewest_gpus", [](const Field& p) { return fit_figure(p, "fewest_gpus", "GPUs"); }},
-      {"oom", running_out}};
-  return all;
+/// An explanation of one figure, which needs no key.
+template <Explanation (*Explain)(const Field&)>
+Explanation only(const Field& point, std::string_view /*key*/) {
+  return Explain(point);
+}
+
+using enum Entry::Of;
+constexpr auto kEntries = std::to_array<Entry>({
+    {"peak_hbm_bytes", kBoth, only<any_peak>},
+    {"prefill_peak_bytes", kBatches, phase_peak},
+    {"decode_peak_bytes", kBatches, phase_peak},
+    {"reserved_hbm_bytes", kBoth, only<reserved>},
+    {"kv_bytes", kBatches, only<cache>},
+    {"kv_cache_bytes", kBoth, only<pool>},
+    {"kv_capacity_tokens", kServices, only<capacity>},
+    {"iteration_s", kServices, only<explain_iteration>},
+    {"bound", kServices, only<explain_bound>},
+    {"queue_s", kServices, explain_latency},
+    {"ttft_s", kServices, explain_latency},
+    {"tpot_s", kServices, explain_latency},
+    {"itl_s", kServices, explain_latency},
+    {"e2e_s", kServices, explain_latency},
+    {"output_tok_s", kServices, explain_rate},
+    {"total_tok_s", kServices, explain_rate},
+    {"request_s", kServices, explain_rate},
+    {"goodput", kServices, only<explain_goodput>},
+    {"mfu", kServices, explain_use},
+    {"mbu", kServices, explain_use},
+    {"prefill_s", kBatches, only<prefill>},
+    {"step_s", kBatches, [](const Field& p, auto key) { return decode_step(p, key, false); }},
+    {"first_step_s", kBatches, [](const Field& p, auto key) { return decode_step(p, key, true); }},
+    {"decode_s", kBatches, [](const Field& p, auto key) { return run_time(p, key, "decode_s"); }},
+    {"latency_s", kBatches, [](const Field& p, auto key) { return run_time(p, key, "latency_s"); }},
+    {"decode_tok_s", kBatches,
+     [](const Field& p, auto key) { return run_time(p, key, "decode_s"); }},
+    {"throughput_tok_s", kBatches,
+     [](const Field& p, auto key) { return run_time(p, key, "latency_s"); }},
+    {"largest_batch", kBatches, fit_figure},
+    {"fewest_gpus", kBatches, fit_figure},
+    {"oom", kBatches, only<running_out>},
+});
+
+/// A service has other figures than a static batch.
+void check_kind(const Field& result, const Entry& entry) {
+  const bool serves = kind_of(result) == ResultKind::kServe;
+  if (serves && entry.of == kBatches) {
+    std::vector<std::string_view> keys;
+    for (const Entry& one : kEntries) {
+      if (one.of != kBatches) keys.push_back(one.key);
+    }
+    throw InputError{fmt::format("{}: a service explains {}, not {}", result.file(),
+                                 fmt::join(keys, ", "), entry.key)};
+  }
+  if (!serves && entry.of == kServices) {
+    throw InputError{fmt::format("{}: {} needs \"kind\": \"serve\"", result.file(), entry.key)};
+  }
+}
+
+/// A metric without terms: its value, interval and meaning. Of a distribution the mean.
+Explanation described(const Field& point, const MetricInfo& info) {
+  const auto number = [&](std::string_view end) {
+    const std::string key = fmt::format("{}{}", info.key, end);
+    if (info.kind != MetricKind::kLatency) return maybe_number(point, key);
+    const auto times = point.find(key);
+    return times ? maybe_number(*times, "mean") : std::nullopt;
+  };
+  Explanation out{.key = std::string{info.key},
+                  .point = point.at("label").string(),
+                  .unit = explained_unit(info),
+                  .value = number(""),
+                  .low = number("_low"),
+                  .high = number("_high")};
+  if (info.varies_with_times) out.basis = service_basis(point);
+  out.notes.emplace_back(info.help);
+  return out;
+}
+
+/// The table's row of a metric without terms of this kind of result; nullptr if there is none.
+const MetricInfo* metric_without_terms(std::string_view key, ResultKind kind) {
+  const bool has_terms = std::any_of(kEntries.begin(), kEntries.end(),
+                                     [&](const Entry& entry) { return entry.key == key; });
+  if (has_terms || (kind != ResultKind::kServe && kind != ResultKind::kStatic)) return nullptr;
+  const MetricInfo* info = find_info(
+      kind == ResultKind::kServe ? infos_of(service_metrics()) : infos_of(static_metrics()), key);
+  return info != nullptr && info->kind != MetricKind::kText ? info : nullptr;
 }
 
 }  // namespace
 
 std::vector<std::string> explained_keys() {
   std::vector<std::string> keys;
-  for (const Entry& entry : entries()) keys.emplace_back(entry.key);
+  for (const Entry& entry : kEntries) keys.emplace_back(entry.key);
   for (const std::string_view key : replay_keys()) keys.emplace_back(key);
   for (const std::string_view key : plan_keys()) {
     if (!is_fit_key(key)) keys.emplace_back(key);  // those of runs are there already
@@ -432,7 +453,8 @@ Explanation explain_result(const Field& result, const ExplainRequest& asked) {
   const ResultKind kind = kind_of(result);
   ExplainRequest request = asked;
   request.key = explained_key(asked.key, kind, known);
-  if (std::find(known.begin(), known.end(), request.key) == known.end()) {
+  const MetricInfo* plain = metric_without_terms(request.key, kind);
+  if (plain == nullptr && std::find(known.begin(), known.end(), request.key) == known.end()) {
     throw InputError{unknown_name("figure", request.key, known)};
   }
   const bool of_both = is_fit_key(request.key) && kind == ResultKind::kStatic;
@@ -461,9 +483,10 @@ Explanation explain_result(const Field& result, const ExplainRequest& asked) {
     throw InputError{fmt::format("{}: a replay explains {}, not {}", result.file(),
                                  fmt::join(replay_keys(), ", "), request.key)};
   }
-  check_kind(result, request.key);
-  const auto found = std::find_if(entries().begin(), entries().end(),
-                                  [&](const Entry& entry) { return entry.key == request.key; });
+  const auto* const found = std::find_if(kEntries.begin(), kEntries.end(), [&](const Entry& entry) {
+    return entry.key == request.key;
+  });
+  if (found != kEntries.end()) check_kind(result, *found);
   const Field points = result.at("points");
   if (points.items().empty()) {
     points.fail(fmt::format("a result without points: of a replay {} are explained",
@@ -471,8 +494,9 @@ Explanation explain_result(const Field& result, const ExplainRequest& asked) {
   }
   std::vector<std::string> labels;
   for (const Field& point : points.items()) labels.push_back(point.at("label").string());
-  Explanation out =
-      found->explain(points.items()[which_of(points, "point", labels, request.which)]);
+  const Field point = points.items()[which_of(points, "point", labels, request.which)];
+  if (plain != nullptr) return described(point, *plain);
+  Explanation out = found->explain(point, request.key);
   if (const auto definitions = result.find("definitions")) {
     const std::string text = text_or_none(*definitions, request.key);
     if (!text.empty()) out.notes.insert(out.notes.begin(), text);

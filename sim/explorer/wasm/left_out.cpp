@@ -1,10 +1,11 @@
-// The six functions that reading a scenario calls and a browser has no use for: services, and
+// The seven functions that reading a scenario calls and a browser has no use for: services, and
 // traces on disk. What explored_scenario would refuse after reading is refused here while reading,
 // and half the program need not be compiled.
 
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/points/serve_points.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -16,6 +17,9 @@ void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
                       std::vector<ScenarioPoint>&) {
   throw InputError{"explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
 }
+
+/// Only published values of services name them.
+MetricTable<ServeResult> service_metrics() { return {}; }
 
 struct Trace::Impl {};
 Trace::~Trace() = default;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "models/units/check.hpp"
-#include "sim/batch/static_metrics_json.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/text/json_values.hpp"
 #include "sim/report/text/version.hpp"
@@ -18,19 +18,6 @@ ordered_json owners_json(const Owners& owners) {
   ordered_json out = ordered_json::object();
   for (const auto& [name, bytes] : owners) out[name] = bytes.count();
   return out;
-}
-
-void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
-  const auto put = [&](const char* name, const auto& value) {
-    point[name] = value ? ordered_json(*value) : ordered_json(nullptr);
-  };
-  const FitRange fit = range.value_or(FitRange{});
-  put("largest_batch", range ? std::optional{fit.batch} : std::nullopt);
-  put("largest_batch_low", fit.batch_low);
-  put("largest_batch_high", fit.batch_high);
-  put("fewest_gpus", fit.gpus);
-  put("fewest_gpus_low", fit.gpus_low);
-  put("fewest_gpus_high", fit.gpus_high);
 }
 
 /// The predicted value of a published metric: a key of the point, the length at the OOM, or whether
@@ -131,7 +118,8 @@ ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
   ordered_json out = ordered_json::array();
   for (const ExplainedStep& step : steps) {
     ordered_json one = {{"step", step.step}, {"tokens", step.tokens}};
-    put_predicted(one, "step_s", step.time.count(), step.interval);
+    one["step_s"] = step.time.count();
+    put_ends(one, "step_s", MetricKind::kTime, step.interval);
     one["terms"] = ordered_json::array();
     for (const TimeTerm& term : step.terms) {
       one["terms"].push_back({{"what", term.what},
@@ -160,11 +148,10 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
   const auto& at = result.intervals;
-  out.update(static_metrics_json(point.spec, result));
-  out["kv_bytes_wanted"] =
-      point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
+  const StaticPoint metrics{point.spec, result, point.kv_bytes_wanted};
+  put_metrics(out, static_metrics(), metrics);
   out["size_law"] = point.size_law;
-  put_fit_range(out, result.fit_range);
+  put_metrics(out, static_metrics(), metrics, MetricPart::kFit);
   out["interval_basis"] = nullptr;
   if (at) out["interval_basis"] = {{"time", at->time_basis}, {"memory", at->memory_basis}};
   out["oom"] = oom_json(result.oom);
@@ -172,19 +159,11 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
   out["peak_owners"] = owners_json(result.peak_owners);
   out["peak_terms"] = peak_terms_json(result.peak_terms);
   out["time_terms"] = explained_json(result.explained);
-  out["prefill_peak_bytes"] = result.prefill_peak.count();
-  out["decode_peak_bytes"] = result.decode_peak > Bytes{0}
-                                 ? ordered_json(result.decode_peak.count())
-                                 : ordered_json(nullptr);
-  out["usable_hbm_bytes"] = result.usable_hbm.count();
-  if (result.allocator) {
-    // Includes the context, as peak_hbm_bytes does.
-    out["reserved_hbm_bytes"] =
-        (point.spec.stack->context + result.allocator->end.reserved_peak).count();
-    out["allocator"] = allocator_json(*result.allocator);
+  for (const MetricPart part : {MetricPart::kPhases, MetricPart::kUsable, MetricPart::kReserved}) {
+    put_metrics(out, static_metrics(), metrics, part);
   }
-  out["flops_total"] = number_or_null(result.flops);
-  out["bytes_moved_total"] = whole(result.bytes_moved);
+  if (result.allocator) out["allocator"] = allocator_json(*result.allocator);
+  put_metrics(out, static_metrics(), metrics, MetricPart::kWork);
   out["kv_bytes_per_layer"] = ordered_json::array();
   for (const Bytes bytes : result.kv_bytes_per_layer) {
     out["kv_bytes_per_layer"].push_back(bytes.count());

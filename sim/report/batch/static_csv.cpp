@@ -11,17 +11,8 @@
 #include "sim/report/text/csv_cells.hpp"
 
 namespace kvsim {
-namespace {
 
 using nlohmann::ordered_json;
-
-std::string value_field(const ordered_json& value) {
-  if (value.is_null()) return "";
-  if (value.is_string()) return csv_field(value.get_ref<const std::string&>());
-  return csv_field(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
-}
-
-}  // namespace
 
 std::string points_csv(const ordered_json& document) {
   const ordered_json& points = document.at("points");
@@ -49,12 +40,12 @@ std::string points_csv(const ordered_json& document) {
     for (const std::string& column : columns) {
       const auto found = points[i].find(column);
       out += ',';
-      if (found != points[i].end()) out += value_field(*found);
+      if (found != points[i].end()) out += csv_json(*found);
     }
     const ordered_json& oom = points[i].at("oom");
     for (const char* key : kOom) {
       out += ',';
-      if (!oom.is_null()) out += value_field(oom.at(key));
+      if (!oom.is_null()) out += csv_json(oom.at(key));
     }
     out += "\n";
   }

@@ -9,7 +9,9 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/report/text/point_names.hpp"
+#include "sim/report/text/point_table.hpp"
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/report/text/text_style.hpp"
@@ -45,10 +47,9 @@ BoundShares shares_of(const ExplainedStep& step) {
 
 /// "0.41 to 0.62"; "-" if there is no range.
 template <class Ends>
-std::string range(const std::optional<Ends>& ends, double scale = 1) {
-  if (!ends) return "-";
-  return fmt::format("{} to {}", amount(static_cast<double>(ends->low.count()) * scale),
-                     amount(static_cast<double>(ends->high.count()) * scale));
+std::string range(const std::optional<Ends>& ends, std::string_view unit) {
+  const MetricEnds of{ends};
+  return range_cell(of.low.number(), of.high.number(), unit);
 }
 /// Tokens per sequence at which memory runs out, for the largest and the smallest memory use.
 std::string oom_range(const StaticResult& r) {
@@ -186,51 +187,36 @@ std::string brief_verdict(const RunReport& report, const std::vector<std::string
 }
 
 std::string points_table(const RunReport& report, const TextStyle& style) {
-  constexpr Align kRight = Align::kRight;
-  const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
+  std::vector<PointColumn> columns = summary_columns(
+      static_metrics(),
+      [&](std::size_t point) {
+        return StaticPoint{report.scenario->points[point].spec, report.results[point]};
+      },
+      style.verbose);
+  sort_columns(columns);
+  columns.push_back({0, "OOM at", "tokens", [&](std::size_t point) -> std::string {
+                       const auto& oom = report.results[point].oom;
+                       if (!oom) return "-";
+                       return oom->phase == "decode" ? with_commas(oom->tokens) : oom->phase;
+                     }});
+  std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
+  // The first heading is on the units line if it fits there.
   const std::string first = groups.empty() ? "" : clean_text(groups.front().heading);
-  std::vector<LineTones> tones;
-  // `joined`: the first heading is on the units line; it fits there only if it is short.
-  const auto render = [&](bool joined) {
-    std::vector<Table::Column> columns{{"point", Align::kLeft, joined ? first : ""},
-                                       {"prefill", kRight, "GiB"},
-                                       {"decode", kRight, "GiB"},
-                                       {"KV", kRight, "GiB"},
-                                       {"TTFT", kRight, "s"},
-                                       {"decode", kRight, "tok/s"}};
-    if (style.verbose) columns.push_back({"all", kRight, "tok/s"});
-    columns.push_back({"OOM at", kRight, "tokens"});
-    Table table{columns};
-    tones.assign(2, {.line = Tone::kHeading});  // names and units
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      const PointGroup& group = groups[g];
-      if (!group.heading.empty() && !(joined && g == 0)) {
-        table.add_section(group.heading);
-        tones.push_back({.line = Tone::kHeading});
-      }
-      const std::string indent = group.heading.empty() ? "" : "  ";
-      for (std::size_t k = 0; k < group.points.size(); ++k) {
-        const StaticResult& r = report.results[group.points[k]];
-        tones.push_back({.last_word = r.oom ? Tone::kBad : Tone::kPlain});
-        std::optional<double> prefill;
-        if (r.prefill_time) prefill = r.prefill_time->count();
-        std::string oom = "-";
-        if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
-        std::vector<std::string> cells{indent + group.labels[k],
-                                       gib(r.prefill_peak),
-                                       r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-",
-                                       gib(r.kv_bytes),
-                                       amount(prefill),
-                                       amount(r.decode_tok_s)};
-        if (style.verbose) cells.push_back(amount(r.throughput_tok_s));
-        cells.push_back(std::move(oom));
-        table.add_row(std::move(cells));
-      }
+  std::string text =
+      point_table({.header = "point", .unit = first}, columns, groups).str(style.width);
+  const bool joined = text.find("\n" + first + " ") == text.find('\n');
+  if (!joined) {
+    text = point_table({.header = "point"}, columns, groups).str(style.width);
+  }
+  std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!groups[g].heading.empty() && !(joined && g == 0)) {
+      tones.push_back({.line = Tone::kHeading});
     }
-    return table.str(style.width);
-  };
-  std::string text = render(true);
-  if (text.find("\n" + first + " ") != text.find('\n')) text = render(false);
+    for (const std::size_t point : groups[g].points) {
+      tones.push_back({.last_word = report.results[point].oom ? Tone::kBad : Tone::kPlain});
+    }
+  }
   return toned_lines(text, tones, style);
 }
 
@@ -281,51 +267,33 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
       std::none_of(report.results.begin(), report.results.end(), has_one)) {
     return "";
   }
-  constexpr Align kRight = Align::kRight;
-  const Table::Column name{"90 % interval", Align::kLeft};
-  const std::vector<Table::Column> times{
-      {"peak", kRight, "GiB"}, {"TTFT", kRight, "s"}, {"step", kRight, "ms"}};
-  const std::vector<Table::Column> sizes{
-      {"OOM at", kRight, "tokens"}, {"most", kRight, "batch"}, {"fewest", kRight, "GPUs"}};
-  const auto beside = [&](std::vector<Table::Column> columns) {
-    columns.insert(columns.begin(), name);
-    return columns;
+  const auto result_of = [&](std::size_t point) -> const StaticResult& {
+    return report.results[point];
   };
-  std::vector<Table::Column> both = times;
+  const auto has_intervals = [&](std::size_t point) {
+    return result_of(point).intervals.has_value();
+  };
+  const std::vector<PointColumn> times{
+      {1, "peak", "GiB", [&](auto p) { return range(result_of(p).intervals->peak, "GiB"); }},
+      {1, "TTFT", "s", [&](auto p) { return range(result_of(p).intervals->prefill, "s"); }},
+      {1, "step", "ms",
+       [&](auto p) {  // the last decode step, as in the table of bounds
+         const auto& steps = result_of(p).explained;
+         const bool decodes = !steps.empty() && steps.back().step > 0;
+         return range(decodes ? steps.back().interval : std::optional<Interval>{}, "ms");
+       }}};
+  const std::vector<PointColumn> sizes{
+      {2, "OOM at", "tokens", [&](auto p) { return oom_range(result_of(p)); }},
+      {2, "most", "batch", [&](auto p) { return batch_range(result_of(p).fit_range); }},
+      {2, "fewest", "GPUs", [&](auto p) { return gpu_range(result_of(p).fit_range); }}};
+  const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
+  const auto text_of = [&](const std::vector<PointColumn>& columns) {
+    return "\n" +
+           point_table({.header = "90 % interval"}, columns, groups, has_intervals).str(width);
+  };
+  std::vector<PointColumn> both = times;
   both.insert(both.end(), sizes.begin(), sizes.end());
-  Table table{beside(both)};
-  // If one table is too wide: two, one below the other.
-  Table upper{beside(times)};
-  Table lower{beside(sizes)};
-  std::vector<std::string> bases;
-  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
-    for (Table* one : {&table, &upper, &lower}) one->add_section(group.heading);
-    const std::string indent = group.heading.empty() ? "" : "  ";
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      const StaticResult& r = report.results[group.points[k]];
-      if (!r.intervals) continue;
-      // The last decode step, as in the table of bounds.
-      const bool decodes = !r.explained.empty() && r.explained.back().step > 0;
-      const std::optional<Interval> step =
-          decodes ? r.explained.back().interval : std::optional<Interval>{};
-      const std::string label = indent + group.labels[k];
-      const std::vector<std::string> of_times{range(r.intervals->peak, 1 / kGiB),
-                                              range(r.intervals->prefill), range(step, 1e3)};
-      const std::vector<std::string> of_sizes{oom_range(r), batch_range(r.fit_range),
-                                              gpu_range(r.fit_range)};
-      std::vector<std::string> cells{label};
-      cells.insert(cells.end(), of_times.begin(), of_times.end());
-      upper.add_row(cells);
-      cells.insert(cells.end(), of_sizes.begin(), of_sizes.end());
-      table.add_row(std::move(cells));
-      lower.add_row({label, of_sizes[0], of_sizes[1], of_sizes[2]});
-      for (const std::string& basis :
-           {"times: " + r.intervals->time_basis, "memory: " + r.intervals->memory_basis}) {
-        if (std::find(bases.begin(), bases.end(), basis) == bases.end()) bases.push_back(basis);
-      }
-    }
-  }
-  std::string out = "\n" + table.str(width);
+  std::string out = text_of(both);
   const auto line_ends = [&](std::size_t from) {
     return std::min(out.find('\n', from), out.size());
   };
@@ -333,7 +301,17 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
   for (std::size_t from = 0; from < out.size(); from = line_ends(from) + 1) {
     fits = fits && display_width(out.substr(from, line_ends(from) - from)) <= width;
   }
-  if (!fits) out = fmt::format("\n{}\n{}", upper.str(width), lower.str(width));
+  if (!fits) out = text_of(times) + text_of(sizes);
+  std::vector<std::string> bases;
+  for (const PointGroup& group : groups) {
+    for (const std::size_t point : group.points) {
+      if (!has_intervals(point)) continue;
+      const RunIntervals& at = *result_of(point).intervals;
+      for (const std::string& basis : {"times: " + at.time_basis, "memory: " + at.memory_basis}) {
+        if (std::find(bases.begin(), bases.end(), basis) == bases.end()) bases.push_back(basis);
+      }
+    }
+  }
   constexpr std::size_t kMostBases = 4;
   for (std::size_t i = 0; i < std::min(bases.size(), kMostBases); ++i) {
     out += paragraph("- " + bases[i], width, 2);

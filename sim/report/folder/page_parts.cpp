@@ -88,6 +88,19 @@ ordered_json data_of(const char* kind, ordered_json document, const FigureSet& f
   return out;
 }
 
+ordered_json page_columns(const MetricInfos& metrics) {
+  ordered_json out = ordered_json::array();
+  for (const MetricInfo* info : metrics) {
+    if (info->page.header.empty()) continue;
+    out.push_back({{"key", info->key},
+                   {"header", info->page.header},
+                   {"unit", info->page.unit},
+                   {"place", info->page.place},
+                   {"latency", info->kind == MetricKind::kLatency}});
+  }
+  return out;
+}
+
 void cut_points(ordered_json& document, std::vector<std::string>& cuts) {
   const auto points = document.find("points");
   if (points == document.end() || !points->is_array()) return;

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/metrics/metric.hpp"
 #include "sim/report/figure/figure.hpp"
 #include "sim/report/html/page.hpp"
 
@@ -32,6 +33,9 @@ inline constexpr const char* kPageSchema = "kvsim.report/1";
                                              const FigureSet& figures,
                                              nlohmann::ordered_json extras,
                                              std::vector<std::string> cuts);
+/// The metrics that tables of a page show: `key`, `header`, `unit`, `place` in the table of points
+/// (0: latencies that only the table of percentiles has) and `latency`.
+[[nodiscard]] nlohmann::ordered_json page_columns(const MetricInfos& metrics);
 /// Cuts a document's points and their long lists to what a page can hold; reports this in `cuts`.
 void cut_points(nlohmann::ordered_json& document, std::vector<std::string>& cuts);
 /// The title of a page; if it has none, the name of what it shows.

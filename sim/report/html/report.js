@@ -318,15 +318,15 @@
 
   if (data.kind === 'static' && points.length > 0)
     table(
-        'results', 'Points', sections.staticTable(points),
+        'results', 'Points', sections.staticTable(points, data.extras.columns),
         'Predicted. Small print: 90 % interval.');
   if (data.kind === 'serve') {
     const tail = `p${data.extras.percentile || 90}`;
     table(
-        'results', 'Points', sections.serveTable(points, tail),
+        'results', 'Points', sections.serveTable(points, data.extras.columns, tail),
         'Predicted. Small print: 90 % interval.');
     table(
-        'results', 'Latency of requests', sections.percentileTable(points),
+        'results', 'Latency of requests', sections.percentileTable(points, data.extras.columns),
         'TTFT: arrival to first token. TPOT: mean time per output token after the first. ITL: time between two tokens. E2E: arrival to last token. p90: 90 % of requests take at most this time.');
   }
   if (replay && replay.methods)

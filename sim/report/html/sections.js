@@ -300,18 +300,20 @@ window.kvsimSections = (() => {
 
   // ---- tables ----
 
-  function staticTable(points) {
+  /// Of [{key, header, unit, place, latency}] those in the table of points, in order.
+  const shownOf = columns => columns.filter(c => c.place > 0).sort((a, b) => a.place - b.place);
+
+  function staticTable(points, columns) {
+    const shown = shownOf(columns);
     return tableOf(
         [
-          'point', 'fits', 'peak HBM', 'KV cache', 'prefill', 'decode', 'whole run',
-          'memory runs out at', 'largest batch', 'fewest GPUs'
+          'point', 'fits', ...shown.map(c => c.header), 'memory runs out at', 'largest batch',
+          'fewest GPUs'
         ],
         points.map(
             p =>
                 [p.label, p.oom ? `no: ${p.oom.phase}` : 'yes',
-                 withInterval(p, 'peak_hbm_bytes', 'B'), say(p.kv_bytes, 'B'),
-                 withInterval(p, 'prefill_s', 's'), withInterval(p, 'decode_tok_s', 'tok/s'),
-                 withInterval(p, 'throughput_tok_s', 'tok/s'), oomWords(p),
+                 ...shown.map(c => withInterval(p, c.key, c.unit)), oomWords(p),
                  withInterval(p, 'largest_batch', ''), withInterval(p, 'fewest_gpus', '')]));
   }
   function oomWords(p) {
@@ -322,34 +324,33 @@ window.kvsimSections = (() => {
     return range ? ['not in the prediction', range] : '–';
   }
   /// A percentile of a service's times and its interval on a second line.
-  function at(p, key, q) {
+  function at(p, {key, unit}, q) {
     const d = p[key], low = p[`${key}_low`], high = p[`${key}_high`];
     if (!d || !isNumber(d[q])) return '–';
-    return low && isNumber(low[q]) ? [say(d[q], 's'), rangeOf(low[q], high[q], 's')] :
-                                     say(d[q], 's');
+    return low && isNumber(low[q]) ? [say(d[q], unit), rangeOf(low[q], high[q], unit)] :
+                                     say(d[q], unit);
   }
   /// `tail`: the requested percentile, "p95".
-  function serveTable(points, tail) {
+  function serveTable(points, columns, tail) {
+    const shown = shownOf(columns);
     return tableOf(
         [
-          'point', 'completed', `TTFT ${tail}`, `TPOT ${tail}`, `E2E ${tail}`, 'requests/s',
-          'output tok/s', 'within bounds', 'preemptions', 'limited by'
+          'point', 'completed', ...shown.map(c => c.latency ? `${c.header} ${tail}` : c.header),
+          'limited by'
         ],
         points.map(
             p =>
-                [p.label, `${number(p.completed)} of ${number(p.requests)}`, at(p, 'ttft_s', tail),
-                 at(p, 'tpot_s', tail), at(p, 'e2e_s', tail), withInterval(p, 'request_s', ''), withInterval(p, 'output_tok_s', ''),
-                 isNumber(p.slo_attained) ? say(p.slo_attained, 'share') : '–',
-                 number(p.preemptions), p.bound_text || '–']));
+                [p.label, `${number(p.completed)} of ${number(p.requests)}`,
+                 ...shown.map(c => c.latency ? at(p, c, tail) : withInterval(p, c.key, c.unit)),
+                 p.bound_text || '–']));
   }
-  function percentileTable(points) {
-    const times = [['ttft_s', 'TTFT'], ['tpot_s', 'TPOT'], ['itl_s', 'ITL'], ['e2e_s', 'E2E']];
-    const columns = ['p50', 'p90', 'p95', 'p99'];
+  function percentileTable(points, columns) {
+    const percentiles = ['p50', 'p90', 'p95', 'p99'];
     return tableOf(
-        ['point', 'time', ...columns],
+        ['point', 'time', ...percentiles],
         points.flatMap(
-            p => times.filter(([key]) => p[key])
-                     .map(([key, name]) => [p.label, name, ...columns.map(q => at(p, key, q))])));
+            p => columns.filter(c => c.latency && p[c.key])
+                     .map(c => [p.label, c.header, ...percentiles.map(q => at(p, c, q))])));
   }
   function replayTable(methods) {
     return tableOf(

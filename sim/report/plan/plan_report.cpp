@@ -10,6 +10,7 @@
 #include "sim/report/batch/engine_report.hpp"
 #include "sim/report/batch/run_json.hpp"
 #include "sim/report/plan/plan_finding.hpp"
+#include "sim/report/plan/plan_metrics.hpp"
 #include "sim/report/plan/plan_page.hpp"
 #include "sim/report/text/csv_cells.hpp"
 #include "sim/report/text/json_text.hpp"
@@ -114,41 +115,26 @@ ordered_json candidate_json(const PlanCandidate& one) {
   for (const Availability& where : availability_of(one.method.name)) {
     available.push_back({{"software", software_title(where.software)}, {"as", where.as}});
   }
-  ordered_json out{
-      {"label", one.label},
-      {"method", one.method.name},
-      {"available_in", std::move(available)},
-      {"budget", budget_json(one.method.budget)},
-      {"method_params", params_json(one.method.params)},
-      {"gpu", one.gpu},
-      {"gpu_count", one.gpus_each},
-      {"replicas", one.replicas},
-      {"simulated", one.simulated.empty() ? nullptr : ordered_json(one.simulated)},
-      {"answer", number(one.answer)},
-      {"predicted", number(one.range.predicted)},
-      {"safe", number(one.range.safe)},
-      {"optimistic", number(one.range.optimistic)},
-      {"range", text_json(plan_range(one))},
-      {"at_most", one.at_most},
-      {"limited_by", limited_by(one).empty() ? nullptr : ordered_json(limited_by(one))},
-      {"beyond_positions", one.positions > 0},
-      {"monotone", one.monotone},
-      {"probes", one.probes},
-      {"memory_factors", memory_json(one.memory.end)},
-      {"memory_basis", one.memory.basis},
-      {"time_factor", one.time_factor},
-      {"time_basis", one.time_basis}};
+  ordered_json out{{"label", one.label},
+                   {"method", one.method.name},
+                   {"available_in", std::move(available)},
+                   {"budget", budget_json(one.method.budget)},
+                   {"method_params", params_json(one.method.params)},
+                   {"gpu", one.gpu},
+                   {"gpu_count", one.gpus_each},
+                   {"replicas", one.replicas},
+                   {"simulated", text_json(one.simulated)}};
+  put_metrics(out, candidate_metrics(), one);
+  out["memory_factors"] = memory_json(one.memory.end);
+  out["memory_basis"] = one.memory.basis;
+  put_metrics(out, candidate_metrics(), one, MetricPart::kTimes);
   if (one.times) {
     out["ttft_s"] = percentiles_json(one.times->ttft);
     out["tpot_s"] = percentiles_json(one.times->tpot);
     out["e2e_s"] = percentiles_json(one.times->e2e);
   }
+  put_metrics(out, candidate_metrics(), one, MetricPart::kAtAnswer);
   if (one.at_answer) {
-    out["peak_hbm_bytes"] = one.at_answer->peak.count();
-    out["usable_hbm_bytes"] = one.at_answer->usable.count();
-    out["prefill_s"] = number(one.at_answer->ttft_s);
-    out["prefill_one_s"] = number(one.at_answer->ttft_one_s);
-    out["decode_tok_s"] = number(one.at_answer->decode_tok_s);
     out["at_answer"] = sizes_json(one.at_answer->sizes);
     out["at_answer"]["peak_phase"] = one.at_answer->peak_phase;
     out["at_answer"]["free_bytes"] = one.at_answer->free_at_confidence.count();
@@ -174,14 +160,7 @@ ordered_json candidate_json(const PlanCandidate& one) {
   }
   out["points"] = ordered_json::array();
   for (const OperatingPoint& point : one.points) {
-    out["points"].push_back({{"load", number(point.load)},
-                             {"gpus", number(point.gpus)},
-                             {"output_tok_s", number(point.tokens_s)},
-                             {"latency_s", number(point.latency_s)},
-                             {"cost", number(point.cost)},
-                             {"error", number(point.error)},
-                             {"context", point.size > 0 ? number(point.size) : nullptr},
-                             {"on_front", point.on_front}});
+    put_metrics(out["points"].emplace_back(), operating_point_metrics(), point);
   }
   out["pruned"] = one.pruned.empty() ? ordered_json(nullptr) : ordered_json(one.pruned);
   out["impossible"] = one.impossible ? impossible_json(*one.impossible) : ordered_json(nullptr);
@@ -310,17 +289,16 @@ std::string plan_csv(const PlanResult& plan) {
 }
 
 std::string plan_front_csv(const PlanResult& plan) {
-  std::string out =
-      "question,of,candidate,gpus,load,context,output_tok_s,latency_s,cost,error,on_front\n";
+  constexpr std::string_view kColumns =
+      "gpus,load,context,output_tok_s,latency_s,cost,error,on_front";
+  const auto columns = columns_of(operating_point_metrics(), kColumns);
+  std::string out = fmt::format("question,of,candidate,{}\n", kColumns);
   for (const PlanGroup& group : plan.groups) {
     for (const std::size_t c : group.candidates) {
       const PlanCandidate& one = plan.candidates[c];
       for (const OperatingPoint& at : one.points) {
-        out += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", name_of(group.question),
-                           csv_field(group.of), csv_field(one.label), csv_number(at.gpus),
-                           csv_number(at.load), at.size > 0 ? csv_number(at.size) : "",
-                           csv_number(at.tokens_s), csv_number(at.latency_s), csv_number(at.cost),
-                           optional_csv(at.error), at.on_front ? 1 : 0);
+        out += fmt::format("{},{},{}{}\n", name_of(group.question), csv_field(group.of),
+                           csv_field(one.label), csv_values(columns, at));
       }
     }
   }

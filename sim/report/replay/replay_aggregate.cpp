@@ -16,21 +16,6 @@ namespace kvsim {
 
 using nlohmann::ordered_json;
 
-OracleGap oracle_gap(const ReplayResult& replay, const ReplayMethod& method) {
-  OracleGap gap;
-  if (!method.budget) return gap;
-  const auto oracle =
-      std::find_if(replay.methods.begin(), replay.methods.end(), [&](const ReplayMethod& each) {
-        return each.name == "oracle-step" && each.budget == method.budget;
-      });
-  if (oracle == replay.methods.end()) return gap;
-  if (oracle->retained_mass_mean && method.retained_mass_mean) {
-    gap.mass = *oracle->retained_mass_mean - *method.retained_mass_mean;
-  }
-  if (oracle->rel_error_mean > 0) gap.error_ratio = method.rel_error_mean / oracle->rel_error_mean;
-  return gap;
-}
-
 double student_t_975(std::int64_t degrees) {
   KVSIM_CHECK(degrees >= 1, "{} degrees of freedom", degrees);
   // Abramowitz and Stegun, table 26.10.
@@ -68,10 +53,40 @@ Spread spread_of(const std::vector<double>& values) {
 
 namespace {
 
-std::optional<Spread> spread_if_all(const std::vector<double>& values, std::size_t traces) {
-  if (values.size() != traces) return std::nullopt;
-  return spread_of(values);
+/// A mean over traces: its key, its number on one of them, and its place in a row.
+struct Mean {
+  const char* key;
+  std::optional<double> (*on)(const AggregateSource&);
+  std::optional<Spread> AggregateRow::*spread;
+};
+template <auto Member>
+std::optional<double> member(const AggregateSource& one) {
+  return one.method->*Member;
 }
+using Row = AggregateRow;
+constexpr std::array kMeans{
+    Mean{"rel_error", member<&ReplayMethod::rel_error_mean>, &Row::rel_error},
+    Mean{"cosine", member<&ReplayMethod::cosine_mean>, &Row::cosine},
+    Mean{"retained_mass", member<&ReplayMethod::retained_mass_mean>, &Row::retained_mass},
+    Mean{"bytes_share",
+         [](const AggregateSource& one) {
+           return std::optional{static_cast<double>(one.method->bytes_held_final) /
+                                static_cast<double>(one.method->bytes_full_final)};
+         },
+         &Row::bytes_share},
+    Mean{"read_share",
+         [](const AggregateSource& one) {
+           return std::optional{one.method->bytes_read_total / one.method->bytes_full_read_total};
+         },
+         &Row::read_share},
+    Mean{"oracle_mass_gap",
+         [](const AggregateSource& one) { return oracle_gap(*one.replay, *one.method).mass; },
+         &Row::oracle_mass_gap},
+    Mean{
+        "oracle_error_ratio",
+        [](const AggregateSource& one) { return oracle_gap(*one.replay, *one.method).error_ratio; },
+        &Row::oracle_error_ratio},
+};
 
 ordered_json spread_json(const std::optional<Spread>& spread) {
   if (!spread) return nullptr;
@@ -91,28 +106,18 @@ AggregateRow aggregate_row(const std::vector<AggregateSource>& sources) {
   AggregateRow row;
   row.name = sources.front().method->name;
   row.budget = sources.front().method->budget;
-  std::vector<double> error, cosine, bytes, read, mass, gap, ratio;  // one value per trace
   for (const auto& [replay, method] : sources) {
     KVSIM_CHECK(method->steps > 0, "{} on {} has no decode step", method->name, replay->trace);
     row.traces.push_back(replay->trace);
-    error.push_back(method->rel_error_mean);
-    cosine.push_back(method->cosine_mean);
-    bytes.push_back(static_cast<double>(method->bytes_held_final) /
-                    static_cast<double>(method->bytes_full_final));
-    read.push_back(method->bytes_read_total / method->bytes_full_read_total);
     row.reads_part = row.reads_part || method->entries_read_share < 1;
-    if (method->retained_mass_mean) mass.push_back(*method->retained_mass_mean);
-    const OracleGap to_oracle = oracle_gap(*replay, *method);
-    if (to_oracle.mass) gap.push_back(*to_oracle.mass);
-    if (to_oracle.error_ratio) ratio.push_back(*to_oracle.error_ratio);
   }
-  row.rel_error = spread_of(error);
-  row.cosine = spread_of(cosine);
-  row.bytes_share = spread_of(bytes);
-  row.read_share = spread_of(read);
-  row.retained_mass = spread_if_all(mass, sources.size());
-  row.oracle_mass_gap = spread_if_all(gap, sources.size());
-  row.oracle_error_ratio = spread_if_all(ratio, sources.size());
+  for (const Mean& mean : kMeans) {
+    std::vector<double> values;  // one per trace
+    for (const AggregateSource& one : sources) {
+      if (const auto value = mean.on(one)) values.push_back(*value);
+    }
+    if (values.size() == sources.size()) row.*mean.spread = spread_of(values);
+  }
   return row;
 }
 
@@ -141,13 +146,7 @@ ordered_json aggregate_json(const AggregateRow& row) {
   } else if (row.budget) {
     one["budget"] = *row.budget;
   }
-  one["rel_error"] = spread_json(row.rel_error);
-  one["cosine"] = spread_json(row.cosine);
-  one["retained_mass"] = spread_json(row.retained_mass);
-  one["bytes_share"] = spread_json(row.bytes_share);
-  one["read_share"] = spread_json(row.read_share);
-  one["oracle_mass_gap"] = spread_json(row.oracle_mass_gap);
-  one["oracle_error_ratio"] = spread_json(row.oracle_error_ratio);
+  for (const Mean& mean : kMeans) one[mean.key] = spread_json(row.*mean.spread);
   return one;
 }
 
@@ -159,9 +158,8 @@ ordered_json aggregate_json(const std::vector<AggregateRow>& rows) {
 
 std::string aggregate_columns() {
   std::string out = ",traces";
-  for (const char* what : {"rel_error", "cosine", "retained_mass", "bytes_share", "read_share",
-                           "oracle_mass_gap", "oracle_error_ratio"}) {
-    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", what);
+  for (const Mean& mean : kMeans) {
+    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", mean.key);
   }
   return out;
 }
@@ -172,10 +170,8 @@ std::string aggregate_fields(const AggregateRow& row) {
     out += ',';
     if (x) out += csv_number(*x);
   };
-  for (const std::optional<Spread>& each :
-       {std::optional{row.rel_error}, std::optional{row.cosine}, row.retained_mass,
-        std::optional{row.bytes_share}, std::optional{row.read_share}, row.oracle_mass_gap,
-        row.oracle_error_ratio}) {
+  for (const Mean& mean : kMeans) {
+    const std::optional<Spread>& each = row.*mean.spread;
     put(each ? std::optional{each->mean} : std::nullopt);
     put(each ? each->sd : std::nullopt);
     put(each ? each->low : std::nullopt);
@@ -203,11 +199,11 @@ std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t w
                {"95 % interval"},
                {"mass"}}};
   for (const AggregateRow& row : rows) {
-    const Spread& error = row.rel_error;
+    const Spread& error = *row.rel_error;
     table.add_row(
         {row.name, row.budget ? budget_text(*row.budget) : "-",
-         fmt::format("{}", row.traces.size()), fmt::format("{:.1f} %", row.bytes_share.mean * 100),
-         fmt::format("{:.1f} %", row.read_share.mean * 100), fmt::format("{:.4f}", error.mean),
+         fmt::format("{}", row.traces.size()), fmt::format("{:.1f} %", row.bytes_share->mean * 100),
+         fmt::format("{:.1f} %", row.read_share->mean * 100), fmt::format("{:.4f}", error.mean),
          error.low ? fmt::format("{:.4f} to {:.4f}", *error.low, *error.high) : "-",
          row.retained_mass ? fmt::format("{:.4f}", row.retained_mass->mean) : "-"});
   }
@@ -225,9 +221,9 @@ FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
     marks.push_back(
         {.method = everywhere ? row.name
                               : fmt::format("{} ({} of {})", row.name, row.traces.size(), traces),
-         .error = row.rel_error.mean,
-         .held = row.bytes_share.mean,
-         .read = row.read_share.mean,
+         .error = row.rel_error->mean,
+         .held = row.bytes_share->mean,
+         .read = row.read_share->mean,
          .reads_part = row.reads_part});
   }
   add_error_figures(marks, fmt::format("means over {} traces", traces), set);

@@ -10,19 +10,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/replay/replay_metrics.hpp"
 #include "sim/report/figure/figure.hpp"
 #include "sim/run/run_report.hpp"
 
 namespace kvsim {
-
-/// The distance of a method from `oracle-step` at the same requested budget.
-struct OracleGap {
-  std::optional<double> mass;         // the oracle's retained mass minus the method's
-  std::optional<double> error_ratio;  // the method's mean error divided by the oracle's
-};
-/// Empty if the oracle did not run at that budget, or if one of the two has no such number (merges
-/// retain no mass; an oracle without error has no ratio).
-[[nodiscard]] OracleGap oracle_gap(const ReplayResult& replay, const ReplayMethod& method);
 
 /// Statistics of a number over traces; all traces have equal weight.
 struct Spread {
@@ -42,9 +34,9 @@ struct AggregateRow {
   std::string name;
   std::optional<double> budget;
   std::vector<std::string> traces;
-  bool reads_part = false;                            // reads only part of what it holds
-  Spread rel_error, cosine, bytes_share, read_share;  // shares: relative to the full cache
-  std::optional<Spread> retained_mass;                // null unless every trace has it
+  bool reads_part = false;  // reads only part of what it holds
+  // Absent unless every trace has the number: errors and shares of the full cache always.
+  std::optional<Spread> rel_error, cosine, retained_mass, bytes_share, read_share;
   std::optional<Spread> oracle_mass_gap, oracle_error_ratio;
 };
 /// The metrics of a method on one trace.

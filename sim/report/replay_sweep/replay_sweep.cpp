@@ -10,6 +10,7 @@
 
 #include "models/units/check.hpp"
 #include "models/units/excerpt.hpp"
+#include "sim/replay/replay_metrics.hpp"
 #include "sim/report/figure/line_names.hpp"
 #include "sim/report/files/atomic_file.hpp"
 #include "sim/report/folder/results_folder.hpp"
@@ -31,22 +32,6 @@ namespace kvsim {
 namespace {
 
 using nlohmann::ordered_json;
-
-/// A metric to compare points by: a key of a replay's method, and its name on the terminal.
-struct SweepMetric {
-  const char* key;
-  const char* words;
-  bool most_is_best;
-  bool at_equal_bytes;  // compared only between points that hold equal bytes
-};
-constexpr std::array kMetrics{
-    SweepMetric{"rel_error_mean", "error", false, true},
-    SweepMetric{"rel_error_p99", "p99 error", false, true},
-    SweepMetric{"cosine_mean", "cosine", true, true},
-    SweepMetric{"retained_mass_mean", "mass", true, true},
-    SweepMetric{"bytes_held_final", "bytes held", false, false},
-    SweepMetric{"bytes_read_total", "bytes read", false, false},
-};
 
 ordered_json value_json(const std::optional<ParamValue>& value) {
   if (!value) return nullptr;
@@ -104,14 +89,16 @@ ordered_json best_json(const ordered_json& points) {
       shares.push_back(held_share(method));
     }
     const std::vector<std::vector<std::size_t>> bands = equal_bytes_bands(shares);
-    for (const SweepMetric& metric : kMetrics) {
-      for (const std::vector<std::size_t>& band : metric.at_equal_bytes ? bands : joined(bands)) {
+    for (const MetricInfo* metric : shown_in(infos_of(replay_metrics()), &MetricUse::sweep)) {
+      // Points are compared by their errors only if they hold equal bytes.
+      const bool at_equal_bytes = metric->kind == MetricKind::kError;
+      for (const std::vector<std::size_t>& band : at_equal_bytes ? bands : joined(bands)) {
         std::optional<std::size_t> chosen;
         double least = 0;
         for (const std::size_t m : ascending(band)) {
-          const ordered_json& value = points[members[m]].at("method").at(metric.key);
+          const ordered_json& value = points[members[m]].at("method").at(metric->key);
           if (value.is_null()) continue;
-          const double badness = value.get<double>() * (metric.most_is_best ? -1 : 1);
+          const double badness = value.get<double>() * (metric->most_is_best ? -1 : 1);
           if (chosen && badness >= least) continue;
           chosen = members[m];
           least = badness;
@@ -120,9 +107,9 @@ ordered_json best_json(const ordered_json& points) {
         best.push_back({{"trace", trace},
                         {"budget", budget},
                         {"bytes_share", {shares[band.front()], shares[band.back()]}},
-                        {"metric", metric.key},
+                        {"metric", metric->key},
                         {"point", *chosen},
-                        {"value", points[*chosen].at("method").at(metric.key)}});
+                        {"value", points[*chosen].at("method").at(metric->key)}});
       }
     }
   }
@@ -270,8 +257,6 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
   std::string out;
   for (const ordered_json& best : document.at("best")) {
     const std::string metric = best.at("metric");
-    const auto words = std::find_if(kMetrics.begin(), kMetrics.end(),
-                                    [&](const SweepMetric& each) { return metric == each.key; });
     // The table shows the other metrics clearly enough.
     if (metric != "rel_error_mean" && metric != "retained_mass_mean") continue;
     std::string where;
@@ -279,10 +264,11 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
     where += fmt::format(" holding {} of the bytes",
                          share_range(best.at("bytes_share")[0], best.at("bytes_share")[1]));
     if (sweep.jobs.size() > 1) where += " on " + best.at("trace").get<std::string>();
-    out += lines(fmt::format("best {}{}: {}, {}", words->words, where,
-                             short_number(best.at("value").get<double>()),
-                             screen_words(sweep, *cells[best.at("point").get<std::size_t>()])),
-                 width);
+    out += lines(
+        fmt::format("best {}{}: {}, {}", find_metric(replay_metrics(), metric)->info.sweep.header,
+                    where, short_number(best.at("value").get<double>()),
+                    screen_words(sweep, *cells[best.at("point").get<std::size_t>()])),
+        width);
   }
   return out;
 }
@@ -298,8 +284,8 @@ std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& m
     const AggregateRow& row = means[m].over;
     std::string where = row.budget ? " at budget " + budget_text(*row.budget) : "";
     where += fmt::format(" holding {} of the bytes",
-                         share_range(row.bytes_share.mean, row.bytes_share.mean));
-    out += lines(fmt::format("best mean error{}: {}, {}", where, short_number(row.rel_error.mean),
+                         share_range(row.bytes_share->mean, row.bytes_share->mean));
+    out += lines(fmt::format("best mean error{}: {}, {}", where, short_number(row.rel_error->mean),
                              screen_words(sweep, sweep.cells[means[m].cell])),
                  width);
   }
@@ -422,7 +408,7 @@ ordered_json sweep_document(const ReplaySweep& sweep) {
     for (const std::size_t m : best_means(sweep, means)) {
       out["best_means"].push_back({{"budget", out["means"][m].at("budget")},
                                    {"mean", m},
-                                   {"rel_error", means[m].over.rel_error.mean}});
+                                   {"rel_error", means[m].over.rel_error->mean}});
     }
   }
   out["finding"] = replay_sweep_finding(sweep);
@@ -433,25 +419,21 @@ ordered_json sweep_document(const ReplaySweep& sweep) {
 std::string sweep_csv(const ReplaySweep& sweep) {
   std::string out = "trace,method,budget";
   for (const SweepAxis& axis : sweep.axes) out.append(",").append(csv_field(axis.name));
-  out += ",budget_reached,entries_held_final,bytes_held_final,bytes_full_final";
-  out += ",bytes_read_total,rel_error_mean,rel_error_p99,cosine_mean,retained_mass_mean\n";
-  const auto or_empty = [](const std::optional<double>& x) {
-    return x ? csv_number(*x) : std::string{};
-  };
+  constexpr std::string_view kColumns =
+      "budget_reached,entries_held_final,bytes_held_final,bytes_full_final,bytes_read_total,"
+      "rel_error_mean,rel_error_p99,cosine_mean,retained_mass_mean";
+  out.append(",").append(kColumns).append("\n");
+  const auto columns = columns_of(replay_metrics(), kColumns);
   for (const ReplayJob& job : sweep.jobs) {
     for (std::size_t m = 0; m < job.ran.size(); ++m) {
       const ReplayMethod& method = job.result.methods[m];
       out += fmt::format("{},{},{}", csv_field(job.result.trace), csv_field(method.name),
-                         or_empty(method.budget));
+                         method.budget ? csv_number(*method.budget) : "");
       for (const auto& value : sweep.cells[job.ran[m]].values) {
         out += ',';
         if (value) out += csv_field(to_text(*value));
       }
-      out += fmt::format(",{},{},{},{},{},{},{},{},{}\n", or_empty(method.budget_reached),
-                         method.entries_held_final, method.bytes_held_final,
-                         method.bytes_full_final, csv_number(method.bytes_read_total),
-                         csv_number(method.rel_error_mean), csv_number(method.rel_error_p99),
-                         csv_number(method.cosine_mean), or_empty(method.retained_mass_mean));
+      out += csv_values(columns, ReplayedMethod{job.result, method}) + "\n";
     }
   }
   return out;

@@ -53,9 +53,9 @@ void add_pareto(const ReplaySweep& sweep, const std::vector<SweepMean>& means, F
   for (const auto& [at, row] : means) {
     const SweepCell& cell = sweep.cells[at];
     marks.push_back({.method = or_method(cell_words(sweep, cell, along), cell),
-                     .error = row.rel_error.mean,
-                     .held = row.bytes_share.mean,
-                     .read = row.read_share.mean,
+                     .error = row.rel_error->mean,
+                     .held = row.bytes_share->mean,
+                     .read = row.read_share->mean,
                      .reads_part = row.reads_part});
   }
   add_error_figures(marks, about(sweep, methods_words(sweep)), set);
@@ -129,7 +129,7 @@ std::vector<Slice> slices_of(const ReplaySweep& sweep, const std::vector<SweepMe
 std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
   const auto least = [](const Slice& slice) {
     double error = INFINITY;
-    for (const SweepMean* mean : slice.means) error = std::min(error, mean->over.rel_error.mean);
+    for (const SweepMean* mean : slice.means) error = std::min(error, mean->over.rel_error->mean);
     return error;
   };
   std::vector<Slice> best;
@@ -181,7 +181,7 @@ void add_lines(const ReplaySweep& sweep, std::size_t a, const std::string& metho
   for (const Slice& slice : slices) {
     ChartLine line{.label = slice.label};
     for (const SweepMean* mean : slice.means) {
-      const Spread& error = mean->over.rel_error;
+      const Spread& error = *mean->over.rel_error;
       const double x = *number_of(*sweep.cells[mean->cell].values[a]);
       line.points.push_back({x, error.mean});
       if (spread && error.sd)
@@ -205,7 +205,7 @@ void add_bars(const ReplaySweep& sweep, std::size_t a, const std::vector<Slice>&
   for (const Slice& slice : slices) {
     if (slices.size() > 1) chart.bars.push_back({.label = slice.label, .heading = true});
     for (const SweepMean* mean : slice.means) {
-      const Spread& error = mean->over.rel_error;
+      const Spread& error = *mean->over.rel_error;
       ChartBar bar{.label = to_text(*sweep.cells[mean->cell].values[a])};
       bar.parts.emplace_back(kError, error.mean);
       bar.inside_numbers = false;

@@ -34,7 +34,7 @@ std::vector<SweepMean> sweep_means(const ReplaySweep& sweep) {
 std::vector<std::size_t> best_means(const ReplaySweep& sweep, const std::vector<SweepMean>& means) {
   // By budget in order of appearance, then by equal bytes within a budget.
   std::vector<double> shares;
-  for (const SweepMean& mean : means) shares.push_back(mean.over.bytes_share.mean);
+  for (const SweepMean& mean : means) shares.push_back(mean.over.bytes_share->mean);
   std::vector<std::size_t> band_of(means.size());
   const std::vector<std::vector<std::size_t>> bands = equal_bytes_bands(shares);
   for (std::size_t b = 0; b < bands.size(); ++b) {
@@ -53,7 +53,7 @@ std::vector<std::size_t> best_means(const ReplaySweep& sweep, const std::vector<
                                     [&](const auto& each) { return each.first == group; });
     if (found == best.end()) {
       best.emplace_back(group, m);
-    } else if (row.rel_error.mean < means[found->second].over.rel_error.mean) {
+    } else if (row.rel_error->mean < means[found->second].over.rel_error->mean) {
       found->second = m;
     }
   }
@@ -100,13 +100,13 @@ std::string sweep_means_table(const ReplaySweep& sweep, const std::vector<SweepM
   }
   Table table{columns};
   for (const auto& [cell, mean] : means) {
-    const Spread& error = mean.rel_error;
+    const Spread& error = *mean.rel_error;
     std::vector<std::string> row;
     if (named) row.push_back(mean.name);
     row.push_back(mean.budget ? budget_text(*mean.budget) : "-");
     for (const auto& value : sweep.cells[cell].values) row.push_back(value_cell(value));
     row.push_back(fmt::format("{}", mean.traces.size()));
-    row.push_back(fmt::format("{:.1f} %", mean.bytes_share.mean * 100));
+    row.push_back(fmt::format("{:.1f} %", mean.bytes_share->mean * 100));
     row.push_back(fmt::format("{:.4g}", error.mean));
     row.push_back(error.sd ? fmt::format("{:.2g}", *error.sd) : "-");
     row.push_back(error.low ? fmt::format("{:.4f} to {:.4f}", *error.low, *error.high) : "-");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/gpu/gpu.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/report/batch/static_summary.hpp"
 #include "sim/report/folder/page_parts.hpp"
 #include "sim/report/replay/replay_page.hpp"
@@ -13,6 +14,7 @@
 #include "sim/report/service/serve_summary.hpp"
 #include "sim/report/text/point_names.hpp"
 #include "sim/report/text/text.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
@@ -111,6 +113,8 @@ std::string run_page(const RunReport& report, const ordered_json& document,
   cut_points(shown, cuts);
   ordered_json extras = ordered_json::object();
   extras["points"] = point_extras(report, labels);
+  extras["columns"] = page_columns(scenario.kind == "serve" ? infos_of(service_metrics())
+                                                            : infos_of(static_metrics()));
   if (scenario.plan) extras["percentile"] = shown_percentile(scenario.plan->attainment);
   if (report.replay) {
     cut_replay(shown["replay"]);

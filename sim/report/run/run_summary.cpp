@@ -23,6 +23,7 @@
 #include "sim/report/text/text.hpp"
 #include "sim/report/text/text_style.hpp"
 #include "sim/run/run_report.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {
@@ -32,18 +33,17 @@ using Align = Table::Align;
 
 /// A predicted value in the unit of the published value.
 std::string in_unit_of(const PublishedFigure& figure, double value) {
-  const std::string& metric = figure.metric;
-  if (metric.find("_bytes") != std::string::npos) {
+  const std::string_view unit = published_metric(figure.metric).unit;
+  if (unit == "B") {
     const bool decimal =
         figure.text.find("GB") != std::string::npos || figure.text.find("TB") != std::string::npos;
     if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));
     return to_text(Bytes{static_cast<std::int64_t>(std::llround(value))});
   }
-  if (metric.ends_with("tok_s")) return amount(value) + " tok/s";
-  if (metric.ends_with("_s")) return to_text(Seconds{value});
-  if (metric.ends_with("tokens")) return with_commas(std::llround(value)) + " tokens";
-  if (metric == "oom") return value > 0 ? "yes" : "no";
-  return amount(value);
+  if (unit == "s") return to_text(Seconds{value});
+  if (unit == "tokens") return with_commas(std::llround(value)) + " tokens";
+  if (unit.empty()) return value > 0 ? "yes" : "no";
+  return fmt::format("{} {}", amount(value), unit == "requests/s" ? "req/s" : unit);
 }
 
 /// `with_notes`: grouped, with the reasons why a published figure cannot be right; else one line

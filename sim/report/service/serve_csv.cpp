@@ -120,11 +120,6 @@ std::string serve_timeline_csv(const RunReport& report) {
 
 std::string serve_points_csv(const ordered_json& document) {
   const ordered_json& points = document.at("points");
-  const auto field = [](const ordered_json& value) -> std::string {
-    if (value.is_null()) return "";
-    if (value.is_string()) return csv_field(value.get_ref<const std::string&>());
-    return csv_field(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
-  };
   // Objects become columns of their members; deeper nesting is only in result.json.
   std::vector<ordered_json> rows;
   std::vector<std::string> columns;
@@ -157,7 +152,7 @@ std::string serve_points_csv(const ordered_json& document) {
     out += fmt::format("{}", i);
     for (const std::string& column : columns) {
       const auto found = rows[i].find(column);
-      out += "," + (found == rows[i].end() ? std::string{} : field(*found));
+      out += "," + (found == rows[i].end() ? std::string{} : csv_json(*found));
     }
     out += "\n";
   }

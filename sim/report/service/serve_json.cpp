@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/batch/static_metrics_json.hpp"
 #include "sim/report/batch/run_json.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/service/serve_measures.hpp"
-#include "sim/serve/account/serve_metrics_json.hpp"
+#include "sim/report/text/json_values.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 
 namespace kvsim {
 namespace {
@@ -67,10 +67,10 @@ ordered_json share(std::int64_t part, std::int64_t whole) {
 
 /// The shares of replica time by activity; the four sum to 1.
 ordered_json phases_json(const ServeResult& r) {
-  return {{"idle", number_json(1 - r.busy)},
-          {"prompts", number_json(r.phases.prompts)},
-          {"mixed", number_json(r.phases.mixed)},
-          {"decodes", number_json(r.phases.decodes)}};
+  return {{"idle", number_or_null(1 - r.busy)},
+          {"prompts", number_or_null(r.phases.prompts)},
+          {"mixed", number_or_null(r.phases.mixed)},
+          {"decodes", number_or_null(r.phases.decodes)}};
 }
 
 /// The utilisation of the resources that may bound the service.
@@ -78,24 +78,27 @@ ordered_json resources_json(const ServeResult& r) {
   const ServeUse use = use_of(r);
   const auto limit = [](std::int64_t n) { return n > 0 ? ordered_json(n) : ordered_json(nullptr); };
   const bool moved = r.transfers > 0;
-  return {{"waiting", number_json(use.waits)},
-          {"kv_tight", number_json(use.tight)},
+  return {{"waiting", number_or_null(use.waits)},
+          {"kv_tight", number_or_null(use.tight)},
           {"kv_peak", share(r.peak_blocks, r.blocks)},
           {"max_num_seqs", limit(r.limits.seqs)},
           {"most_running", use.most_running},
-          {"seqs_full", number_json(r.seqs_full)},
+          {"seqs_full", number_or_null(r.seqs_full)},
           {"max_num_batched_tokens", limit(r.limits.tokens)},
-          {"tokens_full", number_json(r.tokens_full)},
+          {"tokens_full", number_or_null(r.tokens_full)},
           {"transfers", r.transfers},
-          {"transfer_s", moved ? number_json(r.transfer.mean) : nullptr},
-          {"transfer_wait_s", moved ? number_json(r.transfer_wait.mean) : nullptr}};
+          {"transfer_s", moved ? number_or_null(r.transfer.mean) : nullptr},
+          {"transfer_wait_s", moved ? number_or_null(r.transfer_wait.mean) : nullptr}};
 }
 
 }  // namespace
 
 ordered_json definitions_json() {
   ordered_json out = ordered_json::object();
-  for (const Definition& d : latency_definitions()) out[std::string{d.key}] = d.text;
+  // In the order of a request's life.
+  for (const char* key : {"queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s"}) {
+    out[key] = find_metric(service_metrics(), key)->info.help;
+  }
   return out;
 }
 
@@ -104,7 +107,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   const ServeSpec& spec = *point.serve;
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
-  out.update(serve_metrics_json(spec, r, intervals));
+  out.update(service_metrics_json(r, intervals));
   out["slo"] = slo_json(spec.slo);
   const ServeBound bound = bound_of(r);
   out["bound"] = bound.kind;

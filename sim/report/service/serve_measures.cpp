@@ -23,18 +23,6 @@ Bytes owner(const Owners& owners, const char* name) {
 
 }  // namespace
 
-std::array<Definition, 5> latency_definitions() {
-  return {
-      {{"queue_s", "from arrival to the first iteration that the request takes part in"},
-       {"ttft_s", "time to first token: from arrival to the end of the iteration that makes it"},
-       {"tpot_s",
-        "time per output token: (last token - first token) / (output tokens - 1), of completed "
-        "requests with at least two output tokens"},
-       {"itl_s",
-        "inter-token latency: every gap between two tokens of a request, preemptions included"},
-       {"e2e_s", "from arrival to the last token"}}};
-}
-
 RequestTimes times_of(const RequestOutcome& o) {
   RequestTimes times;
   const auto since = [&](SimTime t) {

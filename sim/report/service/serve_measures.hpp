@@ -15,13 +15,6 @@
 
 namespace kvsim {
 
-/// The definition of a request's time, for documents and tables.
-struct Definition {
-  std::string_view key;
-  std::string_view text;
-};
-[[nodiscard]] std::array<Definition, 5> latency_definitions();
-
 [[nodiscard]] constexpr double seconds_of(SimTime t) {
   return static_cast<double>(t.count()) * 1e-12;
 }

@@ -1,6 +1,7 @@
 #include "sim/report/service/serve_summary.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -12,15 +13,14 @@
 #include "models/units/units_format.hpp"
 #include "sim/report/service/serve_measures.hpp"
 #include "sim/report/text/point_names.hpp"
-#include "sim/report/text/table.hpp"
+#include "sim/report/text/point_table.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/run/run_report.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {
-
-using Align = Table::Align;
 
 constexpr double kPercent = 100;
 constexpr std::size_t kMostSentences = 12;
@@ -103,111 +103,105 @@ std::string workloads_block(const RunReport& report, std::size_t width) {
   return out;
 }
 
+/// Places of columns: those of requests come first, in a separate table.
+constexpr int kFirstOfService = 10, kFailed = 12, kPool = 15;
+
+/// Single numbers of a service.
+std::vector<PointColumn> service_columns(const RunReport& report) {
+  return summary_columns(service_metrics(), [&report](std::size_t point) -> const ServeResult& {
+    return report.serves[point];
+  });
+}
+
+/// The median of a distribution, or the number itself.
+std::optional<double> median_of(const MetricValue& value) {
+  const auto* times = std::get_if<Distribution>(&value.any());
+  return times != nullptr ? std::optional{times->p50} : value.number();
+}
+
 std::string latency_table(const RunReport& report, std::size_t width) {
-  constexpr Align kRight = Align::kRight;
-  constexpr double kMs = 1e3;
   const auto& plan = report.scenario->plan;
   const int tail = plan ? shown_percentile(plan->attainment) : 99;
-  const std::string tail_s = fmt::format("p{} s", tail), tail_ms = fmt::format("p{} ms", tail);
-  Table table{{{"what requests see", Align::kLeft},
-               {"TTFT", kRight, "p50 s"},
-               {"TTFT", kRight, tail_s},
-               {"TPOT", kRight, "p50 ms"},
-               {"TPOT", kRight, tail_ms},
-               {"E2E", kRight, "p50 s"},
-               {"E2E", kRight, tail_s},
-               {"good", kRight, "%"}}};
-  const auto value = [](const Distribution& d, double x, double scale) {
-    return d.n > 0 ? amount(x * scale) : std::string{"-"};
-  };
-  for (const PointGroup& group : point_groups(*report.scenario, heading_keys())) {
-    table.add_section(group.heading);
-    const std::string indent = group.heading.empty() ? "" : "  ";
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      const ServeResult& r = report.serves[group.points[k]];
-      table.add_row({indent + group.labels[k], value(r.ttft, r.ttft.p50, 1),
-                     value(r.ttft, value_at(r.ttft, tail), 1), value(r.tpot, r.tpot.p50, kMs),
-                     value(r.tpot, value_at(r.tpot, tail), kMs), value(r.e2e, r.e2e.p50, 1),
-                     value(r.e2e, value_at(r.e2e, tail), 1),
-                     r.slo_attained ? percent(*r.slo_attained) : "-"});
+  std::vector<PointColumn> columns;
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    const MetricColumn& shown = metric.info.summary;
+    if (shown.place == 0 || metric.info.kind != MetricKind::kLatency) continue;
+    for (const int percentile : {50, tail}) {
+      columns.push_back(
+          {shown.place, std::string{shown.header}, fmt::format("p{} {}", percentile, shown.unit),
+           [&metric, &report, percentile](std::size_t point) {
+             const MetricValue value = metric.value(report.serves[point]);
+             const Distribution* times = value.distribution();
+             return times == nullptr ? std::string{"-"}
+                                     : metric_cell(value_at(*times, percentile), metric.info);
+           }});
     }
   }
-  return table.str(width);
+  for (PointColumn& column : service_columns(report)) {
+    if (column.place < kFirstOfService) columns.push_back(std::move(column));
+  }
+  sort_columns(columns);
+  return point_table({.header = "what requests see"}, columns,
+                     point_groups(*report.scenario, heading_keys()))
+      .str(width);
 }
 
 /// The 90 % intervals of latencies and rates; empty if no point has one.
 std::string interval_table(const RunReport& report, std::size_t width) {
-  constexpr Align kRight = Align::kRight;
-  constexpr double kMs = 1e3;
-  Table table{{{"90 % interval", Align::kLeft},
-               {"TTFT p50", kRight, "s"},
-               {"TPOT p50", kRight, "ms"},
-               {"E2E p50", kRight, "s"},
-               {"done", kRight, "req/s"},
-               {"good", kRight, "%"}}};
-  const auto range = [](double low, double high, double scale) {
-    return fmt::format("{} to {}", amount(low * scale), amount(high * scale));
+  struct Shown {
+    const char* key;
+    const char* header;
+    const char* unit;
   };
+  constexpr std::array kShown{Shown{"ttft_s", "TTFT p50", "s"}, Shown{"tpot_s", "TPOT p50", "ms"},
+                              Shown{"e2e_s", "E2E p50", "s"}, Shown{"request_s", "done", "req/s"},
+                              Shown{"slo_attained", "good", "%"}};
+  const auto intervals = [&](std::size_t point) -> const ServeIntervals* {
+    const auto& all = report.serve_intervals;
+    return point < all.size() && all[point] ? &*all[point] : nullptr;
+  };
+  std::vector<PointColumn> columns;
+  for (const Shown& shown : kShown) {
+    columns.push_back({1, shown.header, shown.unit, [=](std::size_t point) {
+                         const ServeIntervals* of = intervals(point);
+                         if (of == nullptr) return std::string{"-"};
+                         const MetricEnds ends = of->ends(shown.key);
+                         return range_cell(median_of(ends.low), median_of(ends.high), shown.unit);
+                       }});
+  }
+  const std::vector<PointGroup> groups = point_groups(*report.scenario, heading_keys());
   std::string basis;
-  for (const PointGroup& group : point_groups(*report.scenario, heading_keys())) {
-    table.add_section(group.heading);
-    const std::string indent = group.heading.empty() ? "" : "  ";
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      const std::size_t i = group.points[k];
-      if (i >= report.serve_intervals.size() || !report.serve_intervals[i]) {
-        table.add_row({indent + group.labels[k], "-", "-", "-", "-", "-"});
-        continue;
-      }
-      const ServeMetrics& low = report.serve_intervals[i]->low;
-      const ServeMetrics& high = report.serve_intervals[i]->high;
+  for (const PointGroup& group : groups) {
+    for (const std::size_t point : group.points) {
+      const ServeIntervals* of = intervals(point);
+      if (of == nullptr) continue;
       basis = fmt::format("intervals: repeated with all iteration times x{:.2f} and x{:.2f}: {}.",
-                          report.serve_intervals[i]->faster, report.serve_intervals[i]->slower,
-                          report.serve_intervals[i]->basis);
-      table.add_row(
-          {indent + group.labels[k], range(low.ttft.p50, high.ttft.p50, 1),
-           range(low.tpot.p50, high.tpot.p50, kMs), range(low.e2e.p50, high.e2e.p50, 1),
-           range(low.request_s, high.request_s, 1),
-           low.slo_attained && high.slo_attained
-               ? fmt::format("{} to {}", percent(*low.slo_attained), percent(*high.slo_attained))
-               : "-"});
+                          of->faster, of->slower, of->basis);
     }
   }
   if (basis.empty()) return {};
-  return table.str(width) + paragraph(basis, width, 2) + "\n";
-}
-
-/// The largest share of the pool that sequences held.
-std::string peak_kv(const ServeResult& r) {
-  if (r.blocks > 0) {
-    return percent(static_cast<double>(r.peak_blocks) / static_cast<double>(r.blocks));
-  }
-  return "-";
+  return point_table({.header = "90 % interval"}, columns, groups).str(width) +
+         paragraph(basis, width, 2) + "\n";
 }
 
 std::string service_table(const RunReport& report, std::size_t width) {
-  constexpr Align kRight = Align::kRight;
-  Table table{{{"the service", Align::kLeft},
-               {"done", kRight, ""},
-               {"failed", kRight, ""},
-               {"done", kRight, "req/s"},
-               {"output", kRight, "tok/s"},
-               {"KV full", kRight, "max %"},
-               {"pre-", kRight, "empted"},
-               {"busy", kRight, "%"},
-               {"MFU", kRight, "%"},
-               {"MBU", kRight, "%"}}};
-  for (const PointGroup& group : point_groups(*report.scenario, heading_keys())) {
-    table.add_section(group.heading);
-    const std::string indent = group.heading.empty() ? "" : "  ";
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      const ServeResult& r = report.serves[group.points[k]];
-      table.add_row({indent + group.labels[k], with_commas(r.completed),
-                     with_commas(r.rejected + r.unfinished), amount(r.request_s),
-                     amount(r.output_tok_s), peak_kv(r), with_commas(r.preemptions),
-                     percent(r.busy), percent(r.mfu), percent(r.mbu)});
-    }
-  }
-  return table.str(width);
+  std::vector<PointColumn> columns = service_columns(report);
+  std::erase_if(columns, [](const PointColumn& c) { return c.place < kFirstOfService; });
+  columns.push_back({kFailed, "failed", "", [&](std::size_t point) {
+                       const ServeResult& r = report.serves[point];
+                       return with_commas(r.rejected + r.unfinished);
+                     }});
+  // The largest share of the pool that sequences held.
+  columns.push_back({kPool, "KV full", "max %", [&](std::size_t point) {
+                       const ServeResult& r = report.serves[point];
+                       if (r.blocks == 0) return std::string{"-"};
+                       return percent(static_cast<double>(r.peak_blocks) /
+                                      static_cast<double>(r.blocks));
+                     }});
+  sort_columns(columns);
+  return point_table({.header = "the service"}, columns,
+                     point_groups(*report.scenario, heading_keys()))
+      .str(width);
 }
 
 /// "at 12.4 s request 17: blocks for its prompt, requested 1.2 GiB, 0.3 GiB free".

@@ -10,9 +10,9 @@
 
 #include "models/units/check.hpp"
 #include "models/units/excerpt.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/folder/results_folder.hpp"
-#include "sim/report/service/serve_measures.hpp"
 #include "sim/report/sweep/scenario_sweep_page.hpp"
 #include "sim/report/sweep/sweep_finding.hpp"
 #include "sim/report/text/csv_cells.hpp"
@@ -20,6 +20,7 @@
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/report/text/version.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/sweep/points_file.hpp"
 
@@ -31,22 +32,27 @@ using nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// The most important measures first. A kind of scenario has those that its results contain.
+/// The metrics that have a place in sweeps. A kind of scenario has those that its results contain.
 /// `percentile`: of the times of a service's requests.
 std::vector<SweepMeasure> known_measures(int percentile) {
-  const std::string p = fmt::format("p{}", percentile);
-  return {
-      {"throughput_tok_s", "tok/s", "output tokens per second", "tok/s", 1, true},
-      {"output_tok_s", "tok/s", "output tokens per second", "tok/s", 1, true},
-      {"goodput", "goodput", "goodput", "requests/s", 1, true},
-      {"peak_hbm_bytes", "peak GiB", "peak HBM", "GiB", kGiB, false},
-      {"latency_s", "latency s", "latency", "s", 1, false},
-      {"ttft_s/" + p, "TTFT " + p, "time to first token, " + p, "s", 1, false},
-      {"tpot_s/" + p, "TPOT " + p, "time per output token, " + p, "s", 1, false},
-      {"e2e_s/" + p, "E2E " + p, "end-to-end time, " + p, "s", 1, false},
-      {"kv_bytes", "cache GiB", "cache", "GiB", kGiB, false},
-      {"kv_capacity_tokens", "KV tokens", "cache capacity", "tokens", 1, true},
-  };
+  MetricInfos metrics = infos_of(static_metrics());
+  for (const MetricInfo* info : infos_of(service_metrics())) {
+    if (find_info(metrics, info->key) == nullptr) metrics.push_back(info);
+  }
+  std::vector<SweepMeasure> measures;
+  for (const MetricInfo* info : shown_in(metrics, &MetricUse::sweep)) {
+    const MetricColumn& column = info->sweep;
+    SweepMeasure one{std::string{info->key},          std::string{column.header},
+                     std::string{info->words},        std::string{column.unit},
+                     column.unit == "GiB" ? kGiB : 1, info->most_is_best};
+    if (info->kind == MetricKind::kLatency) {
+      one.path += fmt::format("/p{}", percentile);
+      one.header += fmt::format(" p{}", percentile);
+      one.words += fmt::format(", p{}", percentile);
+    }
+    measures.push_back(std::move(one));
+  }
+  return measures;
 }
 
 /// The percentile that the scenario's plan requests.

@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "models/stack/stack.hpp"
+#include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/batch/static_metrics.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
@@ -523,26 +530,6 @@ constexpr std::array kObjects{
     ScenarioObject{"where", kWhereKeys},
 };
 
-constexpr std::array kMetrics{
-    PublishedMetric{"kv_bytes", "bytes"},
-    PublishedMetric{"kv_bytes_wanted", "bytes"},
-    PublishedMetric{"peak_hbm_bytes", "bytes"},
-    PublishedMetric{"reserved_hbm_bytes", "bytes"},
-    PublishedMetric{"prefill_peak_bytes", "bytes"},
-    PublishedMetric{"decode_peak_bytes", "bytes"},
-    PublishedMetric{"throughput_tok_s", "tok/s"},
-    PublishedMetric{"decode_tok_s", "tok/s"},
-    PublishedMetric{"latency_s", "s"},
-    PublishedMetric{"prefill_s", "s"},
-    PublishedMetric{"oom_tokens", "tokens"},
-    PublishedMetric{"oom", ""},
-    PublishedMetric{"output_tok_s", "tok/s"},
-    PublishedMetric{"total_tok_s", "tok/s"},
-    PublishedMetric{"request_s", "req/s"},
-    PublishedMetric{"goodput", "req/s"},
-    PublishedMetric{"kv_capacity_tokens", "tokens"},
-};
-
 constexpr std::array<std::string_view, 3> kStaticOnly{"batch", "prompt_tokens", "output_tokens"};
 constexpr std::array<std::string_view, 9> kServeOnly{
     "requests",    "scheduler",   "slo",  "cluster", "pipeline_parallel",
@@ -585,6 +572,26 @@ std::span<const std::string_view> keys_of_kind(bool serves) {
 
 std::span<const std::string_view> figure_names() { return kFigures; }
 
-std::span<const PublishedMetric> published_metrics() { return kMetrics; }
+const PublishedMetric& published_metric(std::string_view name) {
+  for (const PublishedMetric& metric : published_metrics()) {
+    if (metric.name == name) return metric;
+  }
+  throw ContractError{fmt::format("no published metric is called {}", name)};
+}
+
+const std::vector<PublishedMetric>& published_metrics() {
+  static const std::vector<PublishedMetric> all = [] {
+    std::vector<PublishedMetric> metrics;
+    for (const MetricInfos& infos : {infos_of(static_metrics()), infos_of(service_metrics())}) {
+      for (const MetricInfo* info : infos) {
+        if (info->is_published) metrics.push_back({info->key, info->unit});
+      }
+    }
+    metrics.push_back({"oom_tokens", "tokens"});
+    metrics.push_back({"oom", ""});
+    return metrics;
+  }();
+  return all;
+}
 
 }  // namespace kvsim

@@ -109,12 +109,15 @@ struct ScenarioObject {
 /// Point keys that are valid only for scenarios of kind "serve", or only for kind "static".
 [[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);
 
-/// A metric that a `published` value may have. It is a key of a result's point.
+/// A metric that a `published` value may have: a metric of a point, the length at which memory runs
+/// out, or whether it does.
 struct PublishedMetric {
   std::string_view name;
-  std::string_view unit;  // "bytes", "s", "tokens", "tok/s", "" (true or false)
+  std::string_view unit;  // "B", "s", "tokens", "tok/s", "requests/s", "" (true or false)
 };
-[[nodiscard]] std::span<const PublishedMetric> published_metrics();
+[[nodiscard]] const std::vector<PublishedMetric>& published_metrics();
+/// Errors: ContractError for an unknown name.
+[[nodiscard]] const PublishedMetric& published_metric(std::string_view name);
 
 /// Values of `calibration` that are not paths: "nominal" uses only the data sheet and the stack's
 /// profile, "builtin" the calibrations shipped with the program.

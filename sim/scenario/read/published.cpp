@@ -25,7 +25,7 @@ struct Value {
 
 Value read_value(const Field& field, const PublishedMetric& metric) {
   const std::string_view unit = metric.unit;
-  if (unit == "bytes") {
+  if (unit == "B") {
     return {static_cast<double>(field.bytes().count()), field.string()};
   }
   if (unit == "s") return {field.duration().count(), field.string()};
@@ -38,16 +38,13 @@ Value read_value(const Field& field, const PublishedMetric& metric) {
     return {yes ? 1.0 : 0.0, yes ? "yes" : "no"};
   }
   const double number = field.number(0, kLargestFigure);
-  return {number, fmt::format("{:.6g} {}", number, unit)};
+  return {number, fmt::format("{:.6g} {}", number, unit == "requests/s" ? "req/s" : unit)};
 }
 
 const PublishedMetric& read_metric(const Field& field) {
   std::vector<std::string> names;
   for (const PublishedMetric& metric : published_metrics()) names.emplace_back(metric.name);
-  const std::string name = field.choice(names);
-  const auto metrics = published_metrics();
-  return *std::find_if(metrics.begin(), metrics.end(),
-                       [&](const PublishedMetric& metric) { return metric.name == name; });
+  return published_metric(field.choice(names));
 }
 
 /// The catalogue's spelling of a name, or the name itself if the catalogue does not have it (a

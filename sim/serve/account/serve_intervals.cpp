@@ -7,84 +7,70 @@
 
 #include <fmt/format.h>
 
+#include "models/units/check.hpp"
 #include "sim/batch/account/time_residual.hpp"
 #include "sim/engine/parallel.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/service/serve_run.hpp"
 
 namespace kvsim {
 namespace {
 
-/// `out` with the lesser (or the larger) of each figure.
-template <class Choose>
-void widen(ServeMetrics& out, const ServeMetrics& other, Choose choose) {
-  const auto both = [&](double& a, double b) { a = choose(a, b); };
-  const auto each = [&](Distribution& a, const Distribution& b) {
-    if (b.n == 0) return;
-    if (a.n == 0) {
-      a = b;
-      return;
+using Choose = const double& (*)(const double&, const double&);
+constexpr Choose kLower = std::min<double>, kHigher = std::max<double>;
+
+/// The lesser (or the larger) of each number; of one that only one run has, that one.
+MetricValue chosen(const MetricValue& a, const MetricValue& b, Choose choose) {
+  if (a.distribution() != nullptr && b.distribution() != nullptr) {
+    Distribution out = *a.distribution();
+    for (double Distribution::*member :
+         {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p95,
+          &Distribution::p99}) {
+      out.*member = choose(out.*member, b.distribution()->*member);
     }
-    both(a.mean, b.mean);
-    both(a.p50, b.p50);
-    both(a.p90, b.p90);
-    both(a.p95, b.p95);
-    both(a.p99, b.p99);
-  };
-  const auto maybe = [&](std::optional<double>& a, const std::optional<double>& b) {
-    if (a && b) both(*a, *b);
-  };
-  each(out.ttft, other.ttft);
-  each(out.tpot, other.tpot);
-  each(out.itl, other.itl);
-  each(out.e2e, other.e2e);
-  each(out.queue, other.queue);
-  both(out.request_s, other.request_s);
-  both(out.output_tok_s, other.output_tok_s);
-  both(out.total_tok_s, other.total_tok_s);
-  both(out.makespan_s, other.makespan_s);
-  both(out.mfu, other.mfu);
-  both(out.mbu, other.mbu);
-  both(out.busy, other.busy);
-  maybe(out.goodput, other.goodput);
-  maybe(out.slo_attained, other.slo_attained);
+    return out;
+  }
+  if (a.number() && b.number()) return choose(*a.number(), *b.number());
+  return b.distribution() != nullptr ? b : a;
 }
 
-/// Widens both ends of `of` to the errors of its metric.
-void widen_to_residual(Distribution& low, Distribution& high, const Distribution& of,
-                       std::string_view metric, const ServeSpec& spec, const ServeResult& result) {
-  if (of.n == 0) return;
-  const ResidualClass* centre = residual_of(spec, result, metric, false);
-  const ResidualClass* tail = residual_of(spec, result, metric, true);
-  const auto one = [&](double Distribution::*value, const ResidualClass* residual) {
-    if (residual == nullptr) return;
-    low.*value = std::min(low.*value, of.*value * residual->low);
-    high.*value = std::max(high.*value, of.*value * residual->high);
-  };
-  one(&Distribution::mean, centre);
-  one(&Distribution::p50, centre);
-  one(&Distribution::p90, tail);
-  one(&Distribution::p95, tail);
-  one(&Distribution::p99, tail);
+std::vector<MetricValue> varying_metrics(const ServeResult& result) {
+  std::vector<MetricValue> out;
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    out.push_back(metric.info.varies_with_times ? metric.value(result) : MetricValue{});
+  }
+  return out;
 }
 
-void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeResult& result) {
-  const auto times = [&](Distribution ServeMetrics::*member, const Distribution& of,
-                         std::string_view metric) {
-    widen_to_residual(out.low.*member, out.high.*member, of, metric, spec, result);
-  };
-  times(&ServeMetrics::ttft, result.ttft, "ttft");
-  times(&ServeMetrics::tpot, result.tpot, "tpot");
-  times(&ServeMetrics::itl, result.itl, "itl");
-  times(&ServeMetrics::e2e, result.e2e, "e2e");
-  const ResidualClass* rate = residual_of(spec, result, "throughput", false);
-  if (rate == nullptr) return;
-  const auto rates = [&](double ServeMetrics::*member, double of) {
-    out.low.*member = std::min(out.low.*member, of * rate->low);
-    out.high.*member = std::max(out.high.*member, of * rate->high);
-  };
-  rates(&ServeMetrics::request_s, result.request_s);
-  rates(&ServeMetrics::output_tok_s, result.output_tok_s);
-  rates(&ServeMetrics::total_tok_s, result.total_tok_s);
+/// The residual model's name of a metric of services.
+struct ResidualMetric {
+  std::string_view key, metric;
+};
+constexpr std::array kResidualMetrics{ResidualMetric{"ttft_s", "ttft"},
+                                      ResidualMetric{"tpot_s", "tpot"},
+                                      ResidualMetric{"itl_s", "itl"},
+                                      ResidualMetric{"e2e_s", "e2e"},
+                                      ResidualMetric{"request_s", "throughput"},
+                                      ResidualMetric{"output_tok_s", "throughput"},
+                                      ResidualMetric{"total_tok_s", "throughput"}};
+
+/// `value` times an end of the classes of its centre and its tail; a class that is null changes
+/// nothing.
+MetricValue scaled(const MetricValue& value, const ResidualClass* centre, const ResidualClass* tail,
+                   double ResidualClass::*end) {
+  const double of_centre = centre != nullptr ? centre->*end : 1;
+  const double of_tail = tail != nullptr ? tail->*end : 1;
+  if (const Distribution* of = value.distribution()) {
+    Distribution out = *of;
+    out.mean *= of_centre;
+    out.p50 *= of_centre;
+    out.p90 *= of_tail;
+    out.p95 *= of_tail;
+    out.p99 *= of_tail;
+    return out;
+  }
+  if (const auto number = value.number()) return *number * of_centre;
+  return value;
 }
 
 const ResidualClass* residual_of(const ServeSpec& spec, bool queued, std::string_view metric,
@@ -97,6 +83,19 @@ const ResidualClass* residual_of(const ServeSpec& spec, bool queued, std::string
                                     .is_queued = queued});
 }
 
+void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeResult& result) {
+  for (const auto& [key, name] : kResidualMetrics) {
+    const auto* metric = find_metric(service_metrics(), key);
+    KVSIM_CHECK(metric != nullptr, "no metric of services is called {}", key);
+    const auto at = static_cast<std::size_t>(metric - service_metrics().data());
+    const MetricValue value = metric->value(result);
+    const ResidualClass* centre = kvsim::residual_of(spec, result, name, false);
+    const ResidualClass* tail = kvsim::residual_of(spec, result, name, true);
+    out.low[at] = chosen(out.low[at], scaled(value, centre, tail, &ResidualClass::low), kLower);
+    out.high[at] = chosen(out.high[at], scaled(value, centre, tail, &ResidualClass::high), kHigher);
+  }
+}
+
 }  // namespace
 
 bool is_queued(const ServeResult& result) { return result.queue.mean > 0.5 * result.ttft.mean; }
@@ -106,21 +105,11 @@ const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& resul
   return residual_of(spec, is_queued(result), metric, is_tail);
 }
 
-ServeMetrics figures_of(const ServeResult& r) {
-  return {.ttft = r.ttft,
-          .tpot = r.tpot,
-          .itl = r.itl,
-          .e2e = r.e2e,
-          .queue = r.queue,
-          .request_s = r.request_s,
-          .output_tok_s = r.output_tok_s,
-          .total_tok_s = r.total_tok_s,
-          .makespan_s = to_seconds(r.makespan).count(),
-          .mfu = r.mfu,
-          .mbu = r.mbu,
-          .busy = r.busy,
-          .goodput = r.goodput,
-          .slo_attained = r.slo_attained};
+MetricEnds ServeIntervals::ends(std::string_view key) const {
+  const auto* metric = find_metric(service_metrics(), key);
+  KVSIM_CHECK(metric != nullptr, "no metric of services is called {}", key);
+  const auto at = static_cast<std::size_t>(metric - service_metrics().data());
+  return {low.at(at), high.at(at)};
 }
 
 std::optional<TimeEnds> time_ends(const ServeSpec& spec,
@@ -151,16 +140,18 @@ std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const Serve
   out.faster = ends->faster;
   out.slower = ends->slower;
   out.basis = ends->basis;
-  out.low = out.high = figures_of(result);
+  out.low = out.high = varying_metrics(result);
   const std::array factors{out.faster, out.slower};
-  std::array<ServeMetrics, 2> others;
+  std::array<std::vector<MetricValue>, 2> others;
   parallel_for(factors.size(), threads, [&](std::size_t i) {
-    others[i] = figures_of(
+    others[i] = varying_metrics(
         run_serve(spec, {.max_samples = 2, .keep_gaps = false, .time_scale = factors[i]}));
   });
-  for (const ServeMetrics& other : others) {
-    widen(out.low, other, [](double a, double b) { return std::min(a, b); });
-    widen(out.high, other, [](double a, double b) { return std::max(a, b); });
+  for (const std::vector<MetricValue>& other : others) {
+    for (std::size_t i = 0; i < other.size(); ++i) {
+      out.low[i] = chosen(out.low[i], other[i], kLower);
+      out.high[i] = chosen(out.high[i], other[i], kHigher);
+    }
   }
   widen_to_residuals(out, spec, result);
   return out;

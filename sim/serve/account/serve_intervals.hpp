@@ -2,22 +2,16 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "models/cost/residuals/residuals.hpp"
+#include "sim/metrics/metric.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
-
-/// What depends on a service's times.
-struct ServeMetrics {
-  Distribution ttft, tpot, itl, e2e, queue;
-  double request_s = 0, output_tok_s = 0, total_tok_s = 0;
-  double makespan_s = 0, mfu = 0, mbu = 0, busy = 0;
-  std::optional<double> goodput, slo_attained;
-};
-[[nodiscard]] ServeMetrics figures_of(const ServeResult& result);
 
 /// The 90 % interval of a service's iteration times, as factors of the predicted ones: faster <= 1
 /// <= slower.
@@ -47,9 +41,13 @@ struct TimeEnds {
 /// include what does not scale with iterations. Left out: how far the capacity of the cache may be
 /// from what is predicted, and the workload's own chance.
 struct ServeIntervals {
-  ServeMetrics low, high;
+  /// One per service metric; null of those that do not vary with times.
+  std::vector<MetricValue> low, high;
   double faster = 1, slower = 1;  // times a predicted time
   std::string basis;
+
+  /// Errors: ContractError if no service metric has that key.
+  [[nodiscard]] MetricEnds ends(std::string_view key) const;
 };
 
 /// The factors are those of time_ends; nullopt where there are none. The service's two other runs

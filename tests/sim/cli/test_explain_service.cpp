@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/serve/account/service_metrics.hpp"
 #include "tests/sim/cli/program.hpp"
 #include "tests/sim/report/explained.hpp"
 #include "tests/support/check.hpp"
@@ -245,6 +246,33 @@ TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of 
   const fs::path other = fresh("static_rates");
   run(other, kFits);
   CHECK(has(complaint({"explain", "out", "goodput"}, other), "needs \"kind\": \"serve\""));
+}
+
+TEST_CASE("explain: every metric of a service, those without terms too") {
+  const fs::path folder = fresh("every_metric");
+  run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "vllm", "slo": {"ttft": "1 s"}, "requests": {"arrivals": {"kind": "fixed", "rate": 9},
+    "count": 30, "prompt_tokens": 600, "output_tokens": 20}})");
+  const json point = first_point(folder);
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    const std::string key{metric.info.key};
+    INFO(key);
+    if (metric.info.kind == MetricKind::kText) {
+      CHECK(has(complaint({"explain", "out", key}, folder), "unknown figure"));
+      continue;
+    }
+    if (!point.contains(key) || point.at(key).is_null()) continue;
+    const json out = explain(folder, key);
+    const json& value =
+        metric.info.kind == MetricKind::kLatency ? point.at(key).at("mean") : point.at(key);
+    CHECK(out.at("value").get<double>() == value.get<double>());
+  }
+  const json preempted = explain(folder, "preemptions");
+  CHECK(preempted.at("terms").empty());
+  CHECK(preempted.at("notes").at(0) == "sequences put back into the queue");
+  const json busy = explain(folder, "makespan_s");
+  CHECK(busy.at("low").get<double>() < busy.at("value").get<double>());
+  CHECK_FALSE(busy.at("interval_basis").is_null());
 }
 
 TEST_CASE("explain: what bounds a service, its phases, resources and sensitivity: ") {

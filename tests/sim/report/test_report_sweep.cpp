@@ -64,7 +64,7 @@ TEST_CASE("sweep: means over traces by hand") {
   const auto means = sweep_means(sweep);
   REQUIRE(means.size() == 12);
   // 0.01 x (1, 2, 6): mean 0.03, sd 0.01 sqrt 7, t of 2 degrees 4.303.
-  const Spread& first = means[0].over.rel_error;
+  const Spread& first = *means[0].over.rel_error;
   CHECK(first.n == 3);
   CHECK(first.mean == test::rel(0.03));
   CHECK(*first.sd == test::rel(0.01 * std::sqrt(7.0)));
@@ -72,7 +72,7 @@ TEST_CASE("sweep: means over traces by hand") {
   // What one trace skipped is the mean of two, and never the best: 0.5 x 0.02 x (1, 2).
   const AggregateRow& last = means[11].over;
   CHECK(last.traces == std::vector<std::string>{"trace 1", "trace 2"});
-  CHECK(last.rel_error.mean == test::rel(0.015));
+  CHECK(last.rel_error->mean == test::rel(0.015));
   // Of each budget the least, the first of equals (the words make none better).
   CHECK(best_means(sweep, means) == std::vector<std::size_t>{0, 6});
   ReplaySweep tempting = sweep;

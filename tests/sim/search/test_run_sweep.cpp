@@ -8,7 +8,7 @@
 
 #include "models/json/field.hpp"
 #include "sim/batch/point/fit_range.hpp"
-#include "sim/batch/static_metrics_json.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/report/sweep/scenario_sweep.hpp"
 #include "sim/sweep/run_sweep.hpp"
@@ -71,7 +71,9 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
     const StaticSpec& spec = scenario.points.front().spec;
     StaticResult with_intervals = run_static(spec, {.max_samples = 3, .intervals = true});
     find_oom_range(spec, with_intervals);
-    const ordered_json run = static_metrics_json(spec, with_intervals);
+    ordered_json run;
+    put_metrics(run, static_metrics(),
+                StaticPoint{spec, with_intervals, scenario.points.front().kv_bytes_wanted});
     for (const auto& [key, value] : run.items()) CHECK(results.at(key) == value);
     for (const char* end : {"peak_hbm_bytes_low", "decode_tok_s_low"}) {
       if (!result.oom) CHECK(results.at(end).is_number());  // null is less than any number

@@ -1,8 +1,10 @@
 // Intervals of a service: it is served again, faster and slower.
 
+#include <nlohmann/json.hpp>
+
 #include "models/cost/rates/calibration.hpp"
 #include "sim/serve/account/serve_intervals.hpp"
-#include "sim/serve/account/serve_metrics_json.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -56,53 +58,56 @@ TEST_CASE("every figure of a service lies between its ends, and slower is never 
   CHECK(s.intervals->faster < 1);
   CHECK(s.intervals->slower > 1);
   CHECK_FALSE(s.intervals->basis.empty());
-  const ServeMetrics here = figures_of(s.result);
-  const ServeMetrics& low = s.intervals->low;
-  const ServeMetrics& high = s.intervals->high;
-  for (const Distribution ServeMetrics::*d :
-       {&ServeMetrics::ttft, &ServeMetrics::tpot, &ServeMetrics::itl, &ServeMetrics::e2e,
-        &ServeMetrics::queue}) {
-    for (const double Distribution::*x :
-         {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p99}) {
-      CHECK(low.*d.*x <= here.*d.*x);
-      CHECK(here.*d.*x <= high.*d.*x);
+  const auto ends = [&](std::string_view key) { return s.intervals->ends(key); };
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    INFO(metric.info.key);
+    const MetricEnds of = ends(metric.info.key);
+    const MetricValue here = metric.value(s.result);
+    const bool is_null = std::holds_alternative<MetricValue::Null>(of.low.any());
+    CHECK(is_null != metric.info.varies_with_times);
+    if (is_null) continue;
+    if (metric.info.kind == MetricKind::kLatency) {
+      for (const double Distribution::*x :
+           {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p99}) {
+        CHECK(of.low.distribution()->*x <= here.distribution()->*x);
+        CHECK(here.distribution()->*x <= of.high.distribution()->*x);
+      }
+      continue;
     }
+    CHECK(*of.low.number() <= *here.number());
+    CHECK(*here.number() <= *of.high.number());
   }
-  CHECK(low.tpot.mean < here.tpot.mean);
-  CHECK(high.tpot.mean > here.tpot.mean * 1.3);
-  CHECK(low.request_s <= here.request_s);
-  CHECK(here.request_s <= high.request_s);
-  for (const double ServeMetrics::*x :
-       {&ServeMetrics::output_tok_s, &ServeMetrics::total_tok_s, &ServeMetrics::makespan_s,
-        &ServeMetrics::mfu, &ServeMetrics::mbu, &ServeMetrics::busy}) {
-    CHECK(low.*x <= here.*x);
-    CHECK(here.*x <= high.*x);
-    CHECK(low.*x < high.*x);
+  const Distribution& tpot = s.result.tpot;
+  CHECK(ends("tpot_s").low.distribution()->mean < tpot.mean);
+  CHECK(ends("tpot_s").high.distribution()->mean > tpot.mean * 1.3);
+  for (const char* key : {"output_tok_s", "total_tok_s", "makespan_s", "mfu", "mbu", "busy"}) {
+    INFO(key);
+    CHECK(*ends(key).low.number() < *ends(key).high.number());
   }
   // The same arithmetic in less time, and in more.
-  CHECK(high.mfu * low.makespan_s == test::rel(here.mfu * here.makespan_s, 0.05));
-  CHECK(low.mfu * high.makespan_s == test::rel(here.mfu * here.makespan_s, 0.05));
-  REQUIRE(low.slo_attained);
-  CHECK(*low.slo_attained <= *here.slo_attained);
-  CHECK(*here.slo_attained <= *high.slo_attained);
+  const double work = s.result.mfu * to_seconds(s.result.makespan).count();
+  CHECK(*ends("mfu").high.number() * *ends("makespan_s").low.number() == test::rel(work, 0.05));
+  CHECK(*ends("mfu").low.number() * *ends("makespan_s").high.number() == test::rel(work, 0.05));
 }
 
-TEST_CASE("every rate and share of a service stands in its JSON with its ends") {
+TEST_CASE("every metric that varies with times has its ends in the JSON of a service") {
   const Service s{"vllm", &builtin_calibration()};
   REQUIRE(s.intervals);
-  const auto figures = serve_metrics_json(s.spec, s.result, s.intervals);
-  const auto none = serve_metrics_json(s.spec, s.result, std::nullopt);
-  for (const std::string name : {"output_tok_s", "total_tok_s", "request_s", "makespan_s", "mfu",
-                                 "mbu", "busy", "slo_attained"}) {
+  const auto figures = service_metrics_json(s.result, s.intervals);
+  const auto none = service_metrics_json(s.result, std::nullopt);
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    if (!metric.info.varies_with_times) continue;
+    const std::string name{metric.info.key};
     INFO(name);
+    CHECK(none.at(name + "_low").is_null());
+    CHECK(none.at(name + "_high").is_null());
+    if (metric.info.kind == MetricKind::kLatency) continue;
     const double value = figures.at(name).get<double>();
     CHECK(figures.at(name + "_low").get<double>() <= value);
     CHECK(value <= figures.at(name + "_high").get<double>());
-    CHECK(none.at(name + "_low").is_null());
-    CHECK(none.at(name + "_high").is_null());
   }
-  CHECK(figures.at("makespan_s_low") == s.intervals->low.makespan_s);
-  CHECK(figures.at("mfu_high") == s.intervals->high.mfu);
+  CHECK(figures.at("makespan_s_low") == *s.intervals->ends("makespan_s").low.number());
+  CHECK(figures.at("mfu_high") == *s.intervals->ends("mfu").high.number());
 }
 
 TEST_CASE("where nothing says how far times may be off a service has no interval") {

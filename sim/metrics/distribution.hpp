@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvsim {
+
+/// Mean and order statistics of a sample. Quantiles: the smallest value with at least that share of
+/// the sample at or below it.
+struct Distribution {
+  std::int64_t n = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
+};
+
+}  // namespace kvsim

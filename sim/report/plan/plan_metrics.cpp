@@ -1,0 +1,119 @@
+#include "sim/report/plan/plan_metrics.hpp"
+
+#include <array>
+#include <string>
+
+#include "sim/report/plan/plan_finding.hpp"
+#include "sim/report/plan/plan_report.hpp"
+
+namespace kvsim {
+namespace {
+
+using OfCandidate = Metric<PlanCandidate>;
+using OfWay = Metric<OperatingPoint>;
+using Kind = MetricKind;
+using Part = MetricPart;
+using Candidate = PlanCandidate;
+using Way = OperatingPoint;
+
+template <auto Member>
+MetricValue of_candidate(const Candidate& c) {
+  return c.*Member;
+}
+template <auto Member>
+MetricValue of_range(const Candidate& c) {
+  return c.range.*Member;
+}
+/// Of the run at the answer; no key without one.
+template <auto Member>
+MetricValue of_run(const Candidate& c) {
+  if (!c.at_answer) return NoMetric{};
+  return (*c.at_answer).*Member;
+}
+template <auto Member>
+MetricValue of_way(const Way& w) {
+  return w.*Member;
+}
+MetricValue text_or_null(const std::string& text) {
+  return text.empty() ? MetricValue{} : MetricValue{text};
+}
+
+constexpr auto kCandidateMetrics = std::to_array<Metric<Candidate>>({
+    OfCandidate(Kind::kCount, "answer", "tokens, sequences, requests/s or GPUs",
+                "null where impossible or pruned. It is `predicted`, at a `confidence` `safe`",
+                of_candidate<&Candidate::answer>),
+    OfCandidate(Kind::kCount, "predicted", "as `answer`", "the answer as predicted",
+                of_range<&AnswerRange::predicted>),
+    OfCandidate(Kind::kCount, "safe", "as `answer`",
+                "at the worse end of memory and times ([plan.md](plan.md#prediction-and-range)); "
+                "null where that end does not exist",
+                of_range<&AnswerRange::safe>),
+    OfCandidate(Kind::kCount, "optimistic", "as `answer`", "likewise at the better end",
+                of_range<&AnswerRange::optimistic>),
+    OfCandidate(Kind::kText, "range", "",
+                "those ends in words, the smaller first: \"8 to 24\", \"none to 18,400\", \"8 to "
+                "more than 64\"; null where nothing says how far predictions may be off",
+                [](const Candidate& c) { return text_or_null(plan_range(c)); }),
+    OfCandidate(Kind::kCount, "at_most", "", "true: the search ended there, not the memory",
+                of_candidate<&Candidate::at_most>),
+    OfCandidate(
+        Kind::kText, "limited_by", "",
+        "what keeps the answer from being better, as `constraint`; null if nothing was found",
+        [](const Candidate& c) { return text_or_null(limited_by(c)); }),
+    OfCandidate(Kind::kCount, "beyond_positions", "",
+                "true: the answer exceeds the model's positions and counts memory only",
+                [](const Candidate& c) -> MetricValue { return c.positions > 0; }),
+    OfCandidate(Kind::kCount, "monotone", "", "whether nothing held beyond what did not",
+                of_candidate<&Candidate::monotone>),
+    OfCandidate(Kind::kCount, "probes", "", "how many sizes were tried",
+                of_candidate<&Candidate::probes>),
+    OfCandidate(Kind::kCount, "time_factor", "",
+                "what predicted times are multiplied with at this confidence",
+                of_candidate<&Candidate::time_factor>)
+        .in(Part::kTimes),
+    OfCandidate(Kind::kText, "time_basis", "", "what it rests on",
+                of_candidate<&Candidate::time_basis>)
+        .in(Part::kTimes),
+    OfCandidate(Kind::kBytes, "peak_hbm_bytes", "B",
+                "of static batches: the run at the answer, as predicted",
+                of_run<&RunAtAnswer::peak>)
+        .in(Part::kAtAnswer),
+    OfCandidate(Kind::kBytes, "usable_hbm_bytes", "B", "likewise", of_run<&RunAtAnswer::usable>)
+        .in(Part::kAtAnswer),
+    OfCandidate(Kind::kTime, "prefill_s", "s",
+                "likewise: the time to first token of all prompts computed at once",
+                of_run<&RunAtAnswer::ttft_s>)
+        .in(Part::kAtAnswer),
+    OfCandidate(Kind::kTime, "prefill_one_s", "s",
+                "time to first token of a single request of that prompt",
+                of_run<&RunAtAnswer::ttft_one_s>)
+        .in(Part::kAtAnswer),
+    OfCandidate(Kind::kRate, "decode_tok_s", "tok/s", "of that run over its decode steps",
+                of_run<&RunAtAnswer::decode_tok_s>)
+        .in(Part::kAtAnswer),
+});
+
+constexpr auto kWayMetrics = std::to_array<Metric<Way>>({
+    OfWay(Kind::kCount, "load", "sequences or requests/s", "of a batch or a service",
+          of_way<&Way::load>),
+    OfWay(Kind::kCount, "gpus", "GPUs", "of the whole service", of_way<&Way::gpus>),
+    OfWay(Kind::kRate, "output_tok_s", "tok/s", "output tokens of all its GPUs",
+          of_way<&Way::tokens_s>),
+    OfWay(Kind::kTime, "latency_s", "s",
+          "from arrival to last token: of a batch; of a service's requests `percentile`",
+          of_way<&Way::latency_s>),
+    OfWay(Kind::kCount, "cost", "`cost_unit`", "of a million output tokens", of_way<&Way::cost>),
+    OfWay(Kind::kError, "error", "", "of the method; null: not measured", of_way<&Way::error>),
+    OfWay(Kind::kCount, "context", "tokens", "of `longest_context`; else null",
+          [](const Way& w) { return w.size > 0 ? MetricValue{w.size} : MetricValue{}; }),
+    OfWay(Kind::kCount, "on_front", "",
+          "whether no other way is as cheap, quick, exact and long, and better in one of them",
+          of_way<&Way::on_front>),
+});
+
+}  // namespace
+
+MetricTable<PlanCandidate> candidate_metrics() { return kCandidateMetrics; }
+MetricTable<OperatingPoint> operating_point_metrics() { return kWayMetrics; }
+
+}  // namespace kvsim
