@@ -219,8 +219,9 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
   if (header > kLongestHeader || header > file.size() - sizeof header) {
     throw InputError{
         map->place,
-        fmt::format("a header of at most {} bytes",
-                    std::min<std::uint64_t>(kLongestHeader, file.size() - sizeof header)),
+        fmt::format(
+            "a safetensors file, whose first 8 bytes are the length of its header, at most {}",
+            std::min<std::uint64_t>(kLongestHeader, file.size() - sizeof header)),
         std::to_string(header)};
   }
   map->data_at = sizeof header + header;

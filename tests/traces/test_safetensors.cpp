@@ -102,9 +102,11 @@ TEST_CASE("files that lie about their sizes are refused with place, expected and
   std::ofstream{scratch("tiny")} << "abc";
   CHECK(complaint(scratch("tiny")) == "expected a safetensors file of at least 8 bytes, got 3");
   CHECK(complaint(file_of("huge", "{}", "", std::uint64_t{1} << 40U)) ==
-        "expected a header of at most 2 bytes, got 1099511627776");
+        "expected a safetensors file, whose first 8 bytes are the length of its header, at most 2, "
+        "got "
+        "1099511627776");
   CHECK(complaint(file_of("negative", "{}", "", ~std::uint64_t{0}))
-            .starts_with("expected a header of at most"));
+            .starts_with("expected a safetensors file, whose first"));
   CHECK(complaint(file_of("array", "[]", "")).find("expected an object") != std::string::npos);
   CHECK(complaint(file_of("extra", "{}", "xyz")) ==
         "expected 0 data bytes, as the tensors have, got 3");
