@@ -270,8 +270,26 @@ void apply_override(json& document, const Override& change) {
   set_value(document, change.pointer, json_or_word(change.value, place), place);
 }
 
+namespace {
+
+/// Whether the key `key` of points takes an object or, in place of it, the object's name.
+bool takes_name(std::string_view key) {
+  const std::span<const ScenarioKey> keys = scenario_object("point").keys;
+  const auto found = std::ranges::find(keys, key, &ScenarioKey::name);
+  if (found == keys.end() || found->type.kind != KeyType::Kind::kObject) return false;
+  const ScenarioObject& object = scenario_object(found->type.words);
+  return object.name_instead && object.keys.front().name == "name";
+}
+
+bool is_index(const std::string& token) {
+  return !token.empty() && token.find_first_not_of("0123456789") == std::string::npos;
+}
+
+}  // namespace
+
 void set_value(json& document, const std::string& pointer, json value, std::string_view place) {
   const std::vector<std::string> tokens = pointer_tokens(pointer, place);
+  std::string key;  // the last that is no index
   json* at = &document;
   std::string walked;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -280,6 +298,9 @@ void set_value(json& document, const std::string& pointer, json value, std::stri
       throw InputError{fmt::format("{}: {}", place, why)};
     };
     if (at->is_null()) *at = json::object();
+    // "method": "h2o" is short for {"name": "h2o"}.
+    if (at->is_string() && takes_name(key)) *at = {{"name", *at}};
+    if (!is_index(token)) key = token;
     if (at->is_object()) {
       at = &(*at)[token];
     } else if (at->is_array()) {

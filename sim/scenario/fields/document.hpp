@@ -34,7 +34,8 @@ struct Override {
 [[nodiscard]] nlohmann::json merged(nlohmann::json base, const nlohmann::json& overlay);
 
 /// Sets the value at `change.pointer` (RFC 6901). Members are created, list items only at the end
-/// ("-"). Errors: InputError that names the pointer and the obstacle.
+/// ("-"); a name in place of an object becomes the object. Errors: InputError that names the
+/// pointer and the obstacle.
 void apply_override(nlohmann::json& document, const Override& change);
 
 /// Sets the value at `pointer` (RFC 6901) to `value`, as apply_override does. Error messages begin

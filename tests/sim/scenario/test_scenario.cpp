@@ -225,6 +225,13 @@ TEST_CASE("an override wins over every file and may create what is missing") {
             .points.at(1)
             .keys.at("budget") == 0.5);
   CHECK(read_scenario(file, {{"/method/-", "streaming-llm"}}).points.size() == 3);
+  // A name in place of an object: "h2o" is {"name": "h2o"}.
+  CHECK(read_scenario(file, {{"/method/1/budget", "0.3"}}).points.at(1).keys.at("budget") == 0.3);
+  const auto one = files.write("one.json", small(R"(, "method": "h2o", "stack": "vllm")"));
+  const Scenario named =
+      read_scenario(one, {{"/method/budget", "0.3"}, {"/stack/version", "\"0.19\""}});
+  CHECK(named.points.at(0).keys.at("budget") == 0.3);
+  CHECK(named.points.at(0).spec.stack->version == "0.19");
 }
 
 TEST_CASE("an override that cannot be says why") {
