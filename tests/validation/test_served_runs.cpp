@@ -158,6 +158,9 @@ TEST_CASE("cells: options, dates, releases, ranges") {
   CHECK_FALSE(parse_range("fixed"));
   CHECK(*number_behind("attention_dp=2 moe_ep=4", "moe_ep") == 4);
   CHECK_FALSE(number_behind("attention_dp=2", "dp"));
+  CHECK(*parse_apart("2P1D") == std::pair{2, 1});
+  CHECK_FALSE(parse_apart("2P"));
+  CHECK_FALSE(parse_apart("replicas=2"));
   const auto siblings =
       parse_sibling_options("seed;max_num_seqs (128 in siblings);tp (2 GPUs stated)");
   REQUIRE(siblings.size() == 1);
@@ -334,6 +337,51 @@ TEST_CASE("one engine's experts over its GPUs share its attention") {
   const MappedRun wide = mapped(Row{}.set("gpu_count", "16").set("tp", ""));
   CHECK(wide.scenario.at("gpu_count") == 8);
   CHECK(wide.settings.replicas == 2);
+}
+
+TEST_CASE("engines that only prefill, and attention in data parallel") {
+  const MappedRun apart = mapped(Row{}
+                                     .set("gpu_count", "3")
+                                     .set("ep_dp", "2P1D")
+                                     .set("arrival", "constant")
+                                     .set("rate_rps", "2")
+                                     .set("concurrency", ""));
+  REQUIRE(apart.is_expressed());
+  CHECK(apart.scenario.at("cluster").at("replicas") == 1);
+  CHECK(apart.scenario.at("cluster").at("prefill_replicas") == 2);
+  CHECK(apart.scenario.at("requests").at("arrivals").at("rate") == 2);
+  const MappedRun attention = mapped(Row{}
+                                         .set("model", "deepseek-ai/DeepSeek-R1")
+                                         .set("gpu_count", "8")
+                                         .set("tp", "8")
+                                         .set("engine", "SGLang")
+                                         .set("engine_version", "0.5.6")
+                                         .set("engine_options", "enable-dp-attention;dp-size=4")
+                                         .set("weight_dtype", "fp8"));
+  REQUIRE(attention.is_expressed());
+  CHECK(attention.scenario.at("gpu_count") == 2);
+  CHECK(attention.scenario.at("cluster").at("replicas") == 4);
+  CHECK(attention.scenario.at("engine").at("expert_parallel") == 8);
+}
+
+TEST_CASE("a client that sends for a time, and a ladder of rates up to saturation") {
+  const MappedRun timed = mapped(Row{}
+                                     .set("workload", "GuideLLM synthetic, 360 s per point")
+                                     .set("arrival", "constant")
+                                     .set("rate_rps", "2")
+                                     .set("num_requests", ""));
+  REQUIRE(timed.is_expressed());
+  CHECK(timed.scenario.at("requests").at("count") == 720);
+  CHECK(timed.workload.until->count() == rel(360.0));
+  const MappedRun ladder = mapped(Row{}
+                                      .set("arrival", "poisson")
+                                      .set("rate_rps", "ladder to saturation")
+                                      .set("metric", "saturation_rate")
+                                      .set("stat", "max")
+                                      .set("unit", "req/s"));
+  REQUIRE(ladder.is_expressed());
+  CHECK(ladder.workload.is_ladder);
+  CHECK(ladder.workload.arrivals == ServedArrivals::kAtOnce);
 }
 
 TEST_CASE("a run's log replaces lengths and arrivals") {

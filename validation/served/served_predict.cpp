@@ -45,6 +45,11 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
   }
   out.from = std::max(first_arrival, SimTime{});
   out.until = std::max(last_end, out.from);
+  if (run.workload.until) {
+    const SimTime end = out.from + to_sim_time(*run.workload.until);
+    if (end < out.until) out = {.from = out.from, .until = end, .whole = false};
+  }
+  if (!out.whole) return out;
   const bool steady = run.client->window == MeasureWindow::kSteady || !run.workload.is_whole;
   if (!steady || ends.empty()) return out;
   std::sort(ends.begin(), ends.end());

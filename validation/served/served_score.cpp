@@ -44,6 +44,8 @@ ServedMetric comparable(const ServedMetric& measured, const MappedRun& run) {
   for (const Alias& alias : kAliases) {
     if (out.metric == alias.metric) out.metric = alias.as;
   }
+  const bool plateau = run.workload.is_ladder && out.metric.ends_with("_throughput");
+  if (plateau && out.stat == "max") out.stat = "total";
   const bool is_rate = out.metric.ends_with("_throughput") || out.metric == "duration" ||
                        out.metric == "preemptions" || out.metric == "kv_capacity";
   if (is_rate && out.stat == "mean") out.stat = "total";
@@ -105,6 +107,30 @@ void compare(ServedScore& score, std::size_t index) {
                                  .predicted = predicted->value,
                                  .low = predicted->low,
                                  .high = predicted->high});
+  }
+}
+
+/// Whether an open loop's service keeps up: completed requests per second against the rate.
+void count_saturation(ServedScore& score, const ScoredRun& scored) {
+  const ServedWorkload& workload = scored.mapped.workload;
+  const PredictedMetric* predicted = scored.predicted.find("request_throughput", "total");
+  if (workload.arrivals != ServedArrivals::kOpen || workload.rate <= 0 || predicted == nullptr) {
+    return;
+  }
+  // The end of a run, where no request comes, is in both averages.
+  constexpr double kKeepsUp = 0.9;
+  const double least = kKeepsUp * workload.rate * workload.scale;
+  for (const ServedMetric& m : scored.run.metrics) {
+    if (m.metric != "request_throughput") continue;
+    const bool real = m.value < least;
+    const bool simulated = predicted->value < least;
+    const bool slower = predicted->value < kKeepsUp * m.value;
+    const bool faster = m.value < kKeepsUp * predicted->value;
+    ++score.open_runs;
+    score.saturated += real ? 1U : 0U;
+    score.saturated_only_predicted += simulated && slower && !real ? 1U : 0U;
+    score.saturated_only_measured += real && faster && !simulated ? 1U : 0U;
+    return;
   }
 }
 
@@ -202,7 +228,8 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
   });
   for (std::size_t i = 0; i < score.runs.size(); ++i) {
     const ServedArrivals arrivals = score.runs[i].mapped.workload.arrivals;
-    const bool loads = arrivals == ServedArrivals::kOpen || arrivals == ServedArrivals::kClosed;
+    const bool loads = arrivals == ServedArrivals::kOpen || arrivals == ServedArrivals::kClosed ||
+                       score.runs[i].mapped.workload.is_ladder;
     if (!loads || !score.runs[i].reason().empty()) continue;
     keys[i] = saturation_key(score.runs[i].mapped);
     first.try_emplace(keys[i], i);
@@ -228,7 +255,13 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
                                     : rate == rate_of.end() ? 0
                                                             : rate->second);
     scored.load = load_word(scored.predicted.load);
+    if (scored.mapped.workload.is_ladder && rate != rate_of.end()) {
+      scored.predicted.metrics.push_back({.metric = "saturation_rate",
+                                          .stat = "max",
+                                          .value = rate->second * scored.mapped.workload.scale});
+    }
     compare(score, i);
+    count_saturation(score, scored);
   }
   sum_up(score);
   return score;

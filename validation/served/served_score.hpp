@@ -61,6 +61,10 @@ struct ServedScore {
   std::map<std::string, std::size_t> reasons;     // of runs without a prediction
   std::map<std::string, std::size_t> ignored;     // options of expressed runs without a key
   std::map<std::string, std::size_t> uncompared;  // metrics of expressed runs without a prediction
+  /// Open loops with a measured throughput; those that did not keep up, and wrong predictions of
+  /// it.
+  std::size_t open_runs = 0, saturated = 0, saturated_only_predicted = 0,
+              saturated_only_measured = 0;
   [[nodiscard]] std::size_t expressed() const;
 };
 

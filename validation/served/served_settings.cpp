@@ -220,6 +220,7 @@ void apply(const OptionRule& rule, const EngineOption& option, ordered_json& key
 
 struct Layout {
   std::int32_t tp = 1, pp = 1, replicas = 1, ep = 1;
+  std::int32_t prefill_replicas = 0;
   bool shares_experts = false;  // the replicas' experts are spread over all GPUs
 };
 
@@ -227,9 +228,6 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
                  const std::vector<EngineOption>& options, std::vector<std::string>& assumed) {
   Layout out;
   const std::string text = plain_cell(run.ep_dp);
-  if (is_in(text, "p1d") || is_in(run.ep_dp, "P1D")) {
-    throw NotExpressed{"prefill and decode on separate engines of one table row"};
-  }
   if (number_behind(text, "dcp")) throw NotExpressed{"decode context parallelism"};
   const auto gpus = cell_count(run.gpu_count);
   const auto count = [](std::optional<std::int64_t> n) {
@@ -246,6 +244,10 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
   const auto dp = number_behind(text, "dp");
   const auto attention_dp = number_behind(text, "attention_dp");
   out.replicas = count(replicas ? replicas : dp ? dp : attention_dp);
+  if (const auto apart = parse_apart(text)) {
+    out.prefill_replicas = apart->first;
+    out.replicas = apart->second;
+  }
   if (const auto tp = cell_count(run.tp)) {
     out.tp = count(tp);
   } else if (gpus) {
@@ -260,7 +262,9 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
                                    [](const LayerSpec& l) { return l.mlp.n_experts > 0; });
   const auto number =
       number_behind(text, "ep") ? number_behind(text, "ep") : number_behind(text, "moe_ep");
-  if (gpus && *gpus > out.tp * out.pp * out.replicas && *gpus % (out.tp * out.pp) == 0) {
+  const bool is_apart = out.prefill_replicas > 0;
+  if (!is_apart && gpus && *gpus > out.tp * out.pp * out.replicas &&
+      *gpus % (out.tp * out.pp) == 0) {
     const std::int64_t more = *gpus / (out.tp * out.pp * out.replicas);
     if (experts && number && *number == *gpus / out.pp) {
       // One engine whose experts are spread over all GPUs shares its attention over them as well.
@@ -280,6 +284,23 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
   // vLLM spreads the experts over all GPUs of tensor and data parallelism.
   if (vllm && (switched || is_in(text, "ep=on") || is_in(text, "ep=true"))) {
     out.ep = out.tp * out.replicas;
+  }
+  // Attention of one engine in data parallel: each group of GPUs has its own requests, and the
+  // experts are spread over all of them.
+  const auto on = [&](std::string_view name) {
+    return std::any_of(options.begin(), options.end(),
+                       [&](const EngineOption& o) { return o.name == name && o.is_on(); });
+  };
+  if (on("enable_attention_dp") || on("enable_dp_attention")) {
+    std::int32_t groups = out.tp;
+    for (const EngineOption& o : options) {
+      if (o.name == "dp_size" || o.name == "dp") groups = count(cell_count(o.value));
+    }
+    if (out.tp % groups == 0) {
+      out.ep = out.tp;
+      out.tp /= groups;
+      out.replicas *= groups;
+    }
   }
   out.shares_experts = out.ep > out.tp;
   return out;
@@ -347,7 +368,10 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   if (!formats.cache.empty()) out.keys["kv_dtype"] = formats.cache;
   if (layout.pp > 1) out.keys["pipeline_parallel"] = layout.pp;
   if (layout.ep > 1) out.keys["engine"]["expert_parallel"] = layout.ep;
-  if (layout.shares_experts) {
+  if (layout.prefill_replicas > 0) {
+    out.keys["cluster"] = {{"replicas", layout.replicas},
+                           {"prefill_replicas", layout.prefill_replicas}};
+  } else if (layout.shares_experts) {
     out.keys["cluster"] = {{"replicas", layout.replicas}};
   } else {
     out.replicas = layout.replicas;

@@ -163,6 +163,18 @@ std::optional<std::array<std::int32_t, 3>> parse_release(std::string_view cell) 
   return out;
 }
 
+std::optional<std::pair<std::int32_t, std::int32_t>> parse_apart(std::string_view cell) {
+  const std::string text = plain_cell(cell);
+  std::size_t at = 0;
+  const std::int64_t prefill = digits(text, at);
+  if (prefill < 1 || at >= text.size() || text[at] != 'p') return std::nullopt;
+  const std::int64_t decode = digits(text, ++at);
+  constexpr std::int64_t kMost = 4096;
+  if (decode < 1 || decode > kMost || prefill > kMost) return std::nullopt;
+  if (at + 1 != text.size() || text[at] != 'd') return std::nullopt;
+  return std::pair{static_cast<std::int32_t>(prefill), static_cast<std::int32_t>(decode)};
+}
+
 std::optional<TokenRange> parse_range(std::string_view cell) {
   for (std::size_t at = 0; at < cell.size(); ++at) {
     if (!is_digit(cell[at])) continue;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvsim {
@@ -41,6 +42,10 @@ struct EngineOption {
 /// The version that a cell begins with, behind "v" or a word (an engine's name): "v0.11.0",
 /// "0.6.3.post2", "vLLM 0.5.2". nullopt for an image's name or a date.
 [[nodiscard]] std::optional<std::array<std::int32_t, 3>> parse_release(std::string_view cell);
+
+/// "2P1D", prefill and decode engines: {2, 1}.
+[[nodiscard]] std::optional<std::pair<std::int32_t, std::int32_t>> parse_apart(
+    std::string_view cell);
 
 /// "190-2019" anywhere in a cell: its two numbers.
 struct TokenRange {

@@ -285,6 +285,13 @@ class WorkloadMapping {
       out_.arrivals = ServedArrivals::kAtOnce;
       return;
     }
+    const bool ladder = std::any_of(run_.metrics.begin(), run_.metrics.end(),
+                                    [](const auto& m) { return m.metric == "saturation_rate"; });
+    if (!rate && ladder) {
+      out_.arrivals = ServedArrivals::kAtOnce;
+      out_.is_ladder = true;
+      return;
+    }
     if (!rate || *rate <= 0) throw NotExpressed{"arrivals without a rate or a log"};
     out_.arrivals = ServedArrivals::kOpen;
     out_.rate = *rate / settings_.replicas;
@@ -389,8 +396,12 @@ class WorkloadMapping {
       if (out_.users > 0) {
         constexpr std::int64_t kFewest = 20;
         n = std::max({kFewest, client_.requests_per_user * out_.users, kTimes * groups});
-      } else if (const auto seconds = behind(lower(run_.workload), ","); seconds && out_.rate > 0) {
+      } else if (const auto seconds = point_seconds(); seconds && out_.rate > 0) {
         n = std::max<std::int64_t>(1, std::llround(*seconds * out_.rate));
+        if (n <= kMaxSimulatedRequests) {
+          out_.is_whole = true;
+          out_.until = Seconds{*seconds};
+        }
       } else {
         n = kDefaultRequests;
       }
@@ -400,8 +411,9 @@ class WorkloadMapping {
       most = std::max(
           {kDefaultRequests, (client_.requests_per_user + 1) * out_.users, kTimes * groups});
     }
-    if (n > most) {
-      n = most;
+    if (out_.is_ladder) n = std::min(n, kDefaultRequests);
+    if (n > most || out_.is_ladder) {
+      n = std::min(n, most);
       out_.is_whole = false;
     }
     out_.count = n;
@@ -412,6 +424,15 @@ class WorkloadMapping {
     } else {
       arrivals = {{"kind", "fixed"}, {"rate", kAtOnceRate}};
     }
+  }
+
+  /// "360 s per point": the time for which a client sends requests.
+  [[nodiscard]] std::optional<double> point_seconds() const {
+    const std::string text = lower(run_.workload);
+    const auto at = text.find(" s per point");
+    if (at == std::string::npos) return std::nullopt;
+    const auto blank = text.find_last_of(' ', at - 1);
+    return cell_number(text.substr(blank + 1, at - blank - 1));
   }
 
   /// max_tokens that the client sends.

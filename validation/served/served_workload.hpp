@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/units/units.hpp"
 #include "validation/served/served_runs.hpp"
 #include "validation/served/served_settings.hpp"
 #include "validation/served/served_tables.hpp"
@@ -30,8 +31,10 @@ struct ServedWorkload {
   double rate = 0;  // kOpen: requests a second to one engine; 0: as the log has them
   /// kClosed: of one engine; kAtOnce: sequences that it is kept full of, 0 if that is not known.
   std::int64_t users = 0;
-  std::int64_t count = 0;         // simulated
-  std::int64_t stated_count = 0;  // that one engine had in the run; 0: not stated
+  std::int64_t count = 0;          // simulated
+  std::int64_t stated_count = 0;   // that one engine had in the run; 0: not stated
+  bool is_ladder = false;          // rates rise until the service saturates
+  std::optional<Seconds> until{};  // requests that end later do not count
   bool is_whole = true;  // false: a part of the run's requests, of which the steady part counts
   bool has_log = false;
   std::filesystem::path timeline{};  // measured counts over time; empty: none

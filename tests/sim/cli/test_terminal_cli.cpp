@@ -598,7 +598,7 @@ TEST_CASE("bash completes commands, options, and names of the catalogues after a
   CHECK(completed("kvsim comp", 1) == "compare\ncompletion\n");
   CHECK(completed("kvsim trace i", 2) == "info\n");
   CHECK(completed("kvsim plan --gp", 2) == "--gpu\n--gpus\n--gpu-memory-utilization\n");
-  CHECK(completed("kvsim plan --gpu H200", 3) == "H200-141GB-SXM\n");
+  CHECK(completed("kvsim plan --gpu H200", 3) == "H200-141GB-SXM\nH200-NVL\n");
   CHECK(completed("kvsim plan --method full,streaming-", 3) == "full,streaming-llm\n");
   CHECK(completed("kvsim plan -m streaming-", 3) == "streaming-llm\n");
   CHECK(completed("kvsim plan --model = llama-3.1-8", 4) == "llama-3.1-8b\n");

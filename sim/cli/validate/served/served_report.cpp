@@ -209,6 +209,13 @@ std::string served_text(const ServedScore& score, bool rows, std::size_t width) 
                      100.0 * static_cast<double>(score.expressed()) /
                          static_cast<double>(std::max<std::size_t>(1, score.runs.size())),
                      score.comparisons.size());
+  if (score.open_runs > 0) {
+    out += fmt::format(
+        "open loops {} with a measured throughput; {} did not keep up with their rate; predicted\n"
+        "           to saturate and did not: {}, the reverse: {}\n",
+        score.open_runs, score.saturated, score.saturated_only_predicted,
+        score.saturated_only_measured);
+  }
   out += far_off(score, width);
   if (!score.reasons.empty()) out += "\nnot expressed\n" + counts(score.reasons, width);
   if (!score.ignored.empty()) {
@@ -225,6 +232,10 @@ ordered_json served_json(const ServedScore& score, const std::string& file, bool
                    {"runs_expressed", score.expressed()}};
   out["reasons"] = ordered_json::object();
   for (const auto& [reason, n] : score.reasons) out["reasons"][reason] = n;
+  out["saturation"] = {{"open_runs", score.open_runs},
+                       {"saturated", score.saturated},
+                       {"only_predicted", score.saturated_only_predicted},
+                       {"only_measured", score.saturated_only_measured}};
   out["pooled"] = ordered_json::array();
   for (const ServedGroup& group : score.pooled) out["pooled"].push_back(group_json(group, true));
   out["groups"] = ordered_json::array();
