@@ -174,6 +174,8 @@ TEST_CASE("a release of an architecture is its model, a changed shape is none") 
       {"Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", "qwen3-235b-a22b"},
       {"Qwen/Qwen3-32B-AWQ", "qwen3-32b"},
       {"NousResearch/Hermes-3-Llama-3.1-405B-FP8", "llama-3.1-405b"},
+      {"RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "llama-3.1-70b-w8a8"},
+      {"RedHatAI/Mistral-Nemo-Instruct-2407-quantized.w8a16", "mistral-nemo-12b"},
       {"deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"}};
   for (const auto& [name, model] : names) {
     const Llm* llm = find_served_llm(name);
@@ -262,6 +264,9 @@ TEST_CASE("every engine's options of the table name keys that scenarios have") {
 TEST_CASE("what no scenario expresses has a reason; options without a key are reported") {
   CHECK(mapped(Row{}.set("gpu", "not stated (Hopper)")).refused == "the GPU is not stated");
   CHECK(mapped(Row{}.set("gpu", "Abacus-9000")).refused.find("data sheet") != std::string::npos);
+  const MappedRun short_name = mapped(Row{}.set("gpu", "A100 (memory not stated)"));
+  CHECK(short_name.scenario.at("gpu") == "A100-80GB-SXM");
+  CHECK_FALSE(short_name.complete);
   CHECK(mapped(Row{}.set("engine", "llama.cpp")).refused == "the engine \"llama.cpp\"");
   CHECK(mapped(Row{}.set("model", "x/y")).refused == "no configuration of the model x/y");
   CHECK(mapped(Row{}.set("kv_dtype", "turboquant")).refused == "the cache's format \"turboquant\"");

@@ -10,7 +10,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "validation/served/served_text.hpp"
@@ -32,8 +34,12 @@ bool is_in(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Parts of a release's name that leave the architecture as it is.
+/// Parts of a release's name that leave the architecture as it is; "quantized.w8a8" is two.
 bool is_variant(std::string_view part) {
+  const auto dot = part.find('.');
+  if (dot != std::string_view::npos) {
+    return is_variant(part.substr(0, dot)) && is_variant(part.substr(dot + 1));
+  }
   constexpr std::array<std::string_view, 32> kVariants{
       "instruct", "chat",    "it",    "hf",   "base",   "pt",      "thinking",  "fp8",
       "fp4",      "nvfp4",   "mxfp4", "awq",  "gptq",   "int4",    "int8",      "w8a8",
@@ -44,11 +50,13 @@ bool is_variant(std::string_view part) {
   return date || std::find(kVariants.begin(), kVariants.end(), part) != kVariants.end();
 }
 
-const Gpu& gpu_of(const ServedRun& run) {
+const Gpu& gpu_of(const ServedRun& run, std::vector<std::string>& assumed) {
   const std::string name = plain_cell(run.gpu);
   if (name.empty() || is_in(name, "not stated")) throw NotExpressed{"the GPU is not stated"};
   try {
-    return find_gpu(name);
+    const NamedGpu named = gpu_of_user(name);
+    if (!named.note.empty()) assumed.push_back(named.note);
+    return *named.gpu;
   } catch (const InputError&) {
     throw NotExpressed{fmt::format("no data sheet of the GPU {}", name)};
   }
@@ -61,6 +69,16 @@ bool has_fp4(const Gpu& gpu) { return gpu.peak.contains(Dtype::kFp4); }
 bool is_block_family(const Llm& llm) {
   return llm.name.starts_with("qwen3") || llm.name.starts_with("deepseek") ||
          llm.name.starts_with("glm") || llm.name.starts_with("minimax");
+}
+
+/// What a quantised checkpoint of the catalogue packs its layers into; nullopt: it is none.
+std::optional<Dtype> packed_format(const Llm& llm) {
+  for (const LayerSpec& layer : llm.layers) {
+    for (const WeightFormat* format : {layer.mlp.format, layer.attention.format}) {
+      if (format != nullptr) return format->packed;
+    }
+  }
+  return std::nullopt;
 }
 
 struct Formats {
@@ -109,6 +127,12 @@ Formats formats_of(const ServedRun& run, const ServedClient& client, const Serve
     assumed.emplace_back("weights as the model is published");
   }
 
+  // A checkpoint that is published so says more exactly which of its parts are quantised.
+  const auto packed = packed_format(llm);
+  const bool is_published = packed && !out.weights.empty() && bits_of(*packed) < 16 &&
+                            !parse_dtype(out.weights) &&
+                            find_weight_format(out.weights).packed == *packed;
+
   std::string cache = plain_cell(run.kv_dtype);
   if (is_in(quantization, "kv fp8")) cache = "fp8";
   if (cache.empty() || cache == "auto") {
@@ -125,6 +149,7 @@ Formats formats_of(const ServedRun& run, const ServedClient& client, const Serve
   } else {
     throw NotExpressed{fmt::format("the cache's format \"{}\"", cache)};
   }
+  if (is_published) out.weights.clear();
   return out;
 }
 
@@ -337,7 +362,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   ServedSettings out;
   out.engine = find_served_engine(run.engine);
   if (out.engine == nullptr) throw NotExpressed{fmt::format("the engine \"{}\"", run.engine)};
-  out.gpu = &gpu_of(run);
+  out.gpu = &gpu_of(run, out.assumed);
   out.llm = find_served_llm(run.model);
   if (out.llm == nullptr) {
     throw NotExpressed{fmt::format("no configuration of the model {}", plain_cell(run.model))};
