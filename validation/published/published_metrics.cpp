@@ -70,10 +70,22 @@ constexpr std::array kRules{
                         "latency over that of the baseline"},
     PublishedMetricInfo{"relative_max_batch", PublishedKind::kRelative,
                         "largest batch over that of the baseline"},
+    PublishedMetricInfo{"gpu_kv_cache_size", MetricKind::kEngineCache,
+                        "tokens that vLLM prints for the cache memory that the same start states"},
+    PublishedMetricInfo{"max_concurrency", MetricKind::kEngineCache,
+                        "requests of max_model_len tokens that this memory holds"},
+    PublishedMetricInfo{"model_loading", MetricKind::kEngineCache,
+                        "weights on one GPU, as published where the format has as many bits"},
+    PublishedMetricInfo{"num_gpu_blocks", MetricKind::kEngineCache, "blocks of this memory"},
+    PublishedMetricInfo{"available_mamba_cache_blocks", MetricKind::kEngineCache,
+                        "blocks of this memory: a state takes one"},
+    PublishedMetricInfo{"attention_block_size", MetricKind::kEngineCache,
+                        "tokens of a block next to recurrent states"},
 };
 
-constexpr std::array<std::string_view, 8> kKindNames{
-    "peak memory", "cache size", "start-up", "capacity", "oom", "time", "kernel", "relative"};
+constexpr std::array<std::string_view, 9> kKindNames{"peak memory", "cache size", "start-up",
+                                                     "capacity",    "oom",        "time",
+                                                     "kernel",      "relative",   "engine cache"};
 
 }  // namespace
 

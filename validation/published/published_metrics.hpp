@@ -16,7 +16,8 @@ enum class PublishedKind : std::uint8_t {
   kOom,           // whether it runs at all
   kTime,          // latencies and throughputs of a run
   kKernel,        // rates of one kernel
-  kRelative       // two runs of one source compared
+  kRelative,      // two runs of one source compared
+  kEngineCache    // what an engine prints about the cache that its memory holds
 };
 [[nodiscard]] std::string_view name_of(PublishedKind kind);
 

@@ -13,6 +13,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/batch/memory_end.hpp"
 #include "sim/scenario/points/points.hpp"
+#include "validation/published/published_capacity.hpp"
 #include "validation/published/published_methods.hpp"
 #include "validation/published/published_metrics.hpp"
 #include "validation/published/published_runs.hpp"
@@ -477,6 +478,8 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
       break;
     case PublishedKind::kRelative:
       return relative_figure(metric.name);
+    case MetricKind::kEngineCache:
+      break;  // predict_engine_cache
   }
   throw NotExpressible{"no rule"};
 }
@@ -552,6 +555,10 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
   }
   if (metric == nullptr) return refuse(fmt::format("no rule for the metric \"{}\"", row.metric));
   if (!setup.value) return refuse("the value is not a number");
+  if (metric->kind == MetricKind::kEngineCache) {
+    out.value = predict_engine_cache(row, setup, out.reason);
+    return out;
+  }
   if (setup.gpus == 0) return refuse("the GPU count is not a number");
   if (metric->kind != PublishedKind::kKernel && setup.llms.empty()) {
     return refuse(*setup.why_missing("model"));
@@ -564,6 +571,7 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
       return out;
     }
     for (const Llm* llm : setup.llms) {
+      require_simulated(*llm);
       RowPrediction prediction{row, setup, *llm, out.assumed};
       sum += prediction.predict(*metric);
       if (metric->kind == PublishedKind::kPeakMemory) out.peak = prediction.peak();

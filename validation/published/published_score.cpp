@@ -172,6 +172,11 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     DocumentContext& document = documents[document_of(row.source)];
     document.binary = document.binary || has_text(row.unit, "gib");
     if (document.version.empty() && names_version(row.note)) document.version = row.note;
+    if (const auto gib = number_of(row.value);
+        gib && *gib > 0 && row.metric == "available_kv_cache_memory") {
+      constexpr double kGiB = 1024.0 * 1024 * 1024;
+      document.pools[start_of(row)] = rounded<Bytes>(*gib * kGiB);
+    }
   }
   for (PublishedRow& row : rows) {
     const PublishedSetup setup = read_setup(row, documents.at(document_of(row.source)));

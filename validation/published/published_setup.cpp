@@ -31,9 +31,9 @@ const Llm* find_or_null(std::string_view name) {
 
 /// `name` without endings that say how a model was tuned or stored.
 std::string without_endings(std::string name) {
-  constexpr std::array<std::string_view, 12> kEndings{"-instruct", "-chat", "-base", "-it",
-                                                      "-fp8",      "-hf",   "-awq",  "-gptq",
-                                                      " w8a8",     " fp8",  "-bf16", "-fp16"};
+  constexpr std::array<std::string_view, 16> kEndings{
+      "-instruct", "-chat", "-base", "-it",   "-fp8",   "-hf",    "-awq",    "-gptq",
+      " w8a8",     " fp8",  "-bf16", "-fp16", "-nvfp4", " w4a16", " family", " awq-4bit"};
   for (bool found = true; found;) {
     found = false;
     for (const std::string_view ending : kEndings) {
@@ -166,9 +166,16 @@ void judge_scope(const PublishedRow& row, PublishedSetup& out) {
   if (has_text(row.method, "bwd") || has_text(row.method, "training")) {
     refuse("training, not inference");
   }
-  if (out.gpu == nullptr) refuse(fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
+  const PublishedMetricInfo* metric = find_metric_rule(row.metric);
+  const bool needs_gpu = metric == nullptr || metric->kind != MetricKind::kEngineCache;
+  if (out.gpu == nullptr && needs_gpu)
+    refuse(fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
   if (!out.value) refuse("the value is not a number");
-  if (out.gpus == 0) refuse(fmt::format("GPU count \"{}\" is not a number", row.gpu_count));
+  if (row.metric == "available_kv_cache_memory") {
+    refuse("cache memory, which the other figures of its start are predicted from");
+  }
+  if (out.gpus == 0 && needs_gpu)
+    refuse(fmt::format("GPU count \"{}\" is not a number", row.gpu_count));
   const auto numbers = [&](const char* what, const std::string& cell) {
     if (!plain_text(cell).empty() && out.why_missing(what) != nullptr) {
       refuse(fmt::format("no number in {} \"{}\"", what, cell));
@@ -211,8 +218,15 @@ std::vector<const Llm*> models_named(const std::string& cell, std::string& assum
   }
 }
 
+std::string start_of(const PublishedRow& row) {
+  return fmt::format("{}\n{}\n{}\n{}", row.source, row.model, row.kv_dtype, row.method_params);
+}
+
 PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& document) {
   PublishedSetup out;
+  if (const auto pool = document.pools.find(start_of(row)); pool != document.pools.end()) {
+    out.pool = pool->second;
+  }
   const auto lacks = [&](const char* what, std::string why) {
     out.missing.push_back({what, std::move(why)});
   };

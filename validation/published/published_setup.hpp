@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,7 @@ struct PublishedSetup {
   bool eager_execution = false;                // CUDA graphs are off
   bool all_logits = false;                     // of every prompt position, upcast to fp32
   std::optional<Bytes> card_memory{};          // "total_gpu_memory 79.22 GiB"
+  std::optional<Bytes> pool{};                 // cache memory that the same start printed
 
   bool binary_document = false;   // other rows of the document are in GiB
   std::optional<double> value{};  // the published figure
@@ -63,7 +65,10 @@ struct PublishedSetup {
 struct DocumentContext {
   bool binary = false;    // some figure is in GiB
   std::string version{};  // a note that names a framework's version: "vLLM 0.11, …"
+  std::map<std::string, Bytes> pools{};  // start_of a row -> cache memory of one of its GPUs
 };
+/// What rows of one engine start have in common.
+[[nodiscard]] std::string start_of(const PublishedRow& row);
 [[nodiscard]] PublishedSetup read_setup(const PublishedRow& row,
                                         const DocumentContext& document = {});
 

@@ -103,7 +103,7 @@ std::vector<Figure> published_figures(const PublishedScore& score) {
        "caches and capacities",
        "cache or capacity (GB, tokens or sequences, as the row has it)",
        "figure",
-       {PublishedKind::kCacheSize, PublishedKind::kCapacity}},
+       {PublishedKind::kCacheSize, PublishedKind::kCapacity, PublishedKind::kEngineCache}},
       {"published_other",
        "ratios and kernels",
        "figure (unit as the row has it)",

@@ -71,7 +71,7 @@ Bytes whole_bytes(double n) { return Bytes{static_cast<std::int64_t>(std::ceil(n
 
 /// As an integer where it is one: entries that compress several tokens have parts of bytes per
 /// token.
-ordered_json number(double n) {
+ordered_json json_number(double n) {
   const auto whole = static_cast<std::int64_t>(n);
   return static_cast<double>(whole) == n ? ordered_json(whole) : ordered_json(n);
 }
@@ -81,8 +81,8 @@ ordered_json group_json(const CacheGroup& group) {
           {"layers", group.layers},
           {"first_layer", group.first_layer},
           {"description", group.description},
-          {"index_bytes_per_token", number(group.terms.index_per_token)},
-          {"state_bytes_per_sequence", number(group.terms.state)}};
+          {"index_bytes_per_token", json_number(group.terms.index_per_token)},
+          {"state_bytes_per_sequence", json_number(group.terms.state)}};
 }
 
 /// The terms of a model's cache, and what a sequence holds and a decode step reads.
@@ -91,13 +91,13 @@ void add_cache_json(const Llm& llm, ordered_json& out) {
     const std::string name{name_of(dtype)};
     const TokenBytes bytes = cache_bytes_per_token(llm, dtype);
     const CacheTerms terms = cache_terms(llm, dtype);
-    out["kv_bytes_per_token"][name] = number(terms.per_token);
+    out["kv_bytes_per_token"][name] = json_number(terms.per_token);
     out["kv_bytes_per_token_within_windows"][name] = bytes.all_layers.count();
-    out["window_bytes_per_sequence"][name] = number(terms.window);
+    out["window_bytes_per_sequence"][name] = json_number(terms.window);
   }
   const CacheTerms terms = cache_terms(llm, Dtype::kBf16);
-  out["index_bytes_per_token"] = number(terms.index_per_token);
-  out["state_bytes_per_sequence"] = number(terms.state);
+  out["index_bytes_per_token"] = json_number(terms.index_per_token);
+  out["state_bytes_per_sequence"] = json_number(terms.state);
   out["groups"] = ordered_json::array();
   for (const CacheGroup& group : cache_groups(llm, Dtype::kBf16)) {
     out["groups"].push_back(group_json(group));
@@ -106,16 +106,16 @@ void add_cache_json(const Llm& llm, ordered_json& out) {
     const std::string name{name_of(dtype)};
     std::size_t i = 0;
     for (const CacheGroup& group : cache_groups(llm, dtype)) {
-      out["groups"][i]["kv_bytes_per_token"][name] = number(group.terms.per_token);
-      out["groups"][i++]["window_bytes_per_sequence"][name] = number(group.terms.window);
+      out["groups"][i]["kv_bytes_per_token"][name] = json_number(group.terms.per_token);
+      out["groups"][i++]["window_bytes_per_sequence"][name] = json_number(group.terms.window);
     }
   }
   for (const Dtype dtype : kCacheFormats) {
     const std::string name{name_of(dtype)};
     for (const std::int64_t tokens : kCacheLengths) {
       const std::string length = std::to_string(tokens);
-      out["held_bytes"][name][length] = number(held_bytes(llm, tokens, dtype));
-      out["read_bytes"][name][length] = number(read_bytes(llm, tokens, dtype));
+      out["held_bytes"][name][length] = json_number(held_bytes(llm, tokens, dtype));
+      out["read_bytes"][name][length] = json_number(read_bytes(llm, tokens, dtype));
     }
   }
 }

@@ -782,6 +782,37 @@ TEST_CASE("show reads a configuration of one's own") {
   CHECK(quantised.at("default_kv_dtype") == "bf16");
 }
 
+TEST_CASE("show prints the groups of a hybrid model, and an engine's cache of it") {
+  const fs::path folder = fresh("hybrid");
+  const json entry = json_of({"show", "model", "Qwen/Qwen3.5-27B", "--json"}, folder).at("entry");
+  // 16 full layers of 4 heads of 256, K and V, 2 B; 48 states of 48 x 128 x 128 in fp32 with 3
+  // columns of 10,240 channels.
+  CHECK(entry.at("kv_bytes_per_token").at("bf16") == 16 * 4 * 256 * 2 * 2);
+  CHECK(entry.at("kv_bytes_per_token").at("fp8_e4m3") == 16 * 4 * 256 * 2);
+  const std::int64_t state = 48 * (48 * 128 * 128 * 4 + 3 * 10240 * 2);
+  CHECK(entry.at("state_bytes_per_sequence") == state);
+  REQUIRE(entry.at("groups").size() == 2);
+  CHECK(entry.at("groups")[0].at("kind") == "gated-delta");
+  CHECK(entry.at("groups")[0].at("layers") == 48);
+  CHECK(entry.at("held_bytes").at("bf16").at("8192") == 65536 * 8192 + state);
+  CHECK(entry.at("read_bytes").at("bf16").at("131072") == 65536LL * 131072 + state);
+  CHECK(has(json_of({"show", "model", "Qwen/Qwen3.5-27B", "--json"}, folder).dump(),
+            "only the language model is counted"));
+
+  const json shown = json_of({"show", "model", "qwen3.5-27b", "--kv-memory", "7.33GiB",
+                              "--kv-dtype", "fp8", "--max-model-len", "196608", "--json"},
+                             folder);
+  CHECK(shown.at("capacity").at("block_tokens") == 1568);
+  CHECK(shown.at("capacity").at("capacity_tokens") == 227'886);
+  CHECK(has(complaint({"show", "model", "llama-3-8b", "--tp", "2"}, folder),
+            "--tp: expected --kv-memory next to it"));
+  CHECK(has(complaint({"show", "model", "llama-3-8b", "--kv-memory", "much"}, folder),
+            "--kv-memory: expected a size"));
+  CHECK(has(complaint({"run", "--model", "qwen3.5-27b", "--gpu", "H200-141GB-SXM"}, folder),
+            "has 16 gated full and 48 gated-delta layers, for which the simulator has no "
+            "operators"));
+}
+
 TEST_CASE("standard output that is closed, gone or full ends in an exit, not in a crash") {
   const fs::path folder = fresh("streams");
   const std::string scenario = write(folder / "tiny.json", kTiny);

@@ -1,0 +1,220 @@
+// Groups of layers as vLLM lays them out, and the capacities that its logs print.
+
+#include <cmath>
+#include <string>
+
+#include "models/llm/weight_format.hpp"
+#include "models/units/error.hpp"
+#include "sim/memory/vllm_groups.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::has;
+using test::rel;
+
+void add_layers(Llm& llm, std::int32_t n, const LayerSpec& layer) {
+  llm.layers.insert(llm.layers.end(), static_cast<std::size_t>(n), layer);
+}
+LayerSpec full_layer(std::int32_t kv_heads, std::int32_t head_dim) {
+  LayerSpec layer;
+  layer.attention = {.n_heads = 4 * kv_heads,
+                     .n_kv_heads = kv_heads,
+                     .head_dim = head_dim,
+                     .v_head_dim = head_dim};
+  layer.mlp.d_ff = 64;
+  return layer;
+}
+/// Gated delta nets with 16 key heads of 128 and `heads` values of 128, in fp32.
+LayerSpec delta_layer(std::int32_t heads) {
+  LayerSpec layer;
+  layer.state = {.kind = StateKind::kGatedDelta,
+                 .n_heads = heads,
+                 .n_groups = 16,
+                 .key_dim = 128,
+                 .value_dim = 128,
+                 .conv_kernel = 4,
+                 .dtype = Dtype::kFp32};
+  layer.mlp.d_ff = 64;
+  return layer;
+}
+/// Three delta nets for each full layer: the shape of Qwen3.5-27B with 16 and 4 heads.
+Llm hybrid(std::int32_t full, std::int32_t kv_heads, std::int32_t value_heads) {
+  Llm llm;
+  llm.name = "hybrid";
+  llm.d_model = 64;
+  add_layers(llm, full, full_layer(kv_heads, 256));
+  add_layers(llm, 3 * full, delta_layer(value_heads));
+  return llm;
+}
+Bytes gib(double n) { return Bytes{static_cast<std::int64_t>(n * 1024 * 1024 * 1024)}; }
+
+TEST_CASE("attention blocks are as large as a recurrent state") {
+  // 48 states of 128 x 128 in fp32 and 3 columns of 10,240 channels: 3,207,168 B. A token of a full
+  // layer takes 4,096 B in bf16: 783 tokens, 784 as a multiple of 16. In fp8: 1,566, 1,568.
+  const Llm llm = hybrid(16, 4, 48);
+  const VllmGroupSettings bf16{.max_model_len = 32768, .max_num_batched_tokens = 16384};
+  const VllmGroups wide = vllm_groups(llm, bf16);
+  CHECK(wide.block_tokens == 784);
+  REQUIRE(wide.groups.size() == 4);
+  CHECK(wide.groups[0].kind == "full");
+  CHECK(wide.groups[0].layers == 16);
+  CHECK(wide.groups[3].kind == "gated-delta");
+  CHECK(wide.block_id == Bytes{784LL * 4096 * 16});
+  // A request takes 42 blocks of 784 tokens, and a written and a kept state for each of 3 groups.
+  CHECK(wide.request_blocks == 42 + 3 * 2);
+  VllmGroupSettings none = bf16;
+  none.keeps_states = false;
+  // A start logged 290,864 tokens and 33.04 requests for 1,487 blocks (vLLM 0.19).
+  const VllmGroups alone = vllm_groups(llm, none);
+  CHECK(alone.request_blocks == 45);
+  const VllmCapacity logged = vllm_capacity(alone, alone.block_id * 1487, 32768);
+  CHECK(logged.blocks == 1487);
+  CHECK(logged.tokens_before == 290'864);
+  CHECK(logged.concurrency == rel(33.04, 2e-4));
+
+  const VllmGroupSettings fp8{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 196608};
+  const VllmGroups narrow = vllm_groups(llm, fp8);
+  CHECK(narrow.block_tokens == 1568);
+  // 7.33 GiB are 153 blocks; 126 + 3 * 2 of them a request: 227,886 tokens, as logged.
+  const VllmCapacity capacity = vllm_capacity(narrow, gib(7.33), 196608);
+  CHECK(capacity.blocks == 153);
+  CHECK(capacity.tokens == 227'886);
+  // Two ranks halve both sides.
+  CHECK(vllm_groups(tensor_shard(hybrid(16, 4, 48), 2), fp8).block_tokens == 1568);
+}
+
+TEST_CASE("a draft head joins the full layers and widens the states") {
+  // Three draft tokens: 3 more columns of 10,240 channels, 3,268,608 B: 1,600 tokens of 2,048 B. 17
+  // full layers; 48 states in groups of 17, 17 and 14 with 3 empty ones.
+  const VllmGroupSettings settings{
+      .kv_dtype = Dtype::kFp8E4m3, .max_model_len = 131072, .draft_tokens = 3, .draft_layers = 1};
+  const VllmGroups groups = vllm_groups(hybrid(16, 4, 48), settings);
+  CHECK(groups.block_tokens == 1600);
+  REQUIRE(groups.groups.size() == 4);
+  CHECK(groups.groups[0].layers == 17);
+  CHECK(groups.groups[3].layers == 14);
+  CHECK(groups.groups[3].padding == 3);
+  CHECK(groups.request_blocks == 82 + 3 * (2 + 3));
+  // 11.75 GiB: 226 blocks, 305,384 tokens, as logged.
+  CHECK(vllm_capacity(groups, gib(11.75), 131072).tokens == 305'384);
+}
+
+TEST_CASE("ten full layers with two heads: a 35B model's log") {
+  // 32 states in fp32 and 3 columns of 2 * 16 * 128 + 32 * 128 = 8,192 channels: 2,097,152 + 49,152
+  // = 2,146,304 B, 2,096 tokens of 1,024 B. 299 blocks, 63 + 3 * 2 of them a request, as logged.
+  const VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 131072};
+  const VllmGroups groups = vllm_groups(hybrid(10, 2, 32), settings);
+  CHECK(groups.block_tokens == 2096);
+  const VllmCapacity capacity = vllm_capacity(groups, gib(5.98), 131072);
+  CHECK(capacity.blocks == 299);
+  CHECK(capacity.tokens == 567'978);
+  CHECK(capacity.concurrency == rel(4.333, 1e-3));
+}
+
+TEST_CASE("layers that differ only in their pages form one group") {
+  // GLM-5: 78 latents of 1,152 B and as many index keys of 132 B, in blocks of 64: 100,152 B a
+  // token.
+  Llm llm;
+  llm.name = "dsa";
+  llm.d_model = 64;
+  LayerSpec layer;
+  layer.mlp.d_ff = 64;
+  layer.attention = {.n_heads = 64,
+                     .n_kv_heads = 64,
+                     .head_dim = 256,
+                     .v_head_dim = 256,
+                     .kv_lora_rank = 512,
+                     .q_lora_rank = 2048,
+                     .rope_head_dim = 64,
+                     .index = {.n_heads = 32, .head_dim = 128, .top_k = 2048}};
+  add_layers(llm, 78, layer);
+  VllmGroupSettings settings{.max_model_len = 202752};
+  const VllmGroups groups = vllm_groups(llm, settings);
+  CHECK(groups.groups.size() == 1);
+  CHECK(groups.block_id == Bytes{64LL * 100'152});
+  // Logged: 34.86 GiB, 373,696 tokens, 1.84 requests; the memory is rounded to 0.005 GiB.
+  const VllmCapacity capacity = vllm_capacity(groups, gib(34.86), 202752);
+  CHECK(std::abs(capacity.tokens - 373'696) <= 2 * 64);
+  CHECK(capacity.concurrency == rel(1.84, 3e-3));
+  // Eight ranks that share the tokens hold an eighth each.
+  settings.context_parallel = 8;
+  const VllmGroups shared = vllm_groups(llm, settings);
+  CHECK(shared.request_blocks == 396);  // ceil(202,752 / 8 / 64)
+  CHECK(vllm_capacity(shared, gib(34.86), 202752, 8).tokens > 7 * capacity.tokens);
+}
+
+TEST_CASE("windows hold a step's tokens as well, and shorter entries get longer blocks") {
+  // Equal pages: 5 windows and 1 full layer of 2 x 64 elements, 512 B a token.
+  Llm llm;
+  llm.name = "windows";
+  llm.d_model = 64;
+  LayerSpec window = full_layer(2, 64);
+  window.attention.window = 128;
+  add_layers(llm, 10, window);
+  add_layers(llm, 2, full_layer(2, 64));
+  const VllmGroupSettings settings{.max_model_len = 10'000, .max_num_batched_tokens = 1000};
+  const VllmGroups groups = vllm_groups(llm, settings);
+  REQUIRE(groups.groups.size() == 6);  // of two layers each
+  CHECK(groups.groups[0].kind == "window");
+  // ceil((127 + 1000) / 16) + 1 blocks for each of five windows, 625 for the full layers.
+  CHECK(groups.groups[0].request_blocks == 72);
+  CHECK(groups.request_blocks == 5 * 72 + 625);
+  CHECK(groups.block_id == Bytes{2 * 16 * 512});
+
+  // A full layer with a quarter of the entry: blocks of 64.
+  Llm narrow = llm;
+  narrow.layers.resize(10);
+  add_layers(narrow, 2, full_layer(1, 32));
+  const VllmGroups longer = vllm_groups(narrow, settings);
+  CHECK(longer.block_tokens == 64);
+  // Three eighths cannot be made equal.
+  narrow.layers.resize(10);
+  add_layers(narrow, 2, full_layer(1, 48));
+  CHECK_THROWS_AS((void)vllm_groups(narrow, settings), InputError);
+}
+
+TEST_CASE("nearly equal classes are padded to the larger one") {
+  // 10 windows and 8 full layers: 10 is less than 1.5 times 8, so both groups have 10.
+  Llm llm;
+  llm.name = "even";
+  llm.d_model = 64;
+  LayerSpec window = full_layer(2, 64);
+  window.attention.window = 128;
+  add_layers(llm, 10, window);
+  add_layers(llm, 8, full_layer(2, 64));
+  const VllmGroups groups = vllm_groups(llm, {.max_model_len = 1000});
+  REQUIRE(groups.groups.size() == 2);
+  CHECK(groups.groups[1].layers == 8);
+  CHECK(groups.groups[1].padding == 2);
+  CHECK(groups.block_id == Bytes{10 * 16 * 512});
+}
+
+TEST_CASE("compressed entries are refused") {
+  Llm llm;
+  llm.name = "v4";
+  llm.d_model = 64;
+  LayerSpec layer;
+  layer.attention = {.n_heads = 8,
+                     .n_kv_heads = 1,
+                     .head_dim = 512,
+                     .v_head_dim = 512,
+                     .window = 128,
+                     .q_lora_rank = 64,
+                     .rope_head_dim = 64,
+                     .ratio = 128,
+                     .o_groups = 8,
+                     .o_lora_rank = 64};
+  add_layers(llm, 2, layer);
+  try {
+    (void)vllm_groups(llm, {.max_model_len = 1000});
+    FAIL("accepted");
+  } catch (const InputError& error) {
+    CHECK(has(error.what(), "packed groups of layers with compressed entries are not modelled"));
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
