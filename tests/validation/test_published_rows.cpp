@@ -59,6 +59,38 @@ TEST_CASE("known answers: weights, cache, an attention kernel's out-of-scope row
   CHECK(*cache.bias == rel(-(24.0 / 1024.0) / 2));
 }
 
+TEST_CASE("an engine's capacity follows from the cache memory that the same start printed") {
+  // Qwen3.5-27B in fp8: blocks of 1,568 tokens of 2,048 B in groups of 16 layers, 153 in 7.33 GiB;
+  // a request of 196,608 tokens takes 126 and two states in each of three groups: 153 * 196,608 /
+  // 132.
+  const std::string start =
+      "log 1,RTX 5090,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len "
+      "196608; TP1,,196608,,";
+  const std::string memory =
+      "log 1,RTX 5090,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len 196608; TP1,,,,"
+      "available_kv_cache_memory,7.33,GiB per GPU,\n";
+  const PublishedScore score = score_of(
+      "a," + start + "gpu_kv_cache_size,227886,tokens,\nb," + start +
+      "max_concurrency,1.16,x,\nc," + start + "attention_block_size,1568,tokens,\nd," + memory +
+      // Another start, whose memory no row states; and settings that are in a note.
+      "e,log 2,RTX 5090,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len "
+      "4096,,,,gpu_kv_cache_size,1,tokens,block 64\n"
+      "f,log 2,RTX 5090,1,Qwen3.5-27B,4-bit,odd,vLLM 0.26,full,,,,,gpu_kv_cache_size,1,"
+      "tokens,\n");
+  REQUIRE(score.rows.size() == 6);
+  CHECK(*score.rows[0].prediction.value == 153LL * 196'608 / 132);
+  CHECK(*score.rows[1].prediction.value == rel(153.0 / 132));
+  CHECK(*score.rows[2].prediction.value == 1568);
+  CHECK(score.rows[3].out_of_scope ==
+        "cache memory, which the other figures of its start are predicted from");
+  CHECK(score.rows[4].prediction.reason ==
+        "the file does not state the cache memory of this start");
+  CHECK(score.rows[5].prediction.reason == "no format in kv_dtype \"odd\"");
+  // No GPU of the catalogue is needed.
+  CHECK(score.rows[0].in_scope);
+  CHECK(pooled(score, "all engine cache").n == 3);
+}
+
 TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bits") {
   // GPT-J's is. Its 28 layers of 4096 are a little less work than the 32 of Llama-2-7B; attention
   // and norms in fp32 would make it half as long again.

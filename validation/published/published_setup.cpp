@@ -166,14 +166,14 @@ void judge_scope(const PublishedRow& row, PublishedSetup& out) {
   if (has_text(row.method, "bwd") || has_text(row.method, "training")) {
     refuse("training, not inference");
   }
+  if (row.metric == "available_kv_cache_memory") {
+    refuse("cache memory, which the other figures of its start are predicted from");
+  }
   const PublishedMetricInfo* metric = find_metric_rule(row.metric);
   const bool needs_gpu = metric == nullptr || metric->kind != MetricKind::kEngineCache;
   if (out.gpu == nullptr && needs_gpu)
     refuse(fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
   if (!out.value) refuse("the value is not a number");
-  if (row.metric == "available_kv_cache_memory") {
-    refuse("cache memory, which the other figures of its start are predicted from");
-  }
   if (out.gpus == 0 && needs_gpu)
     refuse(fmt::format("GPU count \"{}\" is not a number", row.gpu_count));
   const auto numbers = [&](const char* what, const std::string& cell) {
