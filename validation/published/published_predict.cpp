@@ -478,7 +478,7 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
       break;
     case PublishedKind::kRelative:
       return relative_figure(metric.name);
-    case MetricKind::kEngineCache:
+    case PublishedKind::kEngineCache:
       break;  // predict_engine_cache
   }
   throw NotExpressible{"no rule"};
@@ -555,7 +555,7 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
   }
   if (metric == nullptr) return refuse(fmt::format("no rule for the metric \"{}\"", row.metric));
   if (!setup.value) return refuse("the value is not a number");
-  if (metric->kind == MetricKind::kEngineCache) {
+  if (metric->kind == PublishedKind::kEngineCache) {
     out.value = predict_engine_cache(row, setup, out.reason);
     return out;
   }

@@ -170,7 +170,7 @@ void judge_scope(const PublishedRow& row, PublishedSetup& out) {
     refuse("cache memory, which the other figures of its start are predicted from");
   }
   const PublishedMetricInfo* metric = find_metric_rule(row.metric);
-  const bool needs_gpu = metric == nullptr || metric->kind != MetricKind::kEngineCache;
+  const bool needs_gpu = metric == nullptr || metric->kind != PublishedKind::kEngineCache;
   if (out.gpu == nullptr && needs_gpu)
     refuse(fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
   if (!out.value) refuse("the value is not a number");
