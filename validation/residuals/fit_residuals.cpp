@@ -1,6 +1,7 @@
 #include "validation/residuals/fit_residuals.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -12,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kPooledWeight = 1.5;  // documents: a judgement made before any fit
+constexpr std::array kPooledWeights{0.1, 0.25, 0.5, 1.0, 2.0, 4.0};  // documents
 constexpr double kLeastRows = 4;
 constexpr double kTail = 0.05;
 
@@ -63,10 +64,11 @@ double quantile(const std::vector<Weighted>& sorted, double share) {
 struct Ends {
   double low = 0, high = 0;
 };
-Ends ends_of(const Documents& own, const Documents& others, const std::string& left_out) {
+Ends ends_of(const Documents& own, const Documents& others, double pooled,
+             const std::string& left_out) {
   std::vector<Weighted> all;
   add(all, own, 0, left_out);
-  add(all, others, kPooledWeight, left_out);
+  add(all, others, pooled, left_out);
   KVSIM_CHECK(!all.empty(), "a class without rows");
   std::sort(all.begin(), all.end(),
             [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
@@ -81,16 +83,17 @@ double winkler(const Ends& ends, double value) {
   return out;
 }
 
-ResidualClass class_of(const ResidualKey& key, const Documents& own, const Documents& others) {
+ResidualClass class_of(const ResidualKey& key, const Documents& own, const Documents& others,
+                       double pooled) {
   ResidualClass out{.key = key};
-  const Ends ends = ends_of(own, others, "");
+  const Ends ends = ends_of(own, others, pooled, "");
   out.low = std::exp(ends.low);
   out.high = std::exp(ends.high);
   out.documents = static_cast<std::int64_t>(own.size());
   for (const auto& [name, values] : own) {
     out.rows += std::ssize(values);
     if (own.size() + others.size() < 2) continue;
-    const Ends of_others = ends_of(own, others, name);
+    const Ends of_others = ends_of(own, others, pooled, name);
     double inside = 0;
     double score = 0;
     for (const double value : values) {
@@ -115,19 +118,30 @@ std::vector<ResidualClass> fit_residuals(const std::vector<ResidualRow>& rows) {
     all.stack.clear();
     classes[all][row.document].push_back(row.log_ratio);
   }
-  std::vector<ResidualClass> out;
+  std::map<ResidualKey, Documents> others;
   for (const auto& [key, own] : classes) {
-    Documents others;
     for (const ResidualRow& row : rows) {
       if (row.key.metric != key.metric || row.key.is_tail != key.is_tail ||
           row.key.is_queued != key.is_queued || own.contains(row.document)) {
         continue;
       }
-      others[row.document].push_back(row.log_ratio);
+      others[key][row.document].push_back(row.log_ratio);
     }
-    out.push_back(class_of(key, own, others));
   }
-  return out;
+  std::vector<ResidualClass> best;
+  double lowest = 0;
+  for (const double pooled : kPooledWeights) {
+    std::vector<ResidualClass> out;
+    double score = 0;
+    for (const auto& [key, own] : classes) {
+      out.push_back(class_of(key, own, others[key], pooled));
+      score += out.back().interval_score * static_cast<double>(out.back().documents);
+    }
+    if (!best.empty() && score >= lowest) continue;
+    best = std::move(out);
+    lowest = score;
+  }
+  return best;
 }
 
 }  // namespace kvsim

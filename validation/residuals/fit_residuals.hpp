@@ -18,11 +18,12 @@ struct ResidualRow {
 /// queue.
 ///
 /// The distribution of a class is a mixture: each of its documents has the weight 1, whatever its
-/// number of rows, and the documents of the same metric, part and queue outside of the class have
-/// the weight kPooledWeight together. So a class with one document is close to the pool, and one
-/// with ten close to its own. `low` and `high` are the 5 % and 95 % quantiles of the mixture.
-/// Documents that have fewer than kLeastRows rows in a class count with rows / kLeastRows. Errors:
-/// ContractError if `rows` is empty.
+/// number of rows, and the documents of the same metric, part and queue outside of the class have a
+/// weight together, in documents: the one of kPooledWeights that gives the lowest interval score
+/// over all classes with each document left out in turn. So a class with one document leans on the
+/// pool, and one with ten has mostly its own. `low` and `high` are the 5 % and 95 % quantiles of
+/// the mixture. Documents that have fewer than kLeastRows rows in a class count with rows /
+/// kLeastRows. Errors: ContractError if `rows` is empty.
 [[nodiscard]] std::vector<ResidualClass> fit_residuals(const std::vector<ResidualRow>& rows);
 
 }  // namespace kvsim

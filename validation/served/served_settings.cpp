@@ -74,7 +74,8 @@ bool is_block_family(const Llm& llm) {
 /// What a quantised checkpoint of the catalogue packs its layers into; nullopt: it is none.
 std::optional<Dtype> packed_format(const Llm& llm) {
   for (const LayerSpec& layer : llm.layers) {
-    for (const WeightFormat* format : {layer.mlp.format, layer.attention.format}) {
+    if (layer.mlp.format != nullptr) return layer.mlp.format->packed;
+    for (const WeightFormat* format : layer.formats) {
       if (format != nullptr) return format->packed;
     }
   }
