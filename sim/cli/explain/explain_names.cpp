@@ -114,6 +114,7 @@ std::string explained_key(std::string_view word, ResultKind kind,
   std::string words = plain_words(word);
   for (;;) {
     if (std::string key = key_of(words, kind, keys); !key.empty()) return key;
+    if (metric_without_terms(word, kind) != nullptr) return std::string{word};
     // "TTFT p50 s": without the unit, then without the percentile.
     const std::size_t space = words.rfind(' ');
     if (space == std::string::npos) return std::string{word};

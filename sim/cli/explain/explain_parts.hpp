@@ -22,6 +22,10 @@ enum class ResultKind : std::uint8_t { kStatic, kServe, kReplay, kPlan };
 [[nodiscard]] std::string explained_key(std::string_view word, ResultKind kind,
                                         const std::vector<std::string>& keys);
 
+/// The row of a metric of this kind of result that has no terms, only a value; nullptr if there is
+/// none.
+[[nodiscard]] const MetricInfo* metric_without_terms(std::string_view key, ResultKind kind);
+
 /// The unit of a metric in explanations: none of shares.
 [[nodiscard]] std::string explained_unit(const MetricInfo& info);
 

@@ -418,7 +418,8 @@ Explanation described(const Field& point, const MetricInfo& info) {
   return out;
 }
 
-/// The table's row of a metric without terms of this kind of result; nullptr if there is none.
+}  // namespace
+
 const MetricInfo* metric_without_terms(std::string_view key, ResultKind kind) {
   const bool has_terms = std::any_of(kEntries.begin(), kEntries.end(),
                                      [&](const Entry& entry) { return entry.key == key; });
@@ -427,8 +428,6 @@ const MetricInfo* metric_without_terms(std::string_view key, ResultKind kind) {
       kind == ResultKind::kServe ? infos_of(service_metrics()) : infos_of(static_metrics()), key);
   return info != nullptr && info->kind != MetricKind::kText ? info : nullptr;
 }
-
-}  // namespace
 
 std::vector<std::string> explained_keys() {
   std::vector<std::string> keys;

@@ -331,7 +331,8 @@
   }
   if (replay && replay.methods)
     table(
-        points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods),
+        points.length > 0 ? 'error' : 'results', 'Methods',
+        sections.replayTable(replay.methods, data.extras.methods),
         `Trace ${replay.trace}. Errors compare the attention output with that of the full cache.`);
   if (data.kind === 'aggregate')
     table(
@@ -340,7 +341,7 @@
             doc.traces.length} traces with equal weight. Small print: 95 % confidence interval of the mean.`);
   if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));
   if (data.kind === 'sweep')
-    table('results', 'Points', sections.replayTable(points.map(p => p.method)));
+    table('results', 'Points', sections.replayTable(points.map(p => p.method), data.extras.methods));
   figureCards();
   if (data.kind === 'static' || data.kind === 'serve') {
     card('memory', sections.memoryTimeline(data));

@@ -352,24 +352,21 @@ window.kvsimSections = (() => {
             p => columns.filter(c => c.latency && p[c.key])
                      .map(c => [p.label, c.header, ...percentiles.map(q => at(p, c, q))])));
   }
-  function replayTable(methods) {
+  function replayTable(methods, columns) {
+    const [held, ...rest] = shownOf(columns);
+    const cell = (m, c) => withInterval(m, c.key, c.unit);
     return tableOf(
-        [
-          'method', 'budget', 'bytes held', 'share of full cache', 'mean error', 'p99 error',
-          'mass retained', 'read'
-        ],
+        ['method', 'budget', held.header, 'share of full cache', ...rest.map(c => c.header)],
         methods.map(
             m =>
                 [m.name,
                  m.budget === null ? '–' :
                      m.budget <= 1 ? say(m.budget, 'share') :
                                      `${number(m.budget)} entries`,
-                 say(m.bytes_held_final, 'B'),
+                 cell(m, held),
                  m.bytes_full_final > 0 ? say(m.bytes_held_final / m.bytes_full_final, 'share') :
                                           '–',
-                 number(m.rel_error_mean), number(m.rel_error_p99),
-                 isNumber(m.retained_mass_mean) ? say(m.retained_mass_mean, 'share') : '–',
-                 isNumber(m.entries_read_share) ? say(m.entries_read_share, 'share') : '–']));
+                 ...rest.map(c => cell(m, c))]));
   }
   /// Means over traces, with Student's t interval on a second line.
   function aggregateTable(rows) {

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/replay/replay_metrics.hpp"
+#include "sim/replay/replay_metrics.hpp"
 #include "sim/report/figure/line_names.hpp"
 #include "sim/report/folder/page_parts.hpp"
 #include "sim/report/replay/equal_bytes.hpp"
@@ -91,6 +93,7 @@ std::string replay_page(const ReplayResult& replay, const std::vector<SkippedMet
   cut_replay(shown["replay"]);
   ordered_json extras = ordered_json::object();
   extras["kept"] = kept_json(replay, cuts);
+  extras["methods"] = page_columns(infos_of(replay_metrics()));
   return page_text({.title = fmt::format("Replay of {}", clean_text(replay.trace)),
                     .lead = "A recorded attention trace through compression methods: what each "
                             "holds, reads, and how far attention's output strays.",

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/replay/replay_metrics.hpp"
 #include "sim/report/folder/page_parts.hpp"
 
 namespace kvsim {
@@ -30,7 +31,8 @@ std::string sweep_page(const ReplaySweep& sweep, const ordered_json& document,
        .sentences = lines_that_begin(sweep_summary(sweep, nullptr, kOneLine),
                                      {"Sweep of ", "best ", "Finding: "}),
        .summary = sweep_summary(sweep, nullptr, kSummaryWidth),
-       .data = data_of("sweep", std::move(shown), figures, ordered_json::object(), cuts)});
+       .data = data_of("sweep", std::move(shown), figures,
+                       {{"methods", page_columns(infos_of(replay_metrics()))}}, cuts)});
 }
 
 }  // namespace kvsim

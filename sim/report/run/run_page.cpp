@@ -6,6 +6,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "sim/batch/static_metrics.hpp"
+#include "sim/replay/replay_metrics.hpp"
 #include "sim/report/batch/static_summary.hpp"
 #include "sim/report/folder/page_parts.hpp"
 #include "sim/report/replay/replay_page.hpp"
@@ -119,6 +120,7 @@ std::string run_page(const RunReport& report, const ordered_json& document,
   if (report.replay) {
     cut_replay(shown["replay"]);
     extras["kept"] = kept_json(*report.replay, cuts);
+    extras["methods"] = page_columns(infos_of(replay_metrics()));
   }
   const std::string common = all.empty() ? std::string{} : clean_text(common_description(scenario));
   const std::string title = title_of(scenario.name, scenario.title);

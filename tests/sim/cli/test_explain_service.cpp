@@ -261,7 +261,8 @@ TEST_CASE("explain: every metric of a service, those without terms too") {
       CHECK(has(complaint({"explain", "out", key}, folder), "unknown figure"));
       continue;
     }
-    if (!point.contains(key) || point.at(key).is_null()) continue;
+    const bool is_bound = key == "busy";  // a column of the summary, which asks for the bottleneck
+    if (!point.contains(key) || point.at(key).is_null() || is_bound) continue;
     const json out = explain(folder, key);
     const json& value =
         metric.info.kind == MetricKind::kLatency ? point.at(key).at("mean") : point.at(key);
