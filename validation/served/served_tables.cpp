@@ -104,7 +104,7 @@ ServedEngine read_engine(const Field& field) {
 ServedClient read_client(const Field& field) {
   field.allow_only({"name", "words", "engine", "source", "window", "declares", "constant_gaps",
                     "repeats_prompts", "full_engine", "fp8_recipe", "requests_per_user",
-                    "time_out"});
+                    "send_time", "turn_time", "time_out"});
   static const std::vector<std::string> windows{"all", "steady"};
   static const std::vector<std::string> declared{"output", "cap"};
   static const std::vector<std::string> gaps{"exponential"};
@@ -126,6 +126,8 @@ ServedClient read_client(const Field& field) {
   out.full_engine = flag("full_engine");
   out.fp8_recipe = flag("fp8_recipe");
   if (const auto n = field.find("requests_per_user")) out.requests_per_user = n->integer(1, 1000);
+  if (const auto time = field.find("send_time")) out.send_time = time->duration();
+  if (const auto time = field.find("turn_time")) out.turn_time = time->duration();
   if (const auto limit = field.find("time_out")) out.time_out = limit->duration();
   return out;
 }

@@ -76,7 +76,10 @@ struct ServedClient {
   bool repeats_prompts = false;       // request i sends prompt i mod N
   bool full_engine = false;           // keeps the engine at its limit of sequences
   bool fp8_recipe = false;  // weights that are not stated are in the GPU's 8- or 4-bit format
-  std::int64_t requests_per_user = 5;  // simulated where the number of requests is not stated
+  /// A closed loop: from one user's first request to the next user's (0: all start together), and
+  /// from an answer to the user's next request.
+  Seconds send_time{0.0}, turn_time{0.0};
+  std::int64_t requests_per_user = 10;  // simulated where the number of requests is not stated
   std::optional<Seconds> time_out{};
 };
 

@@ -392,7 +392,9 @@ class WorkloadMapping {
     constexpr std::int64_t kTimes = 6;
     const std::int64_t groups = shared_prompts(run_.workload).groups;
     if (n == 0) {
-      out_.is_whole = false;
+      // The whole run where all of its requests count: as many for each user as scripts send.
+      out_.is_whole =
+          out_.arrivals == ServedArrivals::kClosed && client_.window == MeasureWindow::kAll;
       if (out_.users > 0) {
         constexpr std::int64_t kFewest = 20;
         n = std::max({kFewest, client_.requests_per_user * out_.users, kTimes * groups});
@@ -420,7 +422,13 @@ class WorkloadMapping {
     out_.requests["count"] = n;
     ordered_json& arrivals = out_.requests["arrivals"];
     if (out_.arrivals == ServedArrivals::kClosed) {
-      arrivals = {{"kind", "closed"}, {"users", std::min(out_.users, n)}};
+      const std::int64_t users = std::min(out_.users, n);
+      arrivals = {{"kind", "closed"}, {"users", users}};
+      // The last user starts when all others have sent their first requests.
+      const double ramp = client_.send_time.count() * static_cast<double>(users);
+      if (ramp > 0) arrivals["ramp"] = fmt::format("{:g} s", ramp);
+      const double turn = client_.turn_time.count();
+      if (turn > 0) out_.requests["think"] = fmt::format("{:g} s", turn);
     } else {
       arrivals = {{"kind", "fixed"}, {"rate", kAtOnceRate}};
     }

@@ -14,6 +14,7 @@
 #include "sim/report/files/atomic_file.hpp"
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/progress.hpp"
+#include "validation/served/served_predict.hpp"
 #include "validation/served/served_runs.hpp"
 #include "validation/served/served_score.hpp"
 
@@ -28,11 +29,13 @@ int print_scenario(const std::vector<ServedRun>& runs, const std::string& id,
   for (const ServedRun& run : runs) {
     names.push_back(run.id);
     if (run.id != id) continue;
-    const MappedRun mapped = map_served_run(run, folders);
+    MappedRun mapped = map_served_run(run, folders);
     if (!mapped.is_expressed()) {
       throw InputError{
           fmt::format("--print-scenario: {} is not expressed: {}", id, mapped.refused)};
     }
+    // Settings that are not stated may be changed so that the engine starts.
+    (void)predict_served(mapped);
     write_out(to_file_text(mapped.scenario));
     return kDone;
   }
