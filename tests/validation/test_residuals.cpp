@@ -67,7 +67,7 @@ TEST_CASE("the class of all stacks has every document") {
 }
 
 TEST_CASE("classes shipped with the program are in order") {
-  const Residuals& known = Residuals::builtin();
+  const ServiceResiduals& known = ServiceResiduals::builtin();
   for (const ResidualClass& c : known.classes()) {
     INFO(c.key.words());
     CHECK(c.low <= c.high);

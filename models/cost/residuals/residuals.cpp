@@ -56,7 +56,7 @@ std::string ResidualKey::words() const {
                      is_queued ? "with a queue" : "without a queue");
 }
 
-const ResidualClass* Residuals::find(const ResidualKey& key) const {
+const ResidualClass* ServiceResiduals::find(const ResidualKey& key) const {
   ResidualKey wanted = key;
   for (int tries = 0; tries < 2; ++tries) {
     const auto found =
@@ -68,18 +68,18 @@ const ResidualClass* Residuals::find(const ResidualKey& key) const {
   return nullptr;
 }
 
-Residuals read_residuals(const Field& document) {
+ServiceResiduals read_residuals(const Field& document) {
   document.allow_only({"schema", "provenance", "date", "classes"});
   if (document.at("schema").string() != kSchema) {
     document.at("schema").expected(fmt::format("\"{}\"", kSchema));
   }
   std::vector<ResidualClass> classes;
   for (const Field& item : document.at("classes").items()) classes.push_back(read_class(item));
-  return Residuals{std::move(classes)};
+  return ServiceResiduals{std::move(classes)};
 }
 
-const Residuals& Residuals::builtin() {
-  static const Residuals known = [] {
+const ServiceResiduals& ServiceResiduals::builtin() {
+  static const ServiceResiduals known = [] {
     const auto& file = embedded::residual_files().front();
     return read_residuals(Field::parse(file.text, "models/cost/residuals/services.json"));
   }();

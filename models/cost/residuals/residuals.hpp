@@ -35,10 +35,10 @@ struct ResidualClass {
 
 /// The residual model of services (models/cost/residuals/services.json), which
 /// `kvsim calibrate --residuals` writes.
-class Residuals {
+class ServiceResiduals {
  public:
-  explicit Residuals(std::vector<ResidualClass> classes) : classes_{std::move(classes)} {}
-  [[nodiscard]] static const Residuals& builtin();
+  explicit ServiceResiduals(std::vector<ResidualClass> classes) : classes_{std::move(classes)} {}
+  [[nodiscard]] static const ServiceResiduals& builtin();
 
   /// The class of `key`, else that of all stacks, else null.
   [[nodiscard]] const ResidualClass* find(const ResidualKey& key) const;
@@ -49,6 +49,6 @@ class Residuals {
 };
 
 /// Errors: InputError.
-[[nodiscard]] Residuals read_residuals(const Field& document);
+[[nodiscard]] ServiceResiduals read_residuals(const Field& document);
 
 }  // namespace kvsim

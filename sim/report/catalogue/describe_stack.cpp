@@ -130,6 +130,12 @@ ordered_json stack_json(const Stack& stack) {
                    {"score_passes", stack.score_passes},
                    {"between_steps_s", stack.between_steps.count()},
                    {"between_per_sequence_s", stack.between_per_sequence.count()},
+                   {"schedules_ahead", stack.schedules_ahead},
+                   {"front_end",
+                    {{"latency_s", stack.front_end.latency.count()},
+                     {"request_s", stack.front_end.request.count()},
+                     {"prompt_token_s", stack.front_end.prompt_token.count()},
+                     {"token_s", stack.front_end.token.count()}}},
                    {"sampler_bytes", stack.sampler_bytes},
                    {"graphs_bytes", stack.graphs.count()},
                    {"communication_bytes", stack.communication.count()},
@@ -253,6 +259,14 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   facts.add("projections", stack.fused_projections ? "Q, K and V in one product, gate and up in one"
                                                    : "one product each");
   if (stack.attends_allocated) facts.add("attends", "to all of the cache's room, masked");
+  if (stack.front_end != FrontEndTimes{}) {
+    const FrontEndTimes& times = stack.front_end;
+    facts.add("API server",
+              fmt::format("{} to the engine; work of {} a request, {} a prompt token, "
+                          "{} a streamed token",
+                          times.latency, times.request, times.prompt_token, times.token));
+  }
+  if (stack.schedules_ahead) facts.add("scheduling", "a step ahead of the GPU, hidden behind it");
   if (stack.between_steps > Seconds{}) {
     facts.add("between steps", fmt::format("{}, and {} a sequence", stack.between_steps,
                                            stack.between_per_sequence));

@@ -76,7 +76,7 @@ MetricValue scaled(const MetricValue& value, const ResidualClass* centre, const 
 const ResidualClass* residual_of(const ServeSpec& spec, bool queued, std::string_view metric,
                                  bool is_tail) {
   if (spec.method.name != "full" || !spec.stack->defaults) return nullptr;
-  return Residuals::builtin().find({.metric = std::string{metric},
+  return ServiceResiduals::builtin().find({.metric = std::string{metric},
                                     .is_tail = is_tail,
                                     .stack = spec.stack->name,
                                     .complete = spec.settings_stated,
