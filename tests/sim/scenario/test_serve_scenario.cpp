@@ -184,7 +184,7 @@ TEST_CASE("both names of a setting give the same service, and two values are ref
     const auto metrics = [&](const std::string& text) {
       const Scenario scenario = read(text);
       const ServeSpec& spec = *scenario.points.at(0).serve;
-      return service_metrics_json(spec, run_serve(spec), std::nullopt).dump();
+      return service_metrics_json(run_serve(spec), std::nullopt).dump();
     };
     const std::string by_scheduler = metrics(with(16, 0));
     CHECK(by_scheduler == metrics(with(0, 16)));
