@@ -4,13 +4,14 @@ usage: test_recipes.py SOURCE SCRATCH [CMAKE_ARGUMENT...]
 
 Each recipe adds one thing: a GPU, a model, a method, a part of methods, a scheduler, a scenario key. The number of
 files that it writes or changes is that of the last column of its row, tests and documents included. Files that a
-command generates and CHANGELOG.md are not counted. Then kvsim is built once, with little optimisation, and uses all of it.
+command generates and CHANGELOG.md are not counted. Then kvsim is built once, with little
+optimisation, and uses all of it; the tests that were changed are compiled, but not run.
 """
 
 import json
 import pathlib
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 
@@ -18,17 +19,18 @@ MOST = {"method": 6, "part": 6, "scheduler": 6, "GPU": 3, "model": 3, "key": 2}
 
 
 class Tree:
-    """A copy of the sources. `touched`: files changed since the last recipe began."""
+    """The sources with changes in memory. `touched`: files changed since the last recipe began."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, source):
+        self.source = source
+        self.changed = {}
         self.touched = set()
 
     def read(self, path):
-        return (self.root / path).read_text(encoding="utf-8")
+        return self.changed[path] if path in self.changed else (self.source / path).read_text(encoding="utf-8")
 
     def write(self, path, text):
-        (self.root / path).write_text(text, encoding="utf-8")
+        self.changed[path] = text
         self.touched.add(path)
 
     def before(self, path, anchor, text):
@@ -127,49 +129,111 @@ AxisChoice select_recipe() { return scored_choice("recipe", {}, &settle_recipe);
     tree.before("models/methods/catalogue/content.cpp", 'scorer("keydiff"',
                 '      scorer("recipe", "prompt tokens whose keys have the least sum of magnitudes", "none", flash,\n'
                 '             "RecipePress"),\n')
-    tree.before("tests/models/methods/test_methods_content.cpp", 'TEST_CASE("a ratio truncates in doubles', """\
-TEST_CASE("the part of the recipe") {
-  CHECK(describe_method("recipe").axes.front() == std::pair<std::string, std::string>{"select", "recipe"});
+    retold = "tests/models/methods/test_methods_retold.cpp"
+    tree.before(retold, 'TEST_CASE("every selector of the catalogue is re-told', """\
+TEST_CASE("recipe holds what a plain re-telling holds after every step of a real trace") {
+  for (const Where& w : kStretches) {
+    const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
+    std::vector<std::pair<double, std::int32_t>> sums;
+    for (std::int32_t id = 0; id < w.prompt; ++id) {
+      double sum = 0;
+      for (const float x : part.view.key(id)) sum += std::abs(double{x});
+      sums.emplace_back(sum, id);
+    }
+    std::sort(sums.begin(), sums.end());
+    std::set<std::int32_t> want;
+    for (std::size_t i = 0; i < std::min<std::size_t>(30, sums.size()); ++i) {
+      want.insert(sums[i].second);
+    }
+    test::SessionRun run{settled("recipe", part.view, {}, Budget{0, 30}), part.view};
+    at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
+      if (newest >= w.prompt) want.insert(static_cast<std::int32_t>(newest));
+      REQUIRE(held(session) == want);
+    });
+  }
 }
 
 """)
+    tree.before(retold, '{"keydiff", scorers},', '      {"recipe", {here, "recipe holds what a plain re-telling holds"}},\n')
 
 
 def add_scheduler(tree):
-    """One request after another."""
+    """Running sequences first, then waiting prompts; the last in order is preempted."""
     tree.write("sim/serve/schedulers/recipe.cpp", """\
-// One request after another: no two are in an iteration.
+// Running sequences first, then waiting prompts, in chunks or whole. The last sequence in the
+// queue's order is preempted.
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
 #include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
 namespace {
 
-class OneByOne : public Scheduler {
+class Recipe : public Scheduler {
  public:
-  void schedule(BatchBuilder& batch) override {
-    if (batch.running().empty()) {
-      if (batch.waiting() == 0) return;
-      const RequestId id = batch.next_waiting();
-      const std::int32_t cached = batch.cached_tokens(id);
-      (void)batch.admit(id, batch.sequence(id).known - cached);
-      return;
-    }
-    const RequestId id = batch.running().front();
-    const Sequence& one = batch.sequence(id);
-    if (one.in_flight || batch.schedule(id, one.to_compute())) return;
-    batch.preempt(id);
+  Recipe(const SchedulerSpec& spec, const SchedulerContext& site)
+      : chunked_{spec.chunked_prefill.value_or(true)} {
+    const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
+    seqs_ = configured.seqs.value_or(256);
+    budget_ = configured.iteration_tokens(chunked_, site.max_model_len, 2048);
+    expect_at_least("recipe", "max_num_seqs", seqs_, 1);
+    expect_at_least("recipe", "max_num_batched_tokens", budget_, chunked_ ? 1 : site.max_model_len);
   }
-  [[nodiscard]] BatchLimits limits() const override { return {.seqs = 1}; }
-  [[nodiscard]] std::string describe() const override { return "recipe, one by one"; }
+  void schedule(BatchBuilder& batch) override {
+    std::int64_t left = budget_;
+    bool has_preempted = false;
+    for (std::size_t i = 0; i < batch.running().size() && left > 0;) {
+      const RequestId id = batch.running()[i];
+      const Sequence& one = batch.sequence(id);
+      const std::int32_t tokens = take(one.to_compute(), left);
+      bool is_planned = one.in_flight || batch.schedule(id, tokens);
+      while (!is_planned) {
+        const RequestId victim = batch.last_in_order();
+        has_preempted = true;
+        left += preempt(batch, victim, i);
+        if (victim == id) break;
+        is_planned = batch.schedule(id, tokens);
+      }
+      if (!is_planned) break;
+      if (!one.in_flight) left -= tokens;
+      ++i;
+    }
+    while (!has_preempted && batch.waiting() > 0 && left > 0 && std::ssize(batch.running()) < seqs_) {
+      const RequestId id = batch.next_waiting();
+      const std::int32_t wanted = batch.sequence(id).known - batch.cached_tokens(id);
+      const std::int32_t tokens = take(wanted, left);
+      if ((!chunked_ && tokens < wanted) || !batch.admit(id, tokens)) return;
+      left -= tokens;
+    }
+  }
+  [[nodiscard]] BatchLimits limits() const override { return {.seqs = seqs_, .tokens = budget_}; }
+  [[nodiscard]] std::string describe() const override {
+    return fmt::format("recipe, max_num_seqs {}, max_num_batched_tokens {}", seqs_, budget_);
+  }
+
+ private:
+  static std::int32_t take(std::int32_t wanted, std::int64_t left) {
+    return static_cast<std::int32_t>(std::min<std::int64_t>(wanted, left));
+  }
+  /// Tokens that the budget gets back; `at` stays the place of the same sequence.
+  static std::int32_t preempt(BatchBuilder& batch, RequestId victim, std::size_t& at) {
+    const auto place = std::ranges::find(batch.running(), victim) - batch.running().begin();
+    if (static_cast<std::size_t>(place) < at) --at;
+    return batch.preempt(victim);
+  }
+  bool chunked_ = true;
+  std::int64_t seqs_ = 0, budget_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_recipe(const SchedulerSpec& /*spec*/,
-                                       const SchedulerContext& /*site*/) {
-  return std::make_unique<OneByOne>();
+std::unique_ptr<Scheduler> make_recipe(const SchedulerSpec& spec, const SchedulerContext& site) {
+  return std::make_unique<Recipe>(spec, site);
 }
 
 }  // namespace kvsim
@@ -178,11 +242,22 @@ std::unique_ptr<Scheduler> make_recipe(const SchedulerSpec& /*spec*/,
 [[nodiscard]] std::unique_ptr<Scheduler> make_recipe(const SchedulerSpec& spec,
                                                      const SchedulerContext& site);
 """)
-    tree.before("sim/serve/schedulers/scheduler.cpp", 'SchedulerInfo{.name = "vllm-v0"', """\
-      SchedulerInfo{.name = "recipe", .summary = "one request after another", .make = &make_recipe},
+    table = "sim/serve/schedulers/scheduler.cpp"
+    tree.before(table, "constexpr std::array kSglangPolicies", """\
+constexpr std::array kRecipeOptions{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
+                                    Name{"chunked_prefill"}, Name{"prefix_caching"}};
+""")
+    tree.before(table, 'SchedulerInfo{.name = "vllm-v0"', """\
+      SchedulerInfo{.name = "recipe",
+                    .summary = "running sequences first, then waiting prompts",
+                    .make = &make_recipe,
+                    .options = kRecipeOptions},
 """)
     tree.before("docs/serving.md", "| `sglang` | only waiting",
-                "| `recipe` | one request after another | the request is preempted | none |\n")
+                "| `recipe` | running sequences, then waiting prompts | the last in order is preempted | none |\n")
+    # It admits as vLLM's V1 scheduler does.
+    tree.before("tests/support/waiting_rules.hpp", 'if (site_.spec.name == "vllm-v1") return v1(v, f);',
+                '    if (site_.spec.name == "recipe") return v1(v, f);\n')
     tree.before("tests/sim/serve/test_serve_schedulers.cpp",
                 'TEST_CASE("a watermark keeps blocks free when requests are admitted', """\
 TEST_CASE("the scheduler of the recipe") {
@@ -218,9 +293,10 @@ def stated_files(contributing):
     return stated
 
 
-def copy_sources(source, root):
-    """Copies what git knows or would add; without git, all but hidden folders and build outputs. Files that did not
-    change keep their times, so that a later run builds less."""
+def write_copy(tree, root):
+    """Writes the changed tree: what git knows or would add; without git, all but hidden folders and build outputs.
+    Files whose text is there already keep their times, so that a later run builds less."""
+    source = tree.source
     listed = subprocess.run(["git", "-C", source, "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True)
     if listed.returncode == 0:
         names = {name for name in listed.stdout.decode().split("\0") if name and (source / name).is_file()}
@@ -228,14 +304,17 @@ def copy_sources(source, root):
         paths = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
         names = {str(path) for path in paths
                  if path.parts[0] not in ("build", "out", "dist") and not path.parts[0].startswith(".")}
+    names |= set(tree.changed)
     for old in [path for path in root.rglob("*") if path.is_file()]:
         if str(old.relative_to(root)) not in names:
             old.unlink()
     for name in names:
+        changed = tree.changed.get(name)
+        data = (source / name).read_bytes() if changed is None else changed.encode()
         to = root / name
-        to.parent.mkdir(parents=True, exist_ok=True)
-        if not to.exists() or to.read_bytes() != (source / name).read_bytes():
-            shutil.copyfile(source / name, to)
+        if not to.exists() or to.read_bytes() != data:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(data)
 
 
 def check(condition, text):
@@ -245,6 +324,23 @@ def check(condition, text):
 
 
 check.failures = 0
+
+
+def check_syntax(build, root, tests):
+    """Tests that the recipes changed are read by the compiler, with the flags of one of the test programs."""
+    commands = json.loads((build / "compile_commands.json").read_text())
+    flags = shlex.split(next(one["command"] for one in commands if "/test_methods.dir/" in one["command"]))
+    kept, skip = [], False
+    for flag in flags[:-1]:
+        if skip or flag in ("-c", "-MD", "-Winvalid-pch"):
+            skip = False
+        elif flag in ("-o", "-MT", "-MF", "-include"):
+            skip = True
+        else:
+            kept.append(flag)
+    for test in tests:
+        done = subprocess.run([*kept, "-fsyntax-only", root / test], capture_output=True, text=True)
+        check(done.returncode == 0, f"{test} compiles{done.stderr}")
 
 
 def use(kvsim, scratch):
@@ -276,22 +372,24 @@ def use(kvsim, scratch):
 
 def main():
     source, scratch = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    root = scratch / "tree"
-    root.mkdir(parents=True, exist_ok=True)
-    copy_sources(source, root)
     stated = stated_files((source / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-    tree = Tree(root)
+    tree = Tree(source)
+    tests = set()
     for name, apply in RECIPES.items():
         tree.touched = set()
         apply(tree)
         count = len(tree.touched)
+        tests |= {path for path in tree.touched if path.startswith("tests/")}
         check(stated.get(name) == count,
               f"{name}: {count} files, CONTRIBUTING.md states {stated.get(name)}: {', '.join(sorted(tree.touched))}")
         check(count <= MOST[name], f"{name}: at most {MOST[name]} files")
-    build = scratch / "build"
+    root, build = scratch / "tree", scratch / "build"
+    write_copy(tree, root)
     subprocess.run(["cmake", "-S", root, "-B", build, "-G", "Ninja", "-Wno-dev", "-DCMAKE_BUILD_TYPE=Debug",
-                    "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DKVSIM_CUDA=OFF", *sys.argv[3:]], check=True)
+                    "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DKVSIM_CUDA=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *sys.argv[3:]],
+                   check=True)
     subprocess.run(["cmake", "--build", build, "--target", "kvsim"], check=True)
+    check_syntax(build, root, sorted(tests))
     use(build / "kvsim", scratch)
     return 1 if check.failures else 0
 
