@@ -43,7 +43,7 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
   if (unit == "s") return to_text(Seconds{value});
   if (unit == "tokens") return with_commas(std::llround(value)) + " tokens";
   if (unit.empty()) return value > 0 ? "yes" : "no";
-  return fmt::format("{} {}", amount(value), unit == "requests/s" ? "req/s" : unit);
+  return fmt::format("{} {}", amount(value), unit);
 }
 
 /// `with_notes`: grouped, with the reasons why a published figure cannot be right; else one line

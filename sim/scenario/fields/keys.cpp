@@ -584,7 +584,8 @@ const std::vector<PublishedMetric>& published_metrics() {
     std::vector<PublishedMetric> metrics;
     for (const MetricInfos& infos : {infos_of(static_metrics()), infos_of(service_metrics())}) {
       for (const MetricInfo* info : infos) {
-        if (info->is_published) metrics.push_back({info->key, info->unit});
+        if (!info->is_published) continue;
+        metrics.push_back({info->key, info->unit == "requests/s" ? "req/s" : info->unit});
       }
     }
     metrics.push_back({"oom_tokens", "tokens"});

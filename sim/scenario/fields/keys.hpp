@@ -113,7 +113,7 @@ struct ScenarioObject {
 /// out, or whether it does.
 struct PublishedMetric {
   std::string_view name;
-  std::string_view unit;  // "B", "s", "tokens", "tok/s", "requests/s", "" (true or false)
+  std::string_view unit;  // "B", "s", "tokens", "tok/s", "req/s", "" (true or false)
 };
 [[nodiscard]] const std::vector<PublishedMetric>& published_metrics();
 /// Errors: ContractError for an unknown name.

@@ -38,7 +38,7 @@ Value read_value(const Field& field, const PublishedMetric& metric) {
     return {yes ? 1.0 : 0.0, yes ? "yes" : "no"};
   }
   const double number = field.number(0, kLargestFigure);
-  return {number, fmt::format("{:.6g} {}", number, unit == "requests/s" ? "req/s" : unit)};
+  return {number, fmt::format("{:.6g} {}", number, unit)};
 }
 
 const PublishedMetric& read_metric(const Field& field) {

@@ -304,6 +304,22 @@ TEST_CASE("what bounds a service is told from how it ran") {
   CHECK(bound_of(r).kind == "rejection");
 }
 
+TEST_CASE("a published rate of requests is next to a rate, not to a time") {
+  Scenario scenario = test::sample_serve_scenario();
+  scenario.published = {{0, "request_s", 20, "20 req/s", "a table", ""}};
+  RunReport report = test::sample_serve_report(scenario);
+  report.serves[0].request_s = 25;
+  const std::string text = run_summary(report, run_document(report), nullptr, 100);
+  const std::vector<std::string> lines = lines_of(text);
+  const auto line = std::find_if(lines.begin(), lines.end(), [](const std::string& each) {
+    return each.find("request_s") != std::string::npos;
+  });
+  REQUIRE(line != lines.end());
+  CHECK(test::has(*line, "20 req/s"));
+  CHECK(test::has(*line, "25.0 req/s"));
+  CHECK(test::has(*line, "+25.0 %"));
+}
+
 TEST_CASE("the summary of a service fits its width and says what matters") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
