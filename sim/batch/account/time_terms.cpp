@@ -76,6 +76,11 @@ class Explainer {
       add(stack.host_per_launch, "host_per_launch",
           fmt::format("{} x {} of the method x ", many(layers, "layer"), many(launches, "launch")));
     }
+    if (stack.schedules_ahead) {
+      add(stack.between_steps, "between_steps", "");
+      add(stack.between_per_sequence, "between_per_sequence",
+          many(in_.cost->batch, "sequence") + " x ");
+    }
     return {.what = "waiting for the host",
             .family = "host",
             .bound = "host",

@@ -42,17 +42,16 @@ std::vector<MetricValue> varying_metrics(const ServeResult& result) {
   return out;
 }
 
-/// The residual model's name of a metric of services.
-struct ResidualMetric {
-  std::string_view key, metric;
-};
-constexpr std::array kResidualMetrics{ResidualMetric{"ttft_s", "ttft"},
-                                      ResidualMetric{"tpot_s", "tpot"},
-                                      ResidualMetric{"itl_s", "itl"},
-                                      ResidualMetric{"e2e_s", "e2e"},
-                                      ResidualMetric{"request_s", "throughput"},
-                                      ResidualMetric{"output_tok_s", "throughput"},
-                                      ResidualMetric{"total_tok_s", "throughput"}};
+/// The residual model's name of a metric: of "ttft_s" it is "ttft", of rates "throughput"; empty:
+/// none.
+std::string_view residual_name(const MetricInfo& info) {
+  if (!info.varies_with_times) return {};
+  if (info.kind == MetricKind::kRate) return "throughput";
+  constexpr std::string_view kSeconds = "_s";
+  const std::string_view key = info.key;
+  if (info.kind != MetricKind::kLatency || !key.ends_with(kSeconds)) return {};
+  return key.substr(0, key.size() - kSeconds.size());
+}
 
 /// `value` times an end of the classes of its centre and its tail; a class that is null changes
 /// nothing.
@@ -77,22 +76,23 @@ const ResidualClass* residual_of(const ServeSpec& spec, bool queued, std::string
                                  bool is_tail) {
   if (spec.method.name != "full" || !spec.stack->defaults) return nullptr;
   return ServiceResiduals::builtin().find({.metric = std::string{metric},
-                                    .is_tail = is_tail,
-                                    .stack = spec.stack->name,
-                                    .complete = spec.settings_stated,
-                                    .is_queued = queued});
+                                           .is_tail = is_tail,
+                                           .stack = spec.stack->name,
+                                           .complete = spec.settings_stated,
+                                           .is_queued = queued});
 }
 
 void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeResult& result) {
-  for (const auto& [key, name] : kResidualMetrics) {
-    const auto* metric = find_metric(service_metrics(), key);
-    KVSIM_CHECK(metric != nullptr, "no metric of services is called {}", key);
-    const auto at = static_cast<std::size_t>(metric - service_metrics().data());
-    const MetricValue value = metric->value(result);
+  std::size_t at = 0;
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    const std::size_t i = at++;
+    const std::string_view name = residual_name(metric.info);
+    if (name.empty()) continue;
     const ResidualClass* centre = kvsim::residual_of(spec, result, name, false);
     const ResidualClass* tail = kvsim::residual_of(spec, result, name, true);
-    out.low[at] = chosen(out.low[at], scaled(value, centre, tail, &ResidualClass::low), kLower);
-    out.high[at] = chosen(out.high[at], scaled(value, centre, tail, &ResidualClass::high), kHigher);
+    const MetricValue value = metric.value(result);
+    out.low[i] = chosen(out.low[i], scaled(value, centre, tail, &ResidualClass::low), kLower);
+    out.high[i] = chosen(out.high[i], scaled(value, centre, tail, &ResidualClass::high), kHigher);
   }
 }
 

@@ -68,7 +68,7 @@ TEST_CASE("full layers: keys and values of different widths") {
   CHECK(mixers(layer, 10) == 10 * (96 + 24 + 16 + 64));
 }
 
-TEST_CASE("windows and chunks hold no more than their size; only windows are simulated") {
+TEST_CASE("windows and chunks hold no more than their size and only windows are simulated") {
   LayerSpec layer = grouped();
   layer.attention.window = 64;
   CHECK(kind_name(layer) == "window");

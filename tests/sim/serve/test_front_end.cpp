@@ -107,6 +107,7 @@ TEST_CASE("laws of an engine hold at every step if it schedules ahead behind a s
     const ServeResult r = service.run();
     CHECK(r.completed + r.rejected == 200);
     CHECK(r.unfinished == 0);
+    service.observer = nullptr;
     const ServeResult again = service.run();
     CHECK(again.makespan == r.makespan);
     for (std::size_t i = 0; i < r.outcomes.size(); ++i) {
