@@ -1,10 +1,13 @@
 // Kinds of layers, each solved by hand: weights, what a sequence holds, what a step reads.
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "models/json/embedded.hpp"
 #include "models/llm/cache_summary.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
@@ -12,6 +15,10 @@
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
+
+namespace kvsim::embedded {
+std::span<const EmbeddedFile> llm_files();
+}  // namespace kvsim::embedded
 
 namespace kvsim {
 namespace {
@@ -30,6 +37,14 @@ std::string refusal(const json& config) {
     return error.what();
   }
   return "accepted";
+}
+
+json catalogue_config(std::string_view name) {
+  for (const embedded::EmbeddedFile& file : embedded::llm_files()) {
+    if (file.name == name) return json::parse(file.text).at("config");
+  }
+  FAIL("no catalogue file called ", std::string{name});
+  return {};
 }
 
 struct Bytes2 {
@@ -429,6 +444,54 @@ TEST_CASE("an unknown family is read only on request, and keys that change memor
   json further = small("llama");
   further["num_nextn_predict_layers"] = 1;
   CHECK(has(read(further).notes.at(0), "num_nextn_predict_layers announces layers"));
+}
+
+TEST_CASE("a configuration with one broken value is read or refused, whatever the value") {
+  const std::vector<json> values{nullptr,
+                                 -1,
+                                 0,
+                                 7,
+                                 1e9,
+                                 "x",
+                                 json::array(),
+                                 json::object(),
+                                 true,
+                                 1.5,
+                                 json::array({1, 2, 3}),
+                                 json::array({"a"}),
+                                 json::array({nullptr})};
+  int accepted = 0, refused = 0;
+  for (const char* name :
+       {"qwen3.5-27b", "nemotron-3-nano-30b-a3b", "kimi-linear-48b-a3b", "jamba-1.5-mini",
+        "deepseek-v4-flash", "glm-5.2", "minimax-m3", "gemma-4-26b-a4b", "mimo-v2.5",
+        "llama-4-scout", "falcon-h1-34b", "granite-4.0-h-small", "step-3.7-flash"}) {
+    const json config = catalogue_config(name);
+    const bool is_wrapped = config.contains("text_config");
+    const json& text = is_wrapped ? config.at("text_config") : config;
+    for (const auto& [key, value] : text.items()) {
+      for (std::size_t v = 0; v <= values.size(); ++v) {
+        json broken = config;
+        json& at = is_wrapped ? broken["text_config"] : broken;
+        if (v < values.size()) {
+          at[key] = values[v];
+        } else {
+          at.erase(key);
+        }
+        INFO(name, ": ", key, " = ", v < values.size() ? values[v].dump() : "absent");
+        try {
+          const Llm llm = read(broken);
+          CHECK(held_bytes(llm, 131072, Dtype::kFp8E4m3) >= 0);
+          CHECK(published_weight_bytes(llm) > Bytes{});
+          ++accepted;
+        } catch (const InputError& error) {
+          CHECK(has(error.what(), "config.json: /"));
+          ++refused;
+        }
+      }
+    }
+  }
+  CHECK(accepted > 500);
+  CHECK(refused > 500);
 }
 
 TEST_CASE("what has no operators is refused by name, not run") {
