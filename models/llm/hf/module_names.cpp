@@ -139,6 +139,12 @@ std::optional<std::int32_t> ModulePattern::only_layer() const {
   return layer;
 }
 
+bool ModulePattern::depends_on_layer() const {
+  // A number of a layer, or a class of characters that may be one.
+  return text_.find_first_of("0123456789[?") != std::string::npos ||
+         text_.find("\\d") != std::string::npos;
+}
+
 bool ModulePattern::matches(std::string_view name) const {
   if (text_.empty()) return false;
   if (kind_ == Kind::kParts) return has_parts(name, text_);

@@ -43,6 +43,8 @@ class ModulePattern {
   explicit ModulePattern(const Field& field);
   /// The one layer whose modules it can mean; none: any.
   [[nodiscard]] std::optional<std::int32_t> only_layer() const;
+  /// Whether it may mean a module of one layer and not that of another.
+  [[nodiscard]] bool depends_on_layer() const;
   /// Whether it means the module `name`, or a module that holds it. A plain pattern means names
   /// that have it as whole dotted parts: "lm_head", "model.layers.0", "self_attn".
   [[nodiscard]] bool matches(std::string_view name) const;

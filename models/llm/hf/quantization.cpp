@@ -166,6 +166,25 @@ class Quantization {
     }
     return by_name ? nullptr : rest;
   }
+  /// The format of a layer's matrix. Rules that do not name layers are applied once per module.
+  [[nodiscard]] const WeightFormat* of_layer(std::string_view module, std::int32_t layer,
+                                             std::span<const Rename> renames) {
+    if (!by_layer) {
+      const auto depends = [](const ModulePattern& pattern) { return pattern.depends_on_layer(); };
+      by_layer = !layers.empty() || std::any_of(excluded.begin(), excluded.end(), depends) ||
+                 std::any_of(targets.begin(), targets.end(),
+                             [&](const auto& target) { return depends(target.first); });
+    }
+    if (*by_layer) return of(names_of(module, layer, renames), layer);
+    const auto known = of_module.find(module);
+    if (known != of_module.end()) return known->second;
+    const WeightFormat* format = of(names_of(module, layer, renames), layer);
+    of_module.emplace(module, format);
+    return format;
+  }
+
+  std::optional<bool> by_layer;  // some rule names layers; none: not determined yet
+  std::map<std::string, const WeightFormat*, std::less<>> of_module;
   std::optional<Field> place;
   std::vector<ModulePattern> excluded;
   std::map<std::string, const WeightFormat*, std::less<>> layers;  // by a module's name
@@ -320,18 +339,17 @@ Quantization read_config(const Field& config, std::string_view otherwise,
 
 /// The formats of a feed-forward block. Errors: InputError where the matrices of the block, of the
 /// experts or of the shared experts have several.
-void apply_feed_forward(const Quantization& q, std::span<const Rename> renames, std::int32_t layer,
+void apply_feed_forward(Quantization& q, std::span<const Rename> renames, std::int32_t layer,
                         std::int64_t d_model, MlpSpec& mlp) {
   struct Part {
-    std::string first;
+    std::string_view first;
     const WeightFormat* format;
   };
   std::map<const WeightFormat**, Part> parts;
   for (const LayerMatrix& m : feed_forward_matrices(mlp, d_model)) {
     if (m.part == WeightPart::kPlain) continue;
-    const ModuleNames names = names_of(m.module, layer, renames);
     const bool is_expert = m.part == WeightPart::kExperts;
-    const WeightFormat* format = q.of(names, layer);
+    const WeightFormat* format = q.of_layer(m.module, layer, renames);
     if (!is_expert && mlp.n_experts > 0 && format != nullptr && format->experts_only) {
       format = nullptr;
     }
@@ -340,19 +358,20 @@ void apply_feed_forward(const Quantization& q, std::span<const Rename> renames, 
                                 : m.module.find("latent") != std::string_view::npos
                                     ? &mlp.latent_format
                                     : &mlp.shared_format;
-    const auto [part, is_new] = parts.try_emplace(slot, Part{names.front(), format});
+    const auto [part, is_new] = parts.try_emplace(slot, Part{m.module, format});
     if (is_new) {
       *slot = format;
     } else if (part->second.format != format) {
       q.place->fail(fmt::format(
           "{} and {} are stored in different formats; feed-forward blocks in one format are "
           "modelled",
-          part->second.first, names.front()));
+          names_of(part->second.first, layer, renames).front(),
+          names_of(m.module, layer, renames).front()));
     }
   }
 }
 
-void apply(const Quantization& q, std::span<const Rename> renames, Llm& llm) {
+void apply(Quantization& q, std::span<const Rename> renames, Llm& llm) {
   std::vector<const WeightFormat*> used;
   const auto note = [&used](const WeightFormat* format) {
     if (format != nullptr) used.push_back(format);
@@ -362,7 +381,7 @@ void apply(const Quantization& q, std::span<const Rename> renames, Llm& llm) {
     std::size_t at = 0;
     for (const LayerMatrix& m : mixer_matrices(layer, llm.d_model)) {
       if (m.part != WeightPart::kPlain) {
-        layer.formats[at] = q.of(names_of(m.module, i, renames), i);
+        layer.formats[at] = q.of_layer(m.module, i, renames);
         note(layer.formats[at]);
       }
       ++at;
