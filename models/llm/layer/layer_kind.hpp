@@ -88,7 +88,7 @@ class LayerKind {
   LayerKind& operator=(const LayerKind&) = delete;
   virtual ~LayerKind() = default;
 
-  /// One of kLayerKinds: "full", "window", "latent".
+  /// The word of results: "full", "window", "latent-index".
   [[nodiscard]] virtual std::string_view name() const = 0;
   /// Short name of attention by its heads: "GQA", "MLA".
   [[nodiscard]] virtual std::string_view word(const LayerSpec& layer) const = 0;
