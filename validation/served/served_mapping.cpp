@@ -12,8 +12,9 @@ namespace {
 /// Whether all settings that decide times and memory are stated: what the table lists as not stated
 /// may be a seed or a form factor.
 bool is_complete(const ServedRun& run, const MappedRun& mapped) {
-  constexpr std::array<std::string_view, 6> kHarmless{"seed",        "form factor", "commit",
-                                                      "client tool", "tokenizer",   "date"};
+  // "default": the engine's own, which its release decides.
+  constexpr std::array<std::string_view, 7> kHarmless{
+      "seed", "form factor", "commit", "client tool", "tokenizer", "date", "default"};
   std::string_view rest = run.not_stated;
   while (!rest.empty()) {
     const auto end = std::min(rest.find(';'), rest.size());
@@ -24,7 +25,12 @@ bool is_complete(const ServedRun& run, const MappedRun& mapped) {
         [&](std::string_view word) { return item.find(word) != std::string_view::npos; });
     if (!harmless && item.find_first_not_of(' ') != std::string_view::npos) return false;
   }
-  return mapped.settings.assumed.empty() && mapped.workload.assumed.empty();
+  // The spread of lengths around a stated mean is a shape, not a setting.
+  const auto& lengths = mapped.workload.assumed;
+  const bool stated = std::all_of(lengths.begin(), lengths.end(), [](const std::string& text) {
+    return text.starts_with(kSpreadRemark);
+  });
+  return mapped.settings.assumed.empty() && stated;
 }
 
 }  // namespace

@@ -122,7 +122,8 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
                          is_in(spread, "dataset") || is_in(spread, "per-request list") ||
                          spread == "per request";
   if (generated && mean > 1) {
-    assumed.push_back(fmt::format("lengths spread as a lognormal with p99 = {:.1f} means", ratio));
+    assumed.push_back(
+        fmt::format("{} as a lognormal with p99 = {:.1f} means", kSpreadRemark, ratio));
     return lognormal(*value, *value * ratio, 1, kMost);
   }
   return mean;

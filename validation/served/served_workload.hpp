@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -42,6 +43,9 @@ struct ServedWorkload {
   double scale = 1;
   std::vector<std::string> assumed;
 };
+
+/// How the remark begins that lengths vary around a stated mean.
+inline constexpr std::string_view kSpreadRemark = "lengths spread";
 
 /// Requests that are simulated at most where a run has more.
 inline constexpr std::int64_t kMaxSimulatedRequests = 4000;
