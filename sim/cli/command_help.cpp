@@ -83,14 +83,14 @@ std::string other_word(std::string_view word) {
 [[noreturn]] void refuse_second_word(std::span<const std::string> words,
                                      std::span<const std::string> known) {
   const std::string& first = words.front();
-  if (words.size() > 1 && !words[1].starts_with('-')) {
+  const bool is_scenario = words.size() > 1 && words[1].ends_with(".json");
+  if (words.size() > 1 && !words[1].starts_with('-') && !is_scenario) {
     const std::string given = fmt::format("{} {}", first, words[1]);
     const std::string near = nearest(given, known);
     if (!near.empty()) {
       throw InputError{fmt::format("unknown command \"{}\"; did you mean \"{}\"?", given, near)};
     }
   }
-  const bool is_scenario = words.size() > 1 && words[1].ends_with(".json");
   throw InputError{fmt::format(
       "{}: expected one of {}{}; `kvsim help {}` explains them{}", first, fmt::join(known, ", "),
       words.size() > 1 ? fmt::format(", got \"{}\"", words[1]) : "", first,
