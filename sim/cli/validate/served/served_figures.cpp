@@ -79,8 +79,11 @@ LineChart error_by_load(const ServedScore& score) {
   for (const ShownMetric& q : quantities()) {
     std::vector<std::pair<double, double>> values;  // load, absolute error
     for (const ServedComparison& c : score.comparisons) {
-      const auto& load = score.runs[c.run].predicted.load;
-      if (c.metric == q.metric && is_central(c) && load && *load <= 2) {
+      const ScoredRun& run = score.runs[c.run];
+      const auto& load = run.predicted.load;
+      // Bursts have no rate of their requests: their load is 1 by definition.
+      const bool burst = run.mapped.workload.arrivals == ServedArrivals::kAtOnce;
+      if (c.metric == q.metric && is_central(c) && load && *load <= 2 && !burst) {
         values.emplace_back(*load, 100 * std::abs(c.error()));
       }
     }
