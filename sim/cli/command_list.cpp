@@ -32,9 +32,26 @@ namespace {
 using nlohmann::ordered_json;
 using Align = Table::Align;
 
-/// Whether `name` has `part`, whatever its case and separators.
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Whether `name` has `part`, whatever its case and separators. A number is not cut: "qwen3" is in
+/// "qwen-3.5", not in "qwen-32b".
 bool has_part(std::string_view name, std::string_view part) {
-  return squeezed_name(name).find(squeezed_name(part)) != std::string::npos;
+  const std::string wanted = squeezed_name(part);
+  for (std::size_t from = 0; from < name.size(); ++from) {
+    std::size_t at = from;
+    std::size_t n_equal = 0;
+    for (; at < name.size() && n_equal < wanted.size(); ++at) {
+      const std::string c = squeezed_name(name.substr(at, 1));
+      if (!c.empty() && c.front() != wanted[n_equal]) break;
+      n_equal += c.size();
+    }
+    if (n_equal < wanted.size()) continue;
+    const bool is_cut =
+        !wanted.empty() && is_digit(wanted.back()) && at < name.size() && is_digit(name[at]);
+    if (!is_cut) return true;
+  }
+  return false;
 }
 
 /// The entries one of whose names (`names(entry)`) has `part`. Errors: InputError where none has.
