@@ -59,7 +59,7 @@ const std::vector<Folder>& floors() {
         {"models/stack", floor1},
         {"models/cost",
          join({floor1, {"models/methods", "models/stack"}}),
-         {"kernels", "kernels/forms", "", "rates", "layer", "compiled", "iteration"}},
+         {"residuals", "kernels", "kernels/forms", "", "rates", "layer", "compiled", "iteration"}},
         // 3: simulation
         {"sim/metrics", {"models/units"}},
         {"sim/engine", floor2},
@@ -105,7 +105,7 @@ const std::vector<Folder>& floors() {
          {"bench", "library", "cases", ""}},
         {"validation",
          join({floor4, {"kernels", "kernels/cuda_sim"}}),
-         {"allocator", "measured", "published", "served", "torch"}},
+         {"allocator", "measured", "published", "served", "residuals", "torch"}},
         {"validation/device",
          join({floor4, {"kernels", "kernels/cuda_sim", "kernels/suite", "validation"}})},
         {"validation/e2e",

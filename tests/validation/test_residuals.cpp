@@ -41,20 +41,31 @@ TEST_CASE("rows of one document weigh as much as few of another") {
   CHECK(c.coverage == 0);
 }
 
-TEST_CASE("a class of one document leans on the pool, one of many on its own") {
-  std::vector<ResidualRow> few, many;
-  for (auto* rows : {&few, &many}) {
-    add(*rows, "other", "wide", -2, 0.004, 1001);
-    add(*rows, "a", "d0", -0.1, 0.0002, 1001);
-  }
-  for (int d = 1; d < 20; ++d) add(many, "a", "d" + std::to_string(d), -0.1, 0.0002, 1001);
-  const ResidualClass narrow = class_of(fit_residuals(many), key_of("a"));
-  const ResidualClass wide = class_of(fit_residuals(few), key_of("a"));
-  CHECK(wide.high > 2.5);    // the pool's end is exp(2)
-  CHECK(narrow.high < 1.2);  // its own is exp(0.1)
+TEST_CASE("a class of many documents has its own interval") {
+  std::vector<ResidualRow> rows;
+  add(rows, "other", "wide", -2, 0.004, 1001);
+  for (int d = 0; d < 20; ++d) add(rows, "a", "d" + std::to_string(d), -0.1, 0.0002, 1001);
+  const auto classes = fit_residuals(rows);
+  const ResidualClass& narrow = class_of(classes, key_of("a"));
+  CHECK(narrow.high < 1.2);  // its own end is exp(0.1)
   CHECK(narrow.low > 0.8);
   CHECK(narrow.coverage > 0.85);
   CHECK(narrow.coverage <= 1);
+}
+
+TEST_CASE("documents that disagree lean on those of other classes") {
+  // Each of two documents is far from the other: the interval of one does not cover the other, so
+  // that the score with one left out is best with most weight on the pool, which spans both.
+  std::vector<ResidualRow> rows;
+  add(rows, "a", "d0", -1, 0.001, 10);
+  add(rows, "a", "d1", 1, 0.001, 10);
+  for (int d = 0; d < 9; ++d) {
+    add(rows, "s" + std::to_string(d), "p" + std::to_string(d), -2 + 0.5 * d, 0.001, 10);
+  }
+  const auto classes = fit_residuals(rows);
+  const ResidualClass& c = class_of(classes, key_of("a"));
+  CHECK(c.high > std::exp(1.2));
+  CHECK(c.low < std::exp(-1.2));
 }
 
 TEST_CASE("the class of all stacks has every document") {

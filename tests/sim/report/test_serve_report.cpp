@@ -23,6 +23,7 @@
 #include "sim/serve/serve_metrics.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/scratch.hpp"
 
 namespace kvsim {
