@@ -13,8 +13,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::array kPooledWeights{0.1, 0.25, 0.5, 1.0, 2.0, 4.0};  // documents
-constexpr double kLeastRows = 4;
+constexpr std::array kPooledWeights{0.1, 0.25, 0.5, 1.0};  // documents
+constexpr double kLeastRows = 20;
 constexpr double kTail = 0.05;
 
 /// Logarithms of one class by document.

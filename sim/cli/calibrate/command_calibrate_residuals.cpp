@@ -26,7 +26,9 @@ std::vector<ResidualRow> rows_of(const ServedScore& score) {
   std::vector<ResidualRow> rows;
   for (const ServedComparison& c : score.comparisons) {
     const auto part = residual_metric(c.metric, c.stat);
-    if (!part || !(c.measured > 0) || !(c.predicted > 0)) continue;
+    // Times per token and to the last token follow those of iterations, which have their interval.
+    const bool has_class = part && (part->metric == "ttft" || part->metric == "throughput");
+    if (!has_class || !(c.measured > 0) || !(c.predicted > 0)) continue;
     const ScoredRun& run = score.runs[c.run];
     const double ratio = std::log(c.measured / c.predicted);
     rows.push_back({.key = {.metric = std::string{part->metric},

@@ -117,14 +117,6 @@ std::optional<TimeEnds> time_ends(const ServeSpec& spec,
   if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) {
     return std::nullopt;
   }
-  if (const ResidualClass* measured = residual_of(spec, false, "tpot", false)) {
-    return TimeEnds{.faster = std::min(1.0, measured->low),
-                    .slower = std::max(1.0, measured->high),
-                    .basis = fmt::format(
-                        "90 % of measured services' values are {:.2f} to {:.2f} times the "
-                        "predicted: {}, {} documents (validate served)",
-                        measured->low, measured->high, measured->key.words(), measured->documents)};
-  }
   const Interval& interval = *iteration->step.interval;
   return TimeEnds{.faster = interval.low / iteration->step.time,
                   .slower = interval.high / iteration->step.time,

@@ -19,18 +19,16 @@ struct TimeEnds {
   double faster = 1, slower = 1;
   std::string basis;
 };
-/// With a full cache, the errors of time per output token in measured services on such a stack
-/// (models/cost/residuals). With a method, or on a stack without measured services, factors of the
-/// mean iteration's kernels, no narrower than the errors of published static runs (time_residual).
-/// nullopt if no error of times is known: a stack that is a bound, a calibration without kernels,
-/// an engine without a mean iteration.
+/// Factors of the mean iteration's kernels, no narrower than the errors of published runs on such
+/// stacks (time_residual). nullopt if no error of times is known: a stack that is a bound, a
+/// calibration without kernels, an engine without a mean iteration.
 [[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
                                                 const std::optional<MeanIteration>& iteration);
 
 /// Whether requests of a run wait for longer than they are prefilled.
 [[nodiscard]] bool is_queued(const ServeResult& result);
-/// The errors of `metric` ("ttft", "tpot", "itl", "e2e", "throughput") in measured services like
-/// this one; null if there are none, or the service runs a method.
+/// The errors of `metric` ("ttft", "throughput") in measured services like this one; null if there
+/// are none, or the service runs a method.
 [[nodiscard]] const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
                                                std::string_view metric, bool is_tail);
 
