@@ -27,7 +27,10 @@ std::vector<ResidualRow> rows_of(const ServedScore& score) {
   for (const ServedComparison& c : score.comparisons) {
     const auto part = residual_metric(c.metric, c.stat);
     // Times per token and to the last token follow those of iterations, which have their interval.
-    const bool has_class = part && (part->metric == "ttft" || part->metric == "throughput");
+    // So does a queue: the relative error of TTFT has no useful bound there.
+    const bool is_queued = score.runs[c.run].predicted.is_queued;
+    const bool has_class =
+        part && ((part->metric == "ttft" && !is_queued) || part->metric == "throughput");
     if (!has_class || !(c.measured > 0) || !(c.predicted > 0)) continue;
     const ScoredRun& run = score.runs[c.run];
     const double ratio = std::log(c.measured / c.predicted);
