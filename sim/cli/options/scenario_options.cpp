@@ -210,7 +210,9 @@ std::string option_at(std::string_view pointer, const Arguments& arguments) {
   if (best != nullptr) return arguments.typed(best->name);
   // A --set of a key that does not exist is refused at the first unknown part of its pointer.
   for (const Override& change : read_overrides(arguments)) {
-    if (is_within(change.pointer, pointer)) return fmt::format("--set {}", change.pointer);
+    if (is_within(change.pointer, pointer)) {
+      return fmt::format("--set {}: {}", change.pointer, pointer);
+    }
   }
   return "";
 }

@@ -202,7 +202,7 @@ TEST_CASE("slips in options are answered with the option or the key") {
             "--gpu h100 --tp 8"));
   CHECK(has(complaint(with({"--gpu-memory-utilization", "90%"}), folder), "got \"90%\"; 0.9?"));
   CHECK(has(complaint(with({"--set", "/engin/max_num_seqs=3"}), folder),
-            "--set /engin/max_num_seqs: unknown key; did you mean \"engine\"?"));
+            "--set /engin/max_num_seqs: /engin: unknown key; did you mean \"engine\"?"));
   CHECK(has(complaint({"plan", "-m", "llama-3.1-8b", "--gpu", "T4"}, folder),
             "--model NAME is missing (-m names a method); "));
   CHECK(has(complaint({"replay", "trace.safetensors"}, folder),
