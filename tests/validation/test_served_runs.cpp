@@ -117,6 +117,7 @@ TEST_CASE("broken tables are refused at their line and column") {
   CHECK(complaint(Row{}.set("value", "nan").line()).starts_with("runs.csv:2: value: "));
   CHECK(complaint(Row{}.set("unit", "furlongs").line())
             .starts_with("runs.csv:2: unit: expected s, ms"));
+  CHECK(complaint(Row{}.set("metric", "power").set("unit", "furlongs").line()) == "no error");
   CHECK(complaint(Row{}.set("run_id", "").line()).starts_with("runs.csv:2: run_id: "));
   CHECK(complaint(Row{}.set("metric", "").line()).starts_with("runs.csv:2: metric: "));
   CHECK(complaint(Row{}.line() + Row{}.set("model", "other").line())

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
@@ -366,6 +367,9 @@ ServedPrediction predict_served(MappedRun& run) {
     return {.failed = "predicted not to fit: the engine would not start or hold no request"};
   } catch (const InputError& error) {
     return {.failed = error.what()};
+  } catch (const ContractError& error) {
+    // One run of thousands: the others are still compared, and the fault is listed.
+    return {.failed = fmt::format("internal fault: {}", error.what())};
   }
 }
 

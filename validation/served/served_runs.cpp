@@ -53,10 +53,21 @@ struct Unit {
   std::string_view name;
   double scale;
 };
-constexpr std::array kUnits{
-    Unit{"s", 1},        Unit{"ms", 1e-3},  Unit{"us", 1e-6},    Unit{"tok/s", 1}, Unit{"req/s", 1},
-    Unit{"requests", 1}, Unit{"tokens", 1}, Unit{"blocks", 1},   Unit{"%", 0.01},  Unit{"bytes", 1},
-    Unit{"", 1},         Unit{"count", 1},  Unit{"sequences", 1}};
+constexpr std::array kUnits{Unit{"s", 1},          Unit{"ms", 1e-3},          Unit{"us", 1e-6},
+                            Unit{"tok/s", 1},      Unit{"req/s", 1},          Unit{"requests", 1},
+                            Unit{"tokens", 1},     Unit{"blocks", 1},         Unit{"%", 0.01},
+                            Unit{"bytes", 1},      Unit{"seconds", 1},        Unit{"tokens/s", 1},
+                            Unit{"requests/s", 1}, Unit{"GiB", 1073741824.0}, Unit{"GB", 1e9},
+                            Unit{"", 1},           Unit{"count", 1},          Unit{"sequences", 1}};
+
+/// Metrics that are compared, by the ends of their names: their units have to be known.
+constexpr std::array<std::string_view, 12> kCompared{
+    "ttft",      "tpot",     "itl",      "e2e",      "throughput",  "duration",
+    "_requests", "kv_usage", "capacity", "_per_gpu", "preemptions", "saturation_rate"};
+bool is_compared(std::string_view metric) {
+  return std::any_of(kCompared.begin(), kCompared.end(),
+                     [&](std::string_view end) { return metric.ends_with(end); });
+}
 
 std::optional<double> scale_of(std::string_view unit) {
   for (const Unit& known : kUnits) {
@@ -123,18 +134,19 @@ std::vector<ServedRun> runs_of(const CsvTable& table) {
     const std::string& name = table.text(row, metric);
     if (name.empty()) throw InputError{at("metric"), "the name of a metric", "\"\""};
     const auto scale = scale_of(table.text(row, unit));
-    if (!scale) {
+    if (!scale && is_compared(name)) {
       throw InputError{at("unit"),
                        "s, ms, us, tok/s, req/s, requests, tokens, blocks, sequences, count, % or "
                        "bytes",
                        fmt::format("\"{}\"", excerpt(table.text(row, unit)))};
     }
     constexpr double kLargest = std::numeric_limits<double>::max();
-    run.metrics.push_back({.metric = name,
-                           .stat = table.text(row, stat),
-                           .unit = table.text(row, unit),
-                           .value = table.number(row, value, -kLargest, kLargest) * *scale,
-                           .line = table.line(row)});
+    run.metrics.push_back(
+        {.metric = name,
+         .stat = table.text(row, stat),
+         .unit = table.text(row, unit),
+         .value = table.number(row, value, -kLargest, kLargest) * scale.value_or(1),
+         .line = table.line(row)});
   }
   return runs;
 }

@@ -30,8 +30,8 @@ struct ServedRun {
 /// Reads a table of serving runs in long format: a row has one metric of a run and all of the run's
 /// settings. Runs are in the order of their first rows. Errors: InputError "FILE:LINE: column: …"
 /// on a missing column, a row without run or metric, a value that is no finite number, an unknown
-/// unit, or a setting that another row of the run states otherwise (one that it leaves out is taken
-/// from the other).
+/// unit of a metric that is compared, or a setting that another row of the run states otherwise
+/// (one that it leaves out is taken from the other).
 [[nodiscard]] std::vector<ServedRun> read_served_runs(const std::filesystem::path& path);
 /// The same of a text; `name` is the file's name in messages.
 [[nodiscard]] std::vector<ServedRun> parse_served_runs(std::string_view text,

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
 #include "validation/served/served_text.hpp"
 
@@ -237,7 +239,13 @@ ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& optio
   const std::vector<std::pair<std::string, std::size_t>> services{first.begin(), first.end()};
   std::vector<double> rates(services.size());
   parallel_for(services.size(), options.threads, [&](std::size_t i) {
-    rates[i] = saturation_rate(score.runs[services[i].second].mapped);
+    try {
+      rates[i] = saturation_rate(score.runs[services[i].second].mapped);
+    } catch (const InputError&) {
+      rates[i] = 0;  // the load is then unknown
+    } catch (const ContractError&) {
+      rates[i] = 0;
+    }
   });
   std::map<std::string, double> rate_of;
   for (std::size_t i = 0; i < services.size(); ++i) rate_of[services[i].first] = rates[i];
