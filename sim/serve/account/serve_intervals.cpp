@@ -42,8 +42,8 @@ std::vector<MetricValue> varying_metrics(const ServeResult& result) {
   return out;
 }
 
-/// The residual model's name of a metric: of "ttft_s" it is "ttft", of rates "throughput"; empty:
-/// none.
+/// The residual model's name of a metric: of latencies the key without its unit, of rates
+/// "throughput"; empty: none.
 std::string_view residual_name(const MetricInfo& info) {
   if (!info.varies_with_times) return {};
   if (info.kind == MetricKind::kRate) return "throughput";
