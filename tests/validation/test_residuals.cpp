@@ -90,7 +90,7 @@ TEST_CASE("a residual file that is wrong is refused by place") {
   const std::string head =
       R"({"schema": "kvsim.residuals/1", "provenance": "x", "date": "2026-01-01", "classes": )";
   const std::string good =
-      R"({"metric": "tpot", "tail": false, "stack": "vllm", "complete": true, "queued": false,
+      R"({"metric": "tpot", "stack": "vllm", "complete": true, "queued": false,
           "low": 0.8, "high": 1.2, "documents": 3, "rows": 9, "coverage": 0.9, "interval_score": 1})";
   const auto with = [&](std::string from, const std::string& to) {
     std::string text = good;

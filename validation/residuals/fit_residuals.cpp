@@ -121,8 +121,8 @@ std::vector<ResidualClass> fit_residuals(const std::vector<ResidualRow>& rows) {
   std::map<ResidualKey, Documents> others;
   for (const auto& [key, own] : classes) {
     for (const ResidualRow& row : rows) {
-      if (row.key.metric != key.metric || row.key.is_tail != key.is_tail ||
-          row.key.is_queued != key.is_queued || own.contains(row.document)) {
+      if (row.key.metric != key.metric || row.key.is_queued != key.is_queued ||
+          own.contains(row.document)) {
         continue;
       }
       others[key][row.document].push_back(row.log_ratio);

@@ -14,11 +14,11 @@ struct ResidualRow {
   double log_ratio = 0;  // log(measured / predicted)
 };
 
-/// The classes of `rows`: one per key, and one of all stacks per metric, part, completeness and
+/// The classes of `rows`: one per key, and one of all stacks per metric, completeness and
 /// queue.
 ///
 /// The distribution of a class is a mixture: each of its documents has the weight 1, whatever its
-/// number of rows, and the documents of the same metric, part and queue outside of the class have a
+/// number of rows, and the documents of the same metric and queue outside of the class have a
 /// weight together, in documents: the one of kPooledWeights that gives the lowest interval score
 /// over all classes with each document left out in turn. So a class with one document leans on the
 /// pool, and one with ten has mostly its own. `low` and `high` are the 5 % and 95 % quantiles of

@@ -283,7 +283,7 @@ void put_interval(std::vector<PredictedMetric>& metrics,
 void widen_to_residual(PredictedMetric& m, const ServeSpec& spec, const ServeResult& result) {
   const auto part = residual_metric(m.metric, m.stat);
   if (!part || !m.low || !m.high) return;
-  const ResidualClass* of = residual_of(spec, result, part->metric, part->is_tail);
+  const ResidualClass* of = residual_of(spec, result, part->metric);
   if (of == nullptr) return;
   // A duration is the inverse of a rate.
   const bool is_inverse = m.metric == "duration";

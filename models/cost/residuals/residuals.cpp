@@ -20,12 +20,11 @@ constexpr std::string_view kSchema = "kvsim.residuals/1";
 constexpr double kMaxRatio = 1e6;
 
 ResidualClass read_class(const Field& field) {
-  field.allow_only({"metric", "tail", "stack", "complete", "queued", "low", "high", "documents",
-                    "rows", "coverage", "interval_score"});
+  field.allow_only({"metric", "stack", "complete", "queued", "low", "high", "documents", "rows",
+                    "coverage", "interval_score"});
   constexpr std::int64_t kMostRows = 1'000'000'000;
   const std::vector<std::string> metrics{"ttft", "tpot", "itl", "e2e", "throughput"};
   ResidualClass out{.key = {.metric = field.at("metric").choice(metrics),
-                            .is_tail = field.at("tail").boolean(),
                             .stack = field.at("stack").string(),
                             .complete = field.at("complete").boolean(),
                             .is_queued = field.at("queued").boolean()},
@@ -47,11 +46,7 @@ std::string ResidualKey::words() const {
     for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
     return upper;
   }();
-  return fmt::format("{}{} of {}, {}, {}", name,
-                     metric == "throughput" ? ""
-                     : is_tail              ? " (p90 and above)"
-                                            : " (mean, median)",
-                     stack.empty() ? "all stacks" : stack,
+  return fmt::format("{} of {}, {}, {}", name, stack.empty() ? "all stacks" : stack,
                      complete ? "all settings stated" : "settings not all stated",
                      is_queued ? "with a queue" : "without a queue");
 }

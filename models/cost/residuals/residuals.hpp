@@ -12,13 +12,12 @@ namespace kvsim {
 /// What an error of a predicted metric depends on.
 struct ResidualKey {
   std::string metric;      // "ttft", "tpot", "itl", "e2e", "throughput"
-  bool is_tail = false;    // a p90 or beyond, not a mean or median
   std::string stack;       // "vllm"; empty: stacks without a class
   bool complete = true;    // all settings that decide times are known
   bool is_queued = false;  // requests wait for longer than they are prefilled
 
   friend auto operator<=>(const ResidualKey&, const ResidualKey&) = default;
-  /// "TTFT (mean, median) of vllm, all settings stated, without a queue"
+  /// "TTFT of vllm, all settings stated, without a queue"
   [[nodiscard]] std::string words() const;
 };
 

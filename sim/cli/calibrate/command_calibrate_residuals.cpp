@@ -29,13 +29,12 @@ std::vector<ResidualRow> rows_of(const ServedScore& score) {
     // Times per token and to the last token follow those of iterations, which have their interval.
     // So does a queue: the relative error of TTFT has no useful bound there.
     const bool is_queued = score.runs[c.run].predicted.is_queued;
-    const bool has_class =
-        part && ((part->metric == "ttft" && !is_queued) || part->metric == "throughput");
+    const bool has_class = part && !part->is_tail &&
+                           ((part->metric == "ttft" && !is_queued) || part->metric == "throughput");
     if (!has_class || !(c.measured > 0) || !(c.predicted > 0)) continue;
     const ScoredRun& run = score.runs[c.run];
     const double ratio = std::log(c.measured / c.predicted);
     rows.push_back({.key = {.metric = std::string{part->metric},
-                            .is_tail = part->is_tail,
                             .stack = run.predicted.stack,
                             .complete = run.mapped.complete,
                             .is_queued = run.predicted.is_queued},
@@ -51,7 +50,6 @@ nlohmann::ordered_json json_of(const std::vector<ResidualClass>& classes,
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ResidualClass& c : classes) {
     list.push_back({{"metric", c.key.metric},
-                    {"tail", c.key.is_tail},
                     {"stack", c.key.stack},
                     {"complete", c.key.complete},
                     {"queued", c.key.is_queued},

@@ -53,33 +53,15 @@ std::string_view residual_name(const MetricInfo& info) {
   return key.substr(0, key.size() - kSeconds.size());
 }
 
-/// `value` times an end of the classes of its centre and its tail; a class that is null changes
-/// nothing.
-MetricValue scaled(const MetricValue& value, const ResidualClass* centre, const ResidualClass* tail,
-                   double ResidualClass::*end) {
-  const double of_centre = centre != nullptr ? centre->*end : 1;
-  const double of_tail = tail != nullptr ? tail->*end : 1;
+/// `value` times an end of its class.
+MetricValue scaled(const MetricValue& value, double factor) {
   if (const Distribution* of = value.distribution()) {
     Distribution out = *of;
-    out.mean *= of_centre;
-    out.p50 *= of_centre;
-    out.p90 *= of_tail;
-    out.p95 *= of_tail;
-    out.p99 *= of_tail;
+    for (double* part : {&out.mean, &out.p50, &out.p90, &out.p95, &out.p99}) *part *= factor;
     return out;
   }
-  if (const auto number = value.number()) return *number * of_centre;
+  if (const auto number = value.number()) return *number * factor;
   return value;
-}
-
-const ResidualClass* residual_of(const ServeSpec& spec, bool queued, std::string_view metric,
-                                 bool is_tail) {
-  if (spec.method.name != "full" || !spec.stack->defaults) return nullptr;
-  return ServiceResiduals::builtin().find({.metric = std::string{metric},
-                                           .is_tail = is_tail,
-                                           .stack = spec.stack->name,
-                                           .complete = spec.settings_stated,
-                                           .is_queued = queued});
 }
 
 void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeResult& result) {
@@ -88,11 +70,11 @@ void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeR
     const std::size_t i = at++;
     const std::string_view name = residual_name(metric.info);
     if (name.empty()) continue;
-    const ResidualClass* centre = kvsim::residual_of(spec, result, name, false);
-    const ResidualClass* tail = kvsim::residual_of(spec, result, name, true);
+    const ResidualClass* of = residual_of(spec, result, name);
+    if (of == nullptr) continue;
     const MetricValue value = metric.value(result);
-    out.low[i] = chosen(out.low[i], scaled(value, centre, tail, &ResidualClass::low), kLower);
-    out.high[i] = chosen(out.high[i], scaled(value, centre, tail, &ResidualClass::high), kHigher);
+    out.low[i] = chosen(out.low[i], scaled(value, of->low), kLower);
+    out.high[i] = chosen(out.high[i], scaled(value, of->high), kHigher);
   }
 }
 
@@ -101,8 +83,12 @@ void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeR
 bool is_queued(const ServeResult& result) { return result.queue.mean > 0.5 * result.ttft.mean; }
 
 const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
-                                 std::string_view metric, bool is_tail) {
-  return residual_of(spec, is_queued(result), metric, is_tail);
+                                 std::string_view metric) {
+  if (spec.method.name != "full" || !spec.stack->defaults) return nullptr;
+  return ServiceResiduals::builtin().find({.metric = std::string{metric},
+                                           .stack = spec.stack->name,
+                                           .complete = spec.settings_stated,
+                                           .is_queued = is_queued(result)});
 }
 
 MetricEnds ServeIntervals::ends(std::string_view key) const {

@@ -30,7 +30,7 @@ struct TimeEnds {
 /// The errors of `metric` ("ttft", "throughput") in measured services like this one; null if there
 /// are none, or the service runs a method.
 [[nodiscard]] const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
-                                               std::string_view metric, bool is_tail);
+                                               std::string_view metric);
 
 /// The range of a service's metrics in 90 % of cases. It is simulated again with all iteration
 /// times multiplied by `faster` and `slower`: one error is taken for all iterations, because they

@@ -108,7 +108,8 @@ TEST_CASE("at 90 %, times are the worse end of those that a run prints") {
   CHECK(one.time_end().factor == rel(printed->slower));
   CHECK(one.memory_end().end.terms.non_torch >
         1);  // a smaller pool, which 60 short requests do not fill
-  CHECK(one.at({}).times.ttft.p90 == rel(printed->ends("ttft_s").high.distribution()->p90));
+  // TTFT's own interval also has what is not iteration time.
+  CHECK(one.at({}).times.ttft.p90 <= printed->ends("ttft_s").high.distribution()->p90);
   CHECK(one.at({}).times.tpot.p90 == rel(printed->ends("tpot_s").high.distribution()->p90));
 }
 

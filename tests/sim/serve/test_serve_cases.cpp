@@ -158,13 +158,16 @@ TEST_CASE("equal sequences in lock step decode as a static batch of the paged st
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   for (const Calibration* calibration :
        {static_cast<const Calibration*>(nullptr), &builtin_calibration()}) {
-    ServeSpec spec = static_spec(llm, gpu, "vllm", 8, 500, 40);
+    // A release that schedules in step with the GPU, without an API server.
+    constexpr const char* kStack = "vllm@0.13";
+    ServeSpec spec = static_spec(llm, gpu, kStack, 8, 500, 40);
+    spec.options.front_end_latency = spec.options.front_end_request = Seconds{};
     spec.scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 4000};  // one pass of prompts
     spec.calibration = calibration;
     const ServeResult r = run_serve(spec);
     CompiledPoint point{{.llm = &llm,
                          .gpu = &gpu,
-                         .stack = &find_stack("vllm"),
+                         .stack = &find_stack(kStack),
                          .method = [](std::int64_t) -> std::shared_ptr<const Method> {
                            return std::make_shared<test::FullMethod>();
                          },
