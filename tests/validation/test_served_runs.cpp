@@ -276,10 +276,10 @@ TEST_CASE("what no scenario expresses has a reason and options without a key are
         "the value of the option max_num_seqs");
   CHECK(mapped(Row{}.set("engine_options", "speculative_config.method=mtp"))
             .refused.find("speculative") != std::string::npos);
-  const MappedRun odd =
-      mapped(Row{}.set("engine_options", "async-scheduling;brand-new-flag=3;seed=1"));
+  const MappedRun odd = mapped(
+      Row{}.set("engine_options", "async-scheduling;api-server-count=3;brand-new-flag=3;seed=1"));
   REQUIRE(odd.is_expressed());
-  CHECK(odd.settings.ignored == std::vector<std::string>{"async_scheduling", "brand_new_flag"});
+  CHECK(odd.settings.ignored == std::vector<std::string>{"api_server_count", "brand_new_flag"});
 }
 
 TEST_CASE("one of several equal engines is simulated with its share of the load") {
