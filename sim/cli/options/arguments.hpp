@@ -56,8 +56,8 @@ class Arguments {
   [[nodiscard]] std::string in_typed_words(std::string_view message) const;
   [[nodiscard]] std::optional<std::string> value(std::string_view option) const;
   [[nodiscard]] std::vector<std::string> values(std::string_view option) const;
-  /// The values of `option`, each split at its commas, without blanks at their ends; empty parts are
-  /// refused.
+  /// The values of `option`, each split at its commas, without blanks at their ends; empty parts
+  /// are refused.
   [[nodiscard]] std::vector<std::string> list(std::string_view option) const;
   /// Errors: InputError "--OPTION: expected an integer in [low, high], got …".
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view option, std::int64_t low,

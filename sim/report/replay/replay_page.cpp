@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "sim/replay/replay_metrics.hpp"
-#include "sim/replay/replay_metrics.hpp"
 #include "sim/report/figure/line_names.hpp"
 #include "sim/report/folder/page_parts.hpp"
 #include "sim/report/replay/equal_bytes.hpp"
