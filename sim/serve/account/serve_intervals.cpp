@@ -132,6 +132,13 @@ std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const Serve
     }
   }
   widen_to_residuals(out, spec, result);
+  for (const char* metric : {"ttft", "throughput"}) {
+    const ResidualClass* of = residual_of(spec, result, metric);
+    if (of == nullptr) continue;
+    out.basis +=
+        fmt::format("; {}: also x{:.2f} to x{:.2f}, errors of measured services, {} documents",
+                    of->key.words(), of->low, of->high, of->documents);
+  }
   return out;
 }
 
