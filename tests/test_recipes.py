@@ -130,8 +130,8 @@ AxisChoice select_recipe() { return scored_choice("recipe", {}, &settle_recipe);
                 '      scorer("recipe", "prompt tokens whose keys have the least sum of magnitudes", "none", flash,\n'
                 '             "RecipePress"),\n')
     retold = "tests/models/methods/test_methods_retold.cpp"
-    tree.before(retold, 'TEST_CASE("every selector of the catalogue is re-told', """\
-TEST_CASE("recipe holds what a plain re-telling holds after every step of a real trace") {
+    tree.before(retold, 'TEST_CASE("every selector of the catalogue has a reference', """\
+TEST_CASE("recipe holds what its reference holds after every step of a real trace") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     std::vector<std::pair<double, std::int32_t>> sums;
@@ -154,7 +154,7 @@ TEST_CASE("recipe holds what a plain re-telling holds after every step of a real
 }
 
 """)
-    tree.before(retold, '{"keydiff", scorers},', '      {"recipe", {here, "recipe holds what a plain re-telling holds"}},\n')
+    tree.before(retold, '{"keydiff", scorers},', '      {"recipe", {here, "recipe holds what its reference holds"}},\n')
 
 
 def add_scheduler(tree):

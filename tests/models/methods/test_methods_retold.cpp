@@ -1,6 +1,6 @@
 // Selectors step by step against plain re-tellings on stretches of a recorded trace: those that
 // other files of this folder compare on made-up heads, or at the end of a trace alone. The last
-// case says where each selector of the catalogue is re-told.
+// case says where each selector of the catalogue has its reference.
 
 #include <algorithm>
 #include <cmath>
@@ -474,7 +474,7 @@ TEST_CASE("h2o on a real trace: scores only rise, and all recent is a local wind
   }
 }
 
-TEST_CASE("every selector of the catalogue is re-told on recorded attention") {
+TEST_CASE("every selector of the catalogue has a reference on recorded attention") {
   struct Told {
     const char* file;  // of this folder
     const char* test;  // how the case's name begins
