@@ -3,17 +3,24 @@
 #include "sim/cli/explain/command_compare.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
+#include <ranges>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/batch/static_metrics.hpp"
 #include "sim/cli/explain/compare_results.hpp"
 #include "sim/cli/process/terminal.hpp"
+#include "sim/replay/replay_metrics.hpp"
+#include "sim/report/plan/plan_metrics.hpp"
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
+#include "sim/serve/account/service_metrics.hpp"
 
 namespace kvsim {
 namespace {
@@ -23,12 +30,28 @@ using Align = Table::Align;
 
 constexpr double kPercent = 100;
 
-/// The last part of a metric's name, without its interval and its enclosing objects.
-std::string unit_name(std::string_view figure) {
-  for (const std::string_view end : {"_low", "_high"}) {
-    if (figure.ends_with(end)) figure.remove_suffix(end.size());
+/// The metric that a figure belongs to: "ttft_s.p99" and "run.ttft_s_low" to ttft_s. nullptr: none.
+const MetricInfo* metric_of_figure(std::string_view figure) {
+  static const std::array kTables{infos_of(static_metrics()), infos_of(service_metrics()),
+                                  infos_of(replay_metrics()), infos_of(candidate_metrics()),
+                                  infos_of(operating_point_metrics())};
+  for (const auto name : std::views::split(figure, '.')) {
+    std::string_view part{name.begin(), name.end()};
+    for (const std::string_view end : {"_low", "_high"}) {
+      if (part.ends_with(end)) part.remove_suffix(end.size());
+    }
+    for (const MetricInfos& table : kTables) {
+      if (const MetricInfo* info = find_info(table, part)) return info;
+    }
   }
-  return std::string{figure};
+  return nullptr;
+}
+
+/// The unit of a figure: its metric's, or that which its name ends with.
+std::string_view unit_of(std::string_view figure) {
+  if (const MetricInfo* info = metric_of_figure(figure)) return info->unit;
+  if (figure.find("owners.") != std::string_view::npos || figure.ends_with("_bytes")) return "B";
+  return figure.ends_with("_s") ? "s" : "";
 }
 
 std::string value_text(const std::string& figure, const ordered_json& value) {
@@ -36,14 +59,12 @@ std::string value_text(const std::string& figure, const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_number()) return value.dump();
   const double number = value.get<double>();
-  const std::string name = unit_name(figure);
-  const bool bytes = name.ends_with("_bytes") || name.find("owners.") != std::string::npos ||
-                     name.starts_with("bytes_");
-  if (bytes && number >= 0 && number < 9e18) return to_text(Bytes{std::llround(number)});
-  const bool rate = name.ends_with("tok_s") || name.ends_with("request_s");
-  if ((name.ends_with("_s") && !rate) || name.find("_s.") != std::string::npos) {
-    return number < 0 ? fmt::format("{:.4g} s", number) : to_text(Seconds{number});
+  const std::string_view unit = unit_of(figure);
+  constexpr double kMostBytes = 9e18;
+  if (unit == "B" && number >= 0 && number < kMostBytes) {
+    return to_text(Bytes{std::llround(number)});
   }
+  if (unit == "s") return number < 0 ? fmt::format("{:.4g} s", number) : to_text(Seconds{number});
   if (value.is_number_integer()) return with_commas(value.get<std::int64_t>());
   return fmt::format("{:.5g}", number);
 }
