@@ -45,10 +45,7 @@ class MethodResolver {
 
   [[noreturn]] virtual void refuse(const std::string& why) const = 0;
   [[nodiscard]] virtual const std::string& method() const = 0;
-  /// Prompt length in tokens. A method whose maker reads it is resolved only for this prompt.
-  /// Makers that only need to know whether it reaches a length call prompt_reaches.
-  [[nodiscard]] virtual std::int64_t prompt() const = 0;
-  [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least `tokens`
+  [[nodiscard]] virtual std::int64_t prompt() const = 0;  // tokens
   [[nodiscard]] virtual const MethodContext& site() const = 0;
   /// Layers of the model. Errors: refuses if unknown.
   [[nodiscard]] virtual std::int32_t n_layers() const = 0;

@@ -29,7 +29,6 @@ struct Composition {
   bool query_head = false;    // every query head has its own entries: K and V stored n_heads times
   bool rerotate = false;      // keys are rotated to their cache index (StreamingLLM, 3.2)
   bool learns_steps = false;  // select or merge needs the attention row of decode steps
-  PromptRange prompts;        // prompts that give the same composition
   std::vector<std::string> unasked;  // declared parameters that no maker read under these settings
 };
 
@@ -71,7 +70,6 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<StepEntries> step_entries(std::int32_t layer, std::int64_t prompt,
                                                         std::int64_t tokens) const override;
   [[nodiscard]] bool layers_alike() const override;
-  [[nodiscard]] PromptRange prompts() const override { return parts_.prompts; }
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
   [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,

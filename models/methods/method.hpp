@@ -149,20 +149,6 @@ struct LayerShape {
   std::int32_t head_dim = 0;
 };
 
-/// Range of prompt lengths in tokens, both ends included; empty by default.
-struct PromptRange {
-  std::int64_t first = 1;
-  std::int64_t last = 0;
-
-  [[nodiscard]] static constexpr PromptRange all() {
-    return {.first = 1, .last = std::numeric_limits<std::int64_t>::max()};
-  }
-  [[nodiscard]] constexpr bool contains(std::int64_t prompt) const {
-    return first <= prompt && prompt <= last;
-  }
-  bool operator==(const PromptRange&) const = default;
-};
-
 /// A method with parameters resolved for a prompt of known length: size law and cost. Immutable.
 /// All counts are per sequence.
 class Method {
@@ -215,9 +201,6 @@ class Method {
   /// True if every layer follows the same size law, so that one evaluation is enough (a hint:
   /// evaluating each layer gives the same run, slower).
   [[nodiscard]] virtual bool layers_alike() const { return false; }
-  /// Prompts for which the method would be resolved in the same way, including its own; empty if
-  /// unknown.
-  [[nodiscard]] virtual PromptRange prompts() const { return {}; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
   /// Format that kept entries are stored in, where `recorded` is that of the model or trace.
@@ -257,17 +240,6 @@ class Method {
   /// mask; dropping entries would save it. By default none.
   [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                                  Dtype recorded, std::int64_t tokens) const;
-};
-
-/// A method, and the prompts that it is valid for in addition to the requested one.
-struct ResolvedMethod {
-  ResolvedMethod(std::shared_ptr<const Method> settled)  // NOLINT: implicit, for its own prompts
-      : method{std::move(settled)}, prompts{method ? method->prompts() : PromptRange{}} {}
-  ResolvedMethod(std::shared_ptr<const Method> settled, PromptRange range)
-      : method{std::move(settled)}, prompts{range} {}
-
-  std::shared_ptr<const Method> method;
-  PromptRange prompts;
 };
 
 /// Stored K, V and side bytes of one layer by the size law; nullopt if there is no law.

@@ -19,7 +19,7 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
       confidence_{confidence},
       gpu_{*spec_.gpu},
       options_{spec_.options} {
-  spec_.method = method_.at(spec_.prompt_tokens).method;
+  spec_.method = method_.at(spec_.prompt_tokens);
   spec_.allocator.reset();
   if (margin_.end.terms != TermFactors{} && spec_.stack->growth == CacheGrowth::kPaged) {
     StaticSpec least = spec_;
@@ -75,7 +75,7 @@ StaticResult StaticCase::run(const Point& point, bool at_end) {
   one.batch = point.batch;
   one.prompt_tokens = point.prompt_tokens;
   one.output_tokens = point.output_tokens;
-  one.method = method_.at(point.prompt_tokens).method;
+  one.method = method_.at(point.prompt_tokens);
   Gpu gpu = gpu_;
   if (at_end) {
     hold_back(gpu, stack_as_run(), held_back(point));

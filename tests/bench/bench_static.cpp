@@ -23,7 +23,7 @@ namespace {
 
 using namespace kvsim;  // NOLINT
 
-constexpr double kPointGateMicros = 10;
+constexpr double kPointGateMicros = 30;
 constexpr double kGridGateMicros = 10;  // a million points in ten seconds
 
 /// Processor time of this process: other programs on the machine do not count.

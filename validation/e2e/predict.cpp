@@ -12,10 +12,7 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
   CompiledPoint point{{.llm = &plan.llm,
                        .gpu = &gpu,
                        .stack = &stack,
-                       .method =
-                           [&](std::int64_t) {
-                             return ResolvedMethod{plan.method, PromptRange::all()};
-                           },
+                       .method = [&](std::int64_t) { return plan.method; },
                        .weight_dtype = plan.dtype,
                        .kv_dtype = plan.dtype,
                        .calibration = &builtin_calibration()}};

@@ -100,42 +100,6 @@ Bytes CompiledLayer::alive_peak(const DecodeState& moment) const {
   return form_.alive_peak(counts_of(moment), side);
 }
 
-std::vector<double> step_signature(const CostInput& in, const std::vector<LayerGroup>& groups) {
-  constexpr std::int64_t kFar = 1 << 30;  // past all that bounds a size
-  std::vector<double> all;
-  all.reserve(192);
-  all.push_back(static_cast<double>(method_operators(*in.method, *in.stack)));
-  const auto tell = [&all](std::initializer_list<double> answers) {
-    all.insert(all.end(), answers);
-  };
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    tell({static_cast<double>(groups[g].first), static_cast<double>(groups[g].count),
-          static_cast<double>(groups[g].like)});
-    if (groups[g].like != static_cast<std::int32_t>(g)) continue;
-    const std::int32_t layer = groups[g].first;
-    const CacheRows rows{in, layer};
-    tell({static_cast<double>(rows.stored_heads()), static_cast<double>(bits_of(rows.dtype()))});
-    for (const std::int64_t n : {kCounts[0][0], kCounts[1][0], kCounts[4][0], kFar}) {
-      for (const bool evicts : {false, true}) {
-        const StepTraffic t = in.method->decode_traffic(layer, rows.shape(), in.kv_dtype,
-                                                        static_cast<double>(n), evicts);
-        tell({t.attention_read, t.append_write, t.score_row_read, t.score_row_write, t.side_read,
-              t.side_write, t.move_read, t.move_write, t.link_read, t.link_write, t.extra_flops,
-              t.rotated, t.repacked, t.recopied});
-      }
-      if (!in.stack->masks_evicted) continue;
-      const PrefillExtra m = in.method->masked_step(layer, rows.shape(), in.kv_dtype, n);
-      tell({m.flops, m.read, m.written, static_cast<double>(m.transient.count()),
-            static_cast<double>(m.launches)});
-    }
-    for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{64}, kCounts[0][1],
-                                 kCounts[2][1], kCounts[4][1], kCounts[4][2], kFar}) {
-      tell({static_cast<double>(rows.side(n).count())});
-    }
-  }
-  return all;
-}
-
 DecodeEnds decode_ends(const CostInput& in, const Roofline& roofline) {
   const GraphCost embed = evaluate(embed_tokens(in, 1), roofline);
   const OpGraph logits = output_logits(in, 1);

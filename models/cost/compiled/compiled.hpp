@@ -44,12 +44,6 @@ class CompiledLayer {
   mutable std::optional<GraphCost> outside_;  // of what no moment changes; where it is not linear
 };
 
-/// A method's values for decode steps of plain rows, at the states that compiled forms are made
-/// from and at distant ones. Methods resolved from one specification with equal values share the
-/// same forms.
-[[nodiscard]] std::vector<double> step_signature(const CostInput& in,
-                                                 const std::vector<LayerGroup>& groups);
-
 /// The embedding and the logits of a decode step: no method or length touches them.
 struct DecodeEnds {
   GraphCost cost;

@@ -44,10 +44,10 @@ struct Pyramid {
   [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
-    if (m <= 0 || layers == 1 || !settling.prompt_reaches(std::max(cap + 1, 2 * m))) return all;
+    if (m <= 0 || layers == 1 || settling.prompt() < std::max(cap + 1, 2 * m)) return all;
     auto least = static_cast<std::int64_t>(static_cast<double>(m) / beta);
     std::int64_t most = 2 * m - least;
-    if (!settling.prompt_reaches(window + most + 1)) {
+    if (settling.prompt() <= window + most) {
       most = settling.prompt() - window;
       least = 2 * m - most;
     }
@@ -64,7 +64,7 @@ struct Pyramid {
     double least = m / beta;
     double most = 2 * m - least;
     bool fits = layers > 1;
-    if (!settling.prompt_reaches(window + static_cast<std::int64_t>(most) + 1)) {
+    if (settling.prompt() <= window + static_cast<std::int64_t>(most)) {
       const auto s = static_cast<double>(settling.prompt());
       most = s - w;
       least = 2 * m - most;
@@ -163,8 +163,8 @@ std::shared_ptr<const BudgetRule> cosine(MethodResolver& settling) {
   const double largest =
       static_cast<double>(mean * layers) * *std::max_element(share.begin(), share.end()) / sum;
   // At its end, a layer cannot use more than the prompt; beyond that only the mean counts.
-  const bool unlimited = !settling.prompt_reaches(mean) ||
-                         settling.prompt_reaches(static_cast<std::int64_t>(std::ceil(largest)));
+  const bool unlimited = settling.prompt() < mean ||
+                         settling.prompt() >= static_cast<std::int64_t>(std::ceil(largest));
   return std::make_shared<LayerBudget>(
       apportion(mean * layers, share, unlimited ? kNoLimit : settling.prompt()));
 }

@@ -131,7 +131,6 @@ class Settler final : public MethodResolver {
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
     }
-    parts_.prompts = prompts_;
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
 
@@ -139,19 +138,7 @@ class Settler final : public MethodResolver {
     throw InputError{fmt::format("method \"{}\": {}", spec_.name, why)};
   }
   const std::string& method() const override { return spec_.name; }
-  std::int64_t prompt() const override {
-    prompts_ = {.first = prompt_, .last = prompt_};
-    return prompt_;
-  }
-  bool prompt_reaches(std::int64_t tokens) const override {
-    const bool reaches = prompt_ >= tokens;
-    if (reaches) {
-      prompts_.first = std::max(prompts_.first, tokens);
-    } else {
-      prompts_.last = std::min(prompts_.last, tokens - 1);
-    }
-    return reaches;
-  }
+  std::int64_t prompt() const override { return prompt_; }
   const MethodContext& site() const override { return site_; }
   std::int32_t n_layers() const override {
     if (layers_known() == 0) refuse("its law needs the number of layers, which is not known here");
@@ -176,7 +163,6 @@ class Settler final : public MethodResolver {
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
   std::int64_t entries_of(const Budget& budget) const override {
-    if (budget.fraction > 0) prompts_ = {.first = prompt_, .last = prompt_};
     const double shared = parts_.share ? parts_.share->bytes_share() : 1.0;
     const std::int64_t entries = budget_entries_of(
         spec_.name, budget, prompt_, site_, parts_.query_head,
@@ -250,7 +236,6 @@ class Settler final : public MethodResolver {
                            .query_head = parts_.query_head,
                            .rerotate = parts_.rerotate,
                            .learns_steps = parts_.learns_steps,
-                           .prompts = {},
                            .unasked = {}}};
   }
   /// A given value without effect is a mistake: reports which settings leave it unread.
@@ -387,8 +372,7 @@ class Settler final : public MethodResolver {
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
-  mutable std::vector<bool> asked_;                   // by declared_: a maker read it
-  mutable PromptRange prompts_ = PromptRange::all();  // prompts with the same result
+  mutable std::vector<bool> asked_;  // by declared_: a maker read it
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

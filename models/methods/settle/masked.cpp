@@ -32,7 +32,6 @@ class MaskedMethod final : public Method {
     return tokens;
   }
   bool layers_alike() const override { return true; }
-  PromptRange prompts() const override { return method_->prompts(); }
   std::int32_t stored_heads(const LayerShape& shape) const override {
     return method_->stored_heads(shape);
   }

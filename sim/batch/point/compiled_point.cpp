@@ -9,10 +9,10 @@
 
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/point_parts.hpp"
-#include "sim/batch/point/resolved_points.hpp"
 #include "sim/batch/point/step_sum.hpp"
 #include "sim/memory/vllm_startup.hpp"
 #include "sim/network/expert_network.hpp"
@@ -26,6 +26,10 @@ constexpr std::string_view kFormat =
     "sizes of the method's format climb in steps: decode steps are summed by quadrature";
 constexpr std::string_view kRetries =
     "the method prefills in smaller score chunks where memory is short";
+
+// Limit of the results kept for earlier prompts and batch sizes; beyond it all of a kind are
+// dropped.
+constexpr std::size_t kMostKept = 4096;
 
 // Runs of up to this many steps are evaluated on their graphs; a compiled form is built from more.
 constexpr std::int64_t kFewSteps = 2;
@@ -43,9 +47,7 @@ struct CompiledPoint::Impl {
  private:
   ResolvedPoint& law_of(std::int64_t prompt);
   /// Whether a few steps are cheaper on their graphs: if compiled forms serve only one prompt.
-  [[nodiscard]] bool by_graphs(const ResolvedPoint& law) const {
-    return law.laws <= 2 && !(law.serves_many() && law.method->plain_rows());
-  }
+  [[nodiscard]] bool by_graphs(const ResolvedPoint& law) const { return law.laws <= 2; }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   const DecodeEnds& ends_of(const PointRun& run);
   [[nodiscard]] const std::vector<StepLayers>& layers_at(PointRun& run, std::size_t segment,
@@ -84,7 +86,9 @@ struct CompiledPoint::Impl {
   Bytes usable_;
   Bytes outside_;  // part of load: context and weights
   bool is_static_;
-  ResolvedPoints laws_;
+  // Both are only looked up, never iterated.
+  std::unordered_map<const Method*, std::unique_ptr<ResolvedPoint>> laws_;
+  std::unordered_map<std::int64_t, ResolvedPoint*> law_of_prompt_;
   std::unordered_map<std::int64_t, DecodeEnds> ends_;  // by batch size
   PointRun run_;
   Pool pool_;
@@ -114,20 +118,34 @@ CompiledPoint::Impl::Impl(PointSpec asked)
             .measured_weights = spec_.options.weights},
       usable_{fraction_bytes(stack_, spec_.gpu->hbm_usable)},
       outside_{weights_held(base_)},
-      is_static_{is_preallocated(stack_)},
-      laws_{base_, spec_.method} {
+      is_static_{is_preallocated(stack_)} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
   roofline_.remember_calls();
 }
 
 ResolvedPoint& CompiledPoint::Impl::law_of(std::int64_t prompt) {
-  if (ResolvedPoint* known = laws_.known(prompt)) return *known;
-  if (laws_.is_full()) {
+  if (const auto known = law_of_prompt_.find(prompt); known != law_of_prompt_.end()) {
+    return *known->second;
+  }
+  if (law_of_prompt_.size() > kMostKept) {
+    law_of_prompt_.clear();
     laws_.clear();
     run_ = {};
     pool_ = {};
   }
-  return laws_.add(prompt);
+  std::shared_ptr<const Method> method = spec_.method(prompt);
+  KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
+  if (stack_.masks_evicted) method = masked(std::move(method));
+  std::unique_ptr<ResolvedPoint>& law = laws_[method.get()];
+  if (!law) {
+    law = std::make_unique<ResolvedPoint>();
+    law->groups = layer_groups(llm_, *method);
+    law->columns = layer_columns(law->groups, method->layers_alike());
+    for (const LayerClass& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
+    law->method = std::move(method);
+  }
+  law_of_prompt_[prompt] = law.get();
+  return *law;
 }
 
 PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
@@ -159,12 +177,9 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
                          .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
                                       DecodeSegments::Lines::kOfFormat)
                          .first->second;
-  auto& forms = law.steps->forms;
-  if (forms.size() > kMostKept) forms.clear();
-  CostInput in = run_.in;
-  in.method = law.steps->method.get();  // outlives this run
+  if (law.forms.size() > kMostKept) law.forms.clear();
   run_.decode =
-      &forms.try_emplace(batch, in, roofline_, ends_of(run_), law.groups, law.laws).first->second;
+      &law.forms.try_emplace(batch, run_.in, roofline_, ends_of(run_), law.groups).first->second;
   if (!law.method->plain_rows()) run_.decode->serve(prompt);
   run_.law = &law;
   return run_;
@@ -214,8 +229,6 @@ Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::
   return run.times.at({step, by_graph}, [&] {
     DecodeForms& decode = *run.decode;
     const auto& layers = layers_at(run, segment, step);
-    DecodeForms::Step& known = decode.step_of(layers, by_graph);
-    if (known.time) return *known.time;
     times_.resize(layers.size());
     Seconds device = decode.compiled.around().time;
     visit(layers, [&](std::size_t i, std::size_t as) {
@@ -223,8 +236,7 @@ Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::
       times_[i] = as < i ? times_[as] : decode.time(alike, by_graph);
       device += times_[i] * static_cast<double>(alike.layers);
     });
-    known.time = std::max(device, decode.compiled.host()) + decode.between;
-    return *known.time;
+    return std::max(device, decode.compiled.host()) + decode.between;
   });
 }
 
@@ -233,8 +245,6 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
                                      bool by_graph) const {
   DecodeForms& decode = *run.decode;
   const auto& layers = layers_at(run, segment, step);
-  DecodeForms::Step& known = decode.step_of(layers, by_graph);
-  if (known.peak) return *known.peak;
   stands_.resize(layers.size());
   Bytes standing = decode.resident;
   visit(layers, [&](std::size_t i, std::size_t as) {
@@ -262,8 +272,7 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
     peak = std::max(peak, standing - s.before + s.growth * highest + s.alive);
     standing += s.growth * layers[i].layers;
   }
-  known.peak = std::max(peak, standing + decode.compiled.around_peak());
-  return *known.peak;
+  return std::max(peak, standing + decode.compiled.around_peak());
 }
 
 StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_t last) const {

@@ -19,9 +19,9 @@ struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  /// The method resolved for a prompt of that many tokens, called once per prompt or range of
-  /// prompts: results for a method are shared among the prompts that it is valid for.
-  std::function<ResolvedMethod(std::int64_t prompt)> method;
+  /// The method resolved for a prompt of that many tokens, called once per prompt. Prompts with the
+  /// same object share results.
+  std::function<std::shared_ptr<const Method>(std::int64_t prompt)> method;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   const Calibration* calibration = nullptr;

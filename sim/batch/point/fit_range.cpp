@@ -24,10 +24,7 @@ PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_
   return {.llm = spec.llm,
           .gpu = &machine.gpu,
           .stack = spec.stack,
-          .method =
-              [&spec](std::int64_t) {
-                return ResolvedMethod{spec.method, PromptRange::all()};
-              },
+          .method = [&spec](std::int64_t) { return spec.method; },
           .weight_dtype = spec.weight_dtype,
           .kv_dtype = spec.kv_dtype,
           .calibration = spec.calibration,

@@ -21,13 +21,13 @@ MethodByPrompt::MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype
                                std::shared_ptr<const MeasuredLaw> law)
     : method_{std::move(method)}, site_{method_site(llm, kv_dtype)}, law_{std::move(law)} {}
 
-ResolvedMethod MethodByPrompt::at(std::int64_t prompt) const {
+std::shared_ptr<const Method> MethodByPrompt::at(std::int64_t prompt) const {
   try {
     auto method = make_method(method_, prompt, site_);
     if (law_) method = with_measured_law(std::move(method), *law_, site_.n_layers);
-    return {std::move(method)};
-  } catch (const InputError&) {  // for this prompt only
-    return {make_method({"full", {}, {}}, prompt, site_), {.first = prompt, .last = prompt}};
+    return method;
+  } catch (const InputError&) {
+    return make_method({"full", {}, {}}, prompt, site_);
   }
 }
 

@@ -21,7 +21,7 @@ class MethodByPrompt {
   MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
                  std::shared_ptr<const MeasuredLaw> law = nullptr);
 
-  [[nodiscard]] ResolvedMethod at(std::int64_t prompt) const;
+  [[nodiscard]] std::shared_ptr<const Method> at(std::int64_t prompt) const;
   /// False for prompts that are too short for it.
   [[nodiscard]] bool settles(std::int64_t prompt) const;
 

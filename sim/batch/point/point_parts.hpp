@@ -35,22 +35,14 @@ struct PrefillFigures {
   std::optional<Seconds> time;
 };
 
-/// The cache of one group's layers, and its bytes at the most recent numbers of entries: prefill,
-/// steps and result request each of them.
+/// The cache of one group's layers.
 class PointRows {
  public:
-  /// `laws`: number of laws that the group's layers may follow.
-  PointRows(const CostInput& in, std::int32_t layer, std::int32_t laws)
-      : in_{in}, rows_{in, layer}, many_(laws > kFewLaws ? kMany : 0) {
+  PointRows(const CostInput& in, std::int32_t layer) : in_{in}, rows_{in, layer} {
     rows_.fit_side_bytes();
   }
 
-  [[nodiscard]] Bytes cache(std::int64_t entries) const {
-    const auto n = static_cast<std::size_t>(entries);
-    Known& known = many_.empty() ? few_[n % few_.size()] : many_[n % kMany];
-    if (known.entries != entries) known = {entries, rows_.cache(entries).total()};
-    return known.total;
-  }
+  [[nodiscard]] Bytes cache(std::int64_t entries) const { return rows_.cache(entries).total(); }
   [[nodiscard]] Bytes side(std::int64_t entries) const {  // as charged
     return allocator_rounded(in_, rows_.side(entries));
   }
@@ -59,16 +51,8 @@ class PointRows {
   }
 
  private:
-  struct Known {
-    std::int64_t entries = -1;
-    Bytes total;
-  };
   const CostInput& in_;
   CacheRows rows_;
-  static constexpr std::int32_t kFewLaws = 4;
-  static constexpr std::size_t kMany = 256;
-  mutable std::array<Known, 4> few_{};
-  mutable std::vector<Known> many_;
 };
 
 /// Adjacent layers of one step that do the same.
@@ -81,15 +65,14 @@ struct StepLayers {
   [[nodiscard]] bool same_work_as(const StepLayers& other) const {
     return like == other.like && moment == other.moment;
   }
-  friend bool operator==(const StepLayers&, const StepLayers&) = default;
 };
 
 /// All decode steps of one batch size.
 class DecodeForms {
  public:
   DecodeForms(const CostInput& input, const Roofline& roofline, const DecodeEnds& ends,
-              const std::vector<LayerGroup>& groups, std::int32_t laws)
-      : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline}, laws_{laws} {
+              const std::vector<LayerGroup>& groups)
+      : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline} {
     for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
     write_rows();
     between = between_steps(in);
@@ -104,7 +87,6 @@ class DecodeForms {
     in.prompt = prompt;
     write_rows();
     graphs_.clear();
-    for (auto& steps : steps_) steps.clear();
   }
 
   /// One layer's step, by its compiled form or by its graph.
@@ -115,16 +97,6 @@ class DecodeForms {
     if (by_graph) return on_graph(step, true).alive;
     const CompiledLayer& form = form_of(step);
     return form.is_linear() ? form.alive_peak(step.moment) : on_graph(step, false).alive;
-  }
-
-  /// Results of a step of such layers for all prompts: many keep the same number of entries of
-  /// each.
-  struct Step {
-    std::optional<Seconds> time;
-    std::optional<Bytes> peak;
-  };
-  [[nodiscard]] Step& step_of(const std::vector<StepLayers>& layers, bool by_graph) {
-    return steps_[by_graph ? 1 : 0].at(layers, [] { return Step{}; });
   }
 
   CostInput in;
@@ -156,37 +128,23 @@ class DecodeForms {
     const std::vector<LayerGroup>& groups = compiled.groups();
     rows.clear();
     rows.reserve(groups.size());
-    for (const LayerGroup& group : groups) {
-      rows.emplace_back(in, group.first, group.count > 1 ? laws_ : 1);
-    }
+    for (const LayerGroup& group : groups) rows.emplace_back(in, group.first);
   }
 
   const Roofline& roofline_;
-  std::int32_t laws_;
   // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
   RecentlyUsed<LayerKey, GraphMetrics, 8> graphs_;
-  std::array<RecentlyUsed<std::vector<StepLayers>, Step, 4>, 2> steps_;  // compiled, by graph
-};
-
-/// Decode steps of one method, or of several methods with equal steps.
-struct DecodeSteps {
-  std::shared_ptr<const Method> method;       // one of them, used by the forms
-  std::vector<double> answers;                // step_signature; empty: of one method only
-  std::map<std::int64_t, DecodeForms> forms;  // by batch size
 };
 
 /// A method settled for some prompts, and the data derived from it.
 struct ResolvedPoint {
   std::shared_ptr<const Method> method;
-  PromptRange prompts;
   std::vector<LayerGroup> groups;
   std::vector<LayerClass> columns;
   std::int32_t laws = 0;  // of the columns
   std::map<std::pair<std::int64_t, std::int64_t>, DecodeSegments>
-      trajectories;  // (prompt, allocated)
-  std::shared_ptr<DecodeSteps> steps;
-
-  [[nodiscard]] bool serves_many() const { return prompts.first < prompts.last; }
+      trajectories;                           // (prompt, allocated)
+  std::map<std::int64_t, DecodeForms> forms;  // decode steps by batch size
 };
 
 /// Times by (step, by_graph): runs of one prompt share their first step; sums and results use the

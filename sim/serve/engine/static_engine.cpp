@@ -131,14 +131,12 @@ StaticEngine::Shortage StaticEngine::shortage() const {
       {.llm = spec_.llm,
        .gpu = spec_.gpu,
        .stack = spec_.stack,
-       .method = [this](std::int64_t prompt) -> ResolvedMethod {
-         const PromptRange alone{.first = prompt,
-                                 .last = prompt};  // its size law depends on the prompt
-         if (prompt == spec_.prompt_tokens) return {spec_.method, alone};
+       .method = [this](std::int64_t prompt) -> std::shared_ptr<const Method> {
+         if (prompt == spec_.prompt_tokens) return spec_.method;
          try {
-           return {laws_->settle(prompt), alone};
+           return laws_->settle(prompt);
          } catch (const InputError&) {  // too short for the method: the cache is full either way
-           return {spec_.method, alone};
+           return spec_.method;
          }
        },
        .weight_dtype = spec_.weight_dtype,

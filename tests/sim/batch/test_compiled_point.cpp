@@ -39,7 +39,7 @@ StaticResult run_of(const PointSpec& spec, const Point& point) {
   return run_static({.llm = spec.llm,
                      .gpu = spec.gpu,
                      .stack = spec.stack,
-                     .method = spec.method(point.prompt_tokens).method,
+                     .method = spec.method(point.prompt_tokens),
                      .weight_dtype = spec.weight_dtype,
                      .kv_dtype = spec.kv_dtype,
                      .batch = point.batch,
@@ -119,7 +119,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
             .output_tokens = static_cast<std::int64_t>(random() % (i < 3 ? 40 : 700))};
         bool refuses = false;  // the size depends on data, or the budget on a longer prompt
         try {
-          auto made = spec.method(point.prompt_tokens).method;
+          auto made = spec.method(point.prompt_tokens);
           if (stack.masks_evicted) made = masked(made);  // which always has a law
           for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {
             for (std::int64_t n = 0; n <= point.output_tokens; ++n) {
@@ -201,7 +201,7 @@ TEST_CASE("a point that was refused is refused again") {
 PointSpec hand_made(const Llm& llm, const Gpu& gpu, const Stack& stack,
                     std::shared_ptr<const Method> method) {
   return {.llm = &llm, .gpu = &gpu, .stack = &stack, .method = [method](std::int64_t) {
-            return ResolvedMethod{method, PromptRange::all()};
+            return method;
           }};
 }
 

@@ -192,8 +192,7 @@ std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& settling) {
       settling.refuse("budget and threshold are both given; one follows from the other");
     }
     settling.set_entries(settling.entries_of(*settling.budget()));
-    const std::int64_t window =
-        settling.prompt_reaches(settings.window) ? settings.window : settling.prompt();
+    const std::int64_t window = std::min(settings.window, settling.prompt());
     if (settling.entries() < window) {
       settling.refuse(fmt::format(
           "a budget of {} entries is less than its window of {} (expected a smaller window or a "
