@@ -218,6 +218,26 @@ TEST_CASE("slips in options are answered with the option or the key") {
             "--model: expected options or a scenario file, got both (s.json)"));
 }
 
+TEST_CASE("compare shows values in the unit of their metric") {
+  const fs::path folder = fresh("compare-units");
+  for (const auto& [out, rate] : {std::pair{"a", "2"}, {"b", "4"}}) {
+    REQUIRE(run_kvsim({"run", "--model", "llama-3.1-8b", "--gpu", "H100-80GB-SXM", "--rate", rate,
+                       "--isl", "200", "--osl", "20", "--requests", "50", "-o", out, "--no-figures",
+                       "-q"},
+                      folder)
+                .status == 0);
+  }
+  const std::string all = run_kvsim({"compare", "a", "b", "--all"}, folder).out;
+  const auto line = [&](const std::string& figure) {
+    const std::size_t at = all.find("  " + figure + " ");
+    REQUIRE_MESSAGE(at != std::string::npos, figure);
+    return all.substr(at, all.find('\n', at) - at);
+  };
+  CHECK(has(line("ttft_s.p99"), " ms "));
+  CHECK(has(line("makespan_s"), " s "));
+  CHECK_FALSE(has(line("output_tok_s"), " s "));
+}
+
 TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
   const fs::path folder = fresh("compare");
   write(folder / "s.json", kOom);
