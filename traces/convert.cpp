@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
+#include "models/json/field.hpp"
 #include "models/units/error.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/trace.hpp"
@@ -146,6 +148,22 @@ class Plan {
     const std::int64_t start = number(m, "repeat_start"), length = number(m, "repeat_len");
     if (start >= 0 && length >= 0 && start + length > tokens_) {
       for (const auto* key : {"repeat_start", "repeat_len", "repeat_of"}) m.erase(key);
+    }
+    for (const auto* key : {"question_start", "answer_start"}) {
+      if (number(m, key) >= tokens_) m.erase(key);
+    }
+    if (const auto segments = m.find("segments"); segments != m.end()) {
+      const Field all =
+          Field::parse(segments->second, fmt::format("{}: __metadata__.segments", in_.place()));
+      nlohmann::json kept = nlohmann::json::array();
+      for (const Field& each : all.items()) {
+        const std::int64_t start = each.at("start").integer(0, all_tokens_ - 1);
+        const std::int64_t end = each.at("end").integer(start + 1, all_tokens_);
+        if (start >= tokens_) continue;
+        kept.push_back(each.raw());
+        kept.back()["end"] = std::min(end, tokens_);
+      }
+      segments->second = kept.dump();
     }
   }
 

@@ -34,7 +34,8 @@ struct ConvertOptions {
 /// result has been opened as a Trace before it takes its name.
 ///
 /// A cut keeps prompt_len if it is below the new length, else the prompt is all but the last token;
-/// repeat_start and repeat_len go where the repeat is not whole. A file without `tokens` stays
+/// repeat_start and repeat_len go where the repeat is not whole, marks and segments beyond the end
+/// too, and the last segment is cut. A file without `tokens` stays
 /// without. Errors: InputError for options out of range, an unknown word in `names`, tensors that
 /// are missing or disagree in shape, or what Trace::open says of the result.
 void convert_trace(const std::filesystem::path& in, const std::filesystem::path& out,

@@ -641,6 +641,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of --generate (0)")
     parser.add_argument("--repeat", action="store_true", help="append a repeat of the prompt, for KVzip and KVzap")
     parser.add_argument("--separator", default="\n\n", help="text between prompt and repeat (two line ends)")
+    parser.add_argument("--question-start", type=int, metavar="TOKEN", help="mark the first token of a question")
+    parser.add_argument("--answer-start", type=int, metavar="TOKEN", help="mark the first token of its answer")
     parser.add_argument("--layers", metavar="LIST", help="layers to record, such as 0,4,8-11 (all)")
     parser.add_argument("--kv-heads", metavar="LIST", help="KV heads to record, each with its query heads (all)")
     parser.add_argument("--no-hidden", action="store_true", help="leave the inputs of attention out (KVzap needs them)")
@@ -694,6 +696,12 @@ def main(words: Optional[Sequence[str]] = None) -> int:
         metadata = {"model": name, "sampling": sampling, "token_ids_sha256": ids,
                     "source": f"recorded by traces/record_hf.py (torch {torch.__version__}, transformers {version}) from "
                               f"{name} ({type(model).__name__}), text {source}"}
+        for mark in ("question_start", "answer_start"):
+            at = getattr(arguments, mark)
+            if at is not None:
+                if not 0 < at < len(tokens):
+                    raise RecordError(f"--{mark.replace('_', '-')}: expected a token in [1, {len(tokens) - 1}], got {at}")
+                metadata[mark] = str(at)
         if text is not None and not arguments.no_text:
             metadata["text"] = text[:1000]
         about = record(model, tokens, arguments.out, prompt_len=prompt_len, layers=layers, kv_heads=kv_heads,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/json/field.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
@@ -124,6 +125,48 @@ std::vector<std::string> per_head_names(const Safetensors& file, const TraceInfo
   return names;
 }
 
+/// Marks and segments. `segments` is a JSON list of {"name", "start", "end"}.
+void read_marks(const Metadata& meta, TraceInfo& info) {
+  if (meta.find("question_start") != nullptr) {
+    info.question_start = meta.integer("question_start", 1, info.tokens - 1);
+  }
+  if (meta.find("answer_start") != nullptr) {
+    info.answer_start =
+        meta.integer("answer_start", info.question_start.value_or(0) + 1, info.tokens - 1);
+  }
+  if (const std::string* text = meta.find("segments")) {
+    constexpr std::size_t kMostSegments = 1000;
+    constexpr std::size_t kLongestName = 64;
+    const Field all = Field::parse(*text, meta.place("segments"));
+    std::int64_t end = 0;
+    for (const Field& each : all.items()) {
+      each.allow_only({"name", "start", "end"});
+      TraceSegment segment{.name = each.at("name").string()};
+      if (segment.name.empty() || segment.name.size() > kLongestName) {
+        each.at("name").expected(fmt::format("1 to {} characters", kLongestName));
+      }
+      segment.start = each.at("start").integer(end, info.tokens - 1);
+      segment.end = each.at("end").integer(segment.start + 1, info.tokens);
+      end = segment.end;
+      info.segments.push_back(std::move(segment));
+      if (info.segments.size() > kMostSegments) {
+        all.expected(fmt::format("at most {} segments", kMostSegments));
+      }
+    }
+    return;
+  }
+  std::int64_t start = 0;
+  for (const auto& [name, next] :
+       {std::pair{"context", info.question_start}, std::pair{"question", info.answer_start}}) {
+    if (!next) continue;
+    info.segments.push_back({.name = name, .start = start, .end = *next});
+    start = *next;
+  }
+  if (info.segments.empty()) return;
+  info.segments.push_back(
+      {.name = info.answer_start ? "answer" : "question", .start = start, .end = info.tokens});
+}
+
 TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) {
   const Metadata meta{file};
   if (const std::string format = meta.word("format"); format != "kv-attention-trace") {
@@ -168,6 +211,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
     info.repeat_start = meta.integer("repeat_start", 0, info.tokens - 1);
     info.repeat_tokens = meta.integer("repeat_len", 1, info.tokens - *info.repeat_start);
   }
+  read_marks(meta, info);
   return info;
 }
 
@@ -218,6 +262,12 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
 }
 
 }  // namespace
+
+std::optional<TraceSplit> split_of(std::string_view word) {
+  const auto found = std::find(kTraceSplits.begin(), kTraceSplits.end(), word);
+  if (found == kTraceSplits.end()) return std::nullopt;
+  return static_cast<TraceSplit>(found - kTraceSplits.begin());
+}
 
 struct Trace::Impl {
   Safetensors file;
@@ -303,6 +353,25 @@ Trace Trace::open(const std::filesystem::path& path) {
 }
 
 const TraceInfo& Trace::info() const { return impl_->info; }
+
+void Trace::split(TraceSplit at) {
+  if (at == TraceSplit::kRecorded) return;
+  TraceInfo& info = impl_->info;
+  const bool aware = at == TraceSplit::kQuestionAware;
+  const std::optional<std::int64_t> mark = aware ? info.answer_start : info.question_start;
+  const std::string place = impl_->file.place();
+  if (!mark) {
+    throw InputError{fmt::format("{}: __metadata__.{}: missing; a {} replay ends the prompt there",
+                                 place, aware ? "answer_start" : "question_start",
+                                 kTraceSplits[static_cast<std::size_t>(at)])};
+  }
+  if (info.repeat_start && *mark > *info.repeat_start) {
+    throw InputError{fmt::format("{}: __metadata__.repeat_start", place),
+                     fmt::format("{} or later, where the prompt ends", *mark),
+                     std::to_string(*info.repeat_start)};
+  }
+  info.prompt_tokens = *mark;
+}
 
 TraceLayer Trace::read_layer(std::int32_t layer) const {
   impl_->need_layer(layer);

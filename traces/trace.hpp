@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -15,6 +16,25 @@
 namespace kvsim {
 
 enum class RopeStyle : std::uint8_t { kHalfSplit, kInterleaved };
+
+/// A named part of a trace: tokens `start` to `end`, without `end`.
+struct TraceSegment {
+  std::string name;
+  std::int64_t start = 0, end = 0;
+};
+
+/// Where the prompt ends, and the decode steps begin.
+enum class TraceSplit : std::uint8_t {
+  kRecorded,         // as the trace was recorded
+  kQuestionAware,    // at answer_start: methods see the question when they compress
+  kQuestionAgnostic  // at question_start: they compress before it
+};
+/// By value.
+inline constexpr std::array<std::string_view, 3> kTraceSplits{"recorded", "question-aware",
+                                                              "question-agnostic"};
+
+/// nullopt for another word.
+[[nodiscard]] std::optional<TraceSplit> split_of(std::string_view word);
 
 /// Shapes and metadata of an attention trace (kv-attention-trace, version 1).
 struct TraceInfo {
@@ -34,6 +54,10 @@ struct TraceInfo {
   bool has_hidden = false;             // in every layer
   bool has_output_projection = false;  // wo, in every layer
   std::optional<std::int64_t> repeat_start, repeat_tokens;
+  // Marks: the first token of a question and of its answer. Segments ascend and do not overlap;
+  // where the metadata has only marks they are context, question and answer.
+  std::optional<std::int64_t> question_start, answer_start;
+  std::vector<TraceSegment> segments;
   std::vector<std::string> scores;     // NAMEs of layers.{i}.score.NAME present in every layer
   std::vector<std::string> decisions;  // likewise layers.{i}.decision.NAME
   std::map<std::string, std::string> metadata;
@@ -56,6 +80,9 @@ class Trace {
   ~Trace();
 
   [[nodiscard]] const TraceInfo& info() const;
+  /// Ends the prompt elsewhere. Errors: InputError if the trace has no such mark, or if the prompt
+  /// would reach into its repeat.
+  void split(TraceSplit at);
   /// Errors: InputError naming tensor and element where a value is NaN or infinite.
   [[nodiscard]] TraceLayer read_layer(std::int32_t layer) const;
   /// layers.{layer}.hidden [tokens, d_model] in fp32. Errors: InputError if it is not recorded.

@@ -230,6 +230,7 @@ Command replay_command() {
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each method"},
                   {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"},
+                  split_option(),
                   {"json", 0, "", false, "print JSON (schema kvsim.replay/1)"},
                   {"per-step", 0, "", false, "with --json: the series over decode steps"},
                   {"per-head", 0, "", false, "with --json: the means of every head"},

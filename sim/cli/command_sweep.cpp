@@ -281,6 +281,7 @@ Command sweep_command() {
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each combination"},
                   {"param", 'p', "NAME=VALUE", true, "a parameter that stays"},
+                  split_option(),
                   {"json", 0, "", false, "print JSON (kvsim.scenario-sweep/1, kvsim.sweep/1)"},
                   {"out", 'o', "DIR", false,
                    "results folder (of scenarios kvsim-out/NAME; of replays none)"},

@@ -46,6 +46,14 @@ ordered_json value_or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
+ordered_json segments_json(const TraceInfo& info) {
+  ordered_json out = ordered_json::array();
+  for (const TraceSegment& s : info.segments) {
+    out.push_back({{"name", s.name}, {"start", s.start}, {"end", s.end}});
+  }
+  return out;
+}
+
 ordered_json info_json(const TraceInfo& info) {
   ordered_json out{{"schema", "kvsim.trace-info/1"},
                    {"name", info.name},
@@ -66,6 +74,9 @@ ordered_json info_json(const TraceInfo& info) {
                    {"has_output_projection", info.has_output_projection},
                    {"repeat_start", value_or_null(info.repeat_start)},
                    {"repeat_tokens", value_or_null(info.repeat_tokens)},
+                   {"question_start", value_or_null(info.question_start)},
+                   {"answer_start", value_or_null(info.answer_start)},
+                   {"segments", segments_json(info)},
                    {"scores", info.scores},
                    {"decisions", info.decisions},
                    {"metadata", info.metadata}};
@@ -93,6 +104,14 @@ std::string info_text(const TraceInfo& info, std::size_t width) {
   if (info.repeat_start && info.repeat_tokens) {
     facts.add("repeat", fmt::format("{} tokens from {}", with_commas(*info.repeat_tokens),
                                     with_commas(*info.repeat_start)));
+  }
+  if (!info.segments.empty()) {
+    std::string parts;
+    for (const TraceSegment& s : info.segments) {
+      parts += fmt::format("{}{} {}-{}", parts.empty() ? "" : ", ", s.name, with_commas(s.start),
+                           with_commas(s.end));
+    }
+    facts.add("segments", parts);
   }
   if (!info.scores.empty()) facts.add("scores", fmt::format("{}", fmt::join(info.scores, ", ")));
   if (!info.decisions.empty()) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -165,7 +166,8 @@ std::string sweep(const Source& source, const std::vector<std::string>& vary,
 
 /// `methods`: JSON, written as under `method` in scenarios, one or a list.
 Texts replay_trace(const std::string& trace, const std::string& methods, bool per_head,
-                   const std::vector<std::int64_t>& block_sizes, std::uint64_t seed, int threads) {
+                   const std::vector<std::int64_t>& block_sizes, std::uint64_t seed, int threads,
+                   const std::string& split) {
   return interruptible([&](const Progress& progress) {
     std::vector<MethodSpec> specs;
     for (const Field& item : Field::parse(methods, "methods").one_or_more()) {
@@ -179,6 +181,12 @@ Texts replay_trace(const std::string& trace, const std::string& methods, bool pe
     options.kept_positions = true;
     options.block_sizes = block_sizes;
     options.seed = seed;
+    const auto at = split_of(split);
+    if (!at) {
+      throw InputError{"split", fmt::format("{}", fmt::join(kTraceSplits, ", ")),
+                       fmt::format("\"{}\"", split)};
+    }
+    options.split = *at;
     options.progress = progress;
     const ReplayJob job = run_replay_job(trace, specs, options);
     ordered_json document = replay_document(job.result, job.skipped);
@@ -231,7 +239,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("sweep", &sweep, py::arg("source"), py::arg("vary"), py::arg("samples"),
              py::arg("seed"), py::arg("skip_impossible"), py::arg("threads"));
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("methods"), py::arg("per_head"),
-             py::arg("block_sizes"), py::arg("seed"), py::arg("threads"));
+             py::arg("block_sizes"), py::arg("seed"), py::arg("threads"), py::arg("split"));
   module.def("write_trace", &write_trace, py::arg("path"), py::arg("tensors"), py::arg("metadata"),
              py::arg("dtype"));
   module.def("methods", [] { return described(builtin_methods(), method_json); });

@@ -31,7 +31,8 @@ struct ReplayOptions {
   bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
   std::vector<std::int64_t> block_sizes{};  // of a paged cache to report on, entries
   std::uint64_t seed = 0;
-  std::function<void(double)> progress{};  // called with the fraction done
+  TraceSplit split = TraceSplit::kRecorded;  // by run_replay_job
+  std::function<void(double)> progress{};    // called with the fraction done
 };
 
 /// One step, summed or averaged over heads and layers, or over the heads of one layer.
@@ -77,6 +78,14 @@ struct ReplayPaged {
   PagedReport report;
 };
 
+/// Mean relative error over the decode steps in a segment of the trace.
+struct ReplaySegment {
+  std::string name;
+  std::int64_t start = 0, end = 0;       // tokens; without `end`
+  std::int64_t steps = 0;                // decode steps in it
+  std::optional<double> rel_error_mean;  // none without steps
+};
+
 struct ReplayMethod {
   std::string name;
   std::map<std::string, ParamValue> params;  // every parameter as settled
@@ -94,7 +103,9 @@ struct ReplayMethod {
   double bytes_full_read_total = 0;  // what the full cache reads in these steps
   double entries_read_share = 1;     // entries read of those there to read, over the decode steps
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
-  std::optional<double> retained_mass_mean;                       // null for merges
+  // Over the steps of the answer, whose tokens begin at answer_start; null without that mark.
+  std::optional<double> answer_error_mean;
+  std::optional<double> retained_mass_mean;  // null for merges
   // The largest mass that as many entries as were read could retain, chosen again at each step.
   std::optional<double> best_mass_mean;
   std::optional<std::int64_t> closed_form_bytes_final;
@@ -108,6 +119,7 @@ struct ReplayMethod {
   std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;
   std::vector<ReplayKept> kept_by_role;                  // by layer, then in the order of KeptRole
   std::vector<std::vector<std::vector<KeptEntry>>> why;  // with why_kept: [layer][stored head]
+  std::vector<ReplaySegment> segments;                   // of the trace
   std::vector<ReplayPaged> paged;                        // for each requested block size
   std::map<std::string, double> counts;  // what the method counted on the way, over all heads
   std::vector<std::string> notes;

@@ -235,6 +235,29 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
   for (const auto& [name, count] : head.counts) result_.counts[name] += count;
 }
 
+/// Errors by segment, from the means of steps.
+void ReplaySummary::add_segments() {
+  const auto mean_in = [&](std::int64_t start, std::int64_t end, std::int64_t& n) {
+    double sum = 0;
+    for (const ReplayStep& step : steps_) {
+      const std::int64_t position = step.tokens - 1;
+      if (position < start || position >= end) continue;
+      sum += step.rel_error;
+      ++n;
+    }
+    return n > 0 ? std::optional{sum / static_cast<double>(n)} : std::nullopt;
+  };
+  for (const TraceSegment& segment : trace_.segments) {
+    ReplaySegment one{.name = segment.name, .start = segment.start, .end = segment.end};
+    one.rel_error_mean = mean_in(segment.start, segment.end, one.steps);
+    result_.segments.push_back(std::move(one));
+  }
+  std::int64_t steps = 0;
+  if (trace_.answer_start) {
+    result_.answer_error_mean = mean_in(*trace_.answer_start, trace_.tokens, steps);
+  }
+}
+
 ReplayMethod ReplaySummary::finish() {
   const std::int64_t heads = static_cast<std::int64_t>(trace_.n_layers) * trace_.n_kv_heads;
   const Dtype stored = method_.store_dtype(trace_.dtype);
@@ -293,6 +316,7 @@ ReplayMethod ReplaySummary::finish() {
     result_.link_bytes_total += step.link_bytes;
     scale_means(step, per_step);
   }
+  add_segments();
   if (attended > 0) result_.entries_read_share = read / attended;
   if (options_.per_step) result_.series = std::move(steps_);
   result_.paged = paged_.reports(options_.block_sizes);

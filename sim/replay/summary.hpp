@@ -28,6 +28,7 @@ class ReplaySummary {
   /// Counts entries by the rule that keeps them, and keeps the list if requested.
   void add_kept(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// The shares that a data-dependent method keeps of the prompt and of decode tokens.
+  void add_segments();
   void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;

@@ -44,7 +44,8 @@ ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>
 ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<MethodSpec>& methods,
                          const ReplayOptions& options,
                          const std::set<std::string>& whole_catalogue) {
-  const Trace trace = Trace::open(path);
+  Trace trace = Trace::open(path);
+  trace.split(options.split);
   const TraceInfo& info = trace.info();
   const MethodContext site = site_of(info);
   ReplayJob job;

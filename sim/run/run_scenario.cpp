@@ -165,6 +165,7 @@ void replay_trace(const Scenario& scenario, const RunOptions& how, RunReport& re
   options.per_head = scenario.replay->per_head || how.per_head;
   options.why_kept = how.why_kept;
   options.seed = scenario.seed;
+  options.split = scenario.replay->split;
   const std::filesystem::path& trace = scenario.replay->trace;
   try {
     if (report.missing > 0 || stopped()) throw Stopped{};

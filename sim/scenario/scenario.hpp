@@ -48,6 +48,7 @@ struct ReplaySection {
   std::vector<MethodSpec> methods;
   bool per_step = true;
   bool per_head = false;
+  TraceSplit split = TraceSplit::kRecorded;
 };
 
 /// A value published for a point, shown next to the prediction with the error.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "models/methods/settle/named.hpp"
@@ -109,12 +110,26 @@ void refuse_unless_taken(std::string_view option, const std::string& param,
   throw InputError{fmt::format("--{}: {}", option, unknown_name("parameter", param, known))};
 }
 
+Option split_option() {
+  return {"split", 0, "WORD", false,
+          "where the prompt of a marked trace ends: recorded, question-aware (answer_start) or "
+          "question-agnostic (question_start)"};
+}
+
 ReplayOptions read_replay_options(const Arguments& arguments) {
   ReplayOptions options;
   options.threads =
       static_cast<std::int32_t>(arguments.integer("threads", 0, kMostThreads).value_or(0));
   options.seed = static_cast<std::uint64_t>(
       arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(0));
+  if (const auto word = arguments.value("split")) {
+    const auto split = split_of(*word);
+    if (!split) {
+      throw InputError{"--split", fmt::format("{}", fmt::join(kTraceSplits, ", ")),
+                       fmt::format("\"{}\"", *word)};
+    }
+    options.split = *split;
+  }
   return options;
 }
 

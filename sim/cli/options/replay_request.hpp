@@ -13,7 +13,7 @@
 
 namespace kvsim {
 
-// Options of commands that replay traces: --method, --budget, --param, --threads, --seed.
+// Options of commands that replay traces: --method, --budget, --param, --split, --threads, --seed.
 
 /// The methods of --method; "all" means the whole catalogue.
 struct NamedMethods {
@@ -49,7 +49,9 @@ struct NamedText {
 void refuse_unless_taken(std::string_view option, const std::string& param,
                          const std::vector<std::string>& names);
 
-/// The requested threads and seed; otherwise the defaults of ReplayOptions.
+/// --split, for commands that replay.
+[[nodiscard]] Option split_option();
+/// The requested threads, seed and split; otherwise the defaults of ReplayOptions.
 [[nodiscard]] ReplayOptions read_replay_options(const Arguments& arguments);
 
 /// Files of --trace. Errors: InputError "COMMAND: --trace FILE is missing".

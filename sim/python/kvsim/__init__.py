@@ -334,7 +334,7 @@ def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False
 
 
 def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=None, softmax_scale=None, hidden=None,
-           wo=None, budget=None, per_head=False, block_sizes=(), seed=0, threads=0):
+           wo=None, budget=None, split="recorded", per_head=False, block_sizes=(), seed=0, threads=0):
     """A recorded trace, or arrays, through compression methods, as `kvsim replay` does.
 
     trace          the path of a trace (safetensors); or arrays, all float32 or all float16:
@@ -344,6 +344,7 @@ def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=
     softmax_scale  1 / sqrt(d) where it is not given
     hidden, wo     [layers, tokens, D], [layers, D, query heads * d]: for methods that need them
     methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such
+    split          where the prompt ends: "recorded", "question-aware" (at the trace's answer_start), "question-agnostic"
     budget         of methods that take one and give none: a share of the prompt's cache (0.2, "20 %"), or entries per head (256, "64 entries"); or a list
     Errors: InputError, which says what was expected and what was there. Arrays go through a temporary file.
     """
@@ -351,16 +352,16 @@ def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=
     if trace is not None:
         if any(x is not None for x in (q, k, v, prompt_tokens, softmax_scale, hidden, wo)):
             raise InputError("replay: a trace has its own q, k, v and sizes; give the one or the others")
-        return _replayed(os.fspath(trace), chosen, per_head, block_sizes, seed, threads)
+        return _replayed(os.fspath(trace), chosen, per_head, block_sizes, seed, threads, split)
     tensors, metadata, dtype = _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo)
     with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
         path = os.path.join(folder, "arrays.safetensors")
         _core.write_trace(path, tensors, metadata, dtype)
-        return _replayed(path, chosen, per_head, block_sizes, seed, threads)
+        return _replayed(path, chosen, per_head, block_sizes, seed, threads, split)
 
 
-def _replayed(path, methods, per_head, block_sizes, seed, threads):
-    out = _core.replay(path, methods, per_head, list(block_sizes), seed, threads)
+def _replayed(path, methods, per_head, block_sizes, seed, threads, split):
+    out = _core.replay(path, methods, per_head, list(block_sizes), seed, threads, split)
     return ReplayResult(json.loads(out["document"]), json.loads(out["kept"]))
 
 

@@ -74,6 +74,16 @@ ordered_json method_json(const ReplayResult& replay, const ReplayMethod& method)
   out["layers"] = ordered_json::array();
   for (const ReplayCell& cell : method.layers)
     out["layers"].push_back(row_json(replay_cell_metrics(), cell));
+  if (!method.segments.empty()) {
+    out["segments"] = ordered_json::array();
+    for (const ReplaySegment& segment : method.segments) {
+      out["segments"].push_back({{"name", segment.name},
+                                 {"start", segment.start},
+                                 {"end", segment.end},
+                                 {"steps", segment.steps},
+                                 {"rel_error_mean", number_or_null(segment.rel_error_mean)}});
+    }
+  }
   out["kept_by_role"] = ordered_json::array();
   for (const ReplayKept& kept : method.kept_by_role) {
     out["kept_by_role"].push_back({{"layer", kept.layer},

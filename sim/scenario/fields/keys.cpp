@@ -367,6 +367,9 @@ constexpr std::array kReplayKeys{
          "methods to run, written as under `method`"),
     one("per_step", boolean(), "true", "keep the series over decode steps"),
     one("per_head", boolean(), "false", "keep the means of every head"),
+    one("split", name("recorded, question-aware, question-agnostic"), "recorded",
+        "where the prompt ends: as recorded, at the trace's `answer_start`, or at its "
+        "`question_start`"),
 };
 constexpr std::array kSweepKeys{
     one("mode", name("grid, random"), "grid",

@@ -25,6 +25,13 @@ std::string text_or(const Field& scenario, std::string_view key, std::string fal
   return field ? field->string() : std::move(fallback);
 }
 
+TraceSplit read_split(const Field& replay) {
+  const auto field = replay.find("split");
+  if (!field) return TraceSplit::kRecorded;
+  const std::vector<std::string> words{kTraceSplits.begin(), kTraceSplits.end()};
+  return *split_of(field->choice(words));
+}
+
 std::vector<MethodSpec> read_replay_methods(const Field& replay) {
   std::vector<MethodSpec> methods;
   if (const auto field = replay.find("methods")) {
@@ -83,6 +90,7 @@ void check_form(const Field& file, const fs::path& folder) {
     for (const char* key : {"per_step", "per_head"}) {
       if (const auto flag = replay->find(key)) (void)flag->boolean();
     }
+    (void)read_split(*replay);
   }
   if (const auto sweep = file.find("sweep")) (void)read_sweep(*sweep);
   if (const auto plan = file.find("plan")) (void)read_plan(*plan, folder);
@@ -133,6 +141,7 @@ ReplaySection read_replay(const Field& replay, const fs::path& folder,
   }
   if (const auto flag = replay.find("per_step")) section.per_step = flag->boolean();
   if (const auto flag = replay.find("per_head")) section.per_head = flag->boolean();
+  section.split = read_split(replay);
   return section;
 }
 
