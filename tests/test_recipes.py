@@ -49,7 +49,7 @@ def add_gpu(tree):
     gpu.update(name="Recipe-GPU", aliases=[], hbm="64 GiB", hbm_usable="62000 MiB")
     tree.write("models/gpu/data/recipe-gpu.json", json.dumps(gpu, indent=2) + "\n")
     tree.before("docs/gpus.md", "| T4 |", "| Recipe-GPU | 60.55 | torch properties | 0.864 | 362 | none |\n")
-    tree.before("tests/models/catalogue/test_gpu.cpp", 'TEST_CASE("every GPU\'s figures are possible',
+    tree.before("tests/models/catalogue/test_gpu.cpp", 'TEST_CASE("every GPU\'s data are plausible',
                 'TEST_CASE("the GPU of the recipe") { CHECK(find_gpu("recipe-gpu").sms == 142); }\n\n')
 
 
@@ -129,8 +129,8 @@ AxisChoice select_recipe() { return scored_choice("recipe", {}, &settle_recipe);
     tree.before("models/methods/catalogue/content.cpp", 'scorer("keydiff"',
                 '      scorer("recipe", "prompt tokens whose keys have the least sum of magnitudes", "none", flash,\n'
                 '             "RecipePress"),\n')
-    retold = "tests/models/methods/test_methods_retold.cpp"
-    tree.before(retold, 'TEST_CASE("every selector of the catalogue has a reference', """\
+    reference = "tests/models/methods/test_methods_reference.cpp"
+    tree.before(reference, 'TEST_CASE("every selector of the catalogue has a reference', """\
 TEST_CASE("recipe holds what its reference holds after every step of a real trace") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
@@ -154,7 +154,7 @@ TEST_CASE("recipe holds what its reference holds after every step of a real trac
 }
 
 """)
-    tree.before(retold, '{"keydiff", scorers},', '      {"recipe", {here, "recipe holds what its reference holds"}},\n')
+    tree.before(reference, '{"keydiff", scorers},', '      {"recipe", {here, "recipe holds what its reference holds"}},\n')
 
 
 def add_scheduler(tree):

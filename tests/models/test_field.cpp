@@ -23,7 +23,7 @@ std::string complaint_of(auto&& read) {
 
 Field json(std::string_view text) { return Field::parse(text, "a.json"); }
 
-TEST_CASE("a field says file, pointer, what was expected and what was there") {
+TEST_CASE("an error of a field names file, pointer, expected and actual value") {
   const Field f = json(R"({"batch": {"size": 0, "a/b": 1.7}, "bandwidth": "4.8 TB"})");
   CHECK(complaint_of([&] { (void)f.at("batch").at("size").integer(1, 4096); }) ==
         "a.json: /batch/size: expected an integer in [1, 4096], got 0");
@@ -41,7 +41,7 @@ TEST_CASE("unknown keys are errors that name the nearest known one") {
         }) == "a.json: /max_tokns: unknown key; did you mean \"max_tokens\"?");
 }
 
-TEST_CASE("what a plain parser hides is refused") {
+TEST_CASE("input that a plain parser accepts silently is refused") {
   CHECK(complaint_of([] { (void)json(R"({"a": 1, "a": 2})"); }) ==
         "a.json: key \"a\" is given twice in one object");
   CHECK(complaint_of([] { (void)json(std::string(200, '[')); }).find("nested deeper") !=
@@ -56,7 +56,7 @@ TEST_CASE("comments are allowed") {
   CHECK(json("{\"a\": 1 // one\n /* two */ }").at("a").integer(0, 9) == 1);
 }
 
-TEST_CASE("scalars are read as written, never converted in silence") {
+TEST_CASE("scalars are read as written and never converted silently") {
   const Field f =
       json(R"({"i": 2.0, "big": 18446744073709551615, "s": "x", "d": "fp16", "n": null})");
   CHECK(f.at("i").integer(0, 9) == 2);
@@ -77,7 +77,7 @@ TEST_CASE("one or more") {
 }
 
 TEST_CASE("objects of an array and members of an object are read in linear time") {
-  // 300,000 of each took minutes when each object's end visited all siblings.
+  // With 300,000 of each this took minutes when the end of each object visited all siblings.
   constexpr int kMany = 300'000;
   std::string list = "[", object = "{";
   for (int i = 0; i < kMany; ++i) {
@@ -88,7 +88,7 @@ TEST_CASE("objects of an array and members of an object are read in linear time"
   CHECK(json(object + "}").members().size() == kMany);
 }
 
-TEST_CASE("messages quote no more of the input than a line") {
+TEST_CASE("messages quote at most a line of the input") {
   const std::string huge(1 << 20, 'k');
   for (const std::string& text :
        {fmt::format("{{\"{0}\": 1, \"{0}\": 2}}", huge), fmt::format("{{\"a\": {}}}", huge),
@@ -104,7 +104,7 @@ TEST_CASE("messages quote no more of the input than a line") {
   CHECK(complaint_of([&] { (void)one.at(huge).at("a").integer(0, 1); }).size() < 600);
 }
 
-TEST_CASE("a file that cannot be read says so") {
+TEST_CASE("an unreadable file is reported") {
   CHECK(complaint_of([] {
           (void)Field::read_file("/nonexistent/x.json");
         }).starts_with("/nonexistent/x.json: cannot be read"));

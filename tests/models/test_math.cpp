@@ -18,7 +18,8 @@ namespace {
 
 using test::rel;
 
-TEST_CASE("the exponential of a lane is the library's to 2 ulp, and vanishes far down") {
+TEST_CASE(
+    "the exponential of a lane is the library's to 2 ulp and vanishes for large negative values") {
   for (double x = 0; x > -708; x -= 0.0371) {
     const lanes::D4 got = lanes::exp_nonpositive(lanes::D4{x, -0.5, -100, x / 3});
     CHECK(got[0] == rel(std::exp(x), 5e-16));
@@ -34,14 +35,14 @@ TEST_CASE("the logarithm of a lane is the library's to 2 ulp, from the smallest 
     CHECK(std::abs(got[0] - std::log(x)) <= 4.5e-16 * std::abs(std::log(x)));
     CHECK(got[2] == 0.0);
   }
-  for (double away = 1.0 / 9007199254740992.0; away < 0.6; away *= 1.9) {  // what -ln u wants
+  for (double away = 1.0 / 9007199254740992.0; away < 0.6; away *= 1.9) {  // input of -ln u
     const double x = 1.0 - away;
     const double got = lanes::log_positive(lanes::all(x))[3];
     CHECK(std::abs(got - std::log(x)) <= 4.5e-16 * std::abs(std::log(x)));
   }
 }
 
-TEST_CASE("rows by blocks are the rows of group attention") {
+TEST_CASE("rows by blocks equal the rows of group attention") {
   for (const std::int32_t group : {1, 4}) {
     for (const auto& [prompt, tokens, first] :
          {std::array{1, 2, 0}, std::array{31, 40, 7}, std::array{257, 257, 0}}) {
@@ -75,7 +76,7 @@ TEST_CASE("rows by blocks are the rows of group attention") {
   }
 }
 
-TEST_CASE("an entry that one head does not see has no weight there, and its own elsewhere") {
+TEST_CASE("an entry hidden from one head has no weight there and its usual weight elsewhere") {
   GroupAttention attention{2, 1, 1.0};
   const std::vector<float> q{1, 1};
   const std::vector<float> keys{0, 0, 0};
@@ -124,7 +125,7 @@ TEST_CASE("an entry with bias ln w counts as w entries") {
   const auto head = test::random_head(2, 16, 4, 4);
   GroupAttention plain{2, 16, 0.25};
   GroupAttention biased{2, 16, 0.25};
-  // Token 3 twice more, against token 3 once with weight 3.
+  // Token 3 three times, against token 3 once with weight 3.
   std::vector<float> keys = head.keys;
   std::vector<float> values = head.values;
   for (int copy = 0; copy < 2; ++copy) {
@@ -140,7 +141,7 @@ TEST_CASE("an entry with bias ln w counts as w entries") {
   CHECK(plain.log_sum(0) == rel(biased.log_sum(0)));
 }
 
-TEST_CASE("the blocked reference is row-by-row attention") {
+TEST_CASE("the blocked reference equals row-by-row attention") {
   for (const std::int64_t tokens : {1, 31, 64, 65, 257}) {
     const auto head = test::random_head(3, 24, tokens, 1);
     for (const std::int64_t first : {std::int64_t{0}, tokens / 2, tokens}) {
@@ -190,7 +191,7 @@ TEST_CASE("column sums are the sums of the rows' probabilities") {
   }
 }
 
-TEST_CASE("rotation keeps norms, composes, and leaves scores to the distance alone") {
+TEST_CASE("rotation keeps norms, composes, and scores depend only on the distance") {
   for (const bool interleaved : {false, true}) {
     const Rope rope{16, 10000.0, interleaved};
     const auto head = test::random_head(1, 16, 2, 2);
@@ -239,7 +240,7 @@ TEST_CASE("rounding to half is to nearest, ties to even") {
   CHECK(std::isinf(bf16_to_float(float_to_bf16(std::numeric_limits<float>::max()))));
 }
 
-TEST_CASE("shapes that disagree are our fault") {
+TEST_CASE("shapes that disagree are a broken contract") {
   GroupAttention attention{1, 4, 1.0};
   const std::vector<float> q(4), k(8), v(4);
   CHECK_THROWS_AS(attention.run(q, k, v, {}), ContractError);

@@ -1,4 +1,5 @@
-// Reading whole files: what is no file, pipes, sizes; and the folders that files are built in.
+// Reading whole files: inputs that are not files, pipes, sizes; and the folders that files are
+// built in.
 
 #include <filesystem>
 #include <fstream>
@@ -34,7 +35,7 @@ std::string complaint(const fs::path& path, std::size_t most = 1000) {
   return "none";
 }
 
-TEST_CASE("a file is read whole, and what is none is refused") {
+TEST_CASE("a file is read whole and other inputs are refused") {
   const fs::path folder = fresh("text-file");
   write(folder / "empty", "");
   CHECK(read_text_file(folder / "empty", 0).empty());
@@ -82,7 +83,7 @@ TEST_CASE("only folders with the mark of a kvsim that has ended are removed") {
   REQUIRE(status == 0);
   const fs::path left = folder / fmt::format("out.partial-{}", child);
   REQUIRE(fs::exists(left / kOwnerMark));
-  // A user's folder and file of such a name, and folders with marks that say something else.
+  // A user's folder and file with such a name, and folders whose marks have other content.
   const fs::path users = folder / fmt::format("out.partial-{}", ended_process());
   write(users.string() + "-2", "a file");
   fs::create_directories(users);
@@ -93,7 +94,7 @@ TEST_CASE("only folders with the mark of a kvsim that has ended are removed") {
   fs::create_directories(folder / "out.partial-7-4");
   write(folder / "out.partial-7-4" / kOwnerMark,
         "kvsim-builds-here other-host/x" + mark.substr(mark.find(' ', mark.find(' ') + 1)));
-  // One of this process, which is alive.
+  // A folder of this process, which is running.
   const fs::path own = sibling_of(target, "partial");
   fs::create_directories(own);
   REQUIRE(write_owner_mark(own) == 0);
@@ -106,14 +107,14 @@ TEST_CASE("only folders with the mark of a kvsim that has ended are removed") {
   CHECK(fs::exists(folder / "out.partial-7-4"));
   CHECK(fs::exists(own));
 
-  // The same number, of a process that started at another time: it has ended.
+  // The same process id with another start time: that process has ended.
   const std::string text = text_of(own / kOwnerMark);
   write(own / kOwnerMark, text.substr(0, text.rfind(' ')) + " 1\n");
   remove_abandoned(target);
   CHECK_FALSE(fs::exists(own));
 }
 
-TEST_CASE("a partial folder goes with one free file descriptor") {
+TEST_CASE("a partial folder is removed with one free file descriptor") {
   const fs::path folder = fresh("descriptors");
   const pid_t child = ::fork();
   if (child == 0) {

@@ -44,7 +44,7 @@ TEST_CASE("bytes and clock times never wrap") {
   CHECK_THROWS_AS((void)(2 * SimTime{kMost}), OverflowError);
   Bytes sum = most;
   CHECK_THROWS_AS(sum += 1_B, OverflowError);
-  CHECK(sum == most);  // as it was
+  CHECK(sum == most);  // unchanged
   CHECK(round_up(Bytes{kMost - 1}, 2_B) == Bytes{kMost - 1});
   CHECK_THROWS_AS((void)round_up(most, 2_B), OverflowError);
   CHECK(round_up(5_B, 4_B) == 8_B);
@@ -63,7 +63,7 @@ TEST_CASE("bytes and clock times never wrap") {
                        OverflowError);
 }
 
-TEST_CASE("what is printed can be read back") {
+TEST_CASE("printed values can be read back") {
   for (const Bytes n : {0_B, 1_B, 512_B, 1_KiB, 80_GiB, 40_MiB}) {
     const auto parsed = parse_bytes(fmt::format("{}", n));
     REQUIRE(parsed.has_value());
@@ -78,14 +78,14 @@ TEST_CASE("what is printed can be read back") {
   }
 }
 
-TEST_CASE("binary and decimal units mean what they say") {
+TEST_CASE("binary and decimal units have their defined values") {
   CHECK(parse_bytes("80 GiB") == 80_GiB);
   CHECK(parse_bytes("80GB") == Bytes{80'000'000'000});
   CHECK(parse_bytes("1.5 KiB") == Bytes{1536});
   CHECK(parse_flops("312 TFLOP/s").value().count() == rel(312e12));
 }
 
-TEST_CASE("a quantity without its unit, or with another's, is no quantity") {
+TEST_CASE("a quantity without its unit or with another unit is refused") {
   for (const std::string text : {"", "80", "GiB", "80 GiBs", "-1 GiB", "nan GiB", "inf B",
                                  "1e300 TiB", "80 GiB/s", "80 GiB x", "0x10 B", "1,5 GiB"}) {
     INFO(text);
@@ -95,7 +95,7 @@ TEST_CASE("a quantity without its unit, or with another's, is no quantity") {
   CHECK_FALSE(parse_duration("4 m").has_value());
 }
 
-TEST_CASE("texts of times beyond the clock, and of sizes beyond 1 EiB, are none") {
+TEST_CASE("texts of times beyond the clock and of sizes beyond 1 EiB are refused") {
   CHECK(parse_duration("9000000 s").has_value());
   CHECK_FALSE(parse_duration("9000001 s").has_value());
   CHECK_FALSE(parse_duration("2501 h").has_value());
@@ -103,7 +103,7 @@ TEST_CASE("texts of times beyond the clock, and of sizes beyond 1 EiB, are none"
   CHECK_FALSE(parse_bytes("1048577 TiB").has_value());
 }
 
-TEST_CASE("quoted input is bounded, and its UTF-8 stays whole") {
+TEST_CASE("quoted input is bounded and its UTF-8 stays valid") {
   CHECK(excerpt("short") == "short");
   CHECK(excerpt(std::string(81, 'a')) == std::string(80, 'a') + "...");
   CHECK(excerpt("aaa\xC3\xA9", 4) == "aaa...");  // half of an e with an accent
@@ -130,7 +130,7 @@ TEST_CASE("element formats know their width") {
     CHECK(name_of(entry.dtype) == entry.name);
     CHECK(bytes_of(8, entry.dtype).count() == entry.bits);
   }
-  CHECK(bytes_of(3, Dtype::kInt4) == 2_B);  // the half byte is not given away
+  CHECK(bytes_of(3, Dtype::kInt4) == 2_B);  // the half byte is rounded up
   CHECK(parse_dtype("float16") == Dtype::kFp16);
   CHECK_FALSE(parse_dtype("fp17").has_value());
 }
@@ -158,8 +158,8 @@ TEST_CASE(
         "unknown model \"alpha-3b\"; did you mean \"alpha-1b\"?");
   CHECK(unknown_entry(known, "org/gama") ==
         "unknown model \"org/gama\"; did you mean \"org/Gamma\"?");
-  CHECK(unknown_entry(known, "somebody/Beta-7b-chat") ==
-        "unknown model \"somebody/Beta-7b-chat\"; did you mean \"beta-7b-chat\"?");
+  CHECK(unknown_entry(known, "user/Beta-7b-chat") ==
+        "unknown model \"user/Beta-7b-chat\"; did you mean \"beta-7b-chat\"?");
   CHECK(unknown_entry(known, "7B_Chat") ==
         "unknown model \"7B_Chat\"; did you mean \"beta-7b-chat\"?");
   CHECK(unknown_entry(known, "alph")
@@ -172,12 +172,12 @@ TEST_CASE(
   CHECK(squeezed_name("Llama 3.1_8-B") == "llama3.18b");
 }
 
-TEST_CASE("a message is whole even where the input held a NUL") {
+TEST_CASE("a message is complete even if the input held a NUL") {
   using namespace std::string_literals;
   CHECK(std::string{InputError{"model \"a\0b\" is unknown"s}.what()} == "model \"a b\" is unknown");
 }
 
-TEST_CASE("a result is a value or a reason, and asking for the other is our fault") {
+TEST_CASE("a result is a value or a reason, and reading the other one is a broken contract") {
   const Result<int, std::string> yes{3};
   const Result<int, std::string> no{std::string{"needs 2 GiB more"}};
   CHECK(yes.value() == 3);
@@ -185,7 +185,7 @@ TEST_CASE("a result is a value or a reason, and asking for the other is our faul
   CHECK_THROWS_AS((void)no.value(), ContractError);
 }
 
-TEST_CASE("files of a folder come in order, and a place that cannot be listed says why") {
+TEST_CASE("files of a folder come in order and a folder that cannot be listed has a reason") {
   const std::filesystem::path folder = test::fresh("files_in");
   for (const char* name : {"b.csv", "a.csv", "c.json", "csv"}) test::write(folder / name, "");
   CHECK(files_in(folder, ".csv") == std::vector{folder / "a.csv", folder / "b.csv"});

@@ -1,7 +1,7 @@
 #pragma once
 
-// The presets that decide head by head and need nothing but Q, K and V: what laws of single heads
-// are tested on. Laws of every method run through whole traces.
+// The presets that decide head by head and need only Q, K and V: laws of single heads are tested on
+// them. Laws of every method are tested on whole traces.
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tests share: relative comparison, and the folder of data the project does not ship.
+// Shared by all tests: relative comparison, and the folder of data that the project does not ship.
 
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +17,8 @@ inline doctest::Approx rel(double value, double epsilon = 1e-12) {
   return doctest::Approx(value).epsilon(epsilon).scale(0);
 }
 
-/// The folder named by KVSIM_DATA_DIR; nullopt, and the test case reported as skipped, without it.
+/// The folder named by KVSIM_DATA_DIR; without it nullopt, and the test case is reported as
+/// skipped.
 /// Use: const auto data = data_dir(); if (!data) return;
 inline std::optional<std::filesystem::path> data_dir() {
   if (const char* dir = std::getenv("KVSIM_DATA_DIR"); dir != nullptr && *dir != '\0') {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Files and texts of tests: a folder of their own, what stands in it, what stands in a text.
+// Files and texts of tests: a separate folder, contents of files, parts of texts.
 
 #include <filesystem>
 #include <fstream>
@@ -14,7 +14,7 @@
 
 namespace kvsim::test {
 
-/// An empty folder of this name in scratch_folder(); what was there is gone.
+/// An empty folder of this name in scratch_folder(); earlier contents are removed.
 inline std::filesystem::path fresh(std::string_view name) {
   std::filesystem::path folder = test::scratch_folder() / name;
   std::filesystem::remove_all(folder);
@@ -26,13 +26,13 @@ inline void write(const std::filesystem::path& path, std::string_view text) {
   std::ofstream{path, std::ios::binary} << text;
 }
 
-/// The whole file; empty where there is none.
+/// The whole file; empty if there is none.
 inline std::string text_of(const std::filesystem::path& path) {
   std::ifstream in{path, std::ios::binary};
   return {std::istreambuf_iterator<char>{in}, {}};
 }
 
-/// Whether `part` stands in `text`, which a failing check shows.
+/// Whether `text` contains `part`; a failing check prints `text`.
 inline bool has(const std::string& text, std::string_view part) {
   INFO(text);
   return text.find(part) != std::string::npos;

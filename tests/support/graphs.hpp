@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests ask of a graph.
+// Queries of tests about a graph.
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 
 namespace kvsim::test {
 
-/// The most that `owner` holds at once.
+/// The largest number of bytes that `owner` holds at once.
 inline Bytes peak_of_owner(const OpGraph& graph, Owner owner) {
   Bytes peak;
   for (OpIndex i = 0; i < graph.size(); ++i) {

@@ -1,5 +1,5 @@
-// Counts what the program takes from the heap. A file of its own: where the compiler sees new and
-// free together it takes them for a mismatch.
+// Counts the program's heap allocations. A separate file: if the compiler sees new and free
+// together, it reports a mismatch.
 
 #include "tests/support/heap.hpp"
 
@@ -17,7 +17,7 @@ void* operator new(std::size_t size) {
   if (void* p = std::malloc(size > 0 ? size : 1)) return p;
   throw std::bad_alloc{};
 }
-// Standard algorithms ask for their buffers this way, which are given back as the others.
+// Standard algorithms request their buffers this way and return them with the usual delete.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++count;
   bytes += static_cast<std::int64_t>(size);

@@ -4,8 +4,7 @@
 
 namespace kvsim::test {
 
-/// Calls of operator new in this program so far, and the bytes they asked for; link
-/// support/heap.cpp.
+/// Calls of operator new in this program so far, and the bytes requested; link support/heap.cpp.
 [[nodiscard]] std::int64_t heap_allocations();
 [[nodiscard]] std::int64_t heap_bytes();
 

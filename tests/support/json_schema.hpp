@@ -1,7 +1,7 @@
 #pragma once
 
-// As much of JSON Schema (2020-12) as scenario_schema() uses. A keyword that is not
-// known here fails the test: it would be a rule that nobody checks.
+// The part of JSON Schema (2020-12) that scenario_schema() uses. An unknown keyword fails the test:
+// it would be a rule that is not checked.
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #pragma once
 
-// Models, a GPU and methods made by hand, so that tests of cost and memory need no catalogue.
+// Models, a GPU and methods made by hand, so that tests of cost and memory do not depend on
+// catalogues.
 
 #include <algorithm>
 #include <map>
@@ -129,14 +130,14 @@ class UnknownSizeMethod : public FullMethod {
   }
 };
 
-/// At most `budget` entries, from the prompt on and for ever.
+/// At most `budget` entries, from the prompt on and without a time limit.
 struct BoundedOptions {
   std::int64_t budget = 1;
   Compaction compaction = Compaction::kRing;
   MethodNeeds needs{};
   PrefillPeak prefill_peak = PrefillPeak::kPerLayer;
   std::int64_t side_per_entry = 0;  // bytes
-  std::int64_t budget_step = 0;     // entries fewer per layer
+  std::int64_t budget_step = 0;     // fewer entries per layer
   std::int32_t extra_launches = 0;
   bool layers_alike = false;
 };
@@ -178,7 +179,7 @@ class PromptFractionMethod : public FullMethod {
 };
 
 /// Decayed column sums of the prompt's attention, eager, with three copies of the matrix in the
-/// cache's format, and a query chunk that is quartered after a refusal (as ZeroMerge's code does).
+/// cache's format, and a query chunk that is quartered after a refusal (as in ZeroMerge's code).
 inline MethodNeeds eager_sums_with_retry() {
   return {.prompt_scores = PromptScoreClass::kColumnSums,
           .score_exec = ScoreExec::kEager,

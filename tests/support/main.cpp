@@ -13,7 +13,7 @@ std::filesystem::path scratch;
 
 unsigned passing_filters = 0;
 
-/// Learns how many test cases a run's filters let through; says nothing.
+/// Counts the test cases that pass a run's filters; prints nothing.
 struct Count : doctest::IReporter {
   explicit Count(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}
@@ -40,10 +40,10 @@ const std::filesystem::path& kvsim::test::scratch_folder() {
   return scratch;
 }
 
-/// As doctest's own, but a run of no test case fails: ctest asks for each by name, and one that a
-/// name does not find (a semicolon in it is enough) would pass unseen.
+/// Like doctest's main, except that a run without a test case fails: ctest calls each case by name.
+/// A name that matches nothing (one semicolon is enough) would otherwise pass.
 int main(int argc, char** argv) {
-  // Next to the program: a folder for each choice of its cases.
+  // Next to the program: one folder per selection of its cases.
   std::string chosen;
   for (int i = 1; i < argc; ++i) chosen += argv[i];
   const std::filesystem::path program{argv[0]};

@@ -1,6 +1,6 @@
 #pragma once
 
-// Heads on which merges happen, recorded heads, and a run of a method over them.
+// Heads with merges, recorded heads, and a run of a method over them.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_merging.hpp"
+#include "tests/support/reference/reference_merging.hpp"
 #include "tests/support/session_run.hpp"
 #include "traces/trace.hpp"
 
@@ -35,7 +35,7 @@ struct MethodRun : SessionRun {
             vectors} {}
 };
 
-/// Keys with company: every third is close to an earlier one, so that merges happen.
+/// Keys in clusters: every third is close to an earlier one, so that merges happen.
 inline OwnedHead clustered_head(std::int32_t group, std::int32_t d, std::int64_t tokens,
                                 std::int64_t prompt, std::uint64_t seed, double noise = 0.2) {
   OwnedHead head = random_head(group, d, tokens, prompt, seed);
@@ -52,7 +52,8 @@ inline OwnedHead clustered_head(std::int32_t group, std::int32_t d, std::int64_t
   return head;
 }
 
-inline void check_same_cache(const EntryTable& entries, const PlainCache& cache, double tolerance) {
+inline void check_same_cache(const EntryTable& entries, const ReferenceCache& cache,
+                             double tolerance) {
   REQUIRE(entries.size() == std::ssize(cache));
   double worst = 0;
   for (const auto& [id, entry] : cache) {
@@ -67,7 +68,7 @@ inline void check_same_cache(const EntryTable& entries, const PlainCache& cache,
   CHECK(worst < tolerance);
 }
 
-/// The recorded heads of the sample trace, one of every layer.
+/// The recorded heads of the sample trace, one per layer.
 inline std::vector<OwnedHead> real_heads() {
   const Trace trace = Trace::open(sample());
   const TraceInfo& info = trace.info();

@@ -1,7 +1,7 @@
 #pragma once
 
-// What tests of an engine's iteration share: models of many kinds, methods of every compaction,
-// steps drawn at random.
+// Shared by tests of an engine's iteration: models of many kinds, methods of every compaction,
+// random steps.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace kvsim::test {
 
-/// A latent layer, a layer of experts and one with a window, beside a plain one.
+/// A latent layer, a layer of experts and one with a window, next to a plain one.
 inline Llm many_kinds() {
   Llm llm = small_llm();
   llm.layers[1].attention = {.n_heads = 8,
@@ -55,7 +55,7 @@ inline void check_equal(const MixedCost& got, const MixedCost& expected, double 
   CHECK(got.at_peak.count() == rel(expected.at_peak.count(), epsilon));
 }
 
-/// What each law sees of `in.batch` sequences of one length at their step from `prompt` to
+/// Load per layer class for `in.batch` sequences of one length at their step from `prompt` to
 /// `tokens`.
 inline std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepCost& cost,
                                            std::int64_t prompt, std::int64_t tokens) {
@@ -72,7 +72,7 @@ inline std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepC
   return loads;
 }
 
-/// Decodes and chunks drawn at random: no two sequences alike.
+/// Decodes and chunks drawn at random: no two sequences are equal.
 struct Drawn {
   std::vector<DecodeLoad> loads;
   std::vector<PrefillChunk> chunks;
@@ -123,7 +123,7 @@ inline std::vector<std::int64_t> windows_of(const Llm& llm, const MixedStepCost&
   return windows;
 }
 
-/// Methods of every compaction, with what needs scores at prefill, sides and budgets by layer.
+/// Methods of every compaction, some with scores at prefill, side data and budgets by layer.
 struct Methods {
   FullMethod full;
   PagedMethod paged;

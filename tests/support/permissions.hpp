@@ -1,6 +1,6 @@
 #pragma once
 
-// Permissions of files that bind root too.
+// File permissions that also apply to root.
 
 #include <exception>
 #include <thread>
@@ -12,15 +12,15 @@
 
 namespace kvsim::test {
 
-/// Runs `work` in a thread that permission bits bind, also where root runs the tests: the thread,
-/// and each program that it starts, has no CAP_DAC_OVERRIDE and no CAP_DAC_READ_SEARCH. Errors:
-/// what `work` throws.
+/// Runs `work` in a thread that obeys permission bits even if root runs the tests: the thread and
+/// each program that it starts have no CAP_DAC_OVERRIDE and no CAP_DAC_READ_SEARCH. Errors: those
+/// that `work` throws.
 template <class Work>
 void under_permissions(const Work& work) {
   std::exception_ptr thrown;
   std::thread{[&] {
-    // A new program of root's would have them again but for the bounding set. A thread without
-    // CAP_SETPCAP cannot change the set; the tests then show whether permissions bind it.
+    // Without a smaller bounding set a new program of root would regain them. A thread without
+    // CAP_SETPCAP cannot change the set; the tests then show whether it obeys permissions.
     ::prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
     ::prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH);
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};

@@ -1,6 +1,7 @@
 #pragma once
 
-// Every registered scheduler with every option that changes what it does, and what holds of each.
+// Every registered scheduler with every option that changes its decisions, and laws that hold for
+// each.
 
 #include <string>
 #include <utility>
@@ -18,11 +19,11 @@ namespace kvsim::test {
 struct Variant {
   std::string name;
   SchedulerSpec spec;
-  bool evicts = true;  // running sequences may have to leave
+  bool evicts = true;  // running sequences may be preempted
 };
 
 /// One for each scheduler, order, policy, mode of chunks and kind of preemption, without prefix
-/// caching; budgets of 256 tokens where prompts come in chunks.
+/// caching; budgets of 256 tokens if prompts come in chunks.
 inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
   std::vector<Variant> out;
   const auto has = [](const SchedulerInfo& info, std::string_view option) {
@@ -60,7 +61,7 @@ inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
   return out;
 }
 
-/// Nobody generates more than it declared.
+/// No request generates more than it declared.
 inline RequestTrace honest(RequestTrace trace) {
   for (Request& r : trace.requests) {
     if (r.declared_tokens > 0) r.declared_tokens = std::max(r.declared_tokens, r.output_tokens);
@@ -68,7 +69,8 @@ inline RequestTrace honest(RequestTrace trace) {
   return trace;
 }
 
-/// Tokens that have to be computed once for what was completed: the last generated never is.
+/// Tokens that have to be computed once for the completed requests: the last generated token is
+/// not.
 inline std::int64_t tokens_once(const ServeResult& r) {
   std::int64_t once = 0;
   for (const RequestOutcome& o : r.outcomes) {

@@ -4,8 +4,8 @@
 
 namespace kvsim::test {
 
-/// A folder for the files of the test cases that this process runs; it exists. ctest runs every
-/// case in a process of its own, at the same time as others.
+/// An existing folder for the files of the test cases that this process runs. ctest runs every case
+/// in a separate process, in parallel with others.
 [[nodiscard]] const std::filesystem::path& scratch_folder();
 
 }  // namespace kvsim::test

@@ -1,6 +1,6 @@
 #pragma once
 
-// Comparing what became of two services.
+// Comparison of the outcomes of two services.
 
 #include <algorithm>
 #include <tuple>

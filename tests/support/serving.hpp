@@ -1,7 +1,7 @@
 #pragma once
 
-// A small service whose pool, costs and workload are set by hand, and an observer that holds every
-// iteration to what must be true of it.
+// A small service whose pool, costs and workload are set by hand, and an observer that checks every
+// iteration.
 
 #include <cmath>
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace kvsim::test {
 
-/// An iteration takes so long however it is made up, and so much for each token and entry.
+/// An iteration takes a fixed time, plus a time per token and per entry.
 struct LinearTimes {
   double iteration = 1e-3;  // seconds
   double per_token = 1e-6;
@@ -59,7 +59,7 @@ class LinearCost : public IterationCost {
 struct SmallService {
   std::int64_t blocks = 64;
   std::int64_t block_tokens = 16;
-  std::optional<std::int64_t> max_model_len{};  // none: the longest request's
+  std::optional<std::int64_t> max_model_len{};  // none: the length of the longest request
   LinearTimes times{};
   SchedulerSpec scheduler{};
   MethodSpec method{"full", {}, {}};
@@ -68,7 +68,8 @@ struct SmallService {
   NvmeSpec nvme{};
   RequestTrace trace{};
   std::string stack = "vllm";
-  /// Of PCIe, by copies between GPU and host; 1: whole or in pieces, none: as on any stack.
+  /// Share of PCIe that copies between GPU and host reach; 1: whole or in pieces, none: as on any
+  /// stack.
   std::optional<double> link_reached = 1;
   std::int32_t tensor_parallel = 1;
   ServeObserver* observer = nullptr;
@@ -82,7 +83,7 @@ struct SmallService {
   OffloadSpec offload{};
   bool async_scheduling = false;
   FrontEndTimes front_end{};
-  std::int32_t pipeline = 1;  // stages, each of which takes its layers' share of `times`
+  std::int32_t pipeline = 1;  // stages; each takes the share of `times` of its layers
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
     const Llm llm = small_llm();
@@ -149,7 +150,7 @@ inline Request request(double at_s, std::int32_t prompt, std::int32_t output) {
   return {.arrival = to_sim_time(Seconds{at_s}), .prompt_tokens = prompt, .output_tokens = output};
 }
 
-/// Random numbers that no library changes.
+/// Random numbers that are the same with every library.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : state_{seed * 2654435761U + 12345} {}
@@ -165,7 +166,8 @@ class Dice {
   std::uint64_t state_;
 };
 
-/// Poisson arrivals of random lengths; some share prefixes, some follow others, some declare.
+/// Poisson arrivals of random lengths; some share prefixes, some follow others, some declare a
+/// length.
 inline RequestTrace random_trace(std::uint64_t seed, std::int32_t n, double rate,
                                  std::int32_t prompt, std::int32_t output, bool prefixes = false) {
   Dice dice{seed};
@@ -187,7 +189,7 @@ inline RequestTrace random_trace(std::uint64_t seed, std::int32_t n, double rate
     if (prefixes) {
       r.prefix_first = static_cast<std::int32_t>(trace.prefix_ids.size());
       r.prefix_count = (r.prompt_tokens + 47) / 48;
-      // A few families: the first blocks are the family's, the rest its own.
+      // A few families: the first blocks are common to the family, the rest is private.
       const auto family = static_cast<std::uint64_t>(dice.between(1, 4));
       const std::int32_t common = dice.between(0, r.prefix_count - 1);
       for (std::int32_t b = 0; b < r.prefix_count; ++b) {
@@ -202,7 +204,7 @@ inline RequestTrace random_trace(std::uint64_t seed, std::int32_t n, double rate
   return trace;
 }
 
-/// Checks what must hold at every step; keeps every decision.
+/// Checks invariants at every step; keeps every decision.
 class CheckingObserver : public ServeObserver {
  public:
   explicit CheckingObserver(std::int64_t block_tokens = 16, bool full = true)
@@ -210,7 +212,7 @@ class CheckingObserver : public ServeObserver {
 
   void planned(const IterationView& v) override {
     KVSIM_CHECK(v.start >= last_end_ && v.end > v.start, "the clock goes back");
-    // Nobody idles while somebody could run.
+    // The engine is never idle while a sequence could run.
     KVSIM_CHECK(!left_behind_ || v.start == last_end_, "idle from {} to {} ps", last_end_.count(),
                 v.start.count());
     KVSIM_CHECK(!v.plan.empty(), "an iteration of nothing");
@@ -241,7 +243,7 @@ class CheckingObserver : public ServeObserver {
       KVSIM_CHECK(!full_ || v.memory->held(id) == blocks, "{} blocks for {} tokens",
                   v.memory->held(id), s.computed);
     }
-    KVSIM_CHECK(held >= v.memory->taken(), "blocks of nobody");
+    KVSIM_CHECK(held >= v.memory->taken(), "blocks without an owner");
     KVSIM_CHECK(v.memory->pinned() > 0 || held == v.memory->taken(), "{} units held, {} taken",
                 held, v.memory->taken());
     std::int64_t waiting = 0, running = 0;

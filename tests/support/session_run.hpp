@@ -1,6 +1,6 @@
 #pragma once
 
-// A method's session over one head's made-up vectors, that can be stepped and looked into.
+// A method's session over one head's made-up vectors that can be stepped and inspected.
 
 #include <memory>
 #include <utility>
@@ -26,7 +26,7 @@ struct SessionRun {
     session.learn(scores);
     session.prefill(scores, {.entries = *as_composed(*method).parts().budget->entries(0)});
   }
-  /// The step of position t, which must be the next.
+  /// The step of position t, which must be the next one.
   const GroupAttention& step(std::int64_t t) {
     KVSIM_CHECK(t == head.prompt + steps, "step {} is not next", t);
     ++steps;

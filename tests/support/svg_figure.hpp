@@ -1,6 +1,6 @@
 #pragma once
 
-// What is on an SVG that gnuplot drew: its size, texts and marks.
+// Contents of an SVG that gnuplot drew: its size, texts and marks.
 
 #include <cstddef>
 #include <cstdlib>
@@ -29,8 +29,7 @@ struct SvgFigure {
 
 namespace svg {
 
-/// What is between the first `before` at or after `from` and the next `after`; empty where there is
-/// none.
+/// Text between the first `before` at or after `from` and the next `after`; empty if there is none.
 inline std::string between(std::string_view text, std::string_view before, std::string_view after,
                            std::size_t from = 0) {
   const std::size_t start = text.find(before, from);

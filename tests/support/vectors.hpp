@@ -1,7 +1,7 @@
 #pragma once
 
-// Recorded vectors made up for tests: one KV head's group, with enough structure that attention is
-// neither flat nor a single spike.
+// Made-up vectors for tests: the group of one KV head, with structure so that attention is neither
+// flat nor a single spike.
 
 #include <cmath>
 #include <cstdint>
@@ -40,8 +40,7 @@ inline OwnedHead random_head(std::int32_t group, std::int32_t d, std::int64_t to
   const auto rows = static_cast<std::size_t>(tokens * d);
   for (std::size_t i = 0; i < rows; ++i) head.keys.push_back(static_cast<float>(normal()));
   for (std::size_t i = 0; i < rows; ++i) head.values.push_back(static_cast<float>(normal()));
-  // A query leans towards the key of a random earlier token: heavy hitters and recency come by
-  // chance.
+  // A query leans towards the key of a random earlier token: this gives heavy hitters and recency.
   std::mt19937_64 pick{seed + 17};
   for (std::int32_t g = 0; g < group; ++g) {
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -85,7 +84,7 @@ inline std::vector<float> queries_at(const HeadVectors& head, std::int64_t t) {
   return q;
 }
 
-/// Plain softmax attention of one query over the listed positions, in the most obvious way.
+/// Softmax attention of one query over the listed positions, in the most obvious way.
 inline std::vector<double> naive_attention(const HeadVectors& head, std::int32_t g, std::int64_t t,
                                            const std::vector<std::int32_t>& positions) {
   std::vector<double> p;

@@ -1,10 +1,9 @@
 #pragma once
 
-// Work conservation under memory pressure: after each iteration that an engine formed, whether the
-// one who waits first would have found room in it. What "room" is each scheduler says for itself:
-// the rules stand here once more, told from sequences and the size of the pool alone, for the full
-// cache without prefix caching. Nothing is asked of schedulers, their batch builder or
-// KvCacheManager.
+// Work conservation under memory pressure: after each iteration of an engine, whether the first
+// waiting request would have fit into it. Each scheduler defines "fit": these rules repeat its
+// definition, from sequences and the size of the pool only, for the full cache without prefix
+// caching. They call neither schedulers nor the batch builder nor KvCacheManager.
 
 #include <algorithm>
 #include <cmath>
@@ -19,34 +18,35 @@
 
 namespace kvsim::test {
 
-/// An engine's settings as the rules need them.
+/// An engine's settings that the rules need.
 struct RuleSite {
   SchedulerSpec spec;
   std::int64_t blocks = 0;          // of the pool
   std::int64_t block_tokens = 16;   // full cache: a block of all layers
-  std::int64_t stack_tokens = 512;  // the engine's prefill_chunk, where the spec says nothing
-  std::int64_t longest = 0;         // prompt and what may follow it, of any request
+  std::int64_t stack_tokens = 512;  // the engine's prefill_chunk if the spec sets none
+  std::int64_t longest = 0;         // prompt and largest output of any request
 };
 
-/// An iteration that was formed: what stood before it and what stands now.
+/// An iteration of an engine: the state before it and after it.
 struct Formed {
-  std::vector<RequestId> waited, waits;    // in the order that the queue is served
+  std::vector<RequestId> waited, waits;    // in the order in which the queue is served
   std::vector<RequestId> ran;              // in the order of admission
-  std::vector<RequestId> swapped, stays;   // outside, before and after, in the order of leaving
+  std::vector<RequestId> swapped, stays;   // swapped out, before and after, in the order of leaving
   std::vector<RequestId> put_out;          // preempted or swapped out
   std::int64_t free_before = 0, free = 0;  // blocks
   std::int64_t planned = 0;                // tokens
   bool prefills = false;
 };
 
-/// Holds every iteration to the rule of its scheduler.
+/// Checks every iteration against the rule of its scheduler.
 class WorkObserver : public CheckingObserver {
  public:
   WorkObserver(RuleSite site) : CheckingObserver{site.block_tokens}, site_{std::move(site)} {
     const SchedulerSpec& spec = site_.spec;
     most_ = spec.max_num_seqs.value();
     chunked_ = spec.chunked_prefill.value();
-    if (spec.name == "sglang" || spec.name == "trtllm") {  // they shorten what the pool cannot hold
+    if (spec.name == "sglang" ||
+        spec.name == "trtllm") {  // they shorten requests that the pool cannot hold
       site_.longest = std::min(site_.longest, site_.blocks * site_.block_tokens);
     }
     if (chunked_) {
@@ -82,8 +82,8 @@ class WorkObserver : public CheckingObserver {
   }
 
   std::int64_t somebody_waits = 0;  // iterations
-  std::int64_t for_memory = 0;      // of these, where memory alone kept the first out
-  std::int64_t exempt = 0;          // where nobody is admitted as somebody had to leave
+  std::int64_t for_memory = 0;  // of these, those in which only memory kept the first request out
+  std::int64_t exempt = 0;      // in which nothing is admitted because a sequence was preempted
 
  private:
   [[nodiscard]] const Sequence& at(RequestId id) const {
@@ -143,14 +143,14 @@ class WorkObserver : public CheckingObserver {
     f.stays = swapped_;
     return f;
   }
-  /// Who ran, as they stand in the queue when they are back.
+  /// Preempted sequences in the order of the queue after their return.
   void by_leaving(std::vector<RequestId>& who) const {
     if (site_.spec.order != QueueOrder::kFcfs) {
       who = in_order(std::move(who));
       return;
     }
     if (site_.spec.name == "vllm-v0" && chunked_) {
-      // Decodes stand before chunks in the line whose end leaves first.
+      // Decodes come before chunks in the line whose last sequence is preempted first.
       std::stable_partition(who.begin(), who.end(), [&](RequestId id) {
         const auto i = static_cast<std::size_t>(id);
         return computed_[i] >= target_[i];
@@ -184,7 +184,7 @@ class WorkObserver : public CheckingObserver {
     chunked_ ? v0_chunks(v, f) : v0_whole(v, f);
   }
 
-  /// Blocks that prompts which run have yet to take.
+  /// Blocks that running prompts have yet to take.
   [[nodiscard]] std::int64_t owed(const IterationView& v) const {
     std::int64_t sum = 0;
     for (const RequestId id : v.running) {
@@ -203,10 +203,10 @@ class WorkObserver : public CheckingObserver {
     ++for_memory;
   }
 
-  /// A chunk as large as the budget leaves finds its blocks, above the watermark.
+  /// A chunk as large as the remaining budget finds its blocks, above the watermark.
   void v1(const IterationView& v, const Formed& f) {
     const std::int64_t left = budget_ - f.planned;
-    // By priority whoever gives up its own place ends the round.
+    // By priority, a sequence that preempts itself ends the round.
     if (!f.put_out.empty()) return;
     if (left > 0) all_run(v);
     if (f.waits.empty() || std::ssize(v.running) >= most_) return;
@@ -217,9 +217,9 @@ class WorkObserver : public CheckingObserver {
     refuse(blocks(chunk) + keep_ <= f.free, id, blocks(chunk) + keep_, f.free);
   }
 
-  /// All of its prompt finds blocks above the watermark, and tokens, while nobody is outside; it is
-  /// asked before anybody decodes. Who is outside comes back where a block more than it had is
-  /// free.
+  /// The whole prompt finds blocks above the watermark, and tokens, while no sequence is swapped
+  /// out. It is checked before any decode. A swapped sequence returns if one block more than it had
+  /// is free.
   void v0_whole(const IterationView& v, const Formed& f) {
     if (f.prefills) {
       KVSIM_CHECK(f.swapped.empty(), "{} are outside while prompts start", f.swapped.size());
@@ -242,13 +242,13 @@ class WorkObserver : public CheckingObserver {
         std::ssize(v.running) >= most_) {
       return;
     }
-    // All blocks of a prompt that was cut come back together.
+    // All blocks of a prompt that was cut return together.
     const Sequence& s = at(f.stays.front());
     const std::int64_t tokens = s.computed < s.target ? s.target : s.computed;
     const std::int64_t wants = blocks(tokens) + keep_ + promised + 1;
     refuse(wants <= f.free, f.stays.front(), wants, f.free);
   }
-  /// The blocks of all of its prompt are free beside those of prompts that run.
+  /// The blocks of the whole prompt are free in addition to those of running prompts.
   void v0_chunks(const IterationView& v, const Formed& f) {
     const std::int64_t left = budget_ - f.planned;
     if (left > 0) all_run(v);
@@ -261,11 +261,11 @@ class WorkObserver : public CheckingObserver {
     refuse(wants <= f.free, f.waits.front(), wants, f.free);
   }
 
-  /// Guaranteed: all that it may come to is free beside what the others may yet come to. At most
-  /// utilization: its prompt is, beside the prompts that run.
+  /// Guaranteed: the blocks of its largest length are free in addition to those that the others may
+  /// still take. At most utilization: only those of its prompt, in addition to the running prompts.
   void trtllm(const IterationView& v, const Formed& f) {
     const std::int64_t left = budget_ - f.planned;
-    bool goes_on = true;  // every prompt that runs has a chunk of this iteration
+    bool goes_on = true;  // every running prompt has a chunk in this iteration
     for (const RequestId id : v.running) {
       const bool chunk = at(id).prefills();
       goes_on = goes_on && (!chunk || at(id).planned > 0);
@@ -294,8 +294,9 @@ class WorkObserver : public CheckingObserver {
                           : site_.longest;
   }
 
-  /// Its prompt and all it may generate fit beside new_token_ratio of what those that decode may
-  /// yet generate. Once refused, nobody is asked until the decode after somebody left has been.
+  /// Its prompt and its largest output fit in addition to new_token_ratio of the tokens that
+  /// decoding sequences may still generate. After a refusal no request is checked until a sequence
+  /// has left and one more decode has run.
   void sglang(const IterationView& v, const Formed& f) {
     constexpr std::int64_t kMostPrefill = 16384;
     constexpr double kFirst = 0.7, kLeast = 0.7 * 0.14, kSteps = 600;
@@ -320,7 +321,7 @@ class WorkObserver : public CheckingObserver {
       bool cut = false;
       for (const Planned& p : v.plan) {
         const Sequence& s = at(p.id);
-        KVSIM_CHECK(s.prefills(), "request {} decodes beside prompts", p.id);
+        KVSIM_CHECK(s.prefills(), "request {} decodes together with prompts", p.id);
         left -= paged(p.tokens);
         chunk -= paged(p.tokens);
         cut = cut || s.computed + s.planned < s.target;

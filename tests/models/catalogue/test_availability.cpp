@@ -1,4 +1,4 @@
-// Which software has a method: the catalogue's rows, and the note where a stack does not have it.
+// Which software has a method: rows of the catalogue, and the note for a stack without the method.
 
 #include "models/methods/method.hpp"
 #include "models/methods/settle/availability.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 using test::has;
 
-TEST_CASE("every row names known software, and each at most once") {
+TEST_CASE("every row names known software at most once") {
   std::size_t with_software = 0;
   for (const MethodInfo& method : builtin_methods()) {
     INFO(method.name);
@@ -26,7 +26,7 @@ TEST_CASE("every row names known software, and each at most once") {
   CHECK(with_software > builtin_methods().size() / 2);
 }
 
-TEST_CASE("availability reads as titles, with and without options") {
+TEST_CASE("availability is printed as titles with and without options") {
   CHECK(availability_text(availability_of("fp8-e5m2")) ==
         "vLLM (0.6.6: --kv-cache-dtype fp8_e5m2), SGLang (--kv-cache-dtype fp8_e5m2), LMDeploy "
         "PyTorch engine (0.14: --quant-policy fp8_e5m2)");

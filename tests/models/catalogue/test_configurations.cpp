@@ -49,7 +49,7 @@ std::vector<Row> rows_of(const std::filesystem::path& path) {
   return out;
 }
 
-/// Compares `got` with the cell, which is empty where nothing is known.
+/// Compares `got` with the cell; an empty cell is not compared.
 void check(const Row& row, const std::string& column, double got, double tolerance = 0) {
   const std::string& cell = row.at(column);
   if (cell.empty()) return;

@@ -140,7 +140,7 @@ TEST_CASE("SGLang's chunk and memory fraction depend on GPU memory, GPUs and ver
     CHECK(on(label, "L40S").usable_fraction == on("sglang@0.5.18", "L40S").usable_fraction);
   }
   CHECK(on("sglang", "B200").prefill_chunk == 16384);
-  // A chunk that the user sets changes what is reserved.
+  // A chunk size set by the user changes the reserved memory.
   CHECK(on("sglang@0.5.9", "RTX-4090", {.prefill_chunk = 4096}).usable_fraction ==
         share(24576, 512 + 1.5 * 4096 + 2 * 24 + 128));
   const Stack old = on("sglang@0.4.6", "A100-80GB-SXM", {}, 4);
@@ -149,7 +149,7 @@ TEST_CASE("SGLang's chunk and memory fraction depend on GPU memory, GPUs and ver
   CHECK(on("sglang@0.4.9", "H100-80GB-SXM").usable_fraction == share(80, 9.5 + 0.5));
 }
 
-TEST_CASE("TensorRT-LLM's blocks are of 32 tokens since 1.0, its limits those of any GPU") {
+TEST_CASE("TensorRT-LLM's blocks have 32 tokens since 1.0 and its limits are those of any GPU") {
   for (const char* gpu : {"H100-80GB-SXM", "L40S"}) {
     CHECK(on("trtllm@0.21", gpu).block_tokens == 64);
     const Stack stack = on("trtllm", gpu);
@@ -180,7 +180,7 @@ TEST_CASE("vLLM's V0 engine cuts long prompts into passes that depend on its ver
   CHECK(cut.settings->flags().starts_with("--max-num-batched-tokens 512 "));
 }
 
-TEST_CASE("what the user sets always wins, and settings say where each value comes from") {
+TEST_CASE("user settings always win and settings say where each value comes from") {
   const Stack plain = on("vllm@0.19", "RTX-4090");
   CHECK(plain.settings->flags() ==
         "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.9 "
@@ -213,7 +213,7 @@ TEST_CASE("what the user sets always wins, and settings say where each value com
   }
 }
 
-TEST_CASE("every GPU finds a default for each value, in every version and usage") {
+TEST_CASE("every GPU finds a default for each value in every version and usage") {
   for (const Stack& stack : builtin_stacks()) {
     if (!stack.defaults) continue;
     std::set<EngineVersion> versions{stack.defaults->first_version, stack.defaults->last_version};
@@ -249,7 +249,7 @@ TEST_CASE("every GPU finds a default for each value, in every version and usage"
   }
 }
 
-TEST_CASE("a version that is not known is answered with those that are") {
+TEST_CASE("an unknown version is answered with the known ones") {
   CHECK(
       complaint("vllm@0.99") ==
       "expected a version of vLLM from 0.8 to 0.30, got \"0.99\"; its defaults are not known yet: "
@@ -269,7 +269,7 @@ TEST_CASE("a version that is not known is answered with those that are") {
   CHECK(complaint("vlm@0.19").starts_with("unknown stack \"vlm\""));
 }
 
-TEST_CASE("a label names version and usage, and none of them where they are the defaults") {
+TEST_CASE("a label names version and usage and omits defaults") {
   CHECK(label_of(find_stack("vllm")) == "vllm");
   CHECK(label_of(find_stack("vllm@0.30")) == "vllm");
   CHECK(label_of(find_stack("vllm:server")) == "vllm");
@@ -280,7 +280,7 @@ TEST_CASE("a label names version and usage, and none of them where they are the 
   CHECK(find_stack("vllm@0.19").name == "vllm");
 }
 
-TEST_CASE("versions are numbers with dots, and what a release adds to them") {
+TEST_CASE("versions are numbers with dots and release suffixes") {
   CHECK(parse_engine_version("0.19") == EngineVersion{0, 19, 0});
   CHECK(parse_engine_version("v0.8.5.post1") == EngineVersion{0, 8, 5});
   CHECK(parse_engine_version("1.0rc4") == EngineVersion{1, 0, 0});

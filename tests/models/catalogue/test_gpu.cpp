@@ -25,7 +25,7 @@ std::string complaint_of(std::string_view name) {
 
 double gib(Bytes bytes) { return static_cast<double>(bytes.count()) / (1024.0 * 1024.0 * 1024.0); }
 
-TEST_CASE("every GPU is found by its name and each alias, in any dress") {
+TEST_CASE("every GPU is found by its name and each alias in any spelling") {
   for (const Gpu& gpu : builtin_gpus()) {
     INFO(gpu.name);
     CHECK(&find_gpu(gpu.name) == &gpu);
@@ -41,7 +41,7 @@ TEST_CASE("every GPU is found by its name and each alias, in any dress") {
   }
 }
 
-TEST_CASE("every GPU's figures are possible and have a source") {
+TEST_CASE("every GPU's data are plausible and have a source") {
   CHECK(builtin_gpus().size() >= 20);
   std::set<std::string> names;
   for (const Gpu& gpu : builtin_gpus()) {
@@ -49,7 +49,7 @@ TEST_CASE("every GPU's figures are possible and have a source") {
     CHECK(names.insert(gpu.name).second);
     CHECK_FALSE(gpu.generation.empty());
     CHECK_FALSE(gpu.silicon.empty());
-    // The driver, ECC and page tables keep some, never more than a tenth.
+    // The driver, ECC and page tables reserve some memory, never more than a tenth.
     CHECK(gpu.hbm_usable < gpu.hbm);
     CHECK(gib(gpu.hbm_usable) > 0.9 * gib(gpu.hbm));
     CHECK(gpu.l2 < gpu.hbm);
@@ -72,7 +72,7 @@ TEST_CASE("every GPU's figures are possible and have a source") {
   }
 }
 
-TEST_CASE("narrower operands are never slower, and dense peaks are not the sparse ones") {
+TEST_CASE("narrower operands are never slower and dense peaks are not the sparse ones") {
   for (const Gpu& gpu : builtin_gpus()) {
     INFO(gpu.name);
     CHECK(peak_flops(gpu, Dtype::kFp32) <= peak_flops(gpu, Dtype::kBf16));
@@ -83,7 +83,7 @@ TEST_CASE("narrower operands are never slower, and dense peaks are not the spars
     CHECK(peak_flops(gpu, Dtype::kInt4) == peak_flops(gpu, Dtype::kFp16));
     CHECK(peak_flops(gpu, Dtype::kInt2) == peak_flops(gpu, Dtype::kFp16));
     for (const auto& entry : kDtypes) {
-      // An SM's tensor cores do at most 8192 fp16 operations a clock (Blackwell), and no GPU here
+      // An SM's tensor cores do at most 8192 fp16 operations per clock (Blackwell), and no GPU here
       // runs above 3 GHz; fp4 has four times that rate.
       CHECK(peak_flops(gpu, entry.dtype).count() < gpu.sms * 8192.0 * 4.0 * 3e9);
       CHECK(peak_flops(gpu, entry.dtype).count() > 0);
@@ -98,7 +98,7 @@ TEST_CASE("narrower operands are never slower, and dense peaks are not the spars
         rel(132 * 4096 * 1.83e9, 1e-3));
 }
 
-TEST_CASE("known figures") {
+TEST_CASE("known data sheet values") {
   const Gpu& a100 = find_gpu("A100-80GB-SXM");
   CHECK(a100.hbm == 80_GiB);
   CHECK(gib(a100.hbm_usable) == rel(79.15, 1e-4));
@@ -122,7 +122,7 @@ TEST_CASE("known figures") {
   CHECK_FALSE(find_gpu("L40S").nvlink.has_value());
 }
 
-TEST_CASE("silicon names a GPU of the catalogue, or is a name of its own") {
+TEST_CASE("silicon names a GPU of the catalogue or is a separate name") {
   for (const Gpu& gpu : builtin_gpus()) {
     INFO(gpu.name);
     CHECK(std::any_of(builtin_gpus().begin(), builtin_gpus().end(), [&](const Gpu& other) {
@@ -179,7 +179,7 @@ TEST_CASE("the spellings of GPUs in published measurements resolve") {
   }
 }
 
-TEST_CASE("an ambiguous name lists what it may mean, an unknown one the nearest") {
+TEST_CASE("an ambiguous name lists the candidates and an unknown one the nearest names") {
   CHECK(complaint_of("A100") ==
         "GPU \"A100\" is ambiguous; one of A100-40GB-PCIe, A100-40GB-SXM, A100-80GB-PCIe, "
         "A100-80GB-SXM");
@@ -192,16 +192,16 @@ TEST_CASE("an ambiguous name lists what it may mean, an unknown one the nearest"
   CHECK(complaint_of("A800").starts_with("GPU \"A800\" is ambiguous"));
   CHECK(complaint_of("H100-80GB-SXN") ==
         "unknown GPU \"H100-80GB-SXN\"; did you mean \"H100-80GB-SXM\"?");
-  // A name that begins with the word comes before one a letter away (H20).
+  // A name that begins with the word is listed before one that differs by a letter (H20).
   CHECK(complaint_of("h10").find("did you mean one of H100") != std::string::npos);
-  // L4 is another GPU than L40, not a short word for it.
+  // L4 is another GPU than L40, not an abbreviation of it.
   for (const char* name : {"L4", "", "()", "any", "n/a", "MI300X", "80GB", "A100-20GB"}) {
     INFO(name);
     CHECK(complaint_of(name).starts_with("unknown GPU \""));
   }
 }
 
-TEST_CASE("a short name that a user gives is one card, with a note of the others") {
+TEST_CASE("a short name given by a user selects one card with a note about the others") {
   const std::map<std::string, std::string> cards{
       {"h100", "H100-80GB-SXM"},        {"H100", "H100-80GB-SXM"},
       {"a100", "A100-80GB-SXM"},        {"A100_SXM", "A100-80GB-SXM"},
@@ -217,7 +217,7 @@ TEST_CASE("a short name that a user gives is one card, with a note of the others
   }
   CHECK(gpu_of_user("h100").note ==
         "\"h100\" is taken as H100-80GB-SXM; the catalogue also has H100-80GB-PCIe, H100-NVL");
-  // One card only, or a name that leaves nothing open.
+  // Only one card, or a name that is unambiguous.
   for (const char* name : {"H200_SXM", "b200", "l40s", "rtx 4090", "H100-80GB-SXM", "h100_80gb_sxm",
                            "h100 pcie", "t4"}) {
     INFO(name);

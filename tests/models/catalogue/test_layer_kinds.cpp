@@ -1,4 +1,4 @@
-// Kinds of layers, each solved by hand: weights, what a sequence holds, what a step reads.
+// Kinds of layers, each solved by hand: weights, cache of a sequence, reads of a step.
 
 #include <span>
 #include <string>
@@ -83,7 +83,7 @@ TEST_CASE("full layers: keys and values of different widths") {
   CHECK(mixers(layer, 10) == 10 * (96 + 24 + 16 + 64));
 }
 
-TEST_CASE("windows and chunks hold no more than their size and only windows are simulated") {
+TEST_CASE("windows and chunks hold at most their size and only windows are simulated") {
   LayerSpec layer = grouped();
   layer.attention.window = 64;
   CHECK(kind_name(layer) == "window");
@@ -98,7 +98,7 @@ TEST_CASE("windows and chunks hold no more than their size and only windows are 
   CHECK(unsupported_kind(layer) == "chunk");
 }
 
-TEST_CASE("a layer that shares a cache holds nothing and reads it all the same") {
+TEST_CASE("a layer that shares a cache holds nothing and still reads it") {
   LayerSpec layer = grouped();
   layer.attention.shares_cache = true;
   layer.attention.has_kv_weights = false;
@@ -108,7 +108,7 @@ TEST_CASE("a layer that shares a cache holds nothing and reads it all the same")
   CHECK(unsupported_kind(layer) == "shared full");
 }
 
-TEST_CASE("latent layers, with a separate index or an earlier layer's") {
+TEST_CASE("latent layers with a separate index or an earlier layer's index") {
   LayerSpec layer;
   layer.mlp.d_ff = 32;
   layer.attention = {.n_heads = 4,
@@ -129,8 +129,8 @@ TEST_CASE("latent layers, with a separate index or an earlier layer's") {
   layer.attention.index = {.n_heads = 3, .head_dim = 128, .top_k = 8};
   CHECK(kind_name(layer) == "latent-index");
   CHECK(unsupported_kind(layer) == "latent-index");
-  // An index key takes 128 B and a 4 B scale, whatever the cache's format; a step scores all of
-  // them and reads 8 entries. An fp8 entry: 512 + 4 scales of 4 B + 64 elements of 2 B = 656 B.
+  // An index key takes 128 B and a 4 B scale in every cache format. A step scores all keys and
+  // reads 8 entries. An fp8 entry: 512 + 4 scales of 4 B + 64 elements of 2 B = 656 B.
   CHECK(at(layer, 100).held == 100 * (1152 + 132));
   CHECK(at(layer, 100).read == 100 * 132 + 8 * 1152);
   CHECK(at(layer, 5).read == 5 * (1152 + 132));
@@ -153,7 +153,7 @@ TEST_CASE("block-sparse layers hold a bf16 index key per token and read the chos
   CHECK(mixers(layer, 10) == 10 * (96 + 24 + 16 + 64) + 10 * 64 + 10 * 16);
 }
 
-TEST_CASE("compressed layers: a window, an entry for several tokens, a compressor's state") {
+TEST_CASE("compressed layers: a window, an entry per several tokens, a compressor's state") {
   LayerSpec layer;
   layer.mlp.d_ff = 32;
   layer.attention = {.n_heads = 64,
@@ -167,7 +167,7 @@ TEST_CASE("compressed layers: a window, an entry for several tokens, a compresso
                      .o_groups = 8,
                      .o_lora_rank = 1024};
   CHECK(kind_name(layer) == "compressed");
-  // Ratio 128: a window of 1,024 B entries, an entry per 128 tokens, and 128 slots of inputs and
+  // Ratio 128: a window of 1,024 B entries, one entry per 128 tokens, and 128 slots of inputs and
   // gates of 512 in fp32: 524,288 B.
   CHECK(at(layer, 1280).held == 128 * 1024 + 10 * 1024 + 524'288);
   CHECK(at(layer, 1280, Dtype::kFp8E4m3).held == 138 * 584 + 524'288);
@@ -225,7 +225,7 @@ TEST_CASE("recurrent states do not grow with the sequence") {
                  .dtype = Dtype::kBf16};
   CHECK(at(layer, 7).held == 4 * 8 * 16 * 2 + 3 * 96 * 2);
   CHECK(mixers(layer, 10) == 10 * (32 + 96 + 4) + 4 * 96 + 320);
-  // Four ranks: one head each, and a group each although there are two.
+  // Four ranks: one head per rank, and one group per rank although the model has two groups.
   shard_mixers(layer, 4, "m");
   CHECK(layer.state.n_heads == 1);
   CHECK(layer.state.n_groups == 1);
@@ -274,7 +274,7 @@ TEST_CASE("gated delta nets: every fourth layer is full unless a list says other
   CHECK(kind_name(llm.layers[2]) == "gated-delta");
   CHECK(kind_name(llm.layers[3]) == "full");
   CHECK(llm.layers[3].attention.gate_dim == 16);
-  // A state in the model's 16 bits unless the file names another format.
+  // A state has the model's 16 bits unless the file gives another format.
   CHECK(cache_terms(llm, Dtype::kBf16).state == 3 * (4 * 64 * 2 + 3 * 64 * 2));
   CHECK(cache_terms(llm, Dtype::kBf16).per_token == 2 * 2 * 16 * 2);
   config["mamba_ssm_dtype"] = "float32";
@@ -315,12 +315,12 @@ TEST_CASE("Nemotron's blocks are letters or words") {
   CHECK(has(refusal(config), "/hybrid_override_pattern: 3 blocks for 4 layers"));
   config["hybrid_override_pattern"] = "M-*X";
   CHECK(has(refusal(config), "/hybrid_override_pattern: expected blocks of the letters"));
-  // Experts that work in a narrower width, between two projections.
+  // Experts in a narrower width, between two projections.
   words["moe_latent_size"] = 16;
   CHECK(parameters(read(words)) == parameters(llm) - 8 * 2 * (64 - 16) * 32 + 2 * 64 * 16);
 }
 
-TEST_CASE("hybrids with Mamba 2: Granite in some layers, Falcon-H1 in all") {
+TEST_CASE("hybrids with Mamba 2: Granite in some layers and Falcon-H1 in all") {
   json granite = small("granitemoehybrid");
   granite["num_hidden_layers"] = 2;
   granite["layer_types"] = {"mamba", "attention"};
@@ -398,7 +398,7 @@ TEST_CASE("Kimi-Linear counts layers from one") {
   CHECK(has(refusal(config), "/linear_attn_config/full_attn_layers/0: expected an integer"));
 }
 
-TEST_CASE("wrappers, null values and the numbers that Python writes") {
+TEST_CASE("wrappers, null values and numbers as Python writes them") {
   json outer{{"model_type", "some_vl"}, {"tie_word_embeddings", true}, {"dtype", "float16"}};
   outer["text_config"] = small("qwen3");
   outer["text_config"].erase("tie_word_embeddings");
@@ -417,13 +417,13 @@ TEST_CASE("wrappers, null values and the numbers that Python writes") {
   write(folder / "config.json", R"({"hidden_size": Infinity, "model_type": "llama"})");
   CHECK_THROWS_AS((void)read_hf_config_file(folder / "config.json", "m"), InputError);
 
-  // A quantisation next to the file, under the file's own name.
+  // A separate quantisation file with its usual name.
   write(folder / "own.json", small("llama").dump());
   write(folder / "own.quant.json", R"({"quantization": {"quant_algo": "FP8"}})");
   CHECK(published_formats(read_hf_config_file(folder / "own.json", "m")) == "fp8-tensor");
 }
 
-TEST_CASE("an unknown family is read only on request, and keys that change memory are named") {
+TEST_CASE("an unknown family is read only on request and keys that change memory are named") {
   json config = small("brand_new");
   CHECK(has(refusal(config), "/model_type: unknown model_type \"brand_new\""));
   CHECK(has(refusal(config), "kvsim_family"));
@@ -446,7 +446,7 @@ TEST_CASE("an unknown family is read only on request, and keys that change memor
   CHECK(has(read(further).notes.at(0), "num_nextn_predict_layers announces layers"));
 }
 
-TEST_CASE("a configuration with one broken value is read or refused, whatever the value") {
+TEST_CASE("a configuration with one broken value is read or refused for any value") {
   const std::vector<json> values{nullptr,
                                  -1,
                                  0,
@@ -494,7 +494,7 @@ TEST_CASE("a configuration with one broken value is read or refused, whatever th
   CHECK(refused > 500);
 }
 
-TEST_CASE("what has no operators is refused by name, not run") {
+TEST_CASE("layers without operators are refused by name and not run") {
   CHECK_NOTHROW(require_simulated(read(small("llama"))));
   const Llm llm = read(qwen_next());
   try {

@@ -57,7 +57,7 @@ json catalogue_config(std::string_view name) {
   return {};
 }
 
-/// Layers that slide.
+/// Sliding-window layers.
 std::int64_t n_sliding(const Llm& llm) {
   return std::count_if(llm.layers.begin(), llm.layers.end(),
                        [](const LayerSpec& layer) { return layer.attention.window > 0; });
@@ -69,7 +69,7 @@ const AttentionSpec& first(std::string_view name) {
 
 // ---- laws --------------------------------------------------------------------------------------
 
-TEST_CASE("every catalogue model is a transformer that can be") {
+TEST_CASE("every catalogue model is a valid transformer") {
   CHECK(builtin_llms().size() >= 70);
   for (const Llm& llm : builtin_llms()) {
     INFO(llm.name);
@@ -93,12 +93,12 @@ TEST_CASE("every catalogue model is a transformer that can be") {
     CHECK(weight_bytes(llm, Dtype::kFp16).count() == 2 * total);
     CHECK(weight_bytes(llm, Dtype::kInt4).count() == (total + 1) / 2);
     CHECK(published_weight_bytes(llm) >= weight_bytes(llm, llm.published_dtype));
-    // Norms, biases, sinks and routers' biases are a small part of any model.
+    // Norms, biases, sinks and routers' biases are a small part of every model.
     CHECK(static_cast<double>(llm.extra_parameters) < 2e-3 * static_cast<double>(total));
   }
 }
 
-TEST_CASE("a full cache grows with its tokens, by one token's elements or less") {
+TEST_CASE("a full cache grows by at most one token's elements per token") {
   for (const Llm& llm : test::simulated_llms()) {
     INFO(llm.name);
     std::int64_t per_token = 0;
@@ -140,7 +140,7 @@ TEST_CASE("every model is found by name, alias and file name, in any case") {
   CHECK(find_llm("Llama 2 7B").name == "llama-2-7b");
 }
 
-// ---- parameters, to the last one ---------------------------------------------------------------
+// ---- exact parameter counts --------------------------------------------------------------------
 
 TEST_CASE("published parameter counts") {
   // Each is the total of the published safetensors (or of the class built from the published
@@ -241,7 +241,7 @@ TEST_CASE("published parameter counts") {
   }
 }
 
-TEST_CASE("totals that are published with parts this program leaves out") {
+TEST_CASE("published totals that include parts this program leaves out") {
   // Gemma 3's vision tower has 416,866,032 parameters; its projector 1152*D and a norm of 1152.
   const std::map<std::string, std::pair<std::int64_t, std::int64_t>> gemma{
       {"gemma-3-4b", {4'300'079'472, 2560}},
@@ -251,8 +251,8 @@ TEST_CASE("totals that are published with parts this program leaves out") {
     INFO(name);
     CHECK(parameters(find_llm(name)) + 416'866'032 + 1152 * figures.second + 1152 == figures.first);
   }
-  // GLM-4.5 is published with one layer more that predicts a second token: a layer with experts
-  // (161*3*5120*1536 + attention 136,314,880 + router 819,200), eh_proj 2*5120^2, its own
+  // GLM-4.5 is published with one more layer, which predicts a second token: a layer with experts
+  // (161*3*5120*1536 + attention 136,314,880 + router 819,200), eh_proj 2*5120^2, a separate
   // embedding and head 2*151552*5120, norms 5*5120, biases 14,336, QK norms 256, router bias 160.
   const std::int64_t next_layer = 161LL * 3 * 5120 * 1536 + 136'314'880 + 819'200 +
                                   2LL * 5120 * 5120 + 2LL * 151552 * 5120 + 5 * 5120 + 14'336 +
@@ -271,10 +271,10 @@ TEST_CASE("active parameters") {
   CHECK(static_cast<double>(active_parameters(find_llm("gpt-oss-20b"))) == rel(3.61e9, 2e-3));
   CHECK(static_cast<double>(active_parameters(find_llm("gpt-oss-120b"))) == rel(5.13e9, 2e-3));
   CHECK(static_cast<double>(active_parameters(find_llm("glm-4.5"))) == rel(32.85e9, 2e-3));
-  // Dense, untied: all but the embedding, the norms and biases.
+  // Dense, untied: all except the embedding, the norms and the biases.
   const Llm& llama = find_llm("llama-2-7b");
   CHECK(active_parameters(llama) == 6'738'415'616 - 32000 * 4096 - 65 * 4096);
-  // Tied: the head is multiplied with all the same.
+  // Tied: the head is a product all the same.
   const Llm& gemma = find_llm("gemma-2b");
   CHECK(active_parameters(gemma) == 2'506'172'416 - 37 * 2048);
 }
@@ -296,7 +296,7 @@ TEST_CASE("published weight bytes") {
 
 // ---- caches ------------------------------------------------------------------------------------
 
-TEST_CASE("full caches that papers quote") {
+TEST_CASE("full caches quoted by papers") {
   // KVzap: Llama-1-65B, 128k tokens, bf16: 335 GB. 80 layers * 64 heads * 128 * 2 (K, V) * 2 B
   // = 2,621,440 B a token; 128,000 tokens take 335.5e9 B. (131,072 would take 343.6e9 = 320 GiB,
   // so the article's k is a thousand and its GB is 1e9.)
@@ -304,7 +304,7 @@ TEST_CASE("full caches that papers quote") {
   CHECK(full_cache_bytes(find_llm("llama-1-65b"), 128'000, Dtype::kBf16).count() ==
         335'544'320'000);
   CHECK(full_cache_bytes(find_llm("llama-1-65b"), 131'072, Dtype::kBf16) == 320_GiB);
-  // ZeroMerge: Llama-2-7B in fp32: 32 * 32 * 128 * 2 * 4 B = 1 MiB a token.
+  // ZeroMerge: Llama-2-7B in fp32: 32 * 32 * 128 * 2 * 4 B = 1 MiB per token.
   CHECK(full_cache_bytes(find_llm("llama-2-7b"), 1, Dtype::kFp32) == 1_MiB);
   // MiniCache: GPT-3 175B, batch 64, 4096 tokens, fp16: 96*96*128*2*2 B * 262,144
   // = 4,718,592 * 262,144 = 1,236.95e9 B (the paper prints 1208: bytes over 1024 * 10^6).
@@ -322,7 +322,7 @@ TEST_CASE("cached elements by kind of attention") {
   CHECK(kv_elements_per_token(first("gemma-2b")) == 2 * 1 * 256);
   CHECK(kv_elements_per_token(first("chatglm2-6b")) == 2 * 2 * 128);
   CHECK(kv_elements_per_token(first("chatglm-6b")) == 2 * 32 * 128);
-  // MLA: one latent of 512 and one RoPE key of 64, for all 128 heads together.
+  // MLA: one latent of 512 and one RoPE key of 64, shared by all 128 heads.
   CHECK(kv_elements_per_token(first("deepseek-v3")) == 576);
   CHECK(kv_elements_per_token(first("deepseek-v2")) == 576);
   CHECK(full_cache_bytes(find_llm("deepseek-v3"), 1, Dtype::kBf16).count() == 61 * 576 * 2);
@@ -330,7 +330,7 @@ TEST_CASE("cached elements by kind of attention") {
   CHECK(first("deepseek-v3").v_head_dim == 128);
 }
 
-TEST_CASE("head width is read, not derived") {
+TEST_CASE("head width is read and not derived") {
   CHECK(first("qwen3-32b").head_dim == 128);         // 5120 / 64 would be 80
   CHECK(first("gemma-7b").head_dim == 256);          // 3072 / 16 would be 192
   CHECK(first("mistral-nemo-12b").head_dim == 128);  // 5120 / 32 would be 160
@@ -354,7 +354,7 @@ TEST_CASE("sliding layers hold min(tokens, window)") {
   CHECK(n_sliding(gemma2) == 21);
   CHECK(gemma2.layers[0].attention.window == 4096);
   CHECK(gemma2.layers[1].attention.window == 0);
-  // Layers 6, 12, …, 48 of 48 see all.
+  // Layers 6, 12, …, 48 of 48 are full.
   const Llm& gemma3 = find_llm("gemma-3-12b");
   CHECK(n_sliding(gemma3) == 40);
   CHECK(gemma3.layers[4].attention.window == 1024);
@@ -389,7 +389,7 @@ TEST_CASE("the window rules of each family") {
   qwen.erase("sliding_window");
   CHECK(refusal(qwen) == "config.json: /sliding_window: missing");
 
-  // What the file lists layer by layer wins.
+  // A list per layer overrides the pattern.
   json gemma = catalogue_config("gemma-2-9b");
   gemma["layer_types"] = std::vector<std::string>(42, "full_attention");
   CHECK(n_sliding(read(gemma)) == 0);
@@ -412,7 +412,7 @@ TEST_CASE("the window rules of each family") {
   CHECK(has(refusal(llama), "/layer_types/0: a sliding layer, but sliding_window is not given"));
 }
 
-TEST_CASE("cached heads follow the family's own rule") {
+TEST_CASE("the number of cached heads follows the family's rule") {
   json llama = catalogue_config("llama-2-70b");
   CHECK(read(llama).layers[0].attention.n_kv_heads == 8);
   llama.erase("num_key_value_heads");
@@ -421,7 +421,7 @@ TEST_CASE("cached heads follow the family's own rule") {
   CHECK(refusal(llama) ==
         "config.json: /num_key_value_heads: 7 cached heads do not divide 64 query heads");
 
-  // Gemma 3's class caches 4 heads where the file says nothing.
+  // Gemma 3's class caches 4 heads if the file does not say otherwise.
   json gemma = catalogue_config("gemma-3-12b");
   gemma["text_config"].erase("num_key_value_heads");
   CHECK(read(gemma).layers[0].attention.n_kv_heads == 4);
@@ -473,7 +473,7 @@ TEST_CASE("layers with and without experts") {
                          {"shared_expert_intermediate_size", 5632}})) == 14'315'784'192);
 }
 
-TEST_CASE("families that the catalogue does not show") {
+TEST_CASE("families that are not in the catalogue") {
   // GLM-4-9B-0414 (glm4): 2VD = 1,241,513,984; a layer: Q 4096^2, K, V 2*4096*256, O 4096^2,
   // biases 4608, 3*4096*13696, four norms; 40 of them and the last norm: 9,400,279,040.
   const json glm4{{"model_type", "glm4"},
@@ -490,7 +490,7 @@ TEST_CASE("families that the catalogue does not show") {
   json glm = glm4;
   glm["model_type"] = "glm";  // two norms a layer less
   CHECK(parameters(read(glm)) == 9'400'279'040 - 40 * 2 * 4096);
-  // The architecture's name serves where model_type is absent.
+  // The architecture's name is used if model_type is absent.
   json nameless = catalogue_config("qwen3-8b");
   nameless.erase("model_type");
   CHECK(parameters(read(nameless)) == 8'190'735'360);
@@ -519,7 +519,7 @@ TEST_CASE("dtypes") {
   CHECK(find_llm("gpt-oss-20b").outside_experts_dtype == Dtype::kBf16);
 }
 
-TEST_CASE("a cache nobody chose a format for is never quantised") {
+TEST_CASE("a cache without a chosen format is never quantised") {
   for (const Llm& llm : builtin_llms()) {
     CHECK(bits_of(default_kv_dtype(llm, llm.published_dtype)) >= 16);
     for (const auto& [dtype, name, bits] : kDtypes) {
@@ -530,11 +530,11 @@ TEST_CASE("a cache nobody chose a format for is never quantised") {
   CHECK(default_kv_dtype(find_llm("gpt-oss-20b"), Dtype::kFp4) == Dtype::kBf16);
   CHECK(default_kv_dtype(find_llm("deepseek-v3"), Dtype::kFp8E4m3) == Dtype::kBf16);
   CHECK(default_kv_dtype(find_llm("llama-2-7b"), Dtype::kInt4) == Dtype::kFp16);
-  // Published in fp32, quantised by the user: what computes is 16-bit.
+  // Published in fp32, quantised by the user: the compute dtype is 16-bit.
   CHECK(default_kv_dtype(find_llm("gpt-j-6b"), Dtype::kInt4) == Dtype::kBf16);
 }
 
-TEST_CASE("keys that do not touch memory are left alone") {
+TEST_CASE("keys that do not affect memory are ignored") {
   json config = catalogue_config("llama-3.1-8b");
   const std::int64_t total = parameters(find_llm("llama-3.1-8b"));
   config["rope_scaling"] = {{"factor", 8.0}, {"rope_type", "llama3"}};
@@ -570,7 +570,7 @@ TEST_CASE("RoPE scaling extends the positions as engines count them") {
 
 // ---- bad input ---------------------------------------------------------------------------------
 
-TEST_CASE("an unknown architecture says what is missing") {
+TEST_CASE("an unknown architecture reports what is missing") {
   const std::string unknown =
       refusal({{"model_type", "mamba3"}, {"hidden_size", 4096}, {"vocab_size", 32000}});
   CHECK(unknown.starts_with("config.json: /model_type: unknown model_type \"mamba3\""));
@@ -594,7 +594,7 @@ TEST_CASE("a known family names the key that is missing or wrong") {
     CHECK(refusal(config) == fmt::format("config.json: /{}: missing", key));
     for (const json& bad : {json(0), json(-1), json(1e9), json(1.5), json("4096"), json(true),
                             json(nullptr), json::array({1})}) {
-      // A declared context of 1e9 tokens costs nothing, so it is let pass.
+      // A declared context of 1e9 tokens costs nothing, so it is accepted.
       if (bad == 1e9 && std::string_view{key} == "max_position_embeddings") continue;
       config[key] = bad;
       INFO(key, " = ", bad.dump());
@@ -618,7 +618,7 @@ TEST_CASE("a known family names the key that is missing or wrong") {
   CHECK(has(refusal(config), "no more than 1e15 are believed"));
 }
 
-TEST_CASE("what would change the cache and is not modelled is refused") {
+TEST_CASE("a key that changes the cache and is not modelled is refused") {
   const std::map<std::string, json> keys{
       {"attention_chunk_size", 8192}, {"cross_attention_layers", {3, 8}},
       {"num_kv_shared_layers", 10},   {"full_attention_interval", 4},
@@ -634,7 +634,7 @@ TEST_CASE("what would change the cache and is not modelled is refused") {
     config[key] = nullptr;
     CHECK(refusal(config) == "no complaint");
   }
-  // Llama-3.2-11B-Vision: its text part is refused where it stands.
+  // Llama-3.2-11B-Vision: the text part is refused at its place.
   const json vision{
       {"model_type", "mllama"},
       {"text_config", {{"model_type", "mllama_text_model"}, {"cross_attention_layers", {3, 8}}}}};
@@ -650,7 +650,7 @@ TEST_CASE("names: ambiguous and unknown") {
         "mistral-7b-v0.3");
   CHECK(complaint("llama-2").starts_with("model \"llama-2\" is ambiguous; one of llama-2-13b"));
   CHECK(complaint("llama-2-7c") == "unknown model \"llama-2-7c\"; did you mean \"llama-2-7b\"?");
-  // Of a Hugging Face name the part after the slash counts, too.
+  // The part of a Hugging Face name after the slash also matches.
   CHECK(complaint("unsloth/Llama-3.1-8B").ends_with("; did you mean \"llama-3.1-8b\"?"));
   CHECK(complaint("no such thing at all") ==
         "unknown model \"no such thing at all\" (known: bloom-176b, chatglm-6b, chatglm2-6b, "
@@ -710,7 +710,7 @@ TEST_CASE("the spellings of models in published measurements resolve") {
   }
 }
 
-TEST_CASE("a name of a quantized checkpoint is one of a model with quantized weights") {
+TEST_CASE("a name of a quantized checkpoint is a model with quantized weights") {
   const std::regex quantized{
       "(^|[^a-z0-9])(fp8|fp4|int8|int4|w[48]a(8|16)|awq|gptq|nvfp4|mxfp4|nf4)($|[^a-z0-9])",
       std::regex::icase};
@@ -738,7 +738,7 @@ TEST_CASE("a name of a quantized checkpoint is one of a model with quantized wei
   CHECK(loaded_weight_bytes(fp8, {.base = fp8.published_dtype}) ==
         loaded_weight_bytes(plain,
                             {.base = Dtype::kBf16, .format = &find_weight_format("fp8-block")}));
-  // Checkpoints that are not in the catalogue are refused with what to type.
+  // Checkpoints that are not in the catalogue are refused with a hint about what to type.
   const auto complaint = [](const char* name) {
     return complaint_of([&] { (void)find_llm(name); });
   };
@@ -752,9 +752,9 @@ TEST_CASE("a name of a quantized checkpoint is one of a model with quantized wei
   CHECK(complaint("nothing-like-it-AWQ").find("--dtype awq-int4") != std::string::npos);
 }
 
-TEST_CASE("a broken configuration gives a model or an InputError, nothing else") {
-  // A fixed list of strange values in every key of every catalogue configuration, then random
-  // pairs of such damages.
+TEST_CASE("a broken configuration gives a model or an InputError and nothing else") {
+  // A fixed list of strange values in every key of every catalogue configuration, then random pairs
+  // of such values.
   const std::array<json, 14> strange{json(nullptr), json(true),
                                      json(false),   json(0),
                                      json(-1),      json(3),
@@ -767,7 +767,7 @@ TEST_CASE("a broken configuration gives a model or an InputError, nothing else")
   const auto attempt = [&](const json& config) {
     try {
       const Llm llm = read(config);
-      // What was let pass can be worked with.
+      // An accepted configuration can be used.
       (void)active_parameters(llm);
       (void)weight_bytes(llm, Dtype::kFp32);
       (void)published_weight_bytes(llm);

@@ -1,4 +1,4 @@
-// Quantised checkpoints: what their two configuration files say of each part's bytes.
+// Quantised checkpoints: bytes of each part according to their two configuration files.
 
 #include <filesystem>
 #include <string>
@@ -77,16 +77,16 @@ std::int64_t values(const std::vector<Matrix>& matrices) {
   for (const Matrix& m : matrices) sum += m.in * m.out;
   return sum;
 }
-/// NVFP4: 4 bits a value, a byte for 16 of them, two fp32 a matrix.
+/// NVFP4: 4 bits per value, a byte per 16 values, two fp32 per matrix.
 std::int64_t nvfp4(const std::vector<Matrix>& matrices) {
   const std::int64_t n = values(matrices);
   return n / 2 + n / 16 + 8 * std::ssize(matrices);
 }
 std::int64_t published(const Llm& llm) { return published_weight_bytes(llm).count(); }
-/// In bf16 all of it.
+/// All of it in bf16.
 std::int64_t plain(const Llm& llm) { return 2 * parameters(llm); }
 
-TEST_CASE("fp8 with scales by block: layers are fp8, head and embedding stay") {
+TEST_CASE("fp8 with scales by block: layers are fp8 while head and embedding stay") {
   json config = dense();
   config["quantization_config"] = {
       {"quant_method", "fp8"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
@@ -100,15 +100,15 @@ TEST_CASE("fp8 with scales by block: layers are fp8, head and embedding stay") {
   CHECK(published_formats(llm) == "fp8-block");
   CHECK(llm.published_dtype == Dtype::kFp8E4m3);
   CHECK(default_kv_dtype(llm, llm.published_dtype) == Dtype::kBf16);
-  // Asked for in bf16 it is a model like any other.
+  // Requested in bf16 it is a model like any other.
   CHECK(loaded_weight_bytes(llm, WeightStore{Dtype::kBf16, nullptr}).count() == plain(llm));
-  config["quantization_config"].erase("quant_method");  // some files name the blocks alone
+  config["quantization_config"].erase("quant_method");  // some files name only the blocks
   CHECK(published(read(config)) == published(llm));
   config["quantization_config"]["weight_block_size"] = {64, 64};
   CHECK(published(read(config)) == plain(llm) - kLayers * packed + 4 * kLayers * scales);
 }
 
-TEST_CASE("hf_quant_config.json beside config.json tells the format and the cache's") {
+TEST_CASE("hf_quant_config.json next to config.json gives the format and the cache's") {
   const json fp8 = modelopt(
       {{"quant_algo", "FP8"}, {"kv_cache_quant_algo", "FP8"}, {"exclude_modules", {"lm_head"}}});
   const Llm llm = read(dense(), fp8);
@@ -117,7 +117,7 @@ TEST_CASE("hf_quant_config.json beside config.json tells the format and the cach
   CHECK(default_kv_dtype(llm, llm.published_dtype) == Dtype::kFp8E4m3);
   CHECK(default_kv_dtype(llm, Dtype::kBf16) == Dtype::kBf16);
 
-  // By path: the folder's second file counts, and only beside a config.json.
+  // By path: the folder's second file is read only next to a config.json.
   const fs::path folder = fresh("quantised");
   write(folder / "config.json", dense().dump());
   write(folder / "other.json", dense().dump());
@@ -128,7 +128,7 @@ TEST_CASE("hf_quant_config.json beside config.json tells the format and the cach
   write(folder / "hf_quant_config.json", "{");
   CHECK_THROWS_AS((void)read_hf_config_file(folder / "config.json", "m"), InputError);
 
-  // Both files may say it, if they say the same.
+  // Both files may state it if they agree.
   json both = dense();
   both["quantization_config"] = {{"quant_method", "modelopt"},
                                  {"quant_algo", "FP8"},
@@ -136,7 +136,7 @@ TEST_CASE("hf_quant_config.json beside config.json tells the format and the cach
                                  {"ignore", {"lm_head"}}};
   CHECK(published(read(both, fp8)) == published(llm));
   CHECK(read(both, fp8).notes.empty());
-  // If they do not, config.json counts and a note says so.
+  // If they disagree, config.json wins and a note says so.
   both["quantization_config"]["quant_algo"] = "NVFP4";
   const Llm disputed = read(both, fp8);
   CHECK(published_formats(disputed) == "nvfp4");
@@ -145,7 +145,7 @@ TEST_CASE("hf_quant_config.json beside config.json tells the format and the cach
             "hf_quant_config.json does not agree with config.json: /quantization_config"));
 }
 
-TEST_CASE("excluded modules stay in 16 bits, layer by layer") {
+TEST_CASE("excluded modules stay in 16 bits layer by layer") {
   const auto bytes = [&](const json& excluded) {
     return published(read(with_experts(), modelopt({{"quant_algo", "NVFP4"},
                                                     {"kv_cache_quant_algo", nullptr},
@@ -170,7 +170,7 @@ TEST_CASE("excluded modules stay in 16 bits, layer by layer") {
   CHECK(bytes({"model.layers.*.self_attn.o_proj"}) == all - kLayers * (inputs + experts));
   CHECK(bytes({"model.layers.1.*"}) == all - (kLayers - 1) * (inputs + output + experts));
   CHECK(bytes({"model.layers.0", "*.mlp.experts*"}) == all - (kLayers - 1) * (inputs + output));
-  // Parts that only look like one: a router, a vision tower, a layer that there is not.
+  // Parts with similar names: a router, a vision tower, a layer that does not exist.
   CHECK(bytes({"gate", "mlp.gate", "vision_tower*", "model.layers.7*", "q"}) == bytes({"lm_head"}));
   CHECK(bytes({"*"}) == all);
   // Each projection of attention has its own format; a feed-forward block has one.
@@ -188,7 +188,7 @@ TEST_CASE("excluded modules stay in 16 bits, layer by layer") {
             "exclude_modules/0"));
 }
 
-TEST_CASE("mixed precision: each module as its name says, the head too") {
+TEST_CASE("mixed precision: each module has the format that its name gives, the head too") {
   json layers;
   for (int i = 0; i < kLayers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
@@ -208,7 +208,7 @@ TEST_CASE("mixed precision: each module as its name says, the head too") {
                               (2 * head - head / 2 - head / 16 - 4));
   CHECK(llm.published_dtype == Dtype::kFp4);
   CHECK(published_formats(llm) == "fp8-tensor + nvfp4 + nvfp4-w4a16");
-  // Layers of two formats are not alike to the cost model.
+  // Layers of two formats are different to the cost model.
   CHECK(llm.layers[0].mlp.format != llm.layers[1].mlp.format);
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("compressed-tensors: groups of weights by type, bits and scale") {
                                      {"kv_cache_scheme", nullptr}};
     CHECK(published_formats(read(config)) == each.formats);
   }
-  // Kimi-K2.5's: experts alone, 4 bits in groups of 32, a 16-bit scale each.
+  // Kimi-K2.5's: only experts, 4 bits in groups of 32, a 16-bit scale each.
   json config = with_experts();
   config["quantization_config"] = {
       {"quant_method", "compressed-tensors"},
@@ -291,7 +291,7 @@ TEST_CASE("AWQ, GPTQ and bitsandbytes keep head and embedding") {
         packed({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}));
 }
 
-TEST_CASE("a quantisation that is not known is refused, never counted as bf16") {
+TEST_CASE("an unknown quantisation is refused and never counted as bf16") {
   CHECK(has(refusal(dense(), modelopt({{"quant_algo", "NVFP5"}})),
             "hf_quant_config.json: /quantization/quant_algo: unknown quantisation \"NVFP5\"; did "
             "you mean \"NVFP4\"?"));
@@ -308,7 +308,7 @@ TEST_CASE("a quantisation that is not known is refused, never counted as bf16") 
   CHECK(has(refusal(config), "int 3-bit weights with a scale by tensor"));
   config["quantization_config"] = {{"quant_method", "fp8"}, {"quant_algo", "MIXED_PRECISION"}};
   CHECK(has(refusal(config), "with quant_method fp8 is not modelled"));
-  // Unquantised, in so many words.
+  // Explicitly unquantised.
   CHECK(published(read(dense(), modelopt({{"quant_algo", nullptr}}))) == plain(read(dense())));
 }
 
@@ -320,7 +320,7 @@ TEST_CASE("patterns of modules") {
   CHECK_FALSE(matches("head", "lm_head"));
   CHECK(matches("model.layers.1", "model.layers.1.mlp.up_proj"));
   CHECK_FALSE(matches("model.layers.1", "model.layers.11.mlp.up_proj"));
-  CHECK(matches("model.layers.1*", "model.layers.11.mlp.up_proj"));  // a glob is one of characters
+  CHECK(matches("model.layers.1*", "model.layers.11.mlp.up_proj"));  // a glob matches characters
   CHECK_FALSE(matches("model.layers.1.*", "model.layers.11.mlp.up_proj"));
   CHECK(matches("*experts*", "model.layers.3.mlp.experts.0.up_proj"));
   CHECK_FALSE(matches("re:mlp", "model.layers.3.mlp.up_proj"));

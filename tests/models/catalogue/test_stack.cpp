@@ -81,7 +81,7 @@ TEST_CASE("an unknown stack is answered with the nearest") {
   }
 }
 
-TEST_CASE("a profile says where it differs from the one it extends, and why") {
+TEST_CASE("a profile says where it differs from its base and why") {
   const auto read = [](const char* text) {
     return read_stack(Field::parse(text, "s.json"), "mine", builtin_stacks());
   };

@@ -35,7 +35,7 @@ TEST_CASE("without a format every weight is in the base dtype, as published") {
             loaded_weight_bytes(llm, dtype));
     }
   }
-  // gpt-oss as published is MXFP4 of the experts beside bf16.
+  // gpt-oss as published has experts in MXFP4 and the rest in bf16.
   const Llm& oss = find_llm("gpt-oss-20b");
   CHECK(loaded_weight_bytes(oss, WeightStore{Dtype::kBf16, &find_weight_format("mxfp4")}) ==
         published_weight_bytes(oss));
@@ -48,7 +48,7 @@ TEST_CASE("a packed matrix takes its values, scales and zeros") {
         .count();
   };
   const std::int64_t n = 4096 * 11008;
-  // AWQ: qweight n/2 B, scales 2 B and zeros half a byte for each 128.
+  // AWQ: qweight n/2 B, scales 2 B and zeros half a byte per 128 values.
   CHECK(bytes("awq-int4", WeightPart::kLinear) == n / 2 + n / 128 * 2 + n / 256);
   CHECK(bytes("gptq-int4", WeightPart::kLinear) == n / 2 + n / 128 * 2 + n / 256 + 4096 * 4);
   CHECK(bytes("int8-channel", WeightPart::kLinear) == n + 11008 * 2);
@@ -56,7 +56,7 @@ TEST_CASE("a packed matrix takes its values, scales and zeros") {
   CHECK(bytes("nf4", WeightPart::kLinear) == n / 2 + n / 64 * 4);
   CHECK(bytes("flexgen-int4", WeightPart::kEmbedding) == n / 2 + n / 64 * 4);
   CHECK(bytes("mxfp4", WeightPart::kExperts) == n / 2 + n / 32);
-  // What a format leaves alone stays in 16 bit.
+  // Excluded parts stay in 16 bit.
   CHECK(bytes("awq-int4", WeightPart::kEmbedding) == 2 * n);
   CHECK(bytes("awq-int4", WeightPart::kHead) == 2 * n);
   CHECK(bytes("mxfp4", WeightPart::kLinear) == 2 * n);
@@ -68,7 +68,7 @@ TEST_CASE("a packed matrix takes its values, scales and zeros") {
   }
 }
 
-TEST_CASE("narrower formats take less, and tied heads nothing") {
+TEST_CASE("narrower formats take less and tied heads nothing") {
   const Llm& llm = find_llm("qwen2.5-7b");
   const auto total = [&](const Llm& model, const char* format) {
     return loaded_weight_bytes(model, {Dtype::kBf16, &find_weight_format(format)});
@@ -85,7 +85,7 @@ TEST_CASE("narrower formats take less, and tied heads nothing") {
   CHECK_THROWS_AS((void)find_weight_format("awq"), InputError);
 }
 
-TEST_CASE("weight-only formats compute in 16 bit, the others in their own") {
+TEST_CASE("weight-only formats compute in 16 bit and the others in their own format") {
   const Llm& llm = find_llm("llama-2-7b");
   const auto computes = [&](const char* format) {
     return product_dtype(llm, {Dtype::kFp16, &find_weight_format(format)}, WeightPart::kLinear);
@@ -101,7 +101,7 @@ TEST_CASE("shards of tensor parallelism make up the model") {
     for (const std::int32_t ranks : {1, 2, 4, 8}) {
       INFO(name, " over ", ranks);
       const Llm shard = tensor_shard(llm, ranks);
-      // All of the model is somewhere; what is more is held in copies.
+      // Every part of the model is on some rank; the excess is copies.
       CHECK(ranks * parameters(shard) >= parameters(llm));
       CHECK(static_cast<double>(ranks) * static_cast<double>(parameters(shard)) <
             1.06 * static_cast<double>(parameters(llm)));
@@ -113,7 +113,7 @@ TEST_CASE("shards of tensor parallelism make up the model") {
       }
     }
   }
-  // Fewer KV heads than ranks: one each, in copies.
+  // Fewer KV heads than ranks: one copy per rank.
   const Llm& qwen = find_llm("qwen2.5-0.5b");
   REQUIRE(qwen.layers[0].attention.n_kv_heads == 2);
   CHECK_THROWS_AS((void)tensor_shard(qwen, 4), InputError);  // 14 query heads

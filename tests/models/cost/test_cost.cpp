@@ -1,4 +1,5 @@
-// The operator graph of prefill and decode steps, held to closed forms and to cases done by hand.
+// The operator graph of prefill and decode steps, compared with closed forms and cases done by
+// hand.
 
 #include <algorithm>
 #include <cmath>
@@ -83,7 +84,7 @@ double bytes_of_family(const Step& step, OpFamily family) {
   return sum;
 }
 
-TEST_CASE("a graph takes only dependencies on what came before, so it has no cycle") {
+TEST_CASE("a graph accepts only dependencies on earlier operators so it has no cycle") {
   OpGraph graph;
   const OpIndex a = graph.add(timed(0));
   const OpIndex b = graph.add(timed(0), {a});
@@ -93,9 +94,9 @@ TEST_CASE("a graph takes only dependencies on what came before, so it has no cyc
   CHECK(graph.is_acyclic());
 }
 
-TEST_CASE("critical path: each stream in order, streams beside each other") {
-  // Stream 0: a 1 s, then c 2 s after b. Stream 1: b 5 s after a, d 1 s after b in order.
-  // a ends 1, b 6, c 8, d 7.
+TEST_CASE("critical path: operators of a stream in order, streams in parallel") {
+  // Stream 0: a 1 s, then c 2 s after b. Stream 1: b 5 s after a, d 1 s after b in order. a ends at
+  // 1, b at 6, c at 8, d at 7.
   OpGraph graph;
   const OpIndex a = graph.add(timed(0));
   const OpIndex b = graph.add(timed(1), {a});
@@ -103,7 +104,7 @@ TEST_CASE("critical path: each stream in order, streams beside each other") {
   graph.add(timed(1));
   const std::vector<Seconds> t{Seconds{1.0}, Seconds{5.0}, Seconds{2.0}, Seconds{1.0}};
   CHECK(graph.critical_path(t).count() == rel(8));
-  // One stream: the sum, whatever the edges.
+  // One stream: the sum, for any edges.
   OpGraph serial;
   for (int i = 0; i < 4; ++i) serial.add(timed(0));
   CHECK(serial.critical_path(t).count() == rel(9));
@@ -148,7 +149,7 @@ TEST_CASE("roofline by hand") {
   CHECK(Roofline{gpu, stack, half}.time(op).count() == rel(4e-3 + 6e-6));
 }
 
-TEST_CASE("nominal rates say that they are uncalibrated") {
+TEST_CASE("nominal rates are reported as uncalibrated") {
   CHECK(Calibration{}.provenance.find("uncalibrated") != std::string::npos);
 }
 
@@ -191,7 +192,7 @@ TEST_CASE("decode flops: 2 P_active b and 4 Hq d E") {
   }
 }
 
-TEST_CASE("absorbed latent attention reads latents and works in their width") {
+TEST_CASE("absorbed latent attention reads latents and computes in their width") {
   const Setup setup{latent_llm(), {}};
   const CostInput in = setup.input("ideal", setup.full, 2);
   const Step step = decode_step(in, 99, 100);
@@ -215,13 +216,13 @@ TEST_CASE("decode reads every weight and every cached entry once on the ideal st
   }
   const double weights = 2.0 * (32 * 202375168.0 + 131072000.0);
   CHECK(gemm > weights);
-  CHECK(gemm < weights * 1.001);  // activations of one token beside them
+  CHECK(gemm < weights * 1.001);  // activations of one token in addition
   const double cache = 4096.0 * 512 * 1024;
   const double attention = bytes_of_family(step, OpFamily::kDecodeAttention);
   CHECK(attention == rel(cache + 32 * 2 * 4096 * 2.0));
 }
 
-TEST_CASE("experts: a lone token reads top_k, a crowd reads all") {
+TEST_CASE("experts: a single token reads top_k and many tokens read all") {
   const Setup setup{mixed_llm(), {}};
   const auto gate_weights = [&](std::int64_t batch) {
     const CostInput in = setup.input("ideal", setup.full, batch);
@@ -241,8 +242,8 @@ TEST_CASE("experts: a lone token reads top_k, a crowd reads all") {
   CHECK(gate_weights(1000) == rel(8, 1e-9));
 }
 
-/// Bytes of weights that the products of a decode step read: what twice the batch does not read
-/// twice, activations being proportional to it. Experts are all hit where the batch is large.
+/// Bytes of weights that the products of a decode step read: the part that does not double with the
+/// batch, since activations are proportional to it. In a large batch every expert is hit.
 double weights_read(const CostInput& in) {
   const auto read = [&](std::int64_t batch) {
     CostInput of = in;
@@ -260,7 +261,7 @@ double weights_read(const CostInput& in) {
   return 2 * read(in.batch) - read(2 * in.batch);
 }
 
-TEST_CASE("a decode step reads the weights that are resident, but for tables and vectors") {
+TEST_CASE("a decode step reads the resident weights except tables and vectors") {
   const FullMethod full;
   for (const Llm& llm : test::simulated_llms()) {
     const bool sparse = routed_expert_parameters(llm) > 0;
@@ -272,14 +273,14 @@ TEST_CASE("a decode step reads the weights that are resident, but for tables and
                          .weight_dtype = weights,
                          .kv_dtype = Dtype::kFp16,
                          .batch = sparse ? 8192 : 1};
-      // Not read by products: the embedding table, unless the output head is the same, learned
+      // Products do not read the embedding table (unless it is also the output head), learned
       // positions, and extra_parameters (norms, biases, sinks), whose traffic is left out.
       const std::int64_t rows = (llm.tied_embeddings ? 0 : llm.vocab_size) + llm.learned_positions;
       const Bytes unread =
           bytes_of(rows * llm.d_model + llm.extra_parameters, dense_weight_dtype(llm, weights));
       const Bytes resident = loaded_weight_bytes(llm, weights);
       CHECK(weights_read(in) == rel(static_cast<double>((resident - unread).count()), 1e-9));
-      // Of the table, a row a sequence.
+      // One row of the table per sequence.
       const OpGraph embedding = embed_tokens(in, 1);
       CHECK(embedding.op(0).bytes_read ==
             static_cast<double>(
@@ -288,7 +289,7 @@ TEST_CASE("a decode step reads the weights that are resident, but for tables and
   }
 }
 
-TEST_CASE("gpt-oss: a lone token reads attention in bf16 and 4 experts in MXFP4") {
+TEST_CASE("gpt-oss: a single token reads attention in bf16 and 4 experts in MXFP4") {
   const Llm& llm = find_llm("gpt-oss-20b");
   const FullMethod full;
   const CostInput in{.llm = &llm,
@@ -332,7 +333,7 @@ TEST_CASE("all graphs of all stacks are acyclic") {
   }
 }
 
-TEST_CASE("one layer's prefill holds 3 d_ff + 4 d, one d of them the caller's") {
+TEST_CASE("the prefill of one layer holds 3 d_ff + 4 d and one d is the caller's") {
   for (const Dtype dtype : {Dtype::kFp16, Dtype::kFp32}) {
     const Setup setup{llama2_7b(), {}};
     const CostInput in = setup.input("hf-sdpa", setup.full, 2, dtype);
@@ -349,7 +350,7 @@ TEST_CASE("one layer's prefill holds 3 d_ff + 4 d, one d of them the caller's") 
   }
 }
 
-TEST_CASE("concatenation: one layer's longer keys beside the old ones, then its values") {
+TEST_CASE("concatenation: one layer's longer keys next to the old ones, then its values") {
   const Setup setup{llama31_8b(), {}};
   const CostInput in = setup.input("hf-flash", setup.full);
   const DecodeState moment{.attended = 5001, .before = 5000, .after = 5001};
@@ -363,7 +364,7 @@ TEST_CASE("concatenation: one layer's longer keys beside the old ones, then its 
   CHECK(peak.by_owner[static_cast<std::size_t>(Owner::kConcatCopy)] == row * 5001);
 }
 
-TEST_CASE("a full ring does not grow, concatenates where the stack does, a gather writes anew") {
+TEST_CASE("a full ring does not grow, concatenates if the stack does, and a gather rewrites it") {
   const Setup setup{llama31_8b(), {}};
   const Bytes row{8 * 128 * 2};
   for (const char* stack : {"ideal", "hf-flash"}) {
@@ -374,7 +375,7 @@ TEST_CASE("a full ring does not grow, concatenates where the stack does, a gathe
     CHECK(full.evicts);
     CHECK(full.after == 1000);
     const OpGraph graph = decode_layer(in, 0, full);
-    // One layer's keys in a longer copy, to attend to the entry that leaves as well.
+    // Also one layer's keys in a longer copy, to attend to the leaving entry.
     const bool copies = std::string{stack} == "hf-flash";
     CHECK(peak_of_owner(graph, Owner::kConcatCopy) == row * (copies ? 1001 : 0));
     CHECK(peak_of_owner(graph, Owner::kKvCache) == row * (copies ? 2002 : 2000));
@@ -390,7 +391,7 @@ TEST_CASE("a full ring does not grow, concatenates where the stack does, a gathe
   }
 }
 
-TEST_CASE("a sliding window caps what a layer holds and attends") {
+TEST_CASE("a sliding window limits what a layer holds and attends") {
   const Setup setup{mixed_llm(), {}};
   const CostInput in = setup.input("hf-sdpa", setup.full);
   CHECK(held_entries(in, 3, 100, 100) == 64);
@@ -427,7 +428,7 @@ TEST_CASE("cache bytes are the model's and the method's") {
   }
 }
 
-TEST_CASE("the score tax of a method by execution, 16 bit") {
+TEST_CASE("the score cost of a method by execution in 16 bit") {
   const Setup setup{llama31_8b(), {}};
   const std::int64_t s = 2000;
   const double square = 32.0 * 2000 * 2000;
@@ -444,7 +445,7 @@ TEST_CASE("the score tax of a method by execution, 16 bit") {
     return sum;
   };
   MethodNeeds needs{.prompt_scores = PromptScoreClass::kColumnSums};
-  // Eager: one matrix of 2 B and one of 4 B an element alive, whatever the mask.
+  // Eager: one matrix of 2 B and one of 4 B per element alive, with any mask.
   OpGraph graph = layer(needs, s);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * 6)});
   CHECK(flops(graph) == rel(2 * square * 128));
@@ -452,7 +453,7 @@ TEST_CASE("the score tax of a method by execution, 16 bit") {
   graph = layer(needs, s / 4);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * 6 / 4)});
   CHECK(flops(graph) == rel(2 * square * 128));
-  // H2O's: logits, their fp32 softmax, its cast; of an fp32 model only the first two.
+  // H2O: logits, their fp32 softmax, its cast; an fp32 model has only the first two.
   for (const auto& [dtype, bytes] : {std::pair{Dtype::kFp16, 8}, std::pair{Dtype::kFp32, 8}}) {
     const MethodNeeds h2o{.prompt_scores = PromptScoreClass::kColumnSums, .score_copies = 2};
     const BoundedMethod method{{.budget = 500, .needs = h2o}};
@@ -461,7 +462,7 @@ TEST_CASE("the score tax of a method by execution, 16 bit") {
     graph = prefill_layer(in, 0, {.prompt = s, .kept = 500, .score_rows = s});
     CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * bytes)});
   }
-  // Fused in two passes: half the square again, one number a row.
+  // Fused in two passes: half the square again, one number per row.
   needs.score_exec = ScoreExec::kFusedTwoPass;
   graph = layer(needs, s);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{32 * 2000 * 4});
@@ -490,8 +491,7 @@ TEST_CASE("eager attention holds logits, their fp32 softmax and its cast") {
   CHECK(peak_of_owner(output_logits(last, s), Owner::kLogits) == Bytes{32000 * 2});
 }
 
-TEST_CASE(
-    "expansion of grouped heads: a write and a read of n_rep times the cache, in memory too") {
+TEST_CASE("expansion of grouped heads: write and read n_rep times the cache, in memory too") {
   const Setup setup{llama31_8b(), {}};
   const std::int64_t e = 3000;
   const double cache = 2.0 * 8 * 128 * 2 * static_cast<double>(e);  // one layer's keys and values
@@ -510,7 +510,7 @@ TEST_CASE(
   CHECK(peak_of_owner(aware, Owner::kKvExpansion) == Bytes{});
 }
 
-TEST_CASE("more batch, more tokens: never less time, memory or traffic") {
+TEST_CASE("more batch or more tokens never take less time, memory or traffic") {
   const Gpu gpu = a800();
   for (const Stack& stack : builtin_stacks()) {
     const Roofline roofline{gpu, stack, {}};
@@ -535,7 +535,7 @@ TEST_CASE("more batch, more tokens: never less time, memory or traffic") {
   }
 }
 
-TEST_CASE("an explanation adds up, and the host may be slower than the device") {
+TEST_CASE("an explanation adds up and the host may be slower than the device") {
   const Gpu gpu = a800();
   const Setup setup{llama2_7b(), {}};
   const CostInput in = setup.input("hf-sdpa", setup.full);
@@ -575,7 +575,7 @@ TEST_CASE("an interval needs residuals of every family that has time") {
   CHECK(interval->high.count() <= time.count() * 1.2 * (1 + 1e-12));  // all families together
 }
 
-TEST_CASE("a method without a size law is refused in words") {
+TEST_CASE("a method without a size law is refused with a message") {
   const Setup setup{small_llm(), {}};
   const UnknownSizeMethod unknown;
   CHECK_THROWS_AS((void)held_entries(setup.input("ideal", unknown), 0, 10, 10), InputError);

@@ -1,4 +1,4 @@
-// The compiled decode step is the graph's, to rounding.
+// The compiled decode step equals its graph except for rounding.
 
 #include <cmath>
 #include <random>
@@ -27,7 +27,7 @@ class PagedMethod : public FullMethod {
   }
 };
 
-/// Side data in groups of 32 entries, as a quantised store's scales are.
+/// Side data in groups of 32 entries, like a quantised store's scales.
 class GroupedSideMethod : public FullMethod {
  public:
   [[nodiscard]] CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
@@ -118,7 +118,7 @@ TEST_CASE("compiled layers equal their graphs at any entries") {
   }
 }
 
-TEST_CASE("real methods compile, linear every one") {
+TEST_CASE("every linear method compiles") {
   const Gpu gpu = a800();
   const Llm llm = llama31_8b();
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
@@ -142,8 +142,8 @@ TEST_CASE("real methods compile, linear every one") {
   }
 }
 
-// Of a form that is not linear only the middle of a step's graph is built anew.
-TEST_CASE("formats of their own cost at every later step what their graphs do") {
+// For a format that is not linear, only the middle of a step's graph is rebuilt.
+TEST_CASE("formats with separate costs match their graphs at every later step") {
   const Gpu gpu = a800();
   const Llm llm = llama31_8b();
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
@@ -165,7 +165,7 @@ TEST_CASE("formats of their own cost at every later step what their graphs do") 
           const DecodeState moment{.attended = n, .before = n - 1, .after = n};
           const GraphCost expected = evaluate(decode_layer(in, layer, moment), roofline);
           const GraphCost got = compiled.cost(moment);
-          if (std::isinf(expected.time.count())) {  // kernels alone, without products
+          if (std::isinf(expected.time.count())) {  // only kernels, without products
             CHECK(got.time == expected.time);
           } else {
             CHECK(got.time.count() == rel(expected.time.count()));
@@ -180,7 +180,7 @@ TEST_CASE("formats of their own cost at every later step what their graphs do") 
   }
 }
 
-TEST_CASE("traffic that is not linear is seen, and evaluated on the graph") {
+TEST_CASE("traffic that is not linear is detected and evaluated on the graph") {
   const Gpu gpu = a800();
   const Llm llm = small_llm();
   const PagedMethod paged;
@@ -193,7 +193,7 @@ TEST_CASE("traffic that is not linear is seen, and evaluated on the graph") {
   }
 }
 
-TEST_CASE("few heads do not fill the GPU where keys are not split") {
+TEST_CASE("few heads do not fill the GPU if keys are not split") {
   const Gpu gpu = a800();  // 108 processors
   const Llm llm = llama2_7b();
   const FullMethod full;

@@ -1,5 +1,5 @@
-// What `kvsim calibrate --device cuda` writes, read back as a calibration. Every number here is
-// made up: no GPU was measured.
+// The file that `kvsim calibrate --device cuda` writes, read back as a calibration. All numbers
+// here are made up: no GPU was measured.
 
 #include <cmath>
 #include <filesystem>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using test::rel;
 
-constexpr double kRate = 3.35e12;  // of the data sheet that the made-up device has
+constexpr double kRate = 3.35e12;  // data sheet of the made-up device
 
 /// A case that reached `share` of the data sheet's bandwidth.
 kernels::KernelResult made_up(const char* name, const char* family, double bytes, double share,
@@ -47,7 +47,7 @@ ordered_json made_up_document() {
                    made_up("decode_attention", "decode_attention", 5e8, 0.7, 0.04),
                    made_up("gather_entries", "compaction", 5e8, 1.4),  // re-reads a cache served
                    made_up("gemm", "gemm", 5e8, 0.05)};
-  kernels::KernelResult missing;  // a library's that is not there: nothing was run
+  kernels::KernelResult missing;  // a case of a missing library: nothing was run
   missing.name = "cublaslt";
   missing.family = "norm";
   missing.skipped = "made up";
@@ -83,14 +83,14 @@ std::string complaint(const ordered_json& document) {
   return "";
 }
 
-TEST_CASE("a device's document: shares of the data sheet, by family, as they were written") {
+TEST_CASE("a device's document: shares of the data sheet by family as written") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   REQUIRE(gpu.hbm_bandwidth.count() == rel(kRate));
   const auto own = read(made_up_document());
   CHECK(own->id == "mine");
   CHECK(own->kernels == nullptr);
   CHECK(own->provenance.find("NVIDIA H100-80GB-SXM, 2026-01-01") != std::string::npos);
-  // The middle of 0.8, 0.85 and 0.9; what fits the cache has no part in it.
+  // The median of 0.8, 0.85 and 0.9; cases that fit the cache are not counted.
   const Efficiency& streams = own->of(OpFamily::kElementwise);
   CHECK(streams.bandwidth == rel(0.85, 1e-9));
   CHECK(*streams.min_bytes == 1e9);
@@ -98,17 +98,17 @@ TEST_CASE("a device's document: shares of the data sheet, by family, as they wer
   const double scatter =
       std::sqrt((std::pow(std::log(0.8 / 0.85), 2) + std::pow(std::log(0.9 / 0.85), 2)) / 3);
   CHECK(*streams.relative_residual == rel(scatter, 1e-6));
-  // One case: its own spread is the least that is known.
+  // One case: its spread is the smallest that is known.
   CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
   CHECK(*own->of(OpFamily::kDecodeAttention).relative_residual == rel(0.04));
   CHECK(own->of(OpFamily::kCompaction).bandwidth == 1);
-  // Not timed, or a stand-in: the data sheet's.
+  // Not timed, or a substitute kernel: the data sheet's rate.
   CHECK(own->of(OpFamily::kGemm).bandwidth == 1);
   CHECK_FALSE(own->of(OpFamily::kGemm).min_bytes);
   CHECK(*own->of(OpFamily::kNorm).relative_residual == kProfileResidual);
 }
 
-TEST_CASE("a device's document: counters beside the model's bytes, and why a case was not run") {
+TEST_CASE("a device's document: counters next to the model's bytes, and why a case was skipped") {
   const ordered_json kernels = made_up_document().at("kernels");
   CHECK(kernels[0].at("dram").at("read") == 9.9e8);
   CHECK(kernels[0].at("dram").at("written") == 1e6);
@@ -122,29 +122,29 @@ TEST_CASE("a device's document: counters beside the model's bytes, and why a cas
   CHECK(kernels_json(plain).at("kernels")[0].count("dram") == 0);
 }
 
-TEST_CASE("a device's document: an operator takes its bytes at the share that was reached") {
+TEST_CASE("a device's document: an operator takes its bytes at the reached share") {
   const auto own = read(made_up_document());
   const Roofline roofline{find_gpu("H100-80GB-SXM"), find_stack("ideal"), *own};
   const Op op{.name = "attention", .family = OpFamily::kDecodeAttention, .bytes_read = 3.35e9};
-  // 3.35e9 B at 0.7 of 3.35e12 B/s, beside one launch.
+  // 3.35e9 B at 0.7 of 3.35e12 B/s, plus one launch.
   const double launch = find_stack("ideal").launch_overhead.count();
   CHECK(roofline.time(op).count() == rel(1e-3 / 0.7 + launch, 1e-6));
 }
 
-TEST_CASE("a device's document: a file of one's own calibrations") {
+TEST_CASE("a device's document: a file of the user's own calibrations") {
   const fs::path path = fs::temp_directory_path() / "kvsim_device_calibration.json";
   std::ofstream{path} << made_up_document().dump(1);
   const auto own = own_calibration(path, "device.json");
   CHECK(own->id == "device.json");
   CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
-  // It has no kernels' forms: what wants those says where the file belongs.
+  // It has no kernel forms: a reader of those names the folder where the file belongs.
   CHECK_THROWS_WITH_AS((void)read_calibrations(path),
                        doctest::Contains("a scenario's \"calibration\" takes this file"),
                        InputError);
   fs::remove(path);
 }
 
-TEST_CASE("a device's document that is broken is refused with its place") {
+TEST_CASE("a broken device's document is refused with its place") {
   const auto broken = [](const char* pointer, const ordered_json& value) {
     ordered_json document = made_up_document();
     document[ordered_json::json_pointer{pointer}] = value;
@@ -168,7 +168,7 @@ TEST_CASE("a device's document that is broken is refused with its place") {
   holds(complaint(lacking), "date");
 }
 
-TEST_CASE("clocks, power and measurements, or why they are unknown") {
+TEST_CASE("clocks, power and measurements, or the reasons why they are unknown") {
   const DeviceState state = read_device_state("no:such:address");
   CHECK_FALSE(state.problem.empty());
   for (const kernels::Measurement& m : kernels::measure_device()) {

@@ -1,4 +1,4 @@
-// A cache at its ceiling on stacks that concatenate: its new entry comes in a longer copy too.
+// A full cache on stacks that concatenate: its new entry also comes in a longer copy.
 
 #include <string>
 #include <string_view>
@@ -30,7 +30,7 @@ double concat_bytes(const OpGraph& graph) {
   return bytes;
 }
 
-TEST_CASE("a full cache pays the copy that a growing one of its length pays, on no other stack") {
+TEST_CASE("a full cache pays the same copy as a growing one of its length, on no other stack") {
   const Llm llm = llama31_8b();
   for (const Stack& stack : builtin_stacks()) {
     for (const Compaction how : {Compaction::kRing, Compaction::kSwap, Compaction::kGather}) {
@@ -47,9 +47,9 @@ TEST_CASE("a full cache pays the copy that a growing one of its length pays, on 
       // By hand: keys and values of 1,001 entries of 8 heads of 128 channels, read and written.
       CHECK(concat_bytes(graph) == (concatenates(stack) ? 2 * 2 * 1001 * 8 * 128 * 2 : 0));
       CHECK(concat_bytes(graph) == concat_bytes(other));
-      // The caller that holds old caches holds those of full ones.
+      // A caller that holds old caches also holds those of full ones.
       CHECK(cache_after_step(in, 0, full).total() == cache_after_step(growing, 0, grows).total());
-      // What stands after the step is what the method holds.
+      // The cache after the step is what the method holds.
       Bytes held;
       for (const Tensor& tensor : graph.tensors()) {
         if (tensor.owner == Owner::kKvCache && tensor.last >= graph.size()) held += tensor.bytes;
@@ -59,7 +59,7 @@ TEST_CASE("a full cache pays the copy that a growing one of its length pays, on 
   }
 }
 
-TEST_CASE("a window that is full is concatenated as well") {
+TEST_CASE("a full window is concatenated as well") {
   Llm llm = llama31_8b();
   for (LayerSpec& layer : llm.layers) layer.attention.window = 500;
   const FullMethod all;
@@ -82,7 +82,7 @@ double bytes_of_op(const OpGraph& graph, std::string_view name) {
   return bytes;
 }
 
-TEST_CASE("keys cached unrotated are rotated at every step, by operators of their own if unfused") {
+TEST_CASE("keys cached unrotated are rotated at every step, by separate operators if unfused") {
   const Llm llm = llama31_8b();
   const auto rolled = make_method(
       {"streaming-llm", {{"positions", std::string{"rerotate"}}}, Budget{0, 1000}}, 2000,
@@ -99,7 +99,7 @@ TEST_CASE("keys cached unrotated are rotated at every step, by operators of thei
           (stack.rope_launches > 1
                ? 2.0 * passes * 3 * static_cast<double>(full.attended) * 8 * 128 * 2
                : 0));
-    // Rows stand in the order of their positions: the 1,000 that stay are copied together.
+    // Rows are stored in order of their positions: the 1,000 that stay are copied together.
     CHECK(concat_bytes(graph) ==
           (concatenates(stack) ? 2.0 * 2 * (1001 + 1000) * 3 * 8 * 128 * 2 : 0));
   }
@@ -116,8 +116,9 @@ TEST_CASE(
         .llm = &llm, .method = kivi.get(), .stack = &stack, .batch = 2, .prompt = 4096};
     const DecodeState grows = decode_moment(in, 0, 4096, 4097, 4096);
     INFO(stack.name);
-    // By hand, of 4,097 entries the newest 128 apart: 128 codes of 2 bit and four groups' steps and
-    // zeros a value, as much a key in one step of 128; a value and half as many keys wait.
+    // By hand: the newest 128 of 4,097 entries are separate. A value takes 128 codes of 2 bit and
+    // steps and zeros of four groups; a key takes as much, in one step of 128. A value and on
+    // average half of the keys wait.
     const double row = 128 * 2 / 8 + 4 * 4;
     const OpGraph graph = decode_layer(in, 0, grows);
     const double times = concatenates(stack) ? 2.0 * 2 * 8 : 0;
@@ -128,7 +129,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "copies an element a thread take the SMs' time: not the memory's, nor the element's width") {
+    "copies with one element per thread are limited by the SMs, not by memory or element width") {
   const auto rate = [](std::string_view gpu, Dtype dtype) {
     const Roofline roofline{find_gpu(gpu), find_stack("hf-sdpa"), Calibration{}};
     const Roofline::Rates r =
@@ -140,14 +141,13 @@ TEST_CASE(
         doctest::Approx(0.84 * 108 * 1.41e9 * 4).epsilon(2e-3));
   CHECK(rate("A100-80GB-SXM", Dtype::kFp32) == rel(2 * rate("A100-80GB-SXM", Dtype::kFp16)));
   CHECK(rate("H100-80GB-SXM", Dtype::kFp16) == rel(rate("H200-141GB-SXM", Dtype::kFp16)));
-  // Never more than the memory gives.
+  // Never more than the memory's rate.
   for (const Gpu& gpu : builtin_gpus()) {
     CHECK(rate(gpu.name, Dtype::kFp32) <= gpu.hbm_bandwidth.count());
   }
 }
 
-TEST_CASE(
-    "plain PyTorch takes an operator for each part of a method's equations, on the host too") {
+TEST_CASE("plain PyTorch takes an operator for each part of a method's equations on the host too") {
   const Llm llm = llama31_8b();
   const FullMethod full;
   for (const MethodInfo& info : builtin_methods()) {
@@ -160,7 +160,7 @@ TEST_CASE(
                              .d_model = 4096};
     const auto method = make_method(spec, 2000, site);
     INFO(info.name);
-    // Rows that attention leaves in memory are five operators less one: attention's own call.
+    // If attention leaves no rows in memory: five operators more, minus attention's own call.
     const std::int32_t apart = method->eager_operators(false) - method->eager_operators(true);
     CHECK((apart == 0 || apart == 4));
     CHECK(method->eager_operators(true) >= method->extra_launches() - 4);
@@ -175,16 +175,17 @@ TEST_CASE(
       CHECK(host_time(with, false).count() == host_time(without, false).count());
     }
   }
-  // ZeroMerge by hand: the sums' five and the residual slot's thirty-five; attention's rows four.
+  // ZeroMerge by hand: five for the sums, thirty-five for the residual slot; attention's rows take
+  // four more.
   const auto zero = make_method({"zeromerge", {}, Budget{0, 200}}, 2000, {});
   CHECK(zero->eager_operators(true) == 40);
   CHECK(zero->eager_operators(false) == 44);
-  // H2O: the sums' five, and the slot's key and value.
+  // H2O: five for the sums, and the key and value of the slot.
   CHECK(make_method({"h2o", {}, Budget{0, 200}}, 2000, {})->eager_operators(true) == 7);
   CHECK(make_method({"full", {}, {}}, 2000, {})->eager_operators(false) == 0);
 }
 
-TEST_CASE("the math reference of attention raises 16-bit rows to fp32, in copies, by hand") {
+TEST_CASE("the math reference of attention copies 16-bit rows to fp32, by hand") {
   const Llm llm = llama31_8b();
   const FullMethod full;
   const Stack& stack = find_stack("gpt-fast-eager");
@@ -215,18 +216,18 @@ TEST_CASE("the math reference of attention raises 16-bit rows to fp32, in copies
   // Repeated in 16 bit, all in fp32, and the keys once more.
   CHECK(peak_of_owner(graph, Owner::kKvExpansion) ==
         Bytes{static_cast<std::int64_t>(rows) * (2 + 4 + 2)});
-  // Rows that are fp32 stay: repeated, and the keys scaled.
+  // fp32 rows are not converted: they are repeated, and the keys scaled.
   in.weight_dtype = in.kv_dtype = Dtype::kFp32;
   const OpGraph wide = decode_layer(in, 0, moment);
   CHECK(op_named(wide, "rows in fp32") == nullptr);
   CHECK(peak_of_owner(wide, Owner::kKvExpansion) ==
         Bytes{static_cast<std::int64_t>(rows) * (4 + 2)});
-  // Prompts run fused.
+  // Prompts are computed by fused attention.
   const OpGraph prompt = prefill_layer(in, 0, {.prompt = 50, .kept = 50, .score_rows = 50});
   CHECK(peak_of_owner(prompt, Owner::kScores) == Bytes{});
 }
 
-TEST_CASE("plain PyTorch rounds a row and restores the codes in eleven operators a tensor") {
+TEST_CASE("plain PyTorch rounds a row and restores the codes in eleven operators per tensor") {
   const auto of = [](Params params) {
     return make_method({"int8", std::move(params), {}}, 100, {})->eager_operators(false);
   };

@@ -1,4 +1,4 @@
-// What copies between a GPU and its host reach, whole and in pieces.
+// Rates that copies between a GPU and its host reach, whole and in pieces.
 
 #include <algorithm>
 #include <cmath>
@@ -19,11 +19,11 @@ double rate(const Gpu& gpu, const Stack& stack, std::int64_t piece = 0) {
   return host_rate(Roofline{gpu, stack, {}}, gpu, stack, Bytes{piece}).count();
 }
 
-constexpr double kLaunchShare = 1e-6;  // of the time of much: the launch before it
+constexpr double kLaunchShare = 1e-6;  // latency before a large copy: the launch
 
 }  // namespace
 
-TEST_CASE("host copies by hand: a share of the link, and pieces told one by one") {
+TEST_CASE("host copies by hand: a share of the link, and copies of pieces one by one") {
   const Gpu& h100 = find_gpu("H100-80GB-SXM");
   const Stack& vllm = find_stack("vllm");
   CHECK(rate(h100, vllm) == rel(0.81 * 64e9, kLaunchShare));
@@ -34,10 +34,10 @@ TEST_CASE("host copies by hand: a share of the link, and pieces told one by one"
   CHECK(rate(h100, vllm, 1024) == rel(1024 / 0.6e-6, kLaunchShare));
   CHECK(rate(h100, vllm, 8192) == rel(0.105 * 64e9, kLaunchShare));
   CHECK(rate(h100, vllm, 65536) == rel(0.81 * 64e9, kLaunchShare));
-  // A bound promises the data sheet's rate, whatever the size.
+  // A bound uses the data sheet's rate at every size.
   CHECK(rate(h100, find_stack("ideal")) == 64e9);
   CHECK(rate(h100, find_stack("ideal"), 1024) == 64e9);
-  // So does a calibration of a device that timed none; one that did gives its own.
+  // A device calibration without copies does the same; one with copies gives its rate.
   Calibration device{.id = "device", .provenance = "made up"};
   const auto calibrated = [&](std::int64_t piece) {
     return host_rate(Roofline{h100, vllm, device}, h100, vllm, Bytes{piece}).count();
@@ -48,14 +48,14 @@ TEST_CASE("host copies by hand: a share of the link, and pieces told one by one"
   CHECK(calibrated(0) == 32e9);
   CHECK(calibrated(1024) == rel(1024 / 0.6e-6, kLaunchShare));
   CHECK(calibrated(1 << 20) == 32e9);
-  // A stack's own share of what its operators copy is no less a limit to its engine.
+  // A stack's own share for its operators' copies also limits its engine.
   Stack slow = vllm;
   slow.reached["host_copy"].bandwidth = 0.25;
   CHECK(rate(h100, slow) == 16e9);
 }
 
 TEST_CASE(
-    "host copies: below the data sheet's rate but for bounds, never faster in smaller pieces") {
+    "host copies: below the data sheet's rate except for bounds, never faster in smaller pieces") {
   for (const Gpu& gpu : builtin_gpus()) {
     const double link = gpu.c2c.value_or(gpu.pcie).count();
     for (const Stack& stack : builtin_stacks()) {
@@ -103,5 +103,5 @@ TEST_CASE("host copies: measured pages on H100 by size") {
   REQUIRE(errors.size() == 18);
   std::sort(errors.begin(), errors.end());
   CHECK(errors[errors.size() / 2] < 0.1);
-  CHECK(errors.back() < 0.8);  // as far as runs of one size lie apart
+  CHECK(errors.back() < 0.8);  // as far as runs of one size differ
 }

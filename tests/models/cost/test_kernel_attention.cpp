@@ -26,7 +26,7 @@ const KernelFormat& bf16() {
   return format;
 }
 
-/// Start values with some of them set by name.
+/// Start values, with some replaced by name.
 struct Coefficients {
   explicit Coefficients(const KernelForm& form) : form_{form} {
     for (const Coefficient& c : form.coefficients) values_.push_back(c.start);
@@ -59,7 +59,7 @@ struct Heads {
 const std::vector<Heads> kHeads{{1, 1, 128}, {8, 1, 128}, {32, 8, 128},  {40, 40, 80},
                                 {64, 4, 64}, {12, 2, 96}, {128, 1, 256}, {256, 2, 128}};
 
-TEST_CASE("attention forms: coefficients have names of their own and starts within bounds") {
+TEST_CASE("attention forms: coefficients have separate names and starts within bounds") {
   for (const KernelForm* form : {&decode_attention_form(), &mla_form()}) {
     std::set<std::string_view> names;
     for (const Coefficient& c : form->coefficients) {
@@ -77,8 +77,7 @@ TEST_CASE("attention forms: coefficients have names of their own and starts with
   }
 }
 
-TEST_CASE(
-    "decode attention: longer, more and wider calls take no less time, and no less than HBM") {
+TEST_CASE("decode attention: larger calls take no less time and no less than HBM needs") {
   const Coefficients c{decode_attention_form()};
   for (const Heads& heads : kHeads) {
     for (const double batch : kBatches) {
@@ -94,7 +93,7 @@ TEST_CASE(
         CHECK(std::isfinite(time));
         CHECK(time >= before);
         before = time;
-        // Fewer splits save their combining: more than its time a larger call cannot gain.
+        // Fewer splits need less combining: a larger call can save at most that time.
         DecodeAttentionCall more = call;
         more.batch *= 2;
         CHECK(c.time(more) >= time - 3);
@@ -130,11 +129,11 @@ TEST_CASE("decode attention: one sequence in two splits, by hand") {
   Coefficients c{decode_attention_form()};
   c.set("fixed", 10).set("split", 3).set("block", 1).set("tile", 2).set("max_splits", 2);
   c.set("row", 1).set("head", 20).set("resident", 1).set("narrow_below", 0.001);
-  // 512 tokens are 4 tiles, 2 a split: 1 + 2 x 2 = 5 us. 256 KiB from L2 take 0.03 us, which the
+  // 512 tokens are 4 tiles, 2 per split: 1 + 2 x 2 = 5 us. 256 KiB from L2 take 0.03 us, which the
   // fourth root hides. Combining 3 x (1 - 1/2), rows 8 x 1 ns, head 20 ns, no copies at batch 1.
   const DecodeAttentionCall call{.batch = 1, .kv_len = 512, .q_heads = 8, .kv_heads = 1};
   CHECK(c.time(call) == doctest::Approx(10 + 1.5 + 5 + 0.008 + 0.02).epsilon(1e-3));
-  // One token more is a fifth tile: 2.5 a split on average.
+  // One token more makes a fifth tile: 2.5 per split on average.
   DecodeAttentionCall longer = call;
   longer.kv_len = 513;
   CHECK(c.time(longer) - c.time(call) == doctest::Approx(1).epsilon(1e-2));
@@ -147,7 +146,7 @@ TEST_CASE("decode attention: a large call runs at the share of HBM, by hand") {
   // 64 x 16384 x 8 x 128 x 2 x 2 B = 4.295e9 B at 1.675 TB/s: 2564 us.
   const DecodeAttentionCall call{.batch = 64, .kv_len = 16384, .q_heads = 32, .kv_heads = 8};
   CHECK(c.time(call) == doctest::Approx(2565).epsilon(0.005));
-  // A cache of 1 MiB stays in L2, whatever the share of HBM.
+  // A cache of 1 MiB stays in L2, for any share of HBM.
   const DecodeAttentionCall small{.batch = 1, .kv_len = 256, .q_heads = 32, .kv_heads = 8};
   const double slow = c.time(small);
   c.set("memory", 1);
@@ -164,7 +163,7 @@ TEST_CASE("decode attention: many small calls wait for the SMs, by hand") {
   CHECK(c.time(call) == doctest::Approx(51).epsilon(0.01));
 }
 
-TEST_CASE("MLA: calls grow with batch, length and heads, and never beat HBM or the tensor cores") {
+TEST_CASE("MLA: times grow with batch, length and heads, and never beat HBM or tensor cores") {
   const Coefficients c{mla_form()};
   for (const bool decode : {true, false}) {
     for (const double batch : kBatches) {
@@ -207,12 +206,13 @@ TEST_CASE("MLA: decode from HBM, causal prefill, and a slow host, by hand") {
   const MlaCall prefill{.decode = false, .batch = 1, .seq_len = 32768, .heads = 128};
   CHECK(c.time(prefill) == doctest::Approx(88910 + 1614 + 16).epsilon(0.002));
   // Its second half after its first: pairs 16384 x (16384 + 8192.5), three quarters of the
-  // arithmetic; keys and values of the prefix, 320 of 640 wide, and its latents beside the streams.
+  // arithmetic; keys and values of the prefix, 320 of 640 wide, and its latents in addition to the
+  // streams.
   const MlaCall half{.decode = false, .batch = 1, .seq_len = 16384, .heads = 128, .prefix = 16384};
   CHECK(c.time(half) == doctest::Approx(88910 * 0.75 + 1614 * 0.75 + 16).epsilon(0.002));
   const MlaCall first{.decode = false, .batch = 1, .seq_len = 16384, .heads = 128};
   CHECK(c.time(first) + c.time(half) > c.time(prefill));
-  // What takes a tenth of the host's time hides behind it.
+  // Device work of a tenth of the host's time is hidden behind it.
   c.set("host", 200);
   const MlaCall small{.decode = true, .batch = 1, .seq_len = 64, .heads = 8};
   CHECK(c.time(small) == doctest::Approx(200).epsilon(0.001));
@@ -241,7 +241,7 @@ std::string_view stack_of(const KernelChoice& choice) {
   return choice.factors()[0].calibration->stack;
 }
 
-TEST_CASE("attention over caches of unmeasured widths is timed by the nearest width measured") {
+TEST_CASE("attention over caches of unmeasured widths is timed by the nearest measured width") {
   const KernelLibrary all = library({measured("H100-80GB-SXM", "a-1", "bf16/bf16", 0.05),
                                      measured("H100-80GB-SXM", "a-1", "bf16/fp8", 0.05)});
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
@@ -259,14 +259,13 @@ TEST_CASE("attention over caches of unmeasured widths is timed by the nearest wi
   CHECK(choose(Dtype::kInt2).microseconds(call) <= choose(Dtype::kInt4).microseconds(call));
   CHECK(choose(Dtype::kInt4).microseconds(call) < choose(Dtype::kInt8).microseconds(call));
   CHECK(choose(Dtype::kBf16).basis() == KernelBasis::kMeasured);
-  // 32-bit queries are computed elsewhere.
+  // 32-bit queries use another kernel.
   CHECK(all.choose(KernelOp::kDecodeAttention, gpu, "a-1",
                    attention_format(Dtype::kFp32, Dtype::kFp32))
             .basis() == KernelBasis::kNominal);
 }
 
-TEST_CASE(
-    "what the SMs set carries over in bytes a second, what the memory sets as a share of it") {
+TEST_CASE("SM-bound rates carry over in bytes per second, memory-bound ones as a share") {
   const Gpu &h100 = find_gpu("H100-80GB-SXM"), &h200 = find_gpu("H200-141GB-SXM");
   REQUIRE(h100.sms == h200.sms);
   const double less = h100.hbm_bandwidth.count() / h200.hbm_bandwidth.count();
@@ -292,11 +291,11 @@ TEST_CASE(
   CHECK(carried("H100-80GB-SXM", 0.5, "H200-141GB-SXM") == rel(0.5 * less));
   CHECK(carried("H100-80GB-SXM", 0.7, "H200-141GB-SXM") == rel(0.7 * std::sqrt(less)));
   CHECK(carried("H200-141GB-SXM", 0.5, "H100-80GB-SXM") == rel(0.5 / less));
-  // No kernel reaches more of a memory than well-made ones do.
+  // No kernel reaches a larger share of a memory than well-made kernels do.
   CHECK(carried("H200-141GB-SXM", 0.69, "H100-80GB-SXM") <= 0.95);
   CHECK(carried("H100-80GB-SXM", 0.5, "H100-80GB-SXM") == 0.5);
   CHECK(carried("A100-80GB-SXM", 0.5, "A40") == 0.5);  // another chip, with other SMs
-  // Whoever reaches more bytes a second here does so there.
+  // A kernel that reaches more bytes per second here also does so there.
   double before = 0;
   for (double share = 0.3; share < 1; share += 0.01) {
     const double after = carried("H100-80GB-SXM", share, "H200-141GB-SXM");

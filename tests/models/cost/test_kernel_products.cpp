@@ -48,7 +48,7 @@ double time(const KernelForm& form, const KernelCall& call, std::string_view for
   return form.microseconds(call, parse_kernel_format(format), kernel_gpu(find_gpu(gpu)), c.data());
 }
 
-/// A GEMM whose only price is what a case is about.
+/// A GEMM whose only cost is what the case tests.
 Values free_gemm(std::initializer_list<Set> sets) {
   Values c = coefficients(gemm_form(), {{"launch", 0.3},
                                         {"arithmetic", 1},
@@ -72,7 +72,7 @@ Values free_gemm(std::initializer_list<Set> sets) {
 
 }  // namespace
 
-TEST_CASE("tiles: turns of the multiprocessors and overlapping times") {
+TEST_CASE("tiles: waves over the multiprocessors and overlapping times") {
   CHECK(tiles::waves(1, 132, 0) == 1);
   CHECK(tiles::waves(132, 132, 0) == 1);
   CHECK(tiles::waves(133, 132, 0) == 2);
@@ -87,12 +87,12 @@ TEST_CASE("tiles: turns of the multiprocessors and overlapping times") {
   CHECK(tiles::overlap(10, 9.9, 16) > 10);
 }
 
-TEST_CASE("gemm by hand: weights streamed, arithmetic, one turn more, activations quantised") {
+TEST_CASE("gemm by hand: weights streamed, arithmetic, one more wave, activations quantised") {
   // 65536 x 8192 weights of 2 bytes at half of 3.35 TB/s.
   const double stream = 65536.0 * 8192 * 2 / (3.35e6 * 0.5);
   CHECK(time(gemm_form(), GemmCall{.m = 1, .n = 65536, .k = 8192}, "bf16", "H100-80GB-SXM",
              free_gemm({{"launch", 2}, {"memory", 0.5}})) == rel(2 + stream, 2e-3));
-  // int4: a quarter, and scales.
+  // int4: a quarter of that, and scales.
   CHECK(time(gemm_form(), GemmCall{.m = 1, .n = 65536, .k = 8192}, "int4_wo", "H100-80GB-SXM",
              free_gemm({{"launch", 2}, {"memory", 0.5}})) == rel(2 + stream * 0.516 / 2, 5e-3));
   // 2 * 8192^3 operations at half of 989.4 TFLOP/s.
@@ -100,7 +100,7 @@ TEST_CASE("gemm by hand: weights streamed, arithmetic, one turn more, activation
   const double arithmetic = 2 * std::pow(8192.0, 3) / (989.4e6 * 0.5);
   CHECK(time(gemm_form(), cube, "bf16", "H100-80GB-SXM", free_gemm({{"arithmetic", 0.5}})) ==
         rel(arithmetic, 0.02));
-  // The A100 has 108 SMs: 108 tiles of 128 x 128 in one turn take half of what 109 and more do.
+  // The A100 has 108 SMs: 108 tiles of 128 x 128 in one wave take half the time of 109 and more.
   const Values turns = free_gemm({{"wave_overlap", 0.01}, {"dispatch", 1}});
   const auto tiles_of = [&](double n) {
     return time(gemm_form(), GemmCall{.m = 256, .n = 128 * n, .k = 8192}, "bf16", "A100-80GB-SXM",
@@ -110,7 +110,7 @@ TEST_CASE("gemm by hand: weights streamed, arithmetic, one turn more, activation
   CHECK(tiles_of(54) == rel(turn, 0.02));
   CHECK(tiles_of(55) == rel(2 * turn, 0.02));
   CHECK(tiles_of(40) == rel(tiles_of(54), 0.01));
-  // Quantising 4096 rows of 8192: a launch, the rows, 3 bytes an element.
+  // Quantising 4096 rows of 8192: a launch, the rows, 3 bytes per element.
   const Values plain =
       free_gemm({{"quantise_latency", 0.05}, {"quantise_row", 1e-5}, {"quantise_bandwidth", 2}});
   const Values slow =
@@ -124,7 +124,7 @@ TEST_CASE("gemm by hand: weights streamed, arithmetic, one turn more, activation
         time(gemm_form(), wide, "bf16", "H100-80GB-SXM", plain));
 }
 
-TEST_CASE("gemm: a split of k fills the GPU where its reduction is cheap") {
+TEST_CASE("gemm: a split of k fills the GPU if its reduction is cheap") {
   const GemmCall deep{.m = 16, .n = 256, .k = 65536};
   const auto with = [&](double latency) {
     return time(gemm_form(), deep, "bf16", "H100-80GB-SXM",
@@ -137,7 +137,7 @@ TEST_CASE("gemm: a split of k fills the GPU where its reduction is cheap") {
   CHECK(with(1) < 1024 * c[4] / 4);
 }
 
-TEST_CASE("gemm: shipped coefficients keep to the data sheet and grow with every side") {
+TEST_CASE("gemm: shipped coefficients respect the data sheet and grow with every side") {
   std::vector<std::pair<const KernelCalibration*, KernelGpu>> all;
   for (const KernelCalibrationFile& file : builtin_calibrations()) {
     for (const KernelCalibration& e : file.entries) {
@@ -171,7 +171,7 @@ TEST_CASE("gemm: shipped coefficients keep to the data sheet and grow with every
   }
 }
 
-TEST_CASE("experts by hand: the weights of those visited, and the arithmetic of every row") {
+TEST_CASE("experts by hand: the weights of the visited ones and the arithmetic of every row") {
   const Values c = coefficients(moe_form(), {{"launch", 5},
                                              {"arithmetic", 1},
                                              {"tile_edge", 0.1},
@@ -199,7 +199,7 @@ TEST_CASE("experts by hand: the weights of those visited, and the arithmetic of 
   CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(rows, 0.1));
 }
 
-TEST_CASE("experts: more tokens never cost less, sharing divides, skew weighs on the busiest GPU") {
+TEST_CASE("experts: more tokens never cost less, sharing divides, skew costs the busiest GPU") {
   const Values c = coefficients(moe_form());
   for (std::string_view gpu : {"A100-80GB-SXM", "H200-141GB-SXM"}) {
     for (double skew : {0.0, 0.6, 1.0, 1.2, 2.0}) {
@@ -247,7 +247,7 @@ TEST_CASE("grouped products: an expert's rows cost a tile, then by the row") {
   CHECK(us(32) == rel(us(1), 0.1));
   CHECK(us(64) < 1.2 * us(1));
   CHECK(us(2048) == rel(2 * us(1024), 0.05));
-  CHECK(us(512, false) == us(512));  // the same until fitted
+  CHECK(us(512, false) == us(512));  // equal until fitted
 }
 
 TEST_CASE("elementwise by hand: launches, one row's time, the stream") {
@@ -273,7 +273,7 @@ TEST_CASE("elementwise by hand: launches, one row's time, the stream") {
   CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) < 3);
 }
 
-TEST_CASE("streams that an SM holds up take its bytes a clock to another chip") {
+TEST_CASE("streams limited by an SM take its bytes per clock to another chip") {
   const Gpu &a100 = find_gpu("A100-80GB-SXM"), &a40 = find_gpu("A40");
   const KernelForm& form = elementwise_form();
   const auto place = [&](std::string_view name) {
@@ -303,14 +303,14 @@ TEST_CASE("streams that an SM holds up take its bytes a clock to another chip") 
   const double clocks = (37.4 / (84 * 128)) / (19.5 / (108 * 64));
   const double share = 0.15 * (2039.0 / 108) / (696.0 / 84) * clocks;
   CHECK(carried[place("embedding_bandwidth")] == rel(share));
-  CHECK(carried[place("norm_bandwidth")] == 0.8);  // its bytes are more than the A40's memory has
-  CHECK(carried[place("add_bandwidth")] == 0.9);   // held up by the memory on either
+  CHECK(carried[place("norm_bandwidth")] == 0.8);  // its bytes exceed the A40's memory
+  CHECK(carried[place("add_bandwidth")] == 0.9);   // limited by the memory on both
   CHECK(carried[place("norm_launch")] == entry.coefficients[place("norm_launch")]);
   const KernelChoice own = library.choose(KernelOp::kElementwise, a100, "a-1", fp16);
   CHECK(own.factors()[0].coefficients == entry.coefficients);
 }
 
-TEST_CASE("gemm: fitted to some shapes of one GPU it holds on others, and on its sibling") {
+TEST_CASE("gemm: fitted to some shapes of one GPU it predicts others and its sibling") {
   const auto data = test::data_dir();
   if (!data) return;
   const MeasuredFile file = read_measured(*data / "measured" / "gemm.csv");

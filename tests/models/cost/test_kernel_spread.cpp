@@ -11,20 +11,20 @@ namespace {
 
 using test::rel;
 
-TEST_CASE("spread: quantiles lie between neighbours in proportion") {
+TEST_CASE("spread: quantiles interpolate linearly between neighbours") {
   CHECK(quantile_of({3, 1, 2}, 0.5) == rel(2));
   CHECK(quantile_of({0, 10}, 0.25) == rel(2.5));
   CHECK(quantile_of({7}, 0.9) == rel(7));
   CHECK_THROWS((void)quantile_of({}, 0.5));
 }
 
-TEST_CASE("spread: correlation of what lies beyond a limit, solved by hand") {
+TEST_CASE("spread: correlation of values beyond a limit, solved by hand") {
   ExceedanceCorrelation none;
   CHECK(none.value() == rel(1));  // nothing known
-  ExceedanceCorrelation whole;    // a cluster is beyond as a whole or not at all
+  ExceedanceCorrelation whole;    // all or none of a cluster is beyond
   whole.add({{1, 1, 1}, {0, 0, 0}, {0, 0, 0}}, 0.5);
   CHECK(whole.value() == rel(1));
-  ExceedanceCorrelation alike;  // every cluster has the same share beyond: none between them
+  ExceedanceCorrelation alike;  // every cluster has the same share beyond: no variance between them
   alike.add({{1, 0}, {0, 1}, {1, 0}}, 0.5);
   CHECK(alike.value() == 0);
   // Two clusters of four, shares 3/4 and 1/4: between = 2 * 4 * (1/4)^2 / 1 = 0.5, within =
@@ -34,18 +34,18 @@ TEST_CASE("spread: correlation of what lies beyond a limit, solved by hand") {
   CHECK(some.value() == rel(0.2));
 }
 
-TEST_CASE("spread: what values are worth lies between clusters and values") {
+TEST_CASE("spread: the effective number is between the number of clusters and of values") {
   const Clusters clusters{{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
   CHECK(effective_number(clusters, 0) == rel(12));
   CHECK(effective_number(clusters, 1) == rel(3));
   CHECK(effective_number(clusters, 0.2) == rel(12 / 1.6));
   CHECK(small_sample_level(0.9, 9) == rel(1));
   CHECK(small_sample_level(0.9, 90) == rel(0.91));
-  CHECK(small_sample_level(0.9, 2) == rel(1));  // too few: the worst there is
+  CHECK(small_sample_level(0.9, 2) == rel(1));  // too few: the worst value
   double before = 0;
   for (const double correlation : {0.0, 0.1, 0.3, 1.0}) {
     const double limit = upper_limit(clusters, 0.8, correlation);
-    CHECK(limit >= before);  // the less is known, the wider
+    CHECK(limit >= before);  // fewer data, wider interval
     CHECK(limit <= 12);
     before = limit;
   }

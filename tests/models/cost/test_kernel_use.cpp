@@ -1,4 +1,5 @@
-// Which kernels a step's operators are: prompts in pieces, routed experts, what masks leave cached.
+// Kernels of a step's operators: prompts in pieces, routed experts, masked entries that stay
+// cached.
 
 #include <cmath>
 #include <cstdint>
@@ -40,7 +41,7 @@ Sums sums_of(const KernelUse& use) {
   return sums;
 }
 
-TEST_CASE("the pieces of a prompt have the query-key pairs of the whole, and are asked few times") {
+TEST_CASE("the pieces of a prompt have the query-key pairs of the whole and need few calls") {
   for (const double tokens : {1.0, 511.0, 8192.0, 8193.0, 100'000.0, 131'072.0, 1'000'003.0}) {
     for (const double chunk : {0.0, 256.0, 512.0, 8192.0, 200'000.0}) {
       INFO(tokens, " tokens in pieces of ", chunk);
@@ -56,14 +57,14 @@ TEST_CASE("the pieces of a prompt have the query-key pairs of the whole, and are
   }
 }
 
-TEST_CASE("a kernel that does another operator's work is no call of its own") {
+TEST_CASE("a kernel that includes another operator's work makes one call") {
   const KernelUse none{.call = GemmCall{.m = 8, .n = 64, .k = 64}, .format = nullptr, .times = 0};
   int visits = 0;
   visit_calls(none, [&](double, const KernelCall&) { ++visits; });
   CHECK(visits == 0);
 }
 
-/// A model on vLLM, as its cost is asked.
+/// A model on vLLM, as the input of its cost.
 struct Site {
   explicit Site(const char* model, const char* stack_name = "vllm", const char* of = "full")
       : llm{find_llm(model)},
@@ -106,13 +107,13 @@ TEST_CASE("a prompt in chunks is timed by each chunk at its own prefix") {
       us += roofline.kernel(op)->microseconds(call);
     }
     CHECK(roofline.time(op).count() == rel(us * 1e-6));
-    // The arithmetic is the whole prompt's.
+    // The arithmetic equals that of the whole prompt.
     const double s = static_cast<double>(prompt);
     CHECK(op.flops.count() == rel(2 * 32 * (s * s / 2) * (128 + 128)));
   }
 }
 
-TEST_CASE("many chunks are asked by groups, within half a percent of one by one") {
+TEST_CASE("many chunks are evaluated by groups, within half a percent of one by one") {
   const KernelChoice choice = KernelLibrary::builtin().choose(
       KernelOp::kPrefillAttention, find_gpu("H100-80GB-SXM"), "vllm",
       shared_format(attention_format(Dtype::kBf16, Dtype::kBf16)));
@@ -135,7 +136,7 @@ TEST_CASE("many chunks are asked by groups, within half a percent of one by one"
   }
 }
 
-/// Operators of one decode step of a layer that ask for the routed experts' kernel.
+/// Operators of one decode step of a layer that call the routed experts' kernel.
 std::vector<Op> routed_ops(const CostInput& in) {
   std::vector<Op> found;
   const OpGraph graph = decode_layer(in, 1, {.attended = 1025, .before = 1024, .after = 1025});
@@ -146,7 +147,7 @@ std::vector<Op> routed_ops(const CostInput& in) {
   return found;
 }
 
-TEST_CASE("routed experts are one kernel, asked once a layer, where the stack names whose") {
+TEST_CASE("routed experts are one kernel call per layer if the stack names its library") {
   Site site{"qwen3-30b-a3b"};
   site.in.batch = 64;
   const std::vector<Op> ops = routed_ops(site.in);
@@ -169,14 +170,14 @@ TEST_CASE("routed experts are one kernel, asked once a layer, where the stack na
   CHECK(roofline.time(ops.front()).count() == rel(1e-6 * choice->microseconds(call)));
   for (std::size_t i = 1; i < ops.size(); ++i) CHECK(roofline.time(ops[i]).count() == 0);
 
-  // Without a calibration, or a stack that names none, the operators have their own times.
+  // Without a calibration, or on a stack without a library, the operators have separate times.
   const Roofline nominal{find_gpu("H200-141GB-SXM"), site.stack, Calibration{}};
   for (const Op& op : ops) CHECK(nominal.time(op).count() > 0);
   site.stack.kernels.erase("moe");
   CHECK(routed_ops(site.in).empty());
 }
 
-TEST_CASE("the experts' kernel knows the shares of tensor and expert parallelism") {
+TEST_CASE("the experts' kernel gets the shares of tensor and expert parallelism") {
   for (const auto& [tensor, experts] : {std::pair{1, 1}, {4, 1}, {4, 4}, {2, 8}}) {
     INFO(tensor, " GPUs cut a layer, ", experts, " share its experts");
     Site site{"qwen3-30b-a3b"};
@@ -210,7 +211,7 @@ TEST_CASE("the experts' kernel knows the shares of tensor and expert parallelism
   }
 }
 
-TEST_CASE("fp8 in blocks is a kernel format of its own") {
+TEST_CASE("fp8 in blocks is a separate kernel format") {
   Site site{"qwen3-30b-a3b"};
   site.in.weight_format = &find_weight_format("fp8-block");
   CHECK(routed_ops(site.in).front().kernel->format->name == "fp8_block");
@@ -218,7 +219,7 @@ TEST_CASE("fp8 in blocks is a kernel format of its own") {
   CHECK(routed_ops(site.in).front().kernel->format->name == "fp8");
 }
 
-TEST_CASE("a method that masks holds and attends every token, whatever its budget") {
+TEST_CASE("a method that masks holds and attends every token for any budget") {
   MethodSpec spec{"h2o", {}, Budget{.fraction = 0, .entries = 64}};
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
   const auto drops = make_method(spec, 1000, {.shape = shape});
@@ -231,7 +232,7 @@ TEST_CASE("a method that masks holds and attends every token, whatever its budge
   CHECK(masks->name() == drops->name());
   CHECK(masks->layer_bytes(0, shape, Dtype::kFp16, 1000, 5000)->kv ==
         Bytes{std::int64_t{2} * 32 * 128 * 2 * 5000});
-  // LESS maps every cached key anew: 512 features before and after their activation.
+  // LESS maps all cached keys again: 512 features before and after their activation.
   spec = {"less", {{"hidden", std::int64_t{512}}}, Budget{.fraction = 0, .entries = 64}};
   const auto less = masked(make_method(spec, 1000, {.shape = shape}));
   CHECK(less->masked_step(0, shape, Dtype::kFp16, 2000).transient ==

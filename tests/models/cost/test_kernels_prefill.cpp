@@ -40,7 +40,7 @@ double us(const PrefillAttentionCall& call, const KernelGpu& gpu, const std::vec
 
 KernelGpu board(std::string_view name) { return kernel_gpu(find_gpu(name)); }
 
-TEST_CASE("prefill attention: finite, and never above the arithmetic rate, on every GPU") {
+TEST_CASE("prefill attention: finite and never above the arithmetic rate on every GPU") {
   const KernelFormat format = attention_format(Dtype::kBf16, Dtype::kFp8E4m3);
   for (const Gpu& gpu : builtin_gpus()) {
     const KernelGpu g = kernel_gpu(gpu);
@@ -66,8 +66,7 @@ TEST_CASE("prefill attention: finite, and never above the arithmetic rate, on ev
 }
 
 TEST_CASE("prefill attention: more work takes longer") {
-  // Where nothing is split: crossing into the split kernel is a choice that measurements show to
-  // cost time too.
+  // Only without splits: measurements show that switching to the split kernel may cost time.
   const std::vector<double> c = typical_but("split", 0);
   const KernelGpu gpu = board("H100-80GB-SXM");
   for (const std::int32_t heads : {4, 32}) {
@@ -105,7 +104,7 @@ TEST_CASE("prefill attention: one wave of tiles solved by hand") {
   // 100 heads of 128 queries: a tile an SM, 128 columns of 128 x (4 x 128 / 1e12 s + 100 ps):
   // 0.078336 us; tile 1 + 10.0270 = 11.0270 us. Lone 5.5135, an eighth-power sum of 11.0270 x
   // (1 + 2^-8)^(1/8) = 11.0324. Q and O 2 x 128 x 100 x 128 x 2 B = 6.5536 MB, K and V of one head
-  // 65536 B: 6.619136 MB at 10 TB/s: 0.6619 us. Storing 131072 B: 0.0131 us, beside 128 blocks of
+  // 65536 B: 6.619136 MB at 10 TB/s: 0.6619 us. Storing 131072 B: 0.0131 us, plus 128 blocks of
   // (1/4)^1.5 ns / 100: nothing.
   const double t = us({1, 128, 0, 100, 1, 128}, gpu, c);
   CHECK(t == rel(5 + 11.0324 + 0.6619 + 0.0131, 1e-4));
@@ -115,23 +114,23 @@ TEST_CASE("prefill attention: one wave of tiles solved by hand") {
   CHECK(two == rel(5 + 11.0270 * 2.75 + 2 * (0.6619 + 0.0131), 1e-4));
 }
 
-TEST_CASE("prefill attention: mechanisms act where they should") {
+TEST_CASE("prefill attention: mechanisms act under their conditions") {
   const KernelGpu gpu = board("A100-80GB-SXM");
   // 16 queries fill an eighth of a tile; packed, eight heads fill it together.
   const PrefillAttentionCall few{64, 16, 0, 64, 8, 128};
   CHECK(us(few, gpu, typical_but("packed_heads", 1)) <
         0.6 * us(few, gpu, typical_but("packed_heads", 0)));
-  // Without shared heads there is nothing to pack.
+  // Without shared heads packing changes nothing.
   const PrefillAttentionCall own{64, 16, 0, 8, 8, 128};
   CHECK(us(own, gpu, typical_but("packed_heads", 1)) ==
         rel(us(own, gpu, typical_but("packed_heads", 0))));
   // One sequence, one head, a long cache: one tile leaves the GPU idle unless it is split.
   const PrefillAttentionCall lone{1, 64, 65536, 1, 1, 128};
   CHECK(us(lone, gpu, typical_but("split", 1)) < 0.2 * us(lone, gpu, typical_but("split", 0)));
-  // A full batch gains nothing from splitting and pays for the traffic of its parts.
+  // A full batch gains nothing from splitting and pays for the traffic of partial results.
   const PrefillAttentionCall many{64, 512, 0, 8, 1, 128};
   CHECK(us(many, gpu, typical_but("split", 1)) > us(many, gpu, typical_but("split", 0)));
-  // A cap on power slows long calls, not short ones.
+  // A power limit slows long calls, not short ones.
   const PrefillAttentionCall tall{8, 65536, 0, 64, 8, 128};
   CHECK(us(tall, gpu, typical_but("power_cap", 0.2)) >
         1.15 * us(tall, gpu, typical_but("power_cap", 0)));
@@ -141,7 +140,7 @@ TEST_CASE("prefill attention: mechanisms act where they should") {
   CHECK(us(many, board("A800-80GB-SXM"), typical()) == us(many, gpu, typical()));
 }
 
-TEST_CASE("kernels: a calibration of few rows does not speak for a stack it does not know") {
+TEST_CASE("kernels: a calibration of few rows is not used for an unknown stack") {
   const std::vector<double> c = typical();
   const auto entry = [&](const char* gpu, const char* stack, std::int64_t rows, double mape) {
     KernelCalibration e{.op = KernelOp::kPrefillAttention,
@@ -163,10 +162,11 @@ TEST_CASE("kernels: a calibration of few rows does not speak for a stack it does
     return library.choose(KernelOp::kPrefillAttention, find_gpu(gpu), stack, format);
   };
   CHECK(choose("H100-80GB-SXM", "other").factors()[0].calibration->stack == "aic-vllm-0.24.0");
-  // A board's own before its silicon's others, whatever their errors.
+  // A GPU's own calibration is preferred to those of other boards with its chip, whatever the
+  // errors.
   CHECK(choose("H200-141GB-SXM", "aic-vllm-0.24.0").factors()[0].calibration->gpu ==
         "H200-141GB-SXM");
-  // The data set's name is no part of the stack's.
+  // The name of the data set is not part of the stack's name.
   CHECK(choose("H100-80GB-SXM", "vllm-0.24.0").basis() == KernelBasis::kMeasured);
   CHECK(choose("H100-80GB-SXM", "vllm-0.30.0").basis() == KernelBasis::kOtherVersion);
   CHECK(choose("H100-80GB-SXM", "vllm").basis() == KernelBasis::kOtherVersion);

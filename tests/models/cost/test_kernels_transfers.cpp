@@ -70,17 +70,17 @@ TEST_CASE("collectives: links of the data sheet set the time of large messages")
     // 400 GB/s instead of 600 on the same chip.
     CHECK(collective(kind, large, 8, 8, "A800-80GB-SXM") ==
           rel(1.5 * collective(kind, large, 8, 8, "A100-80GB-SXM"), 0.02));
-    // Two nodes wait for the network.
+    // Two nodes are limited by the network.
     CHECK(collective(kind, large, 16, 8, "A100-80GB-SXM") >
           2 * collective(kind, large, 8, 8, "A100-80GB-SXM"));
   }
-  // A bridge joins two cards; four of them talk over PCIe.
+  // A bridge joins two cards; four of them communicate over PCIe.
   const auto reduce = CollectiveKind::kAllReduce;
   CHECK(collective(reduce, large, 2, 8, "A100-80GB-PCIe") ==
         rel(collective(reduce, large, 2, 8, "A100-80GB-SXM"), 1e-9));
   CHECK(collective(reduce, large, 4, 8, "A100-80GB-PCIe") >
         5 * collective(reduce, large, 4, 8, "A100-80GB-SXM"));
-  // Small messages are latency: more steps for more GPUs, the links do not matter.
+  // Small messages are limited by latency: more steps for more GPUs, for any links.
   CHECK(collective(CollectiveKind::kAllGather, 512, 8, 8, "A800-80GB-SXM") ==
         rel(collective(CollectiveKind::kAllGather, 512, 8, 8, "A100-80GB-SXM"), 0.01));
   CHECK(collective(CollectiveKind::kAllGather, 512, 8, 8, "A100-80GB-SXM") >
@@ -96,7 +96,7 @@ TEST_CASE("collectives: a ring solved by hand") {
   set(form, c, "simple_step_us", 2);
   set(form, c, "simple_share", 0.5);
   set(form, c, "own_shard", 0);
-  // The other protocols out of the way.
+  // The other protocols are made slow.
   set(form, c, "ll_share", 0.001);
   set(form, c, "ll128_share", 0.02);
   // All-gather of 480 MB over 8 A100: 7/8 of it at half of 300 GB/s take 2800 us, 7 steps 14, and
@@ -111,7 +111,7 @@ TEST_CASE("collectives: a ring solved by hand") {
         rel(11310, 0.02));
 }
 
-TEST_CASE("collectives: the host's launch is a floor of small messages alone") {
+TEST_CASE("collectives: the host's launch is a lower bound for small messages only") {
   const KernelForm& form = collective_form();
   std::vector<double> graph = typical(form), eager = typical(form);
   set(form, eager, "least_us", 40);
@@ -123,7 +123,7 @@ TEST_CASE("collectives: the host's launch is a floor of small messages alone") {
   CHECK(at(1e9, eager) == rel(at(1e9, graph), 1e-6));
 }
 
-TEST_CASE("copies: bytes over the link, and what many small pieces cost") {
+TEST_CASE("copies: bytes over the link and the cost of many small pieces") {
   // 1 GB at 0.81 of 64 GB/s is 19290.1 us, and 8 us of launch.
   CHECK(copy(CopyKind::kHostToDevice, 1e9, 1, "H100-80GB-SXM") == rel(19298.1, 1e-5));
   CHECK(copy(CopyKind::kDeviceToHost, 1e9, 1, "H100-80GB-SXM") == rel(19298.1, 1e-5));
@@ -132,7 +132,8 @@ TEST_CASE("copies: bytes over the link, and what many small pieces cost") {
   // Superchips copy over their own link.
   CHECK(copy(CopyKind::kHostToDevice, 1e9, 1, "GH200-96GB") <
         0.3 * copy(CopyKind::kHostToDevice, 1e9, 1, "H100-80GB-SXM"));
-  // Pages of 16 KiB crawl, pages of 64 KiB do not (vLLM pull request 42212: 6.3 against 51 GB/s).
+  // Pages of 16 KiB are slow, pages of 64 KiB are not (vLLM pull request 42212: 6.3 against 51
+  // GB/s).
   const double pages = 50000;
   const auto rate = [&](double page) {
     return pages * page / copy(CopyKind::kHostToDevice, pages * page, pages, "H100-80GB-SXM") / 1e3;

@@ -1,5 +1,5 @@
-// An engine's iteration: equal to a decode step and to a prefill where it is one, compiled to the
-// figures of its graphs, and the sum of a pipeline's stages.
+// An engine's iteration: equal to a decode step or a prefill if it consists of one, compiled form
+// equal to its graphs, and the sum of a pipeline's stages.
 
 #include <memory>
 #include <random>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace test;  // NOLINT: test helpers
 
-/// Half of the prompt is kept, judged by one and a half further passes over it (as KVzip's are).
+/// Half of the prompt is kept, scored by one and a half further passes over it (as in KVzip).
 class RepeatingMethod : public PromptFractionMethod {
  public:
   RepeatingMethod() : PromptFractionMethod{0.5} {}
@@ -31,7 +31,7 @@ class RepeatingMethod : public PromptFractionMethod {
   }
 };
 
-TEST_CASE("decodes of equal lengths alone are the decode step") {
+TEST_CASE("decodes of equal lengths without chunks are the decode step") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
   const Methods methods;
@@ -59,7 +59,7 @@ TEST_CASE("decodes of equal lengths alone are the decode step") {
   }
 }
 
-TEST_CASE("what stacks of plain PyTorch add to a step they add to an iteration") {
+TEST_CASE("stacks of plain PyTorch add the same to a step and to an iteration") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
   const MethodContext site{.recorded = Dtype::kFp16,
@@ -89,7 +89,7 @@ TEST_CASE("what stacks of plain PyTorch add to a step they add to an iteration")
   }
 }
 
-TEST_CASE("one chunk of a whole prompt alone is its prefill") {
+TEST_CASE("a single chunk of a whole prompt is its prefill") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
   const Methods methods;
@@ -118,7 +118,7 @@ TEST_CASE("several whole prompts of one length are the prefill of a batch") {
       const Roofline roofline{gpu, stack, builtin_calibration()};
       const CostInput in{.llm = &llm, .method = &full, .stack = &stack, .batch = 3};
       MixedStepCost cost{in, roofline};
-      // Within the window: what a prompt's end compresses is a kernel of each prompt's own.
+      // Within the window: compression at a prompt's end is a separate kernel per prompt.
       const std::int64_t prompt = llm.layers.back().attention.window > 0 ? 90 : 333;
       const std::vector<PrefillChunk> chunks(3, {.tokens = prompt, .before = 0, .last = true});
       INFO("d_model ", llm.d_model, " on ", stack.name);
@@ -128,7 +128,7 @@ TEST_CASE("several whole prompts of one length are the prefill of a batch") {
   }
 }
 
-TEST_CASE("the compiled form is the graphs', whatever the batch") {
+TEST_CASE("the compiled form equals the graphs for any batch") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Gpu& h100 = find_gpu("H100-80GB-SXM");
   const Llm llm = many_kinds();
@@ -154,7 +154,7 @@ TEST_CASE("the compiled form is the graphs', whatever the batch") {
   }
 }
 
-TEST_CASE("every method of the catalogue that a model alone settles") {
+TEST_CASE("the compiled form equals the graphs for every method that needs only a model") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
   const MethodContext site{.recorded = Dtype::kBf16,
@@ -174,7 +174,7 @@ TEST_CASE("every method of the catalogue that a model alone settles") {
     try {
       method = make_method(spec, 1024, site);
     } catch (const InputError&) {
-      continue;  // needs a trace, weights, or a budget of another kind
+      continue;  // needs a trace, weights, or another kind of budget
     }
     ++settled;
     const CostInput in{.llm = &llm,
@@ -197,7 +197,7 @@ TEST_CASE("every method of the catalogue that a model alone settles") {
   CHECK(with_law >= 35);
 }
 
-TEST_CASE("the stages of a pipeline are the whole") {
+TEST_CASE("the stages of a pipeline add up to the whole") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
   const Methods methods;
@@ -235,7 +235,7 @@ TEST_CASE("the stages of a pipeline are the whole") {
   }
 }
 
-TEST_CASE("laws are one unless windows or budgets differ by layer") {
+TEST_CASE("there is one layer class unless windows or budgets differ by layer") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Stack& stack = find_stack("vllm");
   const Roofline roofline{gpu, stack, {}};
@@ -257,7 +257,7 @@ TEST_CASE("laws are one unless windows or budgets differ by layer") {
   CHECK(laws(small_llm(), by_layer) == 4);
 }
 
-TEST_CASE("further passes over a prompt are passes of their own") {
+TEST_CASE("further passes over a prompt are separate passes") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
   const Stack& stack = find_stack("vllm");
@@ -271,7 +271,7 @@ TEST_CASE("further passes over a prompt are passes of their own") {
   const MixedCost prefill = graphs_cost(prefill_step(in, 2000, {2000}), roofline);
   check_equal(cost.cost(alone), prefill);
   check_equal(graphs_cost(mixed_step(in, alone), roofline), prefill);
-  // Its second half: the passes come with it, and are of all of the prompt.
+  // Its second half: the passes come with it and cover the whole prompt.
   const PrefillChunk half{.tokens = 1000, .before = 1000, .last = true};
   const PrefillChunk earlier{.tokens = 1000, .before = 1000, .last = false};
   const MixedStep with{.loads = {}, .chunks = {&half, 1}};
@@ -281,7 +281,7 @@ TEST_CASE("further passes over a prompt are passes of their own") {
   CHECK(cost.cost(with).flops - cost.cost(without).flops > prefill.flops * passes / (passes + 1));
 }
 
-TEST_CASE("a known step takes no memory from the heap") {
+TEST_CASE("a known step allocates nothing from the heap") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;
   const Llm llm = llama31_8b();
@@ -297,12 +297,12 @@ TEST_CASE("a known step takes no memory from the heap") {
   const std::int64_t before = heap_allocations();
   const MixedCost again = cost.cost(step);
   const std::int64_t after = heap_allocations();
-  CHECK(before > start);  // tables fill
+  CHECK(before > start);  // tables are filled
   CHECK(after == before);
   CHECK(again.time == first.time);
 }
 
-TEST_CASE("what is no step is a broken promise") {
+TEST_CASE("an invalid step is a broken promise") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const FullMethod full;
   const UnknownSizeMethod unknown;

@@ -1,5 +1,5 @@
-// Laws of an engine's iteration: it rises with all that is in it, stands between the larger of
-// decodes and chunk and their sum, and conserves a prompt's arithmetic over its chunks.
+// Laws of an engine's iteration: its time rises with every part, is between the larger of decodes
+// and chunk and their sum, and chunks conserve a prompt's arithmetic.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;  // NOLINT: test helpers
 
-/// One law, one length: `decodes` sequences of `held` entries beside chunks.
+/// One layer class, one length: `decodes` sequences of `held` entries next to chunks.
 struct Plain {
   CostInput in;
   MixedStepCost cost;
@@ -38,7 +38,7 @@ struct Plain {
   }
 };
 
-/// Models of each kind on GPUs with and without room to spare.
+/// Models of each kind, on GPUs with and without spare room.
 struct Case {
   Llm llm;
   const char* gpu;
@@ -53,7 +53,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-TEST_CASE("time rises with decodes, entries attended, chunk tokens and what is before") {
+TEST_CASE("time rises with decodes, entries attended, chunk tokens and prefix") {
   const FullMethod full;
   for (const auto& [llm, gpu_name] : cases()) {
     const Gpu& gpu = find_gpu(gpu_name);
@@ -62,8 +62,8 @@ TEST_CASE("time rises with decodes, entries attended, chunk tokens and what is b
       const Stack& stack = find_stack("vllm");
       const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
       Plain plain{llm, full, stack, roofline};
-      // Fitted GEMMs choose between tile shapes, so that a larger one can be a little cheaper: at
-      // most 0.4 % of an A100's iteration was seen.
+      // Fitted GEMMs choose between tile shapes, so a larger one can be slightly cheaper: by at
+      // most 0.4 % of an A100's iteration.
       const double slack = fitted ? 0.005 : 1e-12;
       for (const std::int64_t decodes : {0, 1, 30, 200}) {
         for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -93,7 +93,7 @@ TEST_CASE("time rises with decodes, entries attended, chunk tokens and what is b
   }
 }
 
-TEST_CASE("no more than decodes and chunk one after the other, no less than the larger") {
+TEST_CASE("at most decodes and chunk one after the other and at least the larger") {
   const FullMethod full;
   const Stack& stack = find_stack("vllm");
   for (const auto& [llm, gpu_name] : cases()) {
@@ -101,8 +101,8 @@ TEST_CASE("no more than decodes and chunk one after the other, no less than the 
     for (const bool fitted : {false, true}) {
       const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
       Plain plain{llm, full, stack, roofline};
-      // One row more than whole turns of tiles over the SMs takes another turn: at most 2.9 % of an
-      // A100's iteration was seen.
+      // One row more than whole waves of tiles over the SMs takes another wave: at most 2.9 % of an
+      // A100's iteration.
       const double slack = fitted ? 0.03 : 1e-12;
       for (const std::int64_t decodes : {1, 16, 200}) {
         for (const std::int64_t tokens : {1, 100, 512, 3000}) {
@@ -125,7 +125,7 @@ TEST_CASE("no more than decodes and chunk one after the other, no less than the 
   }
 }
 
-TEST_CASE("chunks of a prompt have its arithmetic, and read weights and prefix again") {
+TEST_CASE("chunks of a prompt have its arithmetic and read weights and prefix again") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const FullMethod full;
   Llm windowed = small_llm();
@@ -184,8 +184,8 @@ TEST_CASE("a prompt in chunks takes no less time than at once, by fitted kernels
                          {{.tokens = tokens, .before = before, .last = before + tokens == prompt}})
                      .time;
         }
-        // A long kernel's clock sinks, by its form, more than those of shorter ones in a row do: at
-        // most 1.5 % of it was seen.
+        // The form lowers the clock of a long kernel more than of several shorter ones: by at most
+        // 1.5 % of the time.
         INFO(llm.name, " on ", std::string{gpu_name}, ": ", prompt, " tokens in chunks of ", size);
         CHECK(sum.count() >= whole.count() * 0.98);
       }
@@ -206,7 +206,7 @@ TEST_CASE("several chunks are one pass over the weights") {
   CHECK(both.flops == rel(2 * single.flops));
   CHECK(both.time < single.time * 2.0);
   CHECK(both.time > single.time);
-  // Ragged ones: one after the other is slower, alone each is faster.
+  // Ragged chunks: one after the other is slower, each one without the other is faster.
   const PrefillChunk other{.tokens = 900, .before = 0, .last = true};
   const MixedCost alone = plain.at(0, 0, {other});
   const MixedCost ragged = plain.at(0, 0, {one, other});
@@ -216,7 +216,7 @@ TEST_CASE("several chunks are one pass over the weights") {
   CHECK(ragged.time == plain.at(0, 0, {other, one}).time);
 }
 
-TEST_CASE("a hole moves nothing, and closing holes moves what is held once") {
+TEST_CASE("a hole moves nothing and closing holes moves the held entries once") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const Stack& stack = find_stack("vllm");

@@ -1,4 +1,4 @@
-// KeepKV: laws K1 to K7 of the method catalogue, and a plain re-telling.
+// KeepKV: laws K1 to K7 of the method catalogue, and a reference.
 
 #include <algorithm>
 #include <cmath>
@@ -72,7 +72,7 @@ struct ZipCase {
   }
 };
 
-TEST_CASE("K1: with exact scores a merge does not move the output") {
+TEST_CASE("K1: with exact scores a merge does not change the output") {
   test::Normal normal{3};
   std::int32_t fallbacks = 0;
   std::int32_t stretched = 0;
@@ -90,11 +90,11 @@ TEST_CASE("K1: with exact scores a merge does not move the output") {
     const ZipMerged convex = zip_merge(all, {.key = ZipKey::kConvex}, each.q, each.scale);
     CHECK(distance(each.output(members, &convex), before) > 1e-12);  // it overcounts
   }
-  CHECK(fallbacks > 100);  // both branches of the guard were there
+  CHECK(fallbacks > 100);  // both branches of the guard were taken
   CHECK(stretched > 100);
 }
 
-TEST_CASE("K2: merging an entry with its double changes nothing for any later query") {
+TEST_CASE("K2: merging an entry with its duplicate changes nothing for any later query") {
   test::Normal normal{4};
   for (int trial = 0; trial < 50; ++trial) {
     ZipCase each{normal, 16, 4, 0.0};
@@ -113,7 +113,7 @@ TEST_CASE("K2: merging an entry with its double changes nothing for any later qu
   }
 }
 
-TEST_CASE("K3 K4: numerators in order, without votes a merged entry sags") {
+TEST_CASE("K3 K4: numerators in order, and without votes a merged entry weighs less") {
   test::Normal normal{5};
   for (int trial = 0; trial < 500; ++trial) {
     ZipCase each{normal, 16, 5, 0.0};
@@ -136,7 +136,7 @@ TEST_CASE("K3 K4: numerators in order, without votes a merged entry sags") {
   }
 }
 
-TEST_CASE("K5: the output moves by less than 2 eps (1 + eps) gamma / (1 - eps)^2") {
+TEST_CASE("K5: the output changes by less than 2 eps (1 + eps) gamma / (1 - eps)^2") {
   test::Normal normal{6};
   std::int32_t judged = 0;
   double closest = 0;
@@ -166,7 +166,7 @@ TEST_CASE("K5: the output moves by less than 2 eps (1 + eps) gamma / (1 - eps)^2
     ++judged;
   }
   CHECK(judged > 5000);
-  CHECK(closest > 0.05);  // the bound is not idle
+  CHECK(closest > 0.05);  // the bound is tight enough to matter
 }
 
 TEST_CASE("K7: two merges in turn and one of three are both exact and differ in their keys") {
@@ -191,13 +191,13 @@ TEST_CASE("K7: two merges in turn and one of three are both exact and differ in 
   CHECK(differ > 50);
 }
 
-TEST_CASE("guard: each factor within [0.5, 2], and their product too if asked for") {
+TEST_CASE("guard: each factor within [0.5, 2], and on request their product too") {
   // One member of l = 1 and one of l = -0.2, equal weights by votes: the factor is small.
   const std::vector<float> row{1.0F, 0.0F};
   const auto member = [&](double log_score, double votes, double low, double high) {
     return ZipMember{row, row, votes, log_score, low, high};
   };
-  // Alike scores 1: factor exactly 1; a range that is at 2 already stays within it.
+  // Equal scores 1: factor exactly 1; a range that is already at 2 stays within it.
   const std::vector<ZipMember> alike{member(1, 1, 1, 2), member(1, 1, 0.5, 1)};
   const ZipMerged same = zip_merge(alike, {.key = ZipKey::kGuarded, .bound_product = true}, {}, 1);
   CHECK_FALSE(same.fell_back);
@@ -213,7 +213,7 @@ TEST_CASE("guard: each factor within [0.5, 2], and their product too if asked fo
   CHECK(alone.key[0] == rel(factor, 1e-12));
   CHECK(alone.scale_high == rel(1.8 * factor, 1e-12));
   CHECK(zip_merge(apart, {.key = ZipKey::kGuarded, .bound_product = true}, {}, 1).fell_back);
-  // Scores so alike that l is about 0: the ratio means nothing.
+  // Scores so close to each other that l is about 0: the ratio is meaningless.
   const std::vector<ZipMember> null{member(0.0005, 1, 1, 1), member(0.0005, 2, 1, 1)};
   const ZipMerged fallen = zip_merge(null, {.key = ZipKey::kGuarded}, {}, 1);
   CHECK(fallen.fell_back);
@@ -228,21 +228,22 @@ void compare_keepkv(const HeadVectors& head, std::int64_t budget, const std::str
   if (cumulative) params["guard"] = std::string{"cumulative"};
   Run run{"keepkv", head, budget, params};
   const std::int64_t recent = budget - static_cast<std::int64_t>(0.8 * static_cast<double>(budget));
-  test::PlainKeepKv plain{head,
-                          {.budget = budget,
-                           .recent = recent,
-                           .sinks = 4,
-                           .window = static_cast<std::int32_t>(std::max<std::int64_t>(recent, 8)),
-                           .alpha = 0.9,
-                           .threshold = threshold,
-                           .rule = rule,
-                           .cumulative = cumulative}};
+  test::ReferenceKeepKv reference{
+      head,
+      {.budget = budget,
+       .recent = recent,
+       .sinks = 4,
+       .window = static_cast<std::int32_t>(std::max<std::int64_t>(recent, 8)),
+       .alpha = 0.9,
+       .threshold = threshold,
+       .rule = rule,
+       .cumulative = cumulative}};
   std::int64_t compared = 0;
-  for (auto t = static_cast<std::int32_t>(head.prompt); t < head.tokens && plain.clear; ++t) {
-    REQUIRE(run.session.kept() == test::plain_kept(plain.cache));
-    check_same_cache(run.session.entries(), plain.cache, 1e-3);
+  for (auto t = static_cast<std::int32_t>(head.prompt); t < head.tokens && reference.clear; ++t) {
+    REQUIRE(run.session.kept() == test::reference_kept(reference.cache));
+    check_same_cache(run.session.entries(), reference.cache, 1e-3);
     run.step(t);
-    const auto outs = plain.step(t);
+    const auto outs = reference.step(t);
     for (std::size_t g = 0; g < outs.size(); ++g) {
       const auto out = run.session.output(0).subspan(g * outs[g].size(), outs[g].size());
       CHECK(distance({out.begin(), out.end()}, outs[g]) < tolerance);
@@ -250,15 +251,15 @@ void compare_keepkv(const HeadVectors& head, std::int64_t budget, const std::str
     ++compared;
   }
   CHECK(compared >= least_steps);
-  if (plain.clear && head.tokens > head.prompt) {
-    CHECK(run.session.counts().at("zip_merged") == plain.merged);
-    CHECK(run.session.counts().at("zip_fallbacks") == plain.fallbacks);
-    CHECK(run.session.counts().at("zip_dropped") == plain.dropped);
+  if (reference.clear && head.tokens > head.prompt) {
+    CHECK(run.session.counts().at("zip_merged") == reference.merged);
+    CHECK(run.session.counts().at("zip_fallbacks") == reference.fallbacks);
+    CHECK(run.session.counts().at("zip_dropped") == reference.dropped);
   }
-  if (merged != nullptr) *merged += plain.merged;
+  if (merged != nullptr) *merged += reference.merged;
 }
 
-TEST_CASE("keepkv is what a plain re-telling is, step by step") {
+TEST_CASE("keepkv equals its reference step by step") {
   std::int32_t merged = 0;
   for (const std::string rule : {"zip_guarded", "real_votes", "convex", "additive_q"}) {
     for (const std::int32_t group : {1, 3}) {
@@ -276,7 +277,7 @@ TEST_CASE("keepkv is what a plain re-telling is, step by step") {
   }
 }
 
-TEST_CASE("keepkv is what a plain re-telling is on recorded attention") {
+TEST_CASE("keepkv equals its reference on recorded attention") {
   std::int32_t merged = 0;
   for (const auto& head : real_heads()) {
     compare_keepkv(head.view, 77, "real_votes", false, 0.6, 20, &merged);
@@ -285,8 +286,8 @@ TEST_CASE("keepkv is what a plain re-telling is on recorded attention") {
   CHECK(merged > 100);
 }
 
-/// A head whose queries have logits up to some thousands: `at` every seventh step of decoding and
-/// of the prompt, `else_by` at the others.
+/// A head whose queries have logits up to some thousands: scaled by `at` at every seventh token, by
+/// `else_by` at the others.
 test::OwnedHead steep_head(std::int32_t group, double at, double else_by, std::uint64_t seed) {
   auto head = clustered_head(group, kDim, 150, 80, seed);
   const std::size_t row = kDim;
@@ -297,9 +298,9 @@ test::OwnedHead steep_head(std::int32_t group, double at, double else_by, std::u
   return head;
 }
 
-TEST_CASE("keepkv with logits up to 6,000 is what a plain re-telling in long doubles is") {
-  // A linear average forgets, for good, what is 700 below the highest logit it met. fp32 keys leave
-  // 6,000 * 2^-24 in a logit.
+TEST_CASE("keepkv with logits up to 6,000 equals a reference in long doubles") {
+  // A linear average permanently loses values that are 700 below the highest logit so far. fp32
+  // keys leave an error of 6,000 * 2^-24 in a logit.
   std::int32_t merged = 0;
   double highest = 0;
   for (const std::string rule : {"zip", "zip_guarded", "real_votes"}) {
@@ -344,7 +345,7 @@ TEST_CASE("K6 I4: votes add up to the tokens that were not dropped") {
 }
 
 TEST_CASE(
-    "keepkv through the session: no output moves at a merge while scores are the step's own") {
+    "keepkv through the session: no output changes at a merge while scores are the step's own") {
   // alpha = 0 makes s' the step's own s: attending again with the same query must give the same.
   const auto head = clustered_head(1, kDim, 120, 60, 17);
   for (const std::string rule : {"zip_guarded", "zip", "real_votes", "additive_q"}) {
@@ -369,7 +370,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("estimator rows: the mean of the last R exponentials an entry had, and fp16's tiny") {
+TEST_CASE("estimator rows: the mean of an entry's last R exponentials, and fp16's tiny") {
   const auto head = test::random_head(2, kDim, 70, 30, 3);
   Run run{"keepkv",
           head.view,
@@ -399,7 +400,7 @@ TEST_CASE("estimator rows: the mean of the last R exponentials an entry had, and
   }
 }
 
-TEST_CASE("refresh: the whole cache stands in host memory and is loaded every period") {
+TEST_CASE("refresh: the whole cache is in host memory and is loaded every period") {
   const auto head = clustered_head(1, kDim, 130, 60, 19);
   Run run{"keepkv", head.view, 20, {{"refresh_period", std::int64_t{10}}}};
   const HeadShape shape{
@@ -422,7 +423,7 @@ TEST_CASE("refresh: the whole cache stands in host memory and is loaded every pe
   }
 }
 
-TEST_CASE("refresh: no closed law where the cache would grow in between") {
+TEST_CASE("refresh: no closed form of the size if the cache grows between refreshes") {
   const Params anew{{"refresh_period", std::int64_t{10}}};
   const Budget budget{0, 40};
   const auto constant = make_method({"keepkv", anew, budget}, 100, {.n_layers = 1});
@@ -441,7 +442,7 @@ TEST_CASE("merge_first keeps more tokens than merge_after") {
     CHECK(run.session.entries().size() == 20);
     std::int64_t tokens = 0;
     for (const auto& members : run.session.kept()) tokens += std::ssize(members);
-    // Sinks and the last tokens are there under their own names.
+    // Sinks and the last tokens are kept under their own ids.
     for (const std::int32_t id : {0, 1, 2, 3, 116, 117, 118, 119}) {
       CHECK(run.session.entries().slot_of(id) >= 0);
     }

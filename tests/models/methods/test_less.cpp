@@ -1,4 +1,4 @@
-// LESS: its gradient, a plain re-telling, weights from a file.
+// LESS: its gradient, a reference, weights from a file.
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +25,7 @@ using Run = test::MethodRun;
 
 constexpr std::int32_t kDim = 16;
 
-// --- LESS
-// -----------------------------------------------------------------------------------------
+// --- LESS ---
 
 LowRankTask small_task(test::Normal& normal, std::size_t n, std::size_t m, std::size_t d) {
   LowRankTask task;
@@ -46,12 +45,12 @@ LowRankTask small_task(test::Normal& normal, std::size_t n, std::size_t m, std::
   return task;
 }
 
-TEST_CASE("less: the gradient is that of finite differences, and a fit lowers the loss") {
+TEST_CASE("less: the gradient equals finite differences and a fit lowers the loss") {
   test::Normal normal{13};
   for (const auto& [d, hidden, rank] : {std::tuple{5, 7, 3}, {1, 1, 1}, {8, 16, 2}}) {
     LowRankKernel kernel{{.head_dim = d, .hidden = hidden, .rank = rank}, 99};
     const LowRankTask task = small_task(normal, 6, 11, static_cast<std::size_t>(d));
-    // Away from the start, where the state is next to nothing.
+    // Away from the start, where the state is almost zero.
     for (double& x : kernel.parameters()) x += 0.4 * normal();
     std::vector<double> gradient(kernel.shape().parameters());
     const double loss = low_rank_loss(kernel, task, gradient);
@@ -77,11 +76,11 @@ TEST_CASE("less: the gradient is that of finite differences, and a fit lowers th
   }
 }
 
-TEST_CASE("less: the output is that of kept entries and a state, told plainly") {
+TEST_CASE("less: the output equals a reference of kept entries and a state") {
   const auto head = clustered_head(2, kDim, 120, 80, 33);
   const Params params{{"fit_steps", std::int64_t{0}}, {"hidden", std::int64_t{9}}};
   Run run{"less", head.view, 20, params};
-  // Its maps as they start: the seed's, of layer and head 0.
+  // Its maps as initialised: from the seed, of layer and head 0.
   const LowRankKernel kernel{{.head_dim = kDim, .hidden = 9, .rank = 8}, counter_key({0, 0, 0})};
   double largest = 0;
   for (std::int64_t t = 80; t < 120; ++t) {
@@ -116,11 +115,11 @@ TEST_CASE("less: the output is that of kept entries and a state, told plainly") 
       CHECK(run.session.log_sum(0, g) == rel(std::log(sum), 1e-9));
     }
   }
-  CHECK(largest > 1e-5);  // the state was there to be seen
+  CHECK(largest > 1e-5);  // the state had an effect
   CHECK(run.session.counts().at("less_taken_in") == 100);
 }
 
-TEST_CASE("less: weights from a file are those used, and a wrong file is named") {
+TEST_CASE("less: weights from a file are used and a wrong file is named") {
   const auto head = clustered_head(1, kDim, 90, 60, 35);
   LowRankKernel kernel{{.head_dim = kDim, .hidden = 5, .rank = 2}, 1234};
   for (double& x : kernel.parameters()) x = static_cast<double>(static_cast<float>(3 * x));
@@ -184,7 +183,7 @@ TEST_CASE("less: weights from a file are those used, and a wrong file is named")
   says("cannot be read");
 }
 
-TEST_CASE("less: constant state, no use of it while all fits, a fit that helps on recorded heads") {
+TEST_CASE("less: constant state, unused while all fits, and a fit that helps on recorded heads") {
   const auto head = test::random_head(1, kDim, 90, 40, 3);
   Run roomy{"less", head.view, 200};
   Run full{"full", head.view, std::nullopt};

@@ -1,4 +1,4 @@
-// Names, compositions, parameters and budgets: what is taken, what is refused and in which words.
+// Names, compositions, parameters and budgets: accepted and refused values, and their messages.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
 
 const Budget kTen{0, 10};
 
-/// Settings of a method that differ in one word or flag each, with and without a budget.
+/// Settings of a method that each differ in one word or flag, with and without a budget.
 std::vector<MethodSpec> settings_of(const std::string& name, const std::vector<ParamInfo>& params) {
   std::vector<Params> given{{}};
   for (const ParamInfo& info : params) {
@@ -50,7 +50,7 @@ std::vector<MethodSpec> settings_of(const std::string& name, const std::vector<P
   return specs;
 }
 
-/// Parameters of `name` that no maker reads under any of settings_of.
+/// Parameters of `name` that no rule reads under any of settings_of.
 std::set<std::string> never_asked(const std::string& name) {
   const std::vector<ParamInfo> params = describe_method(name).params;
   const MethodContext site{.recorded = Dtype::kFp16,
@@ -60,7 +60,7 @@ std::set<std::string> never_asked(const std::string& name) {
                            .d_model = 512};
   std::set<std::string> left;
   for (const ParamInfo& info : params) {
-    // One word alone says how something is done where there is no choice.
+    // A choice with a single word.
     if (info.words.size() != 1) left.insert(info.name);
   }
   bool made = false;
@@ -69,7 +69,7 @@ std::set<std::string> never_asked(const std::string& name) {
     try {
       unasked = as_composed(*make_method(spec, 4096, site)).parts().unasked;
     } catch (const InputError&) {
-      continue;  // a combination that is refused
+      continue;  // a refused combination
     }
     made = true;
     const std::set<std::string> dead{unasked.begin(), unasked.end()};
@@ -87,7 +87,7 @@ TEST_CASE("every parameter that a method declares is read by one of its choices"
   }
 }
 
-TEST_CASE("every parameter of a choice that no preset takes is read") {
+TEST_CASE("every parameter of a choice that no preset uses is read") {
   for (const char* name : {"snapkv+budget=cosine", "snapkv+budget=first_full"}) {
     for (const std::string& param : never_asked(name)) {
       FAIL_CHECK(name << ": nothing reads " << param);
@@ -103,7 +103,7 @@ TEST_CASE("choices of different axes that share a parameter's name share its mea
         const ParamInfo* theirs = find_param(b.params, mine.name);
         if (theirs == nullptr || means_the_same(mine, *theirs)) continue;
         INFO(a.axis, "=", a.name, " and ", b.axis, "=", b.name, ": ", mine.name);
-        // Not to be had together: which of the two a value is for could not be said.
+        // They exclude each other: a value would be ambiguous.
         const std::string name = fmt::format("{}={}+{}={}", a.axis, a.name, b.axis, b.name);
         CHECK(complaint(name, std::nullopt) != "none");
         CHECK(complaint(name, kTen) != "none");
@@ -112,7 +112,7 @@ TEST_CASE("choices of different axes that share a parameter's name share its mea
   }
 }
 
-TEST_CASE("a preset with any other choice is made or refused, and breaks nothing") {
+TEST_CASE("a preset with any other choice is accepted or refused and never crashes") {
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
                            .windows = {},
@@ -147,7 +147,7 @@ TEST_CASE("unknown names are answered with the nearest") {
   CHECK(complaint("h2o+", kTen).starts_with("unknown method \"\""));
 }
 
-TEST_CASE("methods are found whatever their case and separators") {
+TEST_CASE("methods are found in any case and with any separators") {
   CHECK(canonical_method("SnapKV") == "snapkv");
   CHECK(canonical_method("Streaming_LLM") == "streaming-llm");
   CHECK(canonical_method("streaming llm") == "streaming-llm");
@@ -167,14 +167,14 @@ TEST_CASE("two choices on one axis are refused") {
   CHECK(complaint("zeromerge+merge=drop", kTen).find("axis merge") != std::string::npos);
 }
 
-TEST_CASE("combinations that mean nothing are refused with the reason") {
+TEST_CASE("meaningless combinations are refused with the reason") {
   CHECK(complaint("full", kTen) == "method \"full\": it keeps every token and takes no budget");
   CHECK(complaint("merge=residual", kTen).find("nothing to merge") != std::string::npos);
   CHECK(complaint("streaming-llm+merge=residual", kTen).find("need scores") != std::string::npos);
   CHECK(complaint("select=recent+budget=none", kTen).find("needs a budget") != std::string::npos);
 }
 
-TEST_CASE("a preset is its axes written out") {
+TEST_CASE("a preset equals its axes written out") {
   const auto preset = make_method({"h2o", {}, kTen}, 100);
   const auto written = make_method({"select=accumulated+budget=uniform", {}, kTen}, 100);
   CHECK(preset->params() == written->params());
@@ -182,7 +182,7 @@ TEST_CASE("a preset is its axes written out") {
   CHECK(make_method({"h2o+store=fp32", {}, kTen}, 100)->store_dtype(Dtype::kFp16) == Dtype::kFp32);
 }
 
-TEST_CASE("a parameter outside its range says which, the range and the range's source") {
+TEST_CASE("a parameter outside its range is answered with the range and its source") {
   CHECK(complaint("zeromerge", kTen, {{"alpha", 1.5}}) ==
         "method \"zeromerge\": parameter alpha: expected a number in (0, 1] (ZeroMerge eq. (8), "
         "theorem 3.1), "
@@ -198,7 +198,7 @@ TEST_CASE("a parameter outside its range says which, the range and the range's s
   CHECK(complaint("zeromerge", kTen, {{"lambda", 0.9}}) == "none");  // the symbol is an alias
 }
 
-TEST_CASE("nonsense for any parameter of any method is refused with the range and its source") {
+TEST_CASE("invalid values of any parameter are refused with the range and its source") {
   int refused = 0;
   for (const MethodInfo& method : builtin_methods()) {
     for (const ParamInfo& param : method.params) {
@@ -231,7 +231,7 @@ TEST_CASE("nonsense for any parameter of any method is refused with the range an
   CHECK(refused > 1000);
 }
 
-TEST_CASE("budgets that cannot be kept are refused with the numbers") {
+TEST_CASE("impossible budgets are refused with the numbers") {
   CHECK(complaint("h2o", Budget{0, 0}).find("number of entries >= 1, got 0") != std::string::npos);
   CHECK(complaint("h2o", Budget{1.5, 0}).find("fraction in (0, 1], got 1.5") != std::string::npos);
   CHECK(complaint("h2o", Budget{0.001, 0}).find("no entry at all") != std::string::npos);
@@ -243,7 +243,7 @@ TEST_CASE("budgets that cannot be kept are refused with the numbers") {
         std::string::npos);
 }
 
-TEST_CASE("a fraction is truncated in doubles, as the released codes do") {
+TEST_CASE("a fraction is truncated in doubles as in the released codes") {
   const auto entries = [](double f, std::int64_t prompt) {
     return param_integer(make_method({"h2o", {}, Budget{f, 0}}, prompt)->params(), "budget");
   };
@@ -252,7 +252,7 @@ TEST_CASE("a fraction is truncated in doubles, as the released codes do") {
   CHECK(entries(1.0, 384) == 384);
 }
 
-TEST_CASE("one byte budget buys fewer entries where more is stored for each") {
+TEST_CASE("one byte budget buys fewer entries if more is stored per entry") {
   const LayerShape gqa{.n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
   const auto entries = [&](const std::string& name, Params params, Dtype recorded) {
     return param_integer(
@@ -265,7 +265,7 @@ TEST_CASE("one byte budget buys fewer entries where more is stored for each") {
   CHECK(entries("h2o+store=fp16", {}, Dtype::kFp32) == 400);
 }
 
-TEST_CASE("a budget is a share of what the full cache holds, windows and all") {
+TEST_CASE("a budget is a share of the full cache including windows") {
   const auto entries = [](double f, std::int64_t prompt, std::vector<std::int64_t> windows) {
     const MethodContext site{.recorded = Dtype::kFp16, .shape = {}, .windows = std::move(windows)};
     return param_integer(make_method({"h2o", {}, Budget{f, 0}}, prompt, site)->params(), "budget");
@@ -274,11 +274,11 @@ TEST_CASE("a budget is a share of what the full cache holds, windows and all") {
   CHECK(entries(0.5, 16384, {4096, 4096}) == 2048);
   // One of 1000, one whole, prompt 5000: 0.5 * 6000 = 3000 = min(B, 1000) + B, so B = 2000.
   CHECK(entries(0.5, 5000, {1000, 0}) == 2000);
-  // Windows that the prompt does not fill change nothing.
+  // Windows longer than the prompt change nothing.
   CHECK(entries(0.29, 100, {4096, 0}) == 28);  // int(0.29 * 100) in doubles
 }
 
-TEST_CASE("defaults are the catalogue's") {
+TEST_CASE("defaults are those of the catalogue") {
   const auto zero = make_method({"zeromerge", {}, Budget{0, 100}}, 1000);
   CHECK(param_number(zero->params(), "alpha") == 0.6);
   CHECK(param_number(zero->params(), "decay") == 0.98);
@@ -293,7 +293,7 @@ TEST_CASE("defaults are the catalogue's") {
   CHECK(param_integer(sized->params(), "budget") == 516);
 }
 
-TEST_CASE("the methods that scenario files and papers name are there, by exactly these names") {
+TEST_CASE("methods named by scenario files and papers exist under exactly these names") {
   for (const std::string name : {"full",
                                  "streaming-llm",
                                  "scissorhands",

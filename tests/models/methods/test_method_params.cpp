@@ -1,4 +1,4 @@
-// Parameters as a result prints them keep as many entries when they are given back.
+// Parameters as a result prints them keep as many entries when they are passed back.
 
 #include <algorithm>
 #include <optional>
@@ -26,7 +26,7 @@ std::shared_ptr<const Method> settle(const std::string& name, std::optional<Budg
   return make_method({.name = name, .params = std::move(params), .budget = budget}, prompt, kSite);
 }
 
-/// Entries of each layer after the prompt, -1 where only a replay knows.
+/// Entries of each layer after the prompt, -1 if only a replay knows them.
 std::vector<std::int64_t> held(const Method& method, std::int64_t prompt) {
   std::vector<std::int64_t> all;
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -44,7 +44,7 @@ const std::vector<Budget> kBudgets{{0.1, 0}, {0.2, 0},  {0.3, 0}, {1.0 / 3, 0}, 
                                    {0.7, 0}, {0.9, 0},  {0, 40},  {0, 47},      {0, 64},
                                    {0, 87},  {0, 1000}, {1, 0}};
 
-TEST_CASE("a ratio keeps what it was worked out from, of the whole and of parts") {
+TEST_CASE("a ratio keeps its source value, of the whole and of parts") {
   for (std::int64_t whole = 1; whole < 700; ++whole) {
     for (std::int64_t kept = 0; kept <= whole; ++kept) {
       const double ratio = ratio_keeping(kept, whole);
@@ -56,7 +56,7 @@ TEST_CASE("a ratio keeps what it was worked out from, of the whole and of parts"
   }
 }
 
-TEST_CASE("the ratio printed for a budget keeps as many entries, alone and beside the budget") {
+TEST_CASE("the ratio printed for a budget keeps as many entries, without and with the budget") {
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {
     if (!takes_budget(info.name)) continue;
@@ -66,7 +66,7 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, alone and besid
         try {
           asked = settle(info.name, budget, prompt);
         } catch (const InputError&) {
-          continue;  // less than it protects
+          continue;  // less than the protected entries
         }
         const auto found = asked->params().find("ratio");
         if (found == asked->params().end()) break;
@@ -87,11 +87,12 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, alone and besid
   CHECK(checked > 3000);
 }
 
-TEST_CASE("the budget printed keeps as many entries when it is given back") {
+TEST_CASE("the budget printed keeps as many entries when it is passed back") {
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {
     if (!takes_budget(info.name)) continue;
-    // Their budget in entries is a sum of parts that were each rounded: layers, and runs of tokens.
+    // Their budget in entries is a sum of parts that were rounded separately: layers, and runs of
+    // tokens.
     if (info.name == "pyramidkv" || info.name == "chunkpress") continue;
     for (const std::int64_t prompt : prompts()) {
       for (const Budget& budget : kBudgets) {
@@ -115,7 +116,7 @@ TEST_CASE("the budget printed keeps as many entries when it is given back") {
   CHECK(checked > 10000);
 }
 
-TEST_CASE("a budget of all tokens keeps all of them, beyond the prompt too") {
+TEST_CASE("a budget of all tokens keeps all of them, also beyond the prompt") {
   constexpr std::int64_t kPrompt = 192, kTokens = 256;
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {

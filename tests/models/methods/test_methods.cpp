@@ -1,5 +1,4 @@
-// Laws that every method keeps, on made-up vectors: the invariants I1 to I10 of the method
-// catalogue.
+// Laws of every method on made-up vectors: the invariants I1 to I10 of the method catalogue.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +13,7 @@
 #include "sim/replay/head_replay.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 #include "tests/support/session_run.hpp"
 #include "tests/support/vectors.hpp"
 
@@ -49,7 +48,114 @@ const std::vector<Size> kSizes{{1, 1, 8},     {1, 31, 8},   {31, 31, 8}, {31, 64
                                {7, 40, 12},   {8, 40, 8},   {9, 40, 8},  {257, 300, 31},
                                {40, 257, 64}, {12, 20, 200}};
 
+<<<<<<< HEAD
 TEST_CASE("what is held beside rows is the same asked for alone and with them") {
+=======
+/// Numbers that a method gives of two layers over a prompt of `prompt` tokens.
+std::vector<double> told_of(const Method& method, std::int64_t prompt) {
+  const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
+  std::vector<double> all;
+  const auto count = [&](std::optional<std::int64_t> n) {
+    all.push_back(n ? static_cast<double>(*n) : -1);
+  };
+  for (const std::int32_t layer : {0, 5}) {
+    for (const std::int64_t tokens : {prompt, prompt + 1, prompt + 77}) {
+      const auto held = method.entries_held(layer, prompt, tokens);
+      count(held);
+      count(method.entries_attended(layer, prompt, tokens));
+      const CacheBytes bytes = method.rows_bytes(layer, shape, Dtype::kFp16, held.value_or(tokens),
+                                                 held.value_or(tokens));
+      for (const Bytes b : {bytes.kv, bytes.side, bytes.host}) count(b.count());
+      for (const bool evicts : {false, true}) {
+        const StepTraffic t = method.decode_traffic(
+            layer, shape, Dtype::kFp16, static_cast<double>(held.value_or(tokens)), evicts);
+        for (const double x : {t.read(), t.written(), t.link_read, t.link_write, t.extra_flops,
+                               t.rotated, t.repacked, t.recopied}) {
+          all.push_back(x);
+        }
+      }
+    }
+    const PrefillExtra extra = method.prefill_extra(layer, shape, Dtype::kFp16, prompt);
+    for (const double x : {extra.flops, extra.read, extra.written}) all.push_back(x);
+    count(extra.launches);
+    count(extra.transient.count());
+    count(method.layer_kind(layer));
+  }
+  return all;
+}
+
+TEST_CASE("a method resolves to the same for all prompts of its range") {
+  const MethodContext site{.recorded = Dtype::kFp16,
+                           .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
+                           .windows = {},
+                           .n_layers = 8};
+  std::set<std::string> all, from;  // the same at all prompts; from some length on
+  const Budget share{.fraction = 0.25, .entries = 0};
+  const Budget entries{.fraction = 0, .entries = 640};
+  for (const MethodInfo& info : builtin_methods()) {
+    for (const std::int64_t prompt : {97, 640, 700, 1200, 5001}) {
+      for (const Budget& budget : {share, entries}) {
+        MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
+        if (takes_budget(info.name)) spec.budget = budget;
+        INFO(info.name);
+        INFO(prompt);
+        std::shared_ptr<const Method> method;
+        try {
+          method = make_method(spec, prompt, site);
+        } catch (const InputError&) {  // needs a file, or a separate kind of budget, or more tokens
+          continue;
+        }
+        const PromptRange range = method->prompts();
+        CHECK(range.contains(prompt));
+        if (spec.budget && budget.fraction > 0) CHECK(range.first == range.last);
+        if (range == PromptRange::all()) {
+          all.insert(info.name);
+        } else if (range.last == PromptRange::all().last) {
+          from.insert(info.name);
+        }
+        const std::int64_t last = std::min<std::int64_t>(range.last, 1 << 20);
+        for (const std::int64_t at : {range.first, range.first + (last - range.first) / 3, last}) {
+          INFO(at);
+          const auto other = make_method(spec, at, site);
+          CHECK(other->prompts() == range);
+          CHECK(other->params() == method->params());
+          CHECK(told_of(*other, prompt) == told_of(*method, prompt));
+        }
+      }
+    }
+  }
+  for (const std::string name : {"full", "h2o", "snapkv", "kivi-4", "streaming-llm", "minicache"}) {
+    INFO(name);
+    CHECK(all.count(name) == 1);
+  }
+  for (const std::string name : {"pyramidkv", "keepkv"}) {  // if no layer keeps all of it
+    INFO(name);
+    CHECK(from.count(name) == 1);
+    CHECK(all.count(name) == 0);
+  }
+}
+
+TEST_CASE("budgets by layer resolve to the same once the largest fits into the prompt") {
+  const MethodContext site{.recorded = Dtype::kFp16, .n_layers = 8};
+  const auto range = [&](const char* name, std::int64_t prompt, Params params = {}) {
+    return make_method({name, std::move(params), Budget{.fraction = 0, .entries = 1000}}, prompt,
+                       site)
+        ->prompts();
+  };
+  constexpr std::int64_t kLongest = PromptRange::all().last;
+  // 1,000 less a window of 64: of 936 the last layer has 46 and the first 1826, each plus 64.
+  const Params window{{"window", std::int64_t{64}}};
+  CHECK(range("pyramidkv", 1891, window) == PromptRange{.first = 1891, .last = kLongest});
+  CHECK(range("pyramidkv", 1890, window) == PromptRange{.first = 1890, .last = 1890});
+  CHECK(range("pyramidkv", 1872, window) == PromptRange{.first = 1872, .last = 1872});
+  CHECK(range("pyramidkv", 1871, window) == PromptRange{.first = 1, .last = 1871});
+  CHECK(range("snapkv+budget=cosine", 999) == PromptRange{.first = 1, .last = 999});
+  CHECK(range("snapkv+budget=cosine", 1000) == PromptRange{.first = 1000, .last = 1000});
+  CHECK(range("snapkv+budget=cosine", 5000).last == kLongest);
+}
+
+TEST_CASE("side bytes are the same requested separately and together with rows") {
+>>>>>>> 0098b79d (tests: call second implementations references, and rewrite tests of models in plain English)
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
                            .windows = {},
@@ -64,7 +170,7 @@ TEST_CASE("what is held beside rows is the same asked for alone and with them") 
         MethodSpec spec{.name = name, .params = {}, .budget = std::nullopt};
         if (takes_budget(name)) spec.budget = Budget{.fraction = 0.25, .entries = 0};
         method = make_method(spec, 2048, site);
-      } catch (const InputError&) {  // needs a file, or does not go with such a store
+      } catch (const InputError&) {  // needs a file, or is incompatible with such a store
         continue;
       }
       for (const std::shared_ptr<const Method>& one : {method, masked(method)}) {
@@ -86,8 +192,7 @@ TEST_CASE("what is held beside rows is the same asked for alone and with them") 
   CHECK(with_side < asked);
 }
 
-TEST_CASE(
-    "a parameter that nothing reads under the settings given is refused, with those settings") {
+TEST_CASE("a parameter that is unused under the settings given is refused with those settings") {
   const auto why = [](const char* name, const Params& params) -> std::string {
     try {
       (void)make_method({name, params, {}}, 512,
@@ -115,11 +220,11 @@ TEST_CASE(
   has(why("kvmerger", {{"sigma_rule", word_of("mean_dist")}, {"sigma", 2.0}}),
       "sigma_rule=mean_dist");
   has(why("keepkv", {{"estimator", word_of("rows")}, {"ema", 0.5}}), "estimator=rows");
-  // Two words for one budget, and what is no share of it.
+  // Two words for one budget, and an invalid share.
   has(why("h2o", {{"heavy", 0.3}, {"recent", 0.3}}), "one follows from the other");
   CHECK(why("h2o", {{"heavy", 0.5}, {"recent", 0.5}}) == "made");
   has(why("h2o", {{"recent", -0.5}}), "-1 for the rest, got -0.5");
-  // Rows are kept: not without end.
+  // Rows are kept, but not without a limit.
   for (const auto& [name, param] : {std::pair{"morphkv", "window"},
                                     {"scissorhands", "history_steps"},
                                     {"select=pivotal", "lru_window"},
@@ -128,7 +233,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("I1 I4 I9: sizes follow the law, and every token is somewhere or dropped for good") {
+TEST_CASE("I1 I4 I9: sizes follow the law, and every token is held or dropped for good") {
   for (const std::string& name : all_names()) {
     for (const Size& size : kSizes) {
       for (const std::int32_t group : {1, 2, 5}) {
@@ -153,15 +258,14 @@ TEST_CASE("I1 I4 I9: sizes follow the law, and every token is somewhere or dropp
             count += entries.count(slot);
             for (const std::int32_t member : entries.members(slot)) held.insert(member);
           }
-          CHECK(static_cast<std::int64_t>(held.size()) == count);  // no token stands twice
+          CHECK(static_cast<std::int64_t>(held.size()) == count);  // no token is held twice
           if (method->merges()) {
             CHECK(count == t + 1);
           } else {
             for (std::int32_t id = 0; id <= t; ++id) {
               if (!held.contains(id)) gone.insert(id);
             }
-            for (const std::int32_t id : gone)
-              CHECK_FALSE(held.contains(id));  // I3: none comes back
+            for (const std::int32_t id : gone) CHECK_FALSE(held.contains(id));  // I3: none returns
           }
         }
       }
@@ -169,7 +273,7 @@ TEST_CASE("I1 I4 I9: sizes follow the law, and every token is somewhere or dropp
   }
 }
 
-TEST_CASE("I2: with room for all, the output is the full cache's and so are the bytes") {
+TEST_CASE("I2: with room for all, the output and the bytes are those of the full cache") {
   for (const std::string& name : all_names()) {
     if (name.find("store=") != std::string::npos) continue;
     const auto head = test::random_head(3, kDim, 80, 50);
@@ -188,7 +292,7 @@ TEST_CASE("I2: with room for all, the output is the full cache's and so are the 
   }
 }
 
-TEST_CASE("I3: what pure eviction keeps is bit for bit what was recorded") {
+TEST_CASE("I3: rows kept by pure eviction equal the recorded ones bit for bit") {
   const auto head = test::random_head(2, kDim, 90, 60);
   for (const std::string name : {"streaming-llm", "h2o", "full"}) {
     const auto method =
@@ -205,7 +309,7 @@ TEST_CASE("I3: what pure eviction keeps is bit for bit what was recorded") {
   }
 }
 
-TEST_CASE("I5 Z4: a merged row is the mean of its members, so inside their hull") {
+TEST_CASE("I5 Z4: a merged row is the mean of its members and thus inside their hull") {
   for (const std::string name : {"zeromerge", "zeromerge-paper"}) {
     const auto head = test::random_head(2, kDim, 150, 70);
     const auto method = method_of(name, 70, Budget{0, 20}, {{"residual_slots", std::int64_t{3}}});
@@ -227,7 +331,7 @@ TEST_CASE("I5 Z4: a merged row is the mean of its members, so inside their hull"
   }
 }
 
-TEST_CASE("I6: sinks and the recent tokens are always there") {
+TEST_CASE("I6: sinks and the recent tokens are always kept") {
   const auto head = test::random_head(1, kDim, 200, 50);
   for (const std::string name : {"streaming-llm", "h2o", "zeromerge", "zeromerge-paper"}) {
     const auto method = method_of(name, 50, Budget{0, 20});
@@ -236,8 +340,8 @@ TEST_CASE("I6: sinks and the recent tokens are always there") {
       run.step(t);
       std::set<std::int32_t> held(run.session.entries().ids().begin(),
                                   run.session.entries().ids().end());
-      // Of a budget of 20: streaming keeps 4 sinks and 16 recent, h2o 10 recent, zeromerge a tail
-      // of 2.
+      // Of a budget of 20: streaming keeps 4 sinks and 16 recent tokens, h2o 10 recent ones,
+      // zeromerge a tail of 2.
       const std::int64_t recent = name == "streaming-llm" ? 16 : name == "h2o" ? 10 : 2;
       for (std::int64_t id = t - recent + 1; id <= t; ++id)
         CHECK(held.contains(static_cast<int>(id)));
@@ -249,7 +353,7 @@ TEST_CASE("I6: sinks and the recent tokens are always there") {
   }
 }
 
-TEST_CASE("I7: how scores are produced changes cost, not what is kept") {
+TEST_CASE("I7: the computation of scores changes cost and not the kept set") {
   const auto head = test::random_head(2, kDim, 120, 80);
   std::vector<std::vector<std::vector<std::int32_t>>> kept;
   for (const std::string exec : {"eager", "eager_chunked", "fused_two_pass"}) {
@@ -273,7 +377,7 @@ TEST_CASE("query-head granularity keeps a set per query head and stores as many"
       replay_head(as_composed(*method), 0, head.view, reference, scores, nullptr, true);
   REQUIRE(series.size() == 2);
   for (std::int32_t g = 0; g < 2; ++g) {
-    // Each head alone, as multi-head attention would have it.
+    // Each query head separately, as in multi-head attention.
     HeadVectors alone = head.view;
     alone.q = head.view.q.subspan(static_cast<std::size_t>(g) * 90 * kDim, 90 * kDim);
     alone.group = 1;
@@ -306,7 +410,7 @@ TEST_CASE("rerotated streaming attention is attention at cache positions") {
   for (std::size_t i = 0; i < a[0].rel_error.size(); ++i) {
     CHECK(std::abs(a[0].rel_error[i] - b[0].rel_error[i]) < 1e-5F);
   }
-  // With sinks and evictions the sinks come nearer, so outputs differ.
+  // With sinks and evictions the sinks move closer, so outputs differ.
   const auto c = replay_head(as_composed(*method_of("streaming-llm", 20, Budget{0, 9}, rerotate)),
                              0, head.view, reference, scores, &rope, false);
   const auto d = replay_head(as_composed(*method_of("streaming-llm", 20, Budget{0, 9})), 0,
@@ -314,32 +418,32 @@ TEST_CASE("rerotated streaming attention is attention at cache positions") {
   CHECK(c[0].rel_error != d[0].rel_error);
 }
 
-TEST_CASE("h2o keeps what a plain re-telling keeps, step by step") {
+TEST_CASE("h2o keeps the entries of a reference step by step") {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     for (const std::int64_t budget : {5, 16, 41}) {
       const auto head = test::random_head(3, kDim, 130, 70, seed);
       Run run{method_of("h2o", 70, Budget{0, budget}), head.view};
       // heavy = floor(B/2), the rest recent.
-      test::PlainAccumulated plain{head.view,
-                                   {.budget = budget,
-                                    .tail_prompt = budget - budget / 2,
-                                    .tail_decode = budget - budget / 2}};
-      bool clear = plain.clear_prompt;
+      test::ReferenceAccumulated reference{head.view,
+                                           {.budget = budget,
+                                            .tail_prompt = budget - budget / 2,
+                                            .tail_decode = budget - budget / 2}};
+      bool clear = reference.clear_prompt;
       for (std::int32_t t = 70; t < 130 && clear; ++t) {
-        REQUIRE(run.session.kept() == plain.kept());
+        REQUIRE(run.session.kept() == reference.kept());
         run.step(t);
-        clear = plain.step(t);
+        clear = reference.step(t);
       }
     }
   }
 }
 
-TEST_CASE("bytes of a layer: entries times heads times two rows, and side data") {
+TEST_CASE("bytes of a layer: entries times heads times two rows, plus side data") {
   const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
   // h2o: 2 heads * 10 entries * (2 * 128 * 2 B + 4 B score) = 10,320 B.
   CHECK(layer_cache_bytes(*method_of("h2o", 50, Budget{0, 10}), 0, shape, Dtype::kFp16, 50, 60) ==
         Bytes{10320});
-  // zeromerge: score and count, 8 B an entry.
+  // zeromerge: score and count, 8 B per entry.
   CHECK(layer_cache_bytes(*method_of("zeromerge", 50, Budget{0, 10}), 0, shape, Dtype::kFp16, 50,
                           60) == Bytes{10400});
   // In the cache's dtype both shrink to 2 B: the published factor 1 + 1/d.
@@ -356,7 +460,7 @@ TEST_CASE("bytes of a layer: entries times heads times two rows, and side data")
         Bytes{61440});
 }
 
-TEST_CASE("a step's traffic: what is attended is read, the new token is written") {
+TEST_CASE("traffic of a step: attended entries are read and the new token is written") {
   const LayerShape shape{.n_heads = 4, .n_kv_heads = 2, .head_dim = 64};
   const auto full =
       method_of("full", 10, std::nullopt)->decode_traffic(0, shape, Dtype::kFp16, 100, false);
@@ -368,7 +472,7 @@ TEST_CASE("a step's traffic: what is attended is read, the new token is written"
   CHECK(h2o.attention_read == rel(full.attention_read));
   CHECK(h2o.score_row_read == rel(4.0 * 100 * 4));  // a row of 4 B per query head
   CHECK(h2o.side_read == rel(2.0 * 100 * 4));
-  CHECK(h2o.move_write == 0.0);  // the append lands in the hole
+  CHECK(h2o.move_write == 0.0);  // the append fills the hole
 }
 
 }  // namespace

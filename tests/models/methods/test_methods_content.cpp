@@ -1,5 +1,5 @@
-// Selection by content, head by head: what is kept is what a plain re-telling keeps, sizes follow
-// their laws, and what cannot be is refused.
+// Selection by content, head by head: kept sets equal those of references, sizes follow their laws,
+// and invalid settings are refused.
 
 #include <numeric>
 #include <set>
@@ -11,17 +11,17 @@
 #include "models/methods/settle/presets.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_content.hpp"
+#include "tests/support/reference/reference_content.hpp"
 #include "tests/support/session_run.hpp"
 
 namespace kvsim {
 namespace {
 
 using test::Ids;
-using test::PlainScorer;
+using test::ReferenceScorer;
 using test::rel;
 
-/// One head's session with a rope at hand, stepped as SessionRun is.
+/// One head's session with a rope, stepped like SessionRun.
 struct Run {
   Run(const std::string& name, Params params, std::optional<Budget> budget, const HeadVectors& one,
       const Rope* rope = nullptr)
@@ -50,7 +50,7 @@ struct Run {
     for (const auto& members : session.kept()) ids.push_back(members.front());
     return ids;
   }
-  /// Rows are bit for bit the recorded ones, entries follow the law, none returns (I1, I3, I9).
+  /// Rows equal the recorded ones bit for bit, entries follow the law, none returns (I1, I3, I9).
   void step_by_laws(std::int64_t t) {
     const Ids before = kept();
     session.step();
@@ -81,39 +81,41 @@ const std::vector<Shape> kShapes{{1, 8, 1, 3}, {2, 8, 31, 0}, {4, 16, 257, 9}, {
 struct Case {
   std::string name;
   Params params;
-  PlainScorer plain;
+  ReferenceScorer reference;
 };
 std::vector<Case> scorers(bool interleaved) {
-  test::PlainExpected far;
+  test::ReferenceExpected far;
   far.interleaved = interleaved;
-  test::PlainExpected bare = far;
+  test::ReferenceExpected bare = far;
   bare.covariance = bare.vnorm = false;
   bare.future = 1;
   bare.sinks = 0;
-  const PlainScorer drawn = [](const HeadVectors&, const Ids& ids, std::int64_t) {
+  const ReferenceScorer drawn = [](const HeadVectors&, const Ids& ids, std::int64_t) {
     test::Scores all;
     for (const auto id : ids)
       all[id] = counter_uniform(counter_key({7, 0, 0}), static_cast<std::uint64_t>(id));
     return all;
   };
   return {
-      {"knorm", {}, test::plain_knorm},
-      {"keydiff", {}, test::plain_keydiff},
-      {"lagkv", {{"lag", std::int64_t{16}}}, test::plain_lagkv(4, 16, false)},
-      {"lagkv", {{"lag", std::int64_t{9}}, {"cross_scoring", true}}, test::plain_lagkv(4, 9, true)},
-      {"expected-attention", {}, test::plain_expected(far)},
+      {"knorm", {}, test::reference_knorm},
+      {"keydiff", {}, test::reference_keydiff},
+      {"lagkv", {{"lag", std::int64_t{16}}}, test::reference_lagkv(4, 16, false)},
+      {"lagkv",
+       {{"lag", std::int64_t{9}}, {"cross_scoring", true}},
+       test::reference_lagkv(4, 9, true)},
+      {"expected-attention", {}, test::reference_expected(far)},
       {"expected-attention",
        {{"use_covariance", false},
         {"use_vnorm", false},
         {"n_future_positions", std::int64_t{1}},
         {"n_sink", std::int64_t{0}}},
-       test::plain_expected(bare)},
+       test::reference_expected(bare)},
       {"random", {}, drawn},
-      {"select=last-window", {{"window", std::int64_t{5}}}, test::plain_last_window(5, 7)},
+      {"select=last-window", {{"window", std::int64_t{5}}}, test::reference_last_window(5, 7)},
   };
 }
 
-TEST_CASE("the harness keeps what a plain re-telling keeps, then appends") {
+TEST_CASE("the harness keeps the entries of a reference, then appends") {
   int compared = 0;
   for (const Shape& shape : kShapes) {
     for (const bool interleaved : {true, false}) {
@@ -128,10 +130,10 @@ TEST_CASE("the harness keeps what a plain re-telling keeps, then appends") {
         bool clear = true;
         // A window shrinks to the budget.
         const auto scores = budget < 5 && each.name == "select=last-window"
-                                ? test::plain_last_window(budget, 7)(
+                                ? test::reference_last_window(budget, 7)(
                                       head, test::first_ids(head.prompt), head.prompt)
-                                : each.plain(head, test::first_ids(head.prompt), head.prompt);
-        Ids want = test::plain_top(scores, budget, clear);
+                                : each.reference(head, test::first_ids(head.prompt), head.prompt);
+        Ids want = test::reference_top(scores, budget, clear);
         if (!clear) continue;
         ++compared;
         CHECK(run.kept() == want);
@@ -147,7 +149,7 @@ TEST_CASE("the harness keeps what a plain re-telling keeps, then appends") {
   CHECK(compared >= 56);  // of 64: near ties are rare
 }
 
-TEST_CASE("a ratio truncates in doubles, and nothing removed is the full cache (I2)") {
+TEST_CASE("a ratio truncates in doubles and removing nothing is the full cache (I2)") {
   const auto owned = test::random_head(2, 8, 500, 480);
   for (const std::string name : {"knorm", "keydiff", "lagkv", "random", "decoding", "r-kv"}) {
     INFO(name);
@@ -177,11 +179,11 @@ TEST_CASE("knorm and keydiff by hand") {
   owned.view.keys = owned.keys;
   CHECK(Run{"knorm", {}, Budget{0, 2}, owned.view}.kept() == Ids{1, 3});
   // Directions (.6, .8), (1, 0), (0, 1), (1, 0): mean (.65, .45), of norm .79. Cosines .94, .82,
-  // .57, .82: the third differs most, then the second and the fourth alike, the older kept.
+  // .57, .82: the third differs most, then the second and the fourth equally, the older kept.
   CHECK(Run{"keydiff", {}, Budget{0, 2}, owned.view}.kept() == Ids{1, 2});
 }
 
-TEST_CASE("lagkv protects sinks and the last lag, and falls back to recency below two lags") {
+TEST_CASE("lagkv protects sinks and the last lag and uses recency below two lags") {
   const auto owned = test::random_head(1, 8, 100, 100);
   const auto kept = Run{"lagkv", {{"lag", std::int64_t{16}}}, Budget{0, 40}, owned.view}.kept();
   for (std::int32_t id = 0; id < 4; ++id) CHECK(std::ranges::count(kept, id) == 1);
@@ -190,12 +192,12 @@ TEST_CASE("lagkv protects sinks and the last lag, and falls back to recency belo
   CHECK(recent == Ids{0, 1, 2, 3, 94, 95, 96, 97, 98, 99});
 }
 
-TEST_CASE("expected logits are those of a normal variable, sinks stay") {
+TEST_CASE("expected logits are those of a normal variable and sinks stay") {
   // Two queries of +-1 on the first channel before RoPE: mean 0, variance 1. A key of 3 has
   // E[exp(q k)] = exp(9 / 2), so the logit is 4.5; scale 0.5 makes it 9 / 8.
   const Rope rope{2, 10000, true};
   std::vector<float> q{1, 0, -1, 0};
-  rope.rotate(std::span{q}.subspan(2, 2), 1);  // the second stands at position 1
+  rope.rotate(std::span{q}.subspan(2, 2), 1);  // the second is at position 1
   const QueryMoments moments = query_moments(q, 0, 2, rope);
   CHECK(std::abs(moments.mean[0]) < 1e-7);
   CHECK(moments.covariance[0] == rel(1.0, 1e-6));
@@ -218,7 +220,7 @@ TEST_CASE("expected logits are those of a normal variable, sinks stay") {
   for (std::int32_t id = 0; id < 4; ++id) CHECK(std::ranges::count(kept, id) == 1);
 }
 
-TEST_CASE("random scores do not depend on the order of asking, and are spread evenly") {
+TEST_CASE("random scores do not depend on the order of calls and are spread evenly") {
   double sum = 0;
   std::set<std::uint64_t> seen;
   for (std::uint64_t i = 0; i < 4000; ++i) {
@@ -233,9 +235,10 @@ TEST_CASE("random scores do not depend on the order of asking, and are spread ev
         Run{"random", {}, Budget{0, 9}, owned.view}.kept());
 }
 
-TEST_CASE("redundancy by hand: of two equal keys the later is the one to keep") {
-  // Keys a, a, b with a orthogonal to b. Row 0: its only like is 1, spared. Row 1: its like 0,
-  // spared. So every sum is 0 and the softmax even: with one like, both are spared.
+TEST_CASE("redundancy by hand: of two equal keys the later one is kept") {
+  // Keys a, a, b with a orthogonal to b. The only similar key of row 0 is 1, spared. That of row 1
+  // is 0, spared. So every sum is 0 and the softmax uniform: with one similar key each, both are
+  // spared.
   const std::vector<float> two{1, 0, 1, 0, 0, 1};
   for (const double x : key_redundancy(two, 2, {})) CHECK(x == rel(1.0 / 3));
   // Three a: row 0 spares 2, keeps c_01; row 1 spares 2, keeps c_10; row 2 spares 1, keeps c_20.
@@ -248,7 +251,7 @@ TEST_CASE("redundancy by hand: of two equal keys the later is the one to keep") 
   const auto f = key_redundancy(three, 2, {.retain = RetainDirection::kFirst});
   CHECK(f[2] / f[0] == rel(std::exp(2.0 / 3)));
   CHECK(f[1] / f[0] == rel(std::exp(1.0 / 3)));
-  // Two thirds of three entries: both likes of each row are spared, nothing is redundant.
+  // Two thirds of three entries: both similar keys of each row are spared, nothing is redundant.
   const auto both =
       key_redundancy(three, 2, {.retain = RetainDirection::kLastPercent, .retain_ratio = 0.67});
   for (const double x : both) CHECK(x == rel(1.0 / 3));
@@ -257,7 +260,7 @@ TEST_CASE("redundancy by hand: of two equal keys the later is the one to keep") 
   for (const double x : none) CHECK(x == rel(1.0 / 3));
 }
 
-TEST_CASE("pooling: maximum over what is there, mean with zeros for what is not") {
+TEST_CASE("pooling: maximum over existing neighbours and mean with zeros for missing ones") {
   const std::vector<double> x{1, 5, 2, 0, 4};
   CHECK(pool(x, 3, true) == std::vector<double>{5, 5, 5, 4, 4});
   const auto mean = pool(x, 3, false);
@@ -265,7 +268,7 @@ TEST_CASE("pooling: maximum over what is there, mean with zeros for what is not"
   CHECK(mean[4] == rel(4.0 / 3));
 }
 
-TEST_CASE("periodic compression keeps what a plain re-telling keeps, and its size is a sawtooth") {
+TEST_CASE("periodic compression keeps a reference's entries and its size is a sawtooth") {
   int compared = 0;
   for (const Shape& shape :
        std::vector<Shape>{{1, 8, 1, 90}, {2, 8, 31, 70}, {4, 16, 57, 80}, {2, 8, 120, 0}}) {
@@ -275,35 +278,35 @@ TEST_CASE("periodic compression keeps what a plain re-telling keeps, and its siz
     const Rope rope{shape.d, 10000, true};
     const std::int64_t target = 24;
     const auto compare = [&](const std::string& name, const Params& params,
-                             std::optional<Budget> budget, const PlainScorer& plain,
+                             std::optional<Budget> budget, const ReferenceScorer& reference,
                              std::int64_t interval, bool prompt_too) {
       INFO(name, " prompt ", shape.prompt);
       Run run{name, params, budget, head, &rope};
       bool clear = true;
-      test::plain_periodic(head, plain, interval, target, prompt_too, clear,
-                           [&](std::int64_t t, const Ids& want) {
-                             if (!clear) return;
-                             run.step_by_laws(t);
-                             CHECK(run.kept() == want);
-                             ++compared;
-                           });
+      test::reference_periodic(head, reference, interval, target, prompt_too, clear,
+                               [&](std::int64_t t, const Ids& want) {
+                                 if (!clear) return;
+                                 run.step_by_laws(t);
+                                 CHECK(run.kept() == want);
+                                 ++compared;
+                               });
     };
     const std::int64_t interval = 16;
-    compare("decoding", {{"interval", interval}, {"target", 24.0}}, {}, test::plain_knorm, 16,
+    compare("decoding", {{"interval", interval}, {"target", 24.0}}, {}, test::reference_knorm, 16,
             false);
     compare("decoding",
             {{"interval", interval}, {"target", 24.0}, {"scorer", std::string{"keydiff"}}}, {},
-            test::plain_keydiff, 16, false);
+            test::reference_keydiff, 16, false);
     compare("decoding",
             {{"interval", interval},
              {"target", 24.0},
              {"scorer", std::string{"last-window"}},
              {"window", std::int64_t{4}}},
-            {}, test::plain_last_window(4, 7), 16, false);
-    compare("r-kv", {{"divide_length", interval}}, Budget{0, target}, test::plain_r_kv(8, 7, 0.07),
-            16, true);
+            {}, test::reference_last_window(4, 7), 16, false);
+    compare("r-kv", {{"divide_length", interval}}, Budget{0, target},
+            test::reference_r_kv(8, 7, 0.07), 16, true);
     compare("r-kv", {{"divide_length", std::int64_t{7}}, {"mix_lambda", 0.9}}, Budget{0, target},
-            test::plain_r_kv(8, 7, 0.9), 7, true);
+            test::reference_r_kv(8, 7, 0.9), 7, true);
   }
   CHECK(compared >= 1000);  // of 1200 steps
 }
@@ -317,7 +320,7 @@ TEST_CASE("sizes of periodic compression by hand") {
     CHECK(*method->entries_held(0, 100, 100 + n) == want);
   }
   CHECK(*method->entries_attended(0, 100, 132) == 132);
-  // The cache is smaller than the target until it is not: 10 + 32 < 64, 10 + 64 > 64.
+  // The cache is smaller than the target at first: 10 + 32 < 64, 10 + 64 > 64.
   CHECK(*method->entries_held(0, 10, 42) == 42);
   CHECK(*method->entries_held(0, 10, 74) == 64);
   // A share of the tokens so far: int(0.5 * 132) = 66, int(0.5 * 164) = 82.
@@ -326,7 +329,7 @@ TEST_CASE("sizes of periodic compression by hand") {
   CHECK(*half->entries_held(0, 100, 132) == 66);
   CHECK(*half->entries_held(0, 100, 163) == 97);
   CHECK(*half->entries_held(0, 100, 164) == 82);
-  // R-KV stays in [B, B + 128), from the end of the prompt on.
+  // R-KV stays in [B, B + 128) from the end of the prompt on.
   const auto r_kv = make_method({"r-kv", {}, Budget{0, 50}}, 300);
   for (std::int64_t t = 300; t < 900; ++t) {
     const std::int64_t held = *r_kv->entries_held(0, 300, t);
@@ -339,7 +342,7 @@ TEST_CASE("sizes of periodic compression by hand") {
         Bytes{8 * 4 * 16 * 2});
 }
 
-TEST_CASE("a periodic step moves its survivors, other steps move nothing") {
+TEST_CASE("a periodic step moves its survivors and other steps move nothing") {
   const auto method = make_method({"r-kv", {}, Budget{0, 50}}, 300);
   const ComposedMethod& composed = as_composed(*method);
   const HeadShape shape{
@@ -347,7 +350,7 @@ TEST_CASE("a periodic step moves its survivors, other steps move nothing") {
   const StepTraffic quiet = composed.head_traffic({.attended = 100}, shape);
   CHECK(quiet.move_read == 0);
   CHECK(quiet.extra_flops == 0);
-  CHECK(quiet.side_write == 2 * 16 * 2);  // one query a head joins the window
+  CHECK(quiet.side_write == 2 * 16 * 2);  // one query per head joins the window
   const StepTraffic due = composed.head_traffic({.attended = 178, .left = 128}, shape);
   CHECK(due.move_read == 50 * 2 * 16 * 2);
   CHECK(due.move_write == due.move_read);
@@ -355,7 +358,7 @@ TEST_CASE("a periodic step moves its survivors, other steps move nothing") {
   CHECK(due.extra_flops == 2.0 * 178 * 178 * 16 + 2.0 * 8 * 2 * 178 * 16);
 }
 
-TEST_CASE("the oracle keeps what a plain re-telling keeps, at every step") {
+TEST_CASE("the oracle keeps the entries of a reference at every step") {
   int compared = 0;
   for (const Shape& shape :
        std::vector<Shape>{{1, 8, 1, 12}, {2, 8, 31, 40}, {4, 8, 57, 1}, {1, 8, 20, 0}}) {
@@ -364,7 +367,7 @@ TEST_CASE("the oracle keeps what a plain re-telling keeps, at every step") {
     for (const std::int64_t budget : {1, 10}) {
       Run run{"oracle-future", {}, Budget{0, budget}, owned.view};
       bool clear = true;
-      test::plain_oracle(owned.view, budget, clear, [&](std::int64_t t, const Ids& want) {
+      test::reference_oracle(owned.view, budget, clear, [&](std::int64_t t, const Ids& want) {
         if (!clear) return;
         run.step_by_laws(t);
         CHECK(run.kept() == want);
@@ -385,7 +388,7 @@ std::string refusal(const std::string& name, Params params, std::optional<Budget
   return "";
 }
 
-TEST_CASE("content methods: what cannot be is refused with the reason") {
+TEST_CASE("content methods: invalid settings are refused with the reason") {
   const std::vector<std::pair<std::string, std::string>> refused{
       {refusal("knorm", {{"ratio", 0.5}}, Budget{0.2, 0}), "both given"},
       {refusal("knorm", {{"ratio", 1.5}}), "[0, 1)"},
@@ -415,7 +418,7 @@ TEST_CASE("content methods: what cannot be is refused with the reason") {
   }
 }
 
-TEST_CASE("presets of this family say their axes, laws and sources") {
+TEST_CASE("presets of this family state their axes, laws and sources") {
   for (const PresetRow& row : content_presets()) {
     INFO(row.name);
     const MethodInfo info = describe_method(row.name);

@@ -1,5 +1,5 @@
-// Wrappers that look at a layer's or the model's heads together, and every method of the family on
-// recorded and made-up traces.
+// Wrappers that compare a layer's or the model's heads, and every method of the family on recorded
+// and made-up traces.
 
 #include <filesystem>
 #include <fstream>
@@ -11,7 +11,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_content.hpp"
+#include "tests/support/reference/reference_content.hpp"
 #include "tests/support/scratch.hpp"
 #include "tests/support/session_run.hpp"
 #include "traces/synthetic/generate.hpp"
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::Ids;
-using test::PlainScorer;
+using test::ReferenceScorer;
 using test::rel;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -87,34 +87,34 @@ Ids kept_of(const ReplayMethod& m, std::size_t layer, std::size_t head) {
   return ids;
 }
 
-/// The prompt's ids of what is held at the end.
+/// The prompt's ids of the entries held at the end.
 Ids of_prompt(Ids ids, std::int64_t prompt) {
   std::erase_if(ids, [prompt](std::int32_t id) { return id >= prompt; });
   return ids;
 }
 
-TEST_CASE("on a real trace the scorers keep what a plain re-telling keeps") {
+TEST_CASE("on a real trace the scorers keep the entries of a reference") {
   const Recorded real = sample();
   const TraceInfo& info = real.trace.info();
-  test::PlainExpected far;
+  test::ReferenceExpected far;
   far.theta = *info.rope_theta;
   far.interleaved = *info.rope_style == RopeStyle::kInterleaved;
   struct Case {
     std::string name;
     Params params;
-    PlainScorer plain;
+    ReferenceScorer reference;
   };
   const std::vector<Case> cases{
-      {"knorm", {}, test::plain_knorm},
-      {"keydiff", {}, test::plain_keydiff},
-      {"lagkv", {{"lag", std::int64_t{32}}}, test::plain_lagkv(4, 32, false)},
+      {"knorm", {}, test::reference_knorm},
+      {"keydiff", {}, test::reference_keydiff},
+      {"lagkv", {{"lag", std::int64_t{32}}}, test::reference_lagkv(4, 32, false)},
       {"expected-attention",
        {{"n_future_positions", std::int64_t{64}}},
        [&] {
          far.future = 64;
-         return test::plain_expected(far);
+         return test::reference_expected(far);
        }()},
-      {"select=last-window", {}, test::plain_last_window(32, 7)},
+      {"select=last-window", {}, test::reference_last_window(32, 7)},
   };
   int compared = 0;
   for (const Case& each : cases) {
@@ -126,7 +126,7 @@ TEST_CASE("on a real trace the scorers keep what a plain re-telling keeps") {
         INFO(each.name, " layer ", l, " head ", h);
         const HeadVectors head = real.head(l, h);
         bool clear = true;
-        Ids want = test::plain_top(each.plain(head, test::first_ids(384), 384), 76, clear);
+        Ids want = test::reference_top(each.reference(head, test::first_ids(384), 384), 76, clear);
         if (!clear) continue;
         ++compared;
         for (std::int32_t t = 384; t < 512; ++t) want.push_back(t);
@@ -137,7 +137,7 @@ TEST_CASE("on a real trace the scorers keep what a plain re-telling keeps") {
   CHECK(compared >= 55);  // of 60
 }
 
-TEST_CASE("on a real trace periodic compression and the oracle keep what re-tellings keep") {
+TEST_CASE("on a real trace periodic compression and the oracle keep a reference's entries") {
   const Recorded real = sample();
   const ReplayMethod r_kv =
       run(real, "r-kv", {{"divide_length", std::int64_t{50}}}, Budget{0.2, 0});
@@ -153,17 +153,17 @@ TEST_CASE("on a real trace periodic compression and the oracle keep what re-tell
       const HeadVectors head = real.head(l, h);
       bool clear = true;
       const Ids want =
-          test::plain_periodic(head, test::plain_r_kv(8, 7, 0.07), 50, 76, true, clear);
+          test::reference_periodic(head, test::reference_r_kv(8, 7, 0.07), 50, 76, true, clear);
       if (clear) CHECK(kept_of(r_kv, l, static_cast<std::size_t>(h)) == want);
       compared += clear ? 1 : 0;
       clear = true;
-      const Ids slim = test::plain_periodic(head, test::plain_knorm, 60, 100, false, clear);
+      const Ids slim = test::reference_periodic(head, test::reference_knorm, 60, 100, false, clear);
       if (clear) CHECK(kept_of(decoding, l, static_cast<std::size_t>(h)) == slim);
       compared += clear ? 1 : 0;
     }
   }
   CHECK(compared >= 6);  // of 8
-  // The oracle retains more than what knows the past alone, of the same size.
+  // The oracle retains more than methods of the same size that know only the past.
   const ReplayMethod oracle = run(real, "oracle-future", {}, Budget{0.2, 0});
   const ReplayMethod h2o = run(real, "h2o", {}, Budget{0.2, 0});
   const ReplayMethod streaming = run(real, "streaming-llm", {}, Budget{0.2, 0});
@@ -172,9 +172,10 @@ TEST_CASE("on a real trace periodic compression and the oracle keep what re-tell
   CHECK(*oracle.retained_mass_mean > *streaming.retained_mass_mean);
 }
 
-/// AdaKV's head sizes as its article tells them: `open` scores by head, of which `base` a head.
-std::vector<std::int64_t> plain_ada(const std::vector<test::Scores>& open, std::int64_t base,
-                                    double alpha, bool kvpress) {
+/// Reference of AdaKV's head sizes, from its article: `open` scores by head, `base` entries per
+/// head.
+std::vector<std::int64_t> reference_ada(const std::vector<test::Scores>& open, std::int64_t base,
+                                        double alpha, bool kvpress) {
   std::vector<std::tuple<double, std::int32_t, std::size_t>> all;
   std::vector<std::int64_t> safe(open.size(), 0);
   std::int64_t left = base * std::ssize(open);
@@ -199,7 +200,7 @@ std::vector<std::int64_t> plain_ada(const std::vector<test::Scores>& open, std::
   return count;
 }
 
-TEST_CASE("AdaKV's heads are sized as its article says, and keep their own best") {
+TEST_CASE("AdaKV's heads are sized as in its article and keep their best entries") {
   const std::int64_t window = 32;
   for (const Recorded& on : {sample(), generated(6, 6), generated(6, 2), generated(4, 1)}) {
     const TraceInfo& info = on.trace.info();
@@ -208,14 +209,15 @@ TEST_CASE("AdaKV's heads are sized as its article says, and keep their own best"
     for (const bool kvpress : {false, true}) {
       for (const double alpha : {0.0, 0.2, 0.5, 1.0}) {
         INFO(info.name, " heads ", info.n_kv_heads, " kvpress ", kvpress, " alpha ", alpha);
-        // kvpress' floor is a share of the whole budget, the window in it: scorers without one.
+        // kvpress' floor is a share of the whole budget, window included: only scorers without a
+        // window.
         const std::string name = kvpress ? "keydiff+budget=ada" : "adakv";
         const ReplayMethod m =
             run(on, name,
                 {{"ada_alpha", alpha}, {"ada_form", std::string{kvpress ? "kvpress" : "official"}}},
                 Budget{0, budget});
-        const PlainScorer scorer =
-            kvpress ? PlainScorer{test::plain_keydiff} : test::plain_last_window(window, 7);
+        const ReferenceScorer scorer = kvpress ? ReferenceScorer{test::reference_keydiff}
+                                               : test::reference_last_window(window, 7);
         CHECK_FALSE(m.closed_form_bytes_final.has_value());
         for (std::size_t l = 0; l < on.layers.size(); ++l) {
           std::vector<test::Scores> scores;
@@ -226,7 +228,7 @@ TEST_CASE("AdaKV's heads are sized as its article says, and keep their own best"
             std::erase_if(open.back(), [](const auto& each) { return each.second == kInfinity; });
           }
           const std::int64_t own = kvpress ? 0 : window;
-          const auto sizes = plain_ada(open, budget - own, alpha, kvpress);
+          const auto sizes = reference_ada(open, budget - own, alpha, kvpress);
           std::int64_t sum = 0;
           for (std::size_t h = 0; h < scores.size(); ++h) {
             const Ids kept = of_prompt(kept_of(m, l, h), prompt);
@@ -234,23 +236,23 @@ TEST_CASE("AdaKV's heads are sized as its article says, and keep their own best"
             sum += std::ssize(kept);
             REQUIRE(std::ssize(kept) == size);
             bool clear = true;
-            const Ids want = test::plain_top(scores[h], size, clear);
+            const Ids want = test::reference_top(scores[h], size, clear);
             if (clear) CHECK(kept == want);
             if (alpha == 1.0) CHECK(size == budget);
           }
-          // The same total, but for rounding in the official form.
+          // The same total, except for rounding in the official form.
           const auto heads = std::ssize(scores);
           if (kvpress && alpha > 0) CHECK(sum == heads * budget);
           CHECK(std::abs(sum - heads * budget) <= heads + heads / 2);
         }
-        // A length and an offset a head.
+        // A length and an offset per head.
         CHECK(m.side_bytes_final == 8 * info.n_kv_heads * info.n_layers);
       }
     }
   }
 }
 
-TEST_CASE("AdaKV over other selectors: a fixed size a head under h2o, all kept where all fits") {
+TEST_CASE("AdaKV over other selectors: a fixed size per head under h2o, all kept if all fits") {
   const Recorded on = generated(6, 2);
   const ReplayMethod h2o = run(on, "h2o+budget=ada", {}, Budget{0.3, 0});
   for (const ReplayStep& step : h2o.series) {
@@ -260,13 +262,13 @@ TEST_CASE("AdaKV over other selectors: a fixed size a head under h2o, all kept w
   const ReplayMethod full = run(on, "full");
   CHECK(all.entries_held_final == full.entries_held_final);
   CHECK(all.rel_error_mean == rel(full.rel_error_mean, 1e-6));
-  // Weighing changes sizes, not totals beyond rounding.
+  // Weights change sizes, and totals only by rounding.
   const ReplayMethod plain = run(on, "adakv", {}, Budget{0.4, 0});
   const ReplayMethod weighed = run(on, "adakv", {{"ada_normalize", true}}, Budget{0.4, 0});
   CHECK(std::abs(plain.entries_held_final - weighed.entries_held_final) <= 12);
 }
 
-TEST_CASE("CriticalKV: half by score, half by score times what the value does to the output") {
+TEST_CASE("CriticalKV: half by score, half by score times the value's effect on the output") {
   // Two KV heads of two query heads; W_O maps 4 x 8 channels to 12.
   const auto a = test::random_head(2, 8, 70, 60, 1);
   const auto b = test::random_head(2, 8, 70, 60, 2);
@@ -292,9 +294,9 @@ TEST_CASE("CriticalKV: half by score, half by score times what the value does to
           {head}};
       session.learn(scores);
       session.prefill(scores, {.entries = 21});
-      const auto base = test::plain_last_window(4, 7)(head, test::first_ids(60), 60);
+      const auto base = test::reference_last_window(4, 7)(head, test::first_ids(60), 60);
       bool clear = true;
-      const Ids early = test::plain_top(base, static_cast<std::int64_t>(21 * first), clear);
+      const Ids early = test::reference_top(base, static_cast<std::int64_t>(21 * first), clear);
       test::Scores second;
       for (const auto& [id, x] : base) {
         double norm = 0;  // mean over the group of the L1 norm of W_O^(j) v
@@ -311,15 +313,15 @@ TEST_CASE("CriticalKV: half by score, half by score times what the value does to
         second[id] = (x + 1e-4) * norm;
       }
       for (const auto id : early) second[id] = kInfinity;
-      const Ids want = test::plain_top(second, 21, clear);
+      const Ids want = test::reference_top(second, 21, clear);
       REQUIRE(clear);
       Ids kept;
       for (const auto& members : session.kept()) kept.push_back(members.front());
       CHECK(kept == want);
-      if (first == 1.0) CHECK(kept == test::plain_top(base, 21, clear));
+      if (first == 1.0) CHECK(kept == test::reference_top(base, 21, clear));
     }
   }
-  // 2 Hq s d D more than the scorer alone, D = 12.
+  // 2 Hq s d D more than the scorer without it, D = 12.
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 8},
                            .windows = {},
@@ -346,13 +348,14 @@ TEST_CASE("ChunkKV keeps whole chunks, the same in every head") {
       for (std::size_t l = 0; l < on.layers.size(); ++l) {
         test::Scores of_chunk;
         for (const HeadVectors& head : on.heads(l)) {
-          for (const auto& [id, x] : test::plain_keydiff(head, test::first_ids(prompt), prompt)) {
+          for (const auto& [id, x] :
+               test::reference_keydiff(head, test::first_ids(prompt), prompt)) {
             const std::int32_t c = id / chunk;
             of_chunk[c] += x / std::min(chunk, prompt - c * chunk);
           }
         }
         bool clear = true;
-        const Ids best = test::plain_top(of_chunk, count, clear);
+        const Ids best = test::reference_top(of_chunk, count, clear);
         REQUIRE(clear);
         Ids want;
         for (const auto c : best) {
@@ -364,21 +367,21 @@ TEST_CASE("ChunkKV keeps whole chunks, the same in every head") {
           CHECK(of_prompt(kept_of(m, l, h), prompt) == want);
         }
       }
-      // The law is exact where the last chunk is whole.
+      // The law is exact if the last chunk is whole.
       CHECK(m.closed_form_bytes_final.has_value() == (prompt % chunk == 0));
       if (m.closed_form_bytes_final) CHECK(m.bytes_held_final == *m.closed_form_bytes_final);
     }
-    // A budget is never exceeded, and missed by less than a chunk.
+    // A budget is never exceeded, and undershot by less than a chunk.
     const ReplayMethod m = run(on, "chunkkv", {}, Budget{0.4, 0});
     CHECK(*m.budget_reached <= 0.4);
     CHECK(*m.budget_reached > 0.4 - 21.0 / prompt);
   }
-  // A prompt shorter than a chunk is selected from token by token.
+  // A prompt shorter than a chunk is selected token by token.
   const auto method = make_method({"chunkkv", {}, Budget{0, 5}}, 12);
   CHECK(*method->entries_held(0, 12, 12) == 5);
 }
 
-TEST_CASE("SimLayerKV: a layer is lazy by its last query, and then streams") {
+TEST_CASE("SimLayerKV: a layer is lazy by its last query and then streams") {
   const Recorded on = sample();
   const Params sizes{{"n_recent", std::int64_t{64}}};
   const auto with = [&](double threshold) {
@@ -394,7 +397,7 @@ TEST_CASE("SimLayerKV: a layer is lazy by its last query, and then streams") {
   Ids recent{0, 1, 2, 3};
   for (std::int32_t t = 512 - 63; t < 512; ++t) recent.push_back(t);
   CHECK(kept_of(all, 3, 1) == recent);
-  // Between: the statistic told plainly decides.
+  // Between: a reference of the statistic decides.
   const ReplayMethod some = with(0.7);
   int lazy = 0;
   for (std::size_t l = 0; l < on.layers.size(); ++l) {
@@ -410,13 +413,13 @@ TEST_CASE("SimLayerKV: a layer is lazy by its last query, and then streams") {
     CHECK(std::ssize(some.kept[l][0]) == (mean > 0.7 ? 67 : 512));
     CHECK(some.kept[l][0].size() == some.kept[l][1].size());
   }
-  CHECK((lazy > 0 && lazy < 6));  // else the test says little
-  // Of a prompt that sinks and recent tokens cover nothing can be said: nothing streams.
+  CHECK((lazy > 0 && lazy < 6));  // else the test proves little
+  // If sinks and recent tokens cover the prompt, the statistic is undefined: nothing streams.
   CHECK(run(on, "simlayerkv", {{"n_recent", std::int64_t{380}}, {"lazy_threshold", 0.0}})
             .entries_held_final == 12 * 512);
 }
 
-TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
+TEST_CASE("DuoAttention: whole heads, by table or by the distance of their attention") {
   const Recorded on = sample();
   const Params small{{"n_sink", std::int64_t{4}}, {"n_recent", std::int64_t{60}}};
   const auto with = [&](double fraction, Params more = {}) {
@@ -431,7 +434,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
   CHECK(all.kept == streaming.kept);
   CHECK(all.rel_error_mean == streaming.rel_error_mean);
   CHECK(all.side_bytes_final == 8 * 12);
-  // The lowest half, by the scores told plainly.
+  // The lowest half by a reference of the scores.
   const TraceInfo& info = on.trace.info();
   const bool interleaved = *info.rope_style == RopeStyle::kInterleaved;
   std::vector<std::pair<double, std::size_t>> ranked;
@@ -460,7 +463,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
               test::inner(last,
                           test::times(test::rotation(32, *info.rope_theta, interleaved, p, 1), k));
         }
-        test::plain_softmax_in_place(weights);
+        test::reference_softmax_in_place(weights);
         // The mean of cumulated sums counts the weight on p (500 - p) times.
         for (const auto& [p, w] : weights) score += w * (500 - p) / 500 / head.group;
       }
@@ -474,7 +477,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
     const std::size_t at = ranked[i].second;
     CHECK(std::ssize(half.kept[at / 2][at % 2]) == (i < 6 ? 64 : 512));
   }
-  // A budget is never exceeded, and missed by less than a head: 8 of 12 stream at 0.5.
+  // A budget is never exceeded, and undershot by less than a head: 8 of 12 stream at 0.5.
   Params params = small;
   const ReplayMethod bought = run(on, "duo-attention", params, Budget{0.5, 0});
   CHECK(*bought.budget_reached == rel((4 * 384 + 8 * 64) / (12.0 * 384)));
@@ -483,11 +486,11 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
   const fs::path table = test::scratch_folder() / fmt::format("duo-{}.tsv", ::getpid());
   const auto write = [&](const std::string& text) { std::ofstream{table} << text; };
   write("1\t.9\n.8\t.7\n.6\t.5\n.01\t.02\n.4\t.3\n.2\t.1\n");
-  const ReplayMethod told = with(0.25, {{"heads", table.string()}});
+  const ReplayMethod by_table = with(0.25, {{"heads", table.string()}});
   for (std::size_t l = 0; l < 6; ++l) {
     for (std::size_t h = 0; h < 2; ++h) {
       const bool streams = l == 3 || (l == 5 && h == 1);
-      CHECK(std::ssize(told.kept[l][h]) == (streams ? 64 : 512));
+      CHECK(std::ssize(by_table.kept[l][h]) == (streams ? 64 : 512));
     }
   }
   for (const auto& [text, reason] : std::vector<std::pair<std::string, std::string>>{
@@ -509,7 +512,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
 }
 
 TEST_CASE(
-    "the family runs on grouped, multi-head and multi-query traces, on one thread as on many") {
+    "the family runs on grouped, multi-head and multi-query traces on any number of threads") {
   const std::vector<std::string> names{"knorm", "keydiff", "lagkv", "random",
                                        "adakv", "chunkkv", "r-kv",  "oracle-future"};
   for (const Recorded& on : {generated(6, 2), generated(3, 3), generated(4, 1)}) {

@@ -1,5 +1,5 @@
-// Oracles, delayed judgements, recorded decisions and nested layers: their own laws, and each
-// against a plain telling, on made-up heads, generated traces and traces of a trained model.
+// Oracles, delayed judgements, recorded decisions and nested layers: their laws, and each compared
+// with a reference, on made-up heads, generated traces and traces of a trained model.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_learned.hpp"
+#include "tests/support/reference/reference_learned.hpp"
 #include "tests/support/scratch.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/synthetic/generate.hpp"
@@ -73,7 +73,7 @@ std::set<std::int32_t> kept_of(const ReplayMethod& method, std::int32_t layer, s
 
 using Who = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
 
-/// KVzip's kept sets against the plain telling, over all layers or layer by layer.
+/// KVzip's kept sets compared with the reference, over all layers or layer by layer.
 void check_repeat(const Trace& trace, bool plus, const std::string& level, double ratio,
                   std::int64_t chunk, std::int64_t sinks) {
   const test::WholeTrace whole{trace};
@@ -85,7 +85,7 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
   std::vector<std::map<Who, double>> by_layer(static_cast<std::size_t>(info.n_layers));
   for (std::int32_t l = 0; l < info.n_layers; ++l) {
     for (std::int32_t h = 0; h < info.n_kv_heads; ++h) {
-      for (const auto& [i, x] : test::plain_repeat_scores(whole, l, h, chunk, sinks, plus)) {
+      for (const auto& [i, x] : test::reference_repeat_scores(whole, l, h, chunk, sinks, plus)) {
         if (!plus) CHECK((x >= 0 && x <= 1));
         if (i < sinks) continue;
         scores[{l, h, i}] = x;
@@ -94,14 +94,14 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
     }
   }
   const auto all = info.n_kv_heads * info.prompt_tokens;
-  std::vector<test::PlainCut> cuts;
+  std::vector<test::ReferenceCut> cuts;
   if (level == "pair") {
-    cuts.push_back(test::plain_global_cut(
+    cuts.push_back(test::reference_global_cut(
         scores, static_cast<std::int64_t>(static_cast<double>(all * info.n_layers) * ratio)));
   } else {
     for (const auto& one : by_layer) {
-      cuts.push_back(
-          test::plain_global_cut(one, static_cast<std::int64_t>(static_cast<double>(all) * ratio)));
+      cuts.push_back(test::reference_global_cut(
+          one, static_cast<std::int64_t>(static_cast<double>(all) * ratio)));
     }
   }
   for (std::int32_t l = 0; l < info.n_layers; ++l) {
@@ -113,7 +113,8 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
         REQUIRE(kept.contains(i) == !cut.gone.contains({l, h, i}));
       }
     }
-    // Decoding drops nothing: after each step the layer has what its prompt left and what came.
+    // Decoding drops nothing: after each step a layer has the entries left of its prompt and the
+    // new ones.
     const auto& series = got.layer_series[static_cast<std::size_t>(l)];
     REQUIRE(std::ssize(series) == info.tokens - info.prompt_tokens);
     std::int64_t left = all;
@@ -124,8 +125,8 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
   }
 }
 
-/// The shipped trace with its later half taken for a repeat of its first, and a made-up W_O:
-/// recorded vectors, whatever they were recorded for.
+/// The shipped trace with its second half used as a repeat of its first, and a made-up W_O:
+/// recorded vectors of any origin do.
 Trace sample_as_repeat() {
   const Safetensors file = Safetensors::open(sample_path());
   auto metadata = file.metadata();
@@ -167,7 +168,7 @@ Trace sample_as_repeat() {
   return trace;
 }
 
-TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps of recorded vectors, at every step") {
+TEST_CASE("KVzip and KVzip+ equal references on recorded vectors at every step") {
   const Trace trace = sample_as_repeat();
   for (const bool plus : {false, true}) {
     INFO("plus ", plus);
@@ -177,7 +178,7 @@ TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps of recorded vectors,
   }
 }
 
-TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps") {
+TEST_CASE("KVzip and KVzip+ keep the entries of references") {
   struct Shape {
     std::int32_t heads, kv_heads;
   };
@@ -193,7 +194,7 @@ TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps") {
   }
 }
 
-TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps of a trained model's repeat") {
+TEST_CASE("KVzip and KVzip+ keep the entries of references on a trained model's repeat") {
   const auto data = test::data_dir();
   if (!data) return;
   const Trace trace = Trace::open(*data / "attention/books-alice-repeat-960.safetensors");
@@ -202,7 +203,7 @@ TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps of a trained model's
   check_repeat(trace, true, "pair", 0.7, 2048, 4);
 }
 
-TEST_CASE("V6: KVzip keeps exactly L Hkv s - int(L Hkv s ratio), and ratio 0 is the full cache") {
+TEST_CASE("V6: KVzip keeps exactly L Hkv s - int(L Hkv s ratio) and ratio 0 is the full cache") {
   const Trace trace = generated(4, 2, 60);
   const std::int64_t all = 2 * 2 * 60;
   for (const double ratio : {0.0, 0.1, 0.5, 0.7, 0.9, 0.95}) {
@@ -220,7 +221,7 @@ TEST_CASE("V6: KVzip keeps exactly L Hkv s - int(L Hkv s ratio), and ratio 0 is 
   CHECK(five.entries_held_final == 20 + 4 * 61);
 }
 
-TEST_CASE("a head may be left without any prompt token, and decoding goes on") {
+TEST_CASE("a head may be left without any prompt token and decoding goes on") {
   const Trace trace = generated(4, 4, 50, 3);
   const ReplayMethod got = run(
       trace, "kvzip", {{"ratio", 0.97}, {"n_sink", std::int64_t{0}}, {"protect_prefix", false}});
@@ -231,12 +232,12 @@ TEST_CASE("a head may be left without any prompt token, and decoding goes on") {
   CHECK(empty > 0);
   CHECK(std::isfinite(got.rel_error_mean));
   CHECK(got.entries_held_final == 400 - 388 + 8 * 51);
-  // Rounding survives it as well.
+  // This also holds after rounding.
   const ReplayMethod merged = run(trace, "kvzip+store=fp16", {{"ratio", 0.97}});
   CHECK(std::isfinite(merged.rel_error_mean));
 }
 
-TEST_CASE("stored scores rank as they are, and sinks stay") {
+TEST_CASE("stored scores rank unchanged and sinks stay") {
   const Trace trace = generated(6, 2, 40);
   const ReplayMethod got =
       run(trace, "kvzip", {{"kvzip_source", std::string{"trace"}}, {"ratio", 0.8}});
@@ -249,7 +250,7 @@ TEST_CASE("stored scores rank as they are, and sinks stay") {
       }
     }
   }
-  const auto cut = test::plain_global_cut(scores, 128);
+  const auto cut = test::reference_global_cut(scores, 128);
   REQUIRE(cut.clear);
   for (std::int32_t l = 0; l < 2; ++l) {
     for (std::int32_t h = 0; h < 2; ++h) {
@@ -261,7 +262,7 @@ TEST_CASE("stored scores rank as they are, and sinks stay") {
   }
 }
 
-/// One head with recorded numbers beside it, stepped.
+/// One head with recorded numbers, stepped.
 struct LayerRun {
   LayerRun(const std::string& name, const HeadVectors& head, const Params& params,
            std::map<std::string, std::span<const float>> per_head)
@@ -348,7 +349,7 @@ TEST_CASE("V1 V2 V3 V5: a token is judged once, when it leaves the window") {
   }
 }
 
-TEST_CASE("V4: a prompt of T tokens and a prompt of fewer with decode steps end alike") {
+TEST_CASE("V4: a prompt of T tokens and a shorter prompt with decode steps end equally") {
   const auto g = random_column(90, 9);
   std::set<std::set<std::int32_t>> ends;
   for (const std::int64_t prompt : {1, 10, 11, 45, 90}) {
@@ -397,7 +398,7 @@ TEST_CASE("KVzap's threshold is solved for a budget over the whole model") {
                        doctest::Contains("less than its window"), InputError);
 }
 
-TEST_CASE("the oracle's log scores run over the whole sequence, and leave unscored tokens alone") {
+TEST_CASE("the oracle's log scores cover the whole sequence and ignore unscored tokens") {
   const Trace trace = generated(4, 2, 40, 5);
   const test::WholeTrace whole{trace};
   const double tau = -3.5;
@@ -435,7 +436,7 @@ TEST_CASE("the oracle's log scores run over the whole sequence, and leave unscor
   CHECK(dropped > 0);
 }
 
-TEST_CASE("DMS drops what its bits say, a window later") {
+TEST_CASE("DMS drops tokens by their bits, a window later") {
   const Trace trace = generated(6, 2, 60);
   const ReplayMethod got = run(trace, "dms", {{"window", std::int64_t{20}}});
   for (std::int32_t l = 0; l < 2; ++l) {
@@ -450,7 +451,7 @@ TEST_CASE("DMS drops what its bits say, a window later") {
   }
 }
 
-TEST_CASE("DMC accumulates as a plain telling does, without accumulation it is the full cache") {
+TEST_CASE("DMC accumulates like a reference, and without accumulation it is the full cache") {
   for (const std::int64_t tokens : {1, 31, 257}) {
     for (const std::int64_t prompt : {std::int64_t{1}, (tokens + 1) / 2, tokens}) {
       for (const double share : {0.0, 0.4, 1.0}) {
@@ -463,22 +464,22 @@ TEST_CASE("DMC accumulates as a plain telling does, without accumulation it is t
           omega.push_back(static_cast<float>(1 + draw() % 100) / 100.0F);
         }
         LayerRun one{"dmc", head.view, {}, {{"decision.alpha", alpha}, {"decision.omega", omega}}};
-        test::PlainDmc plain;
+        test::ReferenceDmc reference;
         for (std::int64_t t = 0; t < tokens; ++t) {
           const auto at = static_cast<std::size_t>(t);
-          plain.feed(static_cast<std::int32_t>(t), static_cast<double>(alpha[at]),
-                     static_cast<double>(omega[at]));
+          reference.feed(static_cast<std::int32_t>(t), static_cast<double>(alpha[at]),
+                         static_cast<double>(omega[at]));
           if (t >= prompt) one.session.step();
           if (t + 1 < prompt) continue;
           const EntryTable& entries = one.session.entries();
-          REQUIRE(entries.size() == std::ssize(plain.entries));
+          REQUIRE(entries.size() == std::ssize(reference.entries));
           // The newest token is in the cache before it attends.
           if (t >= prompt) REQUIRE(one.session.events().attended == entries.size());
-          const auto& last = plain.entries.back();
+          const auto& last = reference.entries.back();
           const std::int32_t slot = entries.slot_of(last.members.front());
           REQUIRE(entries.members(slot) == last.members);
-          const auto key = test::PlainDmc::mean(last, head.view.keys, 8, omega);
-          const auto value = test::PlainDmc::mean(last, head.view.values, 8, omega);
+          const auto key = test::ReferenceDmc::mean(last, head.view.keys, 8, omega);
+          const auto value = test::ReferenceDmc::mean(last, head.view.values, 8, omega);
           for (std::size_t j = 0; j < 8; ++j) {
             REQUIRE(std::abs(static_cast<double>(entries.key(slot)[j]) - key[j]) < 1e-5);
             REQUIRE(std::abs(static_cast<double>(entries.value(slot)[j]) - value[j]) < 1e-5);
@@ -530,15 +531,15 @@ void check_pyramid(const Trace& trace, const Params& params) {
       REQUIRE(prompt_kept == alive);
     }
     if (l + 1 == info.n_layers) break;
-    std::tie(alive, clear) =
-        test::plain_passed_on(whole, l, alive, recent, 4, lengths[static_cast<std::size_t>(l) + 1]);
+    std::tie(alive, clear) = test::reference_passed_on(whole, l, alive, recent, 4,
+                                                       lengths[static_cast<std::size_t>(l) + 1]);
   }
   CHECK(clear);
   REQUIRE(got.closed_form_bytes_final);
   CHECK(*got.closed_form_bytes_final == got.bytes_held_final);
 }
 
-TEST_CASE("PyramidInfer's layers have what a plain telling lets through") {
+TEST_CASE("PyramidInfer's layers hold the entries that a reference passes on") {
   check_pyramid(recorded_sample(), {});
   check_pyramid(recorded_sample(), {{"schedule", std::string{"constant"}}, {"delta", 0.8}});
   check_pyramid(
@@ -549,7 +550,8 @@ TEST_CASE("PyramidInfer's layers have what a plain telling lets through") {
       {{"min_context", std::int64_t{0}}, {"delta", 0.3}, {"schedule", std::string{"constant"}}});
 }
 
-TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both countings") {
+TEST_CASE(
+    "PyramidInfer's size law equals the replay's count at every step, for both growth rules") {
   for (const char* growth : {"layer", "total"}) {
     for (const std::int64_t exceed : {1, 4, 16}) {
       for (const double delta : {0.3, 0.9}) {
@@ -576,7 +578,7 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
   }
 }
 
-TEST_CASE("PyramidInfer's budget is kept, or refused with the least there is") {
+TEST_CASE("PyramidInfer's budget is met or refused with the smallest possible one") {
   const ReplayMethod got = run(recorded_sample(), "pyramidinfer", {}, Budget{.fraction = 0.8});
   REQUIRE(got.budget_reached);
   CHECK(*got.budget_reached <= 0.8);
@@ -585,7 +587,7 @@ TEST_CASE("PyramidInfer's budget is kept, or refused with the least there is") {
                        doctest::Contains("cannot be kept"), InputError);
 }
 
-TEST_CASE("learned methods: what cannot be is refused with the reason") {
+TEST_CASE("learned methods: invalid settings are refused with the reason") {
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16},
                            .windows = {},
@@ -620,7 +622,7 @@ TEST_CASE("learned methods: what cannot be is refused with the reason") {
       doctest::Contains("score.residual_norm"), InputError);
 }
 
-TEST_CASE("costs: a repeat is charged, side data is what is carried") {
+TEST_CASE("costs: a repeat is charged, and side data is the stored data") {
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
                            .windows = {},
@@ -628,7 +630,7 @@ TEST_CASE("costs: a repeat is charged, side data is what is carried") {
                            .d_model = 4096};
   const auto zip = make_method({"kvzip", {}, {}}, 4096, site);
   const PrefillExtra extra = zip->prefill_extra(0, site.shape, Dtype::kFp16, 4096);
-  // Two chunks of 2048, each fed with 8 tokens of what was before it, over itself and what is fed.
+  // Two chunks of 2048, each with 8 preceding tokens, over itself and its input.
   CHECK(extra.prefill_repeats == 2 * 2056.0 / 4096);
   CHECK(extra.flops == 2 * 2.0 * 32 * 2056 * (2048 + 2056) * 128);
   const auto bare = make_method(

@@ -1,4 +1,4 @@
-// D2O, CaM, MergingPress and KVMerger against plain re-tellings; what all merging methods share.
+// D2O, CaM, MergingPress and KVMerger compared with references; common laws of all merging methods.
 
 #include <algorithm>
 #include <cmath>
@@ -35,25 +35,25 @@ void compare_d2o(const HeadVectors& head, std::int64_t budget, bool late, bool c
           {{"sinks", std::int64_t{4}},
            {"first_compression", std::string{late ? "first_step" : "prefill"}},
            {"weights", std::string{code ? "code" : "paper"}}}};
-  test::PlainD2o plain{head, budget, 4, late, code};
+  test::ReferenceD2o reference{head, budget, 4, late, code};
   std::int64_t compared = 0;
-  for (auto t = static_cast<std::int32_t>(head.prompt); t < head.tokens && plain.clear; ++t) {
-    REQUIRE(run.session.kept() == test::plain_kept(plain.cache));
-    check_same_cache(run.session.entries(), plain.cache, 1e-4);
+  for (auto t = static_cast<std::int32_t>(head.prompt); t < head.tokens && reference.clear; ++t) {
+    REQUIRE(run.session.kept() == test::reference_kept(reference.cache));
+    check_same_cache(run.session.entries(), reference.cache, 1e-4);
     run.step(t);
-    plain.step(t);
-    if (plain.threshold) CHECK(std::abs(*plain.threshold) <= 1.0);
-    // Dropped are tokens, as of zip: with those that entries stand for they are all.
+    reference.step(t);
+    if (reference.threshold) CHECK(std::abs(*reference.threshold) <= 1.0);
+    // Tokens are counted as dropped, as in zip: with the tokens of the entries they are all tokens.
     std::int64_t tokens = 0;
     for (const auto& members : run.session.kept()) tokens += std::ssize(members);
     CHECK(static_cast<double>(tokens) == t + 1 - run.session.counts().at("d2o_dropped"));
     ++compared;
   }
   CHECK(compared >= least_steps);
-  *merged += plain.merged;
+  *merged += reference.merged;
 }
 
-TEST_CASE("d2o's merge is what a plain re-telling is, on made-up and recorded heads") {
+TEST_CASE("d2o's merge equals a reference on made-up and recorded heads") {
   std::int32_t merged = 0;
   for (const bool late : {false, true}) {
     for (const std::int32_t group : {1, 2}) {
@@ -70,7 +70,7 @@ TEST_CASE("d2o's merge is what a plain re-telling is, on made-up and recorded he
   CHECK(merged > 200);
 }
 
-/// D2O's gate over two heads, both sessions' and each head's own.
+/// D2O's gate over two heads: one session for both and one per head.
 struct RankRun {
   RankRun(const std::vector<HeadVectors>& heads, const char* gate)
       : method{make_method({"h2o+merge=cosine_ema", {{"gate", std::string{gate}}}, Budget{0, 24}},
@@ -93,8 +93,7 @@ struct RankRun {
   PromptScores scores;
 };
 
-TEST_CASE(
-    "d2o's rank gate: one head's is its own, twins agree, unlike heads merge at equal ranks") {
+TEST_CASE("d2o's rank gate: a single head, twins, and unlike heads that merge at equal ranks") {
   const auto a = clustered_head(2, kDim, 140, 70, 51);
   const auto b = clustered_head(2, kDim, 140, 70, 52);
   const auto both = [](const HeadVectors& x, const HeadVectors& y) { return std::vector{x, y}; };
@@ -110,7 +109,7 @@ TEST_CASE(
     REQUIRE(alone.session.kept() == own.session.kept());
     for (const std::size_t h : {std::size_t{0}, std::size_t{1}})
       REQUIRE(twins.session.kept(h) == own.session.kept());
-    // What opens the gate for a rank opens it in both heads.
+    // A gate that opens for a rank opens in both heads.
     REQUIRE(unlike.session.events(0).merged == unlike.session.events(1).merged);
     REQUIRE(unlike.session.entries(0).size() == unlike.session.entries(1).size());
     merged += static_cast<std::int32_t>(unlike.session.events(0).merged);
@@ -118,7 +117,7 @@ TEST_CASE(
   }
   CHECK(merged > 10);  // and not all of them
   CHECK(merged < 70);
-  CHECK(apart > 0);  // each head keeps entries of its own choice
+  CHECK(apart > 0);  // each head keeps different entries
 }
 
 TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention gets more") {
@@ -129,7 +128,7 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
       heads[h].score.assign(100, 1.0);
       heads[h].score[3] = 1.0 + (l + 1.0) * (h == 0 ? 1.0 : 0.2);
     }
-    if (l == 5) heads[1] = heads[0];  // heads alike: nothing to normalise, variance counts as none
+    if (l == 5) heads[1] = heads[0];  // equal heads: nothing to normalise, variance counts as none
     layers.push_back(heads);
   }
   const auto settled = [](const Params& params, double budget) {
@@ -151,11 +150,11 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
     }
   }
   CHECK(sum == 5 * 20);
-  // f is 1/2 in a layer of unlike heads, 0 in that of like ones: shares e^-0.5 : 1.
+  // f is 1/2 in a layer of unlike heads, 0 in one of equal heads: shares e^-0.5 : 1.
   const double even = std::exp(-0.5);
   CHECK(std::abs(static_cast<double>(given[5][0].entries) - 100 / (1 + 4 * even)) <= 1);
   CHECK(std::abs(static_cast<double>(given[2][0].entries) - 100 * even / (1 + 4 * even)) <= 1);
-  // Whole layers counted in: 0.5 of 8 layers less 3 whole ones leaves 1 for 5.
+  // Whole layers counted: 0.5 of 8 layers less 3 whole ones leaves 1 for 5.
   const auto all = settled({{"budget_of", std::string{"all"}}}, 0.5);
   sum = 0;
   const auto fewer = as_composed(*all).parts().budget->allot_model(layers);
@@ -164,7 +163,7 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
   CHECK_THROWS_AS(settled({{"budget_of", std::string{"all"}}}, 0.3), InputError);
 }
 
-TEST_CASE("d2o in a whole trace: three layers whole, the prompt whole until the first step") {
+TEST_CASE("d2o in a whole trace: three layers whole, and the prompt whole until the first step") {
   const Trace trace = Trace::open(sample());
   ReplayOptions options;
   options.per_step = true;
@@ -187,14 +186,13 @@ TEST_CASE("d2o in a whole trace: three layers whole, the prompt whole until the 
   }
   CHECK(compressed == 3 * 2 * 76);
   CHECK(d2o.series[0].entries_attended == 12 * (trace.info().prompt_tokens + 1));
-  // Of the three layers that are compressed the budget is met from that step's end on.
+  // The three compressed layers meet the budget from the end of that step on.
   CHECK(d2o.series[0].entries_held == compressed + 3 * 2 * (trace.info().prompt_tokens + 1));
 }
 
-// --- CaM, MergingPress, KVMerger
-// ------------------------------------------------------------------
+// --- CaM, MergingPress, KVMerger ---
 
-TEST_CASE("cam is what a plain re-telling is, on made-up and recorded heads") {
+TEST_CASE("cam equals a reference on made-up and recorded heads") {
   std::int32_t merged = 0;
   auto heads = real_heads();
   heads.resize(3);
@@ -210,18 +208,18 @@ TEST_CASE("cam is what a plain re-telling is, on made-up and recorded heads") {
                 21,
                 {{"attention", std::string{cumulative ? "cumulative" : "current"}},
                  {"expectation", expectation}}};
-        test::PlainCam plain{head.view, 21, cumulative, expectation};
+        test::ReferenceCam reference{head.view, 21, cumulative, expectation};
         for (auto t = static_cast<std::int32_t>(head.view.prompt);
-             t < head.view.tokens && plain.clear; ++t) {
+             t < head.view.tokens && reference.clear; ++t) {
           run.step(t);
-          plain.step(t);
+          reference.step(t);
         }
-        CHECK(plain.clear);
-        CHECK(run.session.kept() == test::plain_kept(plain.cache));
-        check_same_cache(run.session.entries(), plain.cache, 1e-3);
-        CHECK(run.session.counts().at("cam_merged") == plain.merged);
-        merged += plain.merged;
-        // Keys are those recorded.
+        CHECK(reference.clear);
+        CHECK(run.session.kept() == test::reference_kept(reference.cache));
+        check_same_cache(run.session.entries(), reference.cache, 1e-3);
+        CHECK(run.session.counts().at("cam_merged") == reference.merged);
+        merged += reference.merged;
+        // Keys are the recorded ones.
         const EntryTable& entries = run.session.entries();
         for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
           const auto key = head.view.key(entries.id(slot));
@@ -233,7 +231,7 @@ TEST_CASE("cam is what a plain re-telling is, on made-up and recorded heads") {
   CHECK(merged > 100);
 }
 
-TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain eviction has it") {
+TEST_CASE("value blend: weights as printed, keys untouched, the rest as in plain eviction") {
   const auto head = clustered_head(2, kDim, 100, 60, 61);
   Run blend{"merging", head.view, 20};
   Run plain{"h2o", head.view, 20};
@@ -252,7 +250,7 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain ev
       double highest = -2;
       for (std::int32_t c = 0; c < 60; ++c) {
         if (kept.slot_of(c) < 0) continue;
-        const double cosine = test::plain_cosine(key, test::to_vec(head.view.key(c)));
+        const double cosine = test::reference_cosine(key, test::to_vec(head.view.key(c)));
         if (cosine > highest) {
           highest = cosine;
           best = c;
@@ -275,7 +273,7 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain ev
     CHECK(std::equal(key.begin(), key.end(), blend.session.entries().key(at).begin()));
   }
   CHECK(changed > 20);
-  // A threshold nothing reaches, or a share of nothing: plain eviction to the end.
+  // A threshold that no cosine reaches, or a share of zero: plain eviction until the end.
   for (const Params& params : {Params{{"threshold", 1.0}}, Params{{"merge_fraction", 0.0}}}) {
     Run off{"merging", head.view, 20, params};
     Run same{"h2o", head.view, 20};
@@ -287,10 +285,10 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain ev
   }
 }
 
-/// KVMerger told plainly: sets of positions, each with its pivot first.
-std::vector<std::vector<std::int32_t>> plain_sets(const HeadVectors& head, double epsilon,
-                                                  std::int64_t recent, std::int64_t top,
-                                                  Vec* attention) {
+/// Reference of KVMerger: sets of positions, each with its pivot first.
+std::vector<std::vector<std::int32_t>> reference_sets(const HeadVectors& head, double epsilon,
+                                                      std::int64_t recent, std::int64_t top,
+                                                      Vec* attention) {
   const auto s = static_cast<std::int32_t>(head.prompt);
   Vec sums(static_cast<std::size_t>(s), 0.0);
   std::vector<std::int32_t> past;
@@ -315,7 +313,7 @@ std::vector<std::vector<std::int32_t>> plain_sets(const HeadVectors& head, doubl
   for (std::int32_t i = s - 1; i >= 0; --i) {
     const bool joins =
         !sets.empty() && !whole.contains(i) && !whole.contains(i + 1) &&
-        test::plain_cosine(test::to_vec(head.key(i)), test::to_vec(head.key(i + 1))) > epsilon;
+        test::reference_cosine(test::to_vec(head.key(i)), test::to_vec(head.key(i + 1))) > epsilon;
     if (!joins) sets.emplace_back();
     sets.back().push_back(i);
   }
@@ -328,7 +326,7 @@ std::vector<std::vector<std::int32_t>> plain_sets(const HeadVectors& head, doubl
   return sets;
 }
 
-TEST_CASE("kvmerger: runs, pivots and Gaussian means as told plainly") {
+TEST_CASE("kvmerger: runs, pivots and Gaussian means equal a reference") {
   auto heads = real_heads();
   heads.resize(4);
   for (const std::int32_t group : {1, 2}) {
@@ -340,8 +338,8 @@ TEST_CASE("kvmerger: runs, pivots and Gaussian means as told plainly") {
     for (const double epsilon : {0.3, 0.75}) {
       Run run{"kvmerger", head.view, std::nullopt, {{"epsilon", epsilon}}};
       Vec attention;
-      const auto sets = plain_sets(head.view, epsilon, static_cast<std::int64_t>(0.17 * s),
-                                   static_cast<std::int64_t>(0.12 * s), &attention);
+      const auto sets = reference_sets(head.view, epsilon, static_cast<std::int64_t>(0.17 * s),
+                                       static_cast<std::int64_t>(0.12 * s), &attention);
       const EntryTable& entries = run.session.entries();
       REQUIRE(entries.size() == std::ssize(sets));
       for (const auto& set : sets) {
@@ -391,10 +389,9 @@ TEST_CASE("kvmerger: epsilon 1 is the full cache, a budget is met as nearly as r
   CHECK(roomy.session.entries().size() == 257);
 }
 
-// --- all of them
-// ----------------------------------------------------------------------------------
+// --- all of them ---
 
-TEST_CASE("laws of sizes hold in a whole trace, and a budget of everything changes nothing") {
+TEST_CASE("size laws hold in a whole trace and a budget of all tokens changes nothing") {
   const Trace trace = Trace::open(sample());
   for (const std::string name :
        {"keepkv", "cam", "merging", "h2o+merge=zip", "h2o+merge=cosine_ema",
@@ -412,7 +409,7 @@ TEST_CASE("laws of sizes hold in a whole trace, and a budget of everything chang
     CHECK(result.methods[0].budget_reached == rel(76.0 / 384, 1e-12));
     CHECK(result.methods[0].rel_error_mean < 0.6);
     CHECK(result.methods[1].rel_error_mean < (name == "cam+store=bf16" ? 0.02 : 1e-3));
-    // Side bytes an entry: KeepKV votes, average, age; H2O's score; D2O's threshold a head.
+    // Side bytes per entry: KeepKV votes, average, age; H2O's score; D2O's threshold per head.
     const std::int64_t side = result.methods[0].side_bytes_final;
     if (name == "keepkv") CHECK(side == 12 * 76 * 12);
     if (name == "cam") CHECK(side == 0);
@@ -455,7 +452,7 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
   return "none";
 }
 
-TEST_CASE("keepkv: layers share the budget by a falling cosine, each with a law of its own") {
+TEST_CASE("keepkv: layers share the budget by a falling cosine, each with a separate law") {
   const auto method = make_method({"keepkv", {}, Budget{0, 100}}, 1000,
                                   {.recorded = Dtype::kFp16,
                                    .shape = {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16},
@@ -483,7 +480,7 @@ TEST_CASE("keepkv: layers share the budget by a falling cosine, each with a law 
   }
 }
 
-TEST_CASE("merging methods: what cannot be is refused with the reason") {
+TEST_CASE("merging methods: invalid settings are refused with the reason") {
   const auto says = [&](const std::string& name, const Params& params, std::string_view why,
                         std::optional<Budget> budget = Budget{0.1, 0}) {
     INFO(complaint(name, budget, params));
@@ -513,14 +510,15 @@ TEST_CASE("merging methods: what cannot be is refused with the reason") {
   says("full+merge=zip", {}, "nothing to merge", std::nullopt);
 }
 
-TEST_CASE("cosine search: one pass and blocks agree, ties go to the older, null rows are unlike") {
+TEST_CASE(
+    "cosine search: one pass and blocks agree, ties go to the older, null rows match nothing") {
   test::Normal normal{7};
   for (const std::int32_t d : {1, 5, 31, 64}) {
     std::vector<float> rows;
     for (int i = 0; i < 257 * d; ++i) rows.push_back(static_cast<float>(normal()));
     const auto width = static_cast<std::size_t>(d);
     std::fill(rows.begin(), rows.begin() + d, 0.0F);
-    std::copy_n(rows.begin() + 3 * d, d, rows.begin() + 200 * d);  // a double
+    std::copy_n(rows.begin() + 3 * d, d, rows.begin() + 200 * d);  // a duplicate
     const auto best = best_cosines(rows, rows, d, /*same=*/true);
     std::vector<double> cosine(257);
     for (std::size_t i = 0; i < 257; ++i) {

@@ -1,4 +1,4 @@
-// Readers: they hold everything, and their budget is what a step reads.
+// Readers: they hold everything, and their budget limits the reads of a step.
 
 #include <cmath>
 #include <filesystem>
@@ -14,7 +14,7 @@
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_reading.hpp"
+#include "tests/support/reference/reference_reading.hpp"
 #include "tests/support/session_run.hpp"
 
 namespace kvsim {
@@ -28,7 +28,7 @@ MethodSpec spec_of(const std::string& name, std::int64_t entries, Params params 
   return {name, std::move(params), Budget{0, entries}};
 }
 
-/// A session of the heads of one layer on layer `layer` of a model of 8, stepped by hand.
+/// A session of the heads of one layer, as layer `layer` of a model of 8, stepped by hand.
 struct LayerRun {
   LayerRun(const MethodSpec& spec, std::vector<HeadVectors> vectors, std::int32_t layer,
            bool interleaved = true, double theta = 10000)
@@ -109,7 +109,7 @@ void check_output(const CacheSession& session, std::size_t h, std::int32_t g,
   }
 }
 
-TEST_CASE("quest reads the pages of the largest bounds, as told plainly") {
+TEST_CASE("quest reads the pages with the largest bounds, as in a reference") {
   std::int64_t compared = 0;
   on_layers([&](const std::vector<HeadVectors>& heads) {
     for (const std::string choosing : {"query_head", "union", "sum"}) {
@@ -118,9 +118,9 @@ TEST_CASE("quest reads the pages of the largest bounds, as told plainly") {
       const std::int64_t tokens = heads.front().tokens;
       for (std::int64_t t = heads.front().prompt; t < tokens; ++t) {
         run.session->step();
-        if (tokens > 300 && t % 7 != 0) continue;  // the plain one is slow
+        if (tokens > 300 && t % 7 != 0) continue;  // the reference is slow
         for (std::size_t h = 0; h < heads.size(); ++h) {
-          const auto reads = test::plain_quest(heads[h], t, 40, 8, choosing);
+          const auto reads = test::reference_quest(heads[h], t, 40, 8, choosing);
           std::set<std::int32_t> read;
           bool clear = true;
           for (const auto& each : reads) {
@@ -132,9 +132,9 @@ TEST_CASE("quest reads the pages of the largest bounds, as told plainly") {
           CHECK(run.session->events(h).read == static_cast<double>(read.size()));
           CHECK(run.session->entries(h).size() == t + 1);
           for (std::int32_t g = 0; g < heads[h].group; ++g) {
-            check_output(
-                *run.session, h, g,
-                test::plain_output(heads[h], g, t, reads[static_cast<std::size_t>(g)].positions));
+            check_output(*run.session, h, g,
+                         test::reference_output(heads[h], g, t,
+                                                reads[static_cast<std::size_t>(g)].positions));
           }
         }
       }
@@ -147,7 +147,7 @@ TEST_CASE("quest's bound is above every logit of its page") {
   const auto head = test::random_head(2, 8, 60, 40);
   for (std::int32_t page = 0; page < 60 / 16; ++page) {
     for (std::int32_t g = 0; g < 2; ++g) {
-      const double bound = test::plain_bound(head.view, g, 59, page, 16);
+      const double bound = test::reference_bound(head.view, g, 59, page, 16);
       for (std::int32_t i = page * 16; i < (page + 1) * 16; ++i) {
         CHECK(test::logit_of(head.view, g, 59, i) <= bound + 1e-12);
       }
@@ -178,7 +178,7 @@ TEST_CASE("quest by hand: three pages of one entry of four") {
   CHECK(run.session.events().read == 3);
 }
 
-TEST_CASE("oracle-step attends over the likeliest entries, which retain the most") {
+TEST_CASE("oracle-step attends to the likeliest entries, which retain the most") {
   std::int64_t compared = 0;
   on_layers([&](const std::vector<HeadVectors>& heads) {
     const std::int64_t budget = 24;
@@ -191,12 +191,12 @@ TEST_CASE("oracle-step attends over the likeliest entries, which retain the most
         std::set<std::int32_t> read;
         bool clear = true;
         for (std::int32_t g = 0; g < heads[h].group; ++g) {
-          const auto plain = test::plain_oracle(heads[h], g, t, budget);
-          clear = clear && plain.gap > kNear;
-          if (plain.gap <= kNear) continue;
+          const auto right = test::reference_oracle(heads[h], g, t, budget);
+          clear = clear && right.gap > kNear;
+          if (right.gap <= kNear) continue;
           ++compared;
-          read.insert(plain.positions.begin(), plain.positions.end());
-          check_output(*run.session, h, g, test::plain_output(heads[h], g, t, plain.positions));
+          read.insert(right.positions.begin(), right.positions.end());
+          check_output(*run.session, h, g, test::reference_output(heads[h], g, t, right.positions));
         }
         if (clear) CHECK(run.session->events(h).read == static_cast<double>(read.size()));
       }
@@ -210,11 +210,12 @@ TEST_CASE("at one budget of entries nothing retains more than oracle-step") {
   for (const std::int64_t budget : {48, 96, 160}) {
     ReplayOptions options;
     options.per_step = true;
-    const auto result = replay(trace,
-                               {spec_of("oracle-step", budget + 1),  // evictors attend B + 1
-                                spec_of("quest", budget, {{"dense", std::int64_t{0}}}),
-                                spec_of("h2o", budget), spec_of("streaming-llm", budget)},
-                               options);
+    const auto result =
+        replay(trace,
+               {spec_of("oracle-step", budget + 1),  // evicting methods attend B + 1
+                spec_of("quest", budget, {{"dense", std::int64_t{0}}}), spec_of("h2o", budget),
+                spec_of("streaming-llm", budget)},
+               options);
     const ReplayMethod& oracle = result.methods.front();
     for (std::size_t m = 1; m < result.methods.size(); ++m) {
       INFO(result.methods[m].name, " at ", budget);
@@ -227,16 +228,16 @@ TEST_CASE("at one budget of entries nothing retains more than oracle-step") {
   }
 }
 
-TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as told plainly") {
+TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as in a reference") {
   std::int64_t compared = 0;
   on_layers([&](const std::vector<HeadVectors>& heads) {
     const std::int64_t prompt = heads.front().prompt;
     const std::int64_t budget = 64;  // 8 chunks; 24 * 64 / 1024 = 1 outlier
-    // Of full rank the keys are the recorded ones.
+    // At full rank the keys are the recorded ones.
     LayerRun run{spec_of("shadowkv", budget, {{"rank", std::int64_t{4096}}}), heads, 0};
-    std::vector<test::PlainShadow> plain;
+    std::vector<test::ReferenceShadow> references;
     const bool whole = budget >= prompt || prompt / 8 <= 4;
-    for (const auto& head : heads) plain.emplace_back(head, 1);
+    for (const auto& head : heads) references.emplace_back(head, 1);
     for (std::int64_t t = prompt; t < heads.front().tokens; ++t) {
       run.session->step();
       for (std::size_t h = 0; h < heads.size(); ++h) {
@@ -247,8 +248,8 @@ TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as told 
           CHECK(run.session->fetched(h) == Bytes{0});
         } else {
           std::size_t fresh = 0;
-          std::tie(gap, fresh) = plain[h].choose(heads[h], t, 8);
-          positions = plain[h].positions(heads[h], t);
+          std::tie(gap, fresh) = references[h].choose(heads[h], t, 8);
+          positions = references[h].positions(heads[h], t);
           if (gap > 1e-7) {
             CHECK(run.session->fetched(h).count() ==
                   static_cast<std::int64_t>(fresh) * 8 * heads[h].head_dim * 2);
@@ -258,7 +259,7 @@ TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as told 
         ++compared;
         CHECK(run.session->events(h).read == static_cast<double>(positions.size()));
         for (std::int32_t g = 0; g < heads[h].group; ++g) {
-          check_output(*run.session, h, g, test::plain_output(heads[h], g, t, positions));
+          check_output(*run.session, h, g, test::reference_output(heads[h], g, t, positions));
         }
       }
     }
@@ -266,7 +267,7 @@ TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as told 
   CHECK(compared > 500);
 }
 
-TEST_CASE("shadowkv's rebuilt keys: of lower rank they stray, never more than the rank says") {
+TEST_CASE("shadowkv's rebuilt keys: of lower rank they deviate, never more than the rank says") {
   const Trace trace = Trace::open(kSample);  // 2 heads of 32 channels: rank 64 is all
   std::map<std::int64_t, double> error;
   for (const std::int64_t rank : {4, 16, 32, 63, 64, 160}) {
@@ -303,7 +304,7 @@ TEST_CASE("shadowkv's bytes by hand") {
   CHECK(bytes->host.count() == 2 * 2 * 384 * 32);
 }
 
-TEST_CASE("budget >= prompt and generated: readers are the full cache") {
+TEST_CASE("budget >= prompt plus generated tokens: readers equal the full cache") {
   const Trace trace = Trace::open(kSample);
   const std::int64_t all = trace.info().tokens;
   const auto result = replay(trace,
@@ -321,7 +322,7 @@ TEST_CASE("budget >= prompt and generated: readers are the full cache") {
   }
 }
 
-TEST_CASE("readers hold everything, what they read is counted") {
+TEST_CASE("readers hold everything and their reads are counted") {
   const Trace trace = Trace::open(kSample);
   const auto result = replay(trace,
                              {{"quest", {{"dense", std::int64_t{0}}}, Budget{0.2, 0}},
@@ -345,8 +346,8 @@ TEST_CASE("readers hold everything, what they read is counted") {
   CHECK(result.methods[0].bytes_read_total < result.methods[1].bytes_read_total);
   CHECK(result.methods[3].bytes_read_total < result.methods[1].bytes_read_total);
   CHECK(result.methods[2].bytes_read_total < result.methods[4].bytes_read_total);
-  // A group that decides as one reads 4 pages of 16: 64 entries and the bounds of the pages; the
-  // first two layers everything. The page of the newest tokens, where it is chosen, is not full.
+  // A group that decides jointly reads 4 pages of 16: 64 entries and the bounds of the pages; the
+  // first two layers read everything. The page of the newest tokens, if chosen, is not full.
   double least = 0, most = 0;
   for (std::int64_t t = 385; t <= 512; ++t) {
     const double dense = 2.0 * 2 * 2 * 32 * 2 * static_cast<double>(t);
@@ -361,7 +362,7 @@ TEST_CASE("readers hold everything, what they read is counted") {
 TEST_CASE("nearest_of_rank") {
   test::Normal normal{5};
   for (const auto& [m, n] : {std::pair{31, 7}, std::pair{7, 31}, std::pair{12, 12}}) {
-    // Of rank 3 exactly: rank 3 gives it back.
+    // Of rank 3 exactly: rank 3 restores it.
     std::vector<double> left, right;
     for (int i = 0; i < m * 3; ++i) left.push_back(normal());
     for (int i = 0; i < n * 3; ++i) right.push_back(normal());
@@ -389,14 +390,14 @@ TEST_CASE("nearest_of_rank") {
     CHECK(error(1) > error(2));
     CHECK(error(31) == 0);
   }
-  // diag(3, 2, 1): of rank 1 the first alone remains.
+  // diag(3, 2, 1): at rank 1 only the first remains.
   const std::vector<float> diagonal{3, 0, 0, 0, 2, 0, 0, 0, 1};
   const auto one = nearest_of_rank(diagonal, 3, 3, 1);
   CHECK(static_cast<double>(one[0]) == doctest::Approx(3));
   CHECK(std::abs(static_cast<double>(one[4])) < 1e-12);
 }
 
-TEST_CASE("what readers refuse") {
+TEST_CASE("settings that readers refuse") {
   const auto complaint = [](const MethodSpec& spec) -> std::string {
     try {
       (void)make_method(spec, 100);

@@ -1,5 +1,5 @@
-// Stores of fewer bits: quantisers within their bounds, byte laws equal to what is counted at every
-// step, KIVI, GEAR and ThinK against plain re-tellings.
+// Stores of fewer bits: quantisers within their bounds, byte laws equal to the counted bytes at
+// every step, KIVI, GEAR and ThinK compared with references.
 
 #include <array>
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/merging_run.hpp"
-#include "tests/support/plain/plain_stored.hpp"
+#include "tests/support/reference/reference_stored.hpp"
 #include "tests/support/session_run.hpp"
 
 namespace kvsim {
@@ -39,7 +39,7 @@ std::vector<float> numbers(std::size_t n, std::uint64_t seed, double spread = 1.
   return all;
 }
 
-TEST_CASE("asymmetric groups: every value within half a step, constants exact") {
+TEST_CASE("asymmetric groups: every value within half a step and constants exact") {
   for (const std::int32_t bits : {2, 4, 8}) {
     for (const std::size_t n : {1U, 31U, 64U, 257U}) {
       const std::int32_t levels = (1 << bits) - 1;
@@ -55,7 +55,7 @@ TEST_CASE("asymmetric groups: every value within half a step, constants exact") 
           high = std::max(high, row[i]);
         }
         const AsymmetricGroup group = asymmetric_group(low, high, levels);
-        // Step and zero in fp16 shift the ends by at most 2^-11 of what they stand for.
+        // Step and zero in fp16 shift the ends by at most 2^-11 of their value.
         const double slack = (static_cast<double>(high - low) + std::abs(low)) * 0x1p-11;
         for (std::size_t i = at; i < end; ++i) {
           CHECK(std::abs(static_cast<double>(rounded[i] - row[i])) <=
@@ -83,7 +83,7 @@ TEST_CASE("asymmetric groups: every value within half a step, constants exact") 
   CHECK(asymmetric_code(9.0F, {.step = 1, .zero = 0}, 3) == 3);
 }
 
-TEST_CASE("int8 is within half a step, and rounding twice changes nothing") {
+TEST_CASE("int8 is within half a step and rounding twice changes nothing") {
   for (const std::size_t n : {1U, 31U, 257U}) {
     const auto row = numbers(n, n + 5, 3.0);
     auto rounded = row;
@@ -101,7 +101,7 @@ TEST_CASE("int8 is within half a step, and rounding twice changes nothing") {
   CHECK(zero == std::vector<float>(4, 0.0F));
 }
 
-TEST_CASE("fp8: the nearest of all values of the format, ties to even, saturating") {
+TEST_CASE("fp8: the nearest value of the format, ties to even, saturating") {
   struct Format {
     Fp8 format;
     int mantissa, bias, codes;
@@ -149,7 +149,7 @@ TEST_CASE("smoothing scales by hand, and zeros guarded") {
   CHECK(scales == std::vector<float>{2, 1.5, 1, 1});
 }
 
-TEST_CASE("smoothing without rounding leaves logits as they were") {
+TEST_CASE("smoothing without rounding leaves logits unchanged") {
   test::Normal normal{12};
   for (const std::size_t d : {1U, 31U, 257U}) {
     std::vector<float> key_most(d), query_most(d), q(d), k(d), scales(d);
@@ -200,8 +200,8 @@ TEST_CASE("power iteration: orthonormal, never worse than nothing, exact at full
   }
 }
 
-TEST_CASE("power iteration: rows that come twice cost no rank") {
-  // Two directions, the longer four times over: rank 2 is exact, from the first round on.
+TEST_CASE("power iteration: repeated rows cost no rank") {
+  // Two directions, the longer one four times: rank 2 is exact from the first round on.
   const std::vector<double> x{3, 0, 0, 3, 0, 0, 3, 0, 0, 3, 0, 0, 0, 1, 0};
   const LowRank part = power_iteration(x, 5, 3, 2, 1);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -219,7 +219,7 @@ struct Size {
 const std::vector<Size> kSizes{{1, 1},     {1, 40},    {31, 31},   {31, 140},
                                {128, 130}, {257, 300}, {300, 430}, {40, 330}};
 
-TEST_CASE("I9: the byte law is what the store counts, at every step") {
+TEST_CASE("I9: the byte law equals the store's count at every step") {
   for (const std::string& name : kStores) {
     for (const Size& size : kSizes) {
       for (const std::int32_t d : {16, 64, 128}) {
@@ -249,28 +249,28 @@ TEST_CASE("bytes by hand") {
                       tokens)
         ->kv.count();
   };
-  // d + 2 bytes a row: 256 / 130 = 1.97 times smaller at d 128.
+  // d + 2 bytes per row: 256 / 130 = 1.97 times smaller at d 128.
   CHECK(bytes("int8", 10, 128) == 2 * 10 * 130);
   CHECK(bytes("smoothquant-kv", 10, 128) == 2 * 10 * 130 + 2 * 128);
-  // 5 bits an element.
+  // 5 bits per element.
   CHECK(bytes("rtn", 10, 128) == 2 * 10 * 128 * 5 / 8);
   CHECK(bytes("fp8-e4m3", 10, 128) == 2 * 10 * 128 + 8);
   CHECK(bytes("fp8-e4m3", 10, 128, {{"scale", std::string{"token"}}}) == 2 * 10 * 132);
   // 300 tokens, R 128, g 32: 256 keys and 172 values at 3 bits, 44 and 128 rows whole.
   CHECK(bytes("kivi-2", 300, 128) == 128 * (428 * 3 / 8.0 + 172 * 2));
   CHECK(bytes("kivi-4", 300, 128) == 128 * (428 * 5 / 8.0 + 172 * 2));
-  // No residual: 3 bits on 288 keys (9 groups of 32) and 300 values, 12 keys wait for theirs.
+  // No residual: 3 bits on 288 keys (9 groups of 32) and 300 values, 12 keys wait for a group.
   CHECK(bytes("kivi-2", 300, 128, {{"residual", std::int64_t{0}}}) ==
         128 * (588 * 3 / 8.0 + 12 * 2));
   // GEAR, 128 tokens, d 128: codes 2 bits; 2.56 -> int(0.02 * 128 / 2) = 1 outlier at each end of
   // a channel and of a token, 4 B each; steps 2 groups of keys x 128 channels + 2 x 128; rank 4.
   CHECK(bytes("gear", 128, 128) == 2 * 128 * 128 / 4 + 4 * (2 * 128 + 2 * 128) +
                                        4 * (2 * 128 + 2 * 128) + 2 * 4 * (128 + 128) * 2);
-  // ThinK: int(128 * 0.4) = 51 channels of 100 - 32 keys, and 16 B to say which.
+  // ThinK: int(128 * 0.4) = 51 channels of 100 - 32 keys, and 16 B that name them.
   CHECK(bytes("think", 100, 128) == 2 * 100 * 128 * 2 - 68 * 51 * 2 + 16);
 }
 
-TEST_CASE("KIVI against a plain telling at every step, what waits is exact") {
+TEST_CASE("KIVI equals a reference at every step and waiting rows are exact") {
   for (const Size& size : kSizes) {
     for (const auto& [d, g, r] : {std::array{64, 32, 128}, std::array{16, 32, 32},
                                   std::array{8, 4, 12}, std::array{31, 40, 62}}) {
@@ -283,10 +283,10 @@ TEST_CASE("KIVI against a plain telling at every step, what waits is exact") {
       for (std::int64_t t = size.prompt;; ++t) {
         if (t % 7 == 0 || t == size.tokens || t % r < 2) {
           const auto group = static_cast<std::size_t>(std::min(g, d));
-          const auto want_keys = test::plain_kivi_keys(test::rows_of(head.keys, t, d), 4, group,
-                                                       static_cast<std::size_t>(r));
-          const auto want_values = test::plain_kivi_values(test::rows_of(head.values, t, d), 4,
-                                                           group, static_cast<std::size_t>(r));
+          const auto want_keys = test::reference_kivi_keys(test::rows_of(head.keys, t, d), 4, group,
+                                                           static_cast<std::size_t>(r));
+          const auto want_values = test::reference_kivi_values(test::rows_of(head.values, t, d), 4,
+                                                               group, static_cast<std::size_t>(r));
           double worst = 0;
           for (std::int32_t slot = 0; slot < run.session.entries().size(); ++slot) {
             const auto id = static_cast<std::size_t>(run.session.entries().id(slot));
@@ -302,7 +302,7 @@ TEST_CASE("KIVI against a plain telling at every step, what waits is exact") {
         }
         if (t == size.tokens) break;
         run.step(t);
-        // Flush comes after the attend: what was read is the cache before it and a whole row.
+        // The flush comes after attention: the step read the cache before it and one whole row.
         const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = d};
         const auto before = run.method->layer_bytes(0, shape, Dtype::kFp16, size.prompt, t);
         CHECK(run.session.events().stored == static_cast<double>(before->kv.count() + 2LL * d * 2));
@@ -311,7 +311,7 @@ TEST_CASE("KIVI against a plain telling at every step, what waits is exact") {
   }
 }
 
-TEST_CASE("KIVI's holes: a key group's bytes go with its last token, a value's at once") {
+TEST_CASE("KIVI's holes: a key group's bytes leave with its last token, a value's at once") {
   constexpr std::int32_t kDim = 8;
   const auto head = test::random_head(1, kDim, 40, 20);
   const auto method = method_of("kivi-2", 20, kDim,
@@ -341,7 +341,7 @@ TEST_CASE("KIVI's holes: a key group's bytes go with its last token, a value's a
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 9 * 16);
 }
 
-TEST_CASE("ThinK: the least weighed channels vanish from keys that are not recent") {
+TEST_CASE("ThinK: channels with the smallest weight vanish from keys that are not recent") {
   for (const Size& size : {Size{100, 140}, Size{20, 90}, Size{1, 3}}) {
     constexpr std::int32_t kDim = 16;
     const auto head = test::random_head(3, kDim, size.tokens, size.prompt, 8);
@@ -374,7 +374,7 @@ TEST_CASE("ThinK: the least weighed channels vanish from keys that are not recen
   }
 }
 
-TEST_CASE("GEAR: parts only help, new tokens wait exact") {
+TEST_CASE("GEAR: each part only helps and new tokens wait in full precision") {
   constexpr std::int32_t kDim = 64;
   const auto head = test::random_head(1, kDim, 300, 200, 6);
   const auto lost = [&](Params params) {
@@ -407,7 +407,7 @@ TEST_CASE("GEAR: parts only help, new tokens wait exact") {
   CHECK(lost({{"backbone", std::string{"kcvt"}}, {"buffer", std::int64_t{64}}}) > whole);
 }
 
-TEST_CASE("GEAR: outliers are exact, most others are not") {
+TEST_CASE("GEAR: outliers are exact and most others are not") {
   constexpr std::int32_t kDim = 32;
   const auto head = test::random_head(1, kDim, 64, 64, 5);
   test::SessionRun run{method_of("gear", 64, kDim, {{"outlier_share", 0.1}}), head.view};
@@ -426,13 +426,13 @@ TEST_CASE("GEAR: outliers are exact, most others are not") {
   CHECK(exact < 32 * 7);
 }
 
-/// What a step attends over, told plainly: rows of the tokens before it and its own.
-struct Told {
+/// Reference of the rows that a step attends to: those of earlier tokens and its own.
+struct StoredRows {
   test::Rows keys, values;
 };
-using Tell = std::function<Told(const HeadVectors& head, std::int64_t tokens)>;
+using ReferenceStore = std::function<StoredRows(const HeadVectors& head, std::int64_t tokens)>;
 
-test::Row plain_attention(std::span<const float> q, const Told& rows, double scale) {
+test::Row reference_attention(std::span<const float> q, const StoredRows& rows, double scale) {
   test::Row weights;
   double sum = 0;
   for (const test::Row& key : rows.keys) {
@@ -448,16 +448,16 @@ test::Row plain_attention(std::span<const float> q, const Told& rows, double sca
   return out;
 }
 
-/// Every cached row after every step, and the output of every step. Single precision may round what
-/// is all but a tie the other way: one value in 10,000.
+/// Compares every cached row and every output after each step. Single precision may round a near
+/// tie the other way: one value in 10,000.
 void compare_store(const std::string& name, const HeadVectors& head, const Params& params,
-                   const Tell& tell) {
+                   const ReferenceStore& reference) {
   INFO(name);
   test::SessionRun run{method_of(name, head.prompt, head.head_dim, params), head};
   std::int64_t off = 0;
   std::int64_t seen = 0;
   const auto compare_rows = [&](std::int64_t tokens) {
-    const Told want = tell(head, tokens);
+    const StoredRows want = reference(head, tokens);
     const EntryTable& entries = run.session.entries();
     REQUIRE(entries.size() == tokens);
     for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
@@ -473,9 +473,9 @@ void compare_store(const std::string& name, const HeadVectors& head, const Param
   };
   compare_rows(head.prompt);
   for (std::int64_t t = head.prompt; t < head.tokens; ++t) {
-    Told rows = tell(head, t);
-    const Told next = tell(head, t + 1);
-    // Formats that round each row at once round the step's own before it attends.
+    StoredRows rows = reference(head, t);
+    const StoredRows next = reference(head, t + 1);
+    // Formats that round each row at once also round the step's own row before it attends.
     const bool at_once = name == "smoothquant-kv";
     rows.keys.push_back(at_once ? next.keys.back()
                                 : test::rows_of(head.key(t), 1, head.head_dim)[0]);
@@ -483,7 +483,7 @@ void compare_store(const std::string& name, const HeadVectors& head, const Param
                                   : test::rows_of(head.value(t), 1, head.head_dim)[0]);
     run.step(t);
     for (std::int32_t g = 0; g < head.group; ++g) {
-      const test::Row want = plain_attention(head.query(g, t), rows, head.scale);
+      const test::Row want = reference_attention(head.query(g, t), rows, head.scale);
       for (std::size_t j = 0; j < want.size(); ++j) {
         const std::size_t at = static_cast<std::size_t>(g) * want.size() + j;
         REQUIRE(std::abs(run.session.output(0)[at] - want[j]) < 2e-3);
@@ -494,7 +494,7 @@ void compare_store(const std::string& name, const HeadVectors& head, const Param
   CHECK(off * 10000 <= seen);
 }
 
-TEST_CASE("GEAR, ThinK and SmoothQuant are what plain re-tellings are, on the shipped trace") {
+TEST_CASE("GEAR, ThinK and SmoothQuant equal references on the shipped trace") {
   const auto all = test::real_heads();
   for (const std::size_t layer : {std::size_t{0}, std::size_t{3}}) {
     INFO("layer ", layer);
@@ -503,22 +503,22 @@ TEST_CASE("GEAR, ThinK and SmoothQuant are what plain re-tellings are, on the sh
     for (const double outliers : {0.02, 0.1}) {
       compare_store(
           "gear", head, {{"outlier_share", outliers}},
-          [outliers](const HeadVectors& h, std::int64_t tokens) -> Told {
-            // Blocks are what they are once whole: tell anew when one becomes so.
-            static std::map<std::tuple<const float*, double, std::int64_t>, Told> known;
+          [outliers](const HeadVectors& h, std::int64_t tokens) -> StoredRows {
+            // Completed blocks do not change: compute again only when a block is completed.
+            static std::map<std::tuple<const float*, double, std::int64_t>, StoredRows> known;
             const std::int64_t whole = tokens / 64 * 64;
             const auto at = std::tuple{h.keys.data(), outliers, whole};
             const auto raw = [&h](std::span<const float> rows, std::int64_t n) {
               return test::rows_of(rows, n, h.head_dim);
             };
             if (!known.contains(at)) {
-              test::PlainGear keys{.outliers = outliers, .keys = true};
-              test::PlainGear values{.outliers = outliers, .keys = false};
+              test::ReferenceGear keys{.outliers = outliers, .keys = true};
+              test::ReferenceGear values{.outliers = outliers, .keys = false};
               const auto prompt = static_cast<std::size_t>(h.prompt);
               known[at] = {keys(raw(h.keys, whole), prompt), values(raw(h.values, whole), prompt)};
             }
-            Told rows = known[at];
-            const Told plain{raw(h.keys, tokens), raw(h.values, tokens)};
+            StoredRows rows = known[at];
+            const StoredRows plain{raw(h.keys, tokens), raw(h.values, tokens)};
             for (auto t = static_cast<std::size_t>(whole); t < static_cast<std::size_t>(tokens);
                  ++t) {
               rows.keys.push_back(plain.keys[t]);
@@ -546,9 +546,9 @@ TEST_CASE("GEAR, ThinK and SmoothQuant are what plain re-tellings are, on the sh
     test::Row sorted = weighed;
     std::sort(sorted.begin(), sorted.end());
     const double least = sorted[static_cast<std::size_t>(0.4 * static_cast<double>(d))];
-    compare_store("think", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> Told {
-      Told rows{test::rows_of(h.keys, tokens, h.head_dim),
-                test::rows_of(h.values, tokens, h.head_dim)};
+    compare_store("think", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> StoredRows {
+      StoredRows rows{test::rows_of(h.keys, tokens, h.head_dim),
+                      test::rows_of(h.values, tokens, h.head_dim)};
       for (std::int64_t t = 0; t < h.prompt - 32; ++t) {
         for (std::size_t j = 0; j < d; ++j) {
           if (weighed[j] < least) rows.keys[static_cast<std::size_t>(t)][j] = 0;
@@ -559,14 +559,15 @@ TEST_CASE("GEAR, ThinK and SmoothQuant are what plain re-tellings are, on the sh
     test::Row scales(d);
     for (std::size_t j = 0; j < d; ++j) scales[j] = std::sqrt(key_most[j] / query_most[j]);
     compare_store(
-        "smoothquant-kv", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> Told {
-          return {test::plain_int8(test::rows_of(h.keys, tokens, h.head_dim), scales),
-                  test::plain_int8(test::rows_of(h.values, tokens, h.head_dim), test::Row(d, 1.0))};
+        "smoothquant-kv", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> StoredRows {
+          return {
+              test::reference_int8(test::rows_of(h.keys, tokens, h.head_dim), scales),
+              test::reference_int8(test::rows_of(h.values, tokens, h.head_dim), test::Row(d, 1.0))};
         });
   }
 }
 
-TEST_CASE("SmoothQuant and FP8 keep attention near, and nearer with more bits") {
+TEST_CASE("SmoothQuant and FP8 keep attention close, and closer with more bits") {
   const auto head = test::random_head(2, 32, 257, 200, 2);
   const auto lost = [&](const std::string& name, Params params = {}) {
     test::SessionRun run{method_of(name, 200, 32, std::move(params)), head.view};
@@ -601,7 +602,7 @@ TEST_CASE("SmoothQuant and FP8 keep attention near, and nearer with more bits") 
   }
 }
 
-TEST_CASE("masking selects as removal does and frees nothing") {
+TEST_CASE("masking selects like removal and frees nothing") {
   const auto head = test::random_head(2, 16, 90, 60);
   const Budget budget{.fraction = 0, .entries = 20};
   test::SessionRun removed{method_of("h2o", 60, 16, {}, budget), head.view};
@@ -619,7 +620,7 @@ TEST_CASE("masking selects as removal does and frees nothing") {
   }
 }
 
-TEST_CASE("eviction and merging go with stores: bytes within bounds, a torn group counted") {
+TEST_CASE("eviction and merging work with stores: bytes within bounds, a partial group counted") {
   for (const char* name :
        {"h2o+kivi-4", "zeromerge+kivi-2", "h2o+gear", "h2o+think", "h2o+int8", "zeromerge+rtn"}) {
     for (const Size& size : {Size{31, 200}, Size{150, 400}, Size{60, 60}}) {
@@ -631,12 +632,12 @@ TEST_CASE("eviction and merging go with stores: bytes within bounds, a torn grou
       const std::int64_t kv = run.session.bytes(0).kv.count();
       const std::int64_t held = run.session.entries().size();
       CHECK(kv > 0);
-      // A bound that needs no bookkeeping: all whole, and a key group a token for holes.
+      // A bound without bookkeeping: all whole, and a key group per token for holes.
       CHECK(kv <= held * 2 * 32 * 2 + 400 * 40);
       CHECK(held <= 100);
     }
   }
-  // Nothing of a closed group left: a sliding window over KIVI holds at most one torn group.
+  // Nothing of a closed group is left: a sliding window over KIVI holds at most one partial group.
   const auto head = test::random_head(1, 32, 600, 300);
   test::SessionRun run{
       method_of("streaming-llm+kivi-4", 300, 32,
@@ -644,14 +645,15 @@ TEST_CASE("eviction and merging go with stores: bytes within bounds, a torn grou
                 Budget{.fraction = 0, .entries = 132}),
       head.view};
   run.to_the_end();
-  // The prompt left 4 sinks and 172 … 299: four groups of 32, 296 … 299 wait, so later groups begin
-  // at 296 + 32 i. At the end the window is 472 … 599: the sinks' group and that of 456 are torn,
-  // those of 488, 520 and 552 whole, 584 … 599 wait; of values 568 … 599 wait, 96 + 4 are done.
+  // The prompt left 4 sinks and 172 … 299: four groups of 32; 296 … 299 wait, so later groups begin
+  // at 296 + 32 i. At the end the window is 472 … 599: the sinks' group and that of 456 are
+  // partial, those of 488, 520 and 552 whole, 584 … 599 wait; of values 568 … 599 wait, 96 + 4 are
+  // stored.
   CHECK(run.session.bytes(0).kv.count() ==
         5 * (32 * 32 / 2 + 4 * 32) + 100 * (16 + 4) + (16 + 32) * 64);
 }
 
-TEST_CASE("nonsense is refused with its reason") {
+TEST_CASE("invalid settings are refused with the reason") {
   const auto refuses = [](const std::string& name, Params params, const std::string& why,
                           std::optional<Budget> budget = {}) {
     try {

@@ -1,6 +1,6 @@
 // Methods that select by attention rows: SnapKV, MorphKV, PyramidKV, TOVA, observed attention,
-// Scissorhands, Keyformer, and the budgets by layer. Each is compared step by step with a plain
-// re-telling, on made-up heads and on a recorded trace.
+// Scissorhands, Keyformer, and the budgets by layer. Each is compared step by step with a
+// reference, on made-up heads and on a recorded trace.
 
 #include <cmath>
 #include <functional>
@@ -15,7 +15,7 @@
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_window.hpp"
+#include "tests/support/reference/reference_window.hpp"
 #include "tests/support/session_run.hpp"
 #include "tests/support/vectors.hpp"
 #include "traces/trace.hpp"
@@ -60,17 +60,17 @@ Positions held_by(const CacheSession& session) {
   return {ids.begin(), ids.end()};
 }
 
-/// Steps both side by side. Returns the moments compared: those before a choice too close to call.
-template <class Plain>
-int compare(CacheSession& session, Plain& plain, std::int64_t prompt, std::int64_t tokens) {
+/// Steps both in parallel. Returns the number of steps compared: those before a near tie.
+template <class Reference>
+int compare(CacheSession& session, Reference& reference, std::int64_t prompt, std::int64_t tokens) {
   int compared = 0;
   for (std::int64_t t = prompt - 1; t < tokens; ++t) {
     if (t >= prompt) {
       session.step();
-      plain.step(static_cast<std::int32_t>(t));
+      reference.step(static_cast<std::int32_t>(t));
     }
-    if (!plain.clear) return compared;
-    REQUIRE(held_by(session) == plain.kept);
+    if (!reference.clear) return compared;
+    REQUIRE(held_by(session) == reference.kept);
     ++compared;
   }
   return compared;
@@ -80,13 +80,13 @@ struct Case {
   std::string name;
   Params params;
   std::optional<std::int64_t> budget;
-  /// The plain method for the heads of a unit. Returns the moments compared.
+  /// The reference for the heads of a unit. Returns the number of steps compared.
   std::function<int(CacheSession&, const std::vector<HeadVectors>&, const SessionPlace&)> run;
 };
 
-template <class Plain>
-int against(CacheSession& session, Plain plain, const HeadVectors& head) {
-  return compare(session, plain, head.prompt, head.tokens);
+template <class Reference>
+int against(CacheSession& session, Reference reference, const HeadVectors& head) {
+  return compare(session, reference, head.prompt, head.tokens);
 }
 
 std::vector<Case> cases(std::int64_t budget) {
@@ -94,26 +94,27 @@ std::vector<Case> cases(std::int64_t budget) {
   std::vector<Case> all;
   for (const auto& [window, kernel, max] :
        {std::tuple{32, 7, true}, std::tuple{8, 5, false}, std::tuple{1, 1, true}}) {
-    all.push_back({"snapkv",
-                   {{"window", integer(window)},
-                    {"kernel", integer(kernel)},
-                    {"pool", word(max ? "max" : "avg")}},
-                   budget,
-                   [=](CacheSession& s, const Heads& h, const SessionPlace&) {
-                     return against(s, test::PlainSnap{h[0], budget, window, kernel, max}, h[0]);
-                   }});
+    all.push_back(
+        {"snapkv",
+         {{"window", integer(window)},
+          {"kernel", integer(kernel)},
+          {"pool", word(max ? "max" : "avg")}},
+         budget,
+         [=](CacheSession& s, const Heads& h, const SessionPlace&) {
+           return against(s, test::ReferenceSnap{h[0], budget, window, kernel, max}, h[0]);
+         }});
   }
   for (const bool logits : {false, true}) {
     for (const bool before : {false, true}) {
       for (const bool max : {false, true}) {
         for (const std::int64_t period : {1, 5}) {
-          const test::PlainMorphSettings set{.total = budget,
-                                             .window = 9,
-                                             .max = max,
-                                             .period = period,
-                                             .evict_after = period == 1 ? 1.0 : 1.25,
-                                             .before = before,
-                                             .logits = logits};
+          const test::ReferenceMorphSettings set{.total = budget,
+                                                 .window = 9,
+                                                 .max = max,
+                                                 .period = period,
+                                                 .evict_after = period == 1 ? 1.0 : 1.25,
+                                                 .before = before,
+                                                 .logits = logits};
           all.push_back({"morphkv",
                          {{"window", integer(set.window)},
                           {"fusion", word(max ? "max" : "sum")},
@@ -123,7 +124,7 @@ std::vector<Case> cases(std::int64_t budget) {
                           {"score_space", word(logits ? "logit_sum" : "prob")}},
                          budget,
                          [=](CacheSession& s, const Heads& h, const SessionPlace&) {
-                           return against(s, test::PlainMorph{h[0], set}, h[0]);
+                           return against(s, test::ReferenceMorph{h[0], set}, h[0]);
                          }});
         }
       }
@@ -131,7 +132,7 @@ std::vector<Case> cases(std::int64_t budget) {
   }
   for (const bool logits : {false, true}) {
     for (const bool before : {false, true}) {
-      const test::PlainMorphSettings set{
+      const test::ReferenceMorphSettings set{
           .total = budget, .window = 9, .max = before, .before = before, .logits = logits};
       all.push_back({"morphkv",
                      {{"window", integer(set.window)},
@@ -141,7 +142,7 @@ std::vector<Case> cases(std::int64_t budget) {
                       {"score_space", word(logits ? "logit_sum" : "prob")}},
                      budget,
                      [=](CacheSession& s, const Heads& h, const SessionPlace&) {
-                       return against(s, test::PlainDrift{h[0], set}, h[0]);
+                       return against(s, test::ReferenceDrift{h[0], set}, h[0]);
                      }});
     }
   }
@@ -150,21 +151,22 @@ std::vector<Case> cases(std::int64_t budget) {
                    {{"decide_by", word(layer ? "layer" : "stored_head")}, {"protect_last", !layer}},
                    budget,
                    [=](CacheSession& s, const Heads& h, const SessionPlace&) {
-                     return against(s, test::PlainTova{h, budget, !layer}, h[0]);
+                     return against(s, test::ReferenceTova{h, budget, !layer}, h[0]);
                    }});
   }
   all.push_back(
       {"observed-attention", {}, budget, [=](CacheSession& s, const Heads& h, const SessionPlace&) {
-         return against(s, test::PlainObserved{h[0], budget}, h[0]);
+         return against(s, test::ReferenceObserved{h[0], budget}, h[0]);
        }});
   for (const bool cumulative : {false, true}) {
     Params settings{{"history", word(cumulative ? "cumulative" : "window")},
                     {"recent", integer(5)}};
     if (!cumulative) settings["history_steps"] = integer(70);
-    all.push_back({"scissorhands", settings, budget,
-                   [=](CacheSession& s, const Heads& h, const SessionPlace&) {
-                     return against(s, test::PlainScissors{h[0], budget, 5, 70, cumulative}, h[0]);
-                   }});
+    all.push_back(
+        {"scissorhands", settings, budget,
+         [=](CacheSession& s, const Heads& h, const SessionPlace&) {
+           return against(s, test::ReferenceScissors{h[0], budget, 5, 70, cumulative}, h[0]);
+         }});
   }
   all.push_back({"scissorhands",
                  {{"variant", word("percentile")},
@@ -173,7 +175,7 @@ std::vector<Case> cases(std::int64_t budget) {
                   {"start_step", integer(20)}},
                  std::nullopt,
                  [](CacheSession& s, const Heads& h, const SessionPlace&) {
-                   return against(s, test::PlainPivotal{h[0], 0.9, 12, 4, 20}, h[0]);
+                   return against(s, test::ReferencePivotal{h[0], 0.9, 12, 4, 20}, h[0]);
                  }});
   for (const bool layer : {false, true}) {
     all.push_back({"keyformer",
@@ -184,20 +186,20 @@ std::vector<Case> cases(std::int64_t budget) {
                    [=](CacheSession& s, const Heads& h, const SessionPlace& place) {
                      return against(
                          s,
-                         test::PlainKeyformer{h,
-                                              {.budget = budget,
-                                               .recent = 7,
-                                               .harness = layer,
-                                               .seed = place.seed,
-                                               .layer = place.layer,
-                                               .first_query_head = place.first_query_head}},
+                         test::ReferenceKeyformer{h,
+                                                  {.budget = budget,
+                                                   .recent = 7,
+                                                   .harness = layer,
+                                                   .seed = place.seed,
+                                                   .layer = place.layer,
+                                                   .first_query_head = place.first_query_head}},
                          h[0]);
                    }});
   }
   return all;
 }
 
-TEST_CASE("every selector keeps what its plain re-telling keeps, on made-up heads") {
+TEST_CASE("every selector equals its reference on made-up heads") {
   struct Size {
     std::int64_t prompt, tokens, budget;
     std::int32_t group;
@@ -220,7 +222,7 @@ TEST_CASE("every selector keeps what its plain re-telling keeps, on made-up head
   }
 }
 
-TEST_CASE("every selector keeps what its plain re-telling keeps, on a recorded trace") {
+TEST_CASE("every selector equals its reference on a recorded trace") {
   const Trace trace =
       Trace::open(KVSIM_SOURCE_DIR "/traces/samples/books-treasure-512.safetensors");
   for (const std::int32_t layer : {0, 4}) {
@@ -234,7 +236,7 @@ TEST_CASE("every selector keeps what its plain re-telling keeps, on a recorded t
              .params = params,
              .budget = each.budget ? std::optional{Budget{0, *each.budget}} : std::nullopt},
             trace.info());
-        // One unit: the plain methods take their time.
+        // One unit: the references are slow.
         const DecisionUnit unit = block.units(as_composed(*method)).back();
         const SessionPlace place = block.place(unit, /*seed=*/3);
         const auto heads = block.vectors(unit);
@@ -255,7 +257,7 @@ struct Preset {
   std::string name;
   Params params;
 };
-/// The presets and the options that change how many entries there are.
+/// The presets and the options that change the number of entries.
 std::vector<Preset> lawful() {
   std::vector<Preset> all{
       {"snapkv", {}},
@@ -291,7 +293,7 @@ std::vector<Preset> lawful() {
   return all;
 }
 
-TEST_CASE("sizes follow the law, and what left never returns") {
+TEST_CASE("sizes follow the law and tokens that left never return") {
   struct Size {
     std::int64_t prompt, tokens, budget;
   };
@@ -330,7 +332,7 @@ TEST_CASE("sizes follow the law, and what left never returns") {
   }
 }
 
-TEST_CASE("on a trace of several layers and heads the closed form is what replay counts") {
+TEST_CASE("on a trace of several layers and heads the closed form is the replay's count") {
   const Trace trace =
       Trace::open(KVSIM_SOURCE_DIR "/traces/samples/books-treasure-512.safetensors");
   std::vector<MethodSpec> specs;
@@ -352,7 +354,7 @@ TEST_CASE("on a trace of several layers and heads the closed form is what replay
     CHECK(*got.closed_form_bytes_final == got.bytes_held_final);
     CHECK(got.rel_error_mean > 0);
     CHECK(got.rel_error_mean < 0.7);
-    // A share of the bytes is what it says, but where the prompt is not cut, and for rounding.
+    // A share of the bytes is exact, unless the prompt is not cut, and except for rounding.
     if (to_text(got.params.count("evict_timing") ? got.params.at("evict_timing")
                                                  : ParamValue{word("")}) != "before_attend") {
       CHECK(*got.budget_reached <= *got.budget + 1e-12);
@@ -361,8 +363,8 @@ TEST_CASE("on a trace of several layers and heads the closed form is what replay
   }
 }
 
-TEST_CASE("every head count: MHA, GQA and MQA decide by the layer alike") {
-  // One row of attention, two heads that disagree: the layer keeps what both like on average.
+TEST_CASE("every head count: MHA, GQA and MQA decide jointly for the layer") {
+  // One row of attention, two heads that disagree: the layer keeps the best on average.
   const auto one = test::random_head(2, kDim, 60, 40, 1);
   const auto two = test::random_head(2, kDim, 60, 40, 2);
   const auto method = method_of("tova", 40, Budget{0, 9});
@@ -372,16 +374,16 @@ TEST_CASE("every head count: MHA, GQA and MQA decide by the layer alike") {
   PromptScores scores{{one.view, two.view}, 0, layer};
   session.learn(scores);
   session.prefill(scores, {.entries = 9});
-  test::PlainTova plain{{one.view, two.view}, 9, false};
-  CHECK(compare(session, plain, 40, 60) == 21);
+  test::ReferenceTova reference{{one.view, two.view}, 9, false};
+  CHECK(compare(session, reference, 40, 60) == 21);
   CHECK(session.entries(1).size() == 9);
   const auto keyformer =
       method_of("keyformer", 40, Budget{0, 9}, {{"accumulate", word("per_layer")}});
   CacheSession shared{as_composed(*keyformer), place, {one.view, two.view}};
   shared.learn(scores);
   shared.prefill(scores, {.entries = 9});
-  test::PlainKeyformer told{{one.view, two.view}, {.budget = 9, .recent = 2}};
-  CHECK(compare(shared, told, 40, 60) == 21);
+  test::ReferenceKeyformer per_layer{{one.view, two.view}, {.budget = 9, .recent = 2}};
+  CHECK(compare(shared, per_layer, 40, 60) == 21);
 }
 
 Positions final_set(const std::string& name, const HeadVectors& head, std::int64_t budget,
@@ -393,7 +395,7 @@ Positions final_set(const std::string& name, const HeadVectors& head, std::int64
   return held_by(run.session);
 }
 
-TEST_CASE("SnapKV: the window stays, decode grows by one a step, no pooling is a plain top-k") {
+TEST_CASE("SnapKV: the window stays, decode adds one entry per step, no pooling is a plain top-k") {
   const auto head = test::random_head(2, kDim, 100, 80);
   for (const std::int64_t cap : {40, 33, 32, 31, 1}) {
     const Positions kept = final_set("snapkv", head.view, cap);
@@ -409,7 +411,7 @@ TEST_CASE("SnapKV: the window stays, decode grows by one a step, no pooling is a
   // Without pooling: the largest sums of the window's rows.
   test::Row votes;
   for (std::int32_t t = 48; t < 80; ++t) {
-    for (const auto& [i, p] : test::plain_row({head.view}, t, test::up_to(t))) {
+    for (const auto& [i, p] : test::reference_row({head.view}, t, test::up_to(t))) {
       if (i < 48) votes[i] += p;
     }
   }
@@ -420,7 +422,7 @@ TEST_CASE("SnapKV: the window stays, decode grows by one a step, no pooling is a
   for (std::size_t r = 0; r < 8; ++r) CHECK(kept.contains(ranked[r].second));
 }
 
-TEST_CASE("SnapKV by hand: pooling brings neighbours along, ties go to the older") {
+TEST_CASE("SnapKV by hand: pooling includes neighbours and ties go to the older") {
   // Weights e^k of 1, 1, 6, 1, 1, 1, 3, 1 under a query of 1; w = 1 (the last), k = 3, cap 4.
   // Maxima over neighbours 0 … 6: 1, 6, 6, 6, 1, 3, 3: the three sixes stay with the last.
   const std::vector<double> weights{1, 1, 6, 1, 1, 1, 3, 1};
@@ -473,7 +475,7 @@ TEST_CASE("MorphKV by hand: the kept set follows the last query") {
 TEST_CASE("MorphKV P1 to P7") {
   const auto head = test::random_head(3, kDim, 140, 70, 9);
   const Params narrow{{"window", integer(6)}};
-  {  // P1, P2, P7: constant, the last R present, a profile column for each entry attended
+  {  // P1, P2, P7: constant, the last R present, a profile column for each attended entry
     const auto method = method_of("morphkv", 70, Budget{0, 20}, narrow, 3);
     test::SessionRun run{method, head.view};
     for (std::int64_t t = 70; t < 140; ++t) {
@@ -491,14 +493,14 @@ TEST_CASE("MorphKV P1 to P7") {
   const Positions tova = final_set("tova", head.view, 20,
                                    {{"decide_by", word("stored_head")}, {"protect_last", true}});
   CHECK(final_set("morphkv", head.view, 20, {{"window", integer(1)}}) == tova);
-  // P5: of one row, sum and maximum are the same.
+  // P5: of one row, sum and maximum are equal.
   CHECK(final_set("morphkv", head.view, 20, {{"window", integer(1)}, {"fusion", word("max")}}) ==
         tova);
   CHECK(final_set("morphkv", head.view, 20, {{"window", integer(6)}}) !=
         final_set("morphkv", head.view, 20, {{"window", integer(6)}, {"fusion", word("max")}}));
 }
 
-TEST_CASE("MorphKV: a profile per query head drifts under GQA alone") {
+TEST_CASE("MorphKV: a profile per query head drifts only under GQA") {
   for (const char* space : {"prob", "logit_sum"}) {
     for (const char* timing : {"after_attend", "before_attend"}) {
       const Params aligned{
@@ -515,7 +517,7 @@ TEST_CASE("MorphKV: a profile per query head drifts under GQA alone") {
   }
 }
 
-TEST_CASE("MorphKV's profile beside K and V of Llama-3.1-8B, bytes per token and layer") {
+TEST_CASE("MorphKV's profile in addition to K and V of Llama-3.1-8B, bytes per token and layer") {
   // 8 KV heads of 4 queries, 4096 B of K and V. Released code: 32 heads * R * 4 B; aligned: 8 R 2
   // B.
   const MethodContext site{.recorded = Dtype::kFp16,
@@ -529,7 +531,7 @@ TEST_CASE("MorphKV's profile beside K and V of Llama-3.1-8B, bytes per token and
          Budget{0, 1000}},
         4000, site);
     const std::int64_t columns =
-        1001;  // entries attended: held ones and the newest, or held including it
+        1001;  // attended entries: held ones and the newest, or held including it
     const auto bytes = method->layer_bytes(0, site.shape, Dtype::kFp16, 4000, 4100);
     REQUIRE(bytes->side.count() % columns == 0);
     return bytes->side.count() / columns;
@@ -560,7 +562,7 @@ TEST_CASE("MorphKV's cost: gather and profile, amortised over the period, and of
   CHECK(offloaded.link_write == rel(offloaded.attention_read));
 }
 
-TEST_CASE("Scissorhands: sizes swing above B - m up to B, the recent stay") {
+TEST_CASE("Scissorhands: sizes vary from B - m to B and the recent stay") {
   const auto head = test::random_head(2, kDim, 200, 50, 4);
   const auto method =
       method_of("scissorhands", 50, Budget{0, 30}, {{"recent", integer(8)}, {"drop", 0.4}});
@@ -575,7 +577,7 @@ TEST_CASE("Scissorhands: sizes swing above B - m up to B, the recent stay") {
   CHECK(*seen.begin() == 19);  // B - m + 1
   CHECK(*seen.rbegin() == 30);
   CHECK(seen.size() == 12);
-  // Side data: a bit a row of history, or a count of 16 bit.
+  // Side data: a bit per row of history, or a count of 16 bit.
   const LayerShape one_head{.n_heads = 2, .n_kv_heads = 1, .head_dim = 4};
   CHECK(method->rows_bytes(0, one_head, Dtype::kFp16, 10, 10).side == Bytes{10 * 400 / 8});
   CHECK(method_of("scissorhands", 50, Budget{0, 30}, {{"history", word("cumulative")}})
@@ -583,7 +585,7 @@ TEST_CASE("Scissorhands: sizes swing above B - m up to B, the recent stay") {
             .side == Bytes{20});
 }
 
-TEST_CASE("Keyformer without noise at temperature 1 is H2O, at an endless one scores are uniform") {
+TEST_CASE("Keyformer without noise at temperature 1 is H2O and at an infinite one uniform") {
   const auto head = test::random_head(3, kDim, 150, 80, 6);
   const Params plain{{"noise", word("none")}, {"tau_end", 1.0}, {"recent", integer(15)}};
   CHECK(final_set("keyformer", head.view, 30, plain) ==
@@ -599,7 +601,7 @@ TEST_CASE("Keyformer without noise at temperature 1 is H2O, at an endless one sc
   }
 }
 
-TEST_CASE("Keyformer: the seed decides, nothing else does") {
+TEST_CASE("Keyformer: only the seed decides") {
   const Trace trace =
       Trace::open(KVSIM_SOURCE_DIR "/traces/samples/books-treasure-512.safetensors");
   const auto kept = [&trace](std::uint64_t seed, std::int32_t threads, const std::string& heads) {
@@ -674,7 +676,7 @@ TEST_CASE("budget=pyramid by hand, and its sums") {
         const auto all = layers_of("pyramidkv", prompt, {0, cap}, eight, n_layers);
         CHECK(std::is_sorted(all.rbegin(), all.rend()));
         const std::int64_t sum = std::accumulate(all.begin(), all.end(), std::int64_t{0});
-        // Flooring the step leaves the deeper layers more, up to this.
+        // Flooring the step leaves the deeper layers more, by at most this.
         CHECK(sum >= n_layers * cap);
         CHECK(sum <= n_layers * cap + std::int64_t{n_layers} * (n_layers - 1) / 2);
         // A share of the bytes is not exceeded.
@@ -690,8 +692,7 @@ TEST_CASE("budget=pyramid by hand, and its sums") {
   }
 }
 
-TEST_CASE(
-    "budget=cosine adds up to the mean, falls from layer to layer, and is at most the prompt") {
+TEST_CASE("budget=cosine adds up to the mean, falls with depth, and is at most the prompt") {
   for (const std::int32_t n_layers : {1, 2, 5, 32}) {
     for (const double delta : {0.1, 0.8, 1.0}) {
       for (const std::int64_t mean : {40, 101, 190, 200, 500}) {
@@ -709,14 +710,14 @@ TEST_CASE(
         std::vector<std::int64_t>{100, 60});
 }
 
-TEST_CASE("budget=first_full: a fraction counts the whole layers, a number does not") {
+TEST_CASE("budget=first_full: a fraction counts the whole layers and a number does not") {
   constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   CHECK(layers_of("morphkv+budget=first_full", 1000, {0, 100}, {{"full_layers", integer(1)}}, 4) ==
         std::vector<std::int64_t>{kAll, 100, 100, 100});
-  // Half of 4 * 1000 entries less one whole layer leaves 1000 to three.
+  // Half of 4 * 1000 entries less one whole layer leaves 1000 for three.
   CHECK(layers_of("morphkv+budget=first_full", 1000, {0.5, 0}, {{"full_layers", integer(1)}}, 4) ==
         std::vector<std::int64_t>{kAll, 333, 333, 333});
-  // A whole layer has no window to look through.
+  // A whole layer has no observation window.
   const auto method = method_of("morphkv+budget=first_full", 500, Budget{0, 100});
   const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = kDim};
   CHECK(method->layer_bytes(2, shape, Dtype::kFp16, 500, 600)->side == Bytes{0});
@@ -727,7 +728,7 @@ TEST_CASE("budget=first_full: a fraction counts the whole layers, a number does 
             .find("fewer than the 4 layers") != std::string::npos);
 }
 
-TEST_CASE("what cannot be is refused, saying what and why") {
+TEST_CASE("invalid settings are refused with value and reason") {
   CHECK(complaint("snapkv", Budget{0, 50}, {{"kernel", integer(4)}}).find("odd integer") !=
         std::string::npos);
   CHECK(complaint("snapkv", Budget{0, 50}, {{"cap", integer(50)}}).find("both given") !=
@@ -759,11 +760,11 @@ TEST_CASE("what cannot be is refused, saying what and why") {
         std::string::npos);
   CHECK(complaint("snapkv+budget=cosine", Budget{0, 50}) == "none");
   CHECK(complaint("pyramidkv+store=fp16", Budget{0, 50}) == "none");
-  // A law over layers needs to know how many.
+  // A law over layers needs their number.
   CHECK_THROWS_AS((void)make_method({"pyramidkv", {}, Budget{0, 50}}, 100), InputError);
 }
 
-TEST_CASE("sizes without a budget are the papers'") {
+TEST_CASE("default sizes are those of the papers") {
   CHECK(param_integer(method_of("snapkv", 5000, {})->params(), "budget") == 1024);
   CHECK(param_integer(method_of("pyramidkv", 5000, {})->params(), "budget") == 512);
   CHECK(param_integer(method_of("pyramidkv", 5000, {})->params(), "window") == 8);

@@ -1,5 +1,5 @@
-// MiniCache: the invariants M1 to M7, a plain re-telling, byte laws with and without a store of
-// fewer bits, eviction of pairs.
+// MiniCache: the invariants M1 to M7, a reference, byte laws with and without a store of fewer
+// bits, eviction of pairs.
 
 #include <array>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_stored.hpp"
+#include "tests/support/reference/reference_stored.hpp"
 #include "tests/support/vectors.hpp"
 
 namespace kvsim {
@@ -87,7 +87,7 @@ struct PairRun {
   PromptScores scores;
 };
 
-/// Row `id` of one layer, heads side by side, as held.
+/// Row `id` of one layer, heads concatenated, as held.
 Row held_row(const CacheSession& session, std::size_t deep, std::int32_t id, bool keys) {
   Row row;
   const std::size_t heads = session.size() / 2;
@@ -116,7 +116,7 @@ double row_distance(const Row& a, const Row& b) {
   return std::sqrt(sum);
 }
 
-TEST_CASE("M1 M2: the direction has norm 1 and stands between, degenerate rows") {
+TEST_CASE("M1 M2: the direction has norm 1 and lies between both, degenerate rows") {
   test::Normal normal{3};
   for (const std::size_t h : {2U, 31U, 256U}) {
     for (const double t : {0.0, 0.3, 0.6, 1.0}) {
@@ -154,7 +154,7 @@ TEST_CASE("M1 M2: the direction has norm 1 and stands between, degenerate rows")
   CHECK(row_distance(e, {std::sqrt(0.5), std::sqrt(0.5)}) < 1e-15);
 }
 
-TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
+TEST_CASE("rows of both layers equal a reference in prompt and decode") {
   for (const auto& [heads, group, d] : {std::array{2, 2, 16}, std::array{1, 3, 31}}) {
     for (const auto& [prompt, tokens] : {std::pair{1, 20}, {31, 60}, {40, 40}}) {
       const Pair pair{static_cast<std::size_t>(heads), group, d, tokens, prompt};
@@ -169,7 +169,7 @@ TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
           for (int t = prompt; t < tokens; ++t) run.session.step();
           double retained = 0;
           for (const bool keys : {true, false}) {
-            const auto want = test::plain_minicache(
+            const auto want = test::reference_minicache(
                 recorded_rows(pair, 0, keys, tokens), recorded_rows(pair, 1, keys, tokens),
                 static_cast<std::size_t>(prompt), rule, merge, 0.6, 0.2);
             for (std::int32_t id = 0; id < tokens; ++id) {
@@ -182,7 +182,7 @@ TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
           Counts counts = run.session.counts();
           CHECK(counts["minicache_retained_keys"] + counts["minicache_retained_values"] ==
                 retained);
-          // M7: the law with the count measured; h = heads * d, fp16.
+          // M7: the law with the measured count; h = heads * d, fp16.
           const double h = heads * d;
           const double norms = merge == "slerp" ? 4 : merge == "max_norm" ? 2 : 0;
           const double want = 2 * h * 2 * tokens + norms * 2 * tokens + retained * (2 * h * 2 + 4);
@@ -193,7 +193,7 @@ TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
   }
 }
 
-TEST_CASE("M3 M5 M6: what is retained is exact, t at its ends keeps one layer") {
+TEST_CASE("M3 M5 M6: retained rows are exact and t at its ends keeps one layer") {
   const Pair pair{2, 2, 16, 50, 40};
   const auto worst = [&](Params params, std::size_t deep, std::int32_t tokens) {
     PairRun run{method_of("minicache", 40, std::move(params)), pair};
@@ -225,7 +225,7 @@ TEST_CASE("M3 M5 M6: what is retained is exact, t at its ends keeps one layer") 
   CHECK(run.layer_kv(0) > 40 * 2 * 2 * 16 * 2);
 }
 
-TEST_CASE("M4: identical layers are restored exactly, the attention is the full cache's") {
+TEST_CASE("M4: identical layers are restored exactly and attention is the full cache's") {
   Pair pair{2, 2, 16, 60, 40};
   for (std::size_t h = 0; h < 2; ++h) {
     pair.owned[2 + h].keys = pair.owned[h].keys;
@@ -244,7 +244,7 @@ TEST_CASE("M4: identical layers are restored exactly, the attention is the full 
   }
 }
 
-TEST_CASE("opposite rows are kept whole where retention is on, else the deeper direction serves") {
+TEST_CASE("opposite rows are kept whole with retention on, else the deeper direction is used") {
   Pair pair{1, 1, 8, 12, 10};
   for (std::size_t j = 0; j < 8; ++j) {
     pair.owned[1].keys[3 * 8 + j] = -2 * pair.owned[0].keys[3 * 8 + j];
@@ -264,7 +264,7 @@ TEST_CASE("opposite rows are kept whole where retention is on, else the deeper d
         rel(2 * test::norm_of(recorded_rows(pair, 0, true, 10)[3]), 1e-6));
 }
 
-TEST_CASE("M7: the byte law equals what is counted, step by step, whatever the store") {
+TEST_CASE("M7: the byte law equals the counted bytes step by step for every store") {
   for (const std::string name :
        {"minicache", "minicache+kivi-4", "minicache+kivi-2", "minicache+int8", "minicache+rtn",
         "minicache+fp8-e4m3", "minicache+store=fp32", "minicache+store=fp16"}) {
@@ -312,8 +312,8 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
     return sum;
   };
   constexpr std::int64_t kPrompt = 2000;
-  // 100 tokens of keys and of values kept; their indices, 2 * 100 * 4 B a pair, are not in the
-  // paper's.
+  // 100 tokens of keys and of values are kept. Their indices, 2 * 100 * 4 B per pair, are not
+  // counted in the paper.
   const double indices = 8 * 2 * 100 * 4.0;
   CHECK(bytes(0.05, "minicache", kPrompt) ==
         rel(32.0 * kPrompt * (3.1 * kHidden + 2) + indices, 1e-12));
@@ -333,12 +333,12 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
                                        {1.0, 3.115}}) {
     CHECK(3.893 * full / bytes(gamma, "minicache", kPrompt) == rel(printed, 1e-3));
   }
-  // With 4 bits: 5 an element in the long run, so 3.2 times the 3.1 / 4; the norms stay in fp16.
+  // With 4 bits: 5 per element in the long run, so 3.2 times the 3.1 / 4; the norms stay in fp16.
   CHECK(full / kPrompt * 128000 / bytes(0.05, "minicache+kivi-4", 128000) ==
         rel(4.0 * 3.2 / 3.1, 5e-3));
 }
 
-TEST_CASE("a store of fewer bits rounds directions, norms stay the layers' own") {
+TEST_CASE("a store of fewer bits rounds directions while norms stay the layers' own") {
   const Pair pair{2, 2, 16, 200, 150};
   PairRun run{method_of("minicache+kivi-4", 150), pair};
   for (int t = 150; t < 200; ++t) run.session.step();
@@ -351,7 +351,7 @@ TEST_CASE("a store of fewer bits rounds directions, norms stay the layers' own")
       const Row whole = held_row(plain.session, deep, id, true);
       changed += row_distance(rounded, whole) > 1e-6 ? 1 : 0;
       CHECK(row_distance(rounded, whole) < 0.25 * test::norm_of(whole));
-      // Retained rows are rounded themselves, their norms a little with them.
+      // Retained rows are rounded themselves, which changes their norms slightly.
       CHECK(test::norm_of(rounded) == rel(test::norm_of(whole), 0.1));
     }
   }
@@ -379,7 +379,7 @@ TEST_CASE("pairs evict together: one set of tokens, bytes recounted") {
       CHECK(run.session.entries().size() == 30);
       CHECK(run.layer_kv(0) == run.layer_kv(1));
       if (name == "streaming-llm+minicache") {
-        // All of the prompt but four sinks has left: at most those are retained.
+        // All of the prompt except four sinks has left: at most those are retained.
         const std::int64_t h = 16 * static_cast<std::int64_t>(heads);
         const std::int64_t bare = 30 * h * 2 + 30 * 2 * 2;
         CHECK(run.layer_kv(0) >= bare);
@@ -389,7 +389,7 @@ TEST_CASE("pairs evict together: one set of tokens, bytes recounted") {
   }
 }
 
-TEST_CASE("layers below S, the last odd one, and what is refused") {
+TEST_CASE("layers below S, an odd last layer, and refused settings") {
   const auto pairs = [](std::int32_t layers, Params params = {}) {
     const auto method =
         make_method({.name = "minicache", .params = std::move(params), .budget = {}}, 10,

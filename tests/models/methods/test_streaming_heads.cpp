@@ -1,4 +1,4 @@
-// Heads that stream hold sinks and recent tokens alone between the pieces of a prompt: what a
+// Streaming heads hold only sinks and recent tokens between the pieces of a prompt: entries that a
 // piece attends to in them, in a prefill and in an engine's iterations.
 
 #include <algorithm>
@@ -50,7 +50,7 @@ CostInput input(const Llm& llm, const Method& method, const Stack& stack) {
   return {.llm = &llm, .method = &method, .stack = &stack};
 }
 
-/// A stack that takes prompts in pieces of so many tokens.
+/// A stack that processes prompts in pieces of `tokens` tokens.
 Stack in_pieces(const char* name, std::int64_t tokens) {
   Stack stack = find_stack(name);
   stack.prefill_chunk = tokens;
@@ -102,7 +102,7 @@ Attention of_iterations(const CostInput& in, std::int64_t prompt, std::int64_t s
 
 const std::vector<double> kFractions{0, 0.1, 0.25, 0.5, 0.75, 1};
 
-TEST_CASE("of all methods DuoAttention alone drops what streams before a prompt has ended") {
+TEST_CASE("only DuoAttention drops entries of streaming heads before a prompt has ended") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const AttentionSpec& a = llm.layers.front().attention;
   const MethodContext site{
@@ -117,7 +117,7 @@ TEST_CASE("of all methods DuoAttention alone drops what streams before a prompt 
     INFO(info.name);
     CHECK((heads.share > 0) == (info.name == "duo-attention"));
     CHECK((heads.entries > 0) == (info.name == "duo-attention"));
-    // What is masked is held, and attended to.
+    // Masked entries are held and attended to.
     CHECK(streaming_heads(*masked(method), 32, 8).share == 0);
   }
   const StreamingHeads heads = streaming_heads(*duo(llm, 0.75, 8000), 32, 8);
@@ -125,7 +125,7 @@ TEST_CASE("of all methods DuoAttention alone drops what streams before a prompt 
   CHECK(heads.entries == 320);
 }
 
-TEST_CASE("a prompt in one piece, or in pieces of which all is held, is attended to as ever") {
+TEST_CASE("a prompt in one piece or in pieces that are fully held is attended to as in full") {
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   const Llm& llm = find_llm("llama-2-7b");
   const auto full = make_method({"full", {}, {}}, 2500);
@@ -140,7 +140,7 @@ TEST_CASE("a prompt in one piece, or in pieces of which all is held, is attended
               of_prefill(input(llm, *full, stack), 2500, roofline).ops);
       }
     }
-    // The second piece finds 200 tokens, fewer than the 320 that are held.
+    // The second piece attends to 200 cached tokens, fewer than the 320 that are held.
     const Stack stack = in_pieces(name, 200);
     const Roofline roofline{gpu, stack, builtin_calibration()};
     const auto method = duo(llm, 0.75, 400);
@@ -153,7 +153,7 @@ TEST_CASE("a prompt in one piece, or in pieces of which all is held, is attended
 }
 
 TEST_CASE(
-    "without streaming heads pieces cost what they do in full, and the less the more stream") {
+    "without streaming heads pieces cost the same as in full, and less the more heads stream") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const auto full = make_method({"full", {}, {}}, 40'000);
   for (const char* gpu_name : {"H100-80GB-SXM", "A100-80GB-SXM"}) {
@@ -183,7 +183,7 @@ TEST_CASE(
           CHECK(in_steps.seconds < iterations.seconds);
           CHECK(in_steps.read < iterations.read);
           CHECK(of.written == rel(whole.written));
-          // Both ways of asking know the same work, and nearly the same kernels.
+          // Both ways of computing have the same work and nearly the same kernels.
           CHECK(in_steps.flops == rel(of.flops));
           CHECK(in_steps.read == rel(of.read));
           CHECK(in_steps.seconds == rel(of.seconds, 0.02));
@@ -195,7 +195,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("longer pieces cost more where heads stream: they are attended to whole") {
+TEST_CASE("longer pieces cost more with streaming heads: pieces are attended to whole") {
   const Llm& llm = find_llm("llama-2-7b");
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   const auto method = duo(llm, 0.75, 100'000);
@@ -210,8 +210,8 @@ TEST_CASE("longer pieces cost more where heads stream: they are attended to whol
   }
 }
 
-TEST_CASE("2,500 tokens in pieces of 1,000, three heads in four streaming: by hand") {
-  const Llm& llm = find_llm("llama-2-7b");  // 32 heads of 128 channels, each its own keys
+TEST_CASE("2,500 tokens in pieces of 1,000 with three of four heads streaming: by hand") {
+  const Llm& llm = find_llm("llama-2-7b");  // 32 heads of 128 channels, each with separate keys
   const Stack stack = in_pieces("torch-static", 1000);
   const Roofline roofline{find_gpu("A100-80GB-SXM"), stack, {}};
   const auto method = duo(llm, 0.75, 2500);
@@ -219,7 +219,7 @@ TEST_CASE("2,500 tokens in pieces of 1,000, three heads in four streaming: by ha
   // Pairs: 2500^2 / 2 = 3,125,000 in retrieval heads. In streaming ones 500,000 of the first piece,
   // 500,000 + 320 * 1000 of the second, 125,000 + 320 * 500 of the third.
   const double pairs = 0.25 * 3'125'000 + 0.75 * (500'000 + 820'000 + 285'000);
-  // Tokens read: the 2,500, and what pieces find cached: 1000 + 2000, or 320 + 320.
+  // Tokens read: the 2,500, and the cached tokens of each piece: 1000 + 2000, or 320 + 320.
   const double tokens = 0.25 * 5500 + 0.75 * 3140;
   const double queries = 2500.0 * 32 * 128 * 2;
   for (const Attention& of :
@@ -227,12 +227,12 @@ TEST_CASE("2,500 tokens in pieces of 1,000, three heads in four streaming: by ha
     CHECK(of.flops == rel(2 * 32 * pairs * (128 + 128)));
     CHECK(of.read == rel(queries + tokens * 2 * 32 * 128 * 2));
     CHECK(of.written == rel(queries));
-    // One kernel for the first piece, two for each that follows.
+    // One kernel for the first piece, two for each later one.
     CHECK(of.launches == 5);
   }
 }
 
-TEST_CASE("ragged chunks of several prompts: each streams by what is before it") {
+TEST_CASE("chunks of several prompts: each streams by its own prefix") {
   const Llm& llm = find_llm("llama-2-7b");
   const Stack& stack = find_stack("ideal");
   const Roofline roofline{find_gpu("A100-80GB-SXM"), stack, {}};
@@ -250,7 +250,7 @@ TEST_CASE("ragged chunks of several prompts: each streams by what is before it")
   CHECK(of.flops == rel(2 * 32 * (near + 0.5 * far) * (128 + 128)));
 }
 
-/// DuoAttention with heads that are told apart, dealt out over the layers as services have them.
+/// DuoAttention with distinguished heads, distributed over the layers as services do.
 std::shared_ptr<const Method> dealt_out(const Llm& llm, double fraction, std::int64_t prompt) {
   const AttentionSpec& a = llm.layers.front().attention;
   const MethodContext site{
@@ -263,10 +263,11 @@ std::shared_ptr<const Method> dealt_out(const Llm& llm, double fraction, std::in
   return with_measured_law(std::move(method), std::move(*law), llm.n_layers());
 }
 
-TEST_CASE("of heads told apart a GPU's own stream, and what a law counts is what it was made of") {
+TEST_CASE(
+    "distinguished heads: a GPU's own heads stream, and a law counts the heads it was made from") {
   const Llm& llm = find_llm("llama-3.1-8b");  // 32 layers of 8 KV heads
   for (const std::int64_t prompt : {1000, 100'000}) {
-    // 77 of the 256 heads: two or three a layer.
+    // 77 of the 256 heads: two or three per layer.
     CHECK(streaming_heads(*dealt_out(llm, 0.3, prompt), 32, 8).share == rel(77.0 / 256));
     CHECK(streaming_heads(*dealt_out(llm, 0.5, prompt), 32, 8).share == rel(0.5));
     // Fewer heads on a GPU: of each run of heads the longest.
@@ -275,7 +276,7 @@ TEST_CASE("of heads told apart a GPU's own stream, and what a law counts is what
   }
 }
 
-TEST_CASE("iterations of streaming heads are costed as their graphs are") {
+TEST_CASE("iterations of streaming heads cost the same as their graphs") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const std::vector<PrefillChunk> chunks{{.tokens = 700, .before = 0, .last = true},
                                          {.tokens = 300, .before = 4000, .last = false},
@@ -295,7 +296,7 @@ TEST_CASE("iterations of streaming heads are costed as their graphs are") {
   }
 }
 
-TEST_CASE("blocks across heads keep what streaming heads would drop, and it is attended to") {
+TEST_CASE("blocks across heads keep entries of streaming heads, which are attended to") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const auto full = make_method({"full", {}, {}}, 5000);
   const auto method = dealt_out(llm, 0.5, 5000);
@@ -306,7 +307,7 @@ TEST_CASE("blocks across heads keep what streaming heads would drop, and it is a
   CHECK(apart.seconds < whole.seconds);
   stack.per_head_blocks = false;
   CHECK(of_iterations(input(llm, *method, stack), 5000, 1024, roofline).ops == whole.ops);
-  // A GPU with one of the eight heads waits for those that have a retrieval head.
+  // A GPU with one of the eight heads waits for GPUs that have a retrieval head.
   stack.per_head_blocks = true;
   Llm shard = llm;
   for (LayerSpec& layer : shard.layers) {
@@ -317,7 +318,7 @@ TEST_CASE("blocks across heads keep what streaming heads would drop, and it is a
         of_iterations(input(shard, *full, stack), 5000, 1024, roofline).ops);
 }
 
-TEST_CASE("a latent is held for all heads, so that none of it leaves") {
+TEST_CASE("a latent is held for all heads so no part of it leaves") {
   const Llm& llm = find_llm("deepseek-v2-lite");
   const Stack stack = in_pieces("vllm", 1024);
   const Roofline roofline{find_gpu("H100-80GB-SXM"), stack, builtin_calibration()};

@@ -1,5 +1,5 @@
-// Surrogates of log scores: what they compute, that fitting finds what is there, their files, and
-// KVzap on them.
+// Surrogates of log scores: their formulas, fits that find a known map, their files, and KVzap on
+// them.
 
 #include <cmath>
 #include <numbers>
@@ -65,7 +65,7 @@ TEST_CASE("a surrogate computes W2 GELU(W1 h + c1) + c2, or W h + c") {
   CHECK(static_cast<double>(out[1]) == test::rel(10 - 2 * 1.9544997361036416, 1e-6));
 }
 
-TEST_CASE("ridge regression finds a linear map, and shrinks where noise drowns it") {
+TEST_CASE("ridge regression finds a linear map and shrinks it under strong noise") {
   const auto exact = fit_ridge(samples_of(200, 12, 0, false, 1), samples_of(60, 12, 0, false, 2));
   CHECK(exact.lambda == 1e-4);
   for (const double r2 : explained_variance(exact.surrogate, samples_of(60, 12, 0, false, 3))) {
@@ -74,12 +74,12 @@ TEST_CASE("ridge regression finds a linear map, and shrinks where noise drowns i
   CHECK(static_cast<double>(exact.surrogate.b2[0]) == test::rel(-3, 1e-2));
   const auto noisy = fit_ridge(samples_of(30, 25, 8, false, 4), samples_of(30, 25, 8, false, 5));
   CHECK(noisy.lambda > 0.01);
-  // More inputs than samples still has an answer.
+  // It has a solution even with more inputs than samples.
   const auto wide = fit_ridge(samples_of(5, 31, 0, false, 6), samples_of(3, 31, 0, false, 7));
   for (const float w : wide.surrogate.w2) CHECK(std::isfinite(w));
 }
 
-TEST_CASE("an mlp learns what no linear map can, the same for the same seed") {
+TEST_CASE("an mlp learns a nonlinear map, the same for the same seed") {
   const auto train = samples_of(600, 6, 0.05, true, 1);
   const auto validation = samples_of(200, 6, 0.05, true, 2);
   const auto test = samples_of(200, 6, 0.05, true, 3);
@@ -92,7 +92,7 @@ TEST_CASE("an mlp learns what no linear map can, the same for the same seed") {
   CHECK(fit_mlp(train, validation, options).surrogate.w1 == fit.surrogate.w1);
 }
 
-/// A generated trace with all that fitting needs, removed with the object.
+/// A generated trace with everything that fitting needs, removed with the object.
 struct RepeatTrace {
   explicit RepeatTrace(const std::string& name, std::int32_t layers = 2, bool hidden = true)
       : path{scratch(name)} {
@@ -112,7 +112,7 @@ struct RepeatTrace {
   fs::path path;
 };
 
-TEST_CASE("weights come back from their file, and KVzap judges by what they predict") {
+TEST_CASE("weights are restored from their file and KVzap judges by their predictions") {
   const RepeatTrace trace{"repeat.safetensors"};
   const fs::path weights = scratch("weights.safetensors");
   for (const bool mlp : {false, true}) {
@@ -188,7 +188,7 @@ TEST_CASE("kvzap_source=ridge is the linear fit on its calibration trace") {
   fs::remove(weights);
 }
 
-TEST_CASE("what does not fit is refused, naming the file") {
+TEST_CASE("mismatched weights are refused with the file's name") {
   const RepeatTrace trace{"two-layers.safetensors"};
   const RepeatTrace deep{"three-layers.safetensors", 3};
   const RepeatTrace blind{"no-hidden.safetensors", 2, false};

@@ -8,7 +8,7 @@
 #include "models/methods/session/session.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 #include "tests/support/session_run.hpp"
 #include "tests/support/vectors.hpp"
 
@@ -24,13 +24,13 @@ struct Run : test::SessionRun {
                    vectors} {}
 };
 
-TEST_CASE("Z1: an uncompressed token never draws less than from the full cache (theorem 3.1)") {
+TEST_CASE("Z1: an uncompressed token never gets less than from the full cache (theorem 3.1)") {
   for (const std::string name : {"zeromerge", "zeromerge-paper"}) {
     for (const double alpha : {0.2, 0.6, 1.0}) {
       const auto head = test::random_head(2, kDim, 140, 80, 5);
       Run run{name, head.view, 18, {{"alpha", alpha}, {"residual_slots", std::int64_t{2}}}};
       for (std::int64_t t = 80; t < 140; ++t) {
-        // Entries as they will be attended: those held now, and the new token.
+        // Entries that will be attended: those held now, and the new token.
         std::vector<std::int32_t> all(static_cast<std::size_t>(t + 1));
         std::iota(all.begin(), all.end(), 0);
         const std::vector<std::int32_t> ids(run.session.entries().ids().begin(),
@@ -74,7 +74,7 @@ TEST_CASE("Z3: without residual slots it is decayed H2O with a window") {
   zero.to_the_end();
   h2o.to_the_end();
   CHECK(zero.session.kept() == h2o.session.kept());
-  // And with decay 1 it is H2O itself.
+  // With decay 1 it is H2O itself.
   Run plain{"zeromerge-paper",
             head.view,
             24,
@@ -93,14 +93,15 @@ TEST_CASE("Z3: a vanishing alpha leaves merged entries unweighted") {
   CHECK(as_composed(*faint.method).parts().merge->bias(1, 1) == 0.0);
 }
 
-TEST_CASE("Z6: merging two identical tokens at alpha 1 leaves the output as it was") {
-  // Tokens 3 and 4 are equal and unattractive; a budget of 6 with one slot merges both into it.
+TEST_CASE("Z6: merging two identical tokens at alpha 1 leaves the output unchanged") {
+  // Tokens 3 and 4 are equal and get little attention; a budget of 6 with one slot merges both into
+  // it.
   auto head = test::random_head(1, kDim, 8, 7, 3);
   for (std::size_t j = 0; j < kDim; ++j) {
     head.keys[4 * kDim + j] = head.keys[3 * kDim + j] = -3.0F * head.q[3 * kDim + j];
     head.values[4 * kDim + j] = head.values[3 * kDim + j];
   }
-  // Queries that agree on disliking them.
+  // All queries give them little attention.
   for (std::size_t t = 0; t < 8; ++t) {
     for (std::size_t j = 0; j < kDim; ++j) head.q[t * kDim + j] = head.q[3 * kDim + j];
   }
@@ -126,7 +127,7 @@ TEST_CASE("with one slot the two presets keep the same sets: ring and candidates
   }
 }
 
-TEST_CASE("both presets keep what a plain re-telling keeps, step by step") {
+TEST_CASE("both presets keep the entries of a reference step by step") {
   for (const bool online : {false, true}) {
     for (const std::int64_t slots : {1, 3}) {
       for (const std::int64_t prompt : {10, 70}) {  // below and above the budget
@@ -136,20 +137,20 @@ TEST_CASE("both presets keep what a plain re-telling keeps, step by step") {
                 head.view,
                 budget,
                 {{"residual_slots", slots}, {"recent", 5.0}}};
-        test::PlainAccumulated plain{head.view,
-                                     {.budget = budget,
-                                      .decay = 0.98,
-                                      .tail_prompt = 5,
-                                      .tail_decode = 5,  // 5 - 1 for the ring, + 1 late
-                                      .slots = slots,
-                                      .alpha = 0.6,
-                                      .online = online}};
-        bool clear = plain.clear_prompt;
+        test::ReferenceAccumulated reference{head.view,
+                                             {.budget = budget,
+                                              .decay = 0.98,
+                                              .tail_prompt = 5,
+                                              .tail_decode = 5,  // 5 - 1 for the ring, + 1 late
+                                              .slots = slots,
+                                              .alpha = 0.6,
+                                              .online = online}};
+        bool clear = reference.clear_prompt;
         for (auto t = static_cast<std::int32_t>(prompt); t < 130 && clear; ++t) {
           INFO("online ", online, " slots ", slots, " t ", t);
-          REQUIRE(run.session.kept() == plain.kept());
+          REQUIRE(run.session.kept() == reference.kept());
           run.step(t);
-          clear = plain.step(t);
+          clear = reference.step(t);
         }
         CHECK(clear);
       }
@@ -179,7 +180,7 @@ TEST_CASE("the worked example: 2 residual, 4 context, 3 proximity, from 12 to 17
   }
 }
 
-TEST_CASE("counts kept in the cache's dtype stop where half precision stops counting") {
+TEST_CASE("counts kept in the cache's dtype stop at the limit of half precision") {
   const auto make = [](Dtype dtype) {
     return make_method({"zeromerge", {{"count_dtype", std::string{"kv"}}}, Budget{0, 8}}, 100,
                        {.recorded = dtype, .shape = {}});
@@ -192,7 +193,7 @@ TEST_CASE("counts kept in the cache's dtype stop where half precision stops coun
   CHECK(bias(*make(Dtype::kFp32), 5000) > bias(*make(Dtype::kFp32), 2048));
 }
 
-TEST_CASE("the score of a slot takes the larger, or the sum") {
+TEST_CASE("the score of a slot is the larger one or the sum") {
   // One run from a prompt of 60 at a budget of 12: a tail of 2, one slot, so 49 tokens in the slot.
   const auto head = test::random_head(1, kDim, 60, 60);
   const Run larger{"zeromerge", head.view, 12};
@@ -211,7 +212,7 @@ TEST_CASE("the score of a slot takes the larger, or the sum") {
   CHECK(sum.session.selector().score(members.front()) == test::rel(total));
 }
 
-TEST_CASE("a token joins the slot nearest by product, or by distance") {
+TEST_CASE("a token joins the nearest slot by product or by distance") {
   for (const bool l2 : {false, true}) {
     const auto head = test::random_head(1, kDim, 61, 60, 4);
     Run run{
@@ -222,7 +223,7 @@ TEST_CASE("a token joins the slot nearest by product, or by distance") {
     const EntryTable before = run.session.entries();
     run.step(60);
     const EntryTable& after = run.session.entries();
-    // Who left is who is now in a slot and was a token before.
+    // The token that left is now in a slot and was a single entry before.
     std::int32_t left = -1;
     std::int32_t joined = -1;
     for (const std::int32_t slot : after.merged_slots()) {

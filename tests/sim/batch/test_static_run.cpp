@@ -1,4 +1,4 @@
-// Laws of static runs, and the run against a plain re-telling that allocates tensor by tensor.
+// Laws of static runs, and the run compared with a reference that allocates tensor by tensor.
 
 #include <algorithm>
 #include <cctype>
@@ -34,7 +34,7 @@ Llm windowed_llm() {
   return llm;
 }
 
-/// Keys and values stored per query head, as released H2O and SnapKV do.
+/// Keys and values stored per query head, as in released H2O and SnapKV.
 class QueryHeadMethod : public FullMethod {
  public:
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override {
@@ -95,7 +95,7 @@ std::vector<Stack> stacks() {
   return all;
 }
 
-/// Those whose cache grows inside the graphs, as the re-telling has it.
+/// Stacks whose cache grows inside the graphs, as in the reference.
 std::vector<Stack> growing_stacks() {
   std::vector<Stack> all = builtin_stacks();
   std::erase_if(all, [](const Stack& s) {
@@ -110,13 +110,13 @@ Bytes sum_of(const Owners& owners) {
   return sum;
 }
 
-/// The whole run once more, every tensor allocated in an Hbm one after the other.
-struct Retold {
+/// The whole run once more, with every tensor allocated in an Hbm in turn.
+struct ReferenceRun {
   Bytes peak;
   std::optional<std::int64_t> oom_step;
   std::string oom_what;
 };
-Retold retell(const StaticSpec& spec) {
+ReferenceRun reference_run(const StaticSpec& spec) {
   const CostInput in{.llm = spec.llm,
                      .method = spec.method.get(),
                      .stack = spec.stack,
@@ -125,7 +125,7 @@ Retold retell(const StaticSpec& spec) {
                      .batch = spec.batch};
   const std::int64_t s = spec.prompt_tokens;
   const std::int32_t layers = spec.llm->n_layers();
-  Retold out;
+  ReferenceRun out;
   Hbm hbm{spec.gpu->hbm_usable};
   std::vector<Hbm::Id> cache(static_cast<std::size_t>(layers), -1);
   std::int64_t step = 0;
@@ -185,39 +185,39 @@ Retold retell(const StaticSpec& spec) {
   return out;
 }
 
-TEST_CASE("the run equals its re-telling for caches stored apart from what is projected") {
+TEST_CASE("the run equals its reference for caches stored apart from projections") {
   for (const Stack& stack : growing_stacks()) {
     Case c{stack, std::make_shared<QueryHeadMethod>()};
-    CHECK(run_static(c.spec).peak_hbm == retell(c.spec).peak);
+    CHECK(run_static(c.spec).peak_hbm == reference_run(c.spec).peak);
     CHECK(run_static(c.spec).kv_bytes == Bytes{3 * (3 * 290 + 100) * 4 * 128 * 2});
     c.spec.kv_dtype = Dtype::kFp8E4m3;
     c.spec.method = std::make_shared<FullMethod>();
-    CHECK(run_static(c.spec).peak_hbm == retell(c.spec).peak);
+    CHECK(run_static(c.spec).peak_hbm == reference_run(c.spec).peak);
   }
 }
 
-TEST_CASE("the run equals its re-telling tensor by tensor, and runs out at the same step") {
+TEST_CASE("the run equals its reference tensor by tensor and runs out at the same step") {
   for (const Stack& stack : growing_stacks()) {
     for (const auto& method : methods()) {
       Case c{stack, method};
       const StaticResult whole = run_static(c.spec);
       REQUIRE_FALSE(whole.oom);
       INFO(stack.name, " ", method->name());
-      CHECK(whole.peak_hbm == retell(c.spec).peak);
-      // Less and less memory, down to where the weights alone are too much.
+      CHECK(whole.peak_hbm == reference_run(c.spec).peak);
+      // Less and less memory, down to a size that the weights alone exceed.
       for (const double share : {0.9999, 0.999, 0.99, 0.97, 0.9, 0.8}) {
         c.gpu.hbm_usable =
             Bytes{static_cast<std::int64_t>(
                 share * static_cast<double>((whole.peak_hbm - stack.context).count()))} +
             stack.context;
-        if (method->needs().retries_smaller_chunks) continue;  // the re-telling does not retry
+        if (method->needs().retries_smaller_chunks) continue;  // the reference does not retry
         const StaticResult r = run_static(c.spec);
-        const Retold told = retell(c.spec);
+        const ReferenceRun reference = reference_run(c.spec);
         REQUIRE(r.oom);
         if (r.oom->phase == "load") continue;
-        REQUIRE(told.oom_step);
-        CHECK(r.oom->step == *told.oom_step);
-        CHECK(r.oom->what.starts_with(told.oom_what));
+        REQUIRE(reference.oom_step);
+        CHECK(r.oom->step == *reference.oom_step);
+        CHECK(r.oom->what.starts_with(reference.oom_what));
         CHECK(r.oom->requested > r.oom->free);
         CHECK(sum_of(r.oom->owners) + r.oom->free == r.usable_hbm);
         CHECK(r.peak_hbm <= r.usable_hbm);
@@ -226,7 +226,7 @@ TEST_CASE("the run equals its re-telling tensor by tensor, and runs out at the s
   }
 }
 
-TEST_CASE("peak >= held >= weights + cache, owners sum to the peak") {
+TEST_CASE("peak >= held >= weights + cache and owners sum to the peak") {
   for (const Stack& stack : stacks()) {
     for (const auto& method : methods()) {
       const Case c{stack, method};
@@ -327,7 +327,7 @@ TEST_CASE("on the ideal stack more bandwidth never lowers throughput, nor a smal
   }
 }
 
-TEST_CASE("a method that says its layers are alike runs the same") {
+TEST_CASE("a method with equal layers runs the same") {
   for (const Stack& stack : stacks()) {
     BoundedOptions options{.budget = 230, .side_per_entry = 8};
     const Case apart{stack, std::make_shared<BoundedMethod>(options)};
@@ -341,7 +341,7 @@ TEST_CASE("a method that says its layers are alike runs the same") {
   }
 }
 
-TEST_CASE("without output tokens a run ends after prefill, with what a longer one had then") {
+TEST_CASE("without output tokens a run ends after prefill with the state of a longer one then") {
   for (const Stack& stack : stacks()) {
     if (is_preallocated(stack)) continue;  // room for the output is taken at the start
     const Case none{stack, std::make_shared<FullMethod>(), 3, 200, 0};
@@ -373,7 +373,7 @@ TEST_CASE("weights that do not fit are an OOM of loading") {
   CHECK(run_static(c.spec).oom->what == "CUDA context");
 }
 
-TEST_CASE("whatever memory a GPU has, what does not fit is asked for, named and told in terms") {
+TEST_CASE("for any memory of a GPU a failed request is named and explained by terms") {
   const Llm llm = llama2_7b();
   const auto full = std::make_shared<FullMethod>();
   const auto run_on = [&](const Gpu& gpu, const char* stack) {
@@ -390,7 +390,7 @@ TEST_CASE("whatever memory a GPU has, what does not fit is asked for, named and 
     for (int gib = 1; gib <= 80; ++gib) {
       Gpu gpu = a800();
       gpu.hbm_usable = Bytes{static_cast<std::int64_t>(gib) << 30};
-      const StaticResult result = run_on(gpu, stack);  // a fault of ours throws
+      const StaticResult result = run_on(gpu, stack);  // a defect throws
       INFO(stack, " on ", gib, " GiB");
       Bytes terms;
       for (const PeakTerm& term : result.peak_terms) terms += term.bytes;
@@ -408,7 +408,7 @@ TEST_CASE("whatever memory a GPU has, what does not fit is asked for, named and 
   CHECK(asked.size() > 5);
 }
 
-TEST_CASE("weights in the published format take what is published, in another all of it") {
+TEST_CASE("weights in the published format take the published bytes, in another format all") {
   const Llm& llm = find_llm("gpt-oss-20b");
   Case c{find_stack("ideal"), std::make_shared<FullMethod>(), 1, 10, 1};
   c.spec.llm = &llm;
@@ -418,7 +418,7 @@ TEST_CASE("weights in the published format take what is published, in another al
   CHECK(run_static(c.spec).peak_owners.at("weights") == weight_bytes(llm, Dtype::kBf16));
 }
 
-/// "2 x 3 layers x batch 2 x 1.5 B + 7 B rounding", worked out.
+/// The value of "2 x 3 layers x batch 2 x 1.5 B + 7 B rounding".
 double worked_out(const std::string& formula) {
   double sum = 0;
   double product = 1;
@@ -455,7 +455,7 @@ void check_terms(const StaticResult& r) {
   CHECK(sum == r.peak_hbm);
 }
 
-TEST_CASE("the terms of the peak sum to it, owner by owner, and their formulas give their bytes") {
+TEST_CASE("the terms of the peak sum to it by owner and their formulas give their bytes") {
   Llm latent = windowed_llm();
   for (LayerSpec& layer : latent.layers) {
     layer.attention.kv_lora_rank = 64;
@@ -488,7 +488,7 @@ TEST_CASE("the terms of the peak sum to it, owner by owner, and their formulas g
             c.gpu = a800();
             const StaticResult whole = run_static(c.spec);
             check_terms(whole);
-            // And of runs that are refused, wherever that is.
+            // Also for runs that are refused at any point.
             for (const double share : {0.9999, 0.99, 0.9, 0.7, 0.4}) {
               c.gpu.hbm_usable =
                   Bytes{static_cast<std::int64_t>(
@@ -503,7 +503,7 @@ TEST_CASE("the terms of the peak sum to it, owner by owner, and their formulas g
   }
 }
 
-TEST_CASE("terms of the published weights and of the caches are told with their numbers") {
+TEST_CASE("terms of the published weights and of the caches are reported with their numbers") {
   const Llm& oss = find_llm("gpt-oss-20b");
   Case c{find_stack("hf-flash"), std::make_shared<FullMethod>(), 2, 1000, 10};
   c.spec.llm = &oss;
@@ -524,7 +524,7 @@ TEST_CASE("terms of the published weights and of the caches are told with their 
   CHECK(term("kv_cache").source.starts_with("method full: holds "));
 }
 
-TEST_CASE("embeddings are held once where the second layer's scores are asked for again") {
+TEST_CASE("embeddings are held once if the second layer's scores are requested again") {
   for (const double share : {0.999, 0.995, 0.99, 0.985, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9}) {
     Case c{find_stack("hf-sdpa"), std::make_shared<BoundedMethod>(BoundedOptions{
                                       .budget = 120, .needs = eager_sums_with_retry()})};
@@ -539,7 +539,7 @@ TEST_CASE("embeddings are held once where the second layer's scores are asked fo
   }
 }
 
-TEST_CASE("a run says what it assumes of transformers' caches and of a GPU without bf16") {
+TEST_CASE("a run states its assumptions on transformers' caches and on a GPU without bf16") {
   const auto said = [](const char* llm, const char* gpu, const char* stack, Dtype dtype,
                        std::string_view words) {
     Case c{find_stack(stack), std::make_shared<FullMethod>(), 1, 10, 1};
@@ -562,7 +562,7 @@ TEST_CASE("a run says what it assumes of transformers' caches and of a GPU witho
   CHECK(said("gemma-2-2b", "T4", "ideal", Dtype::kFp16, "bf16") == 0);
 }
 
-TEST_CASE("after an OOM the figures known by then stay") {
+TEST_CASE("after an OOM the metrics known by then are kept") {
   Case c{find_stack("hf-sdpa"), std::make_shared<FullMethod>(), 3, 50, 400};
   const StaticResult whole = run_static(c.spec);
   REQUIRE(whole.peak_phase == "decode");
@@ -591,7 +591,7 @@ TEST_CASE("a stack may use only its fraction") {
   CHECK(run_static(c.spec).usable_hbm == Bytes{c.gpu.hbm_usable.count() / 2});
 }
 
-TEST_CASE("a static cache stands whole from the start and never moves") {
+TEST_CASE("a static cache is allocated whole at the start and never moves") {
   const Case c{with_static_cache(), std::make_shared<FullMethod>()};
   const StaticResult r = run_static(c.spec);
   for (const StaticSample& s : r.timeline) CHECK(s.kv == r.kv_bytes);
@@ -603,7 +603,7 @@ TEST_CASE("compression after all layers peaks higher than layer by layer") {
   BoundedOptions options{.budget = 100};
   Llm llm = small_llm();
   llm.layers.resize(2);
-  // Many layers, so that the caches outweigh a layer's activations.
+  // Many layers, so that the caches are larger than a layer's activations.
   while (llm.layers.size() < 64) llm.layers.push_back(llm.layers.front());
   const auto peak = [&](PrefillPeak when) {
     options.prefill_peak = when;
@@ -612,11 +612,11 @@ TEST_CASE("compression after all layers peaks higher than layer by layer") {
     return run_static(c.spec).prefill_peak;
   };
   const Bytes difference = peak(PrefillPeak::kAllLayers) - peak(PrefillPeak::kPerLayer);
-  // At the last layer's feed-forward block all 64 hold 3,900 entries more of 256 B.
+  // At the last layer's feed-forward block all 64 hold 3,900 more entries of 256 B.
   CHECK(difference.count() == 64LL * 3900 * 128 * 2);
 }
 
-TEST_CASE("the timeline is thinned, first and last kept") {
+TEST_CASE("the timeline is thinned with first and last kept") {
   for (const std::size_t most : {3UL, 4UL, 10UL, 512UL}) {
     const Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
     const StaticResult r = run_static(c.spec, {.max_samples = most});
@@ -635,19 +635,19 @@ TEST_CASE("the timeline is thinned, first and last kept") {
   REQUIRE(cut.oom->phase == "decode");
   CHECK(cut.timeline.size() <= 5);
   CHECK(cut.timeline.back().step == cut.oom->step - 1);
-  // The step that ran out had grown some of the layers: at most one row of all four.
+  // The failed step had grown some of the layers: at most one row of all four.
   CHECK(cut.kv_bytes >= cut.timeline.back().kv);
   CHECK(cut.kv_bytes - cut.timeline.back().kv <= Bytes{4LL * 3 * 128 * 2});
 }
 
-TEST_CASE("score chunks are quartered until they fit, and the run says so") {
+TEST_CASE("score chunks are quartered until they fit and the run reports it") {
   BoundedOptions options{.budget = 500, .needs = eager_sums_with_retry()};
   Case c{find_stack("hf-sdpa"), std::make_shared<BoundedMethod>(options), 1, 4000, 5};
   // One matrix of all rows: 8 x 4000^2 x 2 B = 256 MB, three 768 MB.
   c.gpu.hbm_usable = 512_MiB + 400_MiB;
   const StaticResult r = run_static(c.spec);
   REQUIRE_FALSE(r.oom);
-  REQUIRE_FALSE(r.notes.empty());  // the last; another is of the model's window
+  REQUIRE_FALSE(r.notes.empty());  // the last; another is the model's window
   CHECK(r.notes.back().starts_with("prefill scores were chunked to 1000 query rows"));
   options.needs.retries_smaller_chunks = false;
   c.spec.method = std::make_shared<BoundedMethod>(options);

@@ -1,6 +1,6 @@
-// Laws of every method of the catalogue, through whole traces: one that records everything a method
-// may want, and the shipped sample. Methods come from the catalogue, so new ones are held to these
-// without being named here.
+// Laws of every method of the catalogue on whole traces: one that records every input a method may
+// need, and the shipped sample. Methods come from the catalogue, so these tests include new ones
+// automatically.
 
 #include <algorithm>
 #include <cstring>
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 const fs::path kSample =
     fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
 
-/// A small trace with hidden states, wo, scores, decisions and, if asked for, a repeat.
+/// A small trace with hidden states, wo, scores, decisions and, on request, a repeat.
 fs::path generated(bool with_repeat) {
   const fs::path path =
       test::scratch_folder() / (with_repeat ? "all-repeat.safetensors" : "all.safetensors");
@@ -50,8 +50,8 @@ fs::path generated(bool with_repeat) {
   return path;
 }
 
-/// Every method of the catalogue that can run on the trace, at `budget` where it takes one; what
-/// cannot says why.
+/// Every method of the catalogue that can run on the trace, at `budget` if it takes one; the others
+/// with the reason.
 std::vector<MethodSpec> able(const TraceInfo& info, const std::optional<Budget>& budget) {
   std::vector<MethodSpec> specs;
   for (const MethodInfo& method : builtin_methods()) {
@@ -186,7 +186,7 @@ TEST_CASE("I1 I9: every method's counters are consistent and its size law is its
           REQUIRE(step.entries_held == held);
           REQUIRE(step.entries_attended == attended);
         }
-        // What is kept within a budget of bytes is; readers hold everything and say so.
+        // Entries kept within a budget of bytes; readers hold everything and say so.
         REQUIRE(m.budget_reached.has_value());
         if (composed.parts().read == nullptr && m.budget && m.closed_form_bytes_final) {
           CHECK(*m.budget_reached <= *m.budget * 1.1 + 0.02);
@@ -196,7 +196,7 @@ TEST_CASE("I1 I9: every method's counters are consistent and its size law is its
   });
 }
 
-TEST_CASE("I2: a budget of all there is leaves every method that rounds nothing exact") {
+TEST_CASE("I2: a budget of all tokens makes every method without rounding exact") {
   on_traces([](const Trace& trace) {
     const TraceInfo& info = trace.info();
     const auto specs = able(info, Budget{0, 2 * info.tokens});
@@ -206,12 +206,12 @@ TEST_CASE("I2: a budget of all there is leaves every method that rounds nothing 
       const ReplayMethod& m = result.methods[i];
       const auto method = settle_for_trace(specs[i], info);
       const Composition& parts = as_composed(*method).parts();
-      // Cheaper formats, shared layers and selections without a budget change results whatever
-      // they may keep.
+      // Cheaper formats, shared layers and selections without a budget change results for any kept
+      // set.
       const bool lossy = parts.store->rounds() || parts.share || !m.budget;
       if (lossy && m.name != "full") continue;
-      // These thin out generated tokens, or deal a total out by a softmax over layers, whatever
-      // the budget of a head.
+      // These thin out generated tokens, or distribute a total by a softmax over layers, for any
+      // budget of a head.
       if (m.name.starts_with("pyramid") && m.name != "pyramidkv") continue;
       if (m.name == "d2o") continue;
       INFO(m.name);
@@ -226,7 +226,7 @@ TEST_CASE("I2: a budget of all there is leaves every method that rounds nothing 
   });
 }
 
-TEST_CASE("no method retains more than the best choice of as many entries, anew at each step") {
+TEST_CASE("no method retains more than the best choice of equal size made at each step") {
   on_traces([](const Trace& trace) {
     for (const double budget : {0.1, 0.5}) {
       const auto specs = able(trace.info(), Budget{budget, 0});
@@ -240,7 +240,7 @@ TEST_CASE("no method retains more than the best choice of as many entries, anew 
         for (const ReplayCell& head : m.heads) {
           CHECK(*head.retained_mass_mean <= *head.best_mass_mean + 1e-6);
         }
-        // The oracle is the best choice itself; whole caches leave nothing to choose.
+        // The oracle is the best choice itself; whole caches leave no choice.
         if (m.name == "oracle-step" || m.name == "full") {
           CHECK(*m.retained_mass_mean == doctest::Approx(*m.best_mass_mean).epsilon(1e-5));
         }
@@ -249,8 +249,8 @@ TEST_CASE("no method retains more than the best choice of as many entries, anew 
   });
 }
 
-/// The trace with its two KV heads, and what belongs to each, changed over: in every row of every
-/// tensor but the hidden states one half is one head's.
+/// The trace with its two KV heads and their data exchanged: each row of every tensor except the
+/// hidden states has one half per head.
 fs::path with_heads_swapped(const fs::path& path) {
   const fs::path swapped = test::scratch_folder() / "all-swapped.safetensors";
   const Safetensors file = Safetensors::open(path);
@@ -280,10 +280,10 @@ fs::path with_heads_swapped(const fs::path& path) {
   return swapped;
 }
 
-TEST_CASE("I8: KV heads that change places change their results' places, and nothing else") {
-  // Draws are keyed by layer, head and step, so heads that change places draw otherwise. Decisions
-  // for several heads at once (means over heads, budgets dealt out among them) are no exception:
-  // with two heads even their sums are the same to the last digit.
+TEST_CASE("I8: exchanging KV heads exchanges their results and nothing else") {
+  // Draws are keyed by layer, head and step, so exchanged heads draw other numbers. Joint decisions
+  // for several heads (means over heads, budgets shared among them) are no exception: with two
+  // heads even their sums are equal to the last digit.
   const std::map<std::string, std::string> by_place{{"random", "scores are drawn"},
                                                     {"keyformer", "Gumbel noise is drawn"},
                                                     {"cam", "merges are drawn (Bernoulli)"},
@@ -343,7 +343,8 @@ TEST_CASE("I10: threads and a second run change no digit of any method") {
       }
     }
   }
-  // Nor does which methods run beside each other, but for those that draw by seed alone.
+  // Methods that run at the same time change nothing either, except for those that draw by seed
+  // only.
   for (const MethodSpec& spec : specs) {
     INFO(spec.name);
     const auto alone = replay(trace, {spec}, detailed(2));
@@ -379,7 +380,7 @@ fs::path all_prompt(const fs::path& path, std::int64_t tokens) {
   return out;
 }
 
-TEST_CASE("MHA, GQA and MQA at odd sizes, with and without decode steps: laws are the counts") {
+TEST_CASE("MHA, GQA and MQA at odd sizes with and without decode steps: laws are the counts") {
   struct Shape {
     std::int32_t heads, kv_heads;
   };

@@ -28,7 +28,7 @@ ReplayMethod replayed(const std::string& name, std::vector<std::int64_t> block_s
   return replay(sample(), {spec}, options).methods.front();
 }
 
-TEST_CASE("an entry stands at its first member, one that shares it at its next") {
+TEST_CASE("an entry is stored at its first member, and one that shares it at its next") {
   using Kept = std::vector<std::vector<std::int32_t>>;
   CHECK(slots_of(Kept{{0}, {2, 5}, {3}}, 6) == std::vector<std::int32_t>{0, 2, 3});
   CHECK(slots_of(Kept{{0, 1}, {0, 4}, {3}}, 6) == std::vector<std::int32_t>{0, 4, 5});
@@ -36,10 +36,10 @@ TEST_CASE("an entry stands at its first member, one that shares it at its next")
   CHECK(slots_of(Kept{}, 3).empty());
 }
 
-TEST_CASE("the full cache drops nothing and wastes the ends of last blocks alone") {
+TEST_CASE("the full cache drops nothing and wastes only the ends of last blocks") {
   const ReplayMethod full = replayed("full", {16, 7});
   const TraceInfo& info = sample().info();
-  REQUIRE(full.paged.size() == 8);  // two moments, sizes and layouts
+  REQUIRE(full.paged.size() == 8);  // two steps, sizes and layouts
   for (const auto& [moment, r] : full.paged) {
     INFO(moment, " ", r.block_size);
     const std::int64_t tokens = moment == "prefill" ? info.prompt_tokens : info.tokens;
@@ -55,7 +55,7 @@ TEST_CASE("the full cache drops nothing and wastes the ends of last blocks alone
   }
 }
 
-TEST_CASE("methods: logical bytes are the replay's, whatever the blocks") {
+TEST_CASE("methods: logical bytes are the replay's for any block size") {
   for (const char* name : {"h2o", "snapkv", "streaming-llm", "zeromerge"}) {
     INFO(name);
     const ReplayMethod method = replayed(name, {1, 16, 64});
@@ -74,7 +74,7 @@ TEST_CASE("methods: logical bytes are the replay's, whatever the blocks") {
   }
 }
 
-TEST_CASE("a window frees whole blocks, scattered heavy hitters few") {
+TEST_CASE("a window frees whole blocks and scattered heavy hitters few") {
   const auto freed = [](const std::string& name) {
     const ReplayMethod method = replayed(name, {16});
     for (const auto& [moment, r] : method.paged) {
@@ -100,7 +100,7 @@ TEST_CASE("every method of the catalogue that runs on the sample can be paged") 
       CHECK(method.paged.size() == 4);
       ++ran;
     } catch (const InputError&) {
-      continue;  // this trace lacks what it needs
+      continue;  // this trace has no such input
     }
   }
   CHECK(ran > 10);

@@ -1,5 +1,5 @@
 // Replay of whole traces: totals agree with their parts, threads change nothing, and on real traces
-// the kept sets are those of a plain re-telling.
+// the kept sets equal those of a reference.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "sim/replay/summary.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 #include "tests/support/scratch.hpp"
 #include "traces/trace_writer.hpp"
 
@@ -136,7 +136,7 @@ void check_laws(const Trace& trace, const ReplayMethod& m) {
   CHECK(read == rel(m.bytes_read_total));
   CHECK(error == doctest::Approx(m.rel_error_mean).epsilon(1e-9));
   CHECK(m.rel_error_p99 >= 0);
-  // Every token is kept once or gone; of a merge none is gone.
+  // Every token is kept once or dropped; merging drops none.
   for (const auto& layer : m.kept) {
     for (const auto& head : layer) {
       std::set<std::int32_t> seen;
@@ -153,7 +153,7 @@ void check_laws(const Trace& trace, const ReplayMethod& m) {
     CHECK(m.bytes_held_final == m.bytes_full_final);
     CHECK(m.rel_error_mean < 1e-5);
     CHECK(*m.retained_mass_mean == rel(1.0, 1e-5));
-    // Step n reads prompt + n tokens: their sum times the bytes of a token.
+    // Step n reads prompt + n tokens: their sum times the bytes per token.
     const double per_token =
         2.0 * info.head_dim * info.n_kv_heads * info.n_layers * bits_of(info.dtype) / 8;
     const auto n = static_cast<double>(m.steps);
@@ -192,7 +192,7 @@ TEST_CASE("multi-head, grouped and multi-query traces of odd sizes") {
   }
 }
 
-TEST_CASE("I10: neither threads nor repetition change a bit") {
+TEST_CASE("I10: threads and repetition change no bit") {
   const Trace trace = Trace::open(sample());
   const auto once = replay(trace, all_methods({0.2}), detailed(1));
   for (const std::int32_t threads : {1, 2, 5}) {
@@ -220,7 +220,7 @@ TEST_CASE("I8: permuting heads permutes results") {
   }
 }
 
-TEST_CASE("a method alone is what it is among others") {
+TEST_CASE("a method gives the same result without others and among others") {
   const Trace trace = Trace::open(sample());
   const auto together = replay(trace, all_methods({0.2}), detailed());
   for (const ReplayMethod& m : together.methods) {
@@ -243,7 +243,7 @@ TEST_CASE("a larger budget retains more of the attention") {
   }
 }
 
-/// The head's vectors of a layer, as the plain re-telling reads them.
+/// The head's vectors of a layer, in the form of the reference.
 HeadVectors head_of(const Trace& trace, const TraceLayer& layer, std::int32_t h) {
   const TraceInfo& info = trace.info();
   const std::int32_t group = info.n_heads / info.n_kv_heads;
@@ -259,25 +259,26 @@ HeadVectors head_of(const Trace& trace, const TraceLayer& layer, std::int32_t h)
           .scale = info.softmax_scale};
 }
 
-/// Compares final kept sets wherever no choice on the way was closer than 1e-6; returns heads
+/// Compares final kept sets if no choice was closer than 1e-6; returns the number of heads
 /// compared.
 int compare_with_plain(const Trace& trace, const std::string& name, std::int64_t budget,
-                       const test::PlainSettings& settings) {
+                       const test::ReferenceSettings& settings) {
   const auto result = replay(trace, {{name, {}, Budget{0, budget}}}, detailed()).methods[0];
   int compared = 0;
   for (std::int32_t l = 0; l < trace.info().n_layers; ++l) {
     const TraceLayer layer = trace.read_layer(l);
     for (std::int32_t h = 0; h < trace.info().n_kv_heads; ++h) {
-      test::PlainAccumulated plain{head_of(trace, layer, h), settings};
-      bool clear = plain.clear_prompt;
+      test::ReferenceAccumulated reference{head_of(trace, layer, h), settings};
+      bool clear = reference.clear_prompt;
       for (auto t = static_cast<std::int32_t>(trace.info().prompt_tokens); t < trace.info().tokens;
            ++t) {
-        clear = plain.step(t) && clear;
+        clear = reference.step(t) && clear;
       }
       if (!clear) continue;
       ++compared;
       INFO(name, " layer ", l, " head ", h);
-      CHECK(result.kept[static_cast<std::size_t>(l)][static_cast<std::size_t>(h)] == plain.kept());
+      CHECK(result.kept[static_cast<std::size_t>(l)][static_cast<std::size_t>(h)] ==
+            reference.kept());
     }
   }
   return compared;
@@ -289,15 +290,15 @@ void compare_all(const Trace& trace, int at_least) {
   CHECK(compare_with_plain(trace, "h2o", b,
                            {.budget = b, .tail_prompt = b - b / 2, .tail_decode = b - b / 2}) >=
         at_least);
-  test::PlainSettings zero{
+  test::ReferenceSettings zero{
       .budget = b, .decay = 0.98, .tail_prompt = tail, .tail_decode = tail, .slots = 1};
   CHECK(compare_with_plain(trace, "zeromerge", b, zero) >= at_least);
-  // Fed one by one, a long prompt makes hundreds of choices a head: more of them are near ties.
+  // Fed one by one, a long prompt makes hundreds of choices per head: more of them are near ties.
   zero.online = true;
   CHECK(compare_with_plain(trace, "zeromerge-paper", b, zero) >= at_least / 2);
 }
 
-TEST_CASE("kept sets on the shipped trace are those of a plain re-telling") {
+TEST_CASE("kept sets on the shipped trace equal those of a reference") {
   compare_all(Trace::open(sample()), 6);
 }
 
@@ -312,9 +313,9 @@ TEST_CASE("kept sets and laws on the other real traces") {
   }
 }
 
-TEST_CASE("the best mass of so many entries by hand, by query head") {
+TEST_CASE("the largest possible mass of a number of entries by hand, by query head") {
   // One head of two query heads over five keys of one channel: e^logit is 1, 2, 4, 8, 1 for the
-  // first, even for the second.
+  // first, and uniform for the second.
   test::OwnedHead head;
   for (const double x : {1.0, 2.0, 4.0, 8.0, 1.0}) {
     head.keys.push_back(static_cast<float>(std::log(x)));
@@ -357,7 +358,7 @@ TEST_CASE("percentiles are linear between ranks") {
   CHECK(std::isnan(percentile({}, 0.99)));
 }
 
-TEST_CASE("a method that cannot run on a trace says what it lacks") {
+TEST_CASE("a method that cannot run on a trace names the missing input") {
   const Trace trace = Trace::open(made_up(1, 1, 1, 20, 10));
   CHECK_THROWS_WITH_AS(
       (void)replay(trace,

@@ -1,6 +1,6 @@
 // The invariants of the method catalogue on recorded vectors: the shipped trace of a trained model,
-// and generated traces with one, few and all query heads a KV head. test_methods and test_zeromerge
-// hold them on made-up vectors of odd sizes.
+// and generated traces with one, few and all query heads per KV head. test_methods and
+// test_zeromerge check them on made-up vectors of odd sizes.
 
 #include <algorithm>
 #include <cmath>
@@ -94,7 +94,7 @@ TEST_CASE("I1 I3 I4 I6 I9 on recorded heads") {
       INFO(info.name);
       const auto method = method_of(info.name, head, budget);
       test::SessionRun run{method, head};
-      // What is protected: of the settled parameters, not of the code under test.
+      // The protected entries, from the resolved parameters and not from the code under test.
       std::int64_t recent = 1;
       if (info.name == "streaming-llm") recent = param_integer(method->params(), "window");
       if (info.name == "h2o") recent = param_integer(method->params(), "recent");
@@ -141,7 +141,7 @@ TEST_CASE("I2: with room for all, a recorded head's output is the full cache's")
   });
 }
 
-TEST_CASE("I5 Z2 Z4 Z5: a slot is the mean of its members, and inside their hull") {
+TEST_CASE("I5 Z2 Z4 Z5: a slot is the mean of its members and inside their hull") {
   on_every_head([](const HeadVectors& head) {
     for (const char* name : {"zeromerge", "zeromerge-paper"}) {
       INFO(name);
@@ -173,7 +173,7 @@ TEST_CASE("I5 Z2 Z4 Z5: a slot is the mean of its members, and inside their hull
   });
 }
 
-TEST_CASE("I7: how scores are produced does not change what a recorded head keeps") {
+TEST_CASE("I7: the computation of scores does not change the kept set of a recorded head") {
   on_every_head([](const HeadVectors& head) {
     std::set<std::vector<std::vector<std::int32_t>>> kept;
     for (const std::string exec : {"eager", "eager_chunked", "fused_two_pass"}) {
@@ -186,8 +186,7 @@ TEST_CASE("I7: how scores are produced does not change what a recorded head keep
   });
 }
 
-TEST_CASE(
-    "Z1: on recorded heads too an uncompressed token never draws less than from the full cache") {
+TEST_CASE("Z1: also on recorded heads an uncompressed token never gets less than full") {
   on_every_head([](const HeadVectors& head) {
     for (const double alpha : {0.6, 1.0}) {
       test::SessionRun run{method_of("zeromerge", head, head.prompt / 5, {{"alpha", alpha}}), head};
@@ -210,7 +209,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("Z3: a vanishing alpha attends over slots as if each were one token") {
+TEST_CASE("Z3: a vanishing alpha attends to slots as if each were one token") {
   on_every_head([](const HeadVectors& head) {
     test::SessionRun faint{method_of("zeromerge", head, head.prompt / 5, {{"alpha", 1e-6}}), head};
     const EntryTable held = faint.session.entries();

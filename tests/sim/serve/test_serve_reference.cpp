@@ -1,5 +1,5 @@
-// The service against a plain telling of vLLM's V1 scheduler: every sequence looked at in every
-// iteration, no event queue, nothing kept from one iteration to the next.
+// The service compared with a reference of vLLM's V1 scheduler: every sequence is visited in every
+// iteration, no event queue, no state carried from one iteration to the next.
 
 #include <deque>
 #include <vector>
@@ -12,23 +12,23 @@ namespace {
 
 using test::SmallService;
 
-struct PlainRequest {
+struct ReferenceRequest {
   std::int64_t known = 0, computed = 0, planned = 0, blocks = 0, generated = 0;
   SimTime first{-1}, finish{-1}, scheduled{-1};
   std::int32_t preemptions = 0;
 };
 
-struct PlainResult {
-  std::vector<PlainRequest> requests;
+struct ReferenceResult {
+  std::vector<ReferenceRequest> requests;
   std::vector<SimTime> ends;
 };
 
-PlainResult plain_v1(const SmallService& s) {
+ReferenceResult reference_v1(const SmallService& s) {
   const auto& asked = s.trace.requests;
   const std::int64_t budget = *s.scheduler.max_num_batched_tokens;
   const auto seqs = static_cast<std::size_t>(*s.scheduler.max_num_seqs);
   const std::int64_t threshold = *s.scheduler.long_prefill_token_threshold;
-  PlainResult out;
+  ReferenceResult out;
   out.requests.resize(asked.size());
   for (std::size_t i = 0; i < asked.size(); ++i) out.requests[i].known = asked[i].prompt_tokens;
   std::deque<std::size_t> waiting;
@@ -38,7 +38,7 @@ PlainResult plain_v1(const SmallService& s) {
   const auto blocks_of = [&](std::int64_t tokens) {
     return (tokens + s.block_tokens - 1) / s.block_tokens;
   };
-  const auto grow = [&](PlainRequest& r, std::int64_t tokens) {
+  const auto grow = [&](ReferenceRequest& r, std::int64_t tokens) {
     std::int64_t used = 0;
     for (const std::size_t i : running) used += out.requests[i].blocks;
     const std::int64_t want = blocks_of(r.computed + tokens);
@@ -49,7 +49,7 @@ PlainResult plain_v1(const SmallService& s) {
   };
   for (;;) {
     while (next < asked.size() && asked[next].arrival <= now) {
-      // Nobody knows how much it will generate.
+      // The output length is unknown.
       if (blocks_of(asked[next].prompt_tokens) <= s.blocks) waiting.push_back(next);
       ++next;
     }
@@ -60,7 +60,7 @@ PlainResult plain_v1(const SmallService& s) {
     }
     std::int64_t left = budget;
     bool preempted = false;
-    const auto share = [&](const PlainRequest& r) {
+    const auto share = [&](const ReferenceRequest& r) {
       std::int64_t n = r.known - r.computed;
       if (threshold > 0) n = std::min(n, threshold);
       return std::min(n, left);
@@ -72,10 +72,10 @@ PlainResult plain_v1(const SmallService& s) {
       while (!fits) {
         const std::size_t victim = running.back();
         running.pop_back();
-        PlainRequest& v = out.requests[victim];
+        ReferenceRequest& v = out.requests[victim];
         v.computed = v.blocks = v.planned = 0;
         preempted = true;
-        // It outgrew the pool alone, and ends; else it is computed anew.
+        // It outgrew the pool while running alone, and ends; otherwise it is recomputed.
         if (running.empty()) break;
         waiting.push_front(victim);
         ++v.preemptions;
@@ -87,7 +87,7 @@ PlainResult plain_v1(const SmallService& s) {
     }
     while (!preempted && !waiting.empty() && left > 0 && running.size() < seqs) {
       const std::size_t id = waiting.front();
-      PlainRequest& r = out.requests[id];
+      ReferenceRequest& r = out.requests[id];
       const std::int64_t n = share(r);
       if (!grow(r, n)) break;
       waiting.pop_front();
@@ -103,7 +103,7 @@ PlainResult plain_v1(const SmallService& s) {
     out.ends.push_back(now);
     std::vector<std::size_t> stay;
     for (const std::size_t id : running) {
-      PlainRequest& r = out.requests[id];
+      ReferenceRequest& r = out.requests[id];
       r.computed += std::exchange(r.planned, 0);
       if (r.computed == r.known) {
         if (asked[id].output_tokens > 0) {
@@ -122,7 +122,7 @@ PlainResult plain_v1(const SmallService& s) {
   }
 }
 
-TEST_CASE("the service does what a plain telling of V1 does, iteration by iteration") {
+TEST_CASE("the service equals a reference of V1 iteration by iteration") {
   std::int64_t preemptions = 0, rejected = 0;
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     for (const std::int64_t blocks : {9, 12, 24, 60}) {
@@ -140,11 +140,11 @@ TEST_CASE("the service does what a plain telling of V1 does, iteration by iterat
           service.trace.requests.push_back(r);
         }
         const ServeResult got = service.run();
-        const PlainResult want = plain_v1(service);
+        const ReferenceResult want = reference_v1(service);
         REQUIRE(got.iteration_ends[0].size() == want.ends.size());
         CHECK(got.iteration_ends[0] == want.ends);
         for (std::size_t i = 0; i < want.requests.size(); ++i) {
-          const PlainRequest& w = want.requests[i];
+          const ReferenceRequest& w = want.requests[i];
           const RequestOutcome& g = got.outcomes[i];
           CHECK(g.scheduled == w.scheduled);
           CHECK(g.first_token == w.first);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Plain re-tellings of the readers: every step from the recorded vectors alone, in lists of
-// positions. For clarity, not speed.
+// References of the readers: every step from the recorded vectors, in lists of positions. For
+// clarity, not speed.
 
 #include <algorithm>
 #include <cmath>
@@ -16,10 +16,10 @@
 
 namespace kvsim::test {
 
-/// What one query head read at one step, and how far the choice was from another one.
-struct PlainRead {
+/// Positions that one query head read at one step, and the distance of the choice from another one.
+struct ReferenceRead {
   std::set<std::int32_t> positions;
-  double gap = 1e300;  // between the last choice taken and the first not taken
+  double gap = 1e300;  // between the last one chosen and the first one not chosen
 };
 
 inline double logit_of(const HeadVectors& head, std::int32_t g, std::int64_t t, std::int32_t i) {
@@ -43,8 +43,8 @@ inline std::pair<std::set<std::int32_t>, double> best(
   return {chosen, n < scored.size() ? scored[n - 1].first - scored[n].first : 1e300};
 }
 
-inline PlainRead plain_oracle(const HeadVectors& head, std::int32_t g, std::int64_t t,
-                              std::int64_t budget) {
+inline ReferenceRead reference_oracle(const HeadVectors& head, std::int32_t g, std::int64_t t,
+                                      std::int64_t budget) {
   std::vector<std::pair<double, std::int32_t>> scored;
   for (std::int32_t i = 0; i <= t; ++i) scored.emplace_back(logit_of(head, g, t, i), i);
   const auto [chosen, gap] = best(std::move(scored), static_cast<std::size_t>(budget));
@@ -52,8 +52,8 @@ inline PlainRead plain_oracle(const HeadVectors& head, std::int32_t g, std::int6
 }
 
 /// Bound of page `page` of `size` entries at step t for query head g.
-inline double plain_bound(const HeadVectors& head, std::int32_t g, std::int64_t t,
-                          std::int32_t page, std::int32_t size) {
+inline double reference_bound(const HeadVectors& head, std::int32_t g, std::int64_t t,
+                              std::int32_t page, std::int32_t size) {
   double sum = 0;
   for (std::int32_t c = 0; c < head.head_dim; ++c) {
     const auto at = static_cast<std::size_t>(c);
@@ -79,20 +79,20 @@ inline std::set<std::int32_t> pages_to_positions(const std::set<std::int32_t>& p
   return positions;
 }
 
-/// `choosing`: "query_head", "union" or "sum"; one read for each query head of the group.
-inline std::vector<PlainRead> plain_quest(const HeadVectors& head, std::int64_t t,
-                                          std::int64_t budget, std::int32_t size,
-                                          const std::string& choosing) {
+/// `choosing`: "query_head", "union" or "sum"; one read per query head of the group.
+inline std::vector<ReferenceRead> reference_quest(const HeadVectors& head, std::int64_t t,
+                                                  std::int64_t budget, std::int32_t size,
+                                                  const std::string& choosing) {
   const auto pages = static_cast<std::int32_t>((t + size) / size);
   const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(3, budget / size));
-  std::vector<PlainRead> reads(static_cast<std::size_t>(head.group));
+  std::vector<ReferenceRead> reads(static_cast<std::size_t>(head.group));
   std::vector<double> total(static_cast<std::size_t>(pages), 0.0);
   std::set<std::int32_t> together;
   double least_gap = 1e300;
   for (std::int32_t g = 0; g < head.group; ++g) {
     std::vector<std::pair<double, std::int32_t>> scored;
     for (std::int32_t p = 0; p < pages; ++p) {
-      scored.emplace_back(plain_bound(head, g, t, p, size), p);
+      scored.emplace_back(reference_bound(head, g, t, p, size), p);
       total[static_cast<std::size_t>(p)] += scored.back().first;
     }
     const auto [chosen, gap] = best(std::move(scored), budget > t ? total.size() : wanted);
@@ -108,13 +108,13 @@ inline std::vector<PlainRead> plain_quest(const HeadVectors& head, std::int64_t 
     std::tie(together, least_gap) = best(std::move(scored), budget > t ? total.size() : wanted);
   }
   if (choosing != "query_head") {
-    for (PlainRead& read : reads) read = {pages_to_positions(together, size, t), least_gap};
+    for (ReferenceRead& read : reads) read = {pages_to_positions(together, size, t), least_gap};
   }
   return reads;
 }
 
 /// Output and ln of the sum of exponentials of query head g over `positions`.
-inline std::pair<std::vector<double>, double> plain_output(
+inline std::pair<std::vector<double>, double> reference_output(
     const HeadVectors& head, std::int32_t g, std::int64_t t,
     const std::set<std::int32_t>& positions) {
   double most = -1e300;
@@ -134,14 +134,15 @@ inline std::pair<std::vector<double>, double> plain_output(
   return {out, most + std::log(sum)};
 }
 
-/// ShadowKV's parts of a head's prompt, and what it reads of them. `keys`: the prompt's as rebuilt.
-struct PlainShadow {
+/// ShadowKV's parts of a head's prompt, and its reads of them. `keys`: the prompt's keys as
+/// rebuilt.
+struct ReferenceShadow {
   std::int32_t chunk = 8, local = 4;
   std::set<std::int32_t> outliers;   // chunks
   std::set<std::int32_t> landmarks;  // chunks that have one
   std::set<std::int32_t> chosen;     // at the last step
 
-  PlainShadow(const HeadVectors& head, std::size_t n_outliers) {
+  ReferenceShadow(const HeadVectors& head, std::size_t n_outliers) {
     const auto chunks = static_cast<std::int32_t>(head.prompt) / chunk - local;
     std::vector<std::pair<double, std::int32_t>> worst;
     for (std::int32_t c = 0; c < chunks; ++c) {
@@ -170,7 +171,7 @@ struct PlainShadow {
     }
     return mean;
   }
-  /// Chooses at step t; returns the gap of the choice and how many chunks are new.
+  /// Chooses at step t; returns the gap of the choice and the number of new chunks.
   std::pair<double, std::size_t> choose(const HeadVectors& head, std::int64_t t, std::size_t n) {
     std::map<std::int32_t, double> most;
     for (std::int32_t g = 0; g < head.group; ++g) {

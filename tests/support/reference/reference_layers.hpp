@@ -1,6 +1,6 @@
 #pragma once
 
-// Methods whose decisions run through whole layers told plainly, step by step: sets of positions by
+// References of methods whose decisions cover whole layers, step by step: sets of positions by
 // layer, fp64, every row recomputed. For clarity, not speed.
 
 #include <cmath>
@@ -10,20 +10,21 @@
 #include <set>
 #include <vector>
 
-#include "tests/support/plain/plain_learned.hpp"
+#include "tests/support/reference/reference_learned.hpp"
 
 namespace kvsim::test {
 
-struct PlainPyramidSettings {
+struct ReferencePyramidSettings {
   double recent = 0.2, delta = 0.9;
   std::int64_t min_context = 64, interval = 1, sinks = 4;
   bool total = false;  // growth counted in tokens seen
 };
 
-/// PyramidInfer over a trace: `held[l]` is what layer l has, after the prompt and after each step.
-class PlainPyramid {
+/// PyramidInfer over a trace: `held[l]` is the set of layer l, after the prompt and after each
+/// step.
+class ReferencePyramid {
  public:
-  PlainPyramid(const WholeTrace& trace, const PlainPyramidSettings& settings)
+  ReferencePyramid(const WholeTrace& trace, const ReferencePyramidSettings& settings)
       : trace_{trace}, set_{settings} {
     const auto s = static_cast<std::int32_t>(trace.info.prompt_tokens);
     const std::int32_t layers = trace.info.n_layers;
@@ -35,7 +36,7 @@ class PlainPyramid {
       held.push_back(alive);
       after_prompt_.push_back(std::ssize(alive));
       rows_.emplace_back();
-      // Told of tokens seen, the thinning may look back at the prompt's last rows.
+      // If growth counts tokens seen, the thinning may look back at the prompt's last rows.
       for (std::int32_t t = s - recent_; set_.total && t < s; ++t) look(l, t);
       if (l + 1 == layers) break;
       if ((l + 1) % set_.interval == 0) {
@@ -45,7 +46,7 @@ class PlainPyramid {
       }
       bool sure = true;
       std::tie(alive, sure) =
-          plain_passed_on(trace_, l, alive, recent_, set_.sinks, context + recent_);
+          reference_passed_on(trace_, l, alive, recent_, set_.sinks, context + recent_);
       clear = clear && sure;
     }
   }
@@ -58,7 +59,7 @@ class PlainPyramid {
   }
   std::vector<std::set<std::int32_t>> held;
   bool clear = true;
-  std::int32_t thinned = 0;  // times that a layer let go of something
+  std::int32_t thinned = 0;  // number of times that a layer dropped entries
 
  private:
   static constexpr std::int32_t kExceed = 16;
@@ -66,7 +67,7 @@ class PlainPyramid {
   double falling(std::int32_t layer, double end) const {
     return (1 - end) * (std::cos(std::numbers::pi * layer / trace_.info.n_layers) + 1) / 2 + end;
   }
-  /// Attention of position t over what the layer has up to it, all heads together.
+  /// Attention of position t over the layer's entries up to it, all heads together.
   void look(std::int32_t layer, std::int32_t t) {
     std::vector<std::int32_t> seen;
     for (const std::int32_t i : held[static_cast<std::size_t>(layer)]) {
@@ -91,14 +92,15 @@ class PlainPyramid {
     std::vector<std::int32_t> list(held[l].begin(), held[l].end());
     const std::int64_t from = std::ssize(list) - late;
     if (set_.total && from < set_.sinks) return;
-    // 0.9 x 16 of them may stay in the first layer, falling by a cosine to a tenth of that.
+    // 0.9 x 16 of them may stay in the first layer; the number falls by a cosine to a tenth of
+    // that.
     auto stay = static_cast<std::size_t>(
         std::max(static_cast<int>(kExceed * 0.9 * falling(layer, 0.1)), 1));
     std::vector<std::pair<double, std::int32_t>> ranked;
     for (std::int32_t i = 0; i < kExceed; ++i) {
       const std::int32_t id = list[static_cast<std::size_t>(from + i)];
       double score = 0;
-      for (std::int32_t r = 0; r < recent_; ++r) {  // the youngest row weighs 1.2, the oldest 1
+      for (std::int32_t r = 0; r < recent_; ++r) {  // the newest row weighs 1.2, the oldest 1
         const auto& row = rows_[l][rows_[l].size() - static_cast<std::size_t>(recent_ - r)];
         const auto found = row.find(id);
         if (found != row.end()) score += (1 + 0.2 * r / std::max(recent_ - 1, 1)) * found->second;
@@ -113,7 +115,7 @@ class PlainPyramid {
   }
 
   const WholeTrace& trace_;
-  PlainPyramidSettings set_;
+  ReferencePyramidSettings set_;
   std::int32_t recent_ = 0;
   std::vector<std::int64_t> after_prompt_;
   std::vector<std::vector<std::map<std::int32_t, double>>> rows_;  // by layer and age

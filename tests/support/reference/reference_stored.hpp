@@ -1,7 +1,7 @@
 #pragma once
 
-// The stores and MiniCache told once more in the most obvious way: whole matrices in double, no
-// state carried from step to step.
+// References of the stores and MiniCache: whole matrices in double, no state carried from step to
+// step.
 
 #include <algorithm>
 #include <cmath>
@@ -32,8 +32,8 @@ inline double as_fp16(double x) {
   return static_cast<double>(fp16_to_float(float_to_fp16(static_cast<float>(x))));
 }
 
-/// The values at `places` of a matrix, quantised together.
-inline void plain_quantise(const std::vector<double*>& places, int bits) {
+/// The values at `places` of a matrix, quantised as one group.
+inline void reference_quantise(const std::vector<double*>& places, int bits) {
   double low = *places.front();
   double high = low;
   for (const double* x : places) {
@@ -49,34 +49,34 @@ inline void plain_quantise(const std::vector<double*>& places, int bits) {
   }
 }
 
-/// KIVI's keys when `rows` tokens have come and the step is over.
-inline Rows plain_kivi_keys(Rows rows, int bits, std::size_t group, std::size_t residual) {
+/// KIVI's keys after `rows` tokens, when the step is over.
+inline Rows reference_kivi_keys(Rows rows, int bits, std::size_t group, std::size_t residual) {
   const std::size_t done = rows.size() / residual * residual;
   for (std::size_t first = 0; first < done; first += group) {
     for (std::size_t c = 0; c < rows.front().size(); ++c) {
       std::vector<double*> column;
       for (std::size_t i = 0; i < group; ++i) column.push_back(&rows[first + i][c]);
-      plain_quantise(column, bits);
+      reference_quantise(column, bits);
     }
   }
   return rows;
 }
 
-inline Rows plain_kivi_values(Rows rows, int bits, std::size_t group, std::size_t residual) {
+inline Rows reference_kivi_values(Rows rows, int bits, std::size_t group, std::size_t residual) {
   for (std::size_t t = 0; t + residual < rows.size(); ++t) {
     for (std::size_t first = 0; first < rows[t].size(); first += group) {
       std::vector<double*> part;
       for (std::size_t c = first; c < std::min(first + group, rows[t].size()); ++c) {
         part.push_back(&rows[t][c]);
       }
-      plain_quantise(part, bits);
+      reference_quantise(part, bits);
     }
   }
   return rows;
 }
 
 /// Columns made orthonormal one after the other.
-inline void plain_orthonormal(std::vector<Row>& columns) {
+inline void reference_orthonormal(std::vector<Row>& columns) {
   const auto square = [](const Row& x) {
     double sum = 0;
     for (const double v : x) sum += v * v;
@@ -91,20 +91,20 @@ inline void plain_orthonormal(std::vector<Row>& columns) {
         for (std::size_t i = 0; i < columns[c].size(); ++i) columns[c][i] -= along * columns[o][i];
       }
     }
-    // Tokens that come again have the same values in the first layer: such a column is no more.
+    // Repeated tokens have the same values in the first layer: such a column vanishes.
     const double after = square(columns[c]);
     for (double& x : columns[c]) x = after > 1e-20 * before ? x / std::sqrt(after) : 0.0;
   }
 }
 
-struct PlainGear {
+struct ReferenceGear {
   int bits = 2;
   std::size_t group = 64, block = 64;
   double outliers = 0.02;
   std::size_t prompt_rank = 4, block_rank = 2;
   bool keys = true;
 
-  /// What is kept of a block of rows.
+  /// The kept approximation of a block of rows.
   [[nodiscard]] Rows compressed(const Rows& rows, std::size_t rank) const {
     const std::size_t n = rows.size();
     const std::size_t d = rows.front().size();
@@ -135,7 +135,7 @@ struct PlainGear {
         for (std::size_t i = first; i < std::min(first + group, length); ++i) {
           together.push_back(&at(i));
         }
-        plain_quantise(together, bits);
+        reference_quantise(together, bits);
       }
     }
     Rows lost(n, Row(d, 0.0));
@@ -152,9 +152,9 @@ struct PlainGear {
     std::vector<Row> b;
     for (const auto& [minus_square, i] : longest) {
       if (b.size() == rank || minus_square == 0) break;
-      std::vector<Row> with = b;  // a row that those before it make up would be lost
+      std::vector<Row> with = b;  // a linear combination of earlier rows would be lost
       with.push_back(lost[i]);
-      plain_orthonormal(with);
+      reference_orthonormal(with);
       if (std::any_of(with.back().begin(), with.back().end(), [](double x) { return x != 0; })) {
         b.push_back(lost[i]);
       }
@@ -162,14 +162,14 @@ struct PlainGear {
     b.resize(rank, Row(d, 0.0));
     std::vector<Row> a(rank, Row(n));
     for (int round = 0; round < 3; ++round) {
-      plain_orthonormal(b);
+      reference_orthonormal(b);
       for (std::size_t c = 0; c < rank; ++c) {
         for (std::size_t i = 0; i < n; ++i) {
           a[c][i] = 0;
           for (std::size_t j = 0; j < d; ++j) a[c][i] += lost[i][j] * b[c][j];
         }
       }
-      plain_orthonormal(a);
+      reference_orthonormal(a);
       for (std::size_t c = 0; c < rank; ++c) {
         for (std::size_t j = 0; j < d; ++j) {
           b[c][j] = 0;
@@ -209,8 +209,8 @@ struct PlainGear {
   }
 };
 
-/// 8 bits a row, symmetric, after a division by `scales` that queries undo.
-inline Rows plain_int8(Rows rows, const Row& scales) {
+/// 8 bits per row, symmetric, after a division by `scales` that queries compensate.
+inline Rows reference_int8(Rows rows, const Row& scales) {
   for (Row& row : rows) {
     double most = 0;
     for (std::size_t j = 0; j < row.size(); ++j)
@@ -237,14 +237,14 @@ inline double angle_between(const Row& a, const Row& b) {
 
 /// MiniCache's restored rows of both layers, tokens before `prompt` subject to retention. Rows are
 /// those of the unit (all heads side by side, or one head).
-struct PlainPair {
+struct ReferencePair {
   Rows shallow, deep;
   std::vector<bool> retained;
 };
-inline PlainPair plain_minicache(const Rows& shallow, const Rows& deep, std::size_t prompt,
-                                 const std::string& rule, const std::string& merge, double t,
-                                 double gamma) {
-  PlainPair pair{shallow, deep, std::vector<bool>(shallow.size(), false)};
+inline ReferencePair reference_minicache(const Rows& shallow, const Rows& deep, std::size_t prompt,
+                                         const std::string& rule, const std::string& merge,
+                                         double t, double gamma) {
+  ReferencePair pair{shallow, deep, std::vector<bool>(shallow.size(), false)};
   Row distance;
   for (std::size_t i = 0; i < prompt; ++i) {
     distance.push_back(angle_between(shallow[i], deep[i]) / std::numbers::pi);

@@ -1,6 +1,6 @@
-// Selectors step by step against plain re-tellings on stretches of a recorded trace: those that
-// other files of this folder compare on made-up heads, or at the end of a trace alone. The last
-// case says where each selector of the catalogue has its reference.
+// Selectors compared step by step with references on parts of a recorded trace. Other files of this
+// folder compare these selectors only on made-up heads, or only at the end of a trace. The last
+// case lists the reference of each selector of the catalogue.
 
 #include <algorithm>
 #include <cmath>
@@ -20,9 +20,9 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "tests/support/plain/plain_content.hpp"
-#include "tests/support/plain/plain_learned.hpp"
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_content.hpp"
+#include "tests/support/reference/reference_learned.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 #include "tests/support/session_run.hpp"
 
 namespace kvsim {
@@ -39,7 +39,7 @@ const test::WholeTrace& sample() {
   return whole;
 }
 
-/// Tokens first … first + tokens - 1 of a recorded head as a trace of their own.
+/// Tokens first … first + tokens - 1 of a recorded head as a separate trace.
 test::OwnedHead stretch(std::int32_t layer, std::int32_t kv_head, std::int64_t first,
                         std::int64_t tokens, std::int64_t prompt) {
   const HeadVectors whole = sample().head(layer, kv_head);
@@ -69,7 +69,7 @@ struct Where {
   std::int32_t layer, kv_head;
   std::int64_t first, tokens, prompt;
 };
-/// Shallow and deep, a whole prompt before the steps, one token, and none after.
+/// Shallow and deep, a whole prompt before the steps, one token, and no steps.
 const std::vector<Where> kStretches{{0, 0, 0, 160, 120},
                                     {2, 1, 100, 150, 31},
                                     {5, 0, 250, 257, 200},
@@ -85,7 +85,7 @@ std::shared_ptr<const Method> settled(const std::string& name, const HeadVectors
                       .n_layers = 1});
 }
 
-/// After the prompt and after every step `check(newest, session)`.
+/// Calls `check(newest, session)` after the prompt and after every step.
 template <class Check>
 void at_every_step(test::SessionRun& run, Check check) {
   check(run.head.prompt - 1, run.session);
@@ -120,32 +120,32 @@ TEST_CASE("streaming-llm holds its sinks and its window after every step of a re
   }
 }
 
-TEST_CASE("h2o and zeromerge hold what a plain re-telling holds after every step of a real trace") {
+TEST_CASE("h2o and zeromerge equal their references after every step of a real trace") {
   int compared = 0, merged = 0;
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     const std::int64_t budget = 40;
     const std::int64_t tail = 4;  // a tenth
-    struct Told {
+    struct Case {
       std::string name;
-      test::PlainSettings plain;
+      test::ReferenceSettings reference;
     };
-    const test::PlainSettings zero{
+    const test::ReferenceSettings zero{
         .budget = budget, .decay = 0.98, .tail_prompt = tail, .tail_decode = tail, .slots = 1};
-    test::PlainSettings online = zero;
+    test::ReferenceSettings online = zero;
     online.online = true;
-    for (const Told& told :
-         {Told{"h2o", {.budget = budget, .tail_prompt = budget / 2, .tail_decode = budget / 2}},
-          Told{"zeromerge", zero}, Told{"zeromerge-paper", online}}) {
-      INFO(told.name, " layer ", w.layer, " head ", w.kv_head, " from ", w.first);
-      test::PlainAccumulated plain{part.view, told.plain};
-      bool clear = plain.clear_prompt;
-      test::SessionRun run{settled(told.name, part.view, {}, Budget{0, budget}), part.view};
+    for (const Case& each :
+         {Case{"h2o", {.budget = budget, .tail_prompt = budget / 2, .tail_decode = budget / 2}},
+          Case{"zeromerge", zero}, Case{"zeromerge-paper", online}}) {
+      INFO(each.name, " layer ", w.layer, " head ", w.kv_head, " from ", w.first);
+      test::ReferenceAccumulated reference{part.view, each.reference};
+      bool clear = reference.clear_prompt;
+      test::SessionRun run{settled(each.name, part.view, {}, Budget{0, budget}), part.view};
       at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
-        if (newest >= w.prompt) clear = plain.step(static_cast<std::int32_t>(newest)) && clear;
+        if (newest >= w.prompt) clear = reference.step(static_cast<std::int32_t>(newest)) && clear;
         if (!clear) return;
         const auto kept = session.kept();
-        REQUIRE(kept == plain.kept());
+        REQUIRE(kept == reference.kept());
         ++compared;
         for (const auto& entry : kept) merged += entry.size() > 1 ? 1 : 0;
       });
@@ -155,20 +155,20 @@ TEST_CASE("h2o and zeromerge hold what a plain re-telling holds after every step
   CHECK(merged >= 200);
 }
 
-TEST_CASE("random and oracle-future hold what plain re-tellings hold on a real trace") {
+TEST_CASE("random and oracle-future equal their references on a real trace") {
   int compared = 0;
   for (const Where& w : {kStretches[0], kStretches[1], kStretches[3]}) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     INFO("layer ", w.layer, " from ", w.first);
     bool clear = true;
     test::SessionRun oracle{settled("oracle-future", part.view, {}, Budget{0, 20}), part.view};
-    test::plain_oracle(part.view, 20, clear, [&](std::int64_t t, const Ids& want) {
+    test::reference_oracle(part.view, 20, clear, [&](std::int64_t t, const Ids& want) {
       if (!clear) return;
       oracle.step(t);
       REQUIRE(held(oracle.session) == std::set<std::int32_t>(want.begin(), want.end()));
       ++compared;
     });
-    // The scores drawn for the prompt's tokens rank them; what comes later stays.
+    // The scores drawn for the prompt's tokens rank them; later tokens stay.
     test::SessionRun drawn{settled("random", part.view, {}, Budget{0, 20}), part.view};
     const SessionPlace place = drawn.session.place();
     std::vector<std::pair<double, std::int32_t>> ranked;
@@ -189,7 +189,7 @@ TEST_CASE("random and oracle-future hold what plain re-tellings hold on a real t
   CHECK(compared >= 150);
 }
 
-/// A session beside numbers of its tokens, the prompt in.
+/// A session with numbers for its tokens, after prefill.
 struct Judged {
   Judged(const std::string& name, const Params& params, const HeadVectors& head,
          std::map<std::string, std::span<const float>> numbers)
@@ -215,7 +215,7 @@ struct Judged {
 TEST_CASE("kvzap and dms judge each token of a real trace once, a window later") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
-    // Scores that a surrogate might give: keys of small norm attract attention.
+    // Scores like those of a surrogate: keys of small norm attract attention.
     std::vector<float> score, evict;
     std::vector<double> norms;
     for (std::int64_t t = 0; t < w.tokens; ++t) {
@@ -270,38 +270,38 @@ TEST_CASE("dmc accumulates a real trace by its own channels") {
       omega.push_back(static_cast<float>(sigma(static_cast<double>(part.view.query(0, t)[0]))));
     }
     Judged run{"dmc", {}, part.view, {{"decision.alpha", alpha}, {"decision.omega", omega}}};
-    test::PlainDmc plain;
+    test::ReferenceDmc reference;
     for (std::int64_t t = 0; t < w.tokens; ++t) {
       const auto at = static_cast<std::size_t>(t);
-      plain.feed(static_cast<std::int32_t>(t), static_cast<double>(alpha[at]),
-                 static_cast<double>(omega[at]));
+      reference.feed(static_cast<std::int32_t>(t), static_cast<double>(alpha[at]),
+                     static_cast<double>(omega[at]));
       if (t >= w.prompt) run.session.step();
       if (t + 1 < w.prompt) continue;
       std::vector<std::vector<std::int32_t>> want;
-      for (const auto& entry : plain.entries) want.push_back(entry.members);
+      for (const auto& entry : reference.entries) want.push_back(entry.members);
       REQUIRE(run.session.kept() == want);
     }
-    for (const auto& entry : plain.entries) longest = std::max(longest, entry.members.size());
+    for (const auto& entry : reference.entries) longest = std::max(longest, entry.members.size());
   }
   CHECK(longest >= 3);
 }
 
-TEST_CASE("r-kv and decoding hold what a plain re-telling holds after every step of a real trace") {
+TEST_CASE("r-kv and decoding equal their references after every step of a real trace") {
   int stretches = 0;
   for (const Where& w : kStretches) {
     if (w.prompt == w.tokens) continue;  // nothing is compressed after the last step
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     const auto compare = [&](const std::shared_ptr<const Method>& method,
-                             const test::PlainScorer& scorer, std::int64_t interval,
+                             const test::ReferenceScorer& scorer, std::int64_t interval,
                              std::int64_t target, bool prompt_too) {
       bool clear = true;
       std::map<std::int64_t, std::set<std::int32_t>> want;
       std::int64_t clear_until = w.tokens;
-      test::plain_periodic(part.view, scorer, interval, target, prompt_too, clear,
-                           [&](std::int64_t t, const test::Ids& ids) {
-                             want[t] = {ids.begin(), ids.end()};
-                             if (!clear) clear_until = std::min(clear_until, t);
-                           });
+      test::reference_periodic(part.view, scorer, interval, target, prompt_too, clear,
+                               [&](std::int64_t t, const test::Ids& ids) {
+                                 want[t] = {ids.begin(), ids.end()};
+                                 if (!clear) clear_until = std::min(clear_until, t);
+                               });
       test::SessionRun run{method, part.view};
       at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
         if (newest < w.prompt || newest >= clear_until) return;
@@ -310,18 +310,18 @@ TEST_CASE("r-kv and decoding hold what a plain re-telling holds after every step
       stretches += clear_until > w.prompt ? 1 : 0;
     };
     compare(settled("r-kv", part.view, {{"divide_length", std::int64_t{13}}}, Budget{0, 40}),
-            test::plain_r_kv(8, 7, 0.07), 13, 40, true);
+            test::reference_r_kv(8, 7, 0.07), 13, 40, true);
     compare(settled("decoding", part.view, {{"interval", std::int64_t{11}}, {"target", 29.0}},
                     std::nullopt),
-            test::plain_knorm, 11, 29, false);
+            test::reference_knorm, 11, 29, false);
   }
   CHECK(stretches >= 6);  // of 8
 }
 
-TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real trace") {
+TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
   int compared = 0;
   for (const std::string scorer : {"keydiff", "knorm"}) {
-    const auto plain = scorer == "knorm" ? test::plain_knorm : test::plain_keydiff;
+    const auto reference = scorer == "knorm" ? test::reference_knorm : test::reference_keydiff;
     for (const Where& w : kStretches) {
       const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
       for (const std::int64_t size : {1, 31, 64, 1024}) {
@@ -331,7 +331,7 @@ TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real 
         const auto count_of = [&](std::int64_t n) {
           return static_cast<std::int64_t>(static_cast<double>(n) * (1.0 - ratio));
         };
-        // Run by run, each by itself.
+        // Run by run, each separately.
         bool clear = true;
         std::set<std::int32_t> in_chunks;
         for (std::int32_t first = 0; first < prompt; first += static_cast<std::int32_t>(size)) {
@@ -340,7 +340,8 @@ TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real 
             ids.push_back(i);
           }
           const auto keep = std::max<std::int64_t>(count_of(std::ssize(ids)), 1);
-          for (const auto id : test::plain_top(plain(part.view, ids, prompt), keep, clear)) {
+          for (const auto id :
+               test::reference_top(reference(part.view, ids, prompt), keep, clear)) {
             in_chunks.insert(id);
           }
         }
@@ -356,7 +357,7 @@ TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real 
           });
           ++compared;
         }
-        // What was kept and a block more, again and again.
+        // The kept entries and one more block, repeatedly.
         clear = true;
         const std::int64_t keep = count_of(prompt);
         Ids going = test::first_ids(keep);
@@ -364,7 +365,7 @@ TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real 
           for (std::int64_t i = next; i < std::min<std::int64_t>(next + size, prompt); ++i) {
             going.push_back(static_cast<std::int32_t>(i));
           }
-          going = test::plain_top(plain(part.view, going, prompt), keep, clear);
+          going = test::reference_top(reference(part.view, going, prompt), keep, clear);
         }
         if (!clear) continue;
         test::SessionRun run{
@@ -379,19 +380,19 @@ TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real 
         });
         ++compared;
       }
-      // One run, or one block, is the harness itself.
+      // A single run, or a single block, is the harness itself.
       const Budget budget{0.3, 0};
       if (w.prompt < 10) continue;
       test::SessionRun harness{settled(scorer, part.view, {}, budget), part.view};
       for (const char* name : {"chunkpress", "blockpress"}) {
-        if (std::string{name} == "blockpress" && scorer == "keydiff") continue;  // sees other means
+        if (std::string{name} == "blockpress" && scorer == "keydiff") continue;  // its means differ
         test::SessionRun run{settled(name, part.view, {{"scorer", scorer}}, budget), part.view};
         CHECK(held(run.session) == held(harness.session));
       }
     }
   }
   CHECK(compared >= 60);  // of 80
-  // A block scored again costs again; a run is read once.
+  // A block that is scored again costs again; a run is read once.
   const auto part = stretch(0, 0, 0, 300, 300);
   const LayerShape shape{
       .n_heads = part.view.group, .n_kv_heads = 1, .head_dim = part.view.head_dim};
@@ -408,13 +409,14 @@ TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real 
       extra("blockpress", {{"scorer", std::string{"knorm"}}, {"block", std::int64_t{50}}});
   CHECK(blocks.flops == test::rel(4 * whole.flops * 150 / 300));  // 4 blocks of 100 + 50
   CHECK(blocks.read > whole.read);
-  // Fewer entries than runs is no budget.
+  // Fewer entries than runs are not a valid budget.
   CHECK_THROWS_WITH_AS(
       (void)settled("chunkpress", part.view, {{"chunk_tokens", std::int64_t{10}}}, Budget{0, 20}),
       doctest::Contains("less than one for each run"), InputError);
 }
 
-TEST_CASE("I3: what any selector keeps of a real trace is bit for bit what was recorded") {
+TEST_CASE(
+    "I3: entries that any selector keeps of a real trace equal the recorded ones bit for bit") {
   int methods = 0;
   for (const MethodInfo& info : builtin_methods()) {
     const Where& w = kStretches[2];
@@ -424,7 +426,7 @@ TEST_CASE("I3: what any selector keeps of a real trace is bit for bit what was r
       method = settled(info.name, part.view, {},
                        takes_budget(info.name) ? std::optional{Budget{0, 40}} : std::nullopt);
     } catch (const InputError&) {
-      continue;  // it wants more than one head's queries, keys and values
+      continue;  // it needs queries, keys and values of several heads
     }
     const Composition& parts = as_composed(*method).parts();
     const MethodNeeds needs = method->needs();
@@ -449,7 +451,7 @@ TEST_CASE("I3: what any selector keeps of a real trace is bit for bit what was r
   CHECK(methods >= 10);
 }
 
-TEST_CASE("h2o on a real trace: scores only rise, and all recent is a local window") {
+TEST_CASE("h2o on a real trace: scores only rise, and a budget of only recent is a local window") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     test::SessionRun run{settled("h2o", part.view, {}, Budget{0, 30}), part.view};
@@ -475,26 +477,26 @@ TEST_CASE("h2o on a real trace: scores only rise, and all recent is a local wind
 }
 
 TEST_CASE("every selector of the catalogue has a reference on recorded attention") {
-  struct Told {
+  struct ReferenceTest {
     const char* file;  // of this folder
-    const char* test;  // how the case's name begins
+    const char* test;  // the start of the case's name
   };
-  const Told window{"test_methods_window.cpp",
-                    "every selector keeps what its plain re-telling keeps, on a recorded trace"};
-  const Told scorers{"test_methods_content_layers.cpp",
-                     "on a real trace the scorers keep what a plain re-telling keeps"};
-  const Told periodic{"test_methods_content_layers.cpp",
-                      "on a real trace periodic compression and the oracle keep"};
-  const Told repeat{"test_methods_learned.cpp",
-                    "KVzip and KVzip+ keep what a plain telling keeps of recorded vectors"};
-  const char* here = "test_methods_retold.cpp";
-  const char* layers = "test_methods_retold_layers.cpp";
-  const Told judged{here, "kvzap and dms judge each token of a real trace once"};
-  const Told drawn{here, "random and oracle-future hold what plain re-tellings hold"};
-  const std::map<std::string, Told> told{
+  const ReferenceTest window{"test_methods_window.cpp",
+                             "every selector equals its reference on a recorded trace"};
+  const ReferenceTest scorers{"test_methods_content_layers.cpp",
+                              "on a real trace the scorers keep the entries of a reference"};
+  const ReferenceTest periodic{"test_methods_content_layers.cpp",
+                               "on a real trace periodic compression and the oracle keep"};
+  const ReferenceTest repeat{"test_methods_learned.cpp",
+                             "KVzip and KVzip+ equal references on recorded vectors"};
+  const char* here = "test_methods_reference.cpp";
+  const char* layers = "test_methods_reference_layers.cpp";
+  const ReferenceTest judged{here, "kvzap and dms judge each token of a real trace once"};
+  const ReferenceTest drawn{here, "random and oracle-future equal their references"};
+  const std::map<std::string, ReferenceTest> references{
       {"all", {"../../sim/replay/test_replay.cpp", "totals are the sums of their parts"}},
       {"recent", {here, "streaming-llm holds its sinks and its window after every step"}},
-      {"accumulated", {here, "h2o and zeromerge hold what a plain re-telling holds"}},
+      {"accumulated", {here, "h2o and zeromerge equal their references"}},
       {"window", window},
       {"fusion", window},
       {"last-row", window},
@@ -502,8 +504,7 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"persistence", window},
       {"pivotal", window},
       {"gumbel", window},
-      {"logit_average",
-       {"test_keepkv.cpp", "keepkv is what a plain re-telling is on recorded attention"}},
+      {"logit_average", {"test_keepkv.cpp", "keepkv equals its reference on recorded attention"}},
       {"key_runs", {"test_methods_merging.cpp", "kvmerger: runs, pivots and Gaussian means"}},
       {"knorm", scorers},
       {"keydiff", scorers},
@@ -511,10 +512,10 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"lagkv", scorers},
       {"last-window", scorers},
       {"random", drawn},
-      {"critical", {layers, "criticalkv holds what a plain re-telling holds after every step"}},
+      {"critical", {layers, "criticalkv equals its reference after every step"}},
       {"chunked", {"test_methods_content_layers.cpp", "ChunkKV keeps whole chunks"}},
-      {"within-chunks", {here, "chunkpress and blockpress keep what plain re-tellings keep"}},
-      {"block-wise", {here, "chunkpress and blockpress keep what plain re-tellings keep"}},
+      {"within-chunks", {here, "chunkpress and blockpress equal their references"}},
+      {"block-wise", {here, "chunkpress and blockpress equal their references"}},
       {"periodic", periodic},
       {"r-kv", periodic},
       {"lazy-layers", {"test_methods_content_layers.cpp", "SimLayerKV: a layer is lazy"}},
@@ -525,13 +526,12 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"kvzap", judged},
       {"dms", judged},
       {"dmc", {here, "dmc accumulates a real trace by its own channels"}},
-      {"pyramidinfer",
-       {layers, "pyramidinfer's layers hold what a plain telling holds after every step"}}};
+      {"pyramidinfer", {layers, "pyramidinfer's layers equal their reference after every step"}}};
   for (const AxisChoice& choice : axis_choices()) {
     if (choice.axis != "select") continue;
     INFO(choice.name);
-    const auto found = told.find(std::string{choice.name});
-    REQUIRE(found != told.end());
+    const auto found = references.find(std::string{choice.name});
+    REQUIRE(found != references.end());
     std::ifstream file{std::string{KVSIM_SOURCE_DIR "/tests/models/methods/"} + found->second.file};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     CHECK(text.find(std::string{"TEST_CASE(\""} + found->second.test) != std::string::npos);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The oracles, the delayed judgements and PyramidInfer told plainly: maps and loops over recorded
-// vectors, fp64, nothing shared with the library but the views. For clarity, not speed.
+// References of the oracles, the delayed judgements and PyramidInfer: maps and loops over recorded
+// vectors, fp64, sharing only the views with the library. For clarity, not speed.
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "models/methods/view/vectors.hpp"
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 #include "tests/support/vectors.hpp"
 #include "traces/trace.hpp"
 
@@ -46,15 +46,16 @@ struct WholeTrace {
   TraceInfo info;
   std::vector<TraceLayer> rows;
   std::vector<std::vector<float>> hidden, wo;
-  /// |W_O v| by (layer, query head, token), once computed.
+  /// |W_O v| by (layer, query head, token), computed once.
   mutable std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, double> lengths;
 };
 
-/// Scores of KVzip or KVzip+ by token, of those that have one.
-inline std::map<std::int32_t, double> plain_repeat_scores(const WholeTrace& trace,
-                                                          std::int32_t layer, std::int32_t kv_head,
-                                                          std::int64_t chunk, std::int64_t sinks,
-                                                          bool plus) {
+/// Scores of KVzip or KVzip+ by token; tokens without a score are missing.
+inline std::map<std::int32_t, double> reference_repeat_scores(const WholeTrace& trace,
+                                                              std::int32_t layer,
+                                                              std::int32_t kv_head,
+                                                              std::int64_t chunk,
+                                                              std::int64_t sinks, bool plus) {
   const HeadVectors head = trace.head(layer, kv_head);
   const auto& wo = trace.wo[static_cast<std::size_t>(layer)];
   const auto& hidden = trace.hidden[static_cast<std::size_t>(layer)];
@@ -116,13 +117,13 @@ inline std::map<std::int32_t, double> plain_repeat_scores(const WholeTrace& trac
   return best;
 }
 
-/// The (layer, head, token) entries that remain when `pruned` of `scores` are gone; a token that is
-/// not in the map is safe. `clear`: the cut was no near tie.
-struct PlainCut {
+/// The (layer, head, token) entries that remain after `pruned` of `scores` are removed; a token
+/// that is not in the map is safe. `clear`: the cut was no near tie.
+struct ReferenceCut {
   std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> gone;
   bool clear = true;
 };
-inline PlainCut plain_global_cut(
+inline ReferenceCut reference_global_cut(
     const std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, double>& scores,
     std::int64_t pruned) {
   std::vector<std::pair<double, std::tuple<std::int32_t, std::int32_t, std::int32_t>>> order;
@@ -131,7 +132,7 @@ inline PlainCut plain_global_cut(
     if (a.first != b.first) return a.first < b.first;
     return std::get<2>(a.second) > std::get<2>(b.second);
   });
-  PlainCut cut;
+  ReferenceCut cut;
   const auto n = static_cast<std::size_t>(pruned);
   for (std::size_t i = 0; i < n; ++i) cut.gone.insert(order[i].second);
   if (n > 0 && n < order.size()) cut.clear = order[n].first - order[n - 1].first > 1e-9;
@@ -139,7 +140,7 @@ inline PlainCut plain_global_cut(
 }
 
 /// Prompt tokens that PyramidInfer's layer passes on: `alive` without the weakest, `count` left.
-inline std::pair<std::set<std::int32_t>, bool> plain_passed_on(
+inline std::pair<std::set<std::int32_t>, bool> reference_passed_on(
     const WholeTrace& trace, std::int32_t layer, const std::set<std::int32_t>& alive,
     std::int64_t recent, std::int64_t sinks, std::int64_t count) {
   const auto s = static_cast<std::int32_t>(trace.info.prompt_tokens);
@@ -178,8 +179,8 @@ inline std::pair<std::set<std::int32_t>, bool> plain_passed_on(
   return {stays, clear};
 }
 
-/// DMC told plainly: members of each entry, weighted means taken anew.
-struct PlainDmc {
+/// Reference of DMC: members of each entry, weighted means recomputed.
+struct ReferenceDmc {
   struct Entry {
     std::vector<std::int32_t> members;
     double weight = 0;

@@ -1,21 +1,20 @@
 #pragma once
 
-// Straightforward re-tellings of the scorers and of what wraps them, in fp64 and in another style
-// than the library's: ordered maps by position, whole matrices, everything recomputed. For clarity,
-// not speed.
+// References of the scorers and their wrappers, in fp64 and in another style than the library's:
+// ordered maps by position, whole matrices, everything recomputed. For clarity, not speed.
 
 #include <complex>
 #include <functional>
 #include <numeric>
 
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 
 namespace kvsim::test {
 
 using Ids = std::vector<std::int32_t>;
-/// Scores by position; infinity: kept whatever the others have.
+/// Scores by position; infinity: always kept.
 using Scores = std::map<std::int32_t, double>;
-using PlainScorer = std::function<Scores(const HeadVectors&, const Ids&, std::int64_t tokens)>;
+using ReferenceScorer = std::function<Scores(const HeadVectors&, const Ids&, std::int64_t tokens)>;
 
 inline Ids first_ids(std::int64_t n) {
   Ids ids(static_cast<std::size_t>(n));
@@ -25,15 +24,15 @@ inline Ids first_ids(std::int64_t n) {
 inline Vec key_of(const HeadVectors& head, std::int32_t id) { return to_vec(head.key(id)); }
 inline double length(const Vec& x) { return std::sqrt(inner(x, x)); }
 
-inline void plain_softmax_in_place(Scores& x) {
+inline void reference_softmax_in_place(Scores& x) {
   double sum = 0;
   for (auto& [id, each] : x) sum += std::exp(each);
   for (auto& [id, each] : x) each = std::exp(each) / sum;
 }
 
-/// The `count` highest, ties to the older. `clear` becomes false where the cut is a near tie:
-/// values that differ, but by so little that rounding may decide.
-inline Ids plain_top(const Scores& scores, std::int64_t count, bool& clear) {
+/// The `count` highest, ties to the older. `clear` becomes false if the cut is a near tie: values
+/// that differ so little that rounding may decide.
+inline Ids reference_top(const Scores& scores, std::int64_t count, bool& clear) {
   std::vector<std::pair<double, std::int32_t>> ranked;
   for (const auto& [id, x] : scores) ranked.emplace_back(-x, id);
   std::sort(ranked.begin(), ranked.end());
@@ -50,13 +49,13 @@ inline Ids plain_top(const Scores& scores, std::int64_t count, bool& clear) {
   return ids;
 }
 
-inline Scores plain_knorm(const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
+inline Scores reference_knorm(const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
   Scores all;
   for (const auto id : ids) all[id] = -length(key_of(head, id));
   return all;
 }
 
-inline Scores plain_keydiff(const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
+inline Scores reference_keydiff(const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
   Vec anchor(static_cast<std::size_t>(head.head_dim), 0.0);
   for (const auto id : ids) {
     const Vec key = key_of(head, id);
@@ -70,7 +69,7 @@ inline Scores plain_keydiff(const HeadVectors& head, const Ids& ids, std::int64_
   return all;
 }
 
-inline PlainScorer plain_lagkv(std::int32_t sinks, std::int32_t lag, bool cross) {
+inline ReferenceScorer reference_lagkv(std::int32_t sinks, std::int32_t lag, bool cross) {
   return [=](const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
     const auto n = static_cast<std::int32_t>(ids.size());
     Scores all;
@@ -105,7 +104,7 @@ inline PlainScorer plain_lagkv(std::int32_t sinks, std::int32_t lag, bool cross)
           for (const double each : x) var += (each - m) * (each - m);
           spread[id_at(i)] = std::sqrt(var / static_cast<double>(x.size() - 1));
         }
-        plain_softmax_in_place(spread);
+        reference_softmax_in_place(spread);
         for (const auto& [id, x] : spread) mean[id] += x / 2;
       }
       for (const auto& [id, x] : mean) {
@@ -142,14 +141,14 @@ inline Vec times(const std::vector<Vec>& matrix, const Vec& x) {
   return y;
 }
 
-struct PlainExpected {
+struct ReferenceExpected {
   double theta = 10000;
   bool interleaved = true;
   std::int64_t sinks = 4, future = 512;
   bool covariance = true, vnorm = true;
   double epsilon = 0;
 };
-inline PlainScorer plain_expected(const PlainExpected& set) {
+inline ReferenceScorer reference_expected(const ReferenceExpected& set) {
   return [set](const HeadVectors& head, const Ids& ids, std::int64_t tokens) {
     const std::int32_t d = head.head_dim;
     Scores all;
@@ -160,7 +159,7 @@ inline PlainScorer plain_expected(const PlainExpected& set) {
     for (std::int32_t g = 0; g < head.group; ++g) {
       std::vector<Vec> queries;
       for (std::int64_t t = set.sinks; t < tokens; ++t) {
-        // Turned back, then forward by the mean rotation: moments come of what results.
+        // Rotated back, then forward by the mean rotation: moments are taken of the result.
         const auto back = rotation(d, set.theta, set.interleaved, -t, 1);
         queries.push_back(times(ahead, times(back, to_vec(query_of(head, g, t)))));
       }
@@ -175,7 +174,7 @@ inline PlainScorer plain_expected(const PlainExpected& set) {
         for (const double x : logits) var += (x - mu) * (x - mu) / n;
         z[ids[i]] = mu + (set.covariance ? var / 2 : 0);
       }
-      plain_softmax_in_place(z);
+      reference_softmax_in_place(z);
       for (const auto& [id, x] : z) mean[id] += x / head.group;
     }
     for (const auto& [id, x] : mean) {
@@ -185,8 +184,8 @@ inline PlainScorer plain_expected(const PlainExpected& set) {
   };
 }
 
-/// Widest of the neighbours within width / 2 on either side, in order of position.
-inline Scores plain_pool(const Scores& x, std::int32_t width) {
+/// Maximum over the neighbours within width / 2 on either side, in order of position.
+inline Scores reference_pool(const Scores& x, std::int32_t width) {
   std::vector<std::pair<std::int32_t, double>> row(x.begin(), x.end());
   Scores pooled;
   for (std::int32_t i = 0; i < std::ssize(row); ++i) {
@@ -200,7 +199,7 @@ inline Scores plain_pool(const Scores& x, std::int32_t width) {
   return pooled;
 }
 
-inline PlainScorer plain_last_window(std::int64_t window, std::int32_t kernel) {
+inline ReferenceScorer reference_last_window(std::int64_t window, std::int32_t kernel) {
   return [=](const HeadVectors& head, const Ids& ids, std::int64_t tokens) {
     Scores all;
     for (const auto id : ids) all[id] = std::numeric_limits<double>::infinity();
@@ -221,13 +220,13 @@ inline PlainScorer plain_last_window(std::int64_t window, std::int32_t kernel) {
         }
       }
     }
-    for (const auto& [id, x] : plain_pool(mean, kernel)) all[id] = x;
+    for (const auto& [id, x] : reference_pool(mean, kernel)) all[id] = x;
     return all;
   };
 }
 
-/// R-KV with the whole matrix of cosines; the last of the likes is spared.
-inline PlainScorer plain_r_kv(std::int64_t window, std::int32_t kernel, double lambda) {
+/// R-KV with the whole matrix of cosines; the last of the similar keys is spared.
+inline ReferenceScorer reference_r_kv(std::int64_t window, std::int32_t kernel, double lambda) {
   return [=](const HeadVectors& head, const Ids& ids, std::int64_t tokens) {
     Scores all;
     for (const auto id : ids) all[id] = std::numeric_limits<double>::infinity();
@@ -242,10 +241,10 @@ inline PlainScorer plain_r_kv(std::int64_t window, std::int32_t kernel, double l
         }
         row[id] = most;
       }
-      plain_softmax_in_place(row);
+      reference_softmax_in_place(row);
       for (const auto& [id, x] : row) importance[id] += x / static_cast<double>(window);
     }
-    importance = plain_pool(importance, kernel);
+    importance = reference_pool(importance, kernel);
     std::map<std::int32_t, Scores> cosine;
     Scores redundancy;
     for (const auto i : ids) {
@@ -259,19 +258,20 @@ inline PlainScorer plain_r_kv(std::int64_t window, std::int32_t kernel, double l
       if (spared >= 0) cosine[i][spared] = 0;
       for (const auto j : ids) redundancy[j] += cosine[i][j] / static_cast<double>(ids.size());
     }
-    plain_softmax_in_place(redundancy);
+    reference_softmax_in_place(redundancy);
     for (const auto id : before) all[id] = lambda * importance[id] - (1 - lambda) * redundancy[id];
     return all;
   };
 }
 
-/// What a periodic compression has kept after every token is in; `prompt_too`: the prompt at once.
-inline Ids plain_periodic(const HeadVectors& head, const PlainScorer& scorer, std::int64_t interval,
-                          std::int64_t target, bool prompt_too, bool& clear,
-                          const std::function<void(std::int64_t, const Ids&)>& after = {}) {
+/// Entries kept by periodic compression after all tokens; `prompt_too`: the prompt is fed at once.
+inline Ids reference_periodic(const HeadVectors& head, const ReferenceScorer& scorer,
+                              std::int64_t interval, std::int64_t target, bool prompt_too,
+                              bool& clear,
+                              const std::function<void(std::int64_t, const Ids&)>& after = {}) {
   Ids ids = first_ids(head.prompt);
   const auto compress = [&](std::int64_t tokens) {
-    if (std::ssize(ids) > target) ids = plain_top(scorer(head, ids, tokens), target, clear);
+    if (std::ssize(ids) > target) ids = reference_top(scorer(head, ids, tokens), target, clear);
   };
   if (prompt_too) compress(head.prompt);
   for (std::int64_t t = head.prompt; t < head.tokens; ++t) {
@@ -282,9 +282,10 @@ inline Ids plain_periodic(const HeadVectors& head, const PlainScorer& scorer, st
   return ids;
 }
 
-/// What the oracle keeps: at every step the sums over all later queries, from the last backwards.
-inline Ids plain_oracle(const HeadVectors& head, std::int64_t budget, bool& clear,
-                        const std::function<void(std::int64_t, const Ids&)>& after = {}) {
+/// Entries kept by the oracle: at every step the sums over all later queries, computed from the
+/// last one backwards.
+inline Ids reference_oracle(const HeadVectors& head, std::int64_t budget, bool& clear,
+                            const std::function<void(std::int64_t, const Ids&)>& after = {}) {
   Ids ids = first_ids(head.prompt);
   const auto future = [&](std::int64_t newest) {
     Scores sums;
@@ -298,7 +299,7 @@ inline Ids plain_oracle(const HeadVectors& head, std::int64_t budget, bool& clea
     return sums;
   };
   const auto shrink = [&](std::int64_t newest) {
-    if (std::ssize(ids) > budget) ids = plain_top(future(newest), budget, clear);
+    if (std::ssize(ids) > budget) ids = reference_top(future(newest), budget, clear);
   };
   shrink(head.prompt - 1);
   for (std::int64_t t = head.prompt; t < head.tokens; ++t) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The merging methods written plainly: maps of entries, sums as printed, nothing in the log domain.
-// Exponentials are long doubles, which hold e^-11,000 to e^11,000.
-// Each step says whether it was clear, that is whether no choice hung on less than 1e-6.
+// References of the merging methods: maps of entries, sums as printed, nothing in the log domain.
+// Exponentials are long doubles, which hold e^-11,000 to e^11,000. Each step reports whether it was
+// clear: no choice depended on less than 1e-6.
 
 #include <algorithm>
 #include <cmath>
@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "models/math/counter_random.hpp"
-#include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/reference/reference_methods.hpp"
 
 namespace kvsim::test {
 
-inline double plain_cosine(const Vec& a, const Vec& b) {
+inline double reference_cosine(const Vec& a, const Vec& b) {
   const double norms = std::sqrt(inner(a, a)) * std::sqrt(inner(b, b));
   return norms > 0 ? inner(a, b) / norms : 0.0;
 }
@@ -27,7 +27,7 @@ inline Vec as_stored(Vec row) {  // rows of the cache are fp32
   return row;
 }
 
-struct PlainMember {
+struct ReferenceMember {
   Vec key, value;
   long double score = 0;  // KeepKV: S of eq. (8); D2O: accumulated attention
   std::int32_t age = 0;   // samples in S
@@ -35,9 +35,9 @@ struct PlainMember {
   double low = 1, high = 1;
   std::set<std::int32_t> members;
 };
-using PlainCache = std::map<std::int32_t, PlainMember>;
+using ReferenceCache = std::map<std::int32_t, ReferenceMember>;
 
-inline std::vector<std::vector<std::int32_t>> plain_kept(const PlainCache& cache) {
+inline std::vector<std::vector<std::int32_t>> reference_kept(const ReferenceCache& cache) {
   std::vector<std::vector<std::int32_t>> all;
   for (const auto& [id, entry] : cache)
     all.emplace_back(entry.members.begin(), entry.members.end());
@@ -45,11 +45,11 @@ inline std::vector<std::vector<std::int32_t>> plain_kept(const PlainCache& cache
   return all;
 }
 
-/// What every merging method shares: a cache of tokens, their attention, the search for a partner.
-class PlainMerging {
+/// Shared by all merging methods: a cache of tokens, their attention, the search for a partner.
+class ReferenceMerging {
  public:
-  explicit PlainMerging(const HeadVectors& head) : head_{head} {}
-  PlainCache cache;
+  explicit ReferenceMerging(const HeadVectors& head) : head_{head} {}
+  ReferenceCache cache;
   bool clear = true;
   std::int32_t merged = 0, dropped = 0;
 
@@ -57,7 +57,7 @@ class PlainMerging {
   static constexpr double kClear = 1e-6;
 
   void add(std::int32_t t) {
-    PlainMember token;
+    ReferenceMember token;
     token.key = to_vec(head_.key(t));
     token.value = to_vec(head_.value(t));
     token.members = {t};
@@ -73,7 +73,8 @@ class PlainMerging {
     }
     return all;
   }
-  /// Of `ids` those to leave so that `room` of all in the cache remain; `score` infinite: stays.
+  /// Members of `ids` that leave so that `room` entries of the cache remain; `score` infinite:
+  /// stays.
   std::vector<std::int32_t> lowest(std::int64_t room,
                                    const std::function<long double(std::int32_t)>& score) {
     std::vector<std::pair<long double, std::int32_t>> ranked;
@@ -94,14 +95,14 @@ class PlainMerging {
     std::sort(out.begin(), out.end());
     return out;
   }
-  /// The entry, other than those leaving, whose key is most like that of `id`.
+  /// The entry whose key is most similar to that of `id`, other than the leaving ones.
   std::pair<std::int32_t, double> partner(std::int32_t id, const std::set<std::int32_t>& leaving) {
     std::int32_t best = -1;
     double highest = -2;
     double second = -2;
     for (const auto& [other, entry] : cache) {
       if (leaving.contains(other)) continue;
-      const double cosine = plain_cosine(cache[id].key, entry.key);
+      const double cosine = reference_cosine(cache[id].key, entry.key);
       if (cosine > highest) {
         second = highest;
         highest = cosine;
@@ -117,7 +118,7 @@ class PlainMerging {
   HeadVectors head_;
 };
 
-struct PlainKeepKvSettings {
+struct ReferenceKeepKvSettings {
   std::int64_t budget = 0, recent = 0, sinks = 4;
   std::int32_t window = 8;
   double alpha = 0.9, threshold = 0.8;
@@ -125,10 +126,10 @@ struct PlainKeepKvSettings {
   bool cumulative = false;
 };
 
-class PlainKeepKv : public PlainMerging {
+class ReferenceKeepKv : public ReferenceMerging {
  public:
-  PlainKeepKv(const HeadVectors& head, const PlainKeepKvSettings& settings)
-      : PlainMerging{head}, set_{settings} {
+  ReferenceKeepKv(const HeadVectors& head, const ReferenceKeepKvSettings& settings)
+      : ReferenceMerging{head}, set_{settings} {
     const auto s = static_cast<std::int32_t>(head.prompt);
     const std::int32_t first = std::max(0, s - set_.window - 1);
     std::map<std::int32_t, double> prompt_score;
@@ -217,7 +218,7 @@ class PlainKeepKv : public PlainMerging {
     double low = INFINITY;
     double high = 0;
     for (const std::int32_t id : ids) {
-      const PlainMember& m = cache[id];
+      const ReferenceMember& m = cache[id];
       const long double w = m.votes * estimate(id);
       w_sum += w;
       p_sum += m.votes;
@@ -268,7 +269,7 @@ class PlainKeepKv : public PlainMerging {
         key[j] += (l_r - l_mean) * q[j] / (head_.scale * inner(q, q));
       }
     }
-    PlainMember& target = cache[into];
+    ReferenceMember& target = cache[into];
     target.key = as_stored(key);
     target.value = as_stored(value);
     target.votes = votes;
@@ -282,15 +283,16 @@ class PlainKeepKv : public PlainMerging {
     }
   }
 
-  PlainKeepKvSettings set_;
+  ReferenceKeepKvSettings set_;
   std::int32_t newest_ = 0;
 };
 
 /// D2O's merge under H2O's scores; `late`: the prompt stays whole until the first step is done.
-class PlainD2o : public PlainMerging {
+class ReferenceD2o : public ReferenceMerging {
  public:
-  PlainD2o(const HeadVectors& head, std::int64_t budget, std::int64_t sinks, bool late, bool code)
-      : PlainMerging{head}, budget_{budget}, sinks_{sinks}, code_{code} {
+  ReferenceD2o(const HeadVectors& head, std::int64_t budget, std::int64_t sinks, bool late,
+               bool code)
+      : ReferenceMerging{head}, budget_{budget}, sinks_{sinks}, code_{code} {
     const auto s = static_cast<std::int32_t>(head.prompt);
     for (std::int32_t t = 0; t < s; ++t) take_in(t);
     if (!late) shrink(s - 1);
@@ -301,7 +303,7 @@ class PlainD2o : public PlainMerging {
   }
   std::optional<double> threshold;
 
-  // The parts of a step, for a gate that looks at several heads.
+  // The parts of a step, for a gate that compares several heads.
   struct Loser {
     std::int32_t id, into;
     double cosine;
@@ -315,7 +317,7 @@ class PlainD2o : public PlainMerging {
       for (const auto& [id, x] : e) cache[id].score += x / sum;
     }
   }
-  /// What must leave, by position, each with the stayer whose key is most like its own.
+  /// Entries that must leave, by position, each with the remaining entry of the most similar key.
   std::vector<Loser> losers(std::int32_t newest) {
     const std::int64_t recent = budget_ - budget_ / 2;
     const auto leaving = lowest(budget_, [&](std::int32_t id) {
@@ -329,14 +331,15 @@ class PlainD2o : public PlainMerging {
     }
     return out;
   }
-  /// The losers leave: those with an open gate into their partners, the others for good.
+  /// The leaving entries: those with an open gate merge into their partners, the others are
+  /// dropped.
   void let_go(const std::vector<Loser>& losers, const std::vector<bool>& open) {
     std::map<std::int32_t, std::vector<Loser>> joins;
     for (std::size_t i = 0; i < losers.size(); ++i) {
       if (open[i]) joins[losers[i].into].push_back(losers[i]);
     }
     for (const auto& [into, from] : joins) {
-      PlainMember& target = cache[into];
+      ReferenceMember& target = cache[into];
       const double e = std::exp(1.0);
       double total = code_ ? 1.0 + static_cast<double>(from.size()) : e;
       if (!code_) {
@@ -372,7 +375,8 @@ class PlainD2o : public PlainMerging {
     threshold = threshold ? 0.5 * *threshold + 0.5 * mean : mean;
     std::vector<bool> open;
     for (const Loser& each : leaving) {
-      // A lone entry meets a threshold it has itself set: equal in exact arithmetic at first.
+      // A single entry meets a threshold that it has set itself: at first both are equal in exact
+      // arithmetic.
       if (std::abs(each.cosine - *threshold) < kClear) clear = false;
       open.push_back(each.cosine >= *threshold);
     }
@@ -382,31 +386,32 @@ class PlainD2o : public PlainMerging {
   bool code_;
 };
 
-/// D2O's gate=rank_mean over a layer: whether the n-th loser of a head may merge hangs on the mean,
-/// over heads, of the similarities of their n-th losers; one threshold follows these means.
-class PlainD2oRanks {
+/// D2O's gate=rank_mean over a layer: whether the n-th leaving entry of a head may merge depends on
+/// the mean, over heads, of the similarities of their n-th leaving entries. One threshold follows
+/// these means.
+class ReferenceD2oRanks {
  public:
-  PlainD2oRanks(const std::vector<HeadVectors>& of_layer, std::int64_t budget, std::int64_t sinks,
-                bool late, bool code) {
+  ReferenceD2oRanks(const std::vector<HeadVectors>& of_layer, std::int64_t budget,
+                    std::int64_t sinks, bool late, bool code) {
     // Each head holds its whole prompt, then the layer shrinks.
     for (const HeadVectors& head : of_layer) heads.emplace_back(head, budget, sinks, true, code);
     if (!late) shrink(static_cast<std::int32_t>(of_layer.front().prompt) - 1);
   }
   void step(std::int32_t t) {
-    for (PlainD2o& head : heads) head.take_in(t);
+    for (ReferenceD2o& head : heads) head.take_in(t);
     shrink(t);
   }
   bool clear() const {
-    return own_clear_ &&
-           std::all_of(heads.begin(), heads.end(), [](const PlainD2o& head) { return head.clear; });
+    return own_clear_ && std::all_of(heads.begin(), heads.end(),
+                                     [](const ReferenceD2o& head) { return head.clear; });
   }
-  std::vector<PlainD2o> heads;
-  std::int32_t against = 0;  // losers that their own similarity would have sent the other way
+  std::vector<ReferenceD2o> heads;
+  std::int32_t against = 0;  // entries for which their own similarity would have decided otherwise
 
  private:
   void shrink(std::int32_t newest) {
-    std::vector<std::vector<PlainD2o::Loser>> losers;
-    for (PlainD2o& head : heads) losers.push_back(head.losers(newest));
+    std::vector<std::vector<ReferenceD2o::Loser>> losers;
+    for (ReferenceD2o& head : heads) losers.push_back(head.losers(newest));
     const std::size_t ranks = losers.front().size();
     if (ranks == 0) return;
     Vec by_rank(ranks, 0.0);
@@ -435,10 +440,13 @@ class PlainD2oRanks {
 };
 
 /// CaM over first and recent tokens, the prompt fed one by one.
-class PlainCam : public PlainMerging {
+class ReferenceCam : public ReferenceMerging {
  public:
-  PlainCam(const HeadVectors& head, std::int64_t budget, bool cumulative, bool expectation)
-      : PlainMerging{head}, budget_{budget}, cumulative_{cumulative}, expectation_{expectation} {
+  ReferenceCam(const HeadVectors& head, std::int64_t budget, bool cumulative, bool expectation)
+      : ReferenceMerging{head},
+        budget_{budget},
+        cumulative_{cumulative},
+        expectation_{expectation} {
     for (std::int32_t t = 0; t < head.prompt; ++t) step(t);
   }
   void step(std::int32_t t) {

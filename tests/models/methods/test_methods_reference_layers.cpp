@@ -1,6 +1,6 @@
-// Methods whose decisions look at more than one head, beside plain re-tellings after every step of
-// recorded traces: PyramidInfer's nested layers, D2O's gate by rank, CriticalKV behind W_O, the
-// oracles of a repeat.
+// Methods whose decisions compare several heads, against references after every step of recorded
+// traces: PyramidInfer's nested layers, D2O's gate by rank, CriticalKV with W_O, the oracles of a
+// repeat.
 
 #include <algorithm>
 #include <limits>
@@ -15,8 +15,8 @@
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/merging_run.hpp"
-#include "tests/support/plain/plain_content.hpp"
-#include "tests/support/plain/plain_layers.hpp"
+#include "tests/support/reference/reference_content.hpp"
+#include "tests/support/reference/reference_layers.hpp"
 
 namespace kvsim {
 namespace {
@@ -30,7 +30,7 @@ const WholeTrace& sample() {
   return whole;
 }
 
-/// The same vectors behind a prompt of another length.
+/// The same vectors with a prompt of another length.
 WholeTrace with_prompt(WholeTrace whole, std::int64_t prompt) {
   whole.info.prompt_tokens = prompt;
   return whole;
@@ -50,8 +50,7 @@ LayerVectors layer_of(const WholeTrace& whole, std::int32_t layer) {
   return view;
 }
 
-/// A method's session over some heads of a layer (all, or one), that can be stepped and looked
-/// into.
+/// A method's session over some heads of a layer (all, or one) that can be stepped and inspected.
 struct LayerRun {
   LayerRun(const WholeTrace& whole, std::shared_ptr<const Method> settled, std::int32_t layer,
            std::int32_t first_head, std::int32_t n_heads, std::span<const float> w_o = {})
@@ -89,14 +88,14 @@ struct LayerRun {
   CacheSession session;
 };
 
-/// Steps the trace through PyramidInfer and its telling as long as no choice was a near tie;
-/// returns how many layers' sets were compared, of those steps after the first thinning.
+/// Steps the trace through PyramidInfer and its reference until a choice is a near tie. Returns the
+/// number of sets compared in steps after the first thinning.
 int compare_pyramid(const WholeTrace& whole, const Params& params,
-                    const test::PlainPyramidSettings& told) {
+                    const test::ReferencePyramidSettings& settings) {
   const TraceInfo& info = whole.info;
   const auto method = settle_for_trace({"pyramidinfer", params, {}}, info);
   const Composition& parts = as_composed(*method).parts();
-  test::PlainPyramid plain{whole, told};
+  test::ReferencePyramid reference{whole, settings};
   std::vector<std::unique_ptr<LayerRun>> runs;
   std::vector<std::int32_t> alive;
   for (std::int32_t l = 0; l < info.n_layers; ++l) {
@@ -116,24 +115,24 @@ int compare_pyramid(const WholeTrace& whole, const Params& params,
     for (std::size_t l = 0; l < runs.size(); ++l) {
       INFO("layer ", l, " after token ", newest);
       for (std::size_t h = 0; h < runs[l]->heads.size(); ++h) {
-        REQUIRE(runs[l]->held(h) == plain.held[l]);
+        REQUIRE(runs[l]->held(h) == reference.held[l]);
       }
-      REQUIRE(std::ssize(plain.held[l]) ==
+      REQUIRE(std::ssize(reference.held[l]) ==
               *method->entries_held(static_cast<std::int32_t>(l), info.prompt_tokens, newest + 1));
     }
-    compared += plain.thinned > 0 ? 1 : 0;
+    compared += reference.thinned > 0 ? 1 : 0;
   };
-  if (plain.clear) check(info.prompt_tokens - 1);
+  if (reference.clear) check(info.prompt_tokens - 1);
   for (auto t = static_cast<std::int32_t>(info.prompt_tokens); t < info.tokens; ++t) {
-    plain.step(t);
-    if (!plain.clear) break;
+    reference.step(t);
+    if (!reference.clear) break;
     for (auto& run : runs) run->session.step();
     check(t);
   }
   return compared;
 }
 
-TEST_CASE("pyramidinfer's layers hold what a plain telling holds after every step") {
+TEST_CASE("pyramidinfer's layers equal their reference after every step") {
   CHECK(compare_pyramid(sample(), {}, {}) >= 30);
   const Params total{{"growth", std::string{"total"}}};
   CHECK(compare_pyramid(sample(), total, {.total = true}) >= 80);
@@ -143,12 +142,13 @@ TEST_CASE("pyramidinfer's layers hold what a plain telling holds after every ste
                      {"recent", 0.1},
                      {"min_context", std::int64_t{5}},
                      {"interval", std::int64_t{2}}};
-  test::PlainPyramidSettings told{.recent = 0.1, .delta = 0.5, .min_context = 5, .interval = 2};
-  CHECK(compare_pyramid(with_prompt(sample(), 100), steep, told) >= 300);
+  test::ReferencePyramidSettings settings{
+      .recent = 0.1, .delta = 0.5, .min_context = 5, .interval = 2};
+  CHECK(compare_pyramid(with_prompt(sample(), 100), steep, settings) >= 300);
   CHECK(compare_pyramid(with_prompt(sample(), 1), {}, {}) >= 300);  // sinks come after the prompt
 }
 
-TEST_CASE("pyramidinfer on the other recorded traces is what a plain telling is at every step") {
+TEST_CASE("pyramidinfer equals its reference on the other recorded traces at every step") {
   const auto data = test::data_dir();
   if (!data) return;
   for (const char* name : {"stories260k-tim-512", "stories260k-garden-512"}) {
@@ -158,7 +158,7 @@ TEST_CASE("pyramidinfer on the other recorded traces is what a plain telling is 
   }
 }
 
-/// Steps as long as every choice was clear; returns how many.
+/// Steps until a choice is not clear; returns the number of steps.
 int compare_ranks(const WholeTrace& whole, std::int32_t layer, std::int64_t budget, bool late,
                   bool code, std::int32_t& merged, std::int32_t& against) {
   const std::vector<HeadVectors> heads = heads_of(whole, layer);
@@ -172,26 +172,26 @@ int compare_ranks(const WholeTrace& whole, std::int32_t layer, std::int64_t budg
                   heads.front().prompt, {.recorded = Dtype::kFp32});
   LayerRun run{whole, method, layer, 0, whole.info.n_kv_heads};
   run.prefill();
-  test::PlainD2oRanks plain{heads, budget, 4, late, code};
+  test::ReferenceD2oRanks reference{heads, budget, 4, late, code};
   int compared = 0;
   for (auto t = static_cast<std::int32_t>(heads.front().prompt);; ++t) {
-    if (!plain.clear()) break;
+    if (!reference.clear()) break;
     for (std::size_t h = 0; h < heads.size(); ++h) {
       INFO("layer ", layer, " head ", h, " before token ", t);
-      REQUIRE(run.session.kept(h) == test::plain_kept(plain.heads[h].cache));
-      test::check_same_cache(run.session.entries(h), plain.heads[h].cache, 1e-4);
+      REQUIRE(run.session.kept(h) == test::reference_kept(reference.heads[h].cache));
+      test::check_same_cache(run.session.entries(h), reference.heads[h].cache, 1e-4);
     }
     ++compared;
     if (t == heads.front().tokens) break;
-    plain.step(t);
+    reference.step(t);
     run.session.step();
   }
-  for (const test::PlainD2o& head : plain.heads) merged += head.merged;
-  against += plain.against;
+  for (const test::ReferenceD2o& head : reference.heads) merged += head.merged;
+  against += reference.against;
   return compared;
 }
 
-TEST_CASE("d2o's gate by rank is what a plain telling is after every step of a real trace") {
+TEST_CASE("d2o's gate by rank equals its reference after every step of a real trace") {
   std::int32_t merged = 0;
   std::int32_t against = 0;
   int compared = 0;
@@ -205,12 +205,12 @@ TEST_CASE("d2o's gate by rank is what a plain telling is after every step of a r
   MESSAGE(compared, " steps, ", merged, " merged, ", against, " against their own similarity");
   CHECK(compared >= 600);
   CHECK(merged >= 1000);
-  CHECK(against >= 100);  // a gate of each head's own would not pass
+  CHECK(against >= 100);  // a separate gate per head would not pass
 }
 
-/// |W_O^(j) v| summed over rows, mean over the group's query heads j: what a value does.
-double plain_effect(std::span<const float> w_o, const TraceInfo& info, const HeadVectors& head,
-                    std::int32_t h, std::int32_t id) {
+/// |W_O^(j) v| summed over rows, mean over the group's query heads j: the effect of a value.
+double reference_effect(std::span<const float> w_o, const TraceInfo& info, const HeadVectors& head,
+                        std::int32_t h, std::int32_t id) {
   const auto columns = static_cast<std::size_t>(info.n_heads * info.head_dim);
   double norms = 0;
   for (std::int32_t j = h * head.group; j < (h + 1) * head.group; ++j) {
@@ -227,62 +227,62 @@ double plain_effect(std::span<const float> w_o, const TraceInfo& info, const Hea
   return norms / head.group;
 }
 
-TEST_CASE("criticalkv holds what a plain re-telling holds after every step of a real trace") {
-  // The recorded heads of a layer behind a made-up W_O: the sample has none.
+TEST_CASE("criticalkv equals its reference after every step of a real trace") {
+  // The recorded heads of a layer with a made-up W_O: the sample has none.
   constexpr std::size_t kModel = 20;
   test::Normal normal{5};
   std::vector<float> w_o(kModel * static_cast<std::size_t>(sample().info.n_heads) *
                          static_cast<std::size_t>(sample().info.head_dim));
   for (float& x : w_o) x = static_cast<float>(normal());
-  struct Told {
+  struct Case {
     Params params;
-    test::PlainScorer scorer;
+    test::ReferenceScorer scorer;
     double first;
     std::int64_t prompt, budget;
   };
   const std::string lagkv{"lagkv"};
-  const std::vector<Told> cases{
-      {{}, test::plain_last_window(32, 7), 0.5, 384, 76},
-      {{{"window", std::int64_t{8}}}, test::plain_last_window(8, 7), 0.5, 130, 41},
+  const std::vector<Case> cases{
+      {{}, test::reference_last_window(32, 7), 0.5, 384, 76},
+      {{{"window", std::int64_t{8}}}, test::reference_last_window(8, 7), 0.5, 130, 41},
       {{{"first_stage", 0.25}, {"window", std::int64_t{1}}, {"kernel", std::int64_t{1}}},
-       test::plain_last_window(1, 1),
+       test::reference_last_window(1, 1),
        0.25,
        257,
        31},
       {{{"first_stage", 0.0}, {"scorer", lagkv}, {"lag", std::int64_t{16}}},
-       test::plain_lagkv(4, 16, false),
+       test::reference_lagkv(4, 16, false),
        0.0,
        131,
        30},
-      {{}, test::plain_last_window(32, 7), 0.5, 31, 76}};  // fits
+      {{}, test::reference_last_window(32, 7), 0.5, 31, 76}};  // fits
   int compared = 0;
   int by_value = 0;
-  for (const Told& told : cases) {
-    const WholeTrace whole = with_prompt(sample(), told.prompt);
+  for (const Case& each : cases) {
+    const WholeTrace whole = with_prompt(sample(), each.prompt);
     for (std::int32_t l = 0; l < whole.info.n_layers; ++l) {
       for (std::int32_t h = 0; h < whole.info.n_kv_heads; ++h) {
-        INFO("prompt ", told.prompt, " layer ", l, " head ", h);
+        INFO("prompt ", each.prompt, " layer ", l, " head ", h);
         const HeadVectors head = whole.head(l, h);
-        const auto method = make_method({"criticalkv", told.params, Budget{0, told.budget}},
-                                        told.prompt, {.recorded = Dtype::kFp16});
+        const auto method = make_method({"criticalkv", each.params, Budget{0, each.budget}},
+                                        each.prompt, {.recorded = Dtype::kFp16});
         LayerRun run{whole, method, l, h, 1, w_o};
         run.prefill();
         bool clear = true;
-        const Ids prompt = test::first_ids(told.prompt);
-        const auto base = told.scorer(head, prompt, told.prompt);
-        const auto first = static_cast<std::int64_t>(told.first * static_cast<double>(told.budget));
+        const Ids prompt = test::first_ids(each.prompt);
+        const auto base = each.scorer(head, prompt, each.prompt);
+        const auto first = static_cast<std::int64_t>(each.first * static_cast<double>(each.budget));
         test::Scores second;
         for (const auto& [id, x] : base) {
-          second[id] = (x + 1e-4) * plain_effect(w_o, whole.info, head, h, id);
+          second[id] = (x + 1e-4) * reference_effect(w_o, whole.info, head, h, id);
         }
-        for (const auto id : test::plain_top(base, first, clear)) second[id] = kInfinity;
-        const Ids kept = test::plain_top(second, told.budget, clear);
+        for (const auto id : test::reference_top(base, first, clear)) second[id] = kInfinity;
+        const Ids kept = test::reference_top(second, each.budget, clear);
         std::set<std::int32_t> want(kept.begin(), kept.end());
         if (!clear) continue;
-        if (kept != test::plain_top(base, told.budget, clear)) ++by_value;
+        if (kept != test::reference_top(base, each.budget, clear)) ++by_value;
         REQUIRE(run.held() == want);
         // Decoding only appends.
-        for (auto t = static_cast<std::int32_t>(told.prompt); t < head.tokens; ++t) {
+        for (auto t = static_cast<std::int32_t>(each.prompt); t < head.tokens; ++t) {
           run.session.step();
           want.insert(t);
           REQUIRE(run.held() == want);

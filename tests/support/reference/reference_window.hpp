@@ -1,8 +1,7 @@
 #pragma once
 
-// Straightforward re-tellings of the methods that select by attention rows: sets of positions,
-// every row recomputed from the recorded vectors, nothing carried but what the method says. For
-// clarity, not speed.
+// References of the methods that select by attention rows: sets of positions, every row recomputed
+// from the recorded vectors, and only the state that the method defines. For clarity, not speed.
 
 #include <algorithm>
 #include <cmath>
@@ -22,8 +21,8 @@ using Positions = std::set<std::int32_t>;
 using Row = std::map<std::int32_t, double>;
 
 /// Raw logits of one query over `seen`.
-inline Row plain_logits(const HeadVectors& head, std::int32_t g, std::int32_t t,
-                        const Positions& seen) {
+inline Row reference_logits(const HeadVectors& head, std::int32_t g, std::int32_t t,
+                            const Positions& seen) {
   Row row;
   for (const std::int32_t i : seen) {
     double sum = 0;
@@ -36,7 +35,7 @@ inline Row plain_logits(const HeadVectors& head, std::int32_t g, std::int32_t t,
   return row;
 }
 
-inline Row plain_softmax(Row row) {
+inline Row reference_softmax(Row row) {
   double top = -std::numeric_limits<double>::infinity();
   for (const auto& [i, x] : row) top = std::max(top, x);
   double sum = 0;
@@ -46,11 +45,12 @@ inline Row plain_softmax(Row row) {
 }
 
 /// Probabilities of row t summed over the group and over `heads`.
-inline Row plain_row(const std::vector<HeadVectors>& heads, std::int32_t t, const Positions& seen) {
+inline Row reference_row(const std::vector<HeadVectors>& heads, std::int32_t t,
+                         const Positions& seen) {
   Row sum;
   for (const HeadVectors& head : heads) {
     for (std::int32_t g = 0; g < head.group; ++g) {
-      for (const auto& [i, p] : plain_softmax(plain_logits(head, g, t, seen))) sum[i] += p;
+      for (const auto& [i, p] : reference_softmax(reference_logits(head, g, t, seen))) sum[i] += p;
     }
   }
   return sum;
@@ -65,13 +65,13 @@ inline Positions up_to(std::int32_t t) {
 /// Scores are sums of some hundred fp64 terms below 1: rounding is far below this.
 inline constexpr double kTooClose = 1e-11;
 
-/// What every plain method has: what it keeps, and whether no choice so far was too close to
-/// tell from rounding (exact ties, which go to the older, are clear).
-struct PlainKept {
+/// Shared by all references: the kept set, and whether no choice so far was too close for rounding
+/// (exact ties, which go to the older, are clear).
+struct ReferenceKept {
   Positions kept;
   bool clear = true;
 
-  /// Drops the lowest of `candidates` until `room` of the kept remain; the younger of equals first.
+  /// Drops the lowest of `candidates` until `room` of the kept remain; the newer of equals first.
   void drop_lowest(const Row& score, const Positions& candidates, std::int64_t room) {
     const std::int64_t excess = std::ssize(kept) - room;
     if (excess <= 0) return;
@@ -96,8 +96,9 @@ struct PlainKept {
 };
 
 /// SnapKV, section 3.4 of the method catalogue.
-struct PlainSnap : PlainKept {
-  PlainSnap(const HeadVectors& head, std::int64_t cap, std::int32_t w, std::int32_t k, bool max) {
+struct ReferenceSnap : ReferenceKept {
+  ReferenceSnap(const HeadVectors& head, std::int64_t cap, std::int32_t w, std::int32_t k,
+                bool max) {
     const auto s = static_cast<std::int32_t>(head.prompt);
     kept = up_to(s - 1);
     if (s <= cap) return;
@@ -107,7 +108,7 @@ struct PlainSnap : PlainKept {
     }
     Row vote;
     for (std::int32_t t = s - w; t < s; ++t) {
-      for (const auto& [i, p] : plain_row({head}, t, up_to(t))) vote[i] += p;
+      for (const auto& [i, p] : reference_row({head}, t, up_to(t))) vote[i] += p;
     }
     Row pooled;
     for (std::int32_t i = 0; i < s - w; ++i) {
@@ -124,7 +125,7 @@ struct PlainSnap : PlainKept {
   void step(std::int32_t t) { kept.insert(t); }
 };
 
-struct PlainMorphSettings {
+struct ReferenceMorphSettings {
   std::int64_t total = 0;
   std::int32_t window = 32;
   bool max = false;
@@ -135,8 +136,9 @@ struct PlainMorphSettings {
 };
 
 /// MorphKV with an aligned profile, section 2.5.
-struct PlainMorph : PlainKept {
-  PlainMorph(const HeadVectors& of, const PlainMorphSettings& settings) : head{of}, set{settings} {
+struct ReferenceMorph : ReferenceKept {
+  ReferenceMorph(const HeadVectors& of, const ReferenceMorphSettings& settings)
+      : head{of}, set{settings} {
     const auto s = static_cast<std::int32_t>(head.prompt);
     kept = up_to(s - 1);
     for (std::int32_t t = std::max(0, s - set.window); t < s; ++t) look(t, up_to(t));
@@ -156,11 +158,11 @@ struct PlainMorph : PlainKept {
     if (set.logits) {
       Row sum;
       for (std::int32_t g = 0; g < head.group; ++g) {
-        for (const auto& [i, x] : plain_logits(head, g, t, seen)) sum[i] += x;
+        for (const auto& [i, x] : reference_logits(head, g, t, seen)) sum[i] += x;
       }
       rows.push_back(sum);
     } else {
-      rows.push_back(plain_row({head}, t, seen));
+      rows.push_back(reference_row({head}, t, seen));
     }
     if (std::ssize(rows) > set.window) rows.pop_front();
   }
@@ -173,21 +175,21 @@ struct PlainMorph : PlainKept {
       for (const std::int32_t i : distant) {
         if (row.contains(i)) here[i] = row.at(i);
       }
-      if (set.logits) here = plain_softmax(here);
+      if (set.logits) here = reference_softmax(here);
       for (const auto& [i, x] : here) fused[i] = set.max ? std::max(fused[i], x) : fused[i] + x;
     }
     drop_lowest(fused, distant, room);
   }
   HeadVectors head;
-  PlainMorphSettings set;
+  ReferenceMorphSettings set;
   std::deque<Row> rows;
 };
 
-/// MorphKV with the released code's profile: a table a query head, whose columns are those of the
+/// MorphKV with the released code's profile: a table per query head. Its columns are those of the
 /// cache by rank until each head has pruned its own.
-struct PlainDrift : PlainKept {
+struct ReferenceDrift : ReferenceKept {
   using Column = std::deque<double>;  // the last R rows, oldest first
-  PlainDrift(const HeadVectors& of, const PlainMorphSettings& settings)
+  ReferenceDrift(const HeadVectors& of, const ReferenceMorphSettings& settings)
       : head{of}, set{settings}, table(static_cast<std::size_t>(of.group)), hidden(table.size()) {
     const auto s = static_cast<std::int32_t>(head.prompt);
     for (std::int32_t t = 0; t < s; ++t) add(t);
@@ -219,8 +221,8 @@ struct PlainDrift : PlainKept {
     for (std::size_t m = 0; m < table.size(); ++m) {
       Positions own = seen;
       for (const std::int32_t id : hidden[m]) own.erase(id);
-      Row row = plain_logits(head, static_cast<std::int32_t>(m), t, own);
-      if (!set.logits) row = plain_softmax(row);
+      Row row = reference_logits(head, static_cast<std::int32_t>(m), t, own);
+      if (!set.logits) row = reference_softmax(row);
       std::size_t rank = 0;
       for (const std::int32_t id : kept) {
         Column& column = table[m][rank++];
@@ -239,7 +241,7 @@ struct PlainDrift : PlainKept {
                                     [](const auto& x) { return std::isinf(x.second); })) {
         continue;
       }
-      if (set.logits) here = plain_softmax(here);
+      if (set.logits) here = reference_softmax(here);
       for (const auto& [c, x] : here) fused[c] = set.max ? std::max(fused[c], x) : fused[c] + x;
     }
     return fused;
@@ -255,14 +257,14 @@ struct PlainDrift : PlainKept {
     }
     for (std::size_t m = 0; m < table.size(); ++m) {
       auto& columns = table[m];
-      // Each head's own choice, ranks standing for entries.
-      PlainKept own;
+      // Each head's own choice; ranks represent entries.
+      ReferenceKept own;
       own.kept = up_to(static_cast<std::int32_t>(columns.size()) - 1);
       own.drop_lowest(fuse(columns, distant.size()),
                       up_to(static_cast<std::int32_t>(distant.size()) - 1), room);
       clear = clear && own.clear;
       std::int32_t at = 0;
-      for (const std::int32_t id : kept) {  // before the step's attention: not seen in it
+      for (const std::int32_t id : kept) {  // before the step's attention: hidden from it
         if (!own.kept.contains(at++) && set.before) hidden[m].insert(id);
       }
       std::vector<Column> left;
@@ -276,14 +278,14 @@ struct PlainDrift : PlainKept {
     drop_lowest(score, distant, room);
   }
   HeadVectors head;
-  PlainMorphSettings set;
+  ReferenceMorphSettings set;
   std::vector<std::vector<Column>> table;  // [query head][column]
   std::vector<Positions> hidden;           // of the step, by query head
 };
 
 /// TOVA, section 4.2; all heads of a layer or one.
-struct PlainTova : PlainKept {
-  PlainTova(std::vector<HeadVectors> all, std::int64_t budget, bool protect_last)
+struct ReferenceTova : ReferenceKept {
+  ReferenceTova(std::vector<HeadVectors> all, std::int64_t budget, bool protect_last)
       : heads{std::move(all)}, room{budget}, protect{protect_last} {
     const auto s = static_cast<std::int32_t>(heads.front().prompt);
     kept = up_to(s - 1);
@@ -294,7 +296,7 @@ struct PlainTova : PlainKept {
     cut(t);
   }
   void cut(std::int32_t t) {
-    drop_lowest(plain_row(heads, t, kept), protect ? older_than(t) : kept, room);
+    drop_lowest(reference_row(heads, t, kept), protect ? older_than(t) : kept, room);
   }
   std::vector<HeadVectors> heads;
   std::int64_t room;
@@ -302,12 +304,12 @@ struct PlainTova : PlainKept {
 };
 
 /// kvpress' observed attention, section 4.2.
-struct PlainObserved : PlainKept {
-  PlainObserved(const HeadVectors& head, std::int64_t budget) {
+struct ReferenceObserved : ReferenceKept {
+  ReferenceObserved(const HeadVectors& head, std::int64_t budget) {
     const auto s = static_cast<std::int32_t>(head.prompt);
     Row sum;
     for (std::int32_t t = 0; t < s; ++t) {
-      for (const auto& [i, p] : plain_row({head}, t, up_to(t))) sum[i] += p;
+      for (const auto& [i, p] : reference_row({head}, t, up_to(t))) sum[i] += p;
     }
     for (auto& [i, x] : sum) x /= s - i;
     kept = up_to(s - 1);
@@ -317,9 +319,9 @@ struct PlainObserved : PlainKept {
 };
 
 /// Scissorhands by counts, section 3.2. Counts tie often: all ties are exact.
-struct PlainScissors : PlainKept {
-  PlainScissors(const HeadVectors& of, std::int64_t B, std::int32_t r, std::int32_t w,
-                bool all_rows)
+struct ReferenceScissors : ReferenceKept {
+  ReferenceScissors(const HeadVectors& of, std::int64_t B, std::int32_t r, std::int32_t w,
+                    bool all_rows)
       : head{of}, budget{B}, recent{r}, history{w}, cumulative{all_rows} {
     const auto s = static_cast<std::int32_t>(head.prompt);
     for (std::int32_t t = 0; t < s; ++t) look(t, up_to(t));
@@ -335,7 +337,7 @@ struct PlainScissors : PlainKept {
   }
   void look(std::int32_t t, const Positions& seen) {
     Positions lows;
-    for (const auto& [i, p] : plain_row({head}, t, seen)) {
+    for (const auto& [i, p] : reference_row({head}, t, seen)) {
       const double mean = static_cast<double>(head.group) / static_cast<double>(seen.size());
       if (p < mean) lows.insert(i);
       if (std::abs(p - mean) < kTooClose && seen.size() > 1) clear = false;
@@ -358,8 +360,9 @@ struct PlainScissors : PlainKept {
 };
 
 /// Scissorhands' released simulation: pivotal rows instead of counts.
-struct PlainPivotal : PlainKept {
-  PlainPivotal(const HeadVectors& of, double q, std::int32_t w, std::int32_t r, std::int32_t from)
+struct ReferencePivotal : ReferenceKept {
+  ReferencePivotal(const HeadVectors& of, double q, std::int32_t w, std::int32_t r,
+                   std::int32_t from)
       : head{of}, percentile{q}, history{w}, recent{r}, start{from} {
     const auto s = static_cast<std::int32_t>(head.prompt);
     for (std::int32_t t = 0; t < s; ++t) look(t, up_to(t));
@@ -374,7 +377,7 @@ struct PlainPivotal : PlainKept {
   void look(std::int32_t t, const Positions& seen) {
     Positions pivotal;
     if (t >= start) {
-      const Row row = plain_row({head}, t, seen);
+      const Row row = reference_row({head}, t, seen);
       std::vector<double> sorted;
       for (const auto& [i, p] : row) sorted.push_back(p);
       std::sort(sorted.begin(), sorted.end());
@@ -406,7 +409,7 @@ struct PlainPivotal : PlainKept {
   std::deque<Positions> rows;
 };
 
-struct PlainKeyformerSettings {
+struct ReferenceKeyformerSettings {
   std::int64_t budget = 0, recent = 0;
   double tau_init = 1, tau_end = 2;
   bool harness = false, noise = true;
@@ -415,8 +418,8 @@ struct PlainKeyformerSettings {
 };
 
 /// Keyformer, section 3.5; all heads of a layer or one.
-struct PlainKeyformer : PlainKept {
-  PlainKeyformer(std::vector<HeadVectors> all, const PlainKeyformerSettings& settings)
+struct ReferenceKeyformer : ReferenceKept {
+  ReferenceKeyformer(std::vector<HeadVectors> all, const ReferenceKeyformerSettings& settings)
       : heads{std::move(all)}, set{settings} {
     const auto s = static_cast<std::int32_t>(heads.front().prompt);
     for (std::int32_t t = 0; t < s; ++t) look(t, up_to(t), set.tau_init);
@@ -435,7 +438,7 @@ struct PlainKeyformer : PlainKept {
     std::int32_t query_head = set.first_query_head;
     for (const HeadVectors& head : heads) {
       for (std::int32_t g = 0; g < head.group; ++g, ++query_head) {
-        Row row = plain_logits(head, g, t, seen);
+        Row row = reference_logits(head, g, t, seen);
         const std::uint64_t key =
             counter_key({set.seed, static_cast<std::uint64_t>(set.layer),
                          static_cast<std::uint64_t>(query_head), static_cast<std::uint64_t>(t)});
@@ -443,7 +446,7 @@ struct PlainKeyformer : PlainKept {
           const double u = counter_uniform(key, static_cast<std::uint64_t>(i));
           x = (x + (set.noise ? -std::log(-std::log(u)) : 0.0)) / tau;
         }
-        for (const auto& [i, p] : plain_softmax(row)) score[i] += p;
+        for (const auto& [i, p] : reference_softmax(row)) score[i] += p;
       }
     }
   }
@@ -451,7 +454,7 @@ struct PlainKeyformer : PlainKept {
     drop_lowest(score, older_than(t - static_cast<std::int32_t>(set.recent) + 1), set.budget);
   }
   std::vector<HeadVectors> heads;
-  PlainKeyformerSettings set;
+  ReferenceKeyformerSettings set;
   Row score;
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 
-// Straightforward re-tellings of the methods, in fp64 and in another style than the library's:
-// ordered maps of tokens, everything recomputed from the recorded vectors at each step. For
-// clarity, not speed.
+// References of the methods, in fp64 and in another style than the library's: ordered maps of
+// tokens, everything recomputed from the recorded vectors at each step. For clarity, not speed.
 
 #include <algorithm>
 #include <cmath>
@@ -26,14 +25,14 @@ inline double inner(const Vec& a, const Vec& b) {
 }
 
 /// A kept entry: a token, or a slot of several.
-struct PlainEntry {
+struct ReferenceEntry {
   Vec key, value;
   double score = 0;
   std::set<std::int32_t> members;
   bool slot = false;
 };
 
-struct PlainSettings {
+struct ReferenceSettings {
   std::int64_t budget = 0;
   double decay = 1.0;
   std::int64_t tail_prompt = 0;  // last tokens kept when the prompt is compressed at once
@@ -43,10 +42,10 @@ struct PlainSettings {
   bool online = false;
 };
 
-/// H2O and ZeroMerge told plainly. Entries are keyed by their first token.
-class PlainAccumulated {
+/// Reference of H2O and ZeroMerge. Entries are keyed by their first token.
+class ReferenceAccumulated {
  public:
-  PlainAccumulated(const HeadVectors& head, const PlainSettings& settings)
+  ReferenceAccumulated(const HeadVectors& head, const ReferenceSettings& settings)
       : head_{head}, set_{settings} {
     prefill();
   }
@@ -79,7 +78,7 @@ class PlainAccumulated {
     return all;
   }
 
-  std::map<std::int32_t, PlainEntry> cache;
+  std::map<std::int32_t, ReferenceEntry> cache;
   bool clear_prompt = true;  // the prompt's cut was not a near tie
 
  private:
@@ -115,7 +114,7 @@ class PlainAccumulated {
       for (std::int32_t t = 0; t < std::min<std::int64_t>(set_.slots, s); ++t) cache[t].slot = true;
       return;
     }
-    // Rank what is older than the tail; ties to the older.
+    // Ranks entries older than the tail; ties to the older.
     std::vector<std::int32_t> ranked;
     for (std::int32_t t = 0; t < s - set_.tail_prompt; ++t) ranked.push_back(t);
     std::stable_sort(ranked.begin(), ranked.end(), [&](auto a, auto b) {
@@ -134,7 +133,7 @@ class PlainAccumulated {
     std::size_t at = 0;
     for (std::size_t run = 0; run < runs; ++run) {
       const std::size_t length = lost.size() / runs + (run < lost.size() % runs ? 1 : 0);
-      PlainEntry slot = cache[lost[at]];
+      ReferenceEntry slot = cache[lost[at]];
       slot.slot = true;
       for (std::size_t i = 1; i < length; ++i) take_in(slot, cache[lost[at + i]]);
       for (std::size_t i = 0; i < length; ++i) cache.erase(lost[at + i]);
@@ -146,7 +145,7 @@ class PlainAccumulated {
     }
   }
 
-  static void take_in(PlainEntry& slot, const PlainEntry& token) {
+  static void take_in(ReferenceEntry& slot, const ReferenceEntry& token) {
     const auto w = static_cast<double>(slot.members.size());
     for (std::size_t j = 0; j < slot.key.size(); ++j) {
       slot.key[j] = (w * slot.key[j] + token.key[j]) / (w + 1);
@@ -176,7 +175,7 @@ class PlainAccumulated {
         }
       }
       clear = clear && second - lowest > 1e-6;
-      PlainEntry leaving = cache.at(worst);
+      ReferenceEntry leaving = cache.at(worst);
       cache.erase(worst);
       if (set_.slots == 0) continue;
       std::vector<std::int32_t> slots;
@@ -192,7 +191,7 @@ class PlainAccumulated {
       for (const auto id : slots) {
         if (inner(cache[id].key, leaving.key) > inner(cache[best].key, leaving.key)) best = id;
       }
-      PlainEntry slot = cache[best];
+      ReferenceEntry slot = cache[best];
       take_in(slot, leaving);
       cache.erase(best);
       cache[*slot.members.begin()] = slot;
@@ -200,7 +199,7 @@ class PlainAccumulated {
   }
 
   HeadVectors head_;
-  PlainSettings set_;
+  ReferenceSettings set_;
 };
 
 }  // namespace kvsim::test
