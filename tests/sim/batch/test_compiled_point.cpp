@@ -1,4 +1,5 @@
-// A compiled point is run_static's: to the byte, and in time to rounding where it says so.
+// A compiled point equals run_static: in bytes exactly, and in time up to rounding unless it says
+// otherwise.
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +52,7 @@ StaticResult run_of(const PointSpec& spec, const Point& point) {
                      .options = spec.options});
 }
 
-/// Compares one point both ways; true if the run fits.
+/// Compares one point computed both ways; true if the run fits.
 bool same_as_run(CompiledPoint& compiled, const PointSpec& spec, const Point& point) {
   INFO(fmt::format("batch {} prompt {} output {}", point.batch, point.prompt_tokens,
                    point.output_tokens));
@@ -82,7 +83,7 @@ bool same_as_run(CompiledPoint& compiled, const PointSpec& spec, const Point& po
   return true;
 }
 
-TEST_CASE("points of the catalogue's models, stacks and methods are run_static's") {
+TEST_CASE("points of the catalogue's models, stacks and methods equal run_static") {
   std::mt19937 random{20261121};
   const std::vector<Llm> llms = test::simulated_llms();
   int fitted = 0, compared = 0;
@@ -139,11 +140,11 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
       }
     }
   }
-  // Else the comparison would be of refusals.
+  // Otherwise mostly refusals would be compared.
   CHECK(fitted > compared / 2);
 }
 
-/// The methods' own calls of one combination on a GPU with room for them.
+/// The methods' own calls of one combination on a GPU with enough memory.
 PointSpec settled(const Llm& llm, const std::string& stack, const MethodSpec& method) {
   return {.llm = &llm,
           .gpu = &find_gpu("H200-141GB-SXM"),
@@ -153,8 +154,9 @@ PointSpec settled(const Llm& llm, const std::string& stack, const MethodSpec& me
           }};
 }
 
-// What such a format stores depends on what stayed of the prompt, which each layer decides.
-TEST_CASE("formats of their own under budgets by layer are run_static's") {
+// The stored bytes of such a format depend on the kept part of the prompt, which each layer
+// decides.
+TEST_CASE("separate formats under budgets by layer equal run_static") {
   const Llm& llm = find_llm("llama-3.1-8b");
   int fitted = 0;
   for (const char* stack : {"vllm", "hf-sdpa", "ideal"}) {
@@ -175,7 +177,7 @@ TEST_CASE("formats of their own under budgets by layer are run_static's") {
   CHECK(fitted == 54);
 }
 
-TEST_CASE("stairs in step with the sum's own points are seen") {
+TEST_CASE("stairs in phase with the sample points of the sum are detected") {
   const Llm& llm = find_llm("gemma-3-4b");
   for (int chunk = 2; chunk <= 64; ++chunk) {
     const PointSpec spec = settled(llm, "sglang",
@@ -205,7 +207,7 @@ PointSpec hand_made(const Llm& llm, const Gpu& gpu, const Stack& stack,
           }};
 }
 
-TEST_CASE("GPUs together, packed weights and an engine's options are run_static's") {
+TEST_CASE("several GPUs, packed weights and an engine's options equal run_static") {
   std::mt19937 random{7};
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   int fitted = 0;
@@ -232,7 +234,7 @@ TEST_CASE("GPUs together, packed weights and an engine's options are run_static'
   CHECK(fitted > 60);
 }
 
-TEST_CASE("a point does not depend on what was asked before it") {
+TEST_CASE("a point does not depend on earlier points") {
   const Llm llm = small_llm();
   const Gpu gpu = a800();
   const auto ring = std::make_shared<BoundedMethod>(
@@ -256,7 +258,7 @@ TEST_CASE("a point does not depend on what was asked before it") {
   }
 }
 
-TEST_CASE("points of more prompts than are kept are those of one alone") {
+TEST_CASE("points of more prompts than the cache keeps equal those of a fresh object") {
   const Llm llm = small_llm();
   for (const char* name : {"h2o", "pyramidkv", "kivi-4", "keepkv"}) {
     INFO(name);
@@ -303,7 +305,7 @@ TEST_CASE("the largest batch and the longest prompt fit, and one more does not")
   }
 }
 
-TEST_CASE("score chunks under pressure are the run's, which is simulated where it runs out") {
+TEST_CASE("score chunks under pressure equal the run, which is simulated if memory runs out") {
   const Llm llm = llama2_7b();
   Gpu gpu = a800();
   const auto method = std::make_shared<BoundedMethod>(
@@ -329,7 +331,7 @@ TEST_CASE("score chunks under pressure are the run's, which is simulated where i
   CHECK(simulated > 0);
 }
 
-TEST_CASE("what does not fit says how much it lacks: with so much more it fits") {
+TEST_CASE("a point that does not fit states its shortage and fits with as much more memory") {
   const Llm llm = llama2_7b();
   Gpu gpu = a800();
   const auto full = std::make_shared<FullMethod>();
@@ -350,7 +352,7 @@ TEST_CASE("what does not fit says how much it lacks: with so much more it fits")
   }
 }
 
-TEST_CASE("a law that grows to its budget is two segments, and every step is in one") {
+TEST_CASE("a law that grows to its budget has two segments, and every step is in one") {
   const Llm llm = small_llm();
   const Stack& stack = find_stack("ideal");
   const BoundedMethod ring{BoundedOptions{.budget = 110, .needs = {}, .layers_alike = true}};
@@ -361,7 +363,7 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
   DecodeSegments path{in, columns, 100, DecodeSegments::Lines::kOfEntries};
   path.extend(in, 7);
   path.extend(in, 50);
-  // Held: 101 … 110 after steps 1 to 10, then 110; the eleventh attends to 111 and evicts.
+  // Held: 101 … 110 after steps 1 to 10, then 110; the eleventh step attends to 111 and evicts.
   REQUIRE(path.segments().size() == 2);
   CHECK(path.segments()[0].last == 10);
   CHECK(path.segments()[1].first == 11);
@@ -375,7 +377,7 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
   }
 }
 
-TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
+TEST_CASE("a format's steps are on lines between the steps at which it packs") {
   const Llm llm = small_llm();
   const MethodContext site = method_site(llm, Dtype::kFp16);
   const auto segments = [&](const char* name, const char* stack) {
@@ -389,16 +391,16 @@ TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
     for (const DecodeSegments::Segment& s : path.segments()) firsts.push_back(s.first);
     return firsts;
   };
-  // So many bytes an element: one line.
+  // Constant bytes per element: one line.
   CHECK(segments("int8", "hf-sdpa") == std::vector<std::int64_t>{1});
   // KIVI packs keys when 128 wait: after tokens 1024, 1152, 1280, in steps 24, 152, 280. Such a
   // step stores less after it than before, and the one after that begins with less.
   CHECK(segments("kivi-4", "hf-sdpa") == std::vector<std::int64_t>{1, 24, 25, 152, 153, 280, 281});
-  // Quest's pages of 16 are as short as lines: stairs, after the first of them.
+  // Quest's pages of 16 make lines that are too short: stairs, after the first of them.
   CHECK(segments("quest", "hf-sdpa").size() <= 3);
 }
 
-TEST_CASE("long runs of formats that grow in steps are run_static's") {
+TEST_CASE("long runs of formats that grow in steps equal run_static") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const MethodContext site = method_site(llm, Dtype::kFp16);
   for (const char* name : {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
@@ -436,7 +438,7 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
     ++asked;
     return std::max(100.0, 0.5 * static_cast<double>(n));
   };
-  // Whole bytes of a long line: the sum is near enough, and it is said that it is not exact.
+  // Whole bytes of a long line: the sum is close, and it is reported as inexact.
   asked = 0;
   const auto whole = [&](std::int64_t n) {
     ++asked;
@@ -451,7 +453,7 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
   CHECK(kinked.sum == rel(260200));
   CHECK(kinked.exact);
   CHECK(asked < 60);
-  // Stairs of 16 steps: the sum step by step, and far fewer questions.
+  // Stairs of 16 steps: the sum step by step, with far fewer evaluations.
   asked = 0;
   const auto stairs = [&](std::int64_t n) {
     ++asked;
@@ -469,7 +471,7 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
   CHECK(each.exact);
 }
 
-TEST_CASE("a cache of recent values replaces the one unused for longest") {
+TEST_CASE("a cache of recent values replaces the least recently used one") {
   RecentlyUsed<int, int, 2> cache;
   int made = 0;
   const auto square = [&](int key) {
@@ -490,7 +492,7 @@ TEST_CASE("a cache of recent values replaces the one unused for longest") {
   CHECK_THROWS_AS((void)cache.at(5, []() -> int { throw 1; }), int);
   CHECK(square(2) == 4);
   CHECK(square(3) == 9);
-  CHECK(made == 4);  // what could not be made replaced nothing
+  CHECK(made == 4);  // a failed construction replaced nothing
   cache.clear();
   CHECK(square(2) == 4);
   CHECK(made == 5);

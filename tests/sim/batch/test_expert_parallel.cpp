@@ -1,4 +1,4 @@
-// Experts shared out over GPUs: what each holds, computes and exchanges.
+// Experts distributed over GPUs: memory, computation and exchanges of each GPU.
 
 #include <algorithm>
 #include <string>
@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-/// One GPU of a group, and what its cost is asked with.
+/// One GPU of a group, and the input of its cost.
 struct Expert {
   Expert(const char* model, std::int32_t tensor, std::int32_t experts, double imbalance = 1)
       : whole{find_llm(model)},
@@ -67,7 +67,7 @@ struct Expert {
   CostInput in;
 };
 
-TEST_CASE("every expert stands on one GPU, and none holds more than one above its share") {
+TEST_CASE("every expert is on one GPU and no GPU has more than one above its share") {
   for (const std::int64_t experts : {8, 60, 128, 256}) {
     for (std::int64_t ranks = 1; ranks <= experts; ++ranks) {
       std::int64_t sum = 0;
@@ -82,7 +82,7 @@ TEST_CASE("every expert stands on one GPU, and none holds more than one above it
   }
 }
 
-TEST_CASE("weights of experts are shared out, all else stays, and more GPUs never hold more") {
+TEST_CASE("weights of experts are distributed, all else stays, more GPUs never hold more") {
   for (const char* model : {"mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3"}) {
     INFO(model);
     const Bytes alone = weights_held(Expert{model, 1, 1}.in);
@@ -95,7 +95,7 @@ TEST_CASE("weights of experts are shared out, all else stays, and more GPUs neve
       before = held;
       const Expert expert{model, 1, ranks};
       const std::int64_t n = expert.mlp().n_experts;
-      // Of the GPU with most.
+      // Of the GPU with the most experts.
       CHECK((alone - held).count() ==
             experts.count() - experts.count() / n * experts_on(n, ranks, 0));
     }
@@ -105,9 +105,9 @@ TEST_CASE("weights of experts are shared out, all else stays, and more GPUs neve
   }
 }
 
-TEST_CASE("two exchanges a layer carry what does not stay, by hand") {
-  // Mixtral: 8 experts, 2 a token, vectors of 4096 x 2 B. Eight tokens on each of four GPUs with
-  // their own: of 16 vectors a quarter stays.
+TEST_CASE("two exchanges per layer carry the vectors that leave a GPU, by hand") {
+  // Mixtral: 8 experts, 2 per token, vectors of 4096 x 2 B. Eight tokens on each of four GPUs, each
+  // with separate tokens: of 16 vectors a quarter stays.
   for (const char* name : {"expert dispatch", "expert combine"}) {
     const std::vector<Op> apart = Expert{"mixtral-8x7b", 1, 4}.ops(name, 8);
     REQUIRE(apart.size() == 1);
@@ -118,13 +118,13 @@ TEST_CASE("two exchanges a layer carry what does not stay, by hand") {
     REQUIRE(group.size() == 1);
     CHECK(group[0].bytes_read == test::rel(4 * 0.75 * 8192));
     CHECK(Expert{"mixtral-8x7b", 4, 1}.ops(name, 8).empty());
-    // The busiest GPU gets half as much again.
+    // The busiest GPU receives half as much again.
     CHECK(Expert{"mixtral-8x7b", 1, 4, 1.5}.ops(name, 8)[0].bytes_read ==
           test::rel(1.5 * 16 * 0.75 * 8192));
   }
 }
 
-TEST_CASE("arithmetic of all GPUs together stays what it was") {
+TEST_CASE("the arithmetic of all GPUs together does not change") {
   for (const std::int32_t tensor : {1, 2, 4, 8}) {
     for (const std::int32_t ranks : {1, 2, 4, 8}) {
       INFO(tensor, " GPUs under tensor parallelism, experts over ", ranks);
@@ -135,7 +135,7 @@ TEST_CASE("arithmetic of all GPUs together stays what it was") {
         return sum;
       };
       CHECK(flops(ranks) == test::rel(flops(1)));
-      // And what an imbalance adds falls on the one that is waited for.
+      // The additional work of an imbalance is on the slowest GPU.
       const Expert skewed{"mixtral-8x7b", tensor, ranks, ranks > 1 ? 2.0 : 1.0};
       double most = 0;
       for (const Op& op : skewed.ops("down projection", 16)) most += op.flops.count();
@@ -160,7 +160,7 @@ StaticSpec static_spec(const char* model, const char* gpu, std::int32_t tensor,
           .options = {.expert_parallel = experts}};
 }
 
-TEST_CASE("a model that fits no single GPU runs with its experts shared out") {
+TEST_CASE("a model that fits no single GPU runs with its experts distributed") {
   CHECK(run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 1)).oom);
   const StaticResult shared = run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4));
   CHECK_FALSE(shared.oom);
@@ -173,20 +173,20 @@ TEST_CASE("a model that fits no single GPU runs with its experts shared out") {
 }
 
 TEST_CASE("an exchange between nodes by hand, and more bytes or nodes never take less") {
-  const Gpu& gpu = find_gpu("H100-80GB-SXM");  // 900 GB/s of NVLink, both ways together
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");  // 900 GB/s of NVLink, both directions together
   const BytesPerSecond link{50e9};
-  // 16 GPUs on two nodes: of what one sends 8/15 go over its link to the network, 7/15 over NVLink.
+  // 16 GPUs on two nodes: 8/15 of the sent bytes go over the GPU's network link, 7/15 over NVLink.
   const Exchange two = all_to_all(expert_network(gpu, 16, link, Seconds{5e-6}));
   CHECK(two.rate.count() == test::rel(50e9 * 15 / 8));
   CHECK(two.latency.count() == test::rel(5e-6));
   CHECK(two.slowest.find("network") != std::string::npos);
-  // A GPU alone on the last node sends all over the network.
+  // A single GPU on the last node sends everything over the network.
   CHECK(all_to_all(expert_network(gpu, 9, link, Seconds{})).rate.count() == test::rel(50e9));
-  // A network that is no bottleneck leaves NVLink, with what stays in the node.
+  // With a fast network, NVLink is the bottleneck, with the bytes that stay in the node.
   const Exchange wide = all_to_all(expert_network(gpu, 16, BytesPerSecond{1e15}, Seconds{}));
   CHECK(wide.rate.count() == test::rel(450e9 * 15 / 7));
   CHECK(wide.slowest.find("NVLink") != std::string::npos);
-  // Within a node the network is not used, however quick.
+  // Within a node the network is not used, however fast.
   const Exchange one = all_to_all(expert_network(gpu, 8, BytesPerSecond{1e15}, Seconds{1.0}));
   CHECK(one.rate.count() == test::rel(450e9));
   CHECK(one.latency == Seconds{});
@@ -201,7 +201,7 @@ TEST_CASE("an exchange between nodes by hand, and more bytes or nodes never take
   CHECK_THROWS_AS((void)all_to_all(expert_network(gpu, 1, link, {})), ContractError);
 }
 
-TEST_CASE("dispatch and combine go over the network where experts stand in several nodes") {
+TEST_CASE("dispatch and combine use the network if experts are in several nodes") {
   const auto run = [](std::int32_t experts, double link, double latency) {
     StaticSpec spec = static_spec("deepseek-v3", "H200-141GB-SXM", 1, experts);
     if (link > 0) {
@@ -214,7 +214,7 @@ TEST_CASE("dispatch and combine go over the network where experts stand in sever
   REQUIRE_FALSE(near.oom);
   CHECK(slower.prefill_time->count() > near.prefill_time->count());
   CHECK(later.decode_time->count() > near.decode_time->count());
-  // The way there and the way back, in each of the 58 layers that have experts.
+  // Dispatch and combine, in each of the 58 layers that have experts.
   const double more = later.decode_time->count() - near.decode_time->count();
   CHECK(more == doctest::Approx(4 * 2 * 58 * 1e-4).epsilon(1e-6));
   const auto said = [](const StaticResult& r) {
@@ -229,7 +229,7 @@ TEST_CASE("dispatch and combine go over the network where experts stand in sever
   CHECK_FALSE(said(run(8, 50e9, 0)));
 }
 
-TEST_CASE("what cannot be shared out is refused with the reason") {
+TEST_CASE("invalid expert parallelism is refused with the reason") {
   const auto why = [](const StaticSpec& spec) -> std::string {
     try {
       (void)run_static(spec);

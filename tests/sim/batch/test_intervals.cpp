@@ -1,5 +1,5 @@
-// Intervals about a run's figures: they hold the figure, widen with the distance to what was
-// measured, and an OOM's follows the memory it is given.
+// Intervals of a run's metrics: they contain the metric and widen with the distance to
+// measurements. The OOM point follows the memory that is given.
 
 #include <algorithm>
 #include <array>
@@ -57,7 +57,7 @@ void check_holds(const Interval& interval, Seconds value) {
   CHECK(interval.low < interval.high);
 }
 
-TEST_CASE("intervals: every stack's hold the figures, the ideal one's promise none") {
+TEST_CASE("intervals: those of every stack contain the metrics and the ideal stack has none") {
   for (const Stack& stack : builtin_stacks()) {
     INFO(stack.name);
     const Case c{stack.name};
@@ -76,7 +76,7 @@ TEST_CASE("intervals: every stack's hold the figures, the ideal one's promise no
     check_holds(*r.intervals->prefill, *r.prefill_time);
     REQUIRE(r.intervals->decode);
     check_holds(*r.intervals->decode, *r.decode_time);
-    if (!stack.rounds_allocations) {  // no allocator of which published runs would say how far off
+    if (!stack.rounds_allocations) {  // no published runs with such an allocator
       CHECK_FALSE(r.intervals->peak);
       CHECK(r.intervals->memory_basis.starts_with("none: "));
       continue;
@@ -89,7 +89,7 @@ TEST_CASE("intervals: every stack's hold the figures, the ideal one's promise no
   }
 }
 
-TEST_CASE("intervals: asked for, they change nothing else, nominal times have none") {
+TEST_CASE("intervals: they change nothing else and nominal times have none") {
   Case c{"hf-sdpa"};
   const StaticResult with = c.run();
   const StaticResult without = run_static(c.spec);
@@ -101,11 +101,12 @@ TEST_CASE("intervals: asked for, they change nothing else, nominal times have no
   const StaticResult nominal = c.run();
   CHECK_FALSE(nominal.intervals->prefill);
   CHECK(nominal.intervals->time_basis == "none: calibration nominal");
-  CHECK(nominal.intervals->peak);  // memory knows of no calibration
+  CHECK(nominal.intervals->peak);  // memory does not depend on a calibration
 }
 
 TEST_CASE("intervals: the further the measurements, the wider") {
-  // One family on fitted kernels: measured here, of another version of the stack, and of none.
+  // One family on fitted kernels: measured here, for another version of the stack, and not
+  // measured.
   struct Width {
     KernelBasis basis;
     double log_width;
@@ -134,7 +135,7 @@ TEST_CASE("intervals: the further the measurements, the wider") {
   CHECK(widths[1].log_width < widths[2].log_width);
 }
 
-TEST_CASE("intervals: a step's is within the sum of its terms', and holds host and waits") {
+TEST_CASE("intervals: a step's is within the sum of its terms' and includes host and waits") {
   const Case c{"vllm"};
   const StaticResult r = run_static(c.spec, {.time_terms = true, .intervals = true});
   for (const ExplainedStep& step : r.explained) {
@@ -149,7 +150,8 @@ TEST_CASE("intervals: a step's is within the sum of its terms', and holds host a
     CHECK(step.interval->low.count() >= low * (1 - 1e-9));
     CHECK(step.interval->high.count() <= high * (1 + 1e-9));
   }
-  // Prefill is one step: the run's interval holds its own, and what whole runs are off by.
+  // Prefill is one step: the run's interval contains its own interval and the residuals of whole
+  // runs.
   const TimeResidual system = time_residual(c.stack);
   CHECK(r.intervals->prefill->low.count() ==
         rel(std::min(r.explained[0].interval->low.count(), r.prefill_time->count() * system.low)));
@@ -166,7 +168,7 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   const BytesInterval tensors = peak_interval(torch, {.peak = Bytes{1000}, .known = Bytes{400}});
   CHECK(tensors.low == Bytes{600});    // 400 + 600 x 0.5 - 100
   CHECK(tensors.high == Bytes{1500});  // 400 + 600 x 1.5 + 200
-  // Weights and caches stay, however little the activations are.
+  // Weights and caches stay, however small the activations are.
   const BytesInterval few = peak_interval(torch, {.peak = Bytes{500}, .known = Bytes{400}});
   CHECK(few.low == Bytes{400});
   CHECK(few.high == Bytes{750});
@@ -189,14 +191,15 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   CHECK(gpu.hbm == Bytes{1200});
   hold_back(gpu, half_used, Bytes{200});
   CHECK(gpu.hbm_usable == Bytes{800});
-  // 100 B of activations take 10 more: of half the memory as 20 B less; other terms are given.
+  // 100 B of activations take 10 more, which is 20 B less of half the memory; other terms are
+  // given.
   const EngineStartup half{
       .fraction = 0.5, .non_torch = Bytes{50}, .activation = Bytes{100}, .graphs = Bytes{10}};
   set_start_end(terms.high.terms, half, gpu, options);
   CHECK(gpu.hbm_usable == Bytes{780});
   CHECK(*options.non_torch == Bytes{150});
   CHECK(*options.graphs == Bytes{15});
-  // What a log states has no factor.
+  // Terms stated by a log have no factor.
   StackOptions logged{.non_torch = Bytes{50}, .activation = Bytes{100}, .graphs = Bytes{10}};
   set_start_end(terms.high.terms, half, gpu, logged);
   CHECK(gpu.hbm_usable == Bytes{780});
@@ -220,7 +223,7 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   }
 }
 
-TEST_CASE("intervals: where memory runs out lies between its ends, and moves with memory") {
+TEST_CASE("intervals: the point where memory runs out is within its ends and moves with memory") {
   for (const char* name : {"hf-sdpa", "torch-static", "vllm"}) {
     INFO(name);
     Case c{name};
@@ -252,13 +255,14 @@ TEST_CASE("intervals: where memory runs out lies between its ends, and moves wit
     }
     CHECK(failed);
     CHECK(sure);
-    // A growing cache that fits by a hundredth may not: published peaks are up to 1.8 GiB above
+    // A growing cache that fits by a hundredth may not fit: published peaks are up to 1.8 GiB above
+    // ours.
     // ours.
     if (std::string{name} == "hf-sdpa") CHECK(doubtful);
   }
 }
 
-TEST_CASE("intervals: the largest batch and the fewest GPUs hold their own promise") {
+TEST_CASE("intervals: the largest batch and the fewest GPUs are consistent with runs") {
   for (const char* name : {"hf-sdpa", "torch-static", "vllm"}) {
     INFO(name);
     Case c{name};
@@ -275,8 +279,8 @@ TEST_CASE("intervals: the largest batch and the fewest GPUs hold their own promi
     REQUIRE(at.gpus_high);
     CHECK(*at.gpus_low <= *at.gpus);
     CHECK(*at.gpus <= *at.gpus_high);
-    // The run itself agrees: that batch fits and one more does not; so many GPUs do and half of
-    // them do not.
+    // Runs agree: that batch fits and one more does not; that number of GPUs fits and half of them
+    // does not.
     const auto fits = [&](std::int64_t batch, std::int32_t gpus) {
       StaticSpec spec = c.spec;
       spec.batch = batch;
@@ -298,7 +302,7 @@ TEST_CASE("intervals: the largest batch and the fewest GPUs hold their own promi
   const FitRange bound = ideal.range();
   CHECK(bound.batch > 4);
   CHECK(bound.gpus == 1);
-  CHECK_FALSE(bound.batch_low);  // nothing says how far a bound is from a machine
+  CHECK_FALSE(bound.batch_low);  // the distance of a bound to a machine is unknown
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The loop that bench_serve sets kvsim against: by hand, and against kvsim where both do the same.
+// The loop that bench_serve compares kvsim with: by hand, and against kvsim if both do the same.
 
 #include "tests/bench/naive_loop.hpp"
 #include "tests/support/check.hpp"
@@ -13,11 +13,11 @@ using test::rel;
 using test::request;
 using test::SmallService;
 
-TEST_CASE("the naive loop by hand: a prompt beside a decode, and an idle wait") {
+TEST_CASE("the naive loop by hand: a prompt together with a decode, and an idle wait") {
   RequestTrace trace;
   trace.requests = {request(0, 10, 2), request(0.5, 20, 1), request(100, 5, 1)};
-  // 1 s, 0.1 s a prompt's token, 0.01 s a decode, 0.001 s an entry. First: 1 + 1 = 2 s. Then the
-  // second prompt beside a decode of 11 entries: 1 + 2 + 0.01 + 0.011 s. The third: 1 + 0.5 s.
+  // 1 s, 0.1 s per prompt token, 0.01 s per decode, 0.001 s per entry. First: 1 + 1 = 2 s. Then the
+  // second prompt with a decode of 11 entries: 1 + 2 + 0.01 + 0.011 s. The third: 1 + 0.5 s.
   const NaiveResult r = naive_loop(
       trace, {.iteration = 1, .prompt_token = 0.1, .decode = 0.01, .entry = 0.001}, 8, 64);
   CHECK(r.completed == 3);
@@ -28,7 +28,7 @@ TEST_CASE("the naive loop by hand: a prompt beside a decode, and an idle wait") 
   CHECK(naive_loop({}, {}, 8, 64).completed == 0);
 }
 
-TEST_CASE("the naive loop takes prompts while tokens and places are left, or a long one alone") {
+TEST_CASE("the naive loop takes prompts while tokens and places are left, or a single long one") {
   RequestTrace trace;
   trace.requests = {request(0, 30, 1), request(0, 30, 1), request(0, 100, 1), request(0, 5, 1)};
   const auto iterations = [&](std::size_t seqs, std::int64_t tokens) {
@@ -42,7 +42,7 @@ TEST_CASE("the naive loop takes prompts while tokens and places are left, or a l
   CHECK(iterations(1, 200) == 4);
 }
 
-TEST_CASE("kvsim and the naive loop agree where memory, chunks and entries play no part") {
+TEST_CASE("kvsim and the naive loop agree if memory, chunks and entries do not matter") {
   SmallService service{.blocks = 4000,
                        .times = {.iteration = 1e-3, .per_token = 1e-6, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1",

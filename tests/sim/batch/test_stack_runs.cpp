@@ -27,11 +27,11 @@ StaticSpec asked(const char* model, const char* stack, std::int64_t prompt, std:
 }
 
 TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
-  // Short enough that the prefill's score matrices are no peak.
+  // So short that the prefill's score matrices are not the peak.
   const StaticResult legacy = run_static(asked("llama-2-7b", "hf-legacy", 500, 4));
   const StaticResult dynamic = run_static(asked("llama-2-7b", "hf-sdpa", 500, 4));
   REQUIRE_FALSE(legacy.oom);
-  // 2 x 32 layers x 4096 x 2 B a token: the old cache of 503 tokens stands beside the new one.
+  // 2 x 32 layers x 4096 x 2 B per token: the old cache of 503 tokens is held next to the new one.
   const Bytes old{std::int64_t{2} * 32 * 4096 * 2 * 503};
   CHECK(legacy.kv_bytes == dynamic.kv_bytes);
   const double more = gib(legacy.decode_peak) - gib(dynamic.decode_peak);
@@ -44,17 +44,17 @@ TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
   CHECK(copies >= old - Bytes{std::int64_t{2} * 4096 * 2 * 503});
 }
 
-TEST_CASE("the Llama of before transformers 4.36 holds its scores in memory") {
+TEST_CASE("the Llama code before transformers 4.36 holds its scores in memory") {
   const StaticResult legacy = run_static(asked("llama-2-7b", "hf-legacy", 4096, 0));
   const StaticResult fused = run_static(asked("llama-2-7b", "hf-sdpa", 4096, 0));
   REQUIRE_FALSE(legacy.oom);
-  // 32 heads x 4096^2 scores: as they are softmaxed, in 16 bit beside fp32 at the least.
+  // 32 heads x 4096^2 scores: during the softmax at least one copy in 16 bit and one in fp32.
   const double scores = 32.0 * 4096 * 4096 * (2 + 4) / kGiB;
   CHECK(gib(legacy.prefill_peak) - gib(fused.prefill_peak) > 0.9 * scores);
   CHECK(*legacy.prefill_time > *fused.prefill_time);
 }
 
-TEST_CASE("code that evicts by a mask keeps every entry, and LESS maps them all anew") {
+TEST_CASE("code that evicts by a mask keeps every entry and LESS maps them all again") {
   const auto run = [](const char* stack, const char* method, std::int64_t batch,
                       std::int64_t prompt, std::int64_t output) {
     StaticSpec spec = asked("llama-2-7b", stack, prompt, output);
@@ -73,7 +73,7 @@ TEST_CASE("code that evicts by a mask keeps every entry, and LESS maps them all 
   const StaticResult masks = run("hf-masked", "h2o", 4, 2000, 4);
   const StaticResult drops = run("hf-eager", "h2o", 4, 2000, 4);
   REQUIRE_FALSE(masks.oom);
-  // H2O's scores are carried beside what the full cache holds.
+  // H2O's scores are stored in addition to the full cache.
   CHECK(masks.kv_bytes > full.kv_bytes);
   CHECK(gib(masks.kv_bytes) == doctest::Approx(gib(full.kv_bytes)).epsilon(0.02));
   CHECK(gib(drops.kv_bytes) < 0.1 * gib(masks.kv_bytes));
@@ -86,7 +86,8 @@ TEST_CASE("code that evicts by a mask keeps every entry, and LESS maps them all 
   CHECK(gib(less.decode_peak) - gib(masks.decode_peak) ==
         doctest::Approx(2 * 4.0 * 32 * 2004 * 512 * 2 / kGiB).epsilon(0.1));
   CHECK(*less.decode_time > *masks.decode_time);
-  // 8 x 8192 tokens are 32 GiB of cache: once beside the weights they fit, twice and scratch not.
+  // 8 x 8192 tokens are 32 GiB of cache: one copy fits next to the weights, two copies and scratch
+  // do not.
   CHECK_FALSE(run("hf-sdpa", "full", 8, 4096, 4096).oom);
   const StaticResult out = run("hf-masked", "less", 8, 4096, 4096);
   REQUIRE(out.oom);
@@ -102,7 +103,7 @@ TEST_CASE("a prefill in chunks holds one chunk's activations") {
     const StaticResult r = run_static(spec);
     CHECK(gib(r.prefill_peak) < last);
     last = gib(r.prefill_peak);
-    // Weights, cache and context stay: what falls is proportional to the chunk.
+    // Weights, cache and context stay: the rest is proportional to the chunk.
     const double fixed = gib(r.peak_owners.at("weights")) + gib(r.peak_owners.at("kv_cache")) +
                          gib(r.peak_owners.at("context"));
     const double whole_rest = gib(whole.peak_owners.at("activations"));
@@ -113,7 +114,7 @@ TEST_CASE("a prefill in chunks holds one chunk's activations") {
   }
 }
 
-TEST_CASE("tensor parallelism shares work and memory, and pays collectives") {
+TEST_CASE("tensor parallelism shares work and memory and pays collectives") {
   StaticSpec spec = asked("llama-3.1-70b", "vllm", 4000, 4);
   spec.gpu = &find_gpu("H200-141GB-SXM");
   spec.batch = 4;
@@ -134,17 +135,17 @@ TEST_CASE("tensor parallelism shares work and memory, and pays collectives") {
   for (const TimeTerm& term : told.explained.back().terms) {
     if (term.family == "collective") collectives += static_cast<double>(term.layers * term.calls);
   }
-  CHECK(collectives == 2 * 80);  // two all-reduces a layer; the gather stands outside
+  CHECK(collectives == 2 * 80);  // two all-reduces per layer; the gather is outside of layers
 }
 
-TEST_CASE("a static cache that is attended whole costs its room, not its tokens") {
+TEST_CASE("a static cache that is attended whole costs its capacity and not its tokens") {
   StaticSpec spec = asked("llama-3.1-8b", "gpt-fast-eager", 100, 8);
   spec.options.max_model_len = 16384;
   const StaticResult small = run_static(spec);
   spec.options.max_model_len = 65536;
   const StaticResult large = run_static(spec);
   CHECK(*small.decode_tok_s > 2 * *large.decode_tok_s);
-  // The boolean mask of the full length squared, a byte a pair.
+  // The boolean mask of the full length squared, one byte per pair.
   CHECK(large.peak_owners.at("mask").count() == std::int64_t{65536} * 65536);
   CHECK(small.peak_owners.at("mask").count() == std::int64_t{16384} * 16384);
 }
@@ -153,7 +154,7 @@ TEST_CASE("paged caches are charged whole blocks") {
   StaticSpec spec = asked("llama-3.1-8b", "vllm", 1001, 1);
   spec.batch = 3;
   const StaticResult r = run_static(spec);
-  // 1002 tokens are 63 blocks of 16; 131072 B a token.
+  // 1002 tokens are 63 blocks of 16; 131072 B per token.
   CHECK(r.kv_bytes.count() == std::int64_t{3} * 63 * 16 * 131072);
 }
 
@@ -172,8 +173,8 @@ double slope(const char* model, const char* stack, Dtype dtype, std::int64_t fro
   return (long_time - short_time) / (long_bytes - short_bytes);
 }
 
-TEST_CASE("a pool too small says so of a method that has a law for whole chunks alone") {
-  // 1,820 tokens are 91 chunks of 20; of fewer only a replay knows what stays.
+TEST_CASE("a pool shortage is reported for a method with a law only for whole chunks") {
+  // 1,820 tokens are 91 chunks of 20; for fewer tokens only a replay knows the kept entries.
   for (const char* stack : {"vllm", "trtllm", "sglang"}) {
     INFO(stack);
     StaticSpec spec = asked("llama-3-8b", stack, 1820, 30);
@@ -193,24 +194,24 @@ TEST_CASE("a pool too small says so of a method that has a law for whole chunks 
   }
 }
 
-TEST_CASE("the cache's price per byte: copies, expansion, occupancy, and none of them") {
+TEST_CASE("the time per byte of cache: copies, expansion, occupancy, and none of them") {
   // Concatenating caches on A100: 4.0 to 4.8 ms/GB in published runs (KP-059 to KP-085, ZM-032).
   const double flash = slope("llama-3.1-8b", "hf-flash", Dtype::kBf16, 64000, 128000);
   CHECK(flash > 4.0e-12);
   CHECK(flash < 4.9e-12);
-  // fp32 elements: half as many a byte to copy, but one sequence leaves processors idle (4.1).
+  // fp32 elements: half as many per byte to copy, but one sequence leaves processors idle (4.1).
   const double wide = slope("llama-2-7b", "hf-sdpa", Dtype::kFp32, 10000, 20000);
   CHECK(wide > 3.2e-12);
   CHECK(wide < 4.6e-12);
   // KV heads repeated 7 times: 2.6 + 2.6 x 7 = 20.8 ms/GB in published runs of Qwen2.5-7B.
   const double repeated = slope("qwen2.5-7b", "hf-flash-repeat", Dtype::kBf16, 14000, 30000);
   CHECK(repeated == doctest::Approx(20.8e-12).epsilon(0.1));
-  // A cache that stands: 0.567 to 0.59 ms/GB (DU-001 to DU-021, SH-001 to SH-014).
+  // A static cache: 0.567 to 0.59 ms/GB (DU-001 to DU-021, SH-001 to SH-014).
   const double fixed = slope("llama-2-7b", "torch-static", Dtype::kFp16, 20000, 40000);
   CHECK(fixed == doctest::Approx(0.59e-12).epsilon(0.04));
 }
 
-TEST_CASE("weights read packed make decode faster, prefill not") {
+TEST_CASE("packed weights make decode faster and prefill not") {
   StaticSpec spec = asked("llama-2-7b", "gpt-fast", 2000, 8);
   const StaticResult full = run_static(spec);
   spec.weight_format = &find_weight_format("int8-channel");
@@ -220,7 +221,7 @@ TEST_CASE("weights read packed make decode faster, prefill not") {
   CHECK(packed.flops == full.flops);
 }
 
-TEST_CASE("every stack runs, and its terms sum") {
+TEST_CASE("every stack runs and its terms sum") {
   for (const Stack& stack : builtin_stacks()) {
     for (const std::int32_t gpus : {1, 2}) {
       INFO(stack.name, " on ", gpus);

@@ -45,7 +45,7 @@ EngineStartup start(const Case& c) {
   return engine_startup(in, from_gib(c.total), 16000, c.options);
 }
 
-TEST_CASE("the terms of a start fill the memory fraction, down to less than a block") {
+TEST_CASE("the terms of a start fill the memory fraction down to less than a block") {
   for (const char* model : {"llama-3.1-8b", "qwen3-0.6b", "mistral-7b-v0.1", "deepseek-v2-lite"}) {
     for (const std::int64_t block : {1, 16, 128}) {
       INFO(model, " in blocks of ", block);
@@ -61,25 +61,25 @@ TEST_CASE("the terms of a start fill the memory fraction, down to less than a bl
   }
 }
 
-TEST_CASE("what a start takes and leaves moves the way it must") {
+TEST_CASE("terms and capacity of a start move in the right direction") {
   const EngineStartup base = start({});
   const EngineStartup less = start({.options = {.memory_fraction = 0.8}});
   CHECK(less.tokens < base.tokens);
   CHECK(start({.options = {.max_num_seqs = 256}}).tokens > base.tokens);
   CHECK(start({.options = {.cuda_graphs = false}}).graphs == Bytes{});
   CHECK(start({.options = {.cuda_graphs = false}}).kv_cache == base.kv_cache);
-  // Two GPUs: half of the weights and of the cache's heads on each, so that tokens more than
-  // double.
+  // Two GPUs: half of the weights and of the cache's heads on each, so the number of tokens more
+  // than doubles.
   const EngineStartup two = start({.gpus = 2});
   CHECK(two.tokens > 2 * base.tokens);
   CHECK(gib(two.weights) == doctest::Approx(gib(base.weights) / 2).epsilon(0.001));
   CHECK(two.non_torch > base.non_torch);
-  // Nothing left: the lack is named.
+  // Nothing left: the shortage is named.
   const EngineStartup none = start({.model = "llama-3.1-70b"});
   CHECK(none.kv_cache == Bytes{});
   CHECK(none.missing > Bytes{});
   CHECK_FALSE(none.serves());
-  // A measured term stands for the model's, and the cache takes the difference.
+  // A measured term replaces the model's, and the cache takes the difference.
   const EngineStartup told = start({.options = {.activation = from_gib(1)}});
   CHECK(told.kv_cache - base.kv_cache == base.activation - told.activation);
 }
@@ -96,7 +96,7 @@ TEST_CASE("vLLM since 0.20 leaves room for CUDA graphs within its fraction") {
   const EngineStartup eager =
       start({.options = {.memory_fraction = 0.9, .cuda_graphs = false}, .stack = "vllm@0.20"});
   CHECK(eager.kv_cache == before.kv_cache);
-  // Graphs are an uncertain term of the pool only where the engine counts them.
+  // Graphs are an uncertain term of the pool only if the engine counts them.
   const TermFactors twice{.graphs = 2};
   CHECK(at_factors(since, twice, find_stack("vllm@0.20"), {}).kv_cache ==
         since.kv_cache - since.graphs);
@@ -104,7 +104,7 @@ TEST_CASE("vLLM since 0.20 leaves room for CUDA graphs within its fraction") {
 }
 
 // By hand: 100 GiB, of which weights take 40, the rest 10 and activations 8.
-TEST_CASE("pools by what an engine's fraction is of, solved by hand") {
+TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
   const auto pool = [](FractionOf what) {
     return EngineStartup{.total = from_gib(100), .fraction = 0.8, .fraction_of = what};
   };
@@ -122,14 +122,14 @@ TEST_CASE("pools by what an engine's fraction is of, solved by hand") {
     captured.graphs = from_gib(2);
     CHECK(gib(captured.cache_beside(from_gib(40), from_gib(10), from_gib(8))) == near(one));
   }
-  // What lacks is not a share of anything.
+  // The shortage is not scaled by the fraction.
   CHECK(left(FractionOf::kAll, 90) == near(-28));
   CHECK(left(FractionOf::kBeforeWeights, 90) == near(-18));
   CHECK(left(FractionOf::kAfterWeights, 95) == near(-5));
   CHECK(left(FractionOf::kFree, 90) == near(-8));
 }
 
-TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger rest") {
+TEST_CASE("engines fill the memory they may use and a smaller GPU represents a larger rest") {
   for (const char* name : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
     INFO(name);
     const Case asked{.stack = name};
@@ -141,10 +141,10 @@ TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger res
     CHECK(s.starts());
     CHECK(s.need() == 1);
     CHECK(s.limit() <= s.total);
-    // Whatever stands at one time stands within what a run may hold.
+    // Memory that is held at one time is within the limit of a run.
     CHECK(s.weights + s.non_torch + s.activation + s.kv_cache <= s.limit());
-    // Uncertain terms are multiplied, weights are not, and the pool is what all leave: on the GPU
-    // as it is, or on one that stands in for it.
+    // Uncertain terms are multiplied and weights are not. The pool is the remainder: on the GPU as
+    // it is, or on one that represents it.
     const TermFactors factors{.activation = 1.5, .non_torch = 2, .graphs = 3};
     const Stack& stack = find_stack(name);
     const EngineStartup worse = at_factors(s, factors, stack, {});
@@ -171,16 +171,16 @@ TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger res
           start({.options = {.memory_fraction = 0.7}, .stack = name}).tokens);
     CHECK(start({.model = "llama-2-13b", .stack = name}).kv_cache < s.kv_cache);
   }
-  // A model that nearly fills the GPU leaves some of it to shares of what is free, and none to 0.9
-  // of all.
+  // A model that nearly fills the GPU leaves memory for fractions of free memory, and none for 0.9
+  // of all memory.
   const StackOptions fills{.weights = from_gib(72), .activation = from_gib(1)};
   CHECK(start({.options = fills}).kv_cache == Bytes{});
   CHECK(gib(start({.options = fills, .stack = "trtllm"}).kv_cache) ==
         doctest::Approx(0.9 * (79.18 - 72 - 1 - 1 - 0.4)).epsilon(1e-6));
 }
 
-TEST_CASE("a start that leaves passes no room, or a cache, lacks memory and says how much") {
-  // At 0.99 of what is free SGLang's weights and pool leave 0.8 GiB for activations.
+TEST_CASE("a start without room for activations or a cache reports the shortage") {
+  // At 0.99 of free memory SGLang's weights and pool leave 0.8 GiB for activations.
   const EngineStartup tight = start({.options = {.memory_fraction = 0.99}, .stack = "sglang"});
   CHECK(tight.missing == Bytes{});
   CHECK(tight.lacking() ==
@@ -188,8 +188,8 @@ TEST_CASE("a start that leaves passes no room, or a cache, lacks memory and says
   CHECK(tight.lacking() > Bytes{});
   CHECK_FALSE(tight.starts());
   CHECK(tight.need() > 1);
-  // 0.25 GiB of the card are left beside the fraction, and vLLM's graphs take 0.4: not without
-  // them.
+  // 0.25 GiB of the card are outside of the fraction, and vLLM's graphs take 0.4: it starts only
+  // without them.
   const StackOptions nearly{.memory_fraction = 0.99, .activation = from_gib(1)};
   StackOptions eager = nearly;
   eager.cuda_graphs = false;
@@ -205,7 +205,7 @@ TEST_CASE("a start that leaves passes no room, or a cache, lacks memory and says
     CHECK(large.missing > Bytes{});
     CHECK_FALSE(large.starts());
     CHECK(large.need() > 1);
-    // So much more memory, and an empty cache stands.
+    // With as much more memory, an empty cache is possible.
     const double more = large.need() * 1.0001 * gib(large.total);
     CHECK(start({.model = "llama-3.1-70b", .total = more, .stack = name}).missing == Bytes{});
     CHECK(start({.model = "llama-3.1-70b", .total = more * 0.999, .stack = name}).missing >
@@ -213,9 +213,9 @@ TEST_CASE("a start that leaves passes no room, or a cache, lacks memory and says
   }
 }
 
-// Logs of other engines' starts that no constant was fitted on. Terms of each: published rows
-// named.
-TEST_CASE("published starts: KV cache within 1 % of the log where it states the terms") {
+// Start-up logs of other engines that no constant was fitted to. Terms of each: published rows by
+// name.
+TEST_CASE("published starts: KV cache within 1 % of a log that states the terms") {
   struct Row {
     const char* id;
     Case asked;
@@ -236,7 +236,7 @@ TEST_CASE("published starts: KV cache within 1 % of the log where it states the 
     const EngineStartup s = start(row.asked);
     INFO(row.id, ": ", gib(s.kv_cache), " against ", row.kv_gib, "; activation ",
          gib(s.activation));
-    // 1 % of the memory fraction's cache, or 0.07 GiB where the cache is a remainder of little.
+    // 1 % of the memory fraction's cache, or 0.07 GiB if the cache is a small remainder.
     CHECK(std::abs(gib(s.kv_cache) - row.kv_gib) < std::max(0.01 * row.kv_gib, 0.07));
   }
 }
@@ -323,7 +323,7 @@ TEST_CASE("start-up logs of several vLLM versions are read") {
                     "gpu_memory_utilization=90");
 }
 
-TEST_CASE("a start-up log's lines may be of any length") {
+TEST_CASE("lines of a start-up log may have any length") {
   // std::regex recursed once per character and overflowed the stack.
   const std::string digits(50'000, '7');
   for (const std::string& line :
@@ -342,7 +342,7 @@ TEST_CASE("a start-up log's lines may be of any length") {
   CHECK(*read_vllm_log(text + "GPU KV cache size: 420,864 tokens\n", "x.log").tokens == 420864);
 }
 
-TEST_CASE("the log of a start that failed is refused, of a restart that succeeded it is read") {
+TEST_CASE("the log of a failed start is refused and that of a successful restart is read") {
   const std::string oom =
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
   const std::string hint =

@@ -1,4 +1,4 @@
-// Static runs held to cases worked out by hand and to published ones.
+// Static runs compared with cases worked out by hand and with published ones.
 
 #include <algorithm>
 #include <cmath>
@@ -38,8 +38,9 @@ struct Fp32Case {
 TEST_CASE("full cache, fp32, 20K prompt: prefill fits, decode runs out near 54K tokens") {
   const Fp32Case c;
   const auto r = run_static(c.spec("hf-sdpa", std::make_shared<FullMethod>()));
-  // 79.33 - 0.5 - 25.10 = 53.73 GiB = 55,020 tokens of 1 MiB; one layer's longer values live beside
-  // the old ones: 1/64 of the cache, so 55,020 / (1 + 1/64) = 54,173 less a few activations.
+  // 79.33 - 0.5 - 25.10 = 53.73 GiB = 55,020 tokens of 1 MiB. One layer's longer values are held
+  // next to the old ones: 1/64 of the cache, so 55,020 / (1 + 1/64) = 54,173 less a few
+  // activations.
   REQUIRE(r.oom);
   CHECK(r.oom->phase == "decode");
   CHECK(r.oom->tokens == doctest::Approx(54173).epsilon(0.001));
@@ -56,7 +57,7 @@ TEST_CASE("full cache, fp32, 20K prompt: prefill fits, decode runs out near 54K 
   CHECK(sum == r.usable_hbm);
 }
 
-TEST_CASE("a bounded ring of 18,000 entries stands at 43 GiB") {
+TEST_CASE("a bounded ring of 18,000 entries stays at 43 GiB") {
   const Fp32Case c;
   const auto ring = std::make_shared<BoundedMethod>(
       BoundedOptions{.budget = 18000, .needs = eager_sums_with_retry()});
@@ -66,7 +67,7 @@ TEST_CASE("a bounded ring of 18,000 entries stands at 43 GiB") {
   CHECK(gib(r.timeline.front().held) == doctest::Approx(43.18).epsilon(0.001));
   for (const StaticSample& s : r.timeline) {
     CHECK(s.held == r.timeline.front().held);
-    // One layer's longer values beside the old ones: 18,001 of 16 KiB.
+    // One layer's longer values next to the old ones: 18,001 of 16 KiB.
     if (s.step > 0) CHECK(gib(s.peak - s.held) == doctest::Approx(0.2747).epsilon(0.03));
   }
   CHECK(r.peak_phase == "prefill");
@@ -78,7 +79,7 @@ TEST_CASE("a bounded ring of 18,000 entries stands at 43 GiB") {
   CHECK(r.notes[0].find("1250 query rows") != std::string::npos);
 }
 
-TEST_CASE("ZeroMerge with 18,000 entries: constant 43 GB, as published") {
+TEST_CASE("ZeroMerge with 18,000 entries: constant 43 GB as published") {
   // Section 4.2 of the ZeroMerge paper: Llama-2-7B fp32, 20K to 54K tokens. Scores and counts come
   // on top of the ring above: 8 B per entry and head, 1/128 of the cache.
   const Fp32Case c;
@@ -93,7 +94,7 @@ TEST_CASE("ZeroMerge with 18,000 entries: constant 43 GB, as published") {
   CHECK(r.prefill_peak > r.decode_peak);
 }
 
-TEST_CASE("eager attention is refused by the score matrix, full cache or not") {
+TEST_CASE("eager attention fails on the score matrix with and without the full cache") {
   const Fp32Case c;
   const auto ring = std::make_shared<BoundedMethod>(
       BoundedOptions{.budget = 18000, .needs = eager_sums_with_retry()});
@@ -103,7 +104,7 @@ TEST_CASE("eager attention is refused by the score matrix, full cache or not") {
     REQUIRE(r.oom);
     CHECK(r.oom->phase == "prefill");
     CHECK(r.oom->step == 0);
-    // The first matrix fits beside the weights, its fp32 softmax does not.
+    // The first matrix fits next to the weights, its fp32 softmax does not.
     CHECK(r.oom->requested == Bytes{32LL * 20000 * 20000 * 4});
     CHECK(r.oom->what == "masked attention scores of layer 0");
     CHECK(r.oom->owners.at("scores") == Bytes{32LL * 20000 * 20000 * 4});
@@ -113,7 +114,7 @@ TEST_CASE("eager attention is refused by the score matrix, full cache or not") {
   }
 }
 
-/// The same on what ships: catalogue entries and presets instead of stand-ins.
+/// The same with shipped data: catalogue entries and presets instead of hand-made ones.
 StaticSpec shipped(const char* stack, const MethodSpec& method) {
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
   return {.llm = &find_llm("llama-2-7b"),
@@ -130,7 +131,7 @@ const MethodSpec kFull{.name = "full", .params = {}, .budget = {}};
 const MethodSpec kZeroMerge{
     .name = "zeromerge", .params = {}, .budget = Budget{.fraction = 0, .entries = 18000}};
 
-TEST_CASE("what ships: the full cache runs out near 54K tokens on an A800") {
+TEST_CASE("shipped data: the full cache runs out near 54K tokens on an A800") {
   const auto r = run_static(shipped("hf-sdpa", kFull));
   REQUIRE(r.oom);
   CHECK(r.oom->phase == "decode");
@@ -147,7 +148,7 @@ TEST_CASE("what ships: the full cache runs out near 54K tokens on an A800") {
   CHECK(found->bytes == Bytes{4 * 6738415616});
 }
 
-TEST_CASE("what ships: ZeroMerge with 18,000 entries stands at 43 GiB, its prefill apart") {
+TEST_CASE("shipped data: ZeroMerge with 18,000 entries stays at 43 GiB except in prefill") {
   const auto r = run_static(shipped("hf-sdpa", kZeroMerge));
   REQUIRE_FALSE(r.oom);
   CHECK(gib(r.timeline.front().held) == doctest::Approx(43).epsilon(0.6 / 43));
@@ -161,7 +162,7 @@ TEST_CASE("what ships: ZeroMerge with 18,000 entries stands at 43 GiB, its prefi
   CHECK(r.prefill_peak > r.decode_peak);
 }
 
-TEST_CASE("what ships: eager attention is refused at prefill by its 51 GB of scores") {
+TEST_CASE("shipped data: eager attention fails at prefill because of its 51 GB of scores") {
   for (const MethodSpec& method : {kFull, kZeroMerge}) {
     const auto r = run_static(shipped("hf-eager", method));
     REQUIRE(r.oom);
@@ -200,7 +201,7 @@ TEST_CASE("prefill peak of Hugging Face: W + KV + S * dtype * (3 d_ff + 4 d)") {
   }
 }
 
-TEST_CASE("R-KV's full cache on an 80 GB card: batch 62 fits, 63 does not") {
+TEST_CASE("R-KV's full cache on an 80 GB card: batch 62 fits and 63 does not") {
   // DeepSeek-R1-Distill-Llama-8B, bf16, FlashAttention-2, 8094 tokens generated after a short math
   // problem (100 tokens taken). At 62: weights 14.96 + cache 62 * 8194 * 128 KiB = 62.02 GiB, one
   // layer's copy 0.97, context 0.5. Source: github.com/Zefan-Cai/R-KV, efficiency table.
@@ -263,7 +264,7 @@ TEST_CASE("published peaks of kvpress on Llama-3.1-8B, 8K to 128K, ratios 0 to 0
                                .prompt_tokens = std::stoll(row[11]),
                                .output_tokens = std::stoll(row[12])});
     REQUIRE_FALSE(r.oom);
-    // The figures are torch's allocated bytes: without the context.
+    // The values are torch's allocated bytes: without the context.
     const double error = (gib(r.peak_hbm) - 0.5) / std::stod(row[14]) - 1;
     INFO(row[0], " prompt ", row[11], " ratio ", ratio, ": ", gib(r.peak_hbm) - 0.5, " against ",
          row[14]);

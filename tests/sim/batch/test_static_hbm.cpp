@@ -14,7 +14,7 @@ Bytes sum_of(const Owners& owners) {
   return sum;
 }
 
-TEST_CASE("used + free == capacity, owners sum to used, whatever is asked") {
+TEST_CASE("used + free == capacity and owners sum to used after any request") {
   std::mt19937_64 dice{11};
   for (const Bytes block : {Bytes{1}, Bytes{512}}) {
     Hbm hbm{Bytes{100000}, block};
@@ -35,7 +35,7 @@ TEST_CASE("used + free == capacity, owners sum to used, whatever is asked") {
           live.push_back(got.value());
           CHECK(hbm.used() % block == Bytes{});
         } else {
-          // A refusal changes nothing and says how things stood.
+          // A refusal changes nothing and reports the state.
           CHECK(hbm.owners() == before);
           CHECK(hbm.used() == used);
           CHECK(got.error().owners == before);
@@ -62,11 +62,11 @@ TEST_CASE("blocks of 512 B by hand") {
   CHECK_FALSE(hbm.allocate("b", Bytes{600}).has_value());  // 1024
   CHECK(hbm.allocate("b", Bytes{512}).has_value());
   CHECK(hbm.used() == Bytes{1024});
-  CHECK(hbm.allocate("c", Bytes{}).has_value());  // nothing costs nothing
+  CHECK(hbm.allocate("c", Bytes{}).has_value());  // zero bytes cost nothing
   CHECK(hbm.owners().size() == 2);
 }
 
-TEST_CASE("misuse is a broken promise") {
+TEST_CASE("misuse of an Hbm is a broken contract") {
   Hbm hbm{Bytes{10}};
   CHECK_THROWS_AS((void)hbm.allocate("a", Bytes{-1}), ContractError);
   const auto got = hbm.allocate("a", Bytes{5});

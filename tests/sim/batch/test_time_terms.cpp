@@ -1,4 +1,4 @@
-// The terms of a step's time: they sum to it, and their formulas, worked out, give their seconds.
+// The terms of a step's time: they sum to it, and the values of their formulas give their seconds.
 
 #include <algorithm>
 #include <cctype>
@@ -23,8 +23,8 @@ namespace {
 
 using namespace test;  // NOLINT: test helpers
 
-/// "2 layers x (6 launches x 4 us + max(1e3 FLOP / 312 TFLOP/s, 8,192 B / 2 TB/s))", worked out in
-/// seconds: sums of products and quotients, of which words but units are left out.
+/// The value of "2 layers x (6 launches x 4 us + max(1e3 FLOP / 312 TFLOP/s, 8,192 B / 2 TB/s))" in
+/// seconds: sums of products and quotients, without words other than units.
 class Formula {
  public:
   explicit Formula(std::string_view text) : text_{text} {}
@@ -81,7 +81,7 @@ class Formula {
     }
     REQUIRE_MESSAGE(!digits.empty(), "at ", text_.substr(at_));
     double v = std::stod(digits);
-    // Units and words up to the next sign.
+    // Units and words up to the next operator.
     for (;;) {
       skip_blanks();
       std::size_t end = at_;
@@ -158,14 +158,14 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
       .d_model = llm.d_model};
   for (const MethodInfo& info : builtin_methods()) {
     MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
-    // What some protect takes most of a prompt this short.
+    // Protected entries are most of such a short prompt.
     if (takes_budget(info.name)) {
       const bool large = info.name == "duo-attention" || info.name.starts_with("pyramid-");
       spec.budget =
           Budget{.fraction = 0, .entries = large || info.name == "pyramidinfer" ? 450 : 200};
     }
     const auto made = make_method(spec, prompt, site);
-    bool closed = true;  // else a static run refuses it
+    bool closed = true;  // otherwise a static run refuses it
     for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {
       closed = closed && made->entries_held(layer, prompt, prompt + 1).has_value();
     }
@@ -174,7 +174,7 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
   return out;
 }
 
-TEST_CASE("terms of prefill and decode steps sum to their times, formulas give their seconds") {
+TEST_CASE("terms of prefill and decode steps sum to their times and formulas give their seconds") {
   const Gpu& gpu = find_gpu("H200-141GB-SXM");
   // Dense, grouped heads, a mixture of experts, windows and experts, latent attention and experts.
   for (const char* name :
@@ -209,7 +209,7 @@ TEST_CASE("terms of prefill and decode steps sum to their times, formulas give t
         }
         CHECK(all.flops == rel(r.flops, 1e-9));
         CHECK(all.bytes == rel(r.bytes_moved, 1e-9));
-        // What is told changes nothing of what is run.
+        // Explanations do not change the run.
         const StaticResult plain = run_static(spec);
         CHECK(plain.explained.empty());
         CHECK(plain.prefill_time == r.prefill_time);
@@ -219,7 +219,7 @@ TEST_CASE("terms of prefill and decode steps sum to their times, formulas give t
   }
 }
 
-TEST_CASE("layers prefilled before a refusal keep their score chunks, those after have smaller") {
+TEST_CASE("layers prefilled before a refusal keep their score chunks and later ones have smaller") {
   const Llm llm = llama2_7b();
   Gpu gpu = a800();
   StaticSpec spec{.llm = &llm,
@@ -243,7 +243,7 @@ TEST_CASE("layers prefilled before a refusal keep their score chunks, those afte
   check_step(tight.explained.at(0));
 }
 
-TEST_CASE("what is explained is what was run") {
+TEST_CASE("the explanation is of the run itself") {
   const Llm llm = llama2_7b();
   Gpu gpu = a800();
   StaticSpec spec{.llm = &llm,
@@ -264,7 +264,7 @@ TEST_CASE("what is explained is what was run") {
   CHECK(steps() == std::vector<std::int64_t>{0, 1});
   spec.output_tokens = 4000;
   CHECK(steps() == std::vector<std::int64_t>{0, 1, 4000});
-  // Room for the prompt and 1,000 tokens more: the step after the last that fitted is refused.
+  // Room for the prompt and 1,000 more tokens: the step after the last one that fitted fails.
   gpu.hbm_usable = run_static(spec).peak_hbm - Bytes{3000LL * 512 * 1024};
   const StaticResult refused = run_static(spec, {.time_terms = true});
   REQUIRE(refused.oom);
@@ -310,7 +310,7 @@ TEST_CASE("terms by hand: Llama-2-7B, 100 tokens, one sequence on an A800") {
   CHECK(term(0, "up projection of 32 layers").bound == "memory");  // 100 tokens: below the ridge
 }
 
-TEST_CASE("copies between GPU and host name the link that they take") {
+TEST_CASE("copies between GPU and host name their link") {
   const Llm llm = llama2_7b();
   const auto copy = [&](const Gpu& gpu, std::string_view stack) {
     const StaticResult r = run_static(
@@ -338,7 +338,7 @@ TEST_CASE("copies between GPU and host name the link that they take") {
   CHECK(c2c.formula.ends_with(" B / 0.45 TB/s"));
 }
 
-TEST_CASE("a calibration stands in the formula, and gives intervals") {
+TEST_CASE("a calibration is named in the formula and gives intervals") {
   const Llm llm = small_llm();
   const Gpu gpu = a800();
   Calibration calibration{.id = "test", .provenance = "made up"};

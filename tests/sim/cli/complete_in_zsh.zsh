@@ -1,21 +1,21 @@
 #!/usr/bin/env zsh
-# What zsh offers where the tab key is pressed: complete_in_zsh.zsh FOLDER LINE
-# FOLDER holds the completion as _kvsim. Prints a word a line. A shell of its own, at a terminal of
-# its own, is typed at; instead of being listed, words that are offered are printed.
+# Words that zsh offers when the tab key is pressed: complete_in_zsh.zsh FOLDER LINE. FOLDER holds the completion as
+# _kvsim. Prints one word per line. LINE is typed into a separate shell at a separate terminal; offered words are
+# printed instead of being listed.
 zmodload zsh/zpty || exit 3
 zpty inner zsh -f -i
 type_in() { zpty -w inner "$1"; }
 type_in "PROMPT= RPROMPT= COLUMNS=2000 LISTMAX=0"
 type_in "fpath=(${(q)1} \$fpath); autoload -Uz compinit; compinit -D -u"
 type_in "bindkey '^I' complete-word; zstyle ':completion:*' list-prompt ''"
-# What only asks (-O, -A, -D) is no offer.
+# Queries (-O, -A, -D) are no offers.
 type_in 'compadd () {
   if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return $?; fi
   local -a offered
   builtin compadd -A offered "$@"
   print -rl -- ${offered/#/$IPREFIX}
 }'
-# In two parts, so that the echo of this line is not taken for it.
+# In two parts, so that the echo of this line does not match.
 type_in 'first_of () { print "@beg""in@"; compprefuncs=(first_of) }; last_of () { print "@e""nd@"; exit }'
 type_in 'compprefuncs=(first_of); comppostfuncs=(last_of)'
 sleep 0.5

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What zsh or fish offers with the completion that kvsim writes: completion_shells.sh PROGRAM SHELL
+# Words that zsh or fish offers with the completion that kvsim writes: completion_shells.sh PROGRAM SHELL
 set -u
 program=$1 shell=$2
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,4 +1,4 @@
-// Needs what x86-64-v3 needs; main is not to be reached.
+// Requires x86-64-v3; main must not be reached.
 
 #include <cstdio>
 

@@ -1,5 +1,4 @@
-// Stands in for a processor without AVX2 and FMA (tests/cli.cmake includes it before
-// cpu_check.cpp).
+// Simulates a processor without AVX2 and FMA (tests/cli.cmake includes it before cpu_check.cpp).
 #pragma once
 
 #include <string_view>

@@ -11,7 +11,7 @@
 namespace kvsim::test {
 namespace {
 
-/// In the child: puts the streams in place and becomes kvsim.
+/// In the child: redirects the streams and executes kvsim.
 [[noreturn]] void become_kvsim(const std::vector<std::string>& arguments,
                                const std::filesystem::path& folder, Stdout where,
                                const std::filesystem::path& out, const std::filesystem::path& err) {
@@ -39,12 +39,12 @@ namespace {
   ::_exit(kCannotStart);
 }
 
-/// `prepare` is called in the child before it becomes kvsim.
+/// `prepare` is called in the child before it executes kvsim.
 template <class Prepare>
 Outcome run_prepared(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
                      Stdout where, const Prepare& prepare) {
   std::filesystem::create_directories(folder);
-  // ctest runs cases side by side: files are named after the process.
+  // ctest runs cases in parallel: files are named after the process.
   const std::string mine = std::to_string(::getpid());
   const auto out = folder / ("stdout." + mine);
   const auto err = folder / ("stderr." + mine);
@@ -86,7 +86,7 @@ Outcome interrupt_kvsim(const std::vector<std::string>& arguments,
   const auto streams = folder.parent_path() / (folder.filename().string() + ".streams");
   std::filesystem::create_directories(streams);
   const auto under_way = [&] {
-    std::error_code status;  // folders come and go meanwhile
+    std::error_code status;  // folders appear and vanish meanwhile
     std::filesystem::recursive_directory_iterator at{folder, status};
     for (; !status && at != decltype(at){}; at.increment(status)) {
       if (at->path().filename().string().find(".partial-") != std::string::npos) return true;

@@ -1,4 +1,4 @@
-// `kvsim calibrate --from-log` with logs that give the pool and not all it comes from.
+// `kvsim calibrate --from-log` with logs that state the pool but not all of its terms.
 
 #include <cmath>
 #include <filesystem>
@@ -64,7 +64,7 @@ Told calibrate(const fs::path& folder, const std::string& log, const std::string
   return {json::parse(outcome.out), outcome.err};
 }
 
-/// What is said where nothing is written.
+/// The message if nothing is written.
 std::string refusal(const fs::path& folder, const std::string& log,
                     const std::string& scenario_text) {
   write(folder / "v.log", log);
@@ -81,7 +81,7 @@ std::string refusal(const fs::path& folder, const std::string& log,
 double gib(const json& start, const char* key) { return start.at(key).get<double>() / kGiB; }
 double apart(double a, double b) { return std::abs(a - b); }
 
-TEST_CASE("calibrate: a log that gives the pool and not its terms predicts that pool") {
+TEST_CASE("calibrate: a log with the pool but not its terms predicts that pool") {
   const fs::path folder = fresh("calibrate-pool");
   struct Row {
     std::string log, scenario;
@@ -90,7 +90,7 @@ TEST_CASE("calibrate: a log that gives the pool and not its terms predicts that 
   };
   const std::vector<Row> rows{
       {h100_log(), scenario(), 50.10, 410432},
-      // The pool in tokens alone, as V1 before 0.9 has it: 410,432 x 131,072 B.
+      // The pool in tokens only, as in V1 before 0.9: 410,432 x 131,072 B.
       {"INFO Model loading took 14.99 GiB\nINFO GPU KV cache size: 410,432 tokens\n", scenario(),
        50.1016, 410432},
       // The fraction among the arguments that V1 prints.
@@ -109,11 +109,11 @@ TEST_CASE("calibrate: a log that gives the pool and not its terms predicts that 
     CHECK(apart(gib(after, "kv_cache_bytes"), row.pool) < 0.01);
     CHECK(after.at("tokens") == row.tokens);
     CHECK(told.document.at("predicted").at("tokens") != row.tokens);
-    // It says that the term is no measurement, in the file too.
+    // It states, also in the file, that the term is not a measurement.
     REQUIRE(told.document.at("notes").size() == 1);
     CHECK(has(told.document.at("notes").at(0), "activation peak: derived, not measured: "));
     CHECK(text_of(folder / "o.json").starts_with("// activation peak: derived, not measured: "));
-    // A run with the overrides finds the same start.
+    // A run with the overrides reproduces the start.
     write(folder / "w.json", R"({"extends": ["v.json", "o.json"]})");
     const Outcome run = run_kvsim({"run", "w.json", "--json", "-q", "-o", "r"}, folder);
     REQUIRE(run.status == 0);
@@ -121,9 +121,9 @@ TEST_CASE("calibrate: a log that gives the pool and not its terms predicts that 
   }
 }
 
-TEST_CASE("calibrate: what is left goes to the term that the log does not state") {
+TEST_CASE("calibrate: the rest is assigned to the term that the log does not state") {
   const fs::path folder = fresh("calibrate-left");
-  // Activations stated: 0.9 x 79.19 (by the scenario) - 14.99 - 4.74 - 51.00 is non-torch.
+  // Activations stated: 0.9 x 79.19 (from the scenario) - 14.99 - 4.74 - 51.00 is non-torch.
   const std::string activation =
       "DEBUG model weights take 14.99GiB; PyTorch activation peak memory takes 4.74GiB; the rest "
       "of "
@@ -135,7 +135,7 @@ TEST_CASE("calibrate: what is left goes to the term that the log does not state"
   CHECK(apart(gib(after, "non_torch_bytes"),
               0.9 * gib(after, "total_bytes") - 14.99 - 4.74 - 51.00) < 1e-6);
   CHECK(has(told.document.at("notes").at(0), "non-torch: derived, not measured"));
-  // All stated but the GPU: (14.99 + 0.13 + 4.76 + 51.38) / 0.9 = 79.178.
+  // All stated except the GPU: (14.99 + 0.13 + 4.76 + 51.38) / 0.9 = 79.178.
   const std::string debug =
       "DEBUG Initial free memory: 78.60 GiB; Requested memory: 0.90 (util), 71.26 GiB\n"
       "DEBUG Total non KV cache memory: 19.88GiB; torch peak memory increase: 4.76GiB; non-torch "
@@ -147,7 +147,7 @@ TEST_CASE("calibrate: what is left goes to the term that the log does not state"
   CHECK(all.document.at("warnings").empty());
   CHECK(has(refusal(folder, debug, scenario("", "H200-141GB-SXM")),
             "the memory of the GPU is 79.18 GiB"));
-  // Nothing to derive: the terms stand, and what they miss the log's pool by is said.
+  // Nothing to derive: the terms stay, and their difference to the log's pool is reported.
   const std::string whole =
       "total_gpu_memory (79.19GiB) x gpu_memory_utilization (0.90) = 71.27GiB\n"
       "model weights take 14.99GiB; non_torch_memory takes 0.13GiB; PyTorch activation peak memory "
@@ -158,7 +158,7 @@ TEST_CASE("calibrate: what is left goes to the term that the log does not state"
   CHECK(has(stated.err, "the KV cache is 51.41 GiB, the log's own is 45.00 GiB"));
 }
 
-TEST_CASE("calibrate: a log of another start than the scenario's is told so, with numbers") {
+TEST_CASE("calibrate: a log of another start than the scenario's is reported with numbers") {
   const fs::path folder = fresh("calibrate-mismatch");
   // 0.9 x 39.39 - 14.99 - 0.13 - 30.10 = -9.77
   const std::string smaller =
@@ -168,7 +168,7 @@ TEST_CASE("calibrate: a log of another start than the scenario's is told so, wit
   CHECK(has(smaller, "v.json is not the log's"));
   CHECK(has(refusal(folder, h100_log(), scenario("", "A100-40GB-SXM")),
             "a KV cache of 50.10 GiB in a GPU of 39.39 GiB"));
-  // A pool of a smaller GPU leaves a peak of 40 GiB, where 5 are predicted.
+  // A pool of a smaller GPU leaves a peak of 40 GiB, but 5 are predicted.
   CHECK(has(refusal(folder, info_log(14.99, 15.80, 0), scenario()), "activation peak is 40.3"));
   // Another fraction.
   CHECK(has(refusal(folder, h100_log(), scenario(R"(, "engine": {"memory_fraction": 0.7})")),
@@ -193,7 +193,7 @@ TEST_CASE("calibrate: tokens and bytes of the pool must be of the scenario's cac
   const Told fits = calibrate(folder, fp8, scenario(R"(, "kv_dtype": "fp8")"));
   CHECK(fits.err.empty());
   CHECK(fits.document.at("with_overrides").at("tokens") == 820864);
-  // A pool one rounding off is the log's; two are not.
+  // A pool that differs by one rounding is accepted; one that differs by two is not.
   CHECK(calibrate(folder, info_log(14.99, 50.11, 410432), scenario()).err.empty());
   CHECK(has(calibrate(folder, info_log(14.99, 50.12, 410432), scenario()).err, "50.12 GiB"));
   CHECK(has(calibrate(folder, info_log(14.99, 50.08, 410432), scenario()).err, "50.08 GiB"));
@@ -204,7 +204,7 @@ TEST_CASE("calibrate: tokens and bytes of the pool must be of the scenario's cac
             "no multiple of the scenario's blocks of 128"));
 }
 
-TEST_CASE("calibrate: without a scenario it is said what the pool lacks") {
+TEST_CASE("calibrate: without a scenario the missing terms of the pool are named") {
   const fs::path folder = fresh("calibrate-alone");
   write(folder / "v.log", h100_log());
   const Outcome alone =

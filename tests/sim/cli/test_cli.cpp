@@ -43,7 +43,8 @@ constexpr std::string_view kTiny = R"({"model": "llama-2-7b", "gpu": "A100-80GB-
   "dtype": "fp16", "prompt_tokens": 100, "output_tokens": 10,
   "method": ["full", {"name": "streaming-llm", "budget": 0.5}]})";
 
-/// Bad input: exit 2, nothing on stdout, one line on stderr; that line without the program's name.
+/// Bad input: exit 2, nothing on stdout, one line on stderr. Returns that line without the
+/// program's name.
 std::string complaint(const Words& words, const fs::path& folder) {
   const Outcome outcome = run_kvsim(words, folder);
   CHECK(outcome.status == 2);
@@ -84,7 +85,7 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
             after.at("activation_bytes").get<std::int64_t>() +
             after.at("kv_cache_bytes").get<std::int64_t>());
   CHECK(std::abs(after.at("tokens").get<double>() / 420864 - 1) < 0.002);
-  // A scenario that extends the overrides finds the same start.
+  // A scenario that extends the overrides reproduces the start.
   write(folder / "w.json", R"({"extends": ["v.json", "o.json"]})");
   const json run = json_of({"run", "w.json", "--json", "-q", "-o", "r"}, folder);
   CHECK(run.at("points").at(0).at("startup") == after);
@@ -126,7 +127,7 @@ TEST_CASE("version and help") {
   CHECK(nothing.out.empty());
 }
 
-TEST_CASE("slips on the command line are answered with the nearest word") {
+TEST_CASE("typing errors on the command line are answered with the nearest word") {
   const fs::path folder = fresh("slips");
   CHECK(has(complaint({"rnu"}, folder), "unknown command \"rnu\"; did you mean \"run\"?"));
   CHECK(has(complaint({"trace", "inof"}, folder), "did you mean \"trace info\"?"));
@@ -144,7 +145,7 @@ TEST_CASE("slips on the command line are answered with the nearest word") {
           "--threads: expected an integer in [0, 1024], got \"1.5\""));
 }
 
-TEST_CASE("with --json stdout holds one JSON document with its schema, and nothing else") {
+TEST_CASE("with --json stdout holds one JSON document with its schema and nothing else") {
   const fs::path folder = fresh("json");
   const std::string scenario = write(folder / "tiny.json", kTiny);
   for (const char* kind : {"models", "gpus", "methods", "stacks", "calibrations"}) {
@@ -177,7 +178,7 @@ TEST_CASE("with --json stdout holds one JSON document with its schema, and nothi
   CHECK(two.at("runs").at(1) == run);
 }
 
-TEST_CASE("devices: those of this machine, or what was looked for") {
+TEST_CASE("devices: those of this machine or the reason why there are none") {
   const fs::path folder = fresh("devices");
   const json list = json_of({"list", "devices", "--json"}, folder);
   CHECK(list.at("kind") == "devices");
@@ -193,7 +194,7 @@ TEST_CASE("devices: those of this machine, or what was looked for") {
   CHECK(has(complaint({"show", "device", "0"}, folder), "kvsim list devices"));
 }
 
-TEST_CASE("what a cache takes by law is what the run counts") {
+TEST_CASE("the cache size by a method's law equals the size counted in the run") {
   const fs::path folder = fresh("law");
   const std::string scenario = write(folder / "law.json", R"({"gpu": "H200-141GB-SXM",
     "model": ["llama-2-7b", "mistral-7b-v0.1", "deepseek-v2-lite", "gemma-3-4b"],
@@ -208,7 +209,7 @@ TEST_CASE("what a cache takes by law is what the run counts") {
   }
 }
 
-TEST_CASE("a size law that depends on the data is measured on the trace named, or refused") {
+TEST_CASE("a size law that depends on the data is measured on the named trace or refused") {
   const fs::path folder = fresh("measured");
   fs::copy_file(kSample, folder / "t.safetensors");
   const std::string scenario = write(folder / "m.json", R"({"model": "llama-2-7b",
@@ -227,7 +228,7 @@ TEST_CASE("a size law that depends on the data is measured on the trace named, o
             "\"measured_on\""));
 }
 
-TEST_CASE("same scenario, same bytes, whatever the threads") {
+TEST_CASE("same scenario, same bytes, with any number of threads") {
   const fs::path folder = fresh("bytes");
   const std::string scenario =
       write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "prompt_tokens":
@@ -240,7 +241,7 @@ TEST_CASE("same scenario, same bytes, whatever the threads") {
   CHECK(one.out == three.out);
 }
 
-TEST_CASE("a results folder appears, whole, where it is asked for") {
+TEST_CASE("a results folder appears complete at the requested path") {
   const fs::path folder = fresh("folder");
   const std::string scenario = write(folder / "tiny.json", kTiny);
   const Outcome run = run_kvsim({"run", scenario, "--no-figures"}, folder);
@@ -283,7 +284,7 @@ TEST_CASE("the working directory is never replaced by results") {
   CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, here).status == 0);
 }
 
-TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or written") {
+TEST_CASE("bad scenarios: exit 2 and one line before anything is computed or written") {
   const fs::path folder = fresh("bad");
   const auto bad = [&](std::string_view text) {
     return complaint({"run", write(folder / "b.json", text)}, folder);
@@ -316,7 +317,7 @@ TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or wr
   CHECK_FALSE(fs::exists(folder / "kvsim-out"));
 }
 
-TEST_CASE("nonsense of every kind is one line, whatever the command") {
+TEST_CASE("invalid input of every kind is one line for every command") {
   const fs::path folder = fresh("nonsense");
   const std::string open(5000, '['), close(5000, ']');
   const auto tiny_with = [](std::string_view extra) {
@@ -437,14 +438,14 @@ TEST_CASE("docs/methods.md is what the catalogue says") {
   const fs::path folder = fresh("methods-doc");
   const Outcome outcome = run_kvsim({"list", "methods", "--markdown"}, folder);
   CHECK(outcome.status == 0);
-  // Remade by: kvsim list methods --markdown > docs/methods.md
+  // Regenerated by: kvsim list methods --markdown > docs/methods.md
   CHECK(outcome.out == text_of(kRoot / "docs/methods.md"));
   CHECK(has(complaint({"list", "gpus", "--markdown"}, folder), "--markdown is of all methods"));
 }
 
-TEST_CASE("replay: of all methods those that can run do, and the others say why") {
+TEST_CASE("replay: methods that can run do and the others state the reason") {
   const fs::path folder = fresh("replay-all");
-  // Two entries are less than the sinks and slots of some methods.
+  // Two entries are fewer than the sinks and slots of some methods.
   const json replay =
       json_of({"replay", "--trace", kSample, "--method", "all", "--budget", "2", "--json"}, folder);
   CHECK_FALSE(replay.at("skipped").empty());
@@ -461,7 +462,7 @@ TEST_CASE("replay: of all methods those that can run do, and the others say why"
     }
     if (method.at("name") == "oracle-step") CHECK(method.at("oracle_mass_gap") == 0.0);
   }
-  // By name it is a mistake.
+  // If requested by name it is an error.
   CHECK(has(complaint({"replay", "--trace", kSample, "--method", "streaming-llm", "--budget", "2"},
                       folder),
             "leaves no window"));
@@ -512,7 +513,7 @@ TEST_CASE("replay: several traces are aggregated by method and budget") {
   }
 }
 
-TEST_CASE("replay: the same method or budget twice is a slip") {
+TEST_CASE("replay: a repeated method or budget is an error") {
   const fs::path folder = fresh("twice");
   const auto said = [&](Words words) {
     words.insert(words.begin(), {"replay", "--trace", kSample});
@@ -524,7 +525,7 @@ TEST_CASE("replay: the same method or budget twice is a slip") {
   CHECK(said({"-m", "h2o", "-b", "0.2", "-b", "0.1,0.20"}) == "kvsim: -b 0.20 is given twice");
 }
 
-TEST_CASE("replay: what cannot be is refused in one line") {
+TEST_CASE("replay: invalid requests are refused in one line") {
   const fs::path folder = fresh("bad-replay");
   const auto bad = [&](Words words) {
     words.insert(words.begin(), {"replay", "--trace", kSample});
@@ -553,7 +554,7 @@ TEST_CASE("replay: what cannot be is refused in one line") {
   }
 }
 
-TEST_CASE("sweep: every combination in the order asked for, each as its own replay gives it") {
+TEST_CASE("sweep: every combination in the requested order, each equal to its single replay") {
   const fs::path folder = fresh("sweep");
   const Words words{"sweep",         "--trace",        kSample,
                     "--method",      "zeromerge,full", "--vary",
@@ -607,7 +608,7 @@ TEST_CASE("sweep: every combination in the order asked for, each as its own repl
   CHECK(run_kvsim(threads, folder).out == run_kvsim(words, folder).out);
 }
 
-TEST_CASE("sweep: more combinations than are replayed at once are those of single replays") {
+TEST_CASE("sweep: more combinations than one batch of replays equal single replays") {
   const fs::path folder = fresh("sweep-many");
   CHECK(run_kvsim(
             {"trace", "generate", "made.safetensors", "--layers", "2", "--heads", "2", "--kv-heads",
@@ -626,7 +627,7 @@ TEST_CASE("sweep: more combinations than are replayed at once are those of singl
   CHECK(sweep.at("points").at(65).at("method").dump() == alone.at("methods").at(0).dump());
 }
 
-TEST_CASE("sweep: combinations that cannot be are skipped, with the reason, while others run") {
+TEST_CASE("sweep: invalid combinations are skipped with the reason while others run") {
   const fs::path folder = fresh("sweep-skip");
   const Words words{"sweep",         "-t",       kSample, "-m", "zeromerge", "--vary",
                     "alpha=0.5,7,x", "--budget", "0.2"};
@@ -685,7 +686,7 @@ TEST_CASE("sweep: several traces give the means of their single sweeps") {
   CHECK(fs::exists(folder / "out/figures/error_vs_recent_h2o.csv"));
 }
 
-TEST_CASE("sweep: what cannot be is refused in one line") {
+TEST_CASE("sweep: invalid requests are refused in one line") {
   const fs::path folder = fresh("bad-sweep");
   const auto bad = [&](Words words) {
     words.insert(words.begin(), {"sweep", "--trace", kSample, "--method", "full,zeromerge"});
@@ -717,7 +718,7 @@ TEST_CASE("sweep: what cannot be is refused in one line") {
             "sweep: expected --trace FILE; `kvsim help sweep` shows how"));
 }
 
-TEST_CASE("traces are made, cut and looked at") {
+TEST_CASE("traces are generated, cut and inspected") {
   const fs::path folder = fresh("traces");
   const Outcome made = run_kvsim({"trace", "generate", "t.safetensors", "--layers", "2", "--heads",
                                   "4", "--kv-heads", "2", "--head-dim", "16", "--tokens", "96"},
@@ -747,7 +748,7 @@ TEST_CASE("traces are made, cut and looked at") {
   CHECK_FALSE(fs::exists(folder / "x"));
 }
 
-TEST_CASE("show says what a composition amounts to") {
+TEST_CASE("show prints size and cost of a composition") {
   const fs::path folder = fresh("composition");
   const json preset = json_of({"show", "method", "h2o", "--json"}, folder).at("entry");
   const json entry = json_of({"show", "method", "h2o+store=fp16", "--json"}, folder).at("entry");
@@ -761,7 +762,7 @@ TEST_CASE("show says what a composition amounts to") {
   CHECK(has(complaint({"show", "method", "h20"}, folder), "did you mean \"h2o\"?"));
 }
 
-TEST_CASE("show reads a configuration of one's own") {
+TEST_CASE("show reads a user's configuration") {
   const fs::path folder = fresh("config");
   fs::create_directories(folder / "own-model");
   write(folder / "own-model/config.json", R"({"model_type": "llama", "hidden_size": 64,
@@ -775,14 +776,14 @@ TEST_CASE("show reads a configuration of one's own") {
   CHECK(json_of({"show", "model", "own-model", "--json"}, folder) == shown);
   write(folder / "broken.json", R"({"model_type": "llama"})");
   CHECK(has(complaint({"show", "model", "broken.json"}, folder), "broken.json: "));
-  // Quantised as published: the weights are what is published, the cache is not quantised.
+  // Quantised as published: the weights have the published size, the cache is not quantised.
   const json quantised = json_of({"show", "model", "gpt-oss-20b", "--json"}, folder).at("entry");
   CHECK(quantised.at("published_dtype") == "fp4");
   CHECK(quantised.at("published_weight_bytes") == 13'761'264'768);
   CHECK(quantised.at("default_kv_dtype") == "bf16");
 }
 
-TEST_CASE("show prints the groups of a hybrid model, and an engine's cache of it") {
+TEST_CASE("show prints the groups of a hybrid model and an engine's cache of it") {
   const fs::path folder = fresh("hybrid");
   const json entry = json_of({"show", "model", "Qwen/Qwen3.5-27B", "--json"}, folder).at("entry");
   // 16 full layers of 4 heads of 256, K and V, 2 B; 48 states of 48 x 128 x 128 in fp32 with 3
@@ -813,7 +814,7 @@ TEST_CASE("show prints the groups of a hybrid model, and an engine's cache of it
             "operators"));
 }
 
-TEST_CASE("standard output that is closed, gone or full ends in an exit, not in a crash") {
+TEST_CASE("a closed, missing or full standard output gives an exit status and not a crash") {
   const fs::path folder = fresh("streams");
   const std::string scenario = write(folder / "tiny.json", kTiny);
   const Outcome closed = run_kvsim({"list", "models", "--json"}, folder, Stdout::kClosed);
@@ -834,7 +835,7 @@ Words names_in(const fs::path& folder) {
   return names;
 }
 
-TEST_CASE("an interrupted program takes what it was writing away and says which signal it was") {
+TEST_CASE("an interrupted program removes unfinished output and names the signal") {
   const fs::path folder = fresh("interrupt");
   const Words generate{"trace",      "generate", "big.safetensors", "--layers", "64",
                        "--head-dim", "128",      "--tokens",        "4096"};
@@ -853,7 +854,7 @@ TEST_CASE("an interrupted program takes what it was writing away and says which 
   CHECK(names_in(folder) == Words{"many.json"});
 }
 
-/// A folder NAME.WORD-PID as a kvsim that was killed leaves it; returns its path.
+/// Creates a folder NAME.WORD-PID as left behind by a killed kvsim; returns its path.
 fs::path cache_after_step(const fs::path& target, const char* word) {
   const pid_t gone = ::fork();
   if (gone == 0) {
@@ -869,7 +870,7 @@ fs::path cache_after_step(const fs::path& target, const char* word) {
   return left;
 }
 
-TEST_CASE("what a killed program left next to a target goes with the next one that writes there") {
+TEST_CASE("leftovers of a killed program are removed by the next one that writes there") {
   const fs::path folder = fresh("abandoned");
   const std::string scenario = write(folder / "tiny.json", kTiny);
   const std::string left = cache_after_step(folder / "out", "partial");
@@ -877,7 +878,7 @@ TEST_CASE("what a killed program left next to a target goes with the next one th
   (void)cache_after_step(folder / "t.safetensors", "partial");
   const fs::path elsewhere = cache_after_step(folder / "out2", "partial");
   const std::string dead = left.substr(left.rfind('-') + 1);
-  // What has no mark is the user's, whatever its name; another target's stays too.
+  // Files without a mark are the user's, whatever their name; leftovers of another target stay too.
   const Words others{"out.partial-" + dead + "-2", "out.partial-" + dead + "x",
                      elsewhere.filename().string()};
   for (const std::string& other : others) fs::create_directories(folder / other);
@@ -888,7 +889,7 @@ TEST_CASE("what a killed program left next to a target goes with the next one th
   std::sort(expected.begin(), expected.end());
   CHECK(names_in(folder) == expected);
 
-  // Killed between two renames: the older results have their name back.
+  // Killed between two renames: the older results get their name back.
   const fs::path old = cache_after_step(folder / "out", "old");
   fs::rename(old / kOwnerMark, folder / "out" / kOwnerMark);
   fs::remove_all(old);

@@ -1,5 +1,5 @@
-// kvsim explain: terms that sum to their figure, and what is said where there are none. Through the
-// program, as users meet it.
+// kvsim explain: terms that sum to their metric, and messages for metrics without terms. Through
+// the program, like a user.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ using test::fresh;
 using test::has;
 using test::write;
 
-TEST_CASE("explain: the terms of every figure sum to it") {
+TEST_CASE("explain: the terms of every metric sum to it") {
   const fs::path folder = fresh("sums");
   run(folder, kFits);
   const json result = json::parse(std::ifstream{folder / "out/result.json"});
@@ -74,7 +74,7 @@ TEST_CASE("explain: the terms of every figure sum to it") {
   const json cache = explain(folder, "kv_bytes");
   CHECK(cache.at("value") == 32LL * 2 * 2 * 1020 * 4096 * 2);
   CHECK(cache.at("terms").size() == 1);
-  // Times of a calibrated stack have intervals, and say what they rest on.
+  // Times of a calibrated stack have intervals and their basis.
   const json prefill = explain(folder, "prefill_s");
   CHECK_FALSE(prefill.at("low").is_null());
   for (const json& term : prefill.at("terms")) {
@@ -84,7 +84,7 @@ TEST_CASE("explain: the terms of every figure sum to it") {
   }
 }
 
-TEST_CASE("explain: points by number or label, what has no terms says why") {
+TEST_CASE("explain: points by number or label, and a reason for metrics without terms") {
   const fs::path folder = fresh("points");
   run(folder, R"({"model": "llama-2-7b", "gpu": "RTX-4090", "stack": "hf-sdpa", "dtype": "fp16",
     "prompt_tokens": [1000, 30000], "output_tokens": 5000})");
@@ -111,7 +111,7 @@ TEST_CASE("explain: points by number or label, what has no terms says why") {
   CHECK(oom.at("notes").dump().find(" B free") != std::string::npos);
 }
 
-TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
+TEST_CASE("explain: the pool of a paged stack is the remainder of the start") {
   // CUDA graphs are subtracted under TensorRT-LLM and some releases of vLLM.
   for (const std::string stack :
        {"vllm", "vllm@0.19", "vllm@0.20", "vllm@0.28", "trtllm", "sglang", "lmdeploy"}) {
@@ -131,7 +131,7 @@ TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
   }
 }
 
-TEST_CASE("explain: what a replay's methods hold, and why") {
+TEST_CASE("explain: entries that a replay's methods hold and the reason") {
   const fs::path folder = fresh("replay");
   const std::string trace =
       std::string{KVSIM_SOURCE_DIR} + "/traces/samples/books-treasure-512.safetensors";
@@ -169,7 +169,7 @@ TEST_CASE("explain: what a replay's methods hold, and why") {
         const json kept = json::parse(one.out);
         CHECK(kept.at("value") == head.at("entries_final"));
         of_layer += kept.at("value").get<std::int64_t>();
-        break;  // one head of a layer: each is a start of the program
+        break;  // one head per layer: each is a start of the program
       }
       listed += of_layer;
     }
@@ -187,7 +187,7 @@ TEST_CASE("explain: what a replay's methods hold, and why") {
     }
     return out;
   };
-  // The full cache holds all; StreamingLLM its sinks (4 a head) and the last; H2O heavy hitters.
+  // The full cache holds all; StreamingLLM its sinks (4 per head) and the last; H2O heavy hitters.
   CHECK(roles(0).size() == 1);
   CHECK(roles(0).contains("whole"));
   const std::int64_t heads = static_cast<std::int64_t>(methods.at(1).at("per_head").size());
@@ -199,7 +199,7 @@ TEST_CASE("explain: what a replay's methods hold, and why") {
   CHECK(roles(3).contains("decoded"));
   CHECK(roles(3).contains("score"));
   CHECK(roles(4).contains("merged"));
-  // By hand of SnapKV: what came after the prompt is decode steps times heads.
+  // SnapKV by hand: entries added after the prompt are decode steps times heads.
   CHECK(roles(3).at("decoded") == methods.at(3).at("steps").get<std::int64_t>() * heads);
   const Outcome by_label = run_kvsim({"explain", "out", "kept", "-p", "h2o 0.2"}, folder);
   CHECK(by_label.status == 0);
@@ -245,7 +245,7 @@ std::string notes_of(const json& explained) {
   return all;
 }
 
-TEST_CASE("explain: a plan's answer is every byte of its run, and the next size lacks some") {
+TEST_CASE("explain: a plan's answer is every byte of its run and the next size fails") {
   const std::string model = R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM", )";
   for (const char* stack : {"hf-sdpa", "vllm"}) {
     const fs::path folder = fresh(std::string{"plan_"} + stack);
@@ -263,7 +263,7 @@ TEST_CASE("explain: a plan's answer is every byte of its run, and the next size 
         CHECK(sum_of(out) == rel(candidate.at("usable_hbm_bytes").get<double>()));
         for (const json& term : out.at("terms")) CHECK(term.at("value") >= 0);
         CHECK(out.at("terms").back().at("what") == "free");
-        // The run at the answer, by itself, has the same peak, term by term.
+        // A separate run at the answer has the same peak, term by term.
         const json& at = candidate.at("at_answer");
         write(folder / "s.json",
               model + R"("stack": ")" + stack + R"(", "batch": )" + at.at("batch").dump() +
@@ -277,7 +277,7 @@ TEST_CASE("explain: a plan's answer is every byte of its run, and the next size 
         const json point = json::parse(ran.out).at("points").at(0);
         CHECK(point.at("peak_hbm_bytes") == candidate.at("peak_hbm_bytes"));
         CHECK(point.at("peak_terms") == at.at("peak_terms"));
-        // The next is one larger, and what it was short of is said.
+        // The next size is one larger, and its shortage is stated.
         const json& next = candidate.at("runs_out");
         const char* grows = question == "largest_batch" ? "batch" : "prompt_tokens";
         CHECK(next.at(grows) == at.at(grows).get<std::int64_t>() + 1);
@@ -289,7 +289,7 @@ TEST_CASE("explain: a plan's answer is every byte of its run, and the next size 
         CHECK(widest_line(text.out) <= 80);
         CHECK(has(text.out, "usable_hbm_bytes"));
       }
-      // Of a lone answer the best need not be named.
+      // With a single answer the best need not be named.
       CHECK(explain(folder, question).at("point") == answer.at("best"));
     }
     CHECK(has(complaint({"explain", "out", "highest_rate"}, folder),
@@ -300,7 +300,7 @@ TEST_CASE("explain: a plan's answer is every byte of its run, and the next size 
   }
 }
 
-TEST_CASE("explain: of a plan that is impossible what is lacking, of changed ones the place") {
+TEST_CASE("explain: shortages of an impossible plan, and places of changed documents") {
   const fs::path folder = fresh("plan_impossible");
   const json plan = planned(folder, R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM",
     "stack": "vllm", "memory": {"hbm": "12 GiB"}, "prompt_tokens": 4096, "output_tokens": 64,
@@ -334,7 +334,7 @@ TEST_CASE("explain: of a plan that is impossible what is lacking, of changed one
   CHECK(has(said([](json& c) { c["answer"] = nullptr; }), "neither an answer nor"));
 }
 
-TEST_CASE("explain: the rate of a plan's service and the bound that it comes nearest to") {
+TEST_CASE("explain: the rate of a plan's service and the bound closest to its limit") {
   const fs::path folder = fresh("plan_service");
   const json plan = planned(folder, R"({"kind": "serve", "model": "llama-3.1-8b",
     "gpu": "H100-80GB-SXM", "stack": "vllm",
@@ -369,7 +369,7 @@ TEST_CASE("explain: the rate of a plan's service and the bound that it comes nea
   }
 }
 
-TEST_CASE("explain: other documents, and those that were changed, are refused with their place") {
+TEST_CASE("explain: other documents and changed ones are refused with their place") {
   const fs::path folder = fresh("broken");
   run(folder, kFits);
   CHECK(has(complaint({"explain", "nowhere", "kv_bytes"}, folder), "nowhere"));

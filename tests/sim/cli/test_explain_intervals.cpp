@@ -1,5 +1,5 @@
 // One interval per metric: the result, its tables, its page, its figures and `kvsim explain` give
-// the same two ends. And `explain` knows the names by which tables call a figure.
+// the same two ends. `explain` accepts the names that tables use for a metric.
 
 #include <cstdlib>
 #include <filesystem>
@@ -40,7 +40,7 @@ constexpr std::string_view kService = R"({"kind": "serve", "model": "llama-3.1-8
 
 struct Run {
   fs::path folder;
-  std::string text;  // what `run` printed
+  std::string text;  // printed by `run`
   json point;
   json page;  // the point in report.html
 };
@@ -105,7 +105,7 @@ void check_explained(const Run& run, const std::map<std::string, std::string>& o
     INFO(name);
     const json& low = run.point.at(name + "_low");
     const json& high = run.point.at(name + "_high");
-    if (run.page.contains(name + "_low")) {  // the page leaves out what it does not show
+    if (run.page.contains(name + "_low")) {  // the page omits what it does not show
       ++on_page;
       CHECK(run.page.at(name + "_low") == low);
       CHECK(run.page.at(name + "_high") == high);
@@ -156,7 +156,7 @@ TEST_CASE("a service has one interval per metric in every output") {
   check_explained(run, {{"kv_pool_bytes", "kv_cache_bytes"}},
                   {"blocks", "busy", "makespan_s", "slo_attained"});
   const json& p = run.point;
-  // Iterations are as much faster and slower as the run was repeated with.
+  // Iterations are scaled by the factors that the run was repeated with.
   const json& mean = p.at("mean_iteration");
   const double step = mean.at("step_s").get<double>();
   const json& ends = p.at("intervals");
@@ -202,7 +202,7 @@ TEST_CASE("figures and comparisons give the intervals of the result") {
     const json lines = json::parse(std::ifstream{file.path()}).at("lines");
     REQUIRE(lines.size() == a.size());
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      // A cache that grows, or does not shrink: the peak is at the last step.
+      // The cache grows, or does not shrink: the peak is at the last step.
       REQUIRE(a[i].at("peak_phase") == "decode");
       CHECK(lines[i].at("points").back().at(1) == a[i].at("peak_hbm_bytes"));
       CHECK(lines[i].at("band").back().at(1) == a[i].at("peak_hbm_bytes_low"));

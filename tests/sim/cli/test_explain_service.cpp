@@ -1,5 +1,5 @@
-// kvsim explain of a service: its memory, times, rates and bounds. Through the program, as users
-// meet it.
+// kvsim explain of a service: its memory, times, rates and bounds. Through the program, like a
+// user.
 
 #include <cstdio>
 #include <filesystem>
@@ -32,7 +32,8 @@ using test::fresh;
 using test::has;
 using test::write;
 
-TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure of a static run") {
+TEST_CASE(
+    "explain: a service's capacity, peak and mean iteration, without metrics of static runs") {
   const fs::path folder = fresh("service");
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
     "stack": "vllm", "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40,
@@ -53,7 +54,7 @@ TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure
   CHECK(has(complaint({"explain", "out", "prefill_s"}, folder), "a service explains"));
 }
 
-TEST_CASE("explain: what static batches reserved, in their summary and timelines too") {
+TEST_CASE("explain: memory reserved by static batches, also in summary and timelines") {
   const fs::path folder = fresh("service-reserved");
   const std::string scenario = R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
     "stack": "hf-sdpa", "memory": {"allocator": "simulate"},
@@ -91,14 +92,14 @@ TEST_CASE("explain: what static batches reserved, in their summary and timelines
 
   const Outcome shown = run_kvsim({"run", "s.json", "--no-figures", "--verbose"}, folder);
   CHECK(has(shown.out, "reserved at most"));
-  // Without the simulation there is nothing of it.
+  // Without the simulation there are no such metrics.
   write(folder / "s.json", std::string{scenario}.replace(scenario.find("simulate"), 8, "analytic"));
   CHECK_FALSE(has(run_kvsim({"run", "s.json", "-o", "plain", "--no-figures", "-v"}, folder).out,
                   "reserved at most"));
   CHECK(has(complaint({"explain", "plain", "reserved_hbm_bytes"}, folder), "was not simulated"));
 }
 
-/// A service of 200 requests that come at once, with what bounds it.
+/// A service of 200 simultaneous requests, with its bound.
 json bound_of(const std::string& name, const std::string& more) {
   const fs::path folder = fresh(name);
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
@@ -116,7 +117,7 @@ json bound_of(const std::string& name, const std::string& more) {
   CHECK(phases == rel(1.0).epsilon(1e-9));
   CHECK(point.at("phases").at("idle").get<double>() ==
         doctest::Approx(1 - point.at("busy").get<double>()));
-  // The resource that binds is marked, and it alone.
+  // The limiting resource is marked, and no other.
   REQUIRE(out.at("tables").size() == 3);
   int binding = 0;
   for (const json& row : out.at("tables").at(0).at("rows")) {
@@ -124,7 +125,7 @@ json bound_of(const std::string& name, const std::string& more) {
     if (!row.at("share").is_null()) CHECK(row.at("share").get<double>() <= 1 + 1e-9);
   }
   CHECK(binding == 1);
-  // Families are a mean iteration, whole.
+  // The families of a mean iteration, complete.
   CHECK(shares_of(out.at("tables").at(1)) == rel(1.0).epsilon(1e-9));
   const Outcome text = run_kvsim({"explain", "out", "bound"}, folder);
   CHECK(has(text.out, "sensitivity: "));
@@ -147,7 +148,7 @@ json first_point(const fs::path& folder) {
   return json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
 }
 
-TEST_CASE("explain: a service's latencies by queue, prompt and output, with what is in no term") {
+TEST_CASE("explain: a service's latencies by queue, prompt and output, with the unexplained rest") {
   const fs::path folder = fresh("latencies");
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
     "requests": {"arrivals": {"kind": "fixed", "rate": 1000}, "count": 200, "prompt_tokens": 100,
@@ -183,7 +184,7 @@ TEST_CASE("explain: a service's latencies by queue, prompt and output, with what
   CHECK(shares_of(tpot.at("tables").at(2)) == rel(1.0).epsilon(1e-9));
 }
 
-TEST_CASE("explain: latencies of fewer requests than were served are not parted") {
+TEST_CASE("explain: latencies of fewer requests than were served are not divided into parts") {
   const fs::path folder = fresh("silent");
   std::ofstream{folder / "t.csv"} << "arrival_s,prompt_tokens,output_tokens\n0,900,9\n0,900,0\n";
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
@@ -197,7 +198,7 @@ TEST_CASE("explain: latencies of fewer requests than were served are not parted"
   CHECK(has(complaint({"explain", "out", "goodput"}, folder), "bounds no times"));
 }
 
-TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of its makespan") {
+TEST_CASE("explain: a service's rates, goodput and utilization are parts of its makespan") {
   const fs::path folder = fresh("rates");
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
     "requests": {"arrivals": {"kind": "fixed", "rate": 100}, "count": 200, "prompt_tokens": 600,
@@ -219,7 +220,7 @@ TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of 
   CHECK(shares_of(use.at("tables").at(0)) == rel(1.0).epsilon(1e-9));
   const json good = explain(folder, "goodput");
   CHECK(sum_of_terms(good) == rel(point.at("request_s").get<double>()).epsilon(1e-9));
-  // What percentiles say of a bound holds of the requests themselves.
+  // Statements of percentiles about a bound hold for the requests themselves.
   const json& bounds = good.at("tables").at(0);
   REQUIRE(bounds.at("rows").size() == 2);
   CHECK(has(row_of(bounds, "tpot_s").at("text").get<std::string>(), ": at most 1 % of 200"));
@@ -237,7 +238,7 @@ TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of 
   CHECK(std::sscanf(text.c_str() + ends, "more than %lf %% and at most %lf", &least, &most) >= 1);
   CHECK(100.0 * missed / all > least);
   CHECK(100.0 * missed / all <= most);
-  // A rate that is not what was done over the makespan.
+  // A rate that is not the completed work over the makespan.
   json changed = json::parse(std::ifstream{folder / "out/result.json"});
   changed.at("points").at(0).at("output_tok_s") = 1.0;
   write(folder / "changed.json", changed.dump());
@@ -248,7 +249,7 @@ TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of 
   CHECK(has(complaint({"explain", "out", "goodput"}, other), "needs \"kind\": \"serve\""));
 }
 
-TEST_CASE("explain: every metric of a service, those without terms too") {
+TEST_CASE("explain: every metric of a service, also those without terms") {
   const fs::path folder = fresh("every_metric");
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
     "stack": "vllm", "slo": {"ttft": "1 s"}, "requests": {"arrivals": {"kind": "fixed", "rate": 9},
@@ -261,7 +262,7 @@ TEST_CASE("explain: every metric of a service, those without terms too") {
       CHECK(has(complaint({"explain", "out", key}, folder), "unknown figure"));
       continue;
     }
-    const bool is_bound = key == "busy";  // a column of the summary, which asks for the bottleneck
+    const bool is_bound = key == "busy";  // a column of the summary that calls `explain bound`
     if (!point.contains(key) || point.at(key).is_null() || is_bound) continue;
     const json out = explain(folder, key);
     const json& value =
@@ -276,7 +277,7 @@ TEST_CASE("explain: every metric of a service, those without terms too") {
   CHECK_FALSE(busy.at("interval_basis").is_null());
 }
 
-TEST_CASE("explain: what bounds a service, its phases, resources and sensitivity: ") {
+TEST_CASE("explain: the bound of a service, its phases, resources and sensitivity: ") {
   const json few = bound_of("few", R"(, "scheduler": {"name": "vllm-v1", "max_num_seqs": 4})");
   CHECK(few.at("point").at("bound") == "max_num_seqs");
   CHECK(few.at("point").at("resources").at("max_num_seqs") == 4);
@@ -285,7 +286,7 @@ TEST_CASE("explain: what bounds a service, its phases, resources and sensitivity
   const json small =
       bound_of("small", R"(, "memory": {"hbm": "24 GiB"}, "engine": {"max_model_len": 2048})");
   CHECK(small.at("point").at("bound") == "kv_capacity");
-  // Where the cache binds, what makes it larger stands first.
+  // If the cache is the limit, its improvement is listed first.
   const json& first = small.at("explained").at("tables").at(2).at("rows").at(0);
   CHECK(has(first.at("text").get<std::string>(), "more cache"));
   // A budget of 16 tokens is always spent while prompts wait; four sequences do not fill 8,192.

@@ -1,4 +1,4 @@
-// The explorer's functions: as the command line answers, and what they refuse.
+// The explorer's functions: equal to the command line, and requests that they refuse.
 
 #include <filesystem>
 #include <string>
@@ -51,7 +51,7 @@ TEST_CASE("explorer: a point of the explorer's curve is the run of that length")
       const ordered_json one = at(reach.at("points").at(i).at("curve"), 8192 + 64);
       REQUIRE(one.at("fits") == point.at("oom").is_null());
       if (!one.at("fits")) {
-        // A run ends where memory does, the curve goes on.
+        // A run ends when memory runs out, the curve goes on.
         CHECK(one.at("peak_hbm_bytes") >= point.at("peak_hbm_bytes"));
         CHECK(one.at("prefill_s").is_null());
         continue;
@@ -82,7 +82,7 @@ TEST_CASE("explorer: the longest context fits and one more token does not") {
   CHECK_FALSE(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
 }
 
-TEST_CASE("explorer: the longest context ends at the model's positions where memory holds more") {
+TEST_CASE("explorer: the longest context ends at the model's positions if memory holds more") {
   ordered_json asked = small("hf-sdpa");
   asked["batch"] = 1;
   asked["model"] = "llama-2-7b";  // 4,096 positions
@@ -92,10 +92,9 @@ TEST_CASE("explorer: the longest context ends at the model's positions where mem
   CHECK(context.at("limited_by") == "positions");
 }
 
-TEST_CASE(
-    "a full cache takes more the longer it is, speeds are told where a run fits and nowhere else") {
+TEST_CASE("a full cache takes more the longer it is, and only runs that fit have speeds") {
   ordered_json asked = small("hf-sdpa");
-  asked["method"] = "full";  // others score in smaller chunks where memory runs short
+  asked["method"] = "full";  // others score in smaller chunks if memory runs short
   const ordered_json reach = explore_reach(asked.dump());
   for (const ordered_json& point : reach.at("points")) {
     double before = 0;
@@ -110,7 +109,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("explorer: what does not fit at all says why") {
+TEST_CASE("explorer: a point that never fits states the reason") {
   ordered_json asked = small("hf-sdpa");
   asked["model"] = "llama-3.1-405b";
   const ordered_json reach = explore_reach(asked.dump());
@@ -119,7 +118,7 @@ TEST_CASE("explorer: what does not fit at all says why") {
   CHECK(context.at("impossible").at("constraint") == "weights");
 }
 
-TEST_CASE("explorer: the explorer refuses what it cannot run, naming the place") {
+TEST_CASE("explorer: the explorer refuses points that it cannot run and names the place") {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
       (void)explore_run(text);
@@ -151,7 +150,7 @@ TEST_CASE("explorer: the explorer refuses what it cannot run, naming the place")
   CHECK(refusal(asked.dump()).find("32 points") != std::string::npos);
 }
 
-TEST_CASE("explorer: the catalogue offers what scenarios take") {
+TEST_CASE("explorer: the catalogue offers the values that scenarios accept") {
   const ordered_json catalogue = explorer_catalogue();
   for (const char* kind :
        {"models", "gpus", "stacks", "methods", "dtypes", "kv_dtypes", "owners"}) {
@@ -167,7 +166,7 @@ TEST_CASE("explorer: the catalogue offers what scenarios take") {
   }
 }
 
-TEST_CASE("explorer: kvsim explorer writes the page, or says what it lacks") {
+TEST_CASE("explorer: kvsim explorer writes the page or names the missing part") {
   const std::filesystem::path folder = test::scratch_folder();
   std::filesystem::remove(folder / "explorer.html");
   const test::Outcome done = test::run_kvsim({"explorer", "-o", "explorer.html"}, folder);
@@ -185,8 +184,7 @@ TEST_CASE("explorer: a build with the core writes one page that fetches nothing"
   }
   const std::string page = explorer_page();
   CHECK(page.find("{{") == std::string::npos);
-  // No tag loads anything; within scripts "src=" is the chart library's word for what it draws
-  // itself.
+  // No tag loads anything. Within scripts "src=" is the chart library's word for its drawings.
   std::string tags = page;
   for (std::size_t at = 0; (at = tags.find("<script", at)) != std::string::npos;) {
     const std::size_t body = tags.find('>', at) + 1;

@@ -1,5 +1,4 @@
-// A disk that is full, and a limit on files' sizes: a clear line, nothing half-written, what stood
-// there before stays.
+// A full disk, and a limit on file sizes: a clear line, no partial output, earlier output stays.
 
 #include <algorithm>
 #include <cstdint>
@@ -62,7 +61,7 @@ std::int64_t largest(const std::map<std::string, std::string>& files) {
   return static_cast<std::int64_t>(most);
 }
 
-/// What several cases write from.
+/// Commands of the cases below.
 fs::path with_inputs(std::string_view name) {
   const fs::path folder = fresh(name);
   write(folder / "s.json",
@@ -83,9 +82,9 @@ fs::path with_inputs(std::string_view name) {
 
 struct Written {
   std::string what;
-  Words words;            // without where it goes
+  Words words;            // without the output path
   Words earlier;          // another result of the same kind
-  std::string at = "-o";  // the option before its place; empty: the place is the last word
+  std::string at = "-o";  // the option before its path; empty: the path is the last word
 };
 
 std::vector<Written> all_written() {
@@ -126,7 +125,7 @@ Words placed(const Written& one, Words words, const std::string& place) {
   return words;
 }
 
-TEST_CASE("a file past its limit ends every command that writes, and nothing is half-written") {
+TEST_CASE("a file beyond its limit ends every command that writes and leaves no partial output") {
   const fs::path folder = with_inputs("limit");
   for (const Written& one : all_written()) {
     INFO(one.what);
@@ -160,7 +159,7 @@ TEST_CASE("a file past its limit ends every command that writes, and nothing is 
       }
       CHECK(files_of(folder / place) == earlier);
     }
-    // As much as it takes is enough, and the earlier one gives way.
+    // A sufficient limit is accepted, and the earlier output is replaced.
     REQUIRE(run_kvsim_up_to(most, placed(one, one.words, place), folder).status == 0);
     CHECK(files_of(folder / place) == whole);
     fs::remove_all(folder / place);
@@ -168,7 +167,7 @@ TEST_CASE("a file past its limit ends every command that writes, and nothing is 
   }
 }
 
-TEST_CASE("a sweep that a full disk ends keeps its points, and goes on when there is room") {
+TEST_CASE("a sweep stopped by a full disk keeps its points and resumes when there is room") {
   const fs::path folder = with_inputs("sweep_limit");
   const Words words{"sweep", "s.json", "--vary", "/prompt_tokens=100,200,300", "-q", "--no-figures",
                     "-j",    "1",      "-o"};
@@ -205,8 +204,8 @@ TEST_CASE("a sweep that a full disk ends keeps its points, and goes on when ther
   }
 }
 
-/// Runs `work` in a child that has `folder` as a disk of its own of `bytes`. What it returns comes
-/// back through `report`, outside; nullopt where the system permits no such disk.
+/// Runs `work` in a child that has `folder` as a separate disk of `bytes`. Its result is returned
+/// through `report`, outside; nullopt if the system permits no such disk.
 std::optional<std::string> on_small_disk(const fs::path& folder, std::int64_t bytes,
                                          const fs::path& report,
                                          const std::function<std::string()>& work) {
@@ -216,7 +215,7 @@ std::optional<std::string> on_small_disk(const fs::path& folder, std::int64_t by
     const std::string size = fmt::format("size={},mode=0755", bytes);
     const bool own = ::geteuid() == 0 ? ::unshare(CLONE_NEWNS) == 0
                                       : ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
-    // Without the second the disk would be seen outside.
+    // Without the second the disk would be visible outside.
     if (!own || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         ::mount("tmpfs", folder.c_str(), "tmpfs", 0, size.c_str()) != 0) {
       ::_exit(kNotPermitted);
@@ -231,7 +230,7 @@ std::optional<std::string> on_small_disk(const fs::path& folder, std::int64_t by
   return text_of(report);
 }
 
-TEST_CASE("a full disk leaves the earlier result, and nothing of the one that had no room") {
+TEST_CASE("a full disk leaves the earlier result and no part of the failed one") {
   const fs::path folder = with_inputs("disk");
   fs::create_directories(folder / "disk");
   constexpr std::int64_t kDisk = 4 << 20;
@@ -252,7 +251,7 @@ TEST_CASE("a full disk leaves the earlier result, and nothing of the one that ha
     const auto earlier = files_of(folder / "disk/out");
     const std::int64_t whole = free_bytes();
     expect(whole > kDisk / 4, "the earlier result took the disk");
-    // From nothing left to all but what it takes, in steps; with figures, whose program is another.
+    // From no space to slightly too little, in steps; with figures, which another program writes.
     int full = 0;
     for (const std::int64_t left : {0, 8, 24, 64, 160, 400}) {
       const std::string at = fmt::format("{} KiB left: ", left);
@@ -331,7 +330,7 @@ TEST_CASE("plot on a full disk leaves the earlier figures and ends with an error
     return report;
   });
   if (!problems) {
-    fmt::print("KVSIM-SKIPPED: no disk of its own may be made here\n");
+    fmt::print("KVSIM-SKIPPED: no small disk can be mounted here\n");
     return;
   }
   CHECK(*problems == "");

@@ -1,6 +1,6 @@
-// Golden files: the shipped scenarios and the shipped trace give the numbers they gave before. What
-// moves them is said in CHANGELOG under "Results"; tests/golden/README.md says how they are remade.
-// Each has laws that would catch it being wrong: test_static_run, test_static_anchors, test_replay.
+// Golden files: the shipped scenarios and the shipped trace give the same numbers as before.
+// Changes are listed in CHANGELOG under "Results"; tests/golden/README.md says how to regenerate.
+// Laws would catch errors in each: test_static_run, test_static_anchors, test_replay.
 
 #include <cmath>
 #include <filesystem>
@@ -17,9 +17,9 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Bytes, steps and tokens are exact. Times and errors are sums of thousands of roundings that a
-/// compiler may take otherwise: nine digits of a time; of an error, which is measured in fp32,
-/// five, or 1e-6.
+/// Bytes, steps and tokens are exact. Times and errors are sums of thousands of roundings that
+/// depend on the compiler: nine digits of a time; five digits, or 1e-6, of an error, which is
+/// measured in fp32.
 void check_same(const ordered_json& got, const ordered_json& want, const std::string& place) {
   INFO(place);
   REQUIRE(got.type_name() == std::string{want.type_name()});
@@ -95,7 +95,7 @@ TEST_CASE("the shipped services give what they gave") {
 }
 
 TEST_CASE("the shipped trace gives what it gave") {
-  // Named, so that a method more in the catalogue moves nothing here.
+  // Named, so that a new method in the catalogue changes nothing here.
   const ordered_json result = run(
       {"replay", "--trace", "traces/samples/books-treasure-512.safetensors", "--method",
        "full,streaming-llm,h2o,zeromerge,zeromerge-paper", "--budget", "0.1,0.2,0.5", "--json"});

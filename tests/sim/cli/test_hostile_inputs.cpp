@@ -1,4 +1,5 @@
-// Inputs that are no files, never end or claim too much: exit 2, one bounded line, nothing written.
+// Inputs that are not regular files, never end or claim too much: exit 2, one bounded line, nothing
+// written.
 
 #include <algorithm>
 #include <chrono>
@@ -158,7 +159,7 @@ TEST_CASE("overrides that would be ignored are refused") {
   }
 }
 
-TEST_CASE("a budget that looks like per cent is refused, counts and shares are taken") {
+TEST_CASE("a budget that looks like per cent is refused while counts and shares are accepted") {
   const fs::path folder = fresh("per-cent");
   const auto words = [](const std::string& budget) {
     return Words{"run", "--model", "llama-3.1-8b", "--gpu", "H100-80GB-SXM",
@@ -194,7 +195,7 @@ TEST_CASE("a date is a day of the calendar") {
   CHECK_FALSE(fs::exists(folder / "c"));
 }
 
-TEST_CASE("timings that are too few to fit are an error, not an empty folder") {
+TEST_CASE("too few timings to fit are an error and not an empty folder") {
   const fs::path folder = fresh("few-timings");
   std::string text = "gpu,source,dtype,m,n,k,time_us\n";
   for (int i = 1; i <= 5; ++i) text += fmt::format("A40,x,bf16,{},4096,4096,4\n", i);
@@ -222,7 +223,7 @@ TEST_CASE("a symbolic link is never written through") {
   CHECK(fs::is_symlink(folder / "link"));
 }
 
-TEST_CASE("times that the clock does not hold are refused, with their point") {
+TEST_CASE("times that the clock does not hold are refused with their point") {
   const fs::path folder = fresh("long-times");
   const auto refused = [&](const std::string& keys) {
     write(
@@ -245,7 +246,7 @@ TEST_CASE("times that the clock does not hold are refused, with their point") {
           prompts + "}");
   refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
           R"(}, "cluster": {"prefill_replicas": 1, "link": "1 B/s"})");
-  // A link of 104 days is slow, but the clock holds it.
+  // A link of 104 days is slow, but within the clock's range.
   write(folder / "s.json",
         R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
             "requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" +
@@ -256,7 +257,7 @@ TEST_CASE("times that the clock does not hold are refused, with their point") {
   CHECK(json::parse(slow.out).at("points").at(0).at("e2e_s").at("p50").get<double>() > 9e6);
 }
 
-TEST_CASE("with hardly any file descriptors nothing half-written stays") {
+TEST_CASE("with very few file descriptors there is no partial output") {
   const fs::path folder = fresh("descriptors");
   write(folder / "s.json", kStatic);
   for (const rlim_t most : {4U, 5U, 6U, 8U}) {

@@ -1,5 +1,4 @@
-// Ctrl-C in the middle of a run, a plan, a replay: what is done is written whole, the rest is
-// named.
+// Ctrl-C during a run, a plan, a replay: finished parts are written completely, the rest is named.
 
 #include <chrono>
 #include <cstdio>
@@ -60,12 +59,12 @@ Outcome interrupted(const fs::path& folder, const Words& words, std::chrono::mil
           .err = text_of(folder / "err")};
 }
 
-/// Interrupts the command sooner or later until it leaves `file`, with something missing. The case
-/// fails where no time was found between the first part and the last.
+/// Interrupts the command earlier or later until it leaves an incomplete `file`. The case fails if
+/// there is no such time between the first part and the last.
 std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& words,
                                          const std::string& file) {
   constexpr int kTries = 14;
-  int after_ms = 400, too_early_ms = 0, too_late_ms = 0;  // 0: not known
+  int after_ms = 400, too_early_ms = 0, too_late_ms = 0;  // 0: unknown
   for (int i = 0; i < kTries; ++i) {
     fs::remove_all(folder / "r");
     const Outcome cut = interrupted(folder, words, std::chrono::milliseconds{after_ms});
@@ -80,7 +79,7 @@ std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& wo
       CHECK(has(cut.err, " missing"));
       return cut;
     }
-    CHECK_FALSE(fs::exists(folder / "r"));  // before the first, or while files were written
+    CHECK_FALSE(fs::exists(folder / "r"));  // before the first part, or while files were written
     too_early_ms = after_ms;
     after_ms = too_late_ms == 0 ? 2 * after_ms : (too_early_ms + too_late_ms) / 2;
   }
@@ -88,9 +87,9 @@ std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& wo
   return std::nullopt;
 }
 
-TEST_CASE("an interrupt leaves the points that are done, and says what is missing") {
+TEST_CASE("an interrupt keeps finished points and names the missing ones") {
   const fs::path folder = fresh("interrupt");
-  // Some 20,000 points of many steps: more than a second's work, so that the interrupt meets it.
+  // Some 20,000 points of many steps: more than a second's work, so that the interrupt hits it.
   std::string batches = "1";
   for (int i = 2; i <= 200; ++i) batches += "," + std::to_string(i);
   write(folder / "s.json",
@@ -109,7 +108,7 @@ TEST_CASE("an interrupt leaves the points that are done, and says what is missin
   for (const json& point : result.at("points")) CHECK(point.at("peak_hbm_bytes") > 0);
 }
 
-TEST_CASE("an interrupted replay of a scenario leaves its points, and says that it is missing") {
+TEST_CASE("an interrupted replay of a scenario keeps its points and says that it is missing") {
   const fs::path folder = fresh("interrupt_scenario_replay");
   REQUIRE(run_kvsim({"trace", "generate", "large.safetensors", "--layers", "24", "--heads", "4",
                      "--kv-heads", "2", "--head-dim", "32", "--tokens", "1536"},
@@ -131,7 +130,7 @@ TEST_CASE("an interrupted replay of a scenario leaves its points, and says that 
   CHECK(has(result.at("notes").dump(), "interrupted: the replay of large is missing"));
 }
 
-TEST_CASE("an interrupted plan keeps the answers that it has, and says how many are missing") {
+TEST_CASE("an interrupted plan keeps finished answers and says how many are missing") {
   const fs::path folder = fresh("interrupt_plan");
   // Eight candidates of some tenths of a second each.
   write(folder / "s.json", R"({"kind": "serve", "model": "llama-3.1-8b",
@@ -149,7 +148,7 @@ TEST_CASE("an interrupted plan keeps the answers that it has, and says how many 
   for (const json& group : plan.at("answers")) {
     for (const json& one : group.at("candidates")) {
       const bool told = one.at("answer") > 0 || !one.at("impossible").is_null();
-      // What was not searched says so, and no answer stands there for it.
+      // A candidate that was not searched says so and has no answer.
       if (!told) CHECK_FALSE(one.at("pruned").is_null());
       (told ? answered : missing) += 1;
     }
@@ -159,7 +158,8 @@ TEST_CASE("an interrupted plan keeps the answers that it has, and says how many 
   CHECK(fs::exists(folder / "r/plan.csv"));
 }
 
-/// small.safetensors, through at once, and large.safetensors, which takes long enough to be cut.
+/// small.safetensors, which ends at once, and large.safetensors, which takes long enough to be
+/// interrupted.
 void write_traces(const fs::path& folder) {
   const auto trace = [&](const std::string& name, const std::string& layers,
                          const std::string& tokens) {
@@ -172,7 +172,7 @@ void write_traces(const fs::path& folder) {
   trace("large.safetensors", "24", "1536");
 }
 
-TEST_CASE("an interrupted replay keeps the traces that are through, and says which are missing") {
+TEST_CASE("an interrupted replay keeps finished traces and names the missing ones") {
   const fs::path folder = fresh("interrupt_replay");
   write_traces(folder);
   const Words words{"replay",
@@ -194,7 +194,7 @@ TEST_CASE("an interrupted replay keeps the traces that are through, and says whi
   CHECK(has(cut->err, "1 of 2 traces is missing; all of them: kvsim replay -t small"));
   CHECK_FALSE(fs::exists(folder / "r/large"));
   CHECK_FALSE(fs::exists(folder / "r/aggregate"));
-  // What is there is what an undisturbed run of it writes.
+  // The output is that of an undisturbed run of it.
   REQUIRE(
       run_kvsim({"replay", "-t", "small.safetensors", "--method", "full,h2o,snapkv,streaming-llm",
                  "-b", "0.2", "-o", "alone", "--no-figures", "-q"},
@@ -206,7 +206,7 @@ TEST_CASE("an interrupted replay keeps the traces that are through, and says whi
   }
 }
 
-TEST_CASE("an interrupted sweep of replays keeps the traces that are through") {
+TEST_CASE("an interrupted sweep of replays keeps the finished traces") {
   const fs::path folder = fresh("interrupt_sweep");
   write_traces(folder);
   const Words tail{"--method",    "h2o", "-b", "0.2",        "--vary",
@@ -220,7 +220,7 @@ TEST_CASE("an interrupted sweep of replays keeps the traces that are through") {
   CHECK(result.at("points").size() == 3);
   REQUIRE(result.at("notes").size() >= 1);
   CHECK(result.at("notes").front() == "interrupted: 1 of 2 traces are missing, from large on");
-  // But for that note it is what an undisturbed sweep of it writes.
+  // Except for that note it is the output of an undisturbed sweep.
   Words alone{"sweep", "-t", "small.safetensors", "-o", "alone", "-q"};
   alone.insert(alone.end(), tail.begin(), tail.end());
   REQUIRE(run_kvsim(alone, folder).status == 0);
@@ -228,9 +228,9 @@ TEST_CASE("an interrupted sweep of replays keeps the traces that are through") {
   CHECK(result.at("points") == json::parse(text_of(folder / "alone/result.json")).at("points"));
 }
 
-TEST_CASE("an interrupted validation or calibration leaves nothing, and says the command again") {
+TEST_CASE("an interrupted validation or calibration leaves nothing and repeats the command") {
   const fs::path folder = fresh("interrupt_validate");
-  // So many rows that the interrupt, which comes as soon as the folder is begun, meets them.
+  // So many rows that the interrupt, sent as soon as the folder exists, hits them.
   std::string published =
       "id,source,gpu,gpu_count,model,dtype,kv_dtype,framework,method,method_params,batch,"
       "prompt_len,output_len,metric,value,unit,note\n";

@@ -1,4 +1,4 @@
-// What `kvsim validate kernels --device cuda` says and draws. Every number is made up: no GPU was
+// Output and figures of `kvsim validate kernels --device cuda`. Every number is made up: no GPU was
 // measured.
 
 #include <filesystem>
@@ -50,7 +50,7 @@ KernelsScore made_up() {
   return score;
 }
 
-TEST_CASE("kernels of a GPU: times, predictions, counters and what was skipped, in 80 columns") {
+TEST_CASE("kernels of a GPU: times, predictions, counters and skipped cases in 80 columns") {
   KernelsScore score = made_up();
   CHECK(kernels_text(score, false, 80).find("DRAM") == std::string::npos);
   score.dram.resize(score.results.size());
@@ -70,9 +70,9 @@ TEST_CASE("kernels of a GPU: times, predictions, counters and what was skipped, 
   }
 }
 
-TEST_CASE("kernels of a GPU: a profiler's launches become the bytes of the cases that made them") {
+TEST_CASE("kernels of a GPU: a profiler's launches become the bytes of their cases") {
   KernelsScore score = made_up();
-  KernelsScore profiled;  // what the run under the profiler prints: the large cases alone
+  KernelsScore profiled;  // output of the run under the profiler: only the large cases
   profiled.results = {score.results[1], score.results[2]};
   profiled.results[1].model.launches = 2;
   const std::string header = "ID,Kernel Name,Metric Name,Metric Unit,Metric Value\n";
@@ -98,7 +98,7 @@ TEST_CASE("kernels of a GPU: a profiler's launches become the bytes of the cases
                   InputError);
 }
 
-TEST_CASE("kernels of a GPU: the figure has each kernel's largest case, the prediction under it") {
+TEST_CASE("kernels of a GPU: the figure has each kernel's largest case above its prediction") {
   const auto figures = kernels_figures(made_up());
   REQUIRE(figures.size() == 2);  // errors and rates; a GPU counts no payload
   CHECK(figures[1].name == "kernel_rates");

@@ -1,5 +1,5 @@
-// Scenarios typed as options, as users of vLLM and AIConfigurator type them: a service in one line,
-// other spellings, names in any case, messages that name what was typed.
+// Scenarios as options, in the style of vLLM and AIConfigurator: a service in one line, other
+// spellings, names in any case, messages that name the typed option.
 
 #include <algorithm>
 #include <filesystem>
@@ -35,7 +35,7 @@ Words operator+(Words first, const Words& second) {
 }
 
 const Words kSmall{"--model", "llama-3.1-8b", "--gpu", "h100"};
-/// A service that is planned in about a second.
+/// A service whose plan takes about a second.
 const Words kService = kSmall + Words{"--rate", "4",  "--isl",      "500", "--osl",  "50",
                                       "--ttft", "2s", "--requests", "200", "--tpot", "50ms"};
 
@@ -70,7 +70,7 @@ std::string refusal(const Words& words, const fs::path& folder) {
   return outcome.err.substr(kHead.size(), outcome.err.size() - kHead.size() - 1);
 }
 
-TEST_CASE("how many GPUs for 5 requests per second, and at what cost, is one line") {
+TEST_CASE("the number of GPUs for 5 requests per second and its cost is one line") {
   const fs::path folder = fresh("one-line");
   const Words line =
       kSmall + Words{"--tp",         "1",  "--rate",     "5",   "--isl",        "500",
@@ -102,12 +102,12 @@ TEST_CASE("how many GPUs for 5 requests per second, and at what cost, is one lin
             "--gpu: \"h100\" is taken as H100-80GB-SXM; the catalogue also has "
             "H100-80GB-PCIe, H100-NVL"));
   CHECK(fs::is_empty(folder));  // no folder without -o
-  // `kvsim run` with an option of plans answers the same.
+  // `kvsim run` with an option of plans gives the same answer.
   const Outcome by_run = run_kvsim(Words{"run"} + line, folder);
   CHECK(by_run.out == answered.out);
 }
 
-TEST_CASE("plans of static batches print what their answers cost") {
+TEST_CASE("plans of static batches print the cost of their answers") {
   const fs::path folder = fresh("cost");
   const Words by_option{"--price", "2.5"};
   const Words by_set{"--set", R"(/plan/prices={"H100-80GB-SXM": "2.5 USD/h"})"};
@@ -152,7 +152,7 @@ TEST_CASE("a name of a quantized checkpoint implies its weights, and dtype wins"
             "- weights of qwen3-30b-a3b-fp8: fp8_e4m3: fp8-block, the rest bf16; as published"));
 }
 
-TEST_CASE("the printed scenario gives results that are the same to the byte") {
+TEST_CASE("the printed scenario gives results that are equal to the byte") {
   for (const auto& [command, options] :
        {std::pair<std::string, Words>{"plan", kService + Words{"--price", "2.5"}},
         {"run", kService},
@@ -167,7 +167,7 @@ TEST_CASE("the printed scenario gives results that are the same to the byte") {
         run_kvsim(Words{command} + options + output + Words{"by-options"}, folder);
     CHECK_MESSAGE(by_options.status == 0, by_options.err);
     CHECK(by_options.err.empty());  // -q: no notes either
-    // The name of a result is that of the file: the one that the options give.
+    // The name of a result is that of the file: the one from the options.
     const bool plans = command == "plan";
     const fs::path main_file = folder / "by-options" / (plans ? "plan.json" : "result.json");
     const json result = json::parse(text_of(main_file));
@@ -301,7 +301,7 @@ TEST_CASE("spellings of vLLM and AIConfigurator make the same scenario") {
                              "32"},
                             folder);
   CHECK(theirs == ours);
-  // "auto" is what no option gives.
+  // "auto" is the default without the option.
   const json bare = scenario_of(kSmall, folder);
   CHECK(scenario_of(kSmall + Words{"--dtype", "auto", "--kv-cache-dtype", "auto"}, folder) == bare);
   CHECK(scenario_of(kSmall + Words{"--dtype", "BFloat16"}, folder).at("dtype") == "bf16");
@@ -347,7 +347,7 @@ TEST_CASE("max-model-len ends the longest context") {
   CHECK(longest.at("answer") == 16384);
   CHECK(longest.at("predicted") == 16384);
   CHECK(longest.at("runs_out").at("constraint") == "max_model_len");
-  // 8,192 + 512 tokens do not fit into 8,192.
+  // 8,192 + 512 tokens exceed 8,192.
   const Outcome none =
       run_kvsim(Words{"plan"} + kSmall + Words{"--max-model-len", "8K", "--json"}, folder);
   CHECK(none.status == 1);
@@ -367,7 +367,7 @@ TEST_CASE("names may be typed in any case, with other separators") {
   CHECK(scenario_of(kSmall + Words{"--stack", "VLLM@0.19"}, folder).at("stack") == "vllm@0.19");
   CHECK(
       refusal(Words{"plan"} + kSmall + Words{"--stack", "vllm@"}, folder).starts_with("--stack: "));
-  // A file may, too; its result has the catalogue's names, and the note.
+  // In a file as well; its result has the catalogue's names, and the note.
   write(folder / "s.json", R"({"model": "Llama 3.1-8B", "gpu": "h100", "stack": "VLLM",
     "method": ["Full", {"name": "SnapKV", "budget": 0.2}], "prompt_tokens": 1000,
     "output_tokens": 10})");
@@ -389,7 +389,7 @@ TEST_CASE("names may be typed in any case, with other separators") {
   CHECK(has(run_kvsim({"show", "gpu", "a100"}, folder).err, "taken as A100-80GB-SXM"));
 }
 
-TEST_CASE("messages name the option that was typed") {
+TEST_CASE("messages name the typed option") {
   const fs::path folder = fresh("typed");
   const auto plan = [&](const Words& more) {
     return refusal(Words{"plan"} + kSmall + more, folder);
@@ -442,7 +442,7 @@ TEST_CASE("messages name the option that was typed") {
   CHECK(plan({"--set", "/batch=0"}).starts_with("--set /batch: "));
 }
 
-TEST_CASE("messages of every command name the option that was typed") {
+TEST_CASE("messages of every command name the typed option") {
   const fs::path folder = fresh("typed-letters");
   const std::string trace =
       (fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors").string();
@@ -454,12 +454,12 @@ TEST_CASE("messages of every command name the option that was typed") {
   CHECK(has(refusal(replay + Words{"-m", "h2o", "-b", "x"}, folder), "-b: expected "));
   CHECK(refusal({"sweep", "-t", trace, "-m", "h2o", "-v", "window=1,1"}, folder) ==
         "-v window: 1 is given twice");
-  // What is quoted is the user's, not the name of an option.
+  // Quoted text is the user's, not the name of an option.
   CHECK(refusal({"sweep", "s.json", "-s", "--set"}, folder) ==
         R"(-s: expected /json/pointer=value, got "--set")");
 }
 
-TEST_CASE("--set /sweep next to options is refused with what to do") {
+TEST_CASE("--set /sweep next to options is refused with a hint") {
   const fs::path folder = fresh("set-sweep");
   for (const char* set : {R"(/sweep/axes=[{"key": "/batch", "values": [1, 2]}])", "/sweep={}"}) {
     CHECK(refusal(Words{"run"} + Words{"--model", "llama-3.1-8b", "--gpu", "H100-80GB-SXM"} +
@@ -470,7 +470,7 @@ TEST_CASE("--set /sweep next to options is refused with what to do") {
   CHECK(fs::is_empty(folder));
 }
 
-TEST_CASE("combinations that mean nothing are refused with their options") {
+TEST_CASE("meaningless combinations are refused with their options") {
   const fs::path folder = fresh("combinations");
   const auto plan = [&](const Words& more) {
     return refusal(Words{"plan"} + kSmall + more, folder);
@@ -499,7 +499,7 @@ TEST_CASE("combinations that mean nothing are refused with their options") {
         "/plan/confidence=VALUE changes the file's key");
 }
 
-TEST_CASE("words of other tools, and half of a command, are answered with what to type") {
+TEST_CASE("words of other tools and incomplete commands are answered with a hint") {
   const fs::path folder = fresh("other-words");
   CHECK(
       has(refusal({"serve"}, folder), "type `kvsim run --model llama-3.1-8b --gpu h100 --rate 2`"));

@@ -1,4 +1,4 @@
-// Places that cannot be read or written are the user's to mend: exit 2, the path and the reason.
+// Paths that cannot be read or written are the user's error: exit 2, the path and the reason.
 
 #include <algorithm>
 #include <filesystem>
@@ -43,7 +43,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-TEST_CASE("a link that leads nowhere but to itself is told with its reason, whoever reads it") {
+TEST_CASE("a link that leads only to itself is reported with its reason by every reader") {
   const fs::path folder = fresh("loop");
   fs::create_symlink("loop", folder / "loop");
   const std::string reason = "Too many levels of symbolic links";
@@ -64,7 +64,7 @@ TEST_CASE("a link that leads nowhere but to itself is told with its reason, whoe
   CHECK(names_in(folder) == std::vector<std::string>{"loop"});
 }
 
-TEST_CASE("folders that may not be listed are refused with their reason") {
+TEST_CASE("folders without read permission are refused with their reason") {
   const fs::path folder = fresh("unlisted");
   fs::create_directories(folder / "closed/figures");
   fs::permissions(folder / "closed/figures", fs::perms::none);
@@ -76,7 +76,7 @@ TEST_CASE("folders that may not be listed are refused with their reason") {
   fs::permissions(folder / "closed/figures", fs::perms::owner_all);
 }
 
-TEST_CASE("calibrate: its folder is looked at before the fit and changes as a whole") {
+TEST_CASE("calibrate: its folder is checked before the fit and changes atomically") {
   const fs::path folder = fresh("calibrations");
   test::write(folder / "file", "mine");
   CHECK(has(complaint({"calibrate", "--measured", kTimings, "-o", "file"}, folder),
@@ -87,7 +87,7 @@ TEST_CASE("calibrate: its folder is looked at before the fit and changes as a wh
   const std::vector<std::string> made = names_in(folder / "new/deep");
   REQUIRE_FALSE(made.empty());
   for (const std::string& name : made) CHECK(name.ends_with(".json"));
-  // Others stay, its own are replaced.
+  // Other files stay, its own files are replaced.
   const std::string first = text_of(folder / "new/deep" / made.front());
   test::write(folder / "new/deep" / made.front(), "old");
   test::write(folder / "new/deep/zz-other.json", "other");

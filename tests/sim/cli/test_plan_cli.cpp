@@ -1,4 +1,4 @@
-// `kvsim plan` as users meet it.
+// `kvsim plan` as a user runs it.
 
 #include <algorithm>
 #include <filesystem>
@@ -23,7 +23,7 @@ using test::fresh;
 const std::string kShipped =
     (fs::path{KVSIM_SOURCE_DIR} / "scenarios/plan-h100-longcontext.json").string();
 
-TEST_CASE("the shipped plan runs out of the box, by plan and by run") {
+TEST_CASE("the shipped plan runs out of the box with plan and with run") {
   const fs::path folder = fresh("shipped");
   const auto plan = run_kvsim({"plan", kShipped, "--no-figures", "-o", "results"}, folder);
   CHECK(plan.status == 0);
@@ -42,10 +42,9 @@ TEST_CASE("the shipped plan runs out of the box, by plan and by run") {
   }
 }
 
-TEST_CASE(
-    "every command that writes a folder writes its page, the same each time, unless told not to") {
+TEST_CASE("every command that writes a folder writes its page, reproducibly, unless disabled") {
   const fs::path folder = fresh("pages");
-  // Figures are not asked for, so that gnuplot has nothing to do.
+  // Without figures, so that gnuplot is not used.
   std::ofstream{folder / "s.json"}
       << R"({"schema": "kvsim.scenario/1", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM",
              "stack": "vllm", "method": ["full", {"name": "h2o", "budget": 0.2}], "batch": 2,
@@ -76,7 +75,7 @@ TEST_CASE(
     const std::string page = text_of(folder / "a/report.html");
     CHECK(page.starts_with("<!doctype html>"));
     CHECK(page == text_of(folder / "b/report.html"));
-    CHECK(page.find("\"charts\":[{") != std::string::npos);  // whatever "figures" says
+    CHECK(page.find("\"charts\":[{") != std::string::npos);  // for any value of "figures"
     for (const char* option : {"--no-report", "--no-figures"}) {
       CHECK(into("c", option).find("report.html") == std::string::npos);
       CHECK_FALSE(fs::exists(folder / "c/report.html"));
@@ -85,7 +84,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("run and plan print the flags they assume, and results say where they come from") {
+TEST_CASE("run and plan print the assumed flags and results state their origin") {
   const fs::path folder = fresh("flags");
   const std::string flags =
       "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.92";
@@ -125,7 +124,7 @@ TEST_CASE("run and plan print the flags they assume, and results say where they 
   CHECK(unknown.err.find("expected a version of vLLM from 0.8 to 0.30") != std::string::npos);
 }
 
-TEST_CASE("contexts end at the model's positions, by options and by file, unless asked to go on") {
+TEST_CASE("contexts end at the model's positions by options and by file unless extended") {
   const fs::path folder = fresh("positions");
   const std::vector<std::string> options{"plan",   "--model",       "llama-3.1-8b",
                                          "--gpu",  "h100-80gb-sxm", "--method",
@@ -166,7 +165,7 @@ TEST_CASE("contexts end at the model's positions, by options and by file, unless
   CHECK(answers({"plan", "context.json", "--beyond-positions"}) == more);
 }
 
-TEST_CASE("run prints what makes the point, and all with --verbose") {
+TEST_CASE("run prints the essential parts of a point and everything with --verbose") {
   const fs::path folder = fresh("brief");
   const std::string scenarios = (fs::path{KVSIM_SOURCE_DIR} / "scenarios").string();
   const auto run = [&](std::vector<std::string> files, bool verbose) {
@@ -185,7 +184,7 @@ TEST_CASE("run prints what makes the point, and all with --verbose") {
     return n;
   };
   const auto n_lines = [&](const std::string& text) { return count(text, "\n"); };
-  // What ./kv demo prints on standard output.
+  // Standard output of ./kv demo.
   const std::string demo = run({"zeromerge-a800.json", "replay-sample.json"}, false);
   INFO(demo);
   CHECK(n_lines(demo) <= 48);
@@ -222,7 +221,7 @@ TEST_CASE("run prints what makes the point, and all with --verbose") {
   }
 }
 
-TEST_CASE("exit status 1 where a question has no answer, 2 where it is none") {
+TEST_CASE("exit status 1 for a question without an answer and 2 for an invalid one") {
   const fs::path folder = fresh("impossible");
   const auto impossible = run_kvsim(
       {"plan", kShipped, "--no-figures", "--set", "/memory={\"hbm\": \"8 GiB\"}"}, folder);

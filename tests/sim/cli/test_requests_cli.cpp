@@ -1,4 +1,4 @@
-// kvsim requests as users meet it.
+// kvsim requests as a user runs it.
 
 #include <algorithm>
 #include <filesystem>
@@ -44,7 +44,7 @@ TEST_CASE("requests info: text and JSON of the samples") {
   const double share = document["prefix"]["reusable_share"];
   CHECK(share > 0.1);
   CHECK(share < 0.6);
-  // One user, no span: what does not exist is null.
+  // One user, no span: missing values are null.
   std::ofstream{folder / "one.csv"} << "arrival_s,prompt_tokens,output_tokens\n5,1,0\n";
   const auto one =
       nlohmann::json::parse(run_kvsim({"requests", "info", "one.csv", "--json"}, folder).out);
@@ -53,7 +53,7 @@ TEST_CASE("requests info: text and JSON of the samples") {
   CHECK(one["prefix"].is_null());
 }
 
-TEST_CASE("the samples are what their page's commands make") {
+TEST_CASE("the samples are reproduced by the commands of their page") {
   const fs::path folder = fresh("samples");
   fs::create_directories(folder / "scenarios/samples");
   std::istringstream page{text_of(kRoot / "scenarios/samples/README.md")};
@@ -78,7 +78,7 @@ TEST_CASE("the samples are what their page's commands make") {
   CHECK(made == 4);
 }
 
-TEST_CASE("requests convert: layouts, transformations, what is lost is said") {
+TEST_CASE("requests convert: layouts, transformations, and losses are reported") {
   const fs::path folder = fresh("convert");
   const std::string sample = (kRoot / "scenarios/samples/long-mooncake.jsonl").string();
   const Outcome out = run_kvsim({"requests", "convert", sample, "t.csv", "--limit", "10",
@@ -103,7 +103,7 @@ TEST_CASE("requests generate: a description and options over it") {
   CHECK(text_of(folder / "a.csv") == "arrival_s,prompt_tokens,output_tokens\n0,9,1\n0.5,9,1\n");
 }
 
-TEST_CASE("mistakes exit with 2, name the place, and write nothing") {
+TEST_CASE("errors exit with 2, name the place, and write nothing") {
   const fs::path folder = fresh("mistakes");
   std::ofstream{folder / "bad.csv"}
       << "arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,x,1\n2,2,2\n";
@@ -154,14 +154,14 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
     REQUIRE_MESSAGE(out.status == 0, out.err);
     return nlohmann::json::parse(out.out).at("points");
   };
-  // A bad record more than allowed ends the run; as many as there are leave the others.
+  // A bad record more than allowed ends the run; otherwise the other records are used.
   CHECK(has(complaint({"run", "s.json", "--json"}), "bad.csv:3: prompt_tokens"));
   CHECK(has(complaint({"run", "s.json", "--json", "--skip-bad", "0"}), "bad.csv:3: prompt_tokens"));
   const auto ran = points({"run", "s.json", "--json", "--skip-bad", "1"});
   CHECK(ran.at(0).at("requests") == 2);
   CHECK(has(ran.at(0).at("notes").dump(), "1 bad records were passed over"));
   CHECK(ran == points({"run", "s.json", "--json", "--set", "/requests/skip_bad=1"}));
-  // It comes after --set, which it overrides, and is of every file of a list.
+  // It comes after --set, which it overrides, and applies to every file of a list.
   CHECK(ran ==
         points({"run", "s.json", "--json", "--skip-bad", "1", "--set", "/requests/skip_bad=0"}));
   CHECK(points({"run", "two.json", "--json", "--skip-bad", "1"}).size() == 2);
@@ -180,7 +180,7 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
   skipping.insert(skipping.end(), {"--skip-bad", "1"});
   const Outcome planned = run_kvsim(skipping, folder);
   CHECK_MESSAGE(planned.status == 0, planned.err);
-  // Without a file of requests there is nothing to pass over.
+  // Without a file of requests there is nothing to skip.
   CHECK(has(complaint({"run", "drawn.json", "--skip-bad", "1"}),
             "--skip-bad: expected a scenario with a file of requests (/requests/file), got "
             "drawn.json, which has none"));

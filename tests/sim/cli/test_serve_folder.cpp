@@ -1,5 +1,5 @@
-// A service's results folder is a function of its scenario: all of its bytes, whoever computes
-// them.
+// A service's results folder is a function of its scenario: all of its bytes, on any number of
+// threads.
 
 #include <algorithm>
 #include <filesystem>
@@ -26,7 +26,7 @@ using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
 
-/// Little memory beside the weights, so that sequences wait and leave.
+/// Little memory in addition to the weights, so that sequences wait and are preempted.
 void write_service(const fs::path& folder, std::string_view more) {
   test::write(folder / "s.json", fmt::format(R"({{"kind": "serve",
     "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "memory": {{"hbm": "15.5 GiB"}},
@@ -43,7 +43,7 @@ constexpr std::string_view kPaged = R"(, "stack": "vllm", "host_memory": "16 GiB
 constexpr std::string_view kStatic = R"(, "stack": "hf-sdpa", "method": ["full", "streaming-llm"],
     "scheduler": {"name": "static", "batch": 4})";
 
-TEST_CASE("every scheduler's results folder has the same bytes again, on one thread or two") {
+TEST_CASE("every scheduler's results folder has the same bytes again on one thread or two") {
   for (const std::string_view stack : {kPaged, kStatic}) {
     INFO(std::string{stack});
     const fs::path folder = fresh("serve-bytes");
@@ -71,7 +71,7 @@ TEST_CASE("every scheduler's results folder has the same bytes again, on one thr
     CHECK(std::count_if(first.begin(), first.end(), [](const auto& file) {
             return file.first.starts_with("figures/") && file.first.ends_with(".csv");
           }) >= 3);
-    // Those that may put sequences out did.
+    // Schedulers that may preempt did so.
     if (stack == kStatic) continue;
     const json result = json::parse(first.at("result.json"));
     REQUIRE(result.at("points").size() == 10);
@@ -83,7 +83,7 @@ TEST_CASE("every scheduler's results folder has the same bytes again, on one thr
   }
 }
 
-TEST_CASE("a swept service has the same bytes on any number of threads, and a run's figures") {
+TEST_CASE("a swept service has the same bytes on any number of threads and a run's metrics") {
   const fs::path folder = fresh("serve-sweep");
   write_service(folder, R"(, "stack": "vllm", "host_memory": "16 GiB")");
   const std::vector<std::string> axes{

@@ -1,5 +1,5 @@
-// `kvsim sweep SCENARIO` as users meet it: the same bytes at any number of threads and processes,
-// and after being killed anywhere.
+// `kvsim sweep SCENARIO` as a user runs it: the same bytes at any number of threads and processes,
+// and after being killed at any point.
 
 #include <algorithm>
 #include <chrono>
@@ -55,7 +55,7 @@ void leave_behind(const fs::path& folder, const std::string& points, std::size_t
       << "kvsim wrote these files and may replace them:\npoints.jsonl\n";
 }
 
-TEST_CASE("the same bytes at any number of threads, and what `run` gives of a point") {
+TEST_CASE("the same bytes at any number of threads, equal to `run` of a point") {
   const fs::path folder = fresh("threads");
   sweep_file(folder, "");
   std::map<std::string, std::string> first;
@@ -80,7 +80,7 @@ TEST_CASE("the same bytes at any number of threads, and what `run` gives of a po
                           "prefill_s", "decode_s", "prefill_peak_bytes", "decode_peak_bytes"}) {
     CHECK(point.at("results").at(key) == alone.at("points").at(0).at(key));
   }
-  // --json says the same and leaves no folder.
+  // --json has the same content and leaves no folder.
   Words words = sweep_words("x", {"--json"});
   words.erase(words.begin() + 6, words.begin() + 9);  // -o x -q
   const Outcome printed = run_kvsim(words, folder);
@@ -106,12 +106,12 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
     REQUIRE(files_under(folder / "cut") == whole);
   }
-  // Where nothing is there it begins, and where all is there it stays.
+  // Without a file it starts, with a complete file it changes nothing.
   CHECK(run_kvsim(sweep_words("cut", {"--resume"}), folder).status == 0);
   CHECK(files_under(folder / "cut") == whole);
   CHECK(run_kvsim(sweep_words("new", {"--resume"}), folder).status == 0);
   CHECK(files_under(folder / "new") == whole);
-  // A damaged line and what follows it are run again.
+  // A damaged line and all later lines are run again.
   std::string damaged = points;
   damaged[points.size() - 700] ^= 1;
   leave_behind(folder / "cut", damaged, damaged.size());
@@ -122,7 +122,7 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
   CHECK(files_under(folder / "cut") == whole);
 }
 
-TEST_CASE("points of another sweep or version are refused, unfinished ones not overwritten") {
+TEST_CASE("points of another sweep or version are refused and unfinished ones not overwritten") {
   const fs::path folder = fresh("other");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("out"), folder).status == 0);
@@ -148,7 +148,7 @@ TEST_CASE("points of another sweep or version are refused, unfinished ones not o
   CHECK_FALSE(fs::exists(folder / "out/sweep.json"));
 }
 
-TEST_CASE("bad input is refused in one line, before anything is written") {
+TEST_CASE("bad input is refused in one line before anything is written") {
   const fs::path folder = fresh("refused");
   sweep_file(folder, "");
   const auto refused = [&](Words words, std::string_view why) {
@@ -223,8 +223,8 @@ TEST_CASE("`run` of a scenario with a sweep sweeps it") {
   CHECK(fs::exists(folder / "kvsim-out/s/sweep.json"));
 }
 
-/// Starts a sweep, by `program`, and once the points file holds some points has `stop` end it,
-/// which is given its process and says whether it could.
+/// Starts a sweep with `program`. When the points file holds some points, calls `stop` with its
+/// process to end it; `stop` returns whether it could.
 template <class Stop>
 Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& points, Stop&& stop,
                     const Words& program = {KVSIM_PROGRAM}) {
@@ -254,7 +254,7 @@ Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& 
           .err = text_of(folder / "err")};
 }
 
-/// A sweep that takes long enough to be cut short.
+/// A sweep that takes long enough to be interrupted.
 constexpr std::string_view kLong = R"(, "sweep": {"mode": "random", "samples": 1500, "axes": [
     {"key": "/batch", "low": 1, "high": 64, "integer": true},
     {"key": "/prompt_tokens", "low": 10, "high": 4000, "integer": true, "scale": "log"}]})";
@@ -264,7 +264,7 @@ Words long_words(const std::string& out, const Words& more = {}) {
   return all;
 }
 
-TEST_CASE("interrupted or killed, a sweep says how to go on, and goes on to the same bytes") {
+TEST_CASE("interrupted or killed, a sweep says how to resume and resumes to the same bytes") {
   const fs::path folder = fresh("killed");
   sweep_file(folder, kLong);
   REQUIRE(run_kvsim(long_words("whole"), folder).status == 0);
@@ -282,7 +282,7 @@ TEST_CASE("interrupted or killed, a sweep says how to go on, and goes on to the 
   }
 }
 
-/// Runs kvsim under mpirun with `n` processes; nullopt, and the case skipped, where it cannot.
+/// Runs kvsim under mpirun with `n` processes; nullopt, and the case is skipped, if it cannot.
 std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder) {
   if (!built_with_mpi()) {
     fmt::print("KVSIM-SKIPPED: built without MPI\n");
@@ -292,8 +292,8 @@ std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder
     fmt::print("KVSIM-SKIPPED: no mpirun in PATH\n");
     return std::nullopt;
   }
-  // Open MPI itself keeps memory to its end. Some containers forbid one process to read another's
-  // memory, which Open MPI otherwise does for long messages.
+  // Open MPI itself keeps memory until its end. Some containers forbid one process to read
+  // another's memory, which Open MPI uses for long messages by default.
   std::string command = fmt::format(
       "cd '{}' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
       "OMPI_MCA_btl_vader_single_copy_mechanism=none ASAN_OPTIONS=detect_leaks=0 mpirun "
@@ -306,7 +306,7 @@ std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder
                  .err = text_of(folder / "mpi.err")};
 }
 
-TEST_CASE("the same bytes under mpirun, begun there or resumed there") {
+TEST_CASE("the same bytes under mpirun, started there or resumed there") {
   const fs::path folder = fresh("mpi");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("alone"), folder).status == 0);
@@ -345,7 +345,7 @@ pid_t child_of(pid_t parent, int n) {
   return index < children.size() ? children[index] : 0;
 }
 
-TEST_CASE("a job whose process is killed under mpirun goes on with its points, to the same bytes") {
+TEST_CASE("a job whose process is killed under mpirun resumes its points to the same bytes") {
   const fs::path folder = fresh("mpi-killed");
   sweep_file(folder, kLong);
   const auto whole = run_mpi(2, long_words("whole"), folder);
@@ -355,7 +355,7 @@ TEST_CASE("a job whose process is killed under mpirun goes on with its points, t
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-  for (const int rank : {0, 1}) {  // who writes, and who only works
+  for (const int rank : {0, 1}) {  // the process that writes, and one that only computes
     const std::string out = fmt::format("cut{}", rank);
     const Outcome cut = interrupted(folder, long_words(out), folder / out / "points.jsonl",
                                     [&](pid_t job) {
@@ -373,7 +373,7 @@ TEST_CASE("a job whose process is killed under mpirun goes on with its points, t
   }
 }
 
-TEST_CASE("under mpirun what is wrong is said once, and all end") {
+TEST_CASE("under mpirun errors are reported once and all processes end") {
   const fs::path folder = fresh("mpi-bad");
   sweep_file(folder, "");
   const auto said_once = [](const std::string& text, std::string_view part) {
@@ -384,7 +384,7 @@ TEST_CASE("under mpirun what is wrong is said once, and all end") {
   if (!bad) return;
   CHECK(bad->status == 2);
   CHECK(said_once(bad->err, "unknown GPU"));
-  // A point that cannot be, met while the sweep runs.
+  // An invalid point, reached while the sweep runs.
   const auto late = run_mpi(
       2, {"sweep", "s.json", "--vary", R"(/method=h2o,full)", "--vary", "/method/budget=0.1,0.2"},
       folder);

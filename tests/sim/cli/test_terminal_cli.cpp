@@ -1,5 +1,5 @@
-// What the program says to people at a terminal, and to shells: the answer by options, compare,
-// plot, colour, sparklines, widths, manual pages, completion, the version.
+// Output for people at a terminal, and for shells: the answer by options, compare, plot, colour,
+// sparklines, widths, manual pages, completion, the version.
 
 #include <algorithm>
 #include <cstdlib>
@@ -69,7 +69,7 @@ std::size_t widest(const std::string& text, std::string& line_of) {
   return most;
 }
 
-/// Whether this machine gives pseudo-terminals: some containers and bare roots do not.
+/// Whether this machine has pseudo-terminals: some containers and bare roots do not.
 bool has_terminals() {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (master < 0) return false;
@@ -79,7 +79,7 @@ bool has_terminals() {
   return given;
 }
 
-/// What kvsim writes to a terminal 80 columns wide, with these settings of the environment.
+/// Output of kvsim on a terminal 80 columns wide, with these environment settings.
 std::string on_terminal(const Words& arguments, const fs::path& folder,
                         const std::vector<std::pair<const char*, const char*>>& environment) {
   winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
@@ -114,7 +114,7 @@ constexpr std::string_view kOom = R"({"model": "llama-2-7b", "gpu": "A100-40GB-S
   "stack": "hf-sdpa", "dtype": "fp16", "batch": [1, 16], "prompt_tokens": 4000,
   "output_tokens": 100})";
 
-TEST_CASE("options in place of a file answer what fits, on one screen") {
+TEST_CASE("options in place of a file answer the question of what fits on one screen") {
   const fs::path folder = fresh("by-options");
   const Words question{"plan",     "--model", "llama-3.1-8b", "--gpu", "h100-80gb-sxm",
                        "--method", "snapkv",  "--budget",     "0.2"};
@@ -141,7 +141,7 @@ TEST_CASE("options in place of a file answer what fits, on one screen") {
       CHECK_FALSE(one.at("runs_out").at("text").get<std::string>().empty());
     }
   }
-  // A safe answer is asked for; it is the safe end of the range next to the prediction.
+  // A safe answer is requested; it is the safe end of the range next to the prediction.
   with_json.insert(with_json.end(), {"--set", "/plan/confidence=0.9"});
   const json asked = json_of(with_json, folder);
   for (std::size_t a = 0; a < 2; ++a) {
@@ -156,7 +156,7 @@ TEST_CASE("options in place of a file answer what fits, on one screen") {
   }
 }
 
-TEST_CASE("options are keys of a scenario: the one they print gives the same answer") {
+TEST_CASE("options are keys of a scenario: the printed one gives the same answer") {
   const fs::path folder = fresh("print-scenario");
   const Words options{"--model",    "llama-2-7b", "--gpu",    "A100-80GB-SXM",
                       "--stack",    "hf-sdpa",    "--method", "full,h2o",
@@ -185,7 +185,7 @@ TEST_CASE("options are keys of a scenario: the one they print gives the same ans
   }
 }
 
-TEST_CASE("slips in options are answered with the option or the key") {
+TEST_CASE("errors in options are answered with the option or the key") {
   const fs::path folder = fresh("option-slips");
   const auto with = [](Words more) {
     Words words{"plan", "--model", "llama-3.1-8b", "--gpu", "h100-80gb-sxm"};
@@ -238,7 +238,7 @@ TEST_CASE("compare shows values in the unit of their metric") {
   CHECK_FALSE(has(line("output_tok_s"), " s "));
 }
 
-TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
+TEST_CASE("compare finds changes and nothing between a result and itself") {
   const fs::path folder = fresh("compare");
   write(folder / "s.json", kOom);
   for (const auto& [out, set] : {std::pair{"a", "/seed=1"}, {"b", "/output_tokens=101"}}) {
@@ -250,7 +250,7 @@ TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
   CHECK(none.at("moved") == false);
   CHECK(none.at("comparisons").at(0).at("points") == 2);
   CHECK(none.at("comparisons").at(0).at("figures") > 40);
-  // One more token: lengths differ in all points alike, and so the points are compared.
+  // One more token: the length changes in all points, and so the points are compared.
   const json some = json_of({"compare", "a", "b", "--json"}, folder);
   const json& comparison = some.at("comparisons").at(0);
   CHECK(comparison.at("notes").dump().find("output_tokens: 100 and 101") != std::string::npos);
@@ -269,12 +269,12 @@ TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
           test::rel((b.at("kv_bytes").get<double>() - before) / before));
   }
   CHECK(found);
-  // kv_bytes go from 4,100 to 4,101 tokens, by 0.024 %; the tolerance is a question with an answer.
+  // kv_bytes go from 4,100 to 4,101 tokens, by 0.024 %; the tolerance decides.
   CHECK(run_kvsim({"compare", "a", "b", "--tolerance", "1e-6"}, folder).status == 1);
   CHECK(run_kvsim({"compare", "a", "b", "--tolerance", "0.5"}, folder).status == 0);
   CHECK(run_kvsim({"compare", "a", "b"}, folder).status == 0);
   CHECK(has(run_kvsim({"compare", "a", "b"}, folder).out, "kv_bytes"));
-  // Points of one alone.
+  // Points of only one result.
   REQUIRE(run_kvsim({"run", "s.json", "-o", "c", "--set", "/batch=[1, 2]", "--no-figures", "-q"},
                     folder)
               .status == 0);
@@ -283,7 +283,7 @@ TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
   CHECK(parts.at("only_after") == json::parse(R"(["batch 2"])"));
 }
 
-TEST_CASE("compare says what is wrong with its input") {
+TEST_CASE("compare reports errors in its input") {
   const fs::path folder = fresh("compare-broken");
   write(folder / "broken.json", "{\"schema\": \"kvsim.run/1\",");
   write(folder / "other.json", R"({"schema": "kvsim.list/1"})");
@@ -312,7 +312,7 @@ bool has_colour(const std::string& text) {
   return false;
 }
 
-TEST_CASE("colour and sparklines stand on a terminal alone, and never under NO_COLOR") {
+TEST_CASE("colour and sparklines appear only on a terminal and never under NO_COLOR") {
   if (!has_terminals()) {
     fmt::print("KVSIM-SKIPPED: no pseudo-terminal here\n");
     return;
@@ -344,7 +344,7 @@ TEST_CASE("colour and sparklines stand on a terminal alone, and never under NO_C
   CHECK(has(complaint({"list", "gpus", "--color", "red"}, folder), "auto, always or never"));
 }
 
-TEST_CASE("no help is wider than 80 columns, and a group of commands has one") {
+TEST_CASE("no help is wider than 80 columns and a group of commands has one") {
   const fs::path folder = fresh("help");
   std::istringstream general{run_kvsim({"help"}, folder).out};
   std::vector<Words> asked{{"help"}, {"list", "calibrations"}, {"list", "methods"}};
@@ -415,7 +415,7 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
   CHECK_FALSE(fs::exists(folder / "paper/memory_vs_length.png"));
   CHECK(text_of(folder / "paper/memory_vs_length.csv") ==
         text_of(folder / "a/figures/memory_vs_length.csv"));
-  // As it is, it comes out as it was.
+  // Without options it equals the original.
   REQUIRE(run_kvsim({"plot", "a", "-o", "again", "-q"}, folder).status == 0);
   CHECK(text_of(folder / "again/memory_vs_length.svg") ==
         text_of(folder / "a/figures/memory_vs_length.svg"));
@@ -428,7 +428,8 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
     CHECK_MESSAGE(has(overlaid, label), label);
   }
   CHECK(has(text_of(folder / "both/memory_vs_length.csv"), "a: full"));
-  // What was drawn together can be drawn again, and alike folders are told apart by those around.
+  // Figures drawn together can be drawn again, and folders of one name are distinguished by their
+  // parents.
   REQUIRE(
       run_kvsim({"plot", "both", "-o", "both-again", "-q", "--formats", "svg"}, folder).status ==
       0);
@@ -449,7 +450,7 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
   CHECK(has(complaint({"plot", "a"}, folder), "-o DIR"));
 }
 
-TEST_CASE("plot says which figures results cannot share, and why") {
+TEST_CASE("plot names figures that results cannot share and the reason") {
   const fs::path folder = fresh("plot_apart");
   const std::string common = R"("model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
     "prompt_tokens": 4000, )";
@@ -472,7 +473,7 @@ TEST_CASE("plot says which figures results cannot share, and why") {
   CHECK_FALSE(fs::exists(folder / "ac"));
 }
 
-TEST_CASE("plot runs no script that it finds, and reads documents as it reads all input") {
+TEST_CASE("plot runs no script that it finds and reads documents like any input") {
   const fs::path folder = fresh("plot_poisoned");
   write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
     "prompt_tokens": 4000, "output_tokens": 4000, "figures": ["memory_vs_length"]})");
@@ -513,7 +514,7 @@ TEST_CASE("plot runs no script that it finds, and reads documents as it reads al
   CHECK_FALSE(fs::exists(pwned));
 }
 
-TEST_CASE("figures come in the formats that are asked for, or the asking is refused") {
+TEST_CASE("figures come in the requested formats or the request is refused") {
   const fs::path folder = fresh("formats");
   write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa",
     "prompt_tokens": 1000, "output_tokens": 20, "batch": [1, 2]})");
@@ -624,7 +625,7 @@ TEST_CASE("bash completes commands, options, and names of the catalogues after a
   CHECK(completed("kvsim plan --model = llama-3.1-8", 4) == "llama-3.1-8b\n");
   CHECK(completed("kvsim run --color n", 3) == "never\n");
   CHECK(completed("kvsim list me", 2) == "methods\n");
-  // Keys of scenarios, from the table that the reader has.
+  // Keys of scenarios, from the reader's table.
   CHECK(completed("kvsim run --set /engine/max_n", 3) == "/engine/max_num_seqs=\n");
   CHECK(completed("kvsim sweep -s /plan/conf", 3) == "/plan/confidence=\n");
   CHECK(completed("kvsim plan -s /requests/arrivals/r", 3) ==
@@ -647,7 +648,7 @@ TEST_CASE("completion offers every key of scenarios to --set") {
   }
 }
 
-TEST_CASE("a model given by file: a folder, a slip, a name that only looks like a path") {
+TEST_CASE("a model given by file: a folder, a typing error, a name that only looks like a path") {
   const fs::path folder = fresh("model_files");
   fs::create_directories(folder / "own");
   fs::create_directories(folder / "empty");
@@ -681,7 +682,7 @@ TEST_CASE("a model given by file: a folder, a slip, a name that only looks like 
             R"(/model: a model's own file is given as {"config")"));
 }
 
-TEST_CASE("the version says how it was built and what times rest on") {
+TEST_CASE("the version states how it was built and the basis of times") {
   const fs::path folder = fresh("version");
   const Outcome version = run_kvsim({"--version"}, folder);
   CHECK(version.status == 0);

@@ -1,4 +1,4 @@
-// kvsim validate kernels, as users meet it.
+// kvsim validate kernels, as a user runs it.
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +23,7 @@ using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
 
-TEST_CASE("validate kernels: every kernel passes, counted as its formula says") {
+TEST_CASE("validate kernels: every kernel passes with counts equal to its formula") {
   const fs::path folder = fresh("all");
   const Outcome outcome =
       run_kvsim({"validate", "kernels", "--seed", "5", "--json", "-o", "results"}, folder);
@@ -64,14 +64,14 @@ TEST_CASE("validate kernels: the table fits a terminal of 80 columns and names e
       run_kvsim({"validate", "kernels", "--only", "gather_entries", "--cases"}, folder);
   CHECK(one.status == 0);
   CHECK(one.out.find("3 rows of 257") != std::string::npos);
-  // 80 columns cut the shapes, the document has them whole.
+  // 80 columns truncate the shapes, the document has them whole.
   const Outcome whole =
       run_kvsim({"validate", "kernels", "--only", "gather_entries", "--json"}, folder);
   CHECK(whole.out.find("keeps 31") != std::string::npos);
   CHECK(one.out.find("top_rows") == std::string::npos);
 }
 
-TEST_CASE("validate kernels: what cannot be done is one line, exit 2") {
+TEST_CASE("validate kernels: invalid requests are one line and exit 2") {
   const fs::path folder = fresh("refused");
   const auto complaint = [&](const std::vector<std::string>& words) {
     const Outcome outcome = run_kvsim(words, folder);
@@ -100,7 +100,7 @@ TEST_CASE("validate kernels: what cannot be done is one line, exit 2") {
             .find("looked for a CUDA driver") != std::string::npos);
 }
 
-TEST_CASE("validate: kvsim without kvsim-validate next to it says what is missing") {
+TEST_CASE("validate: kvsim without kvsim-validate next to it names the missing program") {
   const fs::path folder = fresh("no-validate");
   fs::copy_file(KVSIM_PROGRAM, folder / "kvsim");
   const auto said = [&](const std::string& words) {
@@ -116,7 +116,7 @@ TEST_CASE("validate: kvsim without kvsim-validate next to it says what is missin
                          ", got No such file or directory"));
   CHECK(
       said("calibrate --measured . -o out").starts_with("kvsim: calibrate: expected the program"));
-  // A slip in the words is reported without it.
+  // A typing error is reported without it.
   CHECK(said("validate kernels --nope").find("unknown option \"--nope\"") != std::string::npos);
 }
 

@@ -9,8 +9,8 @@
 
 namespace kvsim::test {
 
-/// The rules of PyTorch's caching allocator told again, slowly: segments are lists of pieces and
-/// every question is a walk over all of them. Without garbage collection and streams' delays.
+/// A slow reference of PyTorch's caching allocator: segments are lists of pieces and every query is
+/// a walk over all of them. Without garbage collection and streams' delays.
 class SlowAllocator {
  public:
   SlowAllocator(std::int64_t total, const AllocatorConfig& config)
@@ -58,7 +58,7 @@ class SlowAllocator {
   void empty_cache() {
     for (std::size_t s = 0; s < segments_.size();) {
       Segment& segment = segments_[s];
-      // Address space that never got memory stays: only cached blocks are gone through.
+      // Reserved address space without memory stays: only cached blocks are searched.
       const bool cached = segment.pieces[0].state != kNoMemory || segment.pieces.size() > 1;
       if (config_.expandable_segments) unmap(segment);
       const bool gone = cached && segment.pieces.size() == 1 && segment.pieces[0].state != kUsed;
@@ -147,7 +147,7 @@ class SlowAllocator {
     return out;
   }
 
-  /// What the piece could become if the address space behind it were mapped.
+  /// Size of the piece if the unmapped address space behind it were mapped.
   [[nodiscard]] std::int64_t potential(const Place& at) const {
     const auto& pieces = segments_[at.segment].pieces;
     const bool grows = at.piece + 1 < pieces.size() && pieces[at.piece + 1].state == kNoMemory;
@@ -185,7 +185,7 @@ class SlowAllocator {
 
   std::optional<Place> expand(std::int64_t size, bool small, std::int32_t stream) {
     const std::int64_t granule = small ? 2 * kMiB : 20 * kMiB;
-    // The lowest address with unmapped space where idle pieces run on for `size`.
+    // The lowest address with unmapped space where a run of idle pieces has `size`.
     for (std::size_t s = 0; s < segments_.size(); ++s) {
       if (segments_[s].small != small || segments_[s].stream != stream) continue;
       const auto& pieces = segments_[s].pieces;
@@ -205,7 +205,7 @@ class SlowAllocator {
     return fill(segments_.size() - 1, 0, size, granule);
   }
 
-  /// Maps what is unmapped from piece `at` on until a free piece of `size` stands there.
+  /// Maps unmapped space from piece `at` on until there is a free piece of `size`.
   std::optional<Place> fill(std::size_t s, std::size_t at, std::int64_t size,
                             std::int64_t granule) {
     auto& pieces = segments_[s].pieces;

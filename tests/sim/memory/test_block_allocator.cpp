@@ -14,7 +14,7 @@ const PagedCompaction& under(const PagedReport& report, CompactionPolicy policy)
   return report.compaction[static_cast<std::size_t>(policy)];
 }
 
-TEST_CASE("a block is free when the last who refers to it lets go") {
+TEST_CASE("a block is free when its last reference is released") {
   BlockAllocator blocks{3};
   const auto a = blocks.allocate().value();
   const auto b = blocks.allocate().value();
@@ -27,12 +27,12 @@ TEST_CASE("a block is free when the last who refers to it lets go") {
   CHECK(blocks.used() == 1);
   CHECK_THROWS_AS((void)blocks.release(a), ContractError);
   CHECK_THROWS_AS(blocks.share(a), ContractError);
-  CHECK(blocks.allocate() == a);  // freed last, given out first
+  CHECK(blocks.allocate() == a);  // freed last, handed out first
   CHECK(blocks.allocate().has_value());
   CHECK(!blocks.allocate().has_value());
 }
 
-TEST_CASE("random sharing: references and used blocks are what was asked for") {
+TEST_CASE("random sharing: references and used blocks match a model") {
   BlockAllocator blocks{20};
   std::mt19937_64 random{3};
   std::vector<BlockAllocator::Index> held;
@@ -60,9 +60,9 @@ TEST_CASE("random sharing: references and used blocks are what was asked for") {
   }
 }
 
-TEST_CASE("evicting nine tenths of a layer's entries, head by head, may free nothing") {
-  // 2 heads, 8 entries each in blocks of 4 across both; rows of 10 B. Head 0 keeps {0}, head 1
-  // {7}: 14 of 16 entries go, and each block still holds one.
+TEST_CASE("evicting nine tenths of a layer's entries head by head may free nothing") {
+  // 2 heads, 8 entries each in blocks of 4 across both; rows of 10 B. Head 0 keeps {0}, head 1 {7}:
+  // 14 of 16 entries are evicted, and each block still holds one.
   const std::vector<PagedLayer> layers{{.written = 8, .kept = {{0}, {7}}, .row_bytes = 10}};
   const PagedReport across = paged_report(layers, 4, BlockLayout::kAcrossHeads);
   CHECK(across.logical == 20_B);
@@ -86,7 +86,7 @@ TEST_CASE("evicting nine tenths of a layer's entries, head by head, may free not
   CHECK(under(per_head, CompactionPolicy::kSlack).bytes_moved == 0_B);
 }
 
-TEST_CASE("ragged heads: the longest decides across heads, the fullest blocks stay") {
+TEST_CASE("ragged heads: across heads the longest decides and the fullest blocks stay") {
   // Blocks of 2, 6 entries: head 0 keeps {0, 2, 3, 5}, head 1 {2}. Blocks hold 1, 3, 1 entries.
   const std::vector<PagedLayer> layers{
       {.written = 6, .kept = {{0, 2, 3, 5}, {2}}, .row_bytes = 1, .evicted_by_steps = 5}};
@@ -96,7 +96,7 @@ TEST_CASE("ragged heads: the longest decides across heads, the fullest blocks st
   // 4 entries of head 0 need 2 blocks: the middle one and one of the others; 1 entry moves.
   CHECK(under(across, CompactionPolicy::kSlack).allocated == 8_B);
   CHECK(under(across, CompactionPolicy::kSlack).bytes_moved == 1_B);
-  // Step by step each of the 5 evicted had its place filled.
+  // Step by step the place of each of the 5 evicted entries was filled.
   CHECK(under(across, CompactionPolicy::kEveryStep).allocated == 8_B);
   CHECK(under(across, CompactionPolicy::kEveryStep).bytes_moved == 5_B);
   // Head by head: 3 blocks of head 0 (1, 2, 1) become 2, one entry moves; head 1 has one.
@@ -107,7 +107,7 @@ TEST_CASE("ragged heads: the longest decides across heads, the fullest blocks st
   CHECK(under(per_head, CompactionPolicy::kSlack).bytes_moved == 1_B);
 }
 
-TEST_CASE("laws of paged caches: conservation, bounds, one entry a block wastes nothing") {
+TEST_CASE("laws of paged caches: conservation, bounds, one entry per block wastes nothing") {
   std::mt19937_64 random{11};
   for (int round = 0; round < 60; ++round) {
     std::vector<PagedLayer> layers(1 + random() % 3);
@@ -143,14 +143,14 @@ TEST_CASE("laws of paged caches: conservation, bounds, one entry a block wastes 
         }
       }
       CHECK(per_head.allocated <= across.allocated);
-      CHECK(across.allocated >= before);  // each size doubles the one before: slack cannot shrink
+      CHECK(across.allocated >= before);  // each size doubles the previous one: slack cannot shrink
       before = across.allocated;
       if (size == 1) CHECK(per_head.slack == 0_B);
     }
   }
 }
 
-TEST_CASE("positions that cannot be are a broken contract") {
+TEST_CASE("invalid positions are a broken contract") {
   const auto report = [](std::vector<std::int32_t> kept, std::int64_t size) {
     const std::vector<PagedLayer> layers{{.written = 4, .kept = {std::move(kept)}, .row_bytes = 1}};
     return paged_report(layers, size, BlockLayout::kPerHead);

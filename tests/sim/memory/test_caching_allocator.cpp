@@ -14,7 +14,7 @@ namespace {
 
 using BlockId = CachingAllocator::BlockId;
 
-/// An allocator on a device without anything else on it, and one owner.
+/// An allocator on an otherwise empty device, with one owner.
 struct Bench {
   explicit Bench(Bytes total = 1_GiB, std::string_view conf = "")
       : allocator{{.total = total}, parse_alloc_conf(conf, "conf")}, owner{allocator.owner("x")} {}
@@ -29,7 +29,8 @@ struct Bench {
   CachingAllocator::OwnerId owner;
 };
 
-/// No two blocks overlap, segments have no gap, no two free neighbours, and sums are those told.
+/// No two blocks overlap, segments have no gap, no two free neighbours, and sums match the
+/// statistics.
 void check_laws(const CachingAllocator& allocator, Bytes device) {
   const AllocatorStats stats = allocator.stats();
   std::uint64_t end = 0;
@@ -71,7 +72,7 @@ TEST_CASE("small sizes: 512 B blocks out of 2 MiB segments") {
   (void)b.get(1_B);
   CHECK(b.allocated() == 512_B);
   CHECK(b.reserved() == 2_MiB);
-  (void)b.get(1_MiB);  // still small: fits beside it
+  (void)b.get(1_MiB);  // still small: fits next to it
   CHECK(b.allocated() == 1_MiB + 512_B);
   CHECK(b.reserved() == 2_MiB);
   (void)b.get(1_MiB);  // 1 MiB - 512 B are left: not enough
@@ -96,7 +97,7 @@ TEST_CASE("large sizes: 20 MiB segments below 10 MiB, then whole 2 MiB") {
   CHECK(b.allocated() == 1_MiB + 512_B + 10_MiB - 512_B + 10_MiB + 10_MiB + 512_B);
 }
 
-TEST_CASE("a large block is split only where more than 1 MiB is left") {
+TEST_CASE("a large block is split only if more than 1 MiB is left") {
   Bench b{1_GiB};
   const BlockId whole = b.get(20_MiB);
   b.allocator.free(whole);
@@ -110,7 +111,7 @@ TEST_CASE("a large block is split only where more than 1 MiB is left") {
   CHECK(b.reserved() == 20_MiB);
 }
 
-TEST_CASE("best fit: the smallest cached block that is large enough, the lower one of two") {
+TEST_CASE("best fit: the smallest cached block that is large enough and the lower one of two") {
   Bench b;
   const BlockId forty = b.get(40_MiB);
   const BlockId thirty = b.get(30_MiB);
@@ -120,13 +121,13 @@ TEST_CASE("best fit: the smallest cached block that is large enough, the lower o
   const BlockId got = b.get(25_MiB);
   CHECK(b.allocator.address(got) == address);
   CHECK(b.reserved() == 100_MiB);
-  // The 5 MiB left of it serve the next.
+  // The 5 MiB left of it are used by the next allocation.
   const BlockId next = b.get(4_MiB);
   CHECK(b.allocator.address(next) == address + 25 * 1048576ULL);
   CHECK(b.allocator.stats().largest_free == 40_MiB);
 }
 
-TEST_CASE("freed neighbours coalesce, across what was split") {
+TEST_CASE("freed neighbours coalesce across splits") {
   Bench b;
   std::vector<BlockId> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(b.get(4_MiB));  // 4 MiB are left at the end
@@ -134,7 +135,7 @@ TEST_CASE("freed neighbours coalesce, across what was split") {
   b.allocator.free(ids[2]);
   CHECK(b.allocator.stats().largest_free == 4_MiB);
   CHECK(b.allocator.stats().inactive_split == 12_MiB);
-  // 12 MiB cached, but no piece of more than 4: 1 - 4/12.
+  // 12 MiB cached, but no piece larger than 4: 1 - 4/12.
   CHECK(b.allocator.stats().fragmentation() == test::rel(1.0 - 4.0 / 12.0));
   (void)b.get(5_MiB);  // so this takes another segment
   CHECK(b.reserved() == 40_MiB);
@@ -146,7 +147,7 @@ TEST_CASE("freed neighbours coalesce, across what was split") {
   CHECK(b.reserved() == 20_MiB);
 }
 
-TEST_CASE("without room, cached blocks go back and the allocation is tried again") {
+TEST_CASE("without room cached blocks are released and the allocation is repeated") {
   Bench b{100_MiB};
   b.allocator.free(b.get(60_MiB));
   CHECK(b.reserved() == 60_MiB);
@@ -155,7 +156,7 @@ TEST_CASE("without room, cached blocks go back and the allocation is tried again
   CHECK(b.allocator.stats().retries == 1);
   CHECK(b.allocator.stats().reserved_peak == 70_MiB);
   b.allocator.free(id);
-  // A cached segment that is split stays: 70 MiB, 5 of them in use, are in the way of 40.
+  // A cached segment that is split stays: its 70 MiB, 5 of them in use, leave no room for 40.
   (void)b.get(5_MiB);
   const auto refused = b.allocator.malloc(80_MiB, b.owner);
   REQUIRE(!refused.has_value());
@@ -165,7 +166,7 @@ TEST_CASE("without room, cached blocks go back and the allocation is tried again
   CHECK(b.reserved() == 70_MiB);
 }
 
-TEST_CASE("the refusal reads like PyTorch's, then says who holds what") {
+TEST_CASE("the refusal reads like PyTorch's and lists the owners") {
   CachingAllocator allocator{{.total = 100_MiB, .outside = 10_MiB}, {}};
   const auto weights = allocator.owner("weights");
   const auto cache = allocator.owner("kv_cache");
@@ -186,17 +187,18 @@ TEST_CASE("max_split_size keeps large blocks whole and for large requests") {
   Bench b{200_MiB, "max_split_size_mb:32"};
   const BlockId big = b.get(64_MiB);
   b.allocator.free(big);
-  (void)b.get(10_MiB);  // may not cut an oversize block
+  (void)b.get(10_MiB);  // may not split an oversize block
   CHECK(b.reserved() == 74_MiB);
-  const BlockId near = b.get(50_MiB);  // 64 < 50 + 20: as it is, unsplit
+  const BlockId near = b.get(50_MiB);  // 64 < 50 + 20: used whole
   CHECK(b.reserved() == 74_MiB);
   CHECK(b.allocated() == 74_MiB);
   b.allocator.free(near);
   const BlockId far = b.get(40_MiB);  // 64 >= 40 + 20
   CHECK(b.reserved() == 114_MiB);
   b.allocator.free(far);
-  // 100 MiB: 86 are free on the device. Oversize blocks of 64 and 40 are cached: the largest goes,
-  // then the other, as 64 is not yet 100; 190 MiB are free and the rest of the cache stays.
+  // 100 MiB: 86 are free on the device. Oversize blocks of 64 and 40 are cached: the largest is
+  // released, then the other, as 64 is not yet 100; 190 MiB are free and the rest of the cache
+  // stays.
   b.allocator.free(b.get(3_MiB));  // 20 MiB more, unsplit and not oversize
   CHECK(b.reserved() == 134_MiB);
   (void)b.get(100_MiB);
@@ -213,7 +215,7 @@ TEST_CASE("blocks belong to the stream that they were made for") {
   CHECK(b.reserved() == 60_MiB);
 }
 
-TEST_CASE("a block whose release is held up is active and cannot be used again") {
+TEST_CASE("a block whose release is delayed is active and cannot be reused") {
   Bench b;
   const BlockId id = b.get(30_MiB);
   b.allocator.request_free(id);
@@ -229,22 +231,22 @@ TEST_CASE("a block whose release is held up is active and cannot be used again")
   CHECK_THROWS_AS(b.allocator.free(id), ContractError);
 }
 
-TEST_CASE("expandable segments grow by granules of 20 MiB and give them back one by one") {
+TEST_CASE("expandable segments grow by granules of 20 MiB and return them one by one") {
   Bench b{1_GiB, "expandable_segments:True"};
   const BlockId first = b.get(21_MiB);
   CHECK(b.reserved() == 40_MiB);
-  const BlockId second = b.get(30_MiB);  // 19 MiB are free at the end, one granule more is mapped
+  const BlockId second = b.get(30_MiB);  // 19 MiB are free at the end, one more granule is mapped
   CHECK(b.reserved() == 60_MiB);
   CHECK(b.allocator.address(second) == b.allocator.address(first) + 21 * 1048576ULL);
   CHECK(b.allocator.segments() == 1);
-  (void)b.get(300_KiB);  // small ones have a segment of their own, in granules of 2 MiB
+  (void)b.get(300_KiB);  // small ones have a separate segment, in granules of 2 MiB
   CHECK(b.reserved() == 62_MiB);
   CHECK(b.allocator.segments() == 2);
   b.allocator.free(first);
   b.allocator.empty_cache();
-  // Of [0, 21) the first granule goes; of the free end [51, 60) none is whole.
+  // Of [0, 21) the first granule is released; of the free end [51, 60) none is whole.
   CHECK(b.reserved() == 42_MiB);
-  // Address space is used from the lowest on: the hole of 20 MiB and the MiB beside it.
+  // Address space is used from the lowest on: the hole of 20 MiB and the MiB next to it.
   const BlockId again = b.get(21_MiB);
   CHECK(b.reserved() == 62_MiB);
   CHECK(b.allocator.address(again) < b.allocator.address(second));
@@ -259,17 +261,17 @@ TEST_CASE("old cached blocks are collected above the threshold") {
   (void)b.get(2_MiB);       // from its segment: splits it, so it cannot be collected
   b.allocator.free(young);  // after 3 searches
   const BlockId keep = b.get(40_MiB);
-  // 50 MiB are not above the threshold: nothing went.
+  // 50 MiB are not above the threshold: nothing is released.
   CHECK(b.reserved() == 90_MiB);
   b.allocator.free(keep);
-  // 45 MiB: 90 > 50 MiB. Blocks of 30 (age 2) and 40 (age 1): mean 1.5; the elder goes, 60 are
-  // left; of the other (age 1, mean 1) the turn comes next, as 30 < 40 wanted back.
+  // 45 MiB: 90 > 50 MiB. Blocks of 30 (age 2) and 40 (age 1): mean 1.5; the older is released, 60
+  // are left; the other (age 1, mean 1) is next, as 30 < 40 are requested.
   (void)b.get(45_MiB);
   CHECK(b.reserved() == 66_MiB);
   CHECK(b.allocator.stats().retries == 0);
 }
 
-TEST_CASE("sizes are rounded to divisions of a power of two where asked for") {
+TEST_CASE("sizes are rounded to divisions of a power of two on request") {
   const AllocatorConfig four = parse_alloc_conf("roundup_power2_divisions:4", "x");
   CHECK(rounded_size(four, 1200) == 1536);  // too small for four divisions of 512 B
   CHECK(rounded_size(four, 2100) == 2560);  // 2048 + 512
@@ -284,7 +286,7 @@ TEST_CASE("sizes are rounded to divisions of a power of two where asked for") {
   CHECK(rounded_size({}, 513) == 1024);
 }
 
-TEST_CASE("settings that cannot be are refused with their place") {
+TEST_CASE("invalid settings are refused with their place") {
   const auto said = [](std::string_view conf) -> std::string {
     try {
       (void)parse_alloc_conf(conf, "--alloc-conf");
@@ -326,7 +328,7 @@ struct Fuzz {
   const char* conf;
 };
 
-TEST_CASE("any sequence: the laws hold, and the rules told again slowly say the same") {
+TEST_CASE("any sequence: the laws hold and a slow reference gives the same") {
   for (const Fuzz& fuzz :
        {Fuzz{"plain", ""}, Fuzz{"split limit", "max_split_size_mb:24"},
         Fuzz{"expandable", "expandable_segments:True"},
@@ -351,7 +353,7 @@ TEST_CASE("any sequence: the laws hold, and the rules told again slowly say the 
       for (int step = 0; step < 1500; ++step) {
         const std::uint64_t dice = random() % 100;
         if (dice < 55 || live.empty()) {
-          // Sizes from bytes to a fifth of the device, evenly over the powers of two.
+          // Sizes from bytes to a fifth of the device, uniform over the powers of two.
           const auto bits = 1 + random() % 27;
           const auto n = static_cast<std::int64_t>(1 + random() % (std::uint64_t{1} << bits));
           const auto stream = static_cast<std::int32_t>(random() % 8 == 0);
@@ -388,7 +390,7 @@ TEST_CASE("any sequence: the laws hold, and the rules told again slowly say the 
       }
       CHECK(refused > 0);  // the device was full at times
       for (const Live& each : live) allocator.free(each.id);
-      // Everything coalesced: each segment is one block, and all of it goes back.
+      // Everything coalesced: each segment is one block, and all of it is released.
       for (const auto& segment : allocator.snapshot()) {
         if (!segment.expandable) CHECK(segment.blocks.size() == 1);
       }

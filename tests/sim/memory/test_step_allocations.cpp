@@ -35,7 +35,7 @@ AllocatorConfig expandable() {
   return config;
 }
 
-TEST_CASE("weight tensors are all of the model, in its formats") {
+TEST_CASE("weight tensors add up to the model in its formats") {
   for (const Llm& llm : builtin_llms()) {
     INFO(llm.name);
     std::int64_t elements = 0;
@@ -52,7 +52,7 @@ TEST_CASE("weight tensors are all of the model, in its formats") {
   CHECK(weight_tensors(test::llama2_7b(), Dtype::kFp16).size() == 1 + 32 * 9 + 1 + 1);
 }
 
-TEST_CASE("what tensors ask for peaks where the run's own timeline does") {
+TEST_CASE("requested bytes of tensors peak where the run's own timeline does") {
   for (const char* stack : {"hf-sdpa", "hf-eager"}) {
     for (const std::int64_t batch : {1, 4}) {
       for (const std::int64_t prompt : {100, 1000}) {
@@ -64,7 +64,8 @@ TEST_CASE("what tensors ask for peaks where the run's own timeline does") {
         CHECK(!report.oom);
         CHECK(report.steps == 30);
         const Bytes expected = r.peak_hbm - find_stack(stack).context;
-        // Weights are 512 B blocks each here and one there; the step's input counts twice there.
+        // Weights are 512 B blocks each here and one block there; the step's input counts twice
+        // there.
         CHECK(static_cast<double>(report.tensor_peak.count()) ==
               test::rel(static_cast<double>(expected.count()), 2e-4));
         CHECK(report.tensor_peak <= report.end.allocated_peak);
@@ -79,7 +80,7 @@ TEST_CASE("what tensors ask for peaks where the run's own timeline does") {
   }
 }
 
-TEST_CASE("methods that compress, at prefill or at each step, leave what the run says") {
+TEST_CASE("methods that compress at prefill or at each step leave the bytes that the run states") {
   for (const Compaction how : {Compaction::kRing, Compaction::kGather}) {
     for (const PrefillPeak when : {PrefillPeak::kPerLayer, PrefillPeak::kAllLayers}) {
       Case c{.batch = 2, .prompt = 900, .output = 25};
@@ -95,8 +96,8 @@ TEST_CASE("methods that compress, at prefill or at each step, leave what the run
       for (const WeightTensor& t : weight_tensors(c.llm, Dtype::kFp16)) {
         weights += round_up(t.bytes, 512_B);
       }
-      // Weights and the cache are all that is left at the end; blocks may be larger than asked for
-      // by what is not worth splitting, 1 MiB a tensor.
+      // Only weights and the cache are left at the end. Blocks may exceed the request by a rest
+      // that is too small to split, 1 MiB per tensor.
       const Bytes left = r.allocator->end.allocated;
       CHECK(left >= weights + r.kv_bytes);
       CHECK(left <= weights + r.kv_bytes + 1_MiB * (3 * 32));
@@ -104,9 +105,8 @@ TEST_CASE("methods that compress, at prefill or at each step, leave what the run
   }
 }
 
-TEST_CASE(
-    "a cache that grows by concatenation fragments, expandable segments, static ones do not") {
-  // Long enough for sizes to step over segments of 2 MiB some times: 200 steps of 8 KiB a tensor.
+TEST_CASE("a cache that grows by concatenation fragments unless segments expand or it is static") {
+  // So long that sizes step over segments of 2 MiB several times: 200 steps of 8 KiB per tensor.
   const auto gap = [](const Case& c) {
     const StaticResult r = run_static(c.spec());
     const AllocationReport& report = r.allocator.value();
@@ -124,7 +124,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a run that fits by its bytes alone may be refused for their pieces") {
+TEST_CASE("a run that fits by its bytes may fail because of fragmentation") {
   // Eager attention on a GPU that its peak just fills.
   Case c{.stack = "hf-eager", .prompt = 4000, .output = 400};
   const StaticResult free_run = run_static(c.spec());
@@ -143,7 +143,7 @@ TEST_CASE("a run that fits by its bytes alone may be refused for their pieces") 
   CHECK(tight.allocator->end.retries > 0);
 }
 
-TEST_CASE("without memory the run ends where it stood, and says where") {
+TEST_CASE("without memory the run ends at once and says where") {
   Case c{.output = 5};
   c.gpu.hbm_usable = 5_GiB;
   const StaticResult load = run_static(c.spec());
@@ -157,10 +157,10 @@ TEST_CASE("without memory the run ends where it stood, and says where") {
   const StaticResult decode = run_static(c.spec());
   REQUIRE(decode.oom.has_value());
   REQUIRE(decode.allocator->oom.has_value());
-  // The allocator cannot hold more than the bytes themselves do.
+  // The allocator cannot hold more than the bytes themselves.
   CHECK(decode.allocator->oom->step <= decode.oom->step);
   CHECK(decode.allocator->oom->step * 10 >= decode.oom->step * 9);
-  // Reserved but unallocated when nothing more can be given back: at most 2 % of the GPU.
+  // Reserved but unallocated when nothing more can be released: at most 2 % of the GPU.
   const OutOfMemory& reason = decode.allocator->oom->reason;
   CHECK((reason.reserved - reason.allocated) * 50 <= decode.usable_hbm);
   CHECK(decode.allocator->oom->tokens == 500 + decode.allocator->oom->step);

@@ -1,4 +1,4 @@
-// Groups of layers as vLLM lays them out, and the capacities that its logs print.
+// Groups of layers as in vLLM, and the capacities that its logs print.
 
 #include <cmath>
 #include <string>
@@ -115,7 +115,7 @@ TEST_CASE("ten full layers with two heads: a 35B model's log") {
 }
 
 TEST_CASE("layers that differ only in their pages form one group") {
-  // GLM-5: 78 latents of 1,152 B and as many index keys of 132 B, in blocks of 64: 100,152 B a
+  // GLM-5: 78 latents of 1,152 B and as many index keys of 132 B, in blocks of 64: 100,152 B per
   // token.
   Llm llm;
   llm.name = "dsa";
@@ -146,8 +146,8 @@ TEST_CASE("layers that differ only in their pages form one group") {
   CHECK(vllm_capacity(shared, gib(34.86), 202752, 8).tokens > 7 * capacity.tokens);
 }
 
-TEST_CASE("windows hold a step's tokens as well, and shorter entries get longer blocks") {
-  // Equal pages: 5 windows and 1 full layer of 2 x 64 elements, 512 B a token.
+TEST_CASE("windows also hold a step's tokens and shorter entries get longer blocks") {
+  // Equal pages: 5 windows and 1 full layer of 2 x 64 elements, 512 B per token.
   Llm llm;
   llm.name = "windows";
   llm.d_model = 64;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tests of `kvsim explain` share: a scenario run in a folder, and its figures explained.
+// Shared by the tests of `kvsim explain`: a scenario run in a folder, and its metrics explained.
 
 #include <filesystem>
 #include <string>

@@ -1,5 +1,5 @@
-// What figures show, read from the SVGs that the program draws of shipped scenarios: every mark is
-// at a value of the figure's CSV, and every text is whole, on a screen and on paper.
+// Contents of figures, read from the SVGs that the program draws of shipped scenarios: every mark
+// is at a value of the figure's CSV, and every text is complete, on a screen and on paper.
 
 #include <algorithm>
 #include <array>
@@ -38,7 +38,8 @@ using test::Words;
 std::string source(const std::string& path) { return (fs::path{KVSIM_SOURCE_DIR} / path).string(); }
 std::string scenario(const std::string& name) { return source("scenarios/" + name + ".json"); }
 
-/// Timings of matrix products as `validate measured` reads them: made up, over five powers of ten.
+/// Timings of matrix products in the layout of `validate measured`: made up, over five powers of
+/// ten.
 void write_timings(const fs::path& folder) {
   fs::create_directories(folder);
   std::string csv = "gpu,source,model,op,dtype,m,n,k,tensor_parallel,time_us\n";
@@ -51,7 +52,7 @@ void write_timings(const fs::path& folder) {
   test::write(folder / "gemm.csv", csv);
 }
 
-/// Figures as `validate published` reads them: made up.
+/// Published metrics in the layout of `validate published`: made up.
 void write_published(const fs::path& file) {
   std::string csv =
       "id,source,gpu,gpu_count,model,dtype,kv_dtype,framework,method,method_params,batch,"
@@ -106,7 +107,7 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
   return out;
 }
 
-/// The results, drawn once for all cases. Empty, with the reason, where there is no gnuplot.
+/// The results, drawn once for all cases. Empty, with the reason, without gnuplot.
 const std::vector<fs::path>& all_results() {
   static const std::vector<fs::path> results = [] {
     if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
@@ -138,7 +139,7 @@ std::vector<std::string> figure_names(const fs::path& folder) {
   return out;
 }
 
-/// The plot's rectangle on the canvas and the values at its edges, as the script sets them.
+/// The plot's rectangle on the canvas and the values at its edges, as set by the script.
 struct PlotBox {
   double left = 0, right = 0, top = 0, bottom = 0;  // pixels
   double x_low = 0, x_high = 0, y_low = 0, y_high = 0;
@@ -182,7 +183,7 @@ PlotBox box_of(const std::string& script, const SvgFigure& svg) {
   return box;
 }
 
-/// Places of the values that the figure's CSV has, in the axes' units, by series.
+/// Positions of the values in the figure's CSV, in the axes' units, by series.
 std::map<int, std::vector<std::pair<double, double>>> values_of(const std::string& csv,
                                                                 const json& chart) {
   const std::string kind = chart.at("chart").get<std::string>();
@@ -210,7 +211,7 @@ std::map<int, std::vector<std::pair<double, double>>> values_of(const std::strin
 }
 
 void check_marks() {
-  constexpr double kNear = 0.75;  // pixels: gnuplot rounds places to hundredths of its own units
+  constexpr double kNear = 0.75;  // pixels: gnuplot rounds positions to hundredths of its units
   std::map<std::string, std::size_t> marks;  // by kind of chart
   for (const fs::path& results : all_results()) {
     for (const fs::path& folder : {results, on_paper(results, "3.3"), on_paper(results, "6.9")}) {
@@ -254,7 +255,8 @@ void check_marks() {
 struct Box {
   double left, right, top, bottom;
 };
-/// Where a text is: widths of DejaVu Sans, and its ascent and descent over capitals and digits.
+/// Bounding box of a text: widths of DejaVu Sans, and its ascent and descent over capitals and
+/// digits.
 Box extent_of(const SvgText& text) {
   constexpr double kAbove = 0.76, kBelow = 0.24;  // em
   const double width = chart::text_pixels(text.text) * text.size / chart::kFont;
@@ -275,7 +277,7 @@ void check_texts() {
         INFO(folder, " ", name);
         const SvgFigure svg = test::read_svg(text_of(folder / (name + ".svg")));
         std::vector<Box> boxes;
-        std::vector<SvgText> shown;  // gnuplot draws texts with a ground twice
+        std::vector<SvgText> shown;  // gnuplot draws texts with a background twice
         for (const SvgText& text : svg.texts) {
           const bool again = std::any_of(shown.begin(), shown.end(), [&](const SvgText& other) {
             return other.text == text.text && other.x == text.x && other.y == text.y;
@@ -294,7 +296,7 @@ void check_texts() {
         }
         for (std::size_t i = 0; i < boxes.size(); ++i) {
           for (std::size_t j = 0; j < i; ++j) {
-            constexpr double kShared = 1.5;  // pixels that boxes of clear texts may share
+            constexpr double kShared = 1.5;  // pixels that boxes of separate texts may share
             const Box &a = boxes[i], &b = boxes[j];
             const bool overlap = a.left + kShared < b.right && b.left + kShared < a.right &&
                                  a.top + kShared < b.bottom && b.top + kShared < a.bottom;
@@ -308,7 +310,7 @@ void check_texts() {
   if (!all_results().empty()) CHECK(texts > 1000);
 }
 
-/// A word on a page of PDF and where it is, as pdftotext has it.
+/// A word on a page of PDF and its position, from pdftotext.
 struct PdfWord {
   std::string text;
   Box at;
@@ -360,7 +362,8 @@ void check_pdfs() {
             const Box& b = page.words[j].at;
             const bool overlap = a.left + kAcross < b.right && b.left + kAcross < a.right &&
                                  a.top + kUp < b.bottom && b.top + kUp < a.bottom;
-            const bool again = text == page.words[j].text;  // gnuplot draws grounded texts twice
+            const bool again =
+                text == page.words[j].text;  // gnuplot draws texts with a background twice
             CHECK_MESSAGE((!overlap || again), text, " touches ", page.words[j].text);
           }
         }

@@ -1,5 +1,5 @@
-// A figure's document draws it again to the byte, says nothing to gnuplot but values and quoted
-// texts whatever stands in it, and goes over or under those of other results.
+// A figure's document draws it again to the byte, passes only values and quoted texts to gnuplot
+// for any content, and can be overlaid with those of other results.
 
 #include <cstdlib>
 #include <filesystem>
@@ -35,7 +35,7 @@ StoredFigure stored(const std::string& text, std::set<std::string>& words) {
   return read_figure(Field::parse(text, "f.figure.json"), words);
 }
 
-/// One chart of every kind, with all that it can have.
+/// One chart of every kind, with all optional parts.
 std::vector<Figure> every_kind() {
   LineChart lines{.name = "lines",
                   .title = "Lines: a title",
@@ -155,7 +155,7 @@ TEST_CASE("a figure read back from its document is drawn to the same byte") {
   CHECK(charts.size() == 6);
 }
 
-TEST_CASE("a figure's document with a value that no chart has is refused with its place") {
+TEST_CASE("a figure's document with an invalid value is refused with its place") {
   std::map<std::string, json> good;
   for (const Figure& figure : every_kind()) {
     good[figure.name] = json::parse(figure_document(figure));
@@ -209,7 +209,7 @@ TEST_CASE("a figure's document with a value that no chart has is refused with it
   }
 }
 
-/// Every text of a document replaced by `text`, but those that are no texts of a reader's.
+/// Every text of a document replaced by `text`, except keywords of the reader.
 void poison(json& value, const std::string& text) {
   if (value.is_string()) value = text;
   if (!value.is_structured()) return;
@@ -220,7 +220,7 @@ void poison(json& value, const std::string& text) {
   }
 }
 
-TEST_CASE("texts of a document are drawn as they are and run nothing") {
+TEST_CASE("texts of a document are drawn unchanged and run nothing") {
   if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
     fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
     return;
@@ -281,7 +281,7 @@ std::string refusal(const std::vector<std::pair<std::string, AnyChart>>& parts) 
   return out.error();
 }
 
-TEST_CASE("lines of two results stand on one pair of axes, with the larger unit of theirs") {
+TEST_CASE("lines of two results share one pair of axes with the larger unit") {
   constexpr double kMiB = 1024.0 * 1024.0;
   LineChart a = held("full", kMiB, kMiB, "MiB");
   LineChart b = held("full", 5 * kMiB * 1024, kMiB * 1024, "GiB");
@@ -315,13 +315,13 @@ TEST_CASE("lines of two results stand on one pair of axes, with the larger unit 
   REQUIRE(both.callouts.size() == 2);
   CHECK(both.callouts[1].text == "b, full: OOM");
   CHECK(both.callouts[1].line == 1);
-  // What is drawn says so too.
+  // The drawing says so too.
   const Figure figure = draw(both);
   CHECK(figure.csv.starts_with("series,kind,step,bytes_held,label\n0,0,0,1048576,a: full\n"));
   CHECK(figure.script.find("set label 'keys and values (GiB)' at screen") != std::string::npos);
 }
 
-TEST_CASE("axes of seconds and of other quantities are kept, and differing ones refused") {
+TEST_CASE("axes of seconds and of other quantities are kept and differing ones refused") {
   LineChart cdf = held("full", 1, 1, "%");
   cdf.log_seconds_x = true;
   cdf.integer_x = false;
@@ -388,7 +388,7 @@ TEST_CASE("marks of two results have one front, bars a heading each, maps and ba
         "it is drawn in another way in b than in a");
 }
 
-TEST_CASE("results share figures by name, else by kind, and what cannot be is said") {
+TEST_CASE("results share figures by name or by kind and conflicts are reported") {
   const auto figure = [](const std::string& name, const std::string& kind, const char* column) {
     LineChart chart = held("full", 1, 1, "B");
     chart.name = name;
@@ -410,7 +410,7 @@ TEST_CASE("results share figures by name, else by kind, and what cannot be is sa
         std::vector<std::string>{"only (y over step): there is none in b",
                                  "t (rate over step): b has final_rate over step there",
                                  "t (final_rate over step): a has rate over step there"});
-  // Where one has several and another has others, they come together and say which is which.
+  // If one has several and another has others, all are included and state their result.
   std::vector<FiguresOfResult> uneven = results;
   uneven[1].figures.erase(uneven[1].figures.begin() + 2);
   const Overlaid together = overlay_results(uneven);
@@ -420,7 +420,7 @@ TEST_CASE("results share figures by name, else by kind, and what cannot be is sa
   CHECK(n.lines[0].label == "a, 1: full");
   CHECK(n.lines[1].label == "a, 2: full");
   CHECK(n.lines[2].label == "b: full");
-  // What is left out for one reason is said once.
+  // Figures omitted for the same reason are reported once.
   std::vector<FiguresOfResult> many = results;
   for (FiguresOfResult& result : many) {
     std::erase_if(result.figures, [](const StoredFigure& f) { return f.kind != "n"; });

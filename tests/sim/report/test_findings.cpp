@@ -45,7 +45,7 @@ TEST_CASE("finding: a gain is named with its method and size") {
       .full = runs("full", 100), .cache_share = 0.1, .methods = {runs("a", 101)}};
   CHECK(static_finding({other, one}) ==
         "The full cache fits; b at best decodes 1.8 times as fast.");
-  // A method that does not run is no gain, whatever its speed.
+  // A method that does not run is no gain at any speed.
   const MethodCase broken{.full = runs("full", 100),
                           .cache_share = 0.9,
                           .methods = {{.label = "c", .runs = false, .value = 900.0}}};
@@ -99,7 +99,7 @@ ReplayMethod replayed(std::string name, std::optional<double> budget, std::int64
   return out;
 }
 
-TEST_CASE("equal bytes: a band starts at its least member, and each method is in one") {
+TEST_CASE("equal bytes: a band starts at its smallest member and each method is in one") {
   const std::vector<double> shares{0.32, 0.10, 0.105, 0.111, 0.33, 1.0};
   const auto bands = equal_bytes_bands(shares);
   REQUIRE(bands.size() == 4);
@@ -129,7 +129,7 @@ TEST_CASE("a method that holds more at the same budget is not compared with thos
         "At equal bytes zeromerge has the least error in 2 of 2 comparisons.");
   replay.methods.back().rel_error_mean = 0.045;
   CHECK(replay_finding(replay) == "No method leads in most of the 2 comparisons at equal bytes.");
-  // Methods that hold everything differ by rounding, which makes none of them the best.
+  // Methods that hold everything differ only by rounding, which makes none of them the best.
   replay.methods = {replayed("full", {}, 1000, 0), replayed("h2o", 1.0, 1000, 2.5e-7),
                     replayed("snapkv", 1.0, 1000, 2.4e-7)};
   CHECK(replay_finding(replay) ==
@@ -183,7 +183,7 @@ TEST_CASE("plan finding: compression changes nothing") {
         "Compression does not help here: no method does better than the full cache, 9 sequences.");
 }
 
-TEST_CASE("plan finding: a gain, and what only compression makes possible") {
+TEST_CASE("plan finding: a gain, and answers that only compression makes possible") {
   SamplePlan gain;
   gain.add("full", 40000);
   gain.add("snapkv", 120000);

@@ -1,4 +1,4 @@
-// The tables of metrics: what reads them, and that nothing keeps a copy.
+// The tables of metrics: their readers, and that there is no second copy.
 
 #include <algorithm>
 #include <cstdlib>
@@ -100,7 +100,7 @@ void check_rows(const MetricInfos& metrics) {
   }
 }
 
-TEST_CASE("a metric has one row, a meaning, and no place of another") {
+TEST_CASE("a metric has one row, a meaning, and a unique place") {
   check_rows(infos_of(static_metrics()));
   check_rows(infos_of(service_metrics()));
   check_rows(infos_of(replay_metrics()));
@@ -154,7 +154,7 @@ TEST_CASE("a row of services is in documents, CSV files and pages") {
   CHECK(std::count_if(page.begin(), page.end(), [](const ordered_json& column) {
           return column.at("place") > 0;
         }) == static_cast<std::ptrdiff_t>(shown));
-  // One more row needs nothing else.
+  // One more row needs no other change.
   std::vector<Metric<ServeResult>> more{service_metrics().begin(), service_metrics().end()};
   more.emplace_back(
       MetricKind::kRate, "tokens_per_watt", "tok/J", "a metric of a test",
@@ -194,8 +194,8 @@ std::vector<std::string> files_that_spell(std::string_view key) {
   return files;
 }
 
-TEST_CASE("a metric of services touches two files: its row, and where its value is computed") {
-  // Metrics that no figure and no explanation picks out, as a new one is.
+TEST_CASE("a metric of services touches two files: its row and the place of its computation") {
+  // Metrics that no figure and no explanation names, like a new one.
   for (const char* key :
        {"oom_events", "output_tok_s_per_gpu", "output_tok_s_per_user", "cut_short", "link_wait",
         "prefix_hit_tokens", "kv_dropped_bytes", "peak_blocks"}) {
@@ -203,7 +203,7 @@ TEST_CASE("a metric of services touches two files: its row, and where its value 
     CHECK(files_that_spell(key) ==
           std::vector<std::string>{"sim/serve/account/service_metrics.cpp"});
   }
-  // What writes all metrics picks out none of them.
+  // Code that writes all metrics names none of them.
   for (const Metric<ServeResult>& metric : service_metrics()) {
     INFO(metric.info.key);
     const std::vector<std::string> files = files_that_spell(metric.info.key);

@@ -1,4 +1,4 @@
-// What replays say together: means, the oracle, the Pareto front.
+// Statistics of several replays: means, the oracle, the Pareto front.
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@ TEST_CASE("a spread by hand") {
   CHECK_FALSE(one.sd.has_value());
   CHECK_FALSE(one.low.has_value());
   CHECK_THROWS((void)spread_of({}));
-  // The table meets the expansion beyond it, and both the normal distribution's 1.96.
+  // The table meets the expansion beyond it, and both approach the normal distribution's 1.96.
   CHECK(student_t_975(30) == 2.042);
   CHECK(student_t_975(31) == doctest::Approx(2.0395).epsilon(1e-4));
   CHECK(student_t_975(120) == doctest::Approx(1.9799).epsilon(1e-4));
@@ -65,7 +65,7 @@ ReplayResult with_oracle() {
   return replay;
 }
 
-TEST_CASE("distance from the oracle: at the same budget, of what there is") {
+TEST_CASE("distance from the oracle at the same budget, as a share of the oracle's mass") {
   ReplayResult replay = with_oracle();
   const auto gap = [&](std::size_t m) { return oracle_gap(replay, replay.methods[m]); };
   CHECK_FALSE(gap(0).mass.has_value());  // full: no budget
@@ -81,7 +81,7 @@ TEST_CASE("distance from the oracle: at the same budget, of what there is") {
   CHECK_FALSE(gap(2).mass.has_value());
 }
 
-TEST_CASE("an aggregate has a row for each method and budget, over the traces it ran on") {
+TEST_CASE("an aggregate has a row per method and budget over the traces it ran on") {
   ReplayResult a = with_oracle();
   ReplayResult b = with_oracle();
   for (ReplayMethod& m : a.methods) m.bytes_full_read_total = 4e6;
@@ -124,8 +124,7 @@ TEST_CASE("the Pareto front by hand") {
   CHECK(front[2].x == 0.6);
 }
 
-TEST_CASE(
-    "error against bytes: a mark each, what is exact in words, traffic where some read part") {
+TEST_CASE("error against bytes: a mark each, exact methods in words, traffic for readers") {
   FigureSet set;
   std::vector<ErrorMark> marks{{.method = "full", .error = 1e-8, .held = 1, .read = 1},
                                {.method = "h2o", .error = 0.1, .held = 0.2, .read = 0.3}};
@@ -145,7 +144,7 @@ TEST_CASE(
   CHECK(set.figures[1].kind == "error_vs_read");
   CHECK(set.figures[0].csv.find("1,1.1,0.2,0,quest") != std::string::npos);
   CHECK(set.figures[1].csv.find("1,0.2,0.2,1,quest") != std::string::npos);
-  // A bound that holds everything is drawn by what it reads, and moves no other method's look.
+  // A bound that holds everything is drawn by its reads, and does not change other methods' style.
   marks.insert(
       marks.begin(),
       {.method = "oracle-step", .error = 0.01, .held = 1, .read = 0.1, .reads_part = true});
@@ -163,7 +162,7 @@ TEST_CASE(
   };
   for (const char* method : {"h2o", "quest"}) CHECK(look(0, method) == look(1, method));
   CHECK(look(0, "h2o") != look(0, "quest"));
-  for (int i = 0; i < 30; ++i) {  // more than a legend holds
+  for (int i = 0; i < 30; ++i) {  // more than fit into a legend
     marks.push_back({.method = "m" + std::to_string(i), .error = 0.3, .held = 2, .read = 2});
   }
   set.figures.clear();
@@ -171,7 +170,7 @@ TEST_CASE(
   CHECK(set.figures[0].script.find("more, not on the Pareto front") != std::string::npos);
 }
 
-TEST_CASE("a row a method, as many fields as columns") {
+TEST_CASE("one row per method with as many fields as columns") {
   const std::string csv = replay_methods_csv(with_oracle());
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 6);
   CHECK(std::count(csv.begin(), csv.end(), ',') == 6 * 17);

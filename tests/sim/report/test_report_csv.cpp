@@ -14,7 +14,7 @@ std::size_t lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-TEST_CASE("fields are quoted as RFC 4180 says") {
+TEST_CASE("fields are quoted as in RFC 4180") {
   CHECK(csv_field("plain name") == "plain name");
   CHECK(csv_field("a,b") == "\"a,b\"");
   CHECK(csv_field("say \"x\"") == "\"say \"\"x\"\"\"");
@@ -29,7 +29,7 @@ TEST_CASE("numbers read back to the same bits") {
   CHECK(csv_number(std::numeric_limits<double>::quiet_NaN()).empty());
 }
 
-TEST_CASE("every table has its header and a line for everything") {
+TEST_CASE("every table has its header and a line per item") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const std::string timeline = timeline_csv(report);

@@ -40,7 +40,7 @@ std::string read(const fs::path& path) {
   text << in.rdbuf();
   return text.str();
 }
-/// Whether gnuplot is here; reports the case as skipped where it is not.
+/// Whether gnuplot is installed; otherwise reports the case as skipped.
 bool have_gnuplot() {
   if (std::system("gnuplot --version > /dev/null 2>&1") == 0) return true;
   fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
@@ -70,7 +70,7 @@ TEST_CASE("ticks are round and cover the range") {
   CHECK(chart::ticks_over(20000, 54000, 5).step == 10000);
 }
 
-TEST_CASE("a run has its figures, each once, the same bytes each time") {
+TEST_CASE("a run has its figures once each and with the same bytes each time") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const FigureSet set = run_figures(report);
@@ -97,7 +97,7 @@ TEST_CASE("the crossing and the HBM line are on the figure of memory") {
   CHECK(figure.csv.starts_with("series,kind,tokens,peak_bytes,label\n"));
 }
 
-TEST_CASE("points that differ in more than the method get a file each") {
+TEST_CASE("points that differ in more than the method get separate files") {
   Scenario scenario = test::sample_scenario();
   scenario.points[2].keys["gpu"] = "H200-SXM";
   scenario.points[3].keys["gpu"] = "H200-SXM";
@@ -126,7 +126,7 @@ TEST_CASE("a list of lengths is one line over them") {
                                                "error_vs_bytes"});
 }
 
-TEST_CASE("cache per layer is drawn where layers differ, and only there") {
+TEST_CASE("cache per layer is drawn only if layers differ") {
   const Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   const auto drawn = [&](const std::string& name) {
@@ -141,7 +141,7 @@ TEST_CASE("cache per layer is drawn where layers differ, and only there") {
   CHECK(drawn("replay_cache_per_layer") == 1);
 }
 
-TEST_CASE("no two lines are drawn alike, in colour or in grey") {
+TEST_CASE("no two lines look the same in colour or in grey") {
   for (std::size_t i = 0; i < 210; ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const chart::LineStyle a = chart::line_style(i), b = chart::line_style(j);
@@ -188,7 +188,7 @@ std::map<int, std::vector<BlockMark>> marks_of(const std::string& script, const 
   return rows;
 }
 
-TEST_CASE("lines that lie on each other are each seen, at their values, however many") {
+TEST_CASE("overlapping lines are all visible at their values for any number of them") {
   for (const std::size_t n_lines : {2U, 3U, 5U, 9U, 20U}) {
     for (const std::size_t n_points : {4U, 400U}) {
       INFO(n_lines, " lines of ", n_points, " points");
@@ -208,7 +208,7 @@ TEST_CASE("lines that lie on each other are each seen, at their values, however 
       std::size_t all = 0;
       for (const auto& [series, of_line] : marks) {
         for (const BlockMark& mark : of_line) {
-          CHECK(mark.at.x == std::round(mark.at.x));  // a value, and no place between two
+          CHECK(mark.at.x == std::round(mark.at.x));  // a value, and no position between two
           CHECK(mark.at.y == 100 + mark.at.x);
           CHECK(mark.ring < 5);
           places.insert({mark.at.x, mark.ring});
@@ -220,7 +220,7 @@ TEST_CASE("lines that lie on each other are each seen, at their values, however 
   }
 }
 
-TEST_CASE("lines that keep apart have a plain mark at each value") {
+TEST_CASE("lines that do not overlap have a plain mark at each value") {
   LineChart chart{.name = "c", .x_column = "x", .y_column = "y"};
   chart.lines = {{.label = "a", .points = {{0, 1}, {1, 1}, {2, 1}}},
                  {.label = "b", .points = {{0, 2}, {1, 2}, {2, 2}}},
@@ -228,7 +228,7 @@ TEST_CASE("lines that keep apart have a plain mark at each value") {
   const Figure figure = draw(chart);
   CHECK(block_of(figure.script, "stripes").empty());
   const auto marks = marks_of(figure.script, "marks");
-  CHECK(marks.size() == 2);  // none on what no x was run for
+  CHECK(marks.size() == 2);  // none at an x without a run
   for (const int series : {0, 1}) {
     REQUIRE(marks.at(series).size() == 3);
     for (std::size_t k = 0; k < 3; ++k) {
@@ -298,21 +298,21 @@ TEST_CASE("no stem of a callout passes through another text") {
   }
 }
 
-TEST_CASE("a line that ends for want of memory ends in a cross") {
+TEST_CASE("a line that ends for lack of memory ends in a cross") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   for (const Figure& figure : run_figures(report).figures) {
     if (figure.kind != "memory_vs_length" && figure.kind != "throughput_vs_length") continue;
     INFO(figure.kind);
     const auto ends = marks_of(figure.script, "ends");
-    REQUIRE(ends.size() == 1);  // the full cache alone runs out
+    REQUIRE(ends.size() == 1);  // only the full cache runs out
     CHECK(ends.at(0).front().at.x > 53000);
     CHECK(figure.script.find("title 'out of memory'") != std::string::npos);
     CHECK(figure.csv.find("\n0,2,") != std::string::npos);
   }
 }
 
-TEST_CASE("an axis is logarithmic where values need it, and its ticks are plain numbers") {
+TEST_CASE("an axis is logarithmic if values need it and its ticks are plain numbers") {
   CHECK_FALSE(chart::needs_log(11, 13));
   CHECK(chart::needs_log(0.03, 100));
   CHECK_FALSE(chart::needs_log(0, 100));
@@ -348,12 +348,12 @@ TEST_CASE("an axis is logarithmic where values need it, and its ticks are plain 
   CHECK(script_of(0.03, 0.9).find("'time to first token (ms)'") != std::string::npos);
 }
 
-TEST_CASE("lines are named by what differs, and the title has the rest") {
+TEST_CASE("lines are named by their differences and the title has the rest") {
   Scenario scenario = test::sample_scenario();
   CHECK(line_names(scenario, {0, 1, 2}).labels ==
         std::vector<std::string>{"full", "zeromerge", "h2o"});
   CHECK(line_names(scenario, {0, 1, 2}).shared == "budget 18,000 entries");
-  // What two of them have alike is no difference to the third, which has no such thing.
+  // A value shared by two of them is not a difference to the third, which has no such value.
   for (const std::size_t i : {1U, 2U}) {
     scenario.points[i].keys["method_params"] = {{"score_exec", "fused_two_pass"}};
   }
@@ -368,7 +368,7 @@ TEST_CASE("lines are named by what differs, and the title has the rest") {
             "full", "zeromerge budget 18,000 entries score exec fused_two_pass",
             "h2o budget 18,000 entries score exec eager", "streaming-llm budget 20 %"});
   CHECK(line_names(scenario, {0, 1, 2, 3}).shared.empty());
-  // That one has it and another has not may be all there is.
+  // The presence of a value may be the only difference.
   scenario.points[2].keys = scenario.points[1].keys;
   scenario.points[2].keys.erase("method_params");
   CHECK(line_names(scenario, {1, 2}).labels ==
@@ -377,7 +377,7 @@ TEST_CASE("lines are named by what differs, and the title has the rest") {
         std::vector<std::string>{"zeromerge", "zeromerge (2)"});
 }
 
-TEST_CASE("every owner has words of its own and a fill of its own") {
+TEST_CASE("every owner has separate words and a separate fill") {
   std::set<std::string_view> words;
   std::set<std::pair<std::string_view, int>> fills;
   for (std::size_t i = 0; i < kOwners; ++i) {
@@ -403,7 +403,7 @@ double grey_of(std::string_view colour) {
   return 0.299 * channel(1) + 0.587 * channel(3) + 0.114 * channel(5);
 }
 
-TEST_CASE("in grey print fills are told apart by shade or by hatching") {
+TEST_CASE("in grey print fills differ by shade or by hatching") {
   const std::vector<PartStyle> styles = breakdown_styles();
   for (std::size_t i = 0; i < styles.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
@@ -422,7 +422,7 @@ std::string boxes_of(const std::string& script, const std::string& words) {
                        title - script.rfind("boxxyerror", title));
 }
 
-TEST_CASE("an owner is filled alike whoever else is there") {
+TEST_CASE("an owner has the same fill whichever other owners are present") {
   const Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   const auto breakdown = [&] {
@@ -444,7 +444,7 @@ TEST_CASE("an owner is filled alike whoever else is there") {
   CHECK(boxes_of(few, "weights").empty());
 }
 
-TEST_CASE("what was asked for is written, and a bar that is cut has a break mark") {
+TEST_CASE("the requested amount is written and a truncated bar has a break mark") {
   const Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   const auto breakdown = [&] { return run_figures(report).figures[2]; };
@@ -455,13 +455,13 @@ TEST_CASE("what was asked for is written, and a bar that is cut has a break mark
   const Figure large = breakdown();
   CHECK(large.script.find("'400 GiB'") != std::string::npos);
   CHECK(large.script.find("set object polygon") != std::string::npos);
-  // The data have the whole of it; the axis does not.
+  // The data have the whole value; the axis does not.
   CHECK(large.csv.find(",requested\n") != std::string::npos);
   const std::string range = "set xrange [0:";
   CHECK(std::stod(large.script.substr(large.script.find(range) + range.size())) < 130);
 }
 
-TEST_CASE("where no point decodes, caches stand beside the published sizes") {
+TEST_CASE("if no point decodes, caches are drawn next to the published sizes") {
   Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   report.replay.reset();
@@ -493,7 +493,7 @@ TEST_CASE("a scenario names the figures it wants") {
         run_figures(report).figures.size());
 }
 
-TEST_CASE("nothing to show is no figure") {
+TEST_CASE("no data give no figure") {
   Scenario scenario;
   RunReport report;
   report.scenario = &scenario;
@@ -517,7 +517,7 @@ TEST_CASE("gnuplot draws every figure as SVG and PNG, the same bytes each time")
   }
 }
 
-TEST_CASE("hostile names are drawn as they are and run nothing") {
+TEST_CASE("hostile names are drawn unchanged and run nothing") {
   if (!have_gnuplot()) return;
   const fs::path dir = scratch("hostile");
   const std::string touch = "touch " + (dir / "pwned").string();
@@ -575,7 +575,7 @@ TEST_CASE("a user's settings of gnuplot change no figure") {
   fs::create_directories(dir / "plain");
   fs::create_directories(dir / "set");
   CHECK(draw_figures({figure}, dir / "plain").notes.empty());
-  // Of itself this ends gnuplot before the script's first line.
+  // Without protection this ends gnuplot before the script's first line.
   const Figure asks{"asks", "t", "a,b\n",
                     "if (strlen(system('echo $GNUTERM')) > 0) { exit status 1 }\n"
                     "set terminal svg\nset output 'asks.svg'\nplot x\nunset output\n"
@@ -588,10 +588,10 @@ TEST_CASE("a user's settings of gnuplot change no figure") {
   CHECK(read(dir / "plain" / "c.svg") == read(dir / "set" / "c.svg"));
 }
 
-TEST_CASE("a figure that gnuplot leaves incomplete is an error, not a result") {
+TEST_CASE("a figure that gnuplot leaves incomplete is an error and not a result") {
   if (!have_gnuplot()) return;
   const fs::path dir = scratch("incomplete");
-  // Ends with 0 and half a PNG, as gnuplot does on a full disk.
+  // Exits with 0 and half a PNG, like gnuplot on a full disk.
   const Figure half{"half", "t", "a,b\n",
                     "set terminal svg\nset output 'half.svg'\nplot x\nunset output\n"
                     "set print 'half.png'\nprint 'no whole PNG'\nset print\n",
@@ -600,7 +600,7 @@ TEST_CASE("a figure that gnuplot leaves incomplete is an error, not a result") {
                        doctest::Contains("half.png: cannot be written: "), InputError);
 }
 
-TEST_CASE("a gnuplot that fails or hangs is a note") {
+TEST_CASE("a gnuplot that fails or hangs gives a note") {
   const fs::path dir = scratch("fails");
   const Figure broken{"broken", "t", "a,b\n", "this is no gnuplot\n", ""};
   if (!have_gnuplot()) return;

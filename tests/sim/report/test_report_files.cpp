@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An empty folder of one's own under the build tree.
+/// An empty private folder under the build tree.
 fs::path scratch(const std::string& name) {
   const fs::path path = test::scratch_folder() / ("report_" + name);
   fs::remove_all(path);
@@ -42,7 +42,7 @@ std::size_t entries(const fs::path& folder) {
       std::distance(fs::directory_iterator{folder}, fs::directory_iterator{}));
 }
 
-TEST_CASE("a file is replaced whole and leaves nothing beside it") {
+TEST_CASE("a file is replaced atomically and leaves nothing next to it") {
   const fs::path dir = scratch("file");
   write_file_atomically(dir / "a.json", "one");
   write_file_atomically(dir / "a.json", "two");
@@ -50,7 +50,7 @@ TEST_CASE("a file is replaced whole and leaves nothing beside it") {
   CHECK(entries(dir) == 1);
 }
 
-TEST_CASE("a place that cannot be written is one clear line") {
+TEST_CASE("a path that cannot be written is one clear line") {
   const fs::path dir = scratch("refused");
   CHECK(complaint_of([&] { write_file_atomically(dir / "no" / "a.json", "x"); }) ==
         (dir / "no" / "a.json").string() + ": cannot be written: No such file or directory");
@@ -66,7 +66,7 @@ TEST_CASE("a place that cannot be written is one clear line") {
   CHECK(entries(dir) == 1);
 }
 
-TEST_CASE("a folder without write permission is refused, nothing half-written") {
+TEST_CASE("a folder without write permission is refused without partial output") {
   const fs::path dir = scratch("readonly");
   fs::permissions(dir, fs::perms::owner_read | fs::perms::owner_exec);
   test::under_permissions([&] {
@@ -88,7 +88,7 @@ TEST_CASE("a full disk is a clear line") {
         "/dev/full: cannot be written: No space left on device");
 }
 
-TEST_CASE("a folder appears whole or not at all") {
+TEST_CASE("a folder appears complete or not at all") {
   const fs::path dir = scratch("folder");
   const fs::path out = dir / "deep" / "er" / "out";
   {
@@ -96,7 +96,7 @@ TEST_CASE("a folder appears whole or not at all") {
     building.write("sub/a.txt", "a");
     CHECK_FALSE(fs::exists(out));
   }
-  CHECK(entries(dir) == 0);  // neither the partial folder nor the parents made for it
+  CHECK(entries(dir) == 0);  // neither the partial folder nor its new parents
   {
     AtomicFolder building{out};
     building.write("sub/a.txt", "a");
@@ -106,7 +106,7 @@ TEST_CASE("a folder appears whole or not at all") {
   CHECK(entries(out.parent_path()) == 1);
 }
 
-TEST_CASE("what kvsim wrote is replaced, what it did not write is refused") {
+TEST_CASE("output of kvsim is replaced and other files are refused") {
   const fs::path dir = scratch("replace");
   const auto write = [&](const std::string& name) {
     AtomicFolder building{dir / "out"};
@@ -131,7 +131,7 @@ TEST_CASE("what kvsim wrote is replaced, what it did not write is refused") {
   CHECK(fs::exists(dir / "empty"));
 }
 
-TEST_CASE("a file that comes while the run computes is not lost") {
+TEST_CASE("a file that appears while the run computes is not lost") {
   const fs::path dir = scratch("late");
   AtomicFolder building{dir / "out"};
   building.write("a", "a");
@@ -141,13 +141,13 @@ TEST_CASE("a file that comes while the run computes is not lost") {
   CHECK(read(dir / "out" / "b") == "mine");
 }
 
-TEST_CASE("files of a folder change together, and others of it stay") {
+TEST_CASE("files of a folder change together and others of it stay") {
   const fs::path dir = scratch("set");
   {
     AtomicFiles files{dir / "deep" / "er"};
     files.write("a", "a");
   }
-  CHECK(entries(dir) == 0);  // neither what was built nor the folders made for it
+  CHECK(entries(dir) == 0);  // neither partial files nor their new folders
   fs::create_directories(dir / "out");
   for (const char* name : {"a", "b", "mine"}) write_file_atomically(dir / "out" / name, "old");
   {
@@ -175,7 +175,7 @@ TEST_CASE("files of a folder change together, and others of it stay") {
         std::string::npos);
 }
 
-TEST_CASE("a results folder holds result.json and the tables, the same bytes each time") {
+TEST_CASE("a results folder holds result.json and the tables with the same bytes each time") {
   const fs::path dir = scratch("results");
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);

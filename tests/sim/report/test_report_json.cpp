@@ -22,11 +22,11 @@ TEST_CASE("a run names its schema, scenario, seed, version and calibration") {
   CHECK(run.at("scenario").at("echo") == scenario.echo);
   CHECK(run.at("kvsim").at("version") == kvsim_version());
   CHECK(run.at("calibration").at("provenance") == "nominal roofline, uncalibrated");
-  CHECK_FALSE(run.contains("run"));  // the clock enters only where it is given
+  CHECK_FALSE(run.contains("run"));  // the clock is included only if it is given
   CHECK(run.at("points").size() == 4);
 }
 
-TEST_CASE("a point has the scenario's keys, its figures, and intervals that are null") {
+TEST_CASE("a point has the scenario's keys, its metrics, and intervals that are null") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const ordered_json point = run_document(report).at("points").at(1);
@@ -84,7 +84,7 @@ TEST_CASE("a point explains the time of its steps term by term") {
                                  "source": "gpu A800-80GB-SXM: hbm_bandwidth"})x"));
 }
 
-TEST_CASE("an out of memory has exactly the promised keys, and times are null after it") {
+TEST_CASE("an out of memory has exactly the promised keys and times are null after it") {
   const Scenario scenario = test::sample_scenario();
   const ordered_json point = run_document(test::sample_report(scenario)).at("points").at(0);
   const ordered_json& oom = point.at("oom");
@@ -97,7 +97,7 @@ TEST_CASE("an out of memory has exactly the promised keys, and times are null af
   CHECK(point.at("latency_s").is_null());
 }
 
-TEST_CASE("a published figure stands beside the prediction with the miss") {
+TEST_CASE("a published value is next to the prediction with the miss") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const ordered_json published = run_document(report).at("published");
@@ -114,7 +114,7 @@ TEST_CASE("a published figure stands beside the prediction with the miss") {
   CHECK(none.at(1).at("miss").is_null());
 }
 
-TEST_CASE("published yes or no, and what the cache would need") {
+TEST_CASE("published yes or no, and the cache bytes that would be needed") {
   Scenario scenario = test::sample_scenario();
   scenario.published = {{0, "oom", 1, "yes", "", ""},
                         {1, "oom", 1, "yes", "", ""},
@@ -130,7 +130,7 @@ TEST_CASE("published yes or no, and what the cache would need") {
   CHECK(run.at("notes").dump() == R"(["of the scenario","of the run"])");
 }
 
-TEST_CASE("a replay has the contract's keys, what does not exist is null") {
+TEST_CASE("a replay has the contract's keys and missing values are null") {
   ReplayResult replay = test::sample_replay();
   replay.methods[1].closed_form_bytes_final.reset();
   const ordered_json document = replay_document(replay, {{"kvzap", "no hidden states"}});
@@ -165,17 +165,17 @@ TEST_CASE("kept positions: a merged entry lists its members") {
   CHECK(kept_document(replay).at("budget").is_null());
 }
 
-TEST_CASE("documents are the same bytes each time and read back whole") {
+TEST_CASE("documents are the same bytes each time and read back completely") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const std::string text = to_file_text(run_document(report));
   CHECK(text == to_file_text(run_document(test::sample_report(scenario))));
   CHECK(text.ends_with("}\n"));
   CHECK(ordered_json::parse(text) == run_document(report));
-  CHECK_NOTHROW((void)Field::parse(text, "result.json"));  // our own reader takes it too
+  CHECK_NOTHROW((void)Field::parse(text, "result.json"));  // our own reader accepts it too
 }
 
-TEST_CASE("broken text and numbers that are none do not break a document") {
+TEST_CASE("broken text and non-finite numbers do not break a document") {
   Scenario scenario = test::sample_scenario();
   scenario.title = "bad \xff bytes \"quoted\"";
   scenario.points[0].keys["\xfe"] = "x";
@@ -187,7 +187,7 @@ TEST_CASE("broken text and numbers that are none do not break a document") {
   CHECK(back.at("scenario").at("title") == "bad \xEF\xBF\xBD bytes \"quoted\"");
 }
 
-TEST_CASE("a report without one result a point is our own fault") {
+TEST_CASE("a report without one result per point is a broken contract") {
   const Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   report.results.pop_back();

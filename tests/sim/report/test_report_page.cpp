@@ -1,5 +1,5 @@
-// report.html: nothing that a user names gets out of its place, the same run gives the same bytes,
-// and each kind of run has what its page draws.
+// report.html: user-supplied text stays in its place, the same run gives the same bytes, and each
+// kind of run has the data of its charts.
 
 #include <algorithm>
 #include <filesystem>
@@ -36,7 +36,7 @@ std::size_t count_of(const std::string& text, const std::string& what) {
   return n;
 }
 
-/// What a browser's parser of HTML takes for the block of data: up to the first "</script".
+/// The block of data as a browser's HTML parser reads it: up to the first "</script".
 std::string data_block(const std::string& page) {
   const std::string open = "<script type=\"application/json\" id=\"kvsim-report\">";
   const std::size_t begin = page.find(open);
@@ -71,7 +71,7 @@ std::string read(const fs::path& file) {
   return {std::istreambuf_iterator<char>{in}, {}};
 }
 
-TEST_CASE("page data parses back to equal, whatever its texts hold") {
+TEST_CASE("page data parses back to equal data for any text") {
   for (const std::string& text : hostile_texts()) {
     INFO(text);
     const ordered_json data{{text, {text, 1.5, nullptr}}, {"b", -0.1}};
@@ -81,13 +81,13 @@ TEST_CASE("page data parses back to equal, whatever its texts hold") {
       CHECK(block.find(never) == std::string::npos);
     }
   }
-  // Bytes that are no UTF-8 give a page all the same.
+  // Bytes that are not UTF-8 still give a page.
   CHECK(ordered_json::parse(script_json({{"a", "\xFF"}})).at("a") == "\xEF\xBF\xBD");
 }
 
 TEST_CASE("no title, label or note opens or closes an element of the page") {
   const std::size_t scripts = count_of(page_text({.title = "t", .data = {{"a", 1}}}), "<script");
-  CHECK(scripts == 4);  // the data, the chart library, what pages share, the page's own
+  CHECK(scripts == 4);  // the data, the chart library, the code shared by pages, the page's own
   for (const std::string& text : hostile_texts()) {
     INFO(text);
     const Page page{.title = text,
@@ -99,13 +99,13 @@ TEST_CASE("no title, label or note opens or closes an element of the page") {
     CHECK(count_of(html, "<script") == scripts);
     CHECK(count_of(html, "<img src=x") == 0);
     CHECK(data_in(html) == page.data);
-    // Nothing is filled in twice: the library stands in the page once.
+    // Nothing is inserted twice: the library is in the page once.
     CHECK(count_of(html, "id=\"kvsim-report\"") == 1);
     CHECK(html.size() < page_text({.title = "t"}).size() + 16 * text.size() + 400);
   }
 }
 
-TEST_CASE("a run with hostile names gives a page whose data are whole") {
+TEST_CASE("a run with hostile names gives a page with intact data") {
   for (const std::string& text : hostile_texts()) {
     INFO(text);
     Scenario scenario = test::sample_scenario();
@@ -120,8 +120,8 @@ TEST_CASE("a run with hostile names gives a page whose data are whole") {
 }
 
 TEST_CASE("a long line keeps the intervals of the points that it keeps") {
-  // A run that ends out of memory has one point more than its band: 801 are drawn every third, 800
-  // would be every second.
+  // A run that runs out of memory has one point more than its band: of 801 points every third is
+  // drawn, of 800 it would be every second.
   LineChart chart{.name = "memory_vs_length", .x_column = "tokens", .y_column = "hbm_bytes"};
   chart.lines.push_back({.label = "full"});
   ChartLine& line = chart.lines.back();
@@ -137,7 +137,7 @@ TEST_CASE("a long line keeps the intervals of the points that it keeps") {
   CHECK(series.at("band").back()[0] == 799);
 }
 
-TEST_CASE("a page needs no network and says so to the browser") {
+TEST_CASE("a page needs no network and tells the browser so") {
   const Scenario scenario = test::sample_scenario();
   const std::string html = page_of(test::sample_report(scenario));
   CHECK(html.find("default-src 'none'") != std::string::npos);
@@ -148,7 +148,7 @@ TEST_CASE("a page needs no network and says so to the browser") {
   CHECK(html.find("Apache License 2.0") != std::string::npos);
 }
 
-TEST_CASE("the same run gives the same page, and a folder has it unless it is not wanted") {
+TEST_CASE("the same run gives the same page and a folder has it unless disabled") {
   const fs::path dir = test::scratch_folder() / "page";
   fs::remove_all(dir);
   const Scenario scenario = test::sample_scenario();
@@ -161,11 +161,11 @@ TEST_CASE("the same run gives the same page, and a folder has it unless it is no
   CHECK(read(dir / "a" / "report.html") == read(dir / "b" / "report.html"));
   CHECK(read(dir / "a" / "report.html").find(dir.string()) == std::string::npos);
   CHECK_FALSE(fs::exists(dir / "c" / "report.html"));
-  // The page takes nothing away from the document beside it.
+  // The page removes nothing from the document next to it.
   CHECK(read(dir / "a" / "result.json") == read(dir / "c" / "result.json"));
 }
 
-TEST_CASE("a static run's page has its charts, roofs, timelines and what heads keep") {
+TEST_CASE("a static run's page has its charts, rooflines, timelines and kept positions") {
   Scenario scenario = test::sample_scenario();
   for (ScenarioPoint& point : scenario.points) point.spec.gpu = &find_gpu("A800-80GB-SXM");
   const RunReport report = test::sample_report(scenario);
@@ -186,11 +186,11 @@ TEST_CASE("a static run's page has its charts, roofs, timelines and what heads k
   CHECK(point.at("roof").at("bandwidth").get<double>() == test::rel(2.039e12));
   CHECK(point.at("timeline").at("tokens").size() == point.at("timeline").at("peak").size());
   CHECK(data.at("extras").at("kept").size() == report.replay->methods.size());
-  // Steps of the replay are drawn from its charts, not carried twice.
+  // Steps of the replay are drawn from its charts and not stored twice.
   CHECK_FALSE(data.at("document").at("replay").at("methods").at(0).contains("per_step"));
 }
 
-TEST_CASE("the first sentences say what fails, in red") {
+TEST_CASE("the first sentences state the failures in red") {
   const Scenario scenario = test::sample_scenario();
   const std::string html = page_of(test::sample_report(scenario));
   const std::size_t list = html.find("<ul class=\"verdict\"");
@@ -213,7 +213,7 @@ TEST_CASE("a service's page has its timeline by owner and its distributions") {
   CHECK(area);
 }
 
-TEST_CASE("a page's size is bounded, and what was left out is said") {
+TEST_CASE("a page's size is bounded and omitted parts are reported") {
   Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   constexpr std::size_t kMany = 2000;
@@ -229,7 +229,7 @@ TEST_CASE("a page's size is bounded, and what was left out is said") {
   CHECK(html.size() < 6U << 20U);
 }
 
-TEST_CASE("a chart for a page has the figure's values, in base units") {
+TEST_CASE("a chart for a page has the figure's values in base units") {
   LineChart chart{.name = "memory_vs_length",
                   .x_label = "tokens per sequence (prompt and output)",
                   .y_label = "HBM (GiB)",

@@ -16,8 +16,8 @@ namespace kvsim {
 namespace {
 
 /// zeromerge at two budgets, slots 1, 2 and 4, and two words; three traces, the last of which could
-/// not run the very last combination. Errors: (trace's 1, 2, 6) x (slots' 0.01, 0.03, 0.02) x
-/// (0.5 at the larger budget); words make no difference.
+/// not run the last combination. Errors: (trace's 1, 2, 6) x (slots' 0.01, 0.03, 0.02) x (0.5 at
+/// the larger budget); words make no difference.
 ReplaySweep grid() {
   ReplaySweep sweep;
   sweep.methods = {"zeromerge"};
@@ -69,11 +69,12 @@ TEST_CASE("sweep: means over traces by hand") {
   CHECK(first.mean == test::rel(0.03));
   CHECK(*first.sd == test::rel(0.01 * std::sqrt(7.0)));
   CHECK(*first.high == test::rel(0.03 + 4.303 * 0.01 * std::sqrt(7.0 / 3)));
-  // What one trace skipped is the mean of two, and never the best: 0.5 x 0.02 x (1, 2).
+  // A combination that one trace skipped is the mean of two, and never the best: 0.5 x 0.02 x (1,
+  // 2).
   const AggregateRow& last = means[11].over;
   CHECK(last.traces == std::vector<std::string>{"trace 1", "trace 2"});
   CHECK(last.rel_error->mean == test::rel(0.015));
-  // Of each budget the least, the first of equals (the words make none better).
+  // The smallest of each budget, the first of equals (the words make none better).
   CHECK(best_means(sweep, means) == std::vector<std::size_t>{0, 6});
   ReplaySweep tempting = sweep;
   for (std::size_t j = 0; j < 2; ++j) tempting.jobs[j].result.methods[11].rel_error_mean = 1e-9;
@@ -102,7 +103,7 @@ TEST_CASE("sweep: means over traces by hand") {
   CHECK(text.find("of the bytes: 0.03, residual_slots 1, score_update max") != std::string::npos);
 }
 
-/// grid() with these errors instead, by cell; the rest err by 1.
+/// grid() with these errors by cell; the other cells have an error of 1.
 ReplaySweep grid_with(const std::map<std::size_t, double>& errors) {
   ReplaySweep sweep = grid();
   for (ReplayJob& job : sweep.jobs) {
@@ -114,7 +115,7 @@ ReplaySweep grid_with(const std::map<std::size_t, double>& errors) {
   return sweep;
 }
 
-TEST_CASE("sweep: the finding names what the best have in common, ties included") {
+TEST_CASE("sweep: the finding names the common settings of the best including ties") {
   // The words tie everywhere: only the slots are named.
   const ReplaySweep sweep = grid();
   const std::string finding =
@@ -143,7 +144,7 @@ TEST_CASE("sweep: the finding names what the best have in common, ties included"
         "No two combinations hold equal bytes here, so their errors are not comparable.");
 }
 
-TEST_CASE("sweep: values of any length and many reasons leave the screen short") {
+TEST_CASE("sweep: values of any length and many reasons keep the screen short") {
   ReplaySweep sweep = grid();
   const std::string value(50'000, 'x');
   sweep.axes[1].values[0] = value;
@@ -161,7 +162,7 @@ TEST_CASE("sweep: values of any length and many reasons leave the screen short")
   CHECK(text.find("and 7 more reasons\n") != std::string::npos);
 }
 
-TEST_CASE("sweep: one trace has no means, and no bars") {
+TEST_CASE("sweep: one trace has no means and no bars") {
   ReplaySweep sweep = grid();
   sweep.jobs.resize(1);
   CHECK(sweep_document(sweep).at("means").empty());
@@ -179,7 +180,7 @@ TEST_CASE("sweep: figures of error against bytes and against each parameter") {
   CHECK(set.notes.empty());
   CHECK(set.figures[0].name == "error_vs_bytes");
   CHECK(set.figures[0].title.find("means over 3 traces") != std::string::npos);
-  // A line a combination over the budgets: 6 of 2 points each.
+  // One line per combination over the budgets: 6 of 2 points each.
   const auto rows = [](const Figure& figure) {
     return std::count(figure.csv.begin(), figure.csv.end(), '\n') - 1;
   };

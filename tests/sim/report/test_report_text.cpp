@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-TEST_CASE("spare columns of a table go, the last first, where it is too wide, and are named") {
+TEST_CASE("spare columns of a too wide table are dropped from the last on and named") {
   Table table{{{"name", Table::Align::kLeft},
                {"first"},
                {"second", Table::Align::kRight, "", true},
@@ -32,10 +32,10 @@ TEST_CASE("spare columns of a table go, the last first, where it is too wide, an
         "name  first  second  last\na         1       2     4\nnot shown at this width: third\n");
   CHECK(table.str(24) ==
         "name  first  last\na         1     4\nnot shown at this width:\nsecond, third\n");
-  CHECK(table.str(9).starts_with("name  first  last\n"));  // what is not spare stays
+  CHECK(table.str(9).starts_with("name  first  last\n"));  // other columns stay
 }
 
-TEST_CASE("names stay different where a spare column makes room") {
+TEST_CASE("names stay different if a spare column makes room") {
   Table table{
       {{"name", Table::Align::kLeft}, {"first"}, {"second", Table::Align::kRight, "", true}}};
   table.add_row({"compression_ratio", "1", "2"});
@@ -45,7 +45,7 @@ TEST_CASE("names stay different where a spare column makes room") {
         "compression_ratio             1\n"
         "compression_ratio_spread      3\n"
         "not shown at this width: second\n");
-  // Without room for that they are as short as any, and the spare column stays.
+  // Without room for that they are as short as others, and the spare column stays.
   table.add_row({"compression_ratio_of_all_keys", "5", "6"});
   table.add_row({"compression_ratio_of_all_values", "7", "8"});
   CHECK(table.str(27) ==
@@ -68,7 +68,7 @@ TEST_CASE("widths are those of a terminal") {
   CHECK(shortened("零合零合", 6) == "零合…");  // a wide one does not fit half
 }
 
-TEST_CASE("texts from files cannot steer the terminal") {
+TEST_CASE("texts from files cannot control the terminal") {
   CHECK(clean_text("a\nb\tc\x1b[31m") == "a b c [31m");
   CHECK(clean_text("x\xc3\x28\xf8y") == "x?(?y");
   CHECK(clean_text("\xed\xa0\x80") == "???");  // a surrogate is no UTF-8
@@ -87,7 +87,7 @@ TEST_CASE("numbers are grouped by thousands") {
   CHECK(with_commas(1234567890) == "1,234,567,890");
 }
 
-TEST_CASE("a table aligns, shortens names and never numbers") {
+TEST_CASE("a table aligns columns and shortens names but never numbers") {
   Table table{{{"name", Table::Align::kLeft}, {"bytes"}}};
   table.add_row({"full", "1"});
   table.add_row({"a name that goes on and on", "123,456"});
@@ -111,7 +111,7 @@ TEST_CASE("a table aligns, shortens names and never numbers") {
         "full      1\n");
 }
 
-TEST_CASE("an out of memory reads as one sentence, the largest owner first") {
+TEST_CASE("an out of memory reads as one sentence with the largest owner first") {
   OomEvent oom;
   oom.step = 33912;
   oom.tokens = 53912;
@@ -129,12 +129,12 @@ TEST_CASE("an out of memory reads as one sentence, the largest owner first") {
   CHECK(oom_sentence("full", oom) ==
         "full: out of memory in prefill (53,912 tokens): requested 842 MiB for attention scores, "
         "310 MiB free, short by 532 MiB");
-  // What both round to the same says by how little it failed.
+  // If both round to the same number, the shortage is stated.
   oom.free = oom.requested - Bytes{512};
   CHECK(oom_sentence("full", oom).ends_with("842 MiB free, short by 512 B"));
 }
 
-TEST_CASE("the summary says what fits, what fails first, the miss, and where files are") {
+TEST_CASE("the summary states what fits, what fails first, the miss, and the files") {
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const ResultsFolder written{"out/x", {"figures/a.svg", "figures/a.png"}, {"a note"}};
@@ -158,7 +158,7 @@ TEST_CASE("the summary says what fits, what fails first, the miss, and where fil
   CHECK(text == run_summary(report, run_document(report), &written));
 }
 
-TEST_CASE("points are called by what differs among them") {
+TEST_CASE("points are named by their differences") {
   const Scenario scenario = test::sample_scenario();
   CHECK(labels_within(scenario, {0, 1}) ==
         std::vector<std::string>{"full", "zeromerge budget 18,000"});
@@ -168,7 +168,7 @@ TEST_CASE("points are called by what differs among them") {
         "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt 20,000, output 34,000");
 }
 
-TEST_CASE("points that differ in more than the method stand under headings") {
+TEST_CASE("points that differ in more than the method are under headings") {
   Scenario scenario = test::sample_scenario();
   for (ScenarioPoint& point : scenario.points) point.keys["kv_dtype"] = "fp32";
   scenario.points[2].keys["batch"] = 4;
@@ -194,7 +194,7 @@ TEST_CASE("a progress line fits its width and counts down") {
   }
 }
 
-TEST_CASE("progress writes nothing where there is no terminal") {
+TEST_CASE("progress writes nothing without a terminal") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   {
@@ -208,7 +208,7 @@ TEST_CASE("progress writes nothing where there is no terminal") {
   ::close(ends[0]);
 }
 
-TEST_CASE("on a terminal progress appears after a second and wipes itself") {
+TEST_CASE("on a terminal progress appears after a second and erases itself") {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (master < 0 || ::grantpt(master) != 0 || ::unlockpt(master) != 0) {
     fmt::print("KVSIM-SKIPPED: no pseudo-terminal here\n");
@@ -219,7 +219,7 @@ TEST_CASE("on a terminal progress appears after a second and wipes itself") {
   {
     Progress progress{"work", 0, "", terminal};
     progress.expect(10, "points");
-    progress.update(0.1);  // too early to bother anyone
+    progress.update(0.1);  // too early to show
     std::this_thread::sleep_for(std::chrono::milliseconds{1050});
     progress.update(0.5);
     progress.update(0.51);  // too soon after

@@ -1,4 +1,4 @@
-// The files of a service so small that every figure in them was worked out by hand.
+// The files of a service so small that every number in them was worked out by hand.
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,16 +15,16 @@
 namespace kvsim {
 namespace {
 
-/// vLLM V1, iterations of 1 ms each, 4 blocks of 16 tokens, 1 KiB a token. Iteration i is from i to
-/// i + 1 ms.
+/// vLLM V1, iterations of 1 ms each, 4 blocks of 16 tokens, 1 KiB per token. Iteration i is from i
+/// to i + 1 ms.
 ///
 ///   0  request 0 computes its 30 tokens: 2 blocks, its first token at 1 ms
-///   1  request 0 decodes beside the 20 tokens of request 1, which came at 0.5 ms: 4 blocks
-///   2  both decode; meanwhile request 2 comes, whose 70 tokens no pool of 64 holds: rejected
-///   3  the 33rd token of request 0 wants a third block: request 1 gives up both of its own
-///   4, 5  request 0 decodes and ends at 6 ms; one free block does not hold request 1
-///   6  request 1 computes its 20 and the 2 it had generated anew, of which 21 were computed before
-///   7, 8  it decodes and ends at 9 ms
+///   1  request 0 decodes with the 20 tokens of request 1, which arrived at 0.5 ms: 4 blocks
+///   2  both decode; request 2 arrives, whose 70 tokens exceed the pool of 64: rejected
+///   3  the 33rd token of request 0 needs a third block: request 1 is preempted and frees both
+///   4, 5  request 0 decodes and ends at 6 ms; one free block is too small for request 1
+///   6  request 1 computes its 20 tokens and the 2 generated ones again; 21 had been computed
+///   before 7, 8  it decodes and ends at 9 ms
 ServeResult small_case() {
   test::SmallService service{.blocks = 4,
                              .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
@@ -50,7 +50,7 @@ Scenario scenario_of_it() {
   return scenario;
 }
 
-/// Golden: what was worked out above, line by line. tests/golden/README.md says how it is remade.
+/// Golden: the lines worked out above. tests/golden/README.md says how to regenerate it.
 void check_golden(const std::string& name, const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path{KVSIM_SOURCE_DIR} / "tests/golden/service-by-hand" / name;

@@ -1,4 +1,4 @@
-// What is written and drawn of a service: documents, tables, trace events, figures, summary.
+// Output of a service: documents, tables, trace events, figures, summary.
 
 #include <algorithm>
 #include <filesystem>
@@ -55,7 +55,7 @@ TEST_CASE("a request's times by hand") {
   CHECK_FALSE(keeps(SloSpec{}, r.outcomes[2]));
 }
 
-TEST_CASE("a request is good in the table of requests where goodput counts it") {
+TEST_CASE("a request is good in the table of requests exactly if goodput counts it") {
   Scenario scenario = test::sample_serve_scenario();
   RunReport report = test::sample_serve_report(scenario);
   // It generates nothing and ends after 30 ms: its answer is late.
@@ -86,7 +86,7 @@ TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
   std::map<std::int64_t, std::int64_t> count;
   for (const Weighted& gap : gaps) count[std::llround(gap.value * 1e3)] += gap.count;
   CHECK(count == std::map<std::int64_t, std::int64_t>{{10, 4}, {30, 1}});
-  // Those of a request that was refused on its way are not among itl_s, nor in its figure.
+  // Gaps of a request that was rejected later are neither in itl_s nor in its figure.
   ServeResult refused = test::sample_service();
   refused.outcomes[1].status = RequestStatus::kRejected;
   std::int64_t gaps_left = 0;
@@ -95,8 +95,8 @@ TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
 }
 
 TEST_CASE("tokens in service by hand") {
-  // At 20 ms: request 0 with 100 and 2 tokens (its second just made), request 1 has just made its
-  // first and leaves; at 30 ms request 0 alone; at 60 ms nobody.
+  // At 20 ms: request 0 with 100 and 2 tokens (its second just made); request 1 has just made its
+  // first and leaves. At 30 ms only request 0; at 60 ms none.
   const auto load = load_samples(test::sample_service());
   REQUIRE(load.size() == 6);
   CHECK(load[2].tokens == doctest::Approx(100 + 4 * 2.0 / 3));
@@ -104,7 +104,7 @@ TEST_CASE("tokens in service by hand") {
   CHECK(load[0].held == Bytes{112LL << 20});
 }
 
-TEST_CASE("HBM by owner sums to what the stack may use") {
+TEST_CASE("HBM by owner sums to the stack's usable memory") {
   const ServeResult r = test::sample_service();
   for (const ServeSample& s : r.timeline[0]) {
     Bytes sum;
@@ -145,7 +145,7 @@ TEST_CASE("a point of a service has the contract's keys") {
   CHECK(point.at("slo").at("tpot_s") == 0.015);
   CHECK(point.at("slo").at("ttft_s").is_null());
   CHECK(point.at("ooms")[0].at("request") == 1);
-  CHECK(point.at("prefix_hit_rate").is_null());  // nobody asked the prefix cache
+  CHECK(point.at("prefix_hit_rate").is_null());  // the prefix cache had no queries
   CHECK(point.at("host_tier").is_null());
   RunReport report = test::sample_serve_report(scenario);
   report.serves[0].tiers = {{.name = "NVMe",
@@ -164,7 +164,7 @@ TEST_CASE("a point of a service has the contract's keys") {
   CHECK(tiered.at("kv_reclaimed_bytes") == 4);
 }
 
-TEST_CASE("what does not exist is null") {
+TEST_CASE("missing values are null") {
   Scenario scenario = test::sample_serve_scenario();
   RunReport report = test::sample_serve_report(scenario);
   report.serves[0].ttft = {};
@@ -175,7 +175,7 @@ TEST_CASE("what does not exist is null") {
 }
 
 TEST_CASE(
-    "tables of a service: a line a request, a sample, a point, and as many fields as columns") {
+    "tables of a service: a line per request, sample and point, with as many fields as columns") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
   const auto check = [](const std::string& text, std::size_t rows) {
@@ -207,7 +207,7 @@ TEST_CASE(
         std::string::npos);
 }
 
-TEST_CASE("trace events: valid, of known kinds, and never back in time within a process") {
+TEST_CASE("trace events: valid, of known kinds, and in order of time within a process") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
   for (const std::size_t most : {std::size_t{60'000}, std::size_t{40}}) {
@@ -235,7 +235,7 @@ TEST_CASE("trace events: valid, of known kinds, and never back in time within a 
   }
 }
 
-TEST_CASE("a service has its figures, each with data, the same bytes each time") {
+TEST_CASE("a service has its figures with their data and the same bytes each time") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
   const FigureSet set = run_figures(report);
@@ -269,7 +269,7 @@ TEST_CASE("a service has its figures, each with data, the same bytes each time")
   CHECK(wanted_figures(set, chosen).figures.size() == 1);
 }
 
-TEST_CASE("what bounds a service is told from how it ran") {
+TEST_CASE("the bound of a service is derived from its run") {
   const Scenario scenario = test::sample_serve_scenario();
   ServeResult r = test::sample_service();
   CHECK(bound_of(r).kind == "kv_capacity");  // it preempts
@@ -290,7 +290,7 @@ TEST_CASE("what bounds a service is told from how it ran") {
   }
   {
     ServeResult reserved = r;
-    reserved.held_back = 1;  // more than half of the time in which somebody waits
+    reserved.held_back = 1;  // more than half of the time in which requests wait
     CHECK(bound_of(reserved).kind == "kv_reservation");
     reserved.held_back = 0;
     CHECK(bound_of(reserved).kind == "compute");
@@ -305,7 +305,7 @@ TEST_CASE("what bounds a service is told from how it ran") {
   CHECK(bound_of(r).kind == "rejection");
 }
 
-TEST_CASE("a published rate of requests is next to a rate, not to a time") {
+TEST_CASE("a published rate of requests is compared with a rate and not with a time") {
   Scenario scenario = test::sample_serve_scenario();
   scenario.published = {{0, "request_s", 20, "20 req/s", "a table", ""}};
   RunReport report = test::sample_serve_report(scenario);
@@ -321,7 +321,7 @@ TEST_CASE("a published rate of requests is next to a rate, not to a time") {
   CHECK(test::has(*line, "+25.0 %"));
 }
 
-TEST_CASE("the summary of a service fits its width and says what matters") {
+TEST_CASE("the summary of a service fits its width and states the essentials") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
   const std::string text = run_summary(report, run_document(report), nullptr, 80);
@@ -336,7 +336,8 @@ TEST_CASE("the summary of a service fits its width and says what matters") {
   }
 }
 
-TEST_CASE("a static batch that raises is not said to be too long, nor a start to ask for nothing") {
+TEST_CASE(
+    "a static batch that raises is not reported as too long, nor a start as without requests") {
   Scenario scenario = test::sample_serve_scenario();
   scenario.points.resize(1);
   RunReport report = test::sample_serve_report(scenario);
@@ -354,7 +355,7 @@ TEST_CASE("a static batch that raises is not said to be too long, nor a start to
   CHECK(says("every batch runs out of memory"));
   r.ooms = {{ms(0), -1, "no memory is left for a cache", Bytes{}, Bytes{}, r.peak_owners}};
   CHECK(says("at the start: no memory is left for a cache"));
-  CHECK_FALSE(says("asked 0"));
+  CHECK_FALSE(says("requested 0"));
 }
 
 TEST_CASE("the results folder of a service holds its tables and its timeline") {

@@ -1,4 +1,4 @@
-// Files of a few bytes that claim to be of terabytes: readers take no memory for what is not there.
+// Files of a few bytes that claim terabytes: readers take no memory for missing data.
 
 #include <cstdint>
 #include <filesystem>
@@ -41,12 +41,12 @@ using nlohmann::json;
 using test::fresh;
 using test::write;
 
-/// What readers may take beside what a file of a few hundred bytes is worth: buffers of lines,
-/// messages.
+/// Memory of readers in addition to that justified by a file of a few hundred bytes: buffers of
+/// lines, messages.
 constexpr std::int64_t kEnough = 8 << 20;
 
-/// A claim that were believed must end this test and not the machine. The sanitizers' shadow is
-/// more than any limit; they refuse such sizes themselves.
+/// If a reader trusted a claim, this test should fail and not the machine. The sanitizers' shadow
+/// exceeds any limit; they refuse such sizes themselves.
 void bound_memory() {
 #if !defined(__SANITIZE_ADDRESS__)
 #if defined(__has_feature)
@@ -60,14 +60,14 @@ void bound_memory() {
 }
 
 struct Read {
-  std::string complaint;   // empty: it was answered
-  std::int64_t bytes = 0;  // that were asked of the heap
+  std::string complaint;   // empty: no error
+  std::int64_t bytes = 0;  // requested from the heap
 };
 
 Read read(const std::function<void()>& reader) {
   bound_memory();
   Read out;
-  for (int i = 0; i < 2; ++i) {  // the first also reads what the program has built in
+  for (int i = 0; i < 2; ++i) {  // the first call also reads the embedded data
     const std::int64_t before = test::heap_bytes();
     try {
       reader();
@@ -80,7 +80,7 @@ Read read(const std::function<void()>& reader) {
   return out;
 }
 
-/// The claim is refused with `why`, and took nothing.
+/// The claim is refused with `why`, and allocated nothing.
 void refused(const std::string& what, std::string_view why, const std::function<void()>& reader) {
   INFO(what);
   const Read done = read(reader);
@@ -89,7 +89,7 @@ void refused(const std::string& what, std::string_view why, const std::function<
   CHECK(done.bytes < kEnough);
 }
 
-std::string number(std::uint64_t n) {  // as safetensors has it in front
+std::string number(std::uint64_t n) {  // the header length of safetensors
   std::string out(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(n >> (8 * i));
   return out;
@@ -102,12 +102,12 @@ json tensor(const json& shape, std::int64_t bytes) {
   return {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {0, bytes}}};
 }
 
-TEST_CASE("the count of what the heap is asked for sees a claim that is believed") {
+TEST_CASE("the count of heap requests detects a trusted claim") {
   const Read done = read([] { const std::vector<char> believed(std::size_t{2} << 24); });
   CHECK(done.bytes > kEnough);
 }
 
-TEST_CASE("a header of 1 TB, and tensors that are not there") {
+TEST_CASE("a header of 1 TB, and tensors that do not exist") {
   const fs::path file = fresh("claims") / "t.safetensors";
   const auto holds = [&](const std::string& bytes, std::string_view why) {
     write(file, bytes);
@@ -125,7 +125,7 @@ TEST_CASE("a header of 1 TB, and tensors that are not there") {
   holds(number(~std::uint64_t{0}) + "{}", "header");
   holds(with_header({{"layers.0.w", tensor({kTera / 4}, kTera)}}), "layers.0.w");
   holds(with_header({{"layers.0.w", tensor({1 << 20, 1 << 18}, kTera)}}), "layers.0.w");
-  // Of no bytes, but as long as 64 bits count.
+  // Of zero bytes, but with a length near the limit of 64 bits.
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const Read empty = read([&] {
     write(file, with_header({{"a", tensor({most, 0, most}, 0)}}));
@@ -168,12 +168,12 @@ TEST_CASE("weights of methods that claim more than they hold") {
     write(file, fmt::format("kvsim-low-rank 1 {}\n", sizes));
     refused(sizes, "w: ", [&] { (void)LowRankWeights::read(file); });
   }
-  // The product of these wraps to nothing in 64 bits: not a file of no weights.
+  // The product of these wraps to zero in 64 bits: not a file without weights.
   write(file, "kvsim-low-rank 1 65536 65536 8191 65536 65536\n");
   refused("wraps", "declares", [&] { (void)LowRankWeights::read(file); });
 }
 
-TEST_CASE("recorded allocations of all the memory there is") {
+TEST_CASE("recorded allocations of very large sizes") {
   const std::string header = R"({"format": "kvsim.allocator-trace/1")";
   const auto holds = [](const std::string& text) {
     const Read done = read([&] {
@@ -212,7 +212,7 @@ TEST_CASE("a model of a billion layers") {
   }
 }
 
-TEST_CASE("scenarios of 10^12 sequences, 10^15 requests, or points without end") {
+TEST_CASE("scenarios of 10^12 sequences, 10^15 requests, or an unlimited number of points") {
   const fs::path file = fresh("scenario_claims") / "s.json";
   const json batch{{"model", "llama-2-7b"},
                    {"gpu", "A100-80GB-SXM"},
@@ -251,7 +251,7 @@ TEST_CASE("scenarios of 10^12 sequences, 10^15 requests, or points without end")
   refused("samples", "samples", [&] { (void)SweepPlan{swept, file, {}}; });
 }
 
-TEST_CASE("points of a sweep that say that there are 10^15") {
+TEST_CASE("points of a sweep that claim to be 10^15") {
   const fs::path folder = fresh("points_claims");
   const SweepPlan plan{{{"model", "llama-2-7b"},
                         {"gpu", "A100-80GB-SXM"},
@@ -272,7 +272,7 @@ TEST_CASE("points of a sweep that say that there are 10^15") {
           [&] { (void)resumed_points(*read_points_file(file), plan, "1", file); });
 }
 
-TEST_CASE("request traces of 10^15 tokens, and ServeGen's rates without end") {
+TEST_CASE("request traces of 10^15 tokens, and ServeGen's rates without an end") {
   refused("tokens", "1000000000000000", [] {
     (void)parse_requests("arrival_s,prompt_tokens,output_tokens\n0,1000000000000000,1\n", "t.csv");
   });

@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::rel;
 
-/// A folder of scenario files, fresh for each test case.
+/// A folder of scenario files, new for each test case.
 class Files {
  public:
   explicit Files(const std::string& name) : folder_{test::scratch_folder() / name} {
@@ -81,7 +81,7 @@ std::vector<std::string> labels(const Scenario& scenario) {
   return out;
 }
 
-TEST_CASE("a scenario of one point, its defaults filled in") {
+TEST_CASE("a scenario of one point with its defaults") {
   const Files files{"one"};
   const Scenario scenario = read_scenario(files.write("tiny.json", kSmall), {});
   CHECK(scenario.name == "tiny");
@@ -150,7 +150,7 @@ TEST_CASE("lists make the product of their values, the last key fastest") {
   CHECK(scenario.points[2].keys.at("method") == "h2o");
 }
 
-TEST_CASE("points take the scenario's keys, override some, and may hold lists") {
+TEST_CASE("points inherit the scenario's keys, override some, and may hold lists") {
   const Files files{"points"};
   const Scenario scenario = read_scenario(files.write("p.json", small(R"(, "batch": [3, 4],
       "points": [{"batch": 1}, {"prompt_tokens": [200, 300]}])")),
@@ -160,7 +160,7 @@ TEST_CASE("points take the scenario's keys, override some, and may hold lists") 
                                                      "batch 4, prompt 300"});
 }
 
-TEST_CASE("no two points are called the same") {
+TEST_CASE("no two points have the same name") {
   const Files files{"labels"};
   const auto of = [&](std::string_view points) {
     return labels(read_scenario(
@@ -191,7 +191,7 @@ TEST_CASE("extends merges key by key, the nearer file wins, and paths keep their
         "method": {"name": "streaming-llm"}, "title": null})"),
                     {});
   REQUIRE(scenario.points.size() == 1);
-  CHECK(scenario.title == "top");  // null takes the inherited title away
+  CHECK(scenario.title == "top");  // null removes the inherited title
   const StaticSpec& spec = scenario.points[0].spec;
   CHECK(spec.llm->name == "own");
   CHECK(spec.llm->n_layers() == 2);
@@ -212,7 +212,7 @@ TEST_CASE("a file may extend one above its folder") {
   CHECK(read_scenario(top, {}).points.at(0).spec.batch == 2);
 }
 
-TEST_CASE("an override wins over every file and may create what is missing") {
+TEST_CASE("an override wins over every file and may create missing keys") {
   const Files files{"override"};
   const auto file = files.write("s.json", small(R"(, "batch": 2, "method": ["full", "h2o"])"));
   CHECK(read_scenario(file, {{"/batch", "8"}}).points.at(0).spec.batch == 8);
@@ -234,7 +234,7 @@ TEST_CASE("an override wins over every file and may create what is missing") {
   CHECK(named.points.at(0).spec.stack->version == "0.19");
 }
 
-TEST_CASE("an override that cannot be says why") {
+TEST_CASE("an invalid override reports the reason") {
   const Files files{"bad-override"};
   const auto file = files.write("s.json", small(R"(, "method": ["full"])"));
   const auto complaint = [&](const std::string& pointer, const std::string& value) {
@@ -254,7 +254,7 @@ TEST_CASE("an override that cannot be says why") {
   CHECK(complaint("/a~2b", "1").find("\"~\" is written \"~0\"") != std::string::npos);
 }
 
-TEST_CASE("bad input: one line that says where and what") {
+TEST_CASE("bad input: one line with place and reason") {
   const Files files{"bad"};
   const auto bad = [&](std::string_view text) {
     const std::string message = complaint_of(files.write("b.json", text));
@@ -275,14 +275,14 @@ TEST_CASE("bad input: one line that says where and what") {
         "/memory/usable_hbm: expected a size such as \"80 GiB\", got 79");
   CHECK(bad(small(R"(, "memory": {"usable_hbm": "90 GiB"})")).find("at most the 80 GiB of") !=
         std::string::npos);
-  // A point says which memory it was given, and nothing where it was not.
+  // A point states its memory if it was given.
   const auto keys = [&](std::string_view extra) {
     return read_scenario(files.write("m.json", small(extra)), {}).points.at(0).keys;
   };
   CHECK(keys(R"(, "memory": {"usable_hbm": "40 GiB"})").at("memory") ==
         nlohmann::ordered_json{{"usable_hbm", "40 GiB"}});
   CHECK_FALSE(keys("").contains("memory"));
-  // A GPU that does not exist may have any memory, and its usable part is held to that.
+  // A GPU that does not exist may have any memory, and its usable part is checked against that.
   CHECK(bad(small(R"(, "memory": {"hbm": "8 TiB", "usable_hbm": "9 TiB"})"))
             .find("at most the 8 TiB of") != std::string::npos);
   CHECK(bad(small(R"(, "gpu_count": 3)")) ==
@@ -320,14 +320,14 @@ TEST_CASE("bad input: one line that says where and what") {
   CHECK(complaint_of(files.folder() / "absent.json").find("cannot be read") != std::string::npos);
 }
 
-TEST_CASE("a fault in an extended file is told of that file") {
+TEST_CASE("an error in an extended file names that file") {
   const Files files{"bad-base"};
   files.write("base.json", R"({"gpu": "A1000"})");
   const auto message = complaint_of(files.write("top.json", R"({"extends": "base.json"})"));
   CHECK(message.find("base.json: /gpu: unknown ") != std::string::npos);
 }
 
-TEST_CASE("files that extend each other are refused, a diamond is not") {
+TEST_CASE("files that extend each other are refused while a diamond is accepted") {
   const Files files{"circle"};
   files.write("a.json", R"({"extends": "b.json"})");
   const auto b = files.write("b.json", R"({"extends": "a.json"})");
@@ -361,7 +361,7 @@ TEST_CASE("sizes beyond exact counting are refused") {
         std::string::npos);
 }
 
-TEST_CASE("the hash is of what is run, not of how it is written") {
+TEST_CASE("the hash depends on the run and not on the spelling") {
   const Files files{"hash"};
   const Scenario plain = read_scenario(files.write("a.json", kSmall), {});
   const Scenario again = read_scenario(files.write("a.json", kSmall), {});
@@ -378,7 +378,7 @@ TEST_CASE("the hash is of what is run, not of how it is written") {
   CHECK(fingerprint("foobar") == "85944171f73967e8");
 }
 
-TEST_CASE("published figures find their point") {
+TEST_CASE("published values find their point") {
   const Files files{"published"};
   const std::string text = small(R"(, "batch": [1, 2], "method": ["full", {"name": "h2o",
     "budget": "20 entries"}], "published": [{"where": {"method": "h2o", "batch": 2, "budget": 20},
@@ -400,7 +400,7 @@ TEST_CASE("published figures find their point") {
       "/published/0/value: expected a size such as \"80 GiB\", got 335"));
 }
 
-TEST_CASE("a replay alone needs no points, its methods default to the points'") {
+TEST_CASE("a replay alone needs no points and its methods default to the points'") {
   const Files files{"replay"};
   files.write("t.safetensors", "");
   const Scenario alone = read_scenario(
@@ -426,19 +426,19 @@ constexpr std::string_view kTraceModel = R"({"model_type": "llama", "hidden_size
 const fs::path kSample =
     fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
 
-/// A scenario at the shipped trace's own lengths; `method` is JSON.
+/// A scenario at the lengths of the shipped trace; `method` is JSON.
 std::string traced(std::string_view method, std::string_view prompt = "384") {
   return fmt::format(R"({{"model": {{"config": "config.json", "name": "own"}}, "gpu": "H200",
     "dtype": "fp16", "prompt_tokens": {}, "output_tokens": 128, "method": {}}})",
                      prompt, method);
 }
 
-TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds") {
+TEST_CASE("a measured law equals the replay at the trace's own lengths") {
   const Files files{"measured"};
   files.write("config.json", kTraceModel);
   fs::copy_file(kSample, files.folder() / "t.safetensors");
   const Trace trace = Trace::open(kSample);
-  // MiniCache's entries have a law, what it retains of the prompt has none: bytes are measured.
+  // MiniCache's entries have a law, its retained part of the prompt has none: bytes are measured.
   for (const std::string_view name : {"kvmerger", "adakv", "d2o", "minicache"}) {
     INFO(name);
     Scenario scenario = read_scenario(
@@ -450,7 +450,7 @@ TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds"
     CHECK(scenario.points[0].size_law == "closed form");
     CHECK(scenario.points[0].measured_on.empty());
     CHECK(scenario.points[1].size_law == "measured on t");
-    // An estimate stands for MiniCache's until it is measured.
+    // An estimate is used for MiniCache until it is measured.
     CHECK(scenario.points[1].kv_bytes_wanted.has_value() == (name == "minicache"));
     measure_laws(scenario, {});
     REQUIRE(scenario.points[1].notes.size() == 1);
@@ -462,8 +462,8 @@ TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds"
     REQUIRE(run.kv_bytes_per_layer.size() == held.layers.size());
     for (std::size_t layer = 0; layer < held.layers.size(); ++layer) {
       INFO(layer);
-      // Each of the 2 heads holds the mean, rounded: half an entry off at most. A row and its side
-      // data take 136 B or less.
+      // Each of the 2 heads holds the mean, rounded: an error of at most half an entry. A row and
+      // its side data take 136 B or less.
       const std::int64_t bytes = run.kv_bytes_per_layer[layer].count();
       CHECK(std::abs(bytes - held.layers[layer].bytes_final) <= 136);
     }
@@ -471,7 +471,7 @@ TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds"
   }
 }
 
-TEST_CASE("a law measured on a trace scales to other prompts, and other numbers of layers") {
+TEST_CASE("a law measured on a trace scales to other prompts and other numbers of layers") {
   const Files files{"measured-scaled"};
   fs::copy_file(kSample, files.folder() / "t.safetensors");
   Scenario scenario =
@@ -483,7 +483,7 @@ TEST_CASE("a law measured on a trace scales to other prompts, and other numbers 
   const ReplayResult replayed =
       replay(Trace::open(kSample), {scenario.points[0].method}, {.threads = 2});
   const MeasuredLaw& law = *replayed.methods[0].measured_law;
-  // What each head kept and gains, whose means the law's own are.
+  // Kept share and growth of each head; their means are those of the law.
   REQUIRE(law.head_kept.size() == law.kept.size());
   REQUIRE(law.head_growth.size() == law.kept.size());
   bool differ = false;
@@ -512,7 +512,7 @@ TEST_CASE("a law measured on a trace scales to other prompts, and other numbers 
   }
 }
 
-TEST_CASE("measured_on: refused where it cannot be, said where it is not used, part of the hash") {
+TEST_CASE("measured_on: refused if invalid, reported if unused, part of the hash") {
   const Files files{"measured-errors"};
   files.write("config.json", kTraceModel);
   files.write("empty.safetensors", "");
@@ -554,14 +554,14 @@ TEST_CASE("measured_on: refused where it cannot be, said where it is not used, p
   };
   CHECK(on("t.safetensors").hash != on("u.safetensors").hash);
   CHECK(on("t.safetensors").echo.at("method").at("measured_on") == "t.safetensors");
-  // The path of an extended file starts at that file.
+  // The path in an extended file is relative to that file.
   files.write("deep/top.json", R"({"extends": "../h.json", "title": "above"})");
   const Scenario above = read_scenario(files.folder() / "deep/top.json", {});
   CHECK(above.points[0].keys.at("measured_on") == "../t.safetensors");
   CHECK(above.points[0].size_law == "measured on t");
 }
 
-TEST_CASE("a stack is named alone, with its version and usage, or in one word") {
+TEST_CASE("a stack is given by name, with version and usage, or as one word") {
   const Files files{"stacks"};
   const auto stacks = [&](std::string_view value) {
     std::vector<std::string> out;
@@ -636,7 +636,7 @@ TEST_CASE("the schema has every key, with its help and default") {
         R"(free_gpu_memory_fraction, cache_max_entry_count; default: the stack's"})");
 }
 
-TEST_CASE("the schema and the reader take and refuse the same values") {
+TEST_CASE("the schema and the reader accept and refuse the same values") {
   const test::JsonSchema schema(scenario_schema());
   const Files files{"schema"};
   const auto agree = [&](std::string_view more, bool good) {
@@ -645,7 +645,7 @@ TEST_CASE("the schema and the reader take and refuse the same values") {
     CHECK((complaint_of(files.write("s.json", text)) == "no complaint") == good);
     CHECK(schema.accepts(nlohmann::json::parse(text)) == good);
   };
-  // null is the same as leaving a key out, where it may be left out; it is no value of a list.
+  // null equals leaving a key out, if it is optional; it is not a valid item of a list.
   for (const char* key : {"schema", "title", "description", "extends", "kind", "seed", "gpu_count",
                           "stack", "calibration", "kv_dtype", "batch", "method", "memory", "points",
                           "replay", "published", "figures", "sweep"}) {
@@ -777,7 +777,7 @@ TEST_CASE("the key tables of docs/scenarios.md are those of the key table") {
   }
 }
 
-TEST_CASE("shipped scenarios are read, and say what they ask") {
+TEST_CASE("shipped scenarios are read and their questions are as expected") {
   for (const auto& entry : fs::directory_iterator{fs::path{KVSIM_SOURCE_DIR} / "scenarios"}) {
     if (entry.path().extension() != ".json") continue;
     INFO(entry.path().string());
@@ -788,7 +788,7 @@ TEST_CASE("shipped scenarios are read, and say what they ask") {
   }
 }
 
-TEST_CASE("kv-sizes: the papers' figures, each in the unit it was meant in") {
+TEST_CASE("kv-sizes: the papers' values in the intended units") {
   const Scenario scenario =
       read_scenario(fs::path{KVSIM_SOURCE_DIR} / "scenarios/kv-sizes.json", {});
   const auto wanted = [&](std::size_t i) {

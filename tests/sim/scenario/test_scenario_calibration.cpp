@@ -1,5 +1,4 @@
-// The scenario key `calibration`: words and paths, where they start, what is refused, and what it
-// changes.
+// The scenario key `calibration`: words and paths, base folders, refused values, and effects.
 
 #include <filesystem>
 #include <fstream>
@@ -25,7 +24,7 @@ namespace fs = std::filesystem;
 
 fs::path fresh(const std::string& name) {
   fs::path folder = test::scratch_folder() /
-                    fmt::format("calibration-{}-{}", name, getpid());  // cases run side by side
+                    fmt::format("calibration-{}-{}", name, getpid());  // cases run in parallel
   fs::remove_all(folder);
   fs::create_directories(folder);
   return folder;
@@ -49,14 +48,14 @@ std::string complaint_of(const fs::path& file) {
   }
   return "no complaint";
 }
-/// One of the calibrations shipped, as a file of one's own.
+/// One of the shipped calibrations, as a user's file.
 std::string own_file() {
   KernelCalibrationFile file = builtin_calibrations().front();
   file.provenance = "timings of mine";
   return write_calibration(file);
 }
 
-TEST_CASE("calibration: the shipped ones unless the scenario says otherwise") {
+TEST_CASE("calibration: the shipped ones unless the scenario sets another") {
   const fs::path folder = fresh("default");
   const Scenario plain = read_scenario(write(folder / "a.json", small("")), {});
   CHECK(plain.points.at(0).spec.calibration == &builtin_calibration());
@@ -80,7 +79,7 @@ TEST_CASE("calibration: a list makes points, in its place among the others") {
   CHECK(both.points[2].keys.at("calibration") == "builtin");
   CHECK(both.points[0].label != both.points[2].label);
   CHECK(both.points[0].label.find("calibration nominal") != std::string::npos);
-  // A group of points has its own.
+  // A group of points has a separate one.
   const Scenario groups = read_scenario(
       write(folder / "b.json",
             small(R"(, "calibration": "nominal", "points": [{}, {"calibration": "builtin"},
@@ -92,7 +91,7 @@ TEST_CASE("calibration: a list makes points, in its place among the others") {
   CHECK(groups.points[2].keys.at("calibration") == "builtin");
 }
 
-TEST_CASE("calibration: files of one's own, relative to the scenario that names them") {
+TEST_CASE("calibration: user files, relative to the scenario that names them") {
   const fs::path folder = fresh("own");
   write(folder / "mine/one.json", own_file());
   const fs::path scenario =
@@ -106,7 +105,7 @@ TEST_CASE("calibration: files of one's own, relative to the scenario that names 
   CHECK(own.kernels->entries().size() == builtin_calibrations().front().entries.size());
   CHECK(read.points[1].spec.calibration->id == "mine/one.json");
   CHECK(read.own_calibrations.size() == 2);
-  // The path of an extended file starts at that file; a word is none.
+  // The path in an extended file is relative to that file; a word is not a path.
   write(folder / "deep/top.json", R"({"extends": "../a.json", "title": "above"})");
   const Scenario above = read_scenario(folder / "deep/top.json", {});
   CHECK(above.points.at(0).keys.at("calibration") == "../mine");
@@ -115,7 +114,7 @@ TEST_CASE("calibration: files of one's own, relative to the scenario that names 
   CHECK(read_scenario(folder / "deep/word.json", {}).points.at(0).spec.calibration == nullptr);
 }
 
-TEST_CASE("calibration: what cannot be read is refused with its place") {
+TEST_CASE("calibration: unreadable files are refused with their place") {
   const fs::path folder = fresh("broken");
   const auto complaint = [&](std::string_view value) {
     return complaint_of(
@@ -177,7 +176,7 @@ TEST_CASE("calibration: a stack that names no kernels takes the same time under 
   }
 }
 
-TEST_CASE("calibration: kernels that the stack names time its operators, and say on what basis") {
+TEST_CASE("calibration: kernels that the stack names time its operators and state their basis") {
   Stack stack = find_stack("vllm");
   stack.kernels = {{"gemm", "vllm"}, {"decode_attention", "vllm"}};
   const StaticResult nominal = run(stack, nullptr);

@@ -1,4 +1,4 @@
-// Scenarios of kind "serve": their keys, what they refuse, the points they make.
+// Scenarios of kind "serve": their keys, refused values, and the points they make.
 
 #include <cctype>
 #include <filesystem>
@@ -67,7 +67,7 @@ std::string complaint_of(const std::string& text) {
   return "no complaint";
 }
 
-TEST_CASE("a service of one point, its defaults as the scheduler's own program has them") {
+TEST_CASE("a service of one point with the defaults of the scheduler's engine") {
   const Scenario scenario = read(service(""));
   CHECK(scenario.kind == "serve");
   REQUIRE(scenario.points.size() == 1);
@@ -86,7 +86,7 @@ TEST_CASE("a service of one point, its defaults as the scheduler's own program h
   CHECK(point.keys.at("workload") == "generated");
   CHECK(point.keys.at("rate") == 2);
   CHECK_FALSE(point.keys.contains("batch"));
-  // What a workload has to say its service says: once.
+  // Notes of a workload are printed by its service, once.
   const Scenario cut =
       read(service("", R"("requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 20,
       "prompt_tokens": 100, "output_tokens": 10, "max_prompt_tokens": 50})"));
@@ -154,17 +154,17 @@ TEST_CASE("the keys of a service reach its spec") {
   CHECK(spec.offload.to == OffloadTier::kNvme);
   CHECK_FALSE(spec.offload.prefetch);
   CHECK(spec.offload.reuse == 0.25);
-  // One setting, two names: the start-up is profiled with what the scheduler runs.
+  // One setting, two names: the start-up is profiled with the scheduler's limits.
   CHECK(spec.options.max_num_seqs == 64);
   CHECK(spec.options.prefill_chunk == 4096);
 }
 
-TEST_CASE("what the engine says holds for the scheduler that is silent") {
+TEST_CASE("engine settings apply to a scheduler that does not set them") {
   const Scenario scenario = read(service(R"(, "engine": {"max_num_seqs": 32})"));
   CHECK(scenario.points.at(0).serve->scheduler.max_num_seqs == 32);
 }
 
-TEST_CASE("both names of a setting give the same service, and two values are refused") {
+TEST_CASE("both names of a setting give the same service and two values are refused") {
   std::vector<std::string> aliases;
   for (const ScenarioKey& key : scenario_object("scheduler").keys) {
     if (key.alias_of.empty()) continue;
@@ -221,7 +221,7 @@ TEST_CASE("lists make points: loads, schedulers, replicas, methods, and workload
   CHECK(scenario.points.back().keys.at("max_num_seqs") == 32);
 }
 
-TEST_CASE("a file of requests: its path starts at the scenario that names it") {
+TEST_CASE("a file of requests is relative to the scenario that names it") {
   (void)write("three.csv", "arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,20,6\n2,30,7\n");
   (void)write("base.json", service("", R"("requests": {"file": "three.csv"})"));
   const fs::path deep = write("deep/top.json", R"({"extends": "../base.json"})");
@@ -233,7 +233,7 @@ TEST_CASE("a file of requests: its path starts at the scenario that names it") {
   CHECK(scenario.points[1].serve->requests->requests[2].arrival.count() == 1'000'000'000'000);
 }
 
-TEST_CASE("every bad key of a service is one line that says where and what") {
+TEST_CASE("every bad key of a service is one line with place and reason") {
   struct Case {
     std::string extra, where, what;
   };
@@ -294,7 +294,7 @@ TEST_CASE("every bad key of a service is one line that says where and what") {
             .find("/requests/arrivals/rate") != std::string::npos);
 }
 
-TEST_CASE("a service in static batches has its allocations simulated, with the settings given") {
+TEST_CASE("a service in static batches has its allocations simulated with the given settings") {
   const auto served = [](std::string_view stack, std::string_view memory) {
     return fmt::format(R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
         "stack": "{}", {}, "memory": {}}})",
@@ -313,7 +313,7 @@ TEST_CASE("a service in static batches has its allocations simulated, with the s
   }
 }
 
-TEST_CASE("a static scenario refuses what a service alone has") {
+TEST_CASE("a static scenario refuses keys that only services have") {
   for (const char* key :
        {R"("slo": {"ttft": "1 s"})", R"("scheduler": "vllm-v1")", R"("cluster": {"replicas": 2})",
         R"("pipeline_parallel": 2)", R"("offload": {"to": "host"})",
@@ -328,7 +328,7 @@ TEST_CASE("a static scenario refuses what a service alone has") {
   }
 }
 
-TEST_CASE("the schema and the reader take and refuse the same services") {
+TEST_CASE("the schema and the reader accept and refuse the same services") {
   const test::JsonSchema schema(scenario_schema());
   const auto agree = [&](std::string_view more, bool good) {
     const std::string text = service(more);

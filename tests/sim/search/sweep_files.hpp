@@ -1,6 +1,6 @@
 #pragma once
 
-// Scenario files for sweeps, in a folder of their own.
+// Scenario files for sweeps, in a separate folder.
 
 #include <filesystem>
 #include <fstream>
@@ -17,7 +17,7 @@
 
 namespace kvsim::test {
 
-/// A small scenario with `more` members, which start with a comma or are none.
+/// A small scenario with `more` members, which start with a comma or are empty.
 inline std::filesystem::path sweep_file(const std::filesystem::path& folder,
                                         std::string_view more) {
   const std::filesystem::path file = folder / "s.json";
@@ -32,7 +32,7 @@ inline SweepPlan plan_of(const std::filesystem::path& file, const SweepChanges& 
   return {scenario_document(file, {}), file, changes};
 }
 
-/// What an action complains of; "" if of nothing.
+/// The message of an action's error; "" without an error.
 template <class Action>
 std::string complaint(Action&& action) {
   try {

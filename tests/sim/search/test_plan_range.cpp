@@ -30,7 +30,7 @@ std::string with(std::string_view plan, double confidence) {
   return fmt::format(R"({}, "confidence": {})", plan, confidence);
 }
 
-/// What a plan says at its default, held against plans that ask for either end.
+/// A plan at its defaults, compared with plans that request either end.
 void check_ends(const PlanCandidate& plain, const PlanCandidate& safe) {
   INFO(plain.label);
   CHECK(plain.answer == plain.range.predicted);
@@ -41,7 +41,7 @@ void check_ends(const PlanCandidate& plain, const PlanCandidate& safe) {
   CHECK(plain.range.optimistic == safe.range.optimistic);
 }
 
-TEST_CASE("a static plan answers with the prediction, its range holds the safe answer") {
+TEST_CASE("a static plan answers with the prediction and its range contains the safe answer") {
   const std::string questions = R"("questions": ["largest_batch", "longest_context"])";
   for (const char* stack : {"hf-sdpa", "vllm"}) {
     const std::string more = fmt::format(
@@ -64,15 +64,15 @@ TEST_CASE("a static plan answers with the prediction, its range holds the safe a
   }
 }
 
-TEST_CASE("the ends of a range that do not exist are said, and a bound has no range") {
-  // Predicted to fit, with less room than the interval is wide.
+TEST_CASE("missing ends of a range are reported and a bound has no range") {
+  // Predicted to fit, with less room than the width of the interval.
   const PlanResult tight =
       run(static_plan(R"(, "memory": {"hbm": "13.6 GiB"})", R"("questions": "longest_context")"));
   const PlanCandidate& one = tight.candidates.at(0);
   REQUIRE(one.answer);
   CHECK_FALSE(one.range.safe);
   CHECK(plan_range(one).starts_with("none to "));
-  // Not even predicted to fit: `predicted` is empty, the optimistic end is there.
+  // Not even predicted to fit: `predicted` is empty, the optimistic end exists.
   const PlanResult never =
       run(static_plan(R"(, "memory": {"hbm": "12.5 GiB"})", R"("questions": "longest_context")"));
   const PlanCandidate& other = never.candidates.at(0);
@@ -85,8 +85,8 @@ TEST_CASE("the ends of a range that do not exist are said, and a bound has no ra
   CHECK(plan_range(bound.candidates.at(0)).empty());
 }
 
-/// What a text like "79.2 GiB of GPU memory = 61 GiB of weights + ... - 2 GiB that are missing" has
-/// on the left of its "=" and on the right, in GiB.
+/// Both sides of the "=" of a text like "79.2 GiB of GPU memory = 61 GiB of weights + ... - 2 GiB
+/// that are missing", in GiB.
 std::pair<double, double> sides_of(const std::string& text) {
   const std::regex amount{R"(([=+-])? ?([0-9.]+) (GiB|MiB|KiB|B)\b)"};
   const std::map<std::string, double> units{
@@ -95,7 +95,7 @@ std::pair<double, double> sides_of(const std::string& text) {
   std::size_t side = 0;
   for (std::sregex_iterator at{text.begin(), text.end(), amount}, end; at != end; ++at) {
     const std::string sign = (*at)[1];
-    if (side == 1 && sign.empty()) break;  // what follows the sum
+    if (side == 1 && sign.empty()) break;  // text after the sum
     if (sign == "=") side = 1;
     const double value = std::strtod((*at)[2].str().c_str(), nullptr) * units.at((*at)[3]);
     sides[side] += sign == "-" ? -value : value;
@@ -103,7 +103,7 @@ std::pair<double, double> sides_of(const std::string& text) {
   return {sides[0], sides[1]};
 }
 
-TEST_CASE("terms that a shortage names add up, as predicted and at either end") {
+TEST_CASE("terms of a shortage add up, as predicted and at either end") {
   int sums = 0;
   for (const char* stack : {"vllm", "sglang", "trtllm", "lmdeploy", "hf-sdpa"}) {
     for (const double confidence : {0.0, 0.9, 0.99}) {
@@ -123,7 +123,7 @@ TEST_CASE("terms that a shortage names add up, as predicted and at either end") 
         constexpr double kDigits = 0.02;  // GiB: five terms of four digits
         CHECK(std::abs(left - right) <= kDigits);
         CHECK(left > 5);
-        // The GPU's own memory, whatever end its terms are at.
+        // The GPU's own memory, for either end of its terms.
         if (text.find("of GPU memory") != std::string::npos) {
           CHECK(std::abs(left - std::strtod(hbm, nullptr)) < 0.01);
         }
@@ -133,7 +133,7 @@ TEST_CASE("terms that a shortage names add up, as predicted and at either end") 
   CHECK(sums >= 10);
 }
 
-TEST_CASE("the prediction is there although no safe size exists") {
+TEST_CASE("the prediction exists even without a safe size") {
   const auto plan = [](std::string_view memory, double confidence) {
     return run(changed_plan(
                    fmt::format(R"({{"model": "qwen3-32b", "gpu": "H100-80GB-SXM", "stack": "vllm",
@@ -149,14 +149,14 @@ TEST_CASE("the prediction is there although no safe size exists") {
   CHECK_FALSE(one.range.safe);
   REQUIRE(one.range.predicted);
   REQUIRE(one.impossible);
-  // The optimistic end has the defaults of the GPU as it is, not those from 70 GiB on.
+  // The optimistic end has the defaults of the GPU as it is, not those of more than 70 GiB.
   REQUIRE(one.range.optimistic);
   CHECK(*one.range.optimistic > *one.range.predicted);
   // Weights are not scaled: 61 GiB of them leave a cache in the 71.3 GiB of the engine.
   const PlanCandidate whole = plan("", 0.9), surer = plan("", 0.999);
   REQUIRE(whole.answer);
   CHECK(*whole.answer > 0.7 * *whole.range.predicted);
-  // Memory has no end beyond that of 0.9.
+  // Memory has no end for more than 0.9.
   CHECK(surer.answer == whole.answer);
   CHECK(*surer.range.predicted == *whole.range.predicted);
 }
@@ -184,7 +184,7 @@ TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more t
   CHECK(document.at("answers").at(0).at("range") == range);
   CHECK(document.at("answers").at(0).at("candidates").at(0).at("safe") == *one.range.safe);
 
-  // No more than the prediction's GPUs are tried: the safe end is beyond them.
+  // At most the prediction's number of GPUs is tried: the safe end is larger.
   const PlanResult few = run(
       serve_plan(kBusy, fmt::format(R"({}, "most_gpus": {:g})", questions, *one.range.predicted)));
   CHECK(few.candidates.at(0).answer == one.answer);
@@ -193,7 +193,7 @@ TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more t
         fmt::format("{:g} to more than {:g}", *one.range.optimistic, *one.range.predicted));
 }
 
-TEST_CASE("the highest rate is predicted, between a lower safe and a higher optimistic one") {
+TEST_CASE("the highest rate is predicted between a lower safe and a higher optimistic one") {
   const std::string questions = R"("questions": "highest_rate", "rate_step": 0.05)";
   constexpr const char* kBounds = R"("ttft": "400 ms", "tpot": "60 ms")";
   const PlanResult plain = run(serve_plan("", questions, kBounds));

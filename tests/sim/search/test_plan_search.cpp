@@ -1,4 +1,5 @@
-// The parts of a plan: searches for a boundary, confidence, knobs, the front, keys of scenarios.
+// The parts of a plan: searches for a boundary, confidence, sensitivities, the front, keys of
+// scenarios.
 
 #include <cmath>
 #include <set>
@@ -23,7 +24,7 @@ namespace {
 using test::has;
 using test::rel;
 
-TEST_CASE("the last that holds is found from anywhere") {
+TEST_CASE("the largest feasible value is found from any start") {
   for (const std::int64_t last : {1, 2, 3, 7, 8, 63, 100}) {
     for (const std::int64_t start : {1, 5, 50, 100}) {
       for (const std::int64_t stride : {1, 4, 16}) {
@@ -39,7 +40,7 @@ TEST_CASE("the last that holds is found from anywhere") {
   }
 }
 
-TEST_CASE("negative numbers are as good, and nothing may hold") {
+TEST_CASE("negative numbers work and nothing may be feasible") {
   const Boundary fewest = largest_feasible({.least = -64, .most = -1, .start = -1},
                                            [](std::int64_t n) { return -n >= 11; });
   CHECK(fewest.last == -11);
@@ -48,19 +49,19 @@ TEST_CASE("negative numbers are as good, and nothing may hold") {
   CHECK_FALSE(none.last.has_value());
 }
 
-TEST_CASE("what holds beyond a gap is found and told of") {
-  // Holds up to 8, and at 11 again.
+TEST_CASE("feasible values beyond a gap are found and reported") {
+  // Feasible up to 8, and at 11 again.
   const auto holds = [](std::int64_t n) { return n <= 8 || n == 11; };
   const Boundary found = largest_feasible({.least = 1, .most = 100, .start = 1}, holds);
   CHECK(found.last == 11);
   CHECK_FALSE(found.monotone);
-  // With fewer neighbours it is not looked for; the answer is a boundary all the same.
+  // With fewer neighbours it is not searched for; the answer is still a boundary.
   const Boundary blind =
       largest_feasible({.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
   CHECK(blind.last == 8);
 }
 
-TEST_CASE("a search out of its range is a fault") {
+TEST_CASE("a search out of its range is a broken contract") {
   const auto holds = [](std::int64_t) { return true; };
   CHECK_THROWS_AS((void)largest_feasible({.least = 2, .most = 3, .start = 1}, holds),
                   ContractError);
@@ -68,7 +69,7 @@ TEST_CASE("a search out of its range is a fault") {
                   ContractError);
 }
 
-TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more beyond") {
+TEST_CASE("confidence: the prediction at 0, the known interval at 0.9, and wider beyond") {
   CHECK(confidence_power(0) == 0);
   CHECK(confidence_power(0.9) == 1);
   // Two-sided quantiles of the normal distribution: 0.6745 / 1.6449 and 2.5758 / 1.6449.
@@ -84,7 +85,7 @@ TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more be
     CHECK(memory_end(find_stack(stack), 1, 0.9).end == memory_ends(find_stack(stack), 1)->high);
   }
   CHECK(memory_end(find_stack("ideal"), 1, 0.99).end == MemoryEnd{});
-  // Of memory no log says how much wider than p90 a rarer case would be: its end stays, and says
+  // For memory no log says how much wider than p90 a rarer case would be: its end stays, and says
   // so.
   for (const char* stack : {"hf-sdpa", "vllm", "sglang"}) {
     for (const std::int32_t gpus : {1, 4}) {
@@ -96,7 +97,7 @@ TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more be
         CHECK(margin_text(at(c), 80_GiB, 2_GiB, c).find("(as at p90)") != std::string::npos);
       }
       CHECK(at(0.9).basis.find("counts as") == std::string::npos);
-      // The surer, the more: of bytes of any size, on either side.
+      // Higher confidence, more bytes: for bytes of any size, on either side.
       for (const Bytes activations : {Bytes{}, 1_GiB, 7_GiB, 40_GiB}) {
         Bytes above, below;
         for (double c = 0; c < 0.9999; c += 0.05) {
@@ -118,7 +119,7 @@ TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more be
   CHECK(time_end(Seconds{2.0}, std::nullopt, 0.9).factor == 1);
 }
 
-TEST_CASE("knobs: the elasticity of power laws is their exponent") {
+TEST_CASE("sensitivities: the elasticity of power laws is their exponent") {
   const auto knob = [](const char* name, double exponent) {
     Knob out{name, {}};
     for (const double ratio : knob_ratios()) {
@@ -159,7 +160,7 @@ OperatingPoint way(double cost, double latency, double error) {
   return point;
 }
 
-TEST_CASE("the front holds no beaten point, and the best of each objective") {
+TEST_CASE("the front holds no dominated point and the best of each objective") {
   std::vector<OperatingPoint> points;
   std::uint64_t state = 7;
   const auto draw = [&] {
@@ -187,7 +188,7 @@ TEST_CASE("the front holds no beaten point, and the best of each objective") {
   for (const std::size_t i : least) CHECK(marked[i].on_front);
 }
 
-TEST_CASE("front by hand: ties stay, what is nowhere better goes") {
+TEST_CASE("front by hand: ties stay and points that are nowhere better are removed") {
   const PlanResult plan =
       front_of({way(1, 4, 0), way(2, 2, 0), way(2, 2, 0), way(2, 3, 0), way(3, 3, 0.1)});
   const auto& marked = plan.candidates[0].points;
@@ -207,7 +208,7 @@ std::string complaint(std::string_view plan) {
   return "no complaint";
 }
 
-TEST_CASE("keys of a plan are checked, with file and place") {
+TEST_CASE("keys of a plan are checked with file and place") {
   CHECK(complaint(R"("questions": "largest_batch")") == "no complaint");
   CHECK(has(complaint(""), "/plan"));
   CHECK(has(complaint(R"("questions": "largest_bach")"), "/plan/questions"));
@@ -235,7 +236,7 @@ TEST_CASE("keys of a plan are checked, with file and place") {
   CHECK(has(quality(R"("trace": "absent.safetensors", "max_rel_error": 0.1)"), "no such file"));
 }
 
-TEST_CASE("a price that is missing is asked for by name") {
+TEST_CASE("a missing price is requested by name") {
   const Scenario scenario = test::static_plan(
       "", R"("questions": "largest_batch", "prices": {"H100-80GB-SXM": "2.5 USD/h"})");
   CHECK_THROWS_WITH_AS((void)run_plan(scenario),
@@ -243,7 +244,7 @@ TEST_CASE("a price that is missing is asked for by name") {
                        InputError);
 }
 
-TEST_CASE("the least budget that meets the floor, given or bisected") {
+TEST_CASE("the smallest budget that meets the floor, given or bisected") {
   QualityFloor floor;
   floor.named = floor.trace = test::sample_trace();
   floor.max_rel_error = 0.15;

@@ -1,4 +1,5 @@
-// Plans of services: boundaries, monotonicity, agreement with running every rate, what binds.
+// Plans of services: boundaries, monotonicity, agreement with running every rate, limiting
+// constraints.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +38,7 @@ double need_at(const Scenario& scenario, double scale) {
       .need;
 }
 
-/// The workload as it is, before so many copies of the service.
+/// The workload unchanged, before it is divided by copies of the service.
 double need_of_copies(const Scenario& scenario, std::int32_t copies) {
   const PlanSection& plan = *scenario.plan;
   return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}
@@ -50,7 +51,7 @@ double rate_of(const Scenario& scenario) {
   return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}.offered(1);
 }
 
-TEST_CASE("the highest rate keeps the bounds, and one step more does not") {
+TEST_CASE("the highest rate keeps the bounds and one step more does not") {
   const Scenario scenario = serve_plan("", kRate, R"("ttft": "400 ms", "tpot": "60 ms")");
   const PlanResult plan = run_plan(scenario, {.threads = 1});
   REQUIRE(plan.candidates.size() == 1);
@@ -63,7 +64,7 @@ TEST_CASE("the highest rate keeps the bounds, and one step more does not") {
   CHECK(need_at(scenario, std::pow(1.05, std::round(k) + 1)) > 1);
 }
 
-TEST_CASE("rates one rate_step apart tie, and ties go to the full cache") {
+TEST_CASE("rates one rate_step apart tie and ties go to the full cache") {
   const auto planned = [](double step) {
     const Scenario scenario = serve_plan(
         R"(, "memory": {"hbm": "22 GiB"}, "method": [{"name": "streaming-llm", "budget": 0.5}, "full"])",
@@ -98,7 +99,7 @@ TEST_CASE("as predicted, a probe is a run of the service itself") {
   CHECK((probe.need <= 1) == probe.holds);
 }
 
-TEST_CASE("at 90 %, times are the worse end of those that a run prints") {
+TEST_CASE("at 90 %, times are the unfavourable ends of a run's intervals") {
   const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
   const ServeSpec& spec = *scenario.points[0].serve;
   const ServeResult run = run_serve(spec);
@@ -108,12 +109,12 @@ TEST_CASE("at 90 %, times are the worse end of those that a run prints") {
   CHECK(one.time_end().factor == rel(printed->slower));
   CHECK(one.memory_end().end.terms.non_torch >
         1);  // a smaller pool, which 60 short requests do not fill
-  // TTFT's own interval also has what is not iteration time.
+  // TTFT's own interval also includes time that is not iteration time.
   CHECK(one.at({}).times.ttft.p90 <= printed->ends("ttft_s").high.distribution()->p90);
   CHECK(one.at({}).times.tpot.p90 == rel(printed->ends("tpot_s").high.distribution()->p90));
 }
 
-TEST_CASE("tables, files and figures show the percentile that the plan asks for") {
+TEST_CASE("tables, files and figures show the percentile that the plan requests") {
   for (const auto& [attainment, percentile] :
        {std::pair{0.5, 50}, {0.9, 90}, {0.92, 95}, {0.95, 95}, {0.99, 99}, {1.0, 99}}) {
     INFO(attainment);
@@ -146,7 +147,7 @@ TEST_CASE("tables, files and figures show the percentile that the plan asks for"
   }
 }
 
-TEST_CASE("a run that gives up is one that does not hold, and no other gives up") {
+TEST_CASE("a run that stops early is infeasible and no other run stops early") {
   for (const char* slo : {R"("ttft": "400 ms")", R"("tpot": "22 ms")", R"("e2e": "1500 ms")",
                           R"("ttft": "1 s", "tpot": "40 ms", "e2e": "3 s")"}) {
     for (const double attained : {0.5, 0.9, 1.0}) {
@@ -159,7 +160,7 @@ TEST_CASE("a run that gives up is one that does not hold, and no other gives up"
         ServeCase quick{spec, 0.5, attained};
         const ServeProbe& all = whole.at({.scale = scale});
         CHECK(quick.holds({.scale = scale}) == all.holds);
-        // Whoever asks for the whole run gets it.
+        // An explicit request gets the whole run.
         CHECK(quick.at({.scale = scale}).need == all.need);
         CHECK(quick.at({.scale = scale}).times.e2e.p90 == all.times.e2e.p90);
         (all.holds ? kept : lost) += 1;
@@ -170,7 +171,7 @@ TEST_CASE("a run that gives up is one that does not hold, and no other gives up"
   }
 }
 
-TEST_CASE("a prepared service gives what each run gives by itself") {
+TEST_CASE("a prepared service gives the same as each separate run") {
   const auto same = [](const ServeResult& a, const ServeResult& b) {
     REQUIRE(a.outcomes.size() == b.outcomes.size());
     for (std::size_t i = 0; i < a.outcomes.size(); ++i) {
@@ -195,7 +196,7 @@ TEST_CASE("a prepared service gives what each run gives by itself") {
   PreparedService service{spec};
   const ServeResult first = run_serve(spec);
   same(service.run(spec.requests), first);
-  // One that gave up leaves nothing behind.
+  // A run that stopped early leaves nothing behind.
   ServeSpec strict = spec;
   strict.slo.ttft = Seconds{1e-6};
   PreparedService stops{strict};
@@ -207,10 +208,10 @@ TEST_CASE("a prepared service gives what each run gives by itself") {
   same(service.run(spec.requests), first);
 }
 
-TEST_CASE("the surer, the slower, queues included") {
+TEST_CASE("higher confidence is slower, queues included") {
   const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
   ServeSpec spec = *scenario.points[0].serve;
-  // An API server is no slower on a machine that is.
+  // An API server has the same speed on a slower machine.
   spec.options.front_end_latency = spec.options.front_end_request = Seconds{};
   ServeCase sure{spec, 0.9, 0.9};
   ServeCase mean{spec, 0, 0.9};
@@ -220,10 +221,10 @@ TEST_CASE("the surer, the slower, queues included") {
     CHECK(sure.at({.scale = scale}).need >= mean.at({.scale = scale}).need);
     CHECK(sure.at({.scale = scale}).times.tpot.p50 > mean.at({.scale = scale}).times.tpot.p50);
   }
-  // One request alone takes the factor exactly.
+  // A single request takes the factor exactly.
   CHECK(sure.at({.scale = 1e-3}).times.e2e.p90 ==
         rel(mean.at({.scale = 1e-3}).times.e2e.p90 * sure.time_end().factor, 1e-6));
-  // One machine that is slower serves as one that is not, under arrivals that much closer.
+  // A slower machine equals the predicted one under arrivals that are denser by the same factor.
   const double factor = sure.time_end().factor;
   CHECK(sure.at({.scale = 0.5}).times.ttft.p90 ==
         rel(mean.at({.scale = 0.5 * factor}).times.ttft.p90 * factor, 1e-4));
@@ -240,8 +241,8 @@ TEST_CASE("looser bounds, more memory and less confidence never lower the rate")
   const auto hbm = [&](const char* size) {
     return highest(serve_plan(fmt::format(R"(, "memory": {{"hbm": "{}"}})", size), kRate));
   };
-  // Where memory is what lacks. Beyond that it is no law: more sequences at once make each token
-  // later, and a bound on TPOT may then break at a lower rate.
+  // Only if memory is the limit. Otherwise it need not hold: more simultaneous sequences make each
+  // token later, and a bound on TPOT may then fail at a lower rate.
   CHECK(hbm("18 GiB") < hbm("80 GiB"));
   const auto sure = [&](double confidence) {
     return highest(serve_plan("", fmt::format(R"("questions": "highest_rate", "rate_step": 0.05,
@@ -252,7 +253,7 @@ TEST_CASE("looser bounds, more memory and less confidence never lower the rate")
   CHECK(sure(0.5) <= sure(0));
 }
 
-TEST_CASE("fewest GPUs: one less fails, and replicas are simulated behind their router") {
+TEST_CASE("fewest GPUs: one less fails and replicas are simulated behind their router") {
   const Scenario scenario = serve_plan(
       R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 30}, "count": 80,
                         "prompt_tokens": 600, "output_tokens": 60})",
@@ -266,7 +267,7 @@ TEST_CASE("fewest GPUs: one less fails, and replicas are simulated behind their 
   CHECK(need_of_copies(scenario, replicas) <= 1);
   CHECK(need_of_copies(scenario, replicas - 1) > 1);
   CHECK(one.simulated == fmt::format("{} engines behind a round-robin router", replicas));
-  // The same as running the cluster that the answer names.
+  // Equal to running the cluster that the answer names.
   ServeSpec cluster = *scenario.points[0].serve;
   cluster.cluster.replicas = replicas;
   ServeCase as_one{cluster, scenario.plan->confidence, scenario.plan->attainment, one.time_factor};
@@ -275,7 +276,7 @@ TEST_CASE("fewest GPUs: one less fails, and replicas are simulated behind their 
   CHECK(one.points.back().gpus == replicas);
 }
 
-TEST_CASE("a service of several GPUs is counted whole, and copied whole") {
+TEST_CASE("a service of several GPUs is counted and copied as a whole") {
   // Two engines of two GPUs each.
   const Scenario scenario = serve_plan(
       R"(, "gpu_count": 2, "cluster": {"replicas": 2, "router": "least-loaded"},
@@ -296,7 +297,7 @@ TEST_CASE("a service of several GPUs is counted whole, and copied whole") {
   CHECK(*fewest.answer == static_cast<double>(4 * fewest.replicas));
 }
 
-TEST_CASE("pruning changes no answer and no front, whatever is asked beside") {
+TEST_CASE("pruning changes no answer and no front for any other questions") {
   for (const char* questions : {R"("fewest_gpus")", R"(["fewest_gpus", "highest_rate"])",
                                 R"(["highest_rate", "fewest_gpus"])"}) {
     INFO(std::string{questions});
@@ -332,12 +333,12 @@ TEST_CASE("pruning changes no answer and no front, whatever is asked beside") {
         continue;
       }
       ++pruned;
-      // Nothing that was left out would have stood on the front, or won.
+      // No pruned candidate would have been on the front or the best.
       CHECK(one.question == PlanQuestion::kFewestGpus);
       for (const OperatingPoint& point : same.points) CHECK_FALSE(point.on_front);
       CHECK(all.groups[same.group].best != c);
     }
-    CHECK(pruned == 2);  // of either method the dear GPU
+    CHECK(pruned == 2);  // the expensive GPU of either method
     CHECK(probes < without);
     REQUIRE(some.groups.size() == all.groups.size());
     for (std::size_t g = 0; g < all.groups.size(); ++g) {
@@ -346,7 +347,7 @@ TEST_CASE("pruning changes no answer and no front, whatever is asked beside") {
   }
 }
 
-TEST_CASE("who serves the lower rate may stand on the front: its answer leaves nobody out") {
+TEST_CASE("a candidate with a lower rate may be on the front and its answer is never pruned") {
   const Scenario scenario =
       serve_plan(R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"})",
                  R"("questions": "highest_rate", "confidence": 0, "rate_step": 0.1,
@@ -392,7 +393,7 @@ Impossible why(std::string_view more, std::string_view slo,
   return *plan.candidates[0].impossible;
 }
 
-TEST_CASE("impossible: each constraint is named, and its knob helps") {
+TEST_CASE("impossible: each constraint is named and its remedy helps") {
   const auto moves = [](const Impossible& impossible, std::string_view name) {
     for (const KnobEffect& knob : impossible.knobs) {
       if (knob.knob == name) return knob.elasticity;
@@ -404,7 +405,7 @@ TEST_CASE("impossible: each constraint is named, and its knob helps") {
   CHECK(ttft.need > 1);
   CHECK(moves(ttft, "slo/ttft") == rel(1, 1e-6));  // the bound itself, percent for percent
   CHECK(ttft.need > 8);
-  for (const KnobEffect& knob : ttft.knobs) {  // however much it lacks, so much is enough
+  for (const KnobEffect& knob : ttft.knobs) {  // for any shortage, the stated amount is enough
     if (knob.knob == "slo/ttft") CHECK(knob.enough == fmt::format("x {:g}", std::ceil(ttft.need)));
   }
   CHECK(moves(ttft, "compute") > 0.1);
@@ -419,7 +420,7 @@ TEST_CASE("impossible: each constraint is named, and its knob helps") {
   CHECK(weights.constraint == "weights");
   CHECK(moves(weights, "hbm") > 0);
 
-  // 0.5 MiB a token: 40 Ki tokens do not fit beside 13.5 GB in 24 GiB.
+  // 0.5 MiB per token: 40 Ki tokens do not fit in addition to 13.5 GB in 24 GiB.
   const Impossible cache = why(
       R"(, "memory": {"hbm": "24 GiB"},
          "requests": {"arrivals": {"kind": "poisson", "rate": 1}, "count": 4,
@@ -432,7 +433,7 @@ TEST_CASE("impossible: each constraint is named, and its knob helps") {
         "ttft");
 }
 
-TEST_CASE("what cannot be planned is said") {
+TEST_CASE("invalid plans are refused") {
   CHECK_THROWS_WITH_AS((void)run_plan(serve_plan("", kRate, "")),
                        "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have "
                        "to keep",
@@ -473,7 +474,7 @@ TEST_CASE("a swept service has the keys of its results") {
     }
   }
   CHECK(out.at("ttft_s").at("p90") == run.ttft.p90);
-  // Intervals as a run prints them, of every figure that depends on times.
+  // Intervals as a run prints them, of every metric that depends on times.
   const auto intervals = serve_intervals(*scenario.points[0].serve, run,
                                          mean_iteration(*scenario.points[0].serve, run));
   REQUIRE(intervals.has_value());
@@ -489,7 +490,7 @@ TEST_CASE("a swept service has the keys of its results") {
     CHECK(out.at(fmt::format("{}_low", key)) <= out.at(key));
     CHECK(out.at(fmt::format("{}_high", key)) >= out.at(key));
   }
-  // All keys of its figures are those of a run's document.
+  // All keys of its metrics are those of a run's document.
   const auto document = serve_point_json(scenario.points[0], run, intervals);
   for (const auto& [key, value] : out.items()) {
     INFO(key);

@@ -27,14 +27,14 @@ using test::static_plan;
 constexpr const char* kMethods =
     R"(, "method": ["full", {"name": "streaming-llm", "budget": 0.2}, {"name": "snapkv", "budget": 0.25}])";
 
-/// Whether run_static gets through with the memory that is left at the scenario's confidence.
+/// Whether run_static fits into the memory that is left at the scenario's confidence.
 bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch,
           std::int64_t prompt) {
   StaticSpec spec = scenario.points[one.point].spec;
   spec.batch = batch;
   spec.prompt_tokens = prompt;
   spec.method = make_method(one.method, prompt, MethodContext{});
-  // What the run takes where there is room for all of it.
+  // The memory of the run if there is room for all of it.
   Gpu gpu = *spec.gpu;
   gpu.hbm = gpu.hbm_usable = gpu.hbm * 1000;
   spec.gpu = &gpu;
@@ -45,7 +45,7 @@ bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch
   return run.peak_hbm + beyond <= scenario.points[one.point].spec.gpu->hbm_usable;
 }
 
-TEST_CASE("answers are on the boundary: n fits by run_static, n + 1 does not") {
+TEST_CASE("answers are on the boundary: n fits by run_static and n + 1 does not") {
   const Scenario scenario =
       static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
   const PlanResult plan = run_plan(scenario, {.threads = 1});
@@ -64,7 +64,7 @@ TEST_CASE("answers are on the boundary: n fits by run_static, n + 1 does not") {
   }
 }
 
-TEST_CASE("the longest context is asked for without a prompt, and any prompt gives the same") {
+TEST_CASE("the longest context ignores the scenario's prompt length") {
   for (const char* stack : {"hf-sdpa", "vllm"}) {
     for (const char* questions :
          {R"("questions": "longest_context")", R"("questions": ["longest_context"])"}) {
@@ -88,14 +88,14 @@ TEST_CASE("the longest context is asked for without a prompt, and any prompt giv
       CHECK(ask("3000") == without);
     }
   }
-  // Other questions are of a prompt.
+  // Other questions depend on a prompt.
   for (const char* questions : {R"("questions": "largest_batch")",
                                 R"("questions": ["longest_context", "largest_batch"])"}) {
     CHECK_THROWS_AS((void)static_plan(R"(, "prompt_tokens": null)", questions), InputError);
   }
 }
 
-/// By candidate, in order; 0 where impossible.
+/// By candidate, in order; 0 if impossible.
 std::vector<double> answers(const Scenario& scenario) {
   std::vector<double> out;
   for (const PlanCandidate& one : run_plan(scenario, {.threads = 1}).candidates) {
@@ -136,7 +136,7 @@ TEST_CASE("more memory or less confidence never worsens an answer") {
   CHECK(at("40 GiB", 0.99)[0] < at("40 GiB", 0.0)[0]);  // it does count
 }
 
-/// The constraint of the one candidate, and what helps it most.
+/// The constraint of the single candidate, and the change that helps it most.
 Impossible why(const Scenario& scenario) {
   const PlanResult plan = run_plan(scenario, {.threads = 1});
   REQUIRE(plan.candidates.size() == 1);
@@ -146,7 +146,7 @@ Impossible why(const Scenario& scenario) {
 }
 
 TEST_CASE("answers end at the model's positions unless the scenario allows more") {
-  // Llama-2-7B has 4,096 positions; memory would hold many times that.
+  // Llama-2-7B has 4,096 positions; memory would hold many times that number.
   const char* both = R"("questions": ["longest_context", "largest_batch"])";
   const Scenario scenario =
       static_plan(kMethods, fmt::format(R"({}, "beyond_positions": false)", both));
@@ -165,7 +165,7 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
   }
   CHECK(document.at("answers")[0].at("candidates")[0].at("limited_by") == "positions");
   CHECK(has(plan_summary(scenario, plan, nullptr), "positions"));
-  // The same plan without the limit goes on to where memory ends.
+  // The same plan without the limit continues until memory ends.
   const Scenario beyond = static_plan(kMethods, both);
   for (const PlanCandidate& one : run_plan(beyond, {.threads = 1}).candidates) {
     if (one.question != PlanQuestion::kLongestContext) continue;
@@ -173,7 +173,7 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
     CHECK(one.positions == 4096);
     CHECK(one.runs_out->why.constraint != "positions");
   }
-  // A batch of prompts that the model has no positions for is no answer.
+  // A batch of prompts that are longer than the model's positions is not an answer.
   const Impossible batch = why(static_plan(
       R"(, "prompt_tokens": 5000)", R"("questions": "largest_batch", "beyond_positions": false)"));
   CHECK(batch.constraint == "positions");
@@ -182,7 +182,7 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
 }
 
 TEST_CASE("ties go to the full cache") {
-  // Positions end all answers, so that a method gains nothing; it comes first in the file.
+  // Positions limit all answers, so that a method gains nothing; it is first in the file.
   const Scenario scenario =
       static_plan(R"(, "method": [{"name": "streaming-llm", "budget": 0.2}, "full"])",
                   R"("questions": "longest_context", "beyond_positions": false)");
@@ -208,7 +208,7 @@ TEST_CASE("the time to first token of one request is not that of the whole batch
   CHECK(has(plan_summary(scenario, plan, nullptr), "TTFT, one"));
 }
 
-TEST_CASE("a quality floor on a small model is no evidence about a large one") {
+TEST_CASE("a quality floor on a small model is no evidence for a large one") {
   const Scenario scenario =
       static_plan(R"(, "method": ["full", {"name": "snapkv", "budget": 0.5}])",
                   fmt::format(R"("questions": "largest_batch",
@@ -274,7 +274,7 @@ TEST_CASE("the same bytes at any number of threads") {
   CHECK(text(7) == one);
 }
 
-TEST_CASE("plan.csv says what limits each answer, as plan.json does") {
+TEST_CASE("plan.csv gives the limit of each answer like plan.json") {
   const Scenario scenario =
       static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
   const PlanResult plan = run_plan(scenario, {.threads = 1});
@@ -312,7 +312,7 @@ TEST_CASE("plan.csv says what limits each answer, as plan.json does") {
   CHECK(limited > 0);
 }
 
-TEST_CASE("methods stand at the least budget of the floor, and those that miss it are listed") {
+TEST_CASE("methods use the smallest budget that meets the floor and misses are listed") {
   const Scenario scenario = static_plan(
       R"(, "method": ["full", {"name": "snapkv", "budget": [0.1, 0.5, 0.9]},
                       {"name": "streaming-llm", "budget": [0.05, 0.1]}])",
@@ -332,14 +332,14 @@ TEST_CASE("methods stand at the least budget of the floor, and those that miss i
   CHECK_FALSE(plan.impossible());
 }
 
-TEST_CASE("impossible: weights, cache, activations and quality are told apart") {
+TEST_CASE("impossible: weights, cache, activations and quality are distinguished") {
   // 13.5 GB of weights in 8 GiB.
   const Impossible weights = why(static_plan(R"(, "memory": {"hbm": "8 GiB"})",
                                              R"("questions": "largest_batch", "confidence": 0)"));
   CHECK(weights.constraint == "weights");
   REQUIRE_FALSE(weights.knobs.empty());
   CHECK(weights.need > 1);
-  // 0.5 MiB a token: 64 Ki tokens take 32 GiB beside them.
+  // 0.5 MiB per token: 64 Ki tokens take 32 GiB in addition to them.
   const Impossible cache =
       why(static_plan(R"(, "prompt_tokens": 65536, "memory": {"hbm": "30 GiB"})",
                       R"("questions": "largest_batch", "confidence": 0)"));
@@ -352,7 +352,8 @@ TEST_CASE("impossible: weights, cache, activations and quality are told apart") 
     CHECK_FALSE(knob.enough.empty());
   }
   CHECK(hbm);
-  // Eager attention: 32 heads of 16 Ki x 16 Ki scores beside 8 GiB of cache and 13.5 GB of weights.
+  // Eager attention: 32 heads of 16 Ki x 16 Ki scores in addition to 8 GiB of cache and 13.5 GB of
+  // weights.
   const Impossible scores = why(
       static_plan(R"(, "stack": "hf-eager", "prompt_tokens": 16384, "memory": {"hbm": "26 GiB"})",
                   R"("questions": "largest_batch", "confidence": 0)"));
@@ -366,13 +367,13 @@ TEST_CASE("impossible: weights, cache, activations and quality are told apart") 
   REQUIRE_FALSE(quality.knobs.empty());
 }
 
-TEST_CASE("no plan, and what is no static question") {
+TEST_CASE("plans without a question and invalid static questions are refused") {
   Scenario scenario = static_plan("", R"("questions": "largest_batch")");
   scenario.plan.reset();
   CHECK_THROWS_AS((void)run_plan(scenario), InputError);
 }
 
-TEST_CASE("a summary fits its columns and begins with the answer") {
+TEST_CASE("a summary fits its columns and starts with the answer") {
   const Scenario scenario =
       static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
   const PlanResult plan = run_plan(scenario, {.threads = 1});

@@ -1,4 +1,4 @@
-// The file that a sweep's points are kept in: whatever is cut off its end, what is left is whole.
+// The points file of a sweep: after any truncation the remaining lines are complete.
 
 #include <filesystem>
 #include <fstream>
@@ -10,10 +10,10 @@
 namespace kvsim {
 namespace {
 
-TEST_CASE("a line comes back as it was, and no other text of its length does") {
+TEST_CASE("a line is restored exactly and no other text of its length is accepted") {
   const std::string object = R"({"point":12,"x":"a \"b\" ü"})";
   const std::string line = summed_line(object);
-  CHECK(nlohmann::json::parse(line).at("point") == 12);  // JSON lines, sum and all
+  CHECK(nlohmann::json::parse(line).at("point") == 12);  // JSON lines, checksum and all
   CHECK(unsummed(line) == object);
   for (std::size_t i = 0; i < line.size(); ++i) {
     std::string damaged = line;
@@ -50,14 +50,14 @@ TEST_CASE("cut at any byte, the file holds the lines before the cut") {
     CHECK(content->objects.size() == lines - 1);
     CHECK(content->good_bytes == ends[lines - 1]);
     CHECK(content->torn_bytes == cut - ends[lines - 1]);
-    // And what is added afterwards follows a whole line.
+    // Later additions follow a complete line.
     PointsWriter{file, content->good_bytes}.add(R"({"point":9})");
     CHECK(read_points_file(file)->torn_bytes == 0);
     CHECK(read_points_file(file)->objects.back() == R"({"point":9})");
   }
 }
 
-TEST_CASE("what cannot be read or written is said") {
+TEST_CASE("unreadable and unwritable paths are reported") {
   const auto folder = test::fresh("unread");
   CHECK(test::complaint([&] { (void)read_points_file(folder / "none"); }).find("cannot be read") !=
         std::string::npos);

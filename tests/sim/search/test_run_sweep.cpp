@@ -1,5 +1,5 @@
-// Points of a sweep are those of single runs, at any number of threads; documents are functions of
-// the points.
+// Points of a sweep equal single runs at any number of threads; documents are functions of the
+// points.
 
 #include <algorithm>
 #include <atomic>
@@ -49,7 +49,7 @@ std::vector<std::string> run_all(const SweepPlan& plan, int threads, const Point
   return objects;
 }
 
-TEST_CASE("every point is what run_static gives of its scenario, on any number of threads") {
+TEST_CASE("every point equals run_static of its scenario on any number of threads") {
   const auto folder = fresh("same");
   const SweepPlan plan =
       with(sweep_file(folder, R"(, "stack": "hf-sdpa")"),
@@ -67,7 +67,7 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
     CHECK(results.at("fits") == !result.oom.has_value());
     CHECK(results.at("oom").is_null() == !result.oom.has_value());
     if (!result.oom) CHECK(results.at("throughput_tok_s") == *result.throughput_tok_s);
-    // Figures and their intervals are a single run's, key by key.
+    // Metrics and their intervals are those of a single run, key by key.
     const StaticSpec& spec = scenario.points.front().spec;
     StaticResult with_intervals = run_static(spec, {.max_samples = 3, .intervals = true});
     find_oom_range(spec, with_intervals);
@@ -87,7 +87,7 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
       CHECK(results.at("decode_tok_s_high") > results.at("decode_tok_s"));
     }
   }
-  // The summary says how sure the best is.
+  // The summary states how certain the best is.
   const ScenarioSweep sweep{plan, alone};
   const auto ends = sweep.interval(sweep.measures().front(), 0);
   REQUIRE(ends);
@@ -95,11 +95,11 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
   CHECK(ends->first == first.at("throughput_tok_s_low"));
   CHECK(ends->second == first.at("throughput_tok_s_high"));
   CHECK(test::has(scenario_sweep_summary(sweep, nullptr), "tok/s (90 % interval "));
-  // 400 sequences of 1,000 tokens do not fit beside the weights.
+  // 400 sequences of 1,000 tokens do not fit in addition to the weights.
   CHECK(ordered_json::parse(alone[4]).at("results").at("fits") == false);
 }
 
-TEST_CASE("the failure told is that of the lowest point, whatever the number of threads") {
+TEST_CASE("the reported failure is that of the lowest point for any number of threads") {
   const auto folder = fresh("fail");
   const SweepPlan plan = with(sweep_file(folder, ""), {"/batch=1,2,3,4,5,6,7,8"});
   const PointRunner runner = [](const Scenario&, const ScenarioPoint& point) -> ordered_json {
@@ -114,7 +114,7 @@ TEST_CASE("the failure told is that of the lowest point, whatever the number of 
   }
 }
 
-TEST_CASE("impossible points end the sweep, or are listed with the reason") {
+TEST_CASE("impossible points end the sweep or are listed with the reason") {
   const auto folder = fresh("impossible");
   const auto runner = runner_of("static");
   const SweepPlan lenient =
@@ -140,8 +140,8 @@ TEST_CASE("kinds without a runner are refused") {
   CHECK(complaint([] { (void)runner_of("stat"); }).find("static") != std::string::npos);
 }
 
-/// Two methods at two budgets and the full cache, with results made up: tok/s is 100 times the
-/// budget and the number of the method.
+/// Two methods at two budgets and the full cache, with made-up results: tok/s is 100 times the
+/// budget plus the number of the method.
 ScenarioSweep made_up(const SweepPlan& plan) {
   std::vector<std::string> objects;
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -152,7 +152,7 @@ ScenarioSweep made_up(const SweepPlan& plan) {
   return {plan, objects};
 }
 
-TEST_CASE("ties go to the full cache, wherever it is in the list") {
+TEST_CASE("ties go to the full cache wherever it is in the list") {
   const auto folder = fresh("ties");
   for (const char* methods : {R"([{"name": "h2o", "budget": 0.2}, "full"])",
                               R"(["full", {"name": "h2o", "budget": 0.2}])"}) {
@@ -221,7 +221,7 @@ TEST_CASE(
   CHECK(kinds({"/gpu=A40,L40,H20"}) == std::set<std::string>{"bars"});
   const SweepPlan plan = with(sweep_file(folder, ""), {"/batch=1,2,4", "/prompt_tokens=100,200"});
   const FigureSet set = scenario_sweep_figures(made_up(plan));
-  // Cells by index, and the one that ran out of memory blank.
+  // Cells by index; the one that ran out of memory is blank.
   CHECK(
       set.figures.front().csv.starts_with("x_index,y_index,batch,prompt_tokens,throughput_tok_s\n"
                                           "0,0,1,100,10\n1,0,2,100,12\n"));

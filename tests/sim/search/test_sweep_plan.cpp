@@ -1,5 +1,5 @@
-// Which points a sweep has: a grid is the product of its axes, samples are drawn alike whatever
-// else is drawn, and what cannot be is refused with its place.
+// Points of a sweep: a grid is the product of its axes, samples do not depend on other draws, and
+// invalid axes are refused with their place.
 
 #include <algorithm>
 #include <cmath>
@@ -65,7 +65,7 @@ TEST_CASE("a point is the scenario that --set makes of the file, with its hash")
   CHECK(last.points.front().keys == set.points.front().keys);
 }
 
-TEST_CASE("lists of the scenario are axes before the others, methods with several budgets unfold") {
+TEST_CASE("lists of the scenario are the first axes and methods with several budgets unfold") {
   const auto folder = fresh("lists");
   const auto file = sweep_file(folder, R"(, "batch": [1, 2],
     "method": ["full", {"name": "h2o", "budget": [0.1, 0.2]}])");
@@ -103,7 +103,7 @@ void check_same_points(const std::filesystem::path& file) {
   }
 }
 
-TEST_CASE("a sweep of a scenario's lists has the points of its run, in their order") {
+TEST_CASE("a sweep of a scenario's lists has the points of its run in their order") {
   check_same_points(
       sweep_file(fresh("same/static"), R"(, "batch": [1, 2], "stack": ["ideal", "hf-sdpa"],
     "gpu_count": [1, 2], "calibration": ["builtin", "nominal"], "kv_dtype": ["fp16", "int8"],
@@ -130,7 +130,7 @@ TEST_CASE("a sweep of a scenario's lists has the points of its run, in their ord
                          "prompt_tokens": 100, "output_tokens": 5}])"));
 }
 
-TEST_CASE("the keys that may be lists are those that the table of keys says it of") {
+TEST_CASE("keys that may be lists are those marked in the table of keys") {
   std::set<std::string> said, listed;
   for (const ScenarioObject& object : scenario_objects()) {
     if (object.name != "point") continue;
@@ -142,7 +142,7 @@ TEST_CASE("the keys that may be lists are those that the table of keys says it o
   CHECK(said == listed);
 }
 
-TEST_CASE("lists of a service are axes by their pointers, which --vary takes the place of") {
+TEST_CASE("lists of a service are axes by their pointers, which --vary replaces") {
   const auto file =
       service_file(fresh("service"), R"(, "scheduler": {"name": ["vllm-v1", "vllm-v0"]},
            "requests": {"arrivals": {"kind": "poisson", "rate": [2, 4, 8]}, "count": 20, "prompt_tokens": 100,
@@ -163,7 +163,7 @@ TEST_CASE("lists of a service are axes by their pointers, which --vary takes the
   CHECK(plan_of(file, changes).size() == 3);
 }
 
-TEST_CASE("an item of a list is varied by its index where it is the only one") {
+TEST_CASE("an item of a list is varied by its index if it is the only one") {
   const auto one = sweep_file(fresh("one"), R"(, "method": [{"name": "h2o"}])");
   SweepChanges changes;
   changes.vary = {axis_of_text("/method/0/budget=0.1,0.2")};
@@ -183,7 +183,7 @@ TEST_CASE("an item of a list is varied by its index where it is the only one") {
   }
   changes.vary = {axis_of_text("/method/1/budget=0.1,0.2")};
   CHECK(has(complaint([&] { (void)plan_of(one, changes); }), "/method is a list of 1"));
-  // What all have is varied in each; their own lists give way to it.
+  // A common key is varied in each item; lists of the items are replaced.
   const auto budgets = sweep_file(
       fresh("budgets"), R"(, "method": [{"name": "h2o", "budget": [0.3, 0.4]}, "snapkv"])");
   changes.vary = {axis_of_text("/method/budget=0.1,0.2,0.5")};
@@ -192,7 +192,7 @@ TEST_CASE("an item of a list is varied by its index where it is the only one") {
   CHECK(each.scenario(5).points.front().keys.at("budget") == 0.5);
 }
 
-TEST_CASE("a parameter is set in the method, whichever axis comes first") {
+TEST_CASE("a parameter is set in the method whichever axis comes first") {
   const auto folder = fresh("nested");
   const auto file = sweep_file(folder, "");
   SweepChanges changes;
@@ -203,7 +203,7 @@ TEST_CASE("a parameter is set in the method, whichever axis comes first") {
   CHECK(plan.scenario(3).points.front().keys.at("budget") == 0.3);
 }
 
-TEST_CASE("samples lie within bounds and depend on seed, key and number alone") {
+TEST_CASE("samples are within bounds and depend only on seed, key and number") {
   const auto folder = fresh("random");
   const char* axes = R"({"key": "/batch", "low": 1, "high": 64, "scale": "log", "integer": true},
                         {"key": "/memory/hbm", "low": 40, "high": 160, "unit": "GiB"},
@@ -244,7 +244,7 @@ TEST_CASE("samples lie within bounds and depend on seed, key and number alone") 
     const std::vector<json> t = order.values(i);
     CHECK((t[0] == v[3] && t[1] == v[2] && t[2] == v[0]));
   }
-  // Half the decades lie below 8; four standard deviations of 400 draws are 40, and 7 GiB.
+  // Half the decades are below 8; four standard deviations of 400 draws are 40, and 7 GiB.
   CHECK(std::abs(below_8 - 200) < 45);
   CHECK(std::abs(ideal - 200) < 40);
   CHECK(std::abs(sum / 400 - 100) < 7);
@@ -267,7 +267,7 @@ TEST_CASE("--vary reads JSON and words, commas inside brackets and quotes apart"
   CHECK(axis.values[6] == "80 GiB");
 }
 
-TEST_CASE("what cannot be varied is refused with its place") {
+TEST_CASE("invalid axes are refused with their place") {
   const auto folder = fresh("bad");
   const auto vary = [&](const std::string& text) {
     return complaint([&] {

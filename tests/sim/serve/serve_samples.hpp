@@ -1,6 +1,6 @@
 #pragma once
 
-// A service made up by hand: three requests on one replica that takes 10 ms an iteration.
+// A hand-made service: three requests on one replica that takes 10 ms per iteration.
 
 #include <memory>
 #include <string>

@@ -19,7 +19,7 @@ TEST_CASE("an API server does one piece of work after the other") {
                    .request = Seconds{2 * kMs},
                    .prompt_token = Seconds{0.01 * kMs},
                    .token = Seconds{0.1 * kMs}}};
-  // 2 ms + 100 x 0.01 ms of work, and 5 ms on the way.
+  // 2 ms + 100 x 0.01 ms of work, and 5 ms of latency.
   CHECK(in_ms(server.admit(ms(0), 100)) == test::rel(8));
   // The second waits for the first's 3 ms: 3 + 2 + 5.
   CHECK(in_ms(server.admit(ms(0), 0)) == test::rel(10));
@@ -41,7 +41,7 @@ SmallService service_of_ten_ms() {
           .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 100}};
 }
 
-TEST_CASE("a lone request pays the way to the engine once and the stream of each token") {
+TEST_CASE("a single request pays the latency to the engine once and the stream of each token") {
   SmallService service = service_of_ten_ms();
   service.front_end = {.latency = Seconds{4 * kMs},
                        .request = Seconds{1 * kMs},
@@ -67,7 +67,7 @@ TEST_CASE("a server slower than its engine delays tokens, not the engine") {
   CHECK(in_ms(r.outcomes[0].finish) == test::rel(70));
 }
 
-TEST_CASE("in a closed loop a user sends the next request when the answer has come") {
+TEST_CASE("in a closed loop a user sends the next request when the answer has arrived") {
   SmallService service = service_of_ten_ms();
   service.front_end = {.latency = Seconds{2 * kMs}, .request = {}, .prompt_token = {}, .token = {}};
   Request next = request(0, 50, 1);
@@ -79,17 +79,17 @@ TEST_CASE("in a closed loop a user sends the next request when the answer has co
   CHECK(in_ms(r.outcomes[1].finish) == test::rel(24));
 }
 
-TEST_CASE("an engine that schedules ahead takes a request one iteration later, unless it is idle") {
+TEST_CASE("an engine that schedules ahead takes a request one iteration later unless it is idle") {
   SmallService service = service_of_ten_ms();
   service.trace.requests = {request(0, 50, 6), request(0.012, 50, 1)};
   const ServeResult in_step = service.run();
   service.async_scheduling = true;
   const ServeResult ahead = service.run();
-  // The first comes to an idle engine.
+  // The first request reaches an idle engine.
   CHECK(in_ms(in_step.outcomes[0].first_token) == test::rel(10));
   CHECK(in_ms(ahead.outcomes[0].first_token) == test::rel(10));
-  // The second comes during the iteration that ends at 20 ms: it is in the one that ends at 30 ms,
-  // or, where that one is already formed, in the next.
+  // The second one arrives during the iteration that ends at 20 ms: it is in the one that ends at
+  // 30 ms or, if that one is already formed, in the next one.
   CHECK(in_ms(in_step.outcomes[1].first_token) == test::rel(30));
   CHECK(in_ms(ahead.outcomes[1].first_token) == test::rel(40));
 }

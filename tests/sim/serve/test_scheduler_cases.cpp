@@ -42,20 +42,21 @@ SmallService tiny(std::int64_t blocks, std::int64_t block_tokens, SchedulerSpec 
           .scheduler = std::move(scheduler)};
 }
 
-TEST_CASE("vllm-v0: prompts first and alone, the last to run leaves for a block") {
+TEST_CASE("vllm-v0: prompts first and separately, and the last running sequence is preempted") {
   // Six blocks of four tokens.
   SmallService service = tiny(6, 4, {.name = "vllm-v0"});
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
   // 1: two, two and one blocks. 2: C takes the sixth for its fifth token. 3: A's eighth token has
-  // room in its own block, yet one has to be free: C leaves with six tokens known. 4: they take two
-  // blocks, a prompt's batch; C's third token ends it. 5: A takes a block, B ends. 6: A ends.
+  // room in its own block, yet one block has to be free: C is preempted with six tokens known. 4:
+  // they take two blocks, a prompt's batch; C's third token ends it. 5: A takes a block, B ends. 6:
+  // A ends.
   const Run anew = run(service);
   CHECK(anew.plans == Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "2:6", "0:1 1:1", "0:1"});
   CHECK(anew.result.preemptions == 1);
   CHECK(anew.result.recomputed_tokens == 5);
 
-  // To host memory. 4: A takes a block, one is left; C needs its two and one to go on. 5: B has
-  // ended and left two more: C comes back and decodes beside A.
+  // To host memory. 4: A takes a block, one is left; C needs its two and one more. 5: B has ended
+  // and freed two more: C returns and decodes with A.
   service.scheduler.swap = true;
   service.host_memory = 1_MiB;
   const Run swapped = run(service);
@@ -68,15 +69,15 @@ TEST_CASE("vllm-v0: prompts first and alone, the last to run leaves for a block"
   CHECK(to_seconds(ends[3] - ends[2]).count() == test::rel(1e-3));
   CHECK(to_seconds(ends[4] - ends[3]).count() == test::rel(1e-3 + moved));
 
-  // A prompt for which there is room waits until the swapped one is back.
+  // A prompt for which there is room waits until the swapped sequence is back.
   service.trace.requests.push_back(request(2.5e-3, 2, 1));
   CHECK(run(service).plans ==
         Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "0:1 1:1", "0:1 2:1", "3:2"});
 }
 
-TEST_CASE("host memory is a replica's: its GPUs share it") {
+TEST_CASE("host memory belongs to a replica and its GPUs share it") {
   // The case above on two GPUs, each with six blocks of half the bytes. C's two blocks are 8 KiB in
-  // all.
+  // total.
   SmallService service = tiny(3, 4, {.name = "vllm-v0", .swap = true});
   service.tensor_parallel = 2;
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
@@ -93,20 +94,22 @@ TEST_CASE("vllm-v0 in chunks: decodes, then chunks, then new prompts") {
   service.trace.requests = {request(0, 6, 2), request(0, 7, 2), request(0, 3, 1)};
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:6 1:2", "0:1 1:5 2:2", "1:1 2:1"});
-  // Of three blocks A has two: B's prompt wants two, though its first chunk has room in one. Beside
-  // B a token of C is computed in the third block, and thrown away as B wants one to touch.
+  // Of three blocks A has two: B's prompt needs two, though its first chunk fits into one. In
+  // addition to B a token of C is computed in the third block, and discarded because B needs one to
+  // touch.
   service.blocks = 3;
   const Run tight = run(service);
   CHECK(tight.plans == Plans{"0:6", "0:1", "1:7 2:1", "1:1", "2:3"});
   CHECK(tight.result.recomputed_tokens == 1);
 }
 
-TEST_CASE("vllm-v0 in chunks: a prompt's blocks are its own from its first chunk on") {
+TEST_CASE("vllm-v0 in chunks: a prompt holds all its blocks from its first chunk on") {
   SmallService service =
       tiny(5, 4, {.name = "vllm-v0", .max_num_batched_tokens = 5, .chunked_prefill = true});
   service.trace.requests = {request(0, 4, 6), request(0, 12, 1)};
   // B's three of five blocks count from 1 on. 2: A takes the fifth. 3: A has none to touch, and B
-  // leaves; in 4 it begins again, in 5 it leaves again; in 6 A takes a third block. 7: A has ended.
+  // is preempted; in 4 it starts again, in 5 it is preempted again; in 6 A takes a third block. 7:
+  // A has ended.
   CHECK(run(service).plans ==
         Plans{"0:4 1:1", "0:1 1:4", "0:1", "0:1 1:4", "0:1", "0:1", "1:5", "1:5", "1:2"});
 }
@@ -120,7 +123,7 @@ TEST_CASE("vllm-v0 keeps a watermark of whole blocks free of new prompts") {
   CHECK(run(service).plans == Plans{"0:15 1:15 2:4", "0:1 1:1"});
 }
 
-TEST_CASE("vllm-v0 asks for a free block even where the last has room") {
+TEST_CASE("vllm-v0 requires a free block even if the last one has room") {
   // 33 + 64 - 1 tokens: six blocks of 16 each, 24 in all, and one to touch.
   SmallService service{.blocks = 24, .scheduler = {.name = "vllm-v0"}};
   for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
@@ -131,7 +134,7 @@ TEST_CASE("vllm-v0 asks for a free block even where the last has room") {
   CHECK(one_more.result.peak_blocks == 24);
 }
 
-TEST_CASE("vllm-v0 by priority: the first in the queue takes the place of who comes after it") {
+TEST_CASE("vllm-v0 by priority: the first request in the queue preempts a later one") {
   SmallService service =
       tiny(100, 4, {.name = "vllm-v0", .order = QueueOrder::kPriority, .max_num_seqs = 1});
   service.trace.requests = {request(0, 6, 3), request(1.5e-3, 5, 2)};
@@ -141,65 +144,65 @@ TEST_CASE("vllm-v0 by priority: the first in the queue takes the place of who co
   CHECK(run(service).plans == Plans{"0:6", "0:1", "0:1", "1:5", "1:1"});
 }
 
-TEST_CASE("sglang: prompts first, by an estimate of what is to come") {
+TEST_CASE("sglang: prompts first, by an estimate of future tokens") {
   SmallService service = tiny(40, 1, {.name = "sglang", .max_num_batched_tokens = 12});
   service.max_model_len = 30;
   service.trace.requests = {declares(request(0, 10, 6), 8), declares(request(0, 10, 8), 8),
                             declares(request(0, 8, 3), 4)};
-  // 1: A, and two tokens of B: 10 + 8 fit in 30 beside A's 8. 2: the rest of B; C's 8 + 4 do not
-  // fit in 20 beside B's 8 and 0.7 of A's 7. 3 to 7: decodes; A ends. 8: the decode finds that
-  // somebody has left. 9: C's 12 beside B's last token. 10: B ends, 11: C ends.
+  // 1: A, and two tokens of B: 10 + 8 fit in 30 with A's 8. 2: the rest of B; C's 8 + 4 do not fit
+  // in 20 with B's 8 and 0.7 of A's 7. 3 to 7: decodes; A ends. 8: the decode detects that a
+  // sequence has left. 9: C's 12 with B's last token. 10: B ends, 11: C ends.
   CHECK(run(service).plans == Plans{"0:10 1:2", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1 1:1", "1:1", "2:8", "1:1 2:1", "2:1"});
-  // Whole prompts: A, then B's 18 beside A's 8 in 30; C's 12 beside 16 in 20 not.
+  // Whole prompts: A, then B's 18 with A's 8 in 30; C's 12 with 16 do not fit in 20.
   service.scheduler = {.name = "sglang", .chunked_prefill = false};
   CHECK(run(service).plans.front() == "0:10 1:10");
 }
 
-TEST_CASE("sglang retracts who generated least, to the end of the queue") {
+TEST_CASE("sglang retracts the sequence with the fewest generated tokens to the end of the queue") {
   SmallService service = tiny(26, 1, {.name = "sglang", .conservativeness = 0.0});
   service.max_model_len = 26;
   service.trace.requests = {declares(request(0, 8, 8), 8), declares(request(1.5e-3, 8, 8), 8)};
-  // B's 8 + 8 tokens fit into the 17 that A's nine leave, nothing being kept for A. Two tokens an
-  // iteration: after four, one of the nine is left, and A takes it; B has generated less than A.
-  // It comes back when A has ended.
+  // B's 8 + 8 tokens fit into the 17 that A's nine leave, since nothing is reserved for A. Two
+  // tokens per iteration: after four, one of the nine is left, and A takes it; B has generated
+  // fewer than A. It returns when A has ended.
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1",
                          "0:1", "1:13", "1:1", "1:1"});
   CHECK(r.result.preemptions == 1);
   CHECK(r.result.recomputed_tokens == 12);
-  // Its prompt stays in the radix tree, what it generated does not.
+  // Its prompt stays in the radix tree, its generated tokens do not.
   service.scheduler.prefix_caching = true;
   CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1", "0:1", "1:5", "1:1", "1:1"});
 }
 
-TEST_CASE("sglang: who is retracted waits behind the queue, and the estimate is set anew") {
+TEST_CASE("sglang: a retracted request waits behind the queue and the estimate is set again") {
   SmallService service = tiny(26, 1, {.name = "sglang", .conservativeness = 0.0});
   service.max_model_len = 26;
   service.trace.requests = {declares(request(0, 8, 8), 8), declares(request(1.5e-3, 8, 8), 8),
                             declares(request(4.5e-3, 4, 2), 7)};
-  // As above, until B is retracted in the eighth: the ratio is then (6 + 20) / 9, at most 1. C's
-  // 4 + 7 do not fit in 12 beside A's last token. When A has ended C goes first, and B's 13 + 3 do
-  // not fit in 22 beside C's 7.
+  // As above, until B is retracted in the eighth: the ratio is then (6 + 20) / 9, at most 1. C's 4
+  // + 7 do not fit in 12 with A's last token. When A has ended C is first, and B's 13 + 3 do not
+  // fit in 22 with C's 7.
   CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1", "0:1", "2:4", "2:1", "1:13", "1:1", "1:1"});
 }
 
-TEST_CASE("sglang: who ends with its prompt makes room before the next batch") {
+TEST_CASE("sglang: a request that ends with its prompt makes room before the next batch") {
   SmallService service = tiny(40, 1, {.name = "sglang"});
   service.max_model_len = 30;
   service.trace.requests = {declares(request(0, 10, 1), 8), declares(request(0, 10, 5), 8),
                             declares(request(0, 8, 3), 4)};
-  // C's 12 do not fit in 20 beside the 16 of A and B; in 30 beside 4.9 of B they do, at once.
+  // C's 12 do not fit in 20 with the 16 of A and B; in 30 with 4.9 of B they do, at once.
   CHECK(run(service).plans == Plans{"0:10 1:10", "2:8", "1:1 2:1", "1:1 2:1", "1:1", "1:1"});
 }
 
-TEST_CASE("sglang: the estimate falls with every decode, and starts anew on an idle server") {
+TEST_CASE("sglang: the estimate falls with every decode and is reset on an idle server") {
   SmallService service = tiny(660, 1, {.name = "sglang"});
   service.max_model_len = 660;
-  // After 300 decodes 0.399 of the 339 tokens to come are kept beside 310 of 660: 214.7 are left
-  // for a prompt of ten and what it declares.
+  // After 300 decodes 0.399 of the 339 future tokens are reserved in addition to 310 of 660: 214.7
+  // are left for a prompt of ten and its declared output.
   for (const std::int32_t more : {204, 205}) {
     service.trace.requests = {declares(request(0, 10, 400), 640),
                               declares(request(300.5e-3, 10, 2), more)};
@@ -215,22 +218,22 @@ TEST_CASE("sglang: the estimate falls with every decode, and starts anew on an i
   }
 }
 
-TEST_CASE("sglang: a batch of prompts, and what a request is taken to generate, are bounded") {
+TEST_CASE("sglang: a batch of prompts and the assumed output of a request are bounded") {
   SmallService service = tiny(30000, 1, {.name = "sglang", .chunked_prefill = false});
   service.max_model_len = 30000;
-  // 16384 tokens a batch, but for one alone.
+  // 16384 tokens per batch, except for a single longer prompt.
   for (int i = 0; i < 3; ++i) {
     service.trace.requests.push_back(declares(request(0, 8000, 1), 1));
   }
   service.trace.requests.push_back(declares(request(0, 20000, 1), 1));
   CHECK(run(service).plans == Plans{"0:8000 1:8000", "2:8000", "3:20000"});
-  // 17000 and 4096 of its 12998 fit beside 0.7 of 4096 of the other's 20000.
+  // 17000 and 4096 of its 12998 fit with 0.7 of 4096 of the other's 20000.
   service.trace.requests = {declares(request(0, 10, 2), 20000),
                             declares(request(0.5e-3, 17000, 1), 20000)};
   CHECK(run(service).plans == Plans{"0:10", "1:17000", "0:1"});
 }
 
-TEST_CASE("sglang: a prefix that is taken from what may be evicted is memory too") {
+TEST_CASE("sglang: a prefix taken from evictable blocks counts as memory too") {
   SmallService service = tiny(40, 1, {.name = "sglang", .prefix_caching = true});
   service.max_model_len = 40;
   service.trace.prefix_block = 4;
@@ -241,7 +244,7 @@ TEST_CASE("sglang: a prefix that is taken from what may be evicted is memory too
   service.trace.requests[2].prefix_first = 4;
   service.trace.requests[2].prefix_count = 5;
   // 30 are free, 16 of them the first one's prompt. Of C's 20 tokens four are to be computed, which
-  // with eight to come and 6.3 of B's nine fit in 30; but not when the 16 may not be evicted.
+  // with eight future ones and 6.3 of B's nine fit in 30; but not if the 16 may not be evicted.
   CHECK(run(service).plans == Plans{"0:16", "1:10", "1:1", "1:1", "1:1", "1:1", "1:1", "1:1", "1:1",
                                     "1:1", "1:1", "2:4"});
 }
@@ -263,16 +266,16 @@ TEST_CASE("sglang with lpm serves the longest cached prefix first") {
   CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "2:4", "3:1"});
 }
 
-TEST_CASE("trtllm reserves what is declared before a request starts") {
+TEST_CASE("trtllm reserves the declared output before a request starts") {
   SmallService service = tiny(8, 4, {.name = "trtllm", .max_num_batched_tokens = 16});
   service.max_model_len = 16;
   service.trace.requests = {declares(request(0, 6, 3), 6), declares(request(0, 6, 5), 10),
                             declares(request(0, 3, 2), 2)};
-  // Reserved are three, four and two of eight blocks: C starts when A has ended.
+  // Three, four and two of eight blocks are reserved: C starts when A has ended.
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:6 1:6", "0:1 1:1", "0:1 1:1", "1:1 2:3", "1:1 2:1"});
   CHECK(r.result.preemptions == 0);
-  // Who declares nothing may go to the longest sequence: 16 tokens, four blocks.
+  // A request without a declaration may grow to the longest sequence: 16 tokens, four blocks.
   service.trace.requests[1].declared_tokens = 0;
   service.trace.requests[2].declared_tokens = 0;
   CHECK(run(service).plans == Plans{"0:6 1:6", "0:1 1:1", "0:1 1:1", "1:1 2:3", "1:1 2:1"});
@@ -282,13 +285,13 @@ TEST_CASE("trtllm reserves what is declared before a request starts") {
   CHECK(run(service).plans.front() == "0:6 1:6 2:3");
 }
 
-TEST_CASE("trtllm counts what is reserved anew when others run") {
+TEST_CASE("trtllm counts reservations again when other requests run") {
   SmallService service = tiny(8, 4, {.name = "trtllm"});
   service.max_model_len = 20;
   service.trace.requests = {declares(request(0, 4, 2), 4), declares(request(0.5e-3, 4, 3), 16),
                             declares(request(1.5e-3, 4, 1), 12)};
-  // Of eight blocks the first reserves two, the second five beside it. When the first has ended
-  // the third's four do not fit beside those five.
+  // Of eight blocks the first reserves two, the second five in addition. When the first has ended
+  // the third's four do not fit together with those five.
   CHECK(run(service).plans == Plans{"0:4", "0:1 1:4", "1:1", "1:1", "2:4"});
 }
 
@@ -301,36 +304,36 @@ TEST_CASE("trtllm cuts contexts at whole blocks") {
   CHECK(run(service).plans == Plans{"0:5", "0:1 1:10"});
 }
 
-TEST_CASE("trtllm at most utilization pauses the last one started") {
+TEST_CASE("trtllm at most utilization pauses the last started sequence") {
   SmallService service = tiny(5, 4, {.name = "trtllm", .policy = "max-utilization"});
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
-  // 1: all five blocks. 2: C's fifth token has none: paused. 3: its five tokens want two, one is
-  // free. 4: A takes it, B ends. 5: C starts anew beside A's last token.
+  // 1: all five blocks. 2: C's fifth token has none: paused. 3: its five tokens need two, one is
+  // free. 4: A takes it, B ends. 5: C starts again with A's last token.
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:6 1:5 2:4", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 2:5", "2:1"});
   CHECK(r.result.preemptions == 1);
   CHECK(r.result.recomputed_tokens == 4);
 }
 
-TEST_CASE("trtllm at most utilization: a context's blocks are its own from its first chunk on") {
+TEST_CASE("trtllm at most utilization: a context holds all its blocks from its first chunk on") {
   SmallService service =
       tiny(5, 4, {.name = "trtllm", .max_num_batched_tokens = 10, .policy = "max-utilization"});
   service.trace.requests = {request(0, 19, 1), request(0, 2, 1)};
-  // Two of ten tokens are left, and three of five blocks, which the first one will want.
+  // Two of ten tokens are left, and three of five blocks, which the first one will need.
   CHECK(run(service).plans == Plans{"0:8", "0:8", "0:3", "1:2"});
   service.blocks = 6;
   CHECK(run(service).plans == Plans{"0:8 1:2", "0:8", "0:3"});
 }
 
-TEST_CASE("trtllm at most utilization: a decode takes no block that a context will want") {
+TEST_CASE("trtllm at most utilization: a decode takes no block that a context will need") {
   SmallService service =
       tiny(5, 4, {.name = "trtllm", .max_num_batched_tokens = 8, .policy = "max-utilization"});
   service.trace.requests = {request(0, 7, 4), request(0, 12, 1)};
-  // 3: A's ninth token wants a block; the two that are free are B's, which is paused.
+  // 3: A's ninth token needs a block; the two free ones are B's, which is paused.
   CHECK(run(service).plans == Plans{"0:7", "0:1 1:4", "0:1", "0:1", "1:8", "1:4"});
 }
 
-TEST_CASE("what a scheduler does not have is refused with what it has") {
+TEST_CASE("options that a scheduler does not have are refused with those that it has") {
   const auto refuses = [](SchedulerSpec spec, const char* message) {
     SmallService service{.scheduler = std::move(spec)};
     service.trace.requests = {request(0, 600, 5)};
@@ -365,7 +368,7 @@ TEST_CASE("what a scheduler does not have is refused with what it has") {
                        doctest::Contains("it has batch, max_num_batched_tokens"), InputError);
 }
 
-TEST_CASE("stacks run their own program's scheduler") {
+TEST_CASE("stacks run the scheduler of their engine") {
   for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm"}) {
     SmallService service{.stack = stack};
     service.trace.requests = {request(0, 60, 5)};

@@ -1,4 +1,4 @@
-// What must hold of every registered scheduler, whatever its options and its workload.
+// Laws of every registered scheduler, for all its options and any workload.
 
 #include <algorithm>
 #include <map>
@@ -25,7 +25,7 @@ auto key(const RequestOutcome& r) {
                     r.output_tokens, r.cached_tokens, r.preemptions, r.status};
 }
 
-/// Requests and tokens add up, and nothing comes before its cause.
+/// Requests and tokens add up, and effects follow their causes.
 void check_result(const SmallService& service, const ServeResult& r) {
   CHECK(r.completed + r.rejected == std::ssize(service.trace.requests));
   CHECK(r.unfinished == 0);
@@ -77,7 +77,7 @@ TEST_CASE("every scheduler conserves requests, tokens and blocks at every step")
           if (caching) CHECK(r.prefix_hit_tokens > 0);
           if (blocks == 200 && v.spec.order == QueueOrder::kFcfs) CHECK(r.preemptions == 0);
           if (!v.evicts) CHECK(r.preemptions == 0);
-          // By priority those who make way are computed anew, whatever the mode.
+          // By priority, preempted sequences are recomputed in every mode.
           if (v.spec.swap && !caching && v.spec.order == QueueOrder::kFcfs) {
             CHECK(r.recomputed_tokens == 0);
           }
@@ -86,7 +86,7 @@ TEST_CASE("every scheduler conserves requests, tokens and blocks at every step")
       }
     }
   }
-  // The tight pool did put each of them to the test.
+  // The small pool caused preemptions for each of them.
   for (const Variant& v : variants()) {
     INFO(v.name);
     if (v.evicts && v.spec.name != "sglang") CHECK(preempted[v.name] > 0);
@@ -111,14 +111,14 @@ TEST_CASE("every scheduler gives the same bytes again") {
   }
 }
 
-TEST_CASE("no scheduler decides by how long an output will be") {
+TEST_CASE("no scheduler decides by the future length of an output") {
   for (const Variant& v : variants()) {
     INFO(v.name);
     CheckingObserver first, second;
     SmallService service = service_of(v, 40);
     service.max_model_len = 512;
     service.trace = test::random_trace(11, 80, 60, 80, 40);
-    // Room to go on for longer, within what is declared.
+    // Room to continue for longer, within the declared length.
     for (Request& r : service.trace.requests) {
       if (r.declared_tokens > 0)
         r.declared_tokens = std::max(r.declared_tokens, r.output_tokens) + 50;
@@ -149,7 +149,7 @@ TEST_CASE("no scheduler decides by how long an output will be") {
   }
 }
 
-TEST_CASE("no scheduler stops where the cache holds half to twice what is wanted") {
+TEST_CASE("no scheduler stops if the cache holds half to twice the demand") {
   // 12 sequences of at most 200 + 60 tokens: 17 blocks each.
   for (const Variant& v : variants()) {
     double before = 0;
@@ -176,7 +176,7 @@ TEST_CASE("no scheduler stops where the cache holds half to twice what is wanted
   }
 }
 
-/// Nobody waits, and nobody who runs is left out but for a batch of prompts alone.
+/// No request waits, and no running sequence is left out, except for a batch of only prompts.
 class BusyObserver : public CheckingObserver {
  public:
   void planned(const IterationView& v) override {
@@ -192,7 +192,7 @@ class BusyObserver : public CheckingObserver {
   std::int64_t prompts_alone = 0;
 };
 
-TEST_CASE("where there is room for all nobody waits, and whoever runs is in every iteration") {
+TEST_CASE("with room for all no request waits and every sequence is in every iteration") {
   for (Variant v : variants(1000)) {
     INFO(v.name);
     v.spec.max_num_batched_tokens.reset();
@@ -209,7 +209,7 @@ TEST_CASE("where there is room for all nobody waits, and whoever runs is in ever
   }
 }
 
-TEST_CASE("nobody starves who came first where the first come is served first") {
+TEST_CASE("under first come first served the first request never starves") {
   for (const Variant& v : variants(6)) {
     if (v.spec.order != QueueOrder::kFcfs) continue;
     for (const std::int64_t blocks : {24, 60}) {
@@ -229,7 +229,7 @@ TEST_CASE("nobody starves who came first where the first come is served first") 
   }
 }
 
-TEST_CASE("what no pool holds is refused, what just fits is served, and nobody waits behind") {
+TEST_CASE("too large requests are refused, fitting ones are served, and none waits behind them") {
   for (const Variant& v : variants()) {
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);
@@ -242,8 +242,8 @@ TEST_CASE("what no pool holds is refused, what just fits is served, and nobody w
                                 request(0, 128, 0), request(0, 20, 5)};
       const ServeResult r = service.run();
       check_result(service, r);
-      // vllm-v0 touches a block more than the sequence fills: it leaves, and comes back for its
-      // eight blocks and one to touch never where they were swapped.
+      // vllm-v0 touches a block more than the sequence fills: the sequence is preempted. If
+      // swapped, it never returns: it needs its eight blocks and one to touch.
       const bool never = v.spec.swap.has_value();
       CHECK((r.outcomes[0].status == RequestStatus::kCompleted) == !never);
       CHECK(r.outcomes[1].status == RequestStatus::kRejected);
@@ -256,9 +256,9 @@ TEST_CASE("what no pool holds is refused, what just fits is served, and nobody w
   }
 }
 
-TEST_CASE("no block is counted twice: what fits to the last block is preempted nowhere") {
+TEST_CASE("no block is counted twice: sequences that fill the pool exactly are not preempted") {
   for (const Variant& v : variants()) {
-    // The program itself asks for one more (see the case of vllm-v0).
+    // The engine itself requires one more (see the case of vllm-v0).
     const std::int64_t touched = v.spec.name == "vllm-v0" ? 1 : 0;
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);
@@ -273,13 +273,13 @@ TEST_CASE("no block is counted twice: what fits to the last block is preempted n
       CHECK(exact.preemptions == 0);
       CHECK(exact.completed == 4);
       CHECK(exact.peak_blocks <= 24);
-      // Two that fit beside each other run beside each other, whatever is reserved.
+      // Two sequences that fit together run together, for any reservation.
       CHECK(exact.iterations < 3 * 64);
     }
   }
 }
 
-TEST_CASE("preempted sequences make no output of their cached blocks") {
+TEST_CASE("preempted sequences do not count cached blocks as output") {
   for (const Variant& v : variants()) {
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);
@@ -298,7 +298,7 @@ TEST_CASE("preempted sequences make no output of their cached blocks") {
   }
 }
 
-TEST_CASE("every scheduler serves methods that keep less than every token") {
+TEST_CASE("every scheduler serves methods that keep fewer than all tokens") {
   for (const Variant& v : variants()) {
     for (const std::string method : {"streaming-llm", "snapkv", "pyramidkv"}) {
       for (const std::int64_t blocks : {40, 120}) {
@@ -318,7 +318,8 @@ TEST_CASE("every scheduler serves methods that keep less than every token") {
   }
 }
 
-/// Follows caches to host memory and back, and holds the time of each iteration to their bytes.
+/// Follows caches to host memory and back, and checks the time of each iteration against their
+/// bytes.
 class SwapObserver : public CheckingObserver {
  public:
   explicit SwapObserver(Bytes host) : host_{host} {}
@@ -328,7 +329,7 @@ class SwapObserver : public CheckingObserver {
     Bytes moved;
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const Sequence& s = (*v.sequences)[i];
-      const Bytes bytes = 16_KiB * ((s.computed + 15) / 16);  // 1 KiB a token, whole blocks
+      const Bytes bytes = 16_KiB * ((s.computed + 15) / 16);  // 1 KiB per token, whole blocks
       if (s.state == SequenceState::kSwapped && states_[i] != s.state) {
         out += bytes;
         inside += bytes;
@@ -354,7 +355,7 @@ class SwapObserver : public CheckingObserver {
   std::vector<SequenceState> states_;
 };
 
-TEST_CASE("swapped bytes go out and come back, within host memory, at the link's rate") {
+TEST_CASE("swapped bytes go out and come back within host memory at the link's rate") {
   for (const bool chunked : {false, true}) {
     for (const Bytes host : {1_GiB, 200_KiB, 60_KiB}) {
       INFO(chunked, " ", host.count());
@@ -374,7 +375,7 @@ TEST_CASE("swapped bytes go out and come back, within host memory, at the link's
       CHECK(observer.out == observer.back);
       CHECK(observer.inside == Bytes{});
       CHECK(observer.most <= host);
-      // What has no room there is computed anew.
+      // Sequences that find no room there are recomputed.
       CHECK((r.recomputed_tokens > 0) == (observer.most + 300_KiB > host));
     }
   }

@@ -1,5 +1,6 @@
-// Orders of the queue under every scheduler: who is admitted first, who has to leave, and what it
-// is good for. That they conserve, end and repeat is held with the other laws, of every variant.
+// Orders of the queue under every scheduler: which request is admitted first, which sequence is
+// preempted, and the benefit. Conservation, termination and repeatability are checked with the
+// other laws, for all variants.
 
 #include <algorithm>
 #include <map>
@@ -20,7 +21,7 @@ using test::SmallService;
 using test::Variant;
 using test::variants;
 
-/// Of continuous batching, and static batches under each order: what runs has the engine alone.
+/// Continuous batching, and static batches under each order: a running batch has the whole engine.
 std::vector<Variant> one_by_one() {
   std::vector<Variant> out = variants(1);
   for (const QueueOrder order : kQueueOrders) {
@@ -32,7 +33,7 @@ std::vector<Variant> one_by_one() {
 
 SmallService service_of(const Variant& v) {
   SmallService service{.scheduler = v.spec, .host_memory = v.spec.swap ? 1_GiB : Bytes{}};
-  if (v.spec.name == "static") {  // has a batch's activations beside its cache
+  if (v.spec.name == "static") {  // the activations of a batch are in addition to its cache
     service.blocks = 1'000'000;
     service.stack = "ideal";
   }
@@ -49,7 +50,7 @@ std::vector<int> by_start(const ServeResult& r) {
   return ids;
 }
 
-TEST_CASE("every scheduler serves who waits by arrival, by priority, or shortest declared first") {
+TEST_CASE("every scheduler serves waiting requests by arrival, priority or shortest declared") {
   std::map<QueueOrder, int> seen;
   for (const Variant& v : one_by_one()) {
     INFO(v.name);
@@ -62,11 +63,11 @@ TEST_CASE("every scheduler serves who waits by arrival, by priority, or shortest
     const std::vector<int> order = by_start(service.run());
     if (v.spec.order == QueueOrder::kFcfs) CHECK(order == std::vector{0, 1, 2, 3});
     if (v.spec.order == QueueOrder::kPriority) CHECK(order == std::vector{3, 1, 2, 0});
-    // Who declares nothing may be the longest.
+    // A request without a declaration may be the longest.
     if (v.spec.order == QueueOrder::kShortestDeclared) CHECK(order == std::vector{2, 1, 3, 0});
     ++seen[v.spec.order];
   }
-  // Each scheduler, and more with their options.
+  // Each scheduler, and variants with their options.
   for (const QueueOrder order : kQueueOrders) CHECK(seen[order] >= std::ssize(scheduler_names()));
 }
 
@@ -83,9 +84,9 @@ TEST_CASE("shortest declared first lowers the mean latency under every scheduler
     REQUIRE(r.completed == 3);
     mean[v.spec.name][v.spec.order] = r.e2e.mean;
     INFO(v.name);
-    if (v.spec.name == "static") continue;  // has costs of its own
-    // An output takes as many iterations of 1 ms as it has tokens. As they come: the ends are at
-    // 40, 45 and 55 ms. Shortest first: at 5, 15 and 55 ms.
+    if (v.spec.name == "static") continue;  // has additional costs
+    // An output takes as many iterations of 1 ms as it has tokens. In order of arrival: the ends
+    // are at 40, 45 and 55 ms. Shortest first: at 5, 15 and 55 ms.
     const bool shortest = v.spec.order == QueueOrder::kShortestDeclared;
     CHECK(r.e2e.mean == test::rel(1e-3 * (shortest ? 5 + 15 + 55 : 40 + 45 + 55) / 3));
   }
@@ -93,13 +94,13 @@ TEST_CASE("shortest declared first lowers the mean latency under every scheduler
   for (auto& [name, by] : mean) {
     INFO(name);
     CHECK(by[QueueOrder::kShortestDeclared] < 0.7 * by[QueueOrder::kFcfs]);
-    // All are of one priority here.
+    // All have the same priority here.
     CHECK(by[QueueOrder::kPriority] == test::rel(by[QueueOrder::kFcfs]));
   }
 }
 
-/// Nobody waits who comes before one that was just admitted, nor does one run on who comes after
-/// one that was put out.
+/// No request waits that precedes a newly admitted one. No sequence keeps running that follows a
+/// preempted one in the order.
 class OrderObserver : public CheckingObserver {
  public:
   explicit OrderObserver(QueueOrder order) : order_{order} {}
@@ -127,7 +128,7 @@ class OrderObserver : public CheckingObserver {
     }
     for (const std::size_t out : left) {
       for (const std::size_t in : runs) {
-        KVSIM_CHECK(key(in) < key(out), "request {} is put out before {}", out, in);
+        KVSIM_CHECK(key(in) < key(out), "request {} is preempted before {}", out, in);
         ++put_out;
       }
     }
@@ -137,14 +138,14 @@ class OrderObserver : public CheckingObserver {
     last_.resize(v.sequences->size(), SequenceState::kComing);
     for (std::size_t i = 0; i < last_.size(); ++i) last_[i] = (*v.sequences)[i].state;
   }
-  std::int64_t admissions = 0, put_out = 0;  // that had somebody to be compared with
+  std::int64_t admissions = 0, put_out = 0;  // pairs that were compared
 
  private:
   QueueOrder order_;
   std::vector<SequenceState> last_;
 };
 
-TEST_CASE("no scheduler admits past one who comes first, nor puts out any but the last in order") {
+TEST_CASE("no scheduler admits out of order or preempts any but the last in order") {
   for (const Variant& v : variants()) {
     if (v.spec.order == QueueOrder::kFcfs) continue;
     std::int64_t admissions = 0, put_out = 0;
@@ -160,7 +161,7 @@ TEST_CASE("no scheduler admits past one who comes first, nor puts out any but th
               .trace = honest(test::random_trace(seed, 100, 400, 100, 40, caching)),
               .observer = &observer};
           service.scheduler.prefix_caching = caching;
-          // It keeps free what is declared: now it takes more in than it can hold.
+          // It reserves the declared output: now it admits more than it can hold.
           if (v.spec.name == "sglang") service.scheduler.conservativeness = 0;
           CHECK(service.run().completed == 100);
           admissions += observer.admissions;
@@ -170,12 +171,12 @@ TEST_CASE("no scheduler admits past one who comes first, nor puts out any but th
     }
     INFO(v.name);
     CHECK(admissions > 1000);
-    // With what is declared in mind, sglang seldom has to.
+    // With its reservation sglang rarely has to preempt.
     CHECK((put_out > (v.spec.name == "sglang" ? 0 : 20)) == v.evicts);
   }
 }
 
-TEST_CASE("of two that grow beyond the cache the one that comes last in order leaves") {
+TEST_CASE("of two sequences that outgrow the cache the last in order is preempted") {
   int evicting = 0;
   for (const Variant& v : variants()) {
     if (!v.evicts) continue;
@@ -185,7 +186,7 @@ TEST_CASE("of two that grow beyond the cache the one that comes last in order le
                          .host_memory = v.spec.swap ? 1_GiB : Bytes{},
                          .trace = {}};
     if (v.spec.name == "sglang") service.scheduler.conservativeness = 0;
-    // Alike but for what the orders ask: the first comes later by both.
+    // Equal except for the keys of the orders: the first comes later by both.
     service.trace.requests = {request(0, 40, 60), request(0, 40, 60)};
     service.trace.requests[0].priority = 1;
     service.trace.requests[0].declared_tokens = 8;
@@ -200,11 +201,10 @@ TEST_CASE("of two that grow beyond the cache the one that comes last in order le
   CHECK(evicting > 20);
 }
 
-TEST_CASE(
-    "who declares less takes the place of one who runs where the program does so by priority") {
+TEST_CASE("a higher priority preempts a running sequence only if the engine does so") {
   for (const QueueOrder order : {QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     for (const bool first : {true, false}) {
-      INFO(words_of(order), ", the one who runs comes first: ", first);
+      INFO(words_of(order), ", the running one comes first: ", first);
       const auto run = [&](SchedulerSpec spec, std::int64_t blocks) {
         spec.order = order;
         spec.max_num_seqs = 1;
@@ -220,8 +220,8 @@ TEST_CASE(
       };
       using Plans = std::vector<std::string>;
       const Plans in_turn{"0:6", "0:1", "0:1", "1:5", "1:1"};
-      // vllm-v0, whole: the second comes while the first decodes, and takes its place. In chunks
-      // it waits, as under vllm-v1.
+      // vllm-v0, whole prompts: the second arrives while the first decodes, and takes its place. In
+      // chunks it waits, as under vllm-v1.
       const Plans in_place{"0:6", "0:1", "1:5", "1:1", "0:8"};
       CHECK(run({.name = "vllm-v0", .chunked_prefill = false}, 100) ==
             (first ? in_turn : in_place));

@@ -1,5 +1,5 @@
-// Schedulers where memory is short: nobody idles while the first who waits would fit, everybody
-// gets on, and what is thrown away is work and no output.
+// Schedulers under memory pressure: the engine is not idle while the first waiting request would
+// fit, every request makes progress, and discarded work is work and not output.
 
 #include <algorithm>
 #include <map>
@@ -32,7 +32,7 @@ std::int64_t longest_of(const RequestTrace& trace) {
   return most;
 }
 
-TEST_CASE("no scheduler leaves memory idle that the first who waits would have by its own rule") {
+TEST_CASE("no scheduler leaves memory idle that its rule would give to the first waiting request") {
   std::map<std::string, std::int64_t> short_of_memory;
   for (Variant v : variants()) {
     const bool watermarks = v.spec.name == "vllm-v0" || v.spec.name == "vllm-v1";
@@ -52,7 +52,7 @@ TEST_CASE("no scheduler leaves memory idle that the first who waits would have b
           const ServeResult r = service.run();
           CHECK(r.completed == 100);
           CHECK(observer.somebody_waits > 0);
-          // A rule that admits nobody after a preemption is excused no more often than it preempts.
+          // A rule that admits nothing after a preemption is exempt at most once per preemption.
           CHECK(observer.exempt <= r.preemptions);
           short_of_memory[v.name] += observer.for_memory;
         }
@@ -65,7 +65,7 @@ TEST_CASE("no scheduler leaves memory idle that the first who waits would have b
   }
 }
 
-TEST_CASE("static batches follow each other without a pause, whether memory runs out or not") {
+TEST_CASE("static batches follow each other without a pause, with and without memory pressure") {
   const Llm llm = test::small_llm();
   Gpu gpu = test::a800();
   auto trace = std::make_shared<RequestTrace>();
@@ -86,8 +86,8 @@ TEST_CASE("static batches follow each other without a pause, whether memory runs
     INFO(less.count(), " B short");
     gpu.hbm_usable = roomy - less;
     const ServeResult r = run_serve(spec);
-    // The next four who came start when the batch before them has ended, or the last of them comes;
-    // those that are left when nobody comes any more likewise.
+    // A batch of four starts when the batch before it has ended, or when its last request arrives.
+    // The same holds for a smaller batch after the last arrival.
     SimTime free{};
     std::size_t raised = 0;
     for (std::size_t first = 0; first < r.outcomes.size(); first += kBatch) {
@@ -100,7 +100,7 @@ TEST_CASE("static batches follow each other without a pause, whether memory runs
         lost = lost || r.outcomes[i].status == RequestStatus::kRejected;
       }
       if (!lost) continue;
-      // A batch that raises ends there, and not when its longest output would have.
+      // A batch that raises ends there, and not at the end of its longest output.
       REQUIRE(raised < r.ooms.size());
       CHECK(r.ooms[raised].request == static_cast<std::int32_t>(first));
       free = std::max(starts, r.ooms[raised].at);
@@ -112,8 +112,8 @@ TEST_CASE("static batches follow each other without a pause, whether memory runs
   }
 }
 
-/// Follows who gets on: a request that leaves has to have made tokens when it leaves again, or to
-/// have made way for one that did.
+/// Checks progress: between two preemptions a request has generated tokens, or has made way for a
+/// request that did.
 class ProgressObserver : public CheckingObserver {
  public:
   using CheckingObserver::CheckingObserver;
@@ -140,7 +140,7 @@ class ProgressObserver : public CheckingObserver {
     }
     most_without_token = std::max(most_without_token, without_token_);
   }
-  std::int64_t most_leaves_without = 0;  // of one request, with no token between them
+  std::int64_t most_leaves_without = 0;  // of one request, without a token between them
   std::int64_t most_without_token = 0;   // iterations, of the whole engine
 
  private:
@@ -150,10 +150,10 @@ class ProgressObserver : public CheckingObserver {
   std::int64_t without_token_ = 0;
 };
 
-TEST_CASE("everybody gets on where a method's preempted sequences compress anew, or caches swap") {
+TEST_CASE("every request makes progress if preempted sequences compress again or caches swap") {
   std::map<std::string, std::int64_t> thrashed;
   for (Variant v : variants()) {
-    // It keeps free what requests say that they may generate: they say too little.
+    // It reserves the declared output: requests declare too little.
     const bool estimates = v.spec.name == "sglang";
     if (estimates) v.spec.conservativeness = 0;
     for (const std::string method : {"full", "streaming-llm", "snapkv", "pyramidkv", "h2o"}) {
@@ -188,17 +188,18 @@ TEST_CASE("everybody gets on where a method's preempted sequences compress anew,
           most = std::max(most, o.preemptions);
           longest = std::max(longest, o.finish - o.scheduled);
         }
-        // Each stay makes a token, but for those that make way before their prompt is through.
+        // Each admission yields a token, except for sequences preempted before their prompt is
+        // complete.
         CHECK(observer.most_leaves_without <= 3);
         CHECK(observer.most_without_token <= 2);
         CHECK(most <= 60);
-        // However often memory runs out, it is no worse than to serve them one by one, and nobody
-        // is in service for longer than twenty of them would take so.
+        // Even with many preemptions it is no worse than serving requests one by one. No request is
+        // in service for longer than twenty of them would take that way.
         const double one_by_one = to_seconds(alone.makespan).count();
         CHECK(to_seconds(r.makespan).count() < one_by_one);
         CHECK(to_seconds(longest).count() < 20.0 / 60 * one_by_one);
         if (share >= 1.5) CHECK(r.preemptions == 0);
-        // Caches that were moved are not computed again, unless the queue's order puts them out.
+        // Swapped caches are not recomputed, unless they are preempted by the queue's order.
         if (v.spec.swap && v.spec.order == QueueOrder::kFcfs) CHECK(r.recomputed_tokens == 0);
         thrashed[v.name] += r.preemptions;
       }
@@ -208,7 +209,7 @@ TEST_CASE("everybody gets on where a method's preempted sequences compress anew,
   }
 }
 
-TEST_CASE("what is computed again is work and time, and no output, prefixes shared or not") {
+TEST_CASE("recomputation is work and time but not output, with and without shared prefixes") {
   for (const Variant& v : variants()) {
     for (const bool shared : {false, true}) {
       for (const bool caching : {false, true}) {
@@ -229,17 +230,17 @@ TEST_CASE("what is computed again is work and time, and no output, prefixes shar
           asked += one.output_tokens;
           prompts += one.prompt_tokens;
         }
-        // Each token of output counts once, whoever had to compute it again or found it.
+        // Each output token counts once, even if it was recomputed or found in the cache.
         CHECK(r.output_tokens == asked);
         CHECK(r.prompt_tokens == prompts);
         CHECK(r.output_tok_s == test::rel(static_cast<double>(asked) / span));
         CHECK(r.total_tok_s == test::rel(static_cast<double>(asked + prompts) / span));
-        // What was lost and not found is computed again, and costs what it did the first time.
+        // Lost tokens that are not found are recomputed, at the same cost as the first time.
         const std::int64_t computed = tokens_once(r) + r.recomputed_tokens - r.prefix_hit_tokens;
         CHECK(observer.planned_tokens == computed);
         CHECK(r.replicas[0].prompt_tokens >= 0);
         CHECK(r.mfu * span == test::rel(1e-9 * static_cast<double>(computed), 1e-6));
-        if (!v.spec.swap) {  // else iterations wait for the link too
+        if (!v.spec.swap) {  // otherwise iterations also wait for the link
           const double busy =
               1e-3 * static_cast<double>(r.iterations) + 1e-5 * static_cast<double>(computed);
           CHECK(r.busy * span == test::rel(busy, 1e-6));
@@ -247,13 +248,13 @@ TEST_CASE("what is computed again is work and time, and no output, prefixes shar
         if (!shared) CHECK(r.prefix_hit_tokens == 0);
         if (shared && caching) CHECK(r.prefix_hit_tokens > 0);
         if (!caching) CHECK(r.prefix_hit_tokens == 0);
-        // Nor is a pool too small ever better than one with room for all, where nothing is shared
-        // and so nothing but thrown-away work could be found.
+        // A small pool is never better than one with room for all, if no prefix is shared and only
+        // discarded work could be found.
         if (!shared && v.evicts) {
           service.blocks = 4000;
           service.observer = nullptr;
           const ServeResult roomy = service.run();
-          // By priority who comes first takes the places of others, too.
+          // By priority, an earlier request also takes the place of others.
           if (v.spec.order == QueueOrder::kFcfs) CHECK(roomy.preemptions == 0);
           CHECK(r.output_tok_s <= roomy.output_tok_s * (1 + 1e-9));
         }

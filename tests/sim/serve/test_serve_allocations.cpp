@@ -1,4 +1,4 @@
-// Static batches of a service, every allocation made one by one on an allocator that lives over the
+// Static batches of a service, with every allocation simulated on an allocator that lives for the
 // whole run.
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Case {
     return spec;
   }
   [[nodiscard]] ServeResult run() const { return run_serve(spec()); }
-  /// So many requests, all there from the start.
+  /// A number of requests, all present from the start.
   void add(std::int64_t n, std::int32_t prompt, std::int32_t output) {
     for (std::int64_t i = 0; i < n; ++i) requests.push_back(request(0, prompt, output));
   }
@@ -53,7 +53,7 @@ Bytes weights_of(const Llm& llm) {
   return sum;
 }
 
-/// Of different lengths: each batch leaves pieces that the next has no tensor for.
+/// Of different lengths: each batch leaves pieces for which the next has no tensor.
 Case mixed(const std::string& stack) {
   Case c{.stack = stack};
   test::Dice dice{5};
@@ -64,7 +64,7 @@ Case mixed(const std::string& stack) {
   return c;
 }
 
-TEST_CASE("one batch of a service allocates what the static run of its shape does") {
+TEST_CASE("one batch of a service allocates like the static run of its shape") {
   for (const char* stack : {"hf-sdpa", "hf-eager", "hf-flash", "hf-legacy", "torch-static",
                             "torch-standard", "gpt-fast"}) {
     for (const char* conf : {"", "expandable_segments:True"}) {
@@ -81,7 +81,7 @@ TEST_CASE("one batch of a service allocates what the static run of its shape doe
                       .prompt_tokens = 700,
                       .output_tokens = 59,  // the prompt's end gives the first token
                       .allocator = parse_alloc_conf(conf, "conf")};
-      // A service reserves for all tokens of a request, its last one too.
+      // A service reserves for all tokens of a request, including the last one.
       if (spec.stack->growth == CacheGrowth::kStatic) spec.options.max_model_len = 760;
       const StaticResult alone = run_static(spec);
       REQUIRE(alone.allocator.has_value());
@@ -97,7 +97,7 @@ TEST_CASE("one batch of a service allocates what the static run of its shape doe
   }
 }
 
-TEST_CASE("all that a batch took is free when it has ended, and segments outlive it") {
+TEST_CASE("all memory of a batch is free when it has ended and segments outlive it") {
   for (const char* stack : {"hf-sdpa", "hf-eager", "hf-legacy", "torch-static", "gpt-fast"}) {
     INFO(std::string{stack});
     const Case c = mixed(stack);
@@ -105,7 +105,7 @@ TEST_CASE("all that a batch took is free when it has ended, and segments outlive
     REQUIRE(r.allocator.has_value());
     CHECK(r.completed == 32);
     const AllocatorStats& end = r.allocator->end;
-    // Blocks may be larger than asked for by what is not worth splitting, 1 MiB a tensor.
+    // Blocks may exceed the request by a rest that is too small to split, 1 MiB per tensor.
     const Bytes weights = weights_of(c.llm);
     CHECK(end.requested <= weights);
     CHECK(end.allocated >= weights);
@@ -114,7 +114,7 @@ TEST_CASE("all that a batch took is free when it has ended, and segments outlive
     CHECK(end.reserved > end.allocated);
     CHECK(end.reserved_peak >= end.allocated_peak);
     CHECK(end.allocated_peak >= r.allocator->tensor_peak);
-    // The bytes by the operators' graphs, as rounded: weights here are one block a tensor, and a
+    // The bytes of the operators' graphs, as rounded: weights here are one block per tensor, and a
     // step's input is one tensor, not two.
     const Bytes tensors = r.peak_hbm - find_stack(stack).context;
     CHECK(static_cast<double>(r.allocator->tensor_peak.count()) ==
@@ -130,7 +130,7 @@ TEST_CASE("all that a batch took is free when it has ended, and segments outlive
   }
 }
 
-TEST_CASE("what is simulated beside the bytes changes nothing while it fits") {
+TEST_CASE("simulated allocations change nothing as long as they fit") {
   Case c = mixed("hf-sdpa");
   const ServeResult simulated = c.run();
   c.simulates = false;
@@ -153,21 +153,21 @@ TEST_CASE("the same service allocates the same") {
   CHECK(a.owners_at_peak == b.owners_at_peak);
 }
 
-TEST_CASE("a longer batch finds no use for the segments that a shorter one left") {
+TEST_CASE("a longer batch cannot use the segments that a shorter one left") {
   const auto serve = [](const std::vector<std::int32_t>& prompts) {
     Case c{.batch = 1, .llm = test::llama2_7b()};
     for (const std::int32_t prompt : prompts) c.requests.push_back(request(0, prompt, 10));
     return c.run();
   };
-  // Keys of a layer: 8 MiB, two to a segment of 20 MiB, and 24 MiB, which such a segment is too
-  // small for.
+  // Keys of a layer: 8 MiB, two per segment of 20 MiB; and 24 MiB, for which such a segment is too
+  // small.
   const ServeResult one = serve({1024}), other = serve({3072}), both = serve({1024, 3072});
   CHECK(both.peak_hbm == std::max(one.peak_hbm, other.peak_hbm));
   CHECK(both.reserved_hbm >= std::max(one.reserved_hbm, other.reserved_hbm) + 256_MiB);
   CHECK(both.reserved_hbm <= one.reserved_hbm + other.reserved_hbm);
 }
 
-TEST_CASE("a batch that fits by its bytes alone may be lost for their pieces") {
+TEST_CASE("a batch that fits by its bytes may be lost because of fragmentation") {
   Case c{.stack = "hf-eager"};
   c.llm = test::llama2_7b();
   c.batch = 1;
@@ -180,7 +180,7 @@ TEST_CASE("a batch that fits by its bytes alone may be lost for their pieces") {
   CHECK(c.run().completed == 2);
   c.simulates = true;
   const ServeResult r = c.run();
-  // The script catches the exception, and its next batch runs.
+  // The script catches the exception and runs its next batch.
   CHECK(r.oom_events == 1);
   CHECK(r.rejected == 1);
   CHECK(r.completed == 1);
@@ -200,7 +200,7 @@ TEST_CASE("a batch that fits by its bytes alone may be lost for their pieces") {
   CHECK(r.allocator->end.requested <= weights_of(c.llm));
 }
 
-TEST_CASE("a batch that its bytes do not fit either says both") {
+TEST_CASE("a batch that exceeds memory also by its bytes reports both") {
   Case c{.stack = "hf-sdpa"};
   c.add(8, 2000, 400);
   c.simulates = false;
@@ -220,7 +220,7 @@ TEST_CASE("a batch that its bytes do not fit either says both") {
   CHECK(r.output_tok_s <= analytic.output_tok_s);
 }
 
-TEST_CASE("weights that do not load in pieces are said so once") {
+TEST_CASE("weights that do not load because of fragmentation are reported once") {
   Case c{.stack = "hf-sdpa"};
   c.llm = test::llama2_7b();
   c.add(8, 100, 5);
@@ -233,7 +233,7 @@ TEST_CASE("weights that do not load in pieces are said so once") {
   CHECK(r.ooms[0].what.find("does not load: CUDA out of memory") != std::string::npos);
 }
 
-TEST_CASE("results have what was reserved where it was simulated, and nothing of it elsewhere") {
+TEST_CASE("results have reserved memory if it was simulated and no such keys otherwise") {
   Case c{.stack = "hf-eager"};
   c.add(4, 300, 20);
   for (const bool simulates : {true, false}) {
@@ -252,7 +252,7 @@ TEST_CASE("results have what was reserved where it was simulated, and nothing of
   }
 }
 
-TEST_CASE("a paged stack's service has one allocation for its caches, and is refused") {
+TEST_CASE("a paged stack's service has one allocation for its caches and is refused") {
   Case c{.stack = "vllm"};
   c.add(4, 100, 5);
   CHECK_THROWS_WITH_AS((void)c.run(), doctest::Contains("stack vllm keeps the caches"), InputError);

@@ -1,4 +1,4 @@
-// Cases solved by hand or in closed form: queueing, static batches, edges of a workload.
+// Cases solved by hand or in closed form: queueing, static batches, edge cases of a workload.
 
 #include <algorithm>
 #include <cctype>
@@ -22,7 +22,7 @@ using test::SmallService;
 
 double s(SimTime t) { return to_seconds(t).count(); }
 
-TEST_CASE("events run by time, then phase, then the order they were scheduled in") {
+TEST_CASE("events run by time, then phase, then the order in which they were scheduled") {
   EventQueue<int> queue;
   queue.schedule(SimTime{5}, Phase::kSchedule, 1);
   queue.schedule(SimTime{5}, Phase::kArrival, 2);
@@ -36,7 +36,7 @@ TEST_CASE("events run by time, then phase, then the order they were scheduled in
   CHECK_THROWS_AS(queue.schedule(SimTime{4}, Phase::kArrival, 0), ContractError);
 }
 
-TEST_CASE("a queue of events that stands still is found out") {
+TEST_CASE("a queue of events without progress is detected") {
   EventQueue<int> queue{100};
   const auto run = [&] {
     queue.schedule(SimTime{1}, Phase::kArrival, 0);
@@ -48,8 +48,8 @@ TEST_CASE("a queue of events that stands still is found out") {
   CHECK_THROWS_AS(run(), ContractError);
 }
 
-TEST_CASE("two requests by hand: a chunk beside a decode, budgets, first tokens") {
-  // An iteration takes 1 ms, 1 us a token, nothing for entries.
+TEST_CASE("two requests by hand: a chunk with a decode, budgets, first tokens") {
+  // An iteration takes 1 ms, 1 us per token, nothing for entries.
   SmallService service{.times = {.iteration = 1e-3, .per_token = 1e-6, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 100}};
   service.trace.requests = {request(0, 60, 3), request(0, 100, 2)};
@@ -69,7 +69,7 @@ TEST_CASE("two requests by hand: a chunk beside a decode, budgets, first tokens"
   CHECK(r.busy == test::rel(1.0));
   CHECK(s(r.makespan) == test::rel(3.163e-3));
 
-  SUBCASE("a long prompt's share of an iteration is bounded") {
+  SUBCASE("the share of a long prompt in an iteration is bounded") {
     service.scheduler.long_prefill_token_threshold = 20;
     const ServeResult bounded = service.run();
     // A: 20, 20, 20, then decodes; B: 20 five times: first tokens after 3 and 5 iterations.
@@ -85,7 +85,7 @@ TEST_CASE("two requests by hand: a chunk beside a decode, budgets, first tokens"
     CHECK(s(whole.outcomes[1].scheduled) == test::rel(1.06e-3));
     CHECK(s(whole.outcomes[1].first_token) == test::rel(1.06e-3 + 1.101e-3));
   }
-  SUBCASE("bounds that only one keeps") {
+  SUBCASE("bounds that only one request meets") {
     service.slo = {.ttft = Seconds{2e-3}};
     const ServeResult judged = service.run();
     CHECK(*judged.slo_attained == test::rel(0.5));
@@ -153,7 +153,7 @@ TEST_CASE("equal requests in one static batch take what the static run takes") {
   }
 }
 
-TEST_CASE("equal sequences in lock step decode as a static batch of the paged stack does") {
+TEST_CASE("equal sequences in lockstep decode like a static batch of the paged stack") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   for (const Calibration* calibration :
@@ -181,7 +181,7 @@ TEST_CASE("equal sequences in lock step decode as a static batch of the paged st
   }
 }
 
-TEST_CASE("static batches wait for their number, or for all that are left") {
+TEST_CASE("static batches wait for their number of requests or for all that are left") {
   const Llm llm = test::small_llm();
   const Gpu gpu = test::a800();
   auto trace = std::make_shared<RequestTrace>();
@@ -195,14 +195,14 @@ TEST_CASE("static batches wait for their number, or for all that are left") {
   CHECK(r.completed == 5);
   for (int i = 0; i < 3; ++i)
     CHECK(s(r.outcomes[static_cast<std::size_t>(i)].scheduled) == test::rel(2));
-  // Nothing comes before the fourth has ended: it runs alone.
+  // Nothing arrives before the fourth has ended: it runs without others.
   CHECK(s(r.outcomes[3].scheduled) == test::rel(5));
   CHECK(r.outcomes[4].arrival == r.outcomes[3].finish + to_sim_time(Seconds{1.0}));
   CHECK(r.outcomes[4].scheduled == r.outcomes[4].arrival);
   CHECK(r.outcomes[4].output_tokens == 0);
 }
 
-TEST_CASE("a static batch that is refused memory is lost, and the next one runs") {
+TEST_CASE("a static batch that is refused memory is lost and the next one runs") {
   const Llm llm = test::small_llm();
   Gpu gpu = test::a800();
   auto trace = std::make_shared<RequestTrace>();
@@ -211,7 +211,7 @@ TEST_CASE("a static batch that is refused memory is lost, and the next one runs"
   ServeSpec spec = static_spec(llm, gpu, "ideal", 1, 1, 1);
   spec.requests = trace;
   spec.scheduler.batch = 2;
-  // Room for the prompts, not for all that they generate.
+  // Room for the prompts, not for all generated tokens.
   const ServeResult roomy = run_serve(spec);
   REQUIRE(roomy.completed == 4);
   gpu.hbm_usable = roomy.peak_hbm - Bytes{1'000'000};
@@ -226,7 +226,7 @@ TEST_CASE("a static batch that is refused memory is lost, and the next one runs"
   CHECK(r.outcomes[2].status == RequestStatus::kCompleted);
 }
 
-/// The number that stands before `words` in `text`.
+/// The number before `words` in `text`.
 std::int64_t number_before(const std::string& text, const std::string& words) {
   const std::size_t end = text.find(words);
   INFO(text);
@@ -239,7 +239,7 @@ std::int64_t number_before(const std::string& text, const std::string& words) {
   return std::stoll(digits);
 }
 
-TEST_CASE("a static batch that raises says its shortage, how many would fit and how long") {
+TEST_CASE("a static batch that raises reports its shortage and the number and length that fit") {
   const Llm llm = test::small_llm();
   for (const std::string stack : {"ideal", "hf-sdpa", "hf-eager"}) {
     INFO(stack);
@@ -266,7 +266,7 @@ TEST_CASE("a static batch that raises says its shortage, how many would fit and 
     CHECK(std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
       return note.find("1 of 1 batches ran out of memory") != std::string::npos;
     }));
-    // Alone it is too long: how long it might be.
+    // A single request is too long: the message has the possible length.
     gpu.hbm_usable = roomy;
     spec = static_spec(llm, gpu, stack, 2, 80'000, 200);
     const ServeResult long_one = run_serve(spec);
@@ -278,7 +278,7 @@ TEST_CASE("a static batch that raises says its shortage, how many would fit and 
   }
 }
 
-TEST_CASE("a model that static batches cannot load is said so once, and what would load it") {
+TEST_CASE("a model that static batches cannot load is reported once with a way to load it") {
   auto trace = std::make_shared<RequestTrace>();
   for (int i = 0; i < 40; ++i) trace->requests.push_back(request(0.1 * i, 100, 10));
   const ServeSpec spec{.llm = &find_llm("llama-3.1-405b"),
@@ -348,7 +348,7 @@ TEST_CASE("more memory, more bandwidth or a smaller cache never slow the same st
   }
 }
 
-TEST_CASE("workloads of nothing, of one, of prompts alone") {
+TEST_CASE("empty workloads, single requests, and prompts without output") {
   SmallService service{};
   const ServeResult none = service.run();
   CHECK(none.completed == 0);
@@ -377,7 +377,7 @@ TEST_CASE("workloads of nothing, of one, of prompts alone") {
   CHECK(prompt.e2e.n == 2);
 }
 
-TEST_CASE("every scheduler, alone and in a cluster, serves nothing and one request") {
+TEST_CASE("every scheduler serves no request and one request, without and in a cluster") {
   for (const std::string name : {"static", "vllm-v1", "vllm-v0", "sglang", "trtllm"}) {
     for (const ClusterSpec& cluster :
          {ClusterSpec{}, ClusterSpec{.replicas = 3},
@@ -386,7 +386,7 @@ TEST_CASE("every scheduler, alone and in a cluster, serves nothing and one reque
       INFO(name, ", ", cluster.replicas, " replicas, ", cluster.prefill_replicas, " to prefill");
       if (name == "static" && cluster.prefill_replicas > 0) continue;
       SmallService service{.blocks = 64, .scheduler = {.name = name}, .cluster = cluster};
-      if (name == "static") {  // no pool of blocks: weights stand in the same memory
+      if (name == "static") {  // no pool of blocks: weights are in the same memory
         service.blocks = 1 << 16;
         service.stack = "hf-sdpa";
       }
@@ -410,14 +410,14 @@ TEST_CASE("every scheduler, alone and in a cluster, serves nothing and one reque
       CHECK(one.ttft.n == 1);
       CHECK(one.tpot.n == 1);
       CHECK(one.e2e.mean == test::rel(s(one.outcomes[0].finish - one.outcomes[0].arrival)));
-      // One pass over the prompt, and of every token after the first one of its own.
+      // One pass over the prompt, and one over each token after the first.
       CHECK(one.iterations == 9);
       CHECK(one.makespan == one.outcomes[0].finish - one.outcomes[0].arrival);
     }
   }
 }
 
-TEST_CASE("what can never be served is refused with a reason, and nobody waits behind it") {
+TEST_CASE("impossible requests are refused with a reason and no request waits behind them") {
   SmallService service{.blocks = 8};
   // 8 blocks of 16: 128 tokens. The last token is never computed.
   service.trace.requests = {request(0, 100, 29), request(0, 129, 0), request(0, 100, 30),
@@ -432,11 +432,11 @@ TEST_CASE("what can never be served is refused with a reason, and nobody waits b
   REQUIRE(r.ooms.size() == 3);
   CHECK(r.ooms[0].request == 1);
   CHECK(r.ooms[0].requested > r.ooms[0].free);
-  // An engine set up for fewer tokens refuses before it looks at its memory; one set up for more
-  // than its pool holds does not start.
+  // An engine set up for fewer tokens refuses before it checks its memory; one set up for more than
+  // its pool holds does not start.
   service.max_model_len = 128;
   const ServeResult few = service.run();
-  CHECK(few.rejected == 2);  // by their prompts alone; two outputs end at the 128th token
+  CHECK(few.rejected == 2);  // by their prompts only; two outputs end at the 128th token
   CHECK(few.cut_short == 2);
   CHECK(few.oom_events == 0);
   service.max_model_len = 129;
@@ -451,7 +451,7 @@ TEST_CASE("what can never be served is refused with a reason, and nobody waits b
   CHECK(nothing.ooms.at(0).request == -1);
 }
 
-TEST_CASE("schedulers and stacks that do not go together") {
+TEST_CASE("incompatible schedulers and stacks are refused") {
   const Llm llm = test::small_llm();
   const Gpu gpu = test::a800();
   ServeSpec spec = static_spec(llm, gpu, "hf-sdpa", 1, 1, 1);

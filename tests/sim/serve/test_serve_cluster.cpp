@@ -1,5 +1,5 @@
-// Several replicas behind one router: what is conserved, what one replica and several have in
-// common, what each way to route is good for.
+// Several replicas behind one router: conservation, equality of one replica and several, and the
+// benefit of each routing policy.
 
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@ using test::SmallService;
 constexpr std::array kRouters{RouterPolicy::kRoundRobin, RouterPolicy::kLeastLoaded,
                               RouterPolicy::kPrefixAware};
 
-TEST_CASE("one replica is the engine alone, whatever the router") {
+TEST_CASE("one replica equals the engine without a router") {
   SmallService service{.blocks = 30,
                        .scheduler = {.name = "vllm-v1", .max_num_seqs = 16},
                        .trace = test::random_trace(3, 200, 60, 80, 30, true)};
@@ -38,7 +38,7 @@ TEST_CASE("one replica is the engine alone, whatever the router") {
   }
 }
 
-TEST_CASE("replicas share all requests between them, and twice the same way") {
+TEST_CASE("replicas share all requests between them and repeat exactly") {
   for (const RouterPolicy router : kRouters) {
     for (const std::int32_t replicas : {2, 3, 7}) {
       INFO(static_cast<int>(router), " replicas ", replicas);
@@ -83,7 +83,7 @@ TEST_CASE("replicas share all requests between them, and twice the same way") {
   }
 }
 
-TEST_CASE("twice the replicas serve twice the requests as one serves them") {
+TEST_CASE("twice the replicas serve twice the requests in the same way") {
   SmallService one{.blocks = 40, .scheduler = {.name = "vllm-v1", .max_num_seqs = 8}};
   test::Dice dice{9};
   double at = 0;
@@ -113,8 +113,8 @@ TEST_CASE("twice the replicas serve twice the requests as one serves them") {
   CHECK(b.mfu == test::rel(a.mfu));
 }
 
-TEST_CASE("where service times differ, the shorter line waits less than taking turns") {
-  // One request at a time, outputs of 1 or 39 tokens by chance, 1 ms each: on average 20 ms.
+TEST_CASE("if service times differ, the shorter queue waits less than round robin") {
+  // One request at a time, outputs of 1 or 39 tokens at random, 1 ms each: on average 20 ms.
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     INFO(seed);
     SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
@@ -133,11 +133,11 @@ TEST_CASE("where service times differ, the shorter line waits less than taking t
   }
 }
 
-TEST_CASE("requests of one length in a stream that never bursts: turns are as good as any") {
+TEST_CASE("requests of one length in a steady stream: round robin is as good as any") {
   SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_seqs = 1},
                        .cluster = {.replicas = 2}};
-  // 10 ms each, one every 5 ms: each comes as its replica falls free.
+  // 10 ms each, one every 5 ms: each arrives when its replica becomes free.
   for (int i = 0; i < 100; ++i) service.trace.requests.push_back(request(0.005 * i, 1, 10));
   const ServeResult turns = service.run();
   service.cluster.router = RouterPolicy::kLeastLoaded;
@@ -146,7 +146,7 @@ TEST_CASE("requests of one length in a stream that never bursts: turns are as go
   CHECK(shortest.queue.p99 == 0);
 }
 
-/// Conversations: each turn's prompt is the last one's with more behind it.
+/// Conversations: each turn's prompt is the previous one's with more text.
 RequestTrace conversations(int n, int turns, double rate) {
   test::Dice dice{31};
   RequestTrace trace;
@@ -169,7 +169,7 @@ RequestTrace conversations(int n, int turns, double rate) {
   return trace;
 }
 
-TEST_CASE("who follows the prefix finds more of it than who takes turns") {
+TEST_CASE("prefix routing finds more cached tokens than round robin") {
   for (const std::int64_t blocks : {60, 200, 2000}) {
     INFO("blocks ", blocks);
     SmallService service{.blocks = blocks,
@@ -185,16 +185,16 @@ TEST_CASE("who follows the prefix finds more of it than who takes turns") {
     CHECK(aware.prefix_hit_tokens >= turns.prefix_hit_tokens);
     if (blocks == 2000) {
       CHECK(aware.prefix_hit_tokens > turns.prefix_hit_tokens);
-      // Nothing is ever evicted: all of the turn before is found if it has been computed, which is
-      // 4 t blocks in turn t + 1.
+      // Nothing is ever evicted: all blocks of the previous turn are found if it has been computed,
+      // which is 4 t blocks in turn t + 1.
       CHECK(aware.prefix_hit_tokens <= 30 * 16 * 4 * (1 + 2 + 3 + 4 + 5));
       CHECK(aware.ttft.mean <= turns.ttft.mean);
     }
   }
 }
 
-TEST_CASE("a prefix is followed until its replica has more to do than the margin allows") {
-  // All share one prefix and come while the first, which computed it, still decodes.
+TEST_CASE("a prefix is followed until its replica's load exceeds the margin") {
+  // All share one prefix and arrive while the first, which computed it, still decodes.
   SmallService service{.blocks = 2000,
                        .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1"},
@@ -212,8 +212,8 @@ TEST_CASE("a prefix is followed until its replica has more to do than the margin
     INFO("margin ", margin);
     service.cluster.prefix_margin = margin;
     const ServeResult r = service.run();
-    // Until one is sent away the first has margin + 1 requests. The other then learns the prefix,
-    // and both take turns where loads differ by no more than the margin.
+    // Until one is sent to the other replica the first has margin + 1 requests. The other then
+    // learns the prefix, and both alternate while loads differ by no more than the margin.
     std::int64_t first = 0;
     for (const RequestOutcome& o : r.outcomes) {
       if (o.replica != 0) break;
@@ -223,7 +223,7 @@ TEST_CASE("a prefix is followed until its replica has more to do than the margin
   }
 }
 
-TEST_CASE("static batches on several replicas: nobody waits for a batch that nothing fills") {
+TEST_CASE("static batches on several replicas: no request waits for a batch that never fills") {
   SmallService service{.scheduler = {.name = "static", .batch = 4}, .stack = "ideal"};
   service.cluster.replicas = 3;
   for (int i = 0; i < 7; ++i) service.trace.requests.push_back(request(0.1 * i, 10, 5));
@@ -232,7 +232,7 @@ TEST_CASE("static batches on several replicas: nobody waits for a batch that not
   CHECK(r.unfinished == 0);
 }
 
-TEST_CASE("heads of KV are copied where there are fewer than GPUs") {
+TEST_CASE("KV heads are copied if there are fewer than GPUs") {
   // 2 KV heads: two GPUs hold one each, four hold copies; a GPU's cache takes the same.
   const Llm llm = test::small_llm();
   const std::int32_t heads = llm.layers[0].attention.n_kv_heads;
@@ -244,7 +244,7 @@ TEST_CASE("heads of KV are copied where there are fewer than GPUs") {
   CHECK(bytes(2 * heads) == bytes(heads));
 }
 
-TEST_CASE("a cluster that makes no sense is refused") {
+TEST_CASE("an invalid cluster is refused") {
   SmallService service{.trace = test::random_trace(1, 5, 10, 10, 5)};
   const auto refused = [&](ClusterSpec cluster) {
     service.cluster = cluster;
@@ -254,7 +254,7 @@ TEST_CASE("a cluster that makes no sense is refused") {
   refused({.prefill_replicas = -1});
   refused({.prefix_margin = -1});
   refused({.link = BytesPerSecond{-1.0}});
-  refused({.replicas = 6, .prefill_replicas = 3});  // nine GPUs, no network said
+  refused({.replicas = 6, .prefill_replicas = 3});  // nine GPUs without a network
 }
 
 }  // namespace

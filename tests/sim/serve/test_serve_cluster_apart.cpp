@@ -1,5 +1,5 @@
-// Prefill and decode on replicas of their own: what moves, who holds memory meanwhile, what it is
-// good for.
+// Prefill and decode on separate replicas: transferred bytes, memory held meanwhile, and the
+// benefit.
 
 #include <algorithm>
 #include <limits>
@@ -19,7 +19,7 @@ using test::SmallService;
 double s(SimTime t) { return to_seconds(t).count(); }
 constexpr BytesPerSecond kNoBound{std::numeric_limits<double>::infinity()};
 
-/// Holds every iteration of several engines to what must be true of their memory.
+/// Checks the memory of several engines in every iteration.
 class MemoryObserver : public ServeObserver {
  public:
   void planned(const IterationView& v) override {
@@ -36,14 +36,14 @@ class MemoryObserver : public ServeObserver {
     v.memory->check();
     std::int64_t held = 0;
     for (const RequestId id : v.running) held += v.memory->held(id);
-    // What is on its way is held beside those that run.
+    // Caches in transit are held in addition to those of running sequences.
     beside = std::max(beside, v.memory->private_units() + v.memory->pinned() - held);
   }
   std::int32_t first_prefill = 1;
   std::int64_t beside = 0;
 };
 
-TEST_CASE("one request by hand: its first token comes from one replica, the others from another") {
+TEST_CASE("one request by hand: the first token from one replica and the others from another") {
   // 100 prompt tokens: 7 blocks of 16 KiB move at 1.6384e6 B/s, 70 ms, and 1 ms of latency.
   SmallService service{
       .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
@@ -72,7 +72,7 @@ TEST_CASE("one request by hand: its first token comes from one replica, the othe
   CHECK(r.replicas[1].output_tokens == 1);
   CHECK(r.replicas[1].prompt_tokens == 100);
   CHECK(r.replicas[0].completed == 1);
-  SUBCASE("what ends with its first token, or has none, moves nothing") {
+  SUBCASE("a request that ends with its first token, or has none, moves nothing") {
     service.trace.requests = {request(0, 100, 1), request(0, 50, 0)};
     const ServeResult none = service.run();
     CHECK(none.completed == 2);
@@ -88,7 +88,7 @@ TEST_CASE("one request by hand: its first token comes from one replica, the othe
   }
 }
 
-TEST_CASE("requests and bytes are conserved, whatever the room and the link") {
+TEST_CASE("requests and bytes are conserved for any memory and link") {
   for (const RouterPolicy router : {RouterPolicy::kRoundRobin, RouterPolicy::kPrefixAware}) {
     for (const std::int64_t blocks : {24, 40, 400}) {
       for (const double link : {1e6, 1e8, 0.0}) {
@@ -144,7 +144,7 @@ TEST_CASE("requests and bytes are conserved, whatever the room and the link") {
   }
 }
 
-TEST_CASE("where decoding has no room, caches wait where they were computed") {
+TEST_CASE("if decoding has no room, caches wait where they were computed") {
   // The decoding replica holds two sequences of 8 blocks, and nothing else for their 100 tokens.
   SmallService service{.blocks = 17,
                        .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
@@ -164,7 +164,7 @@ TEST_CASE("where decoding has no room, caches wait where they were computed") {
   CHECK(s(r.outcomes[3].finish) == test::rel(1e-3 + 16e-3 + 16e-3));
 }
 
-TEST_CASE("a decoding replica that is short of memory computes what it preempts itself") {
+TEST_CASE("a decoding replica that is short of memory recomputes its preempted sequences itself") {
   SmallService service{.blocks = 20,
                        .scheduler = {.name = "vllm-v1"},
                        .cluster = {.prefill_replicas = 1, .link = kNoBound}};
@@ -176,7 +176,7 @@ TEST_CASE("a decoding replica that is short of memory computes what it preempts 
   CHECK(r.replicas[0].prompt_tokens > 0);
 }
 
-TEST_CASE("prompts of others no longer stand between tokens, nor tokens before prompts") {
+TEST_CASE("other requests' prompts no longer delay tokens and tokens no longer delay prompts") {
   SmallService together{.blocks = 4000,
                         .times = {.iteration = 2e-3, .per_token = 2e-5, .per_entry = 1e-7},
                         .scheduler = {.name = "vllm-v1"},
@@ -187,15 +187,15 @@ TEST_CASE("prompts of others no longer stand between tokens, nor tokens before p
   const ServeResult a = together.run();
   const ServeResult b = apart.run();
   REQUIRE(a.completed == b.completed);
-  // No gap but the first has a chunk of 512 tokens in it, which takes 10 ms.
+  // No gap except the first includes a chunk of 512 tokens, which takes 10 ms.
   CHECK(a.itl.p99 > 10e-3);
   CHECK(b.itl.p99 < 10e-3);
-  // The same replica for prompts: they wait for prompts alone.
+  // The same replica for prompts: they wait only for prompts.
   together.cluster = {};
   CHECK(b.ttft.mean < together.run().ttft.mean);
 }
 
-TEST_CASE("a slower link delays the second token, never the first of a request alone") {
+TEST_CASE("a slower link delays the second token and never the first of a single request") {
   double before = 0;
   for (const double link : {1e9, 1e8, 1e7, 1e6}) {
     SmallService service{.scheduler = {.name = "vllm-v1"},
@@ -208,7 +208,7 @@ TEST_CASE("a slower link delays the second token, never the first of a request a
   }
 }
 
-TEST_CASE("a method that compresses before its cache moves sends what survives") {
+TEST_CASE("a method that compresses before its cache moves sends the kept entries") {
   SmallService service{.method = {"snapkv", {}, Budget{.entries = 64}},
                        .cluster = {.prefill_replicas = 1, .link = BytesPerSecond{1e7}}};
   service.scheduler.name = "vllm-v1";
@@ -222,7 +222,7 @@ TEST_CASE("a method that compresses before its cache moves sends what survives")
   CHECK(before.transferred < after.transferred);
   CHECK(before.transferred >= Bytes{5 * 64 * 1024});
   CHECK(before.itl.mean < after.itl.mean);
-  // Afterwards both hold the survivors: the same steps.
+  // Afterwards both hold the kept entries: the same steps.
   CHECK(before.itl.p50 == test::rel(after.itl.p50));
 }
 

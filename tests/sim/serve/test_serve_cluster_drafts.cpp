@@ -1,4 +1,4 @@
-// A draft model that proposes tokens: how many are accepted, what they cost, what is conserved.
+// A draft model that proposes tokens: number of accepted ones, their cost, conservation.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ using test::SmallService;
 
 double s(SimTime t) { return to_seconds(t).count(); }
 
-/// One layer of the small model's width: a block takes 4 KiB, beside the target's 16.
+/// One layer of the small model's width: a block takes 4 KiB, in addition to the target's 16.
 Llm small_draft() {
   Llm draft = test::small_llm();
   draft.name = "draft";
@@ -27,7 +27,7 @@ Llm small_draft() {
   return draft;
 }
 
-TEST_CASE("accepted proposals are geometric, and a function of seed, request and step alone") {
+TEST_CASE("accepted proposals are geometric and depend only on seed, request and step") {
   for (const double a : {0.0, 0.3, 0.7, 0.95, 1.0}) {
     for (const std::int32_t k : {1, 4, 8}) {
       INFO("acceptance ", a, " drafts ", k);
@@ -51,7 +51,7 @@ TEST_CASE("accepted proposals are geometric, and a function of seed, request and
   }
 }
 
-TEST_CASE("nothing accepted: one token a step, at the price of verifying and drafting") {
+TEST_CASE("nothing accepted: one token per step at the price of verifying and drafting") {
   const Llm draft = small_draft();
   SmallService service{.max_model_len = 64,
                        .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
@@ -67,7 +67,7 @@ TEST_CASE("nothing accepted: one token a step, at the price of verifying and dra
   CHECK(r.verifications == 4);
   CHECK(r.drafted_tokens == 12);
   CHECK(r.accepted_tokens == 0);
-  SUBCASE("all accepted: four tokens a step, but for the last that are wanted") {
+  SUBCASE("all accepted: four tokens per step except for the last wanted ones") {
     service.speculation.acceptance = 1;
     service.trace.requests = {request(0, 20, 11)};
     const ServeResult all = service.run();
@@ -80,11 +80,11 @@ TEST_CASE("nothing accepted: one token a step, at the price of verifying and dra
     CHECK(all.itl.p50 == 0);
     CHECK(all.tpot.mean == test::rel(3 * 4.07e-3 / 10));
   }
-  SUBCASE("no proposal stands beyond the longest sequence") {
+  SUBCASE("no proposal exceeds the longest sequence") {
     service.max_model_len = 25;
     CHECK(service.run().drafted_tokens == 3 + 3 + 2 + 1);
   }
-  SUBCASE("a budget cuts proposals short") {
+  SUBCASE("a budget limits proposals") {
     service.speculation.acceptance = 1;
     service.scheduler.max_num_batched_tokens = 3;
     service.trace.requests = {request(0, 3, 7)};
@@ -92,7 +92,7 @@ TEST_CASE("nothing accepted: one token a step, at the price of verifying and dra
   }
 }
 
-TEST_CASE("tokens and memory are conserved, and a step yields what acceptance promises") {
+TEST_CASE("tokens and memory are conserved and a step yields the expected number of tokens") {
   const Llm draft = small_draft();
   for (const std::int64_t blocks : {30, 60, 600}) {
     for (const double a : {0.0, 0.6, 0.9}) {
@@ -104,7 +104,7 @@ TEST_CASE("tokens and memory are conserved, and a step yields what acceptance pr
                            .seed = 3};
       const ServeResult r = service.run();
       CHECK(r.completed + r.rejected == 200);
-      // A block takes five layers' rows where four had room.
+      // A block takes five layers' rows instead of four.
       CHECK(r.blocks == blocks * 4 / 5);
       CHECK(r.kv_pool == Bytes{r.blocks * 20 * 1024});
       std::vector<std::int64_t> tokens(r.outcomes.size());
@@ -170,7 +170,7 @@ TEST_CASE("a draft's weights and cache take room, a good one is faster, a useles
   CHECK(useless.tpot.mean > without.tpot.mean);
 }
 
-TEST_CASE("drafts that are not served are refused") {
+TEST_CASE("unsupported drafts are refused") {
   const Llm draft = small_draft();
   SmallService service{.trace = test::random_trace(1, 5, 10, 100, 5),
                        .speculation = {.draft = &draft}};

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-TEST_CASE("a way takes the least latency, then the fewest links") {
+TEST_CASE("a path has the least latency, then the fewest links") {
   Topology t;
   const auto a = t.add(PlaceKind::kGpu, "a");
   const auto b = t.add(PlaceKind::kGpu, "b");
@@ -43,7 +43,7 @@ TEST_CASE("a way takes the least latency, then the fewest links") {
   CHECK(t.route(b, a).size() == 2);
 }
 
-TEST_CASE("a transfer alone takes its bytes over the narrowest link, and the latency") {
+TEST_CASE("a single transfer takes its bytes over the narrowest link, and the latency") {
   Topology t;
   const auto a = t.add(PlaceKind::kGpu, "a");
   const auto m = t.add(PlaceKind::kSwitch, "m");
@@ -60,14 +60,14 @@ TEST_CASE("a transfer alone takes its bytes over the narrowest link, and the lat
   CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{1});
   CHECK_FALSE(transfers.next());
   CHECK(transfers.moved() == 1'000'000);
-  SUBCASE("nothing takes the latency, the same place nothing at all") {
+  SUBCASE("zero bytes take the latency and the same place takes no time at all") {
     const SimTime now{600'000'000};
     transfers.start(now, a, b, Bytes{0}, 2);
     transfers.start(now, a, a, Bytes{1 << 30}, 3);
     CHECK(transfers.advance(now) == std::vector<std::int64_t>{3});
     CHECK(transfers.advance(now + SimTime{7'000'000}) == std::vector<std::int64_t>{2});
   }
-  SUBCASE("tags are not used twice at a time, the clock does not go back") {
+  SUBCASE("tags are unique at any time and the clock never goes back") {
     transfers.start(SimTime{600'000'000}, a, b, Bytes{10}, 2);
     CHECK_THROWS_AS(transfers.start(SimTime{600'000'000}, b, a, Bytes{10}, 2), ContractError);
     CHECK_THROWS_AS(transfers.start(SimTime{1}, b, a, Bytes{10}, 3), ContractError);
@@ -94,7 +94,7 @@ TEST_CASE("three transfers by hand") {
   CHECK(transfers.load(y) == test::rel(4e9));
   CHECK(*transfers.next() == SimTime{1'000'000'000'000});
   CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{1, 2});
-  // C has 8 GB left and Y for itself: 2 s more.
+  // C has 8 GB left and the whole of Y: 2 s more.
   CHECK(transfers.rate(3) == test::rel(4e9));
   CHECK(*transfers.next() == SimTime{3'000'000'000'000});
   // At 2 s another B: both 2 GB/s; C has 4 GB left: until 4 s.
@@ -140,7 +140,7 @@ void check_max_min(const Case& c, const TransferEngine& transfers,
   for (std::size_t l = 0; l < c.topology.links(); ++l) {
     CHECK(transfers.load(l) <= c.topology.link(l).bandwidth.count() * (1 + 1e-12));
   }
-  // Each has a full link on which nobody is faster.
+  // Each has a full link on which no transfer is faster.
   for (const auto& [tag, plan] : sending) {
     const double mine = transfers.rate(tag);
     if (mine == 0) continue;
@@ -160,7 +160,7 @@ void check_max_min(const Case& c, const TransferEngine& transfers,
   }
 }
 
-/// When each arrived; checks shares and bytes on the way.
+/// Arrival time of each; checks shares and bytes on the way.
 std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plans, bool check) {
   TransferEngine transfers{c.topology};
   std::map<std::int64_t, SimTime> arrived;
@@ -179,7 +179,7 @@ std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plan
       until(now);
       for (const std::int64_t tag : transfers.advance(now)) {
         arrived[tag] = now;
-        // To within what passes in a picosecond or two.
+        // Up to the bytes of a picosecond or two.
         CHECK(std::abs(sent[tag] - static_cast<double>(sending[tag].bytes)) < 0.1);
         sending.erase(tag);
       }
@@ -201,21 +201,21 @@ std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plan
   return arrived;
 }
 
-TEST_CASE("no link is overfull, everybody has a link that bounds them, all bytes arrive") {
+TEST_CASE("no link is overfull, every transfer has a limiting link, all bytes arrive") {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     INFO(seed);
     const Case c{seed};
     const auto arrived = run(c, c.plans, true);
     REQUIRE(arrived.size() == c.plans.size());
     for (const Plan& p : c.plans) {
-      // Never sooner than alone.
+      // Never sooner than without other transfers.
       TransferEngine alone{c.topology};
       alone.start(p.at, p.from, p.to, Bytes{p.bytes}, p.tag);
       (void)alone.advance(*alone.next());
       const SimTime least = alone.next().value_or(p.at);
       CHECK(arrived.at(p.tag) >= least - SimTime{1});
     }
-    // Twice the same, and whatever the order of those that start at one moment.
+    // Twice the same, for any order of those that start at the same time.
     CHECK(arrived == run(c, c.plans, false));
     std::vector<Plan> turned = c.plans;
     std::reverse(turned.begin(), turned.end());
@@ -225,7 +225,7 @@ TEST_CASE("no link is overfull, everybody has a link that bounds them, all bytes
   }
 }
 
-TEST_CASE("a link without bounds bounds nobody") {
+TEST_CASE("a link without bounds limits no transfer") {
   Topology t;
   const auto a = t.add(PlaceKind::kGpu, "a");
   const auto b = t.add(PlaceKind::kGpu, "b");
@@ -236,7 +236,7 @@ TEST_CASE("a link without bounds bounds nobody") {
   CHECK(transfers.advance(SimTime{1'000'005}) == std::vector<std::int64_t>{1, 2});
 }
 
-TEST_CASE("replicas are joined by what their GPUs have, or by the link that is said") {
+TEST_CASE("replicas are joined by the links of their GPUs or by a given link") {
   const Llm llm = test::small_llm();
   Gpu gpu = test::a800();
   gpu.nvlink = BytesPerSecond{400e9};
@@ -252,13 +252,13 @@ TEST_CASE("replicas are joined by what their GPUs have, or by the link that is s
     return least;
   };
   const ServiceTopology nvlink = service_topology(spec, gpu.pcie);
-  // 400 GB/s both ways together, two GPUs.
+  // 400 GB/s in both directions together, two GPUs.
   CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.replicas[0]) == test::rel(400e9));
   CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.hosts[2]) == test::rel(50e9));
   gpu.nvlink.reset();
   const ServiceTopology pcie = service_topology(spec, gpu.pcie);
   CHECK(narrowest(pcie, pcie.replicas[2], pcie.replicas[0]) == test::rel(50e9));
-  // What copies reach of PCIe holds for all that goes over it, and not for NVLink.
+  // The share of PCIe that copies reach applies to all its traffic, and not to NVLink.
   const BytesPerSecond reached{20e9};
   const ServiceTopology slower = service_topology(spec, reached);
   CHECK(narrowest(slower, slower.replicas[2], slower.replicas[0]) == test::rel(40e9));
@@ -279,7 +279,7 @@ TEST_CASE("replicas are joined by what their GPUs have, or by the link that is s
   CHECK_THROWS_AS((void)service_topology(spec, gpu.pcie), InputError);
 }
 
-TEST_CASE("what goes to the host meets what goes to other replicas over PCIe, and nowhere else") {
+TEST_CASE("traffic to the host shares only PCIe with traffic to other replicas") {
   const Llm llm = test::small_llm();
   Gpu gpu = test::a800();
   gpu.pcie = BytesPerSecond{25e9};
@@ -295,7 +295,7 @@ TEST_CASE("what goes to the host meets what goes to other replicas over PCIe, an
       });
     };
     const auto gpus = s.replicas[0], host = s.hosts[0], nvme = s.nvmes[0], other = s.replicas[2];
-    // What leaves, and what comes; those that go the other way meet nobody.
+    // Caches that leave and caches that arrive; opposite directions do not share.
     CHECK(meets(gpus, host, gpus, other) == s.shares_host_links);
     CHECK(meets(host, gpus, other, gpus) == s.shares_host_links);
     CHECK(meets(nvme, gpus, other, gpus) == s.shares_host_links);
@@ -314,7 +314,7 @@ TEST_CASE("what goes to the host meets what goes to other replicas over PCIe, an
   CHECK_FALSE(shared());
 }
 
-/// All that fits; a sequence of three generated tokens goes to the host and comes back at once.
+/// All that fits; a sequence of three generated tokens goes to the host and returns at once.
 class SwapsOnce : public Scheduler {
  public:
   void schedule(BatchBuilder& batch) override {
@@ -341,7 +341,7 @@ class SwapsOnce : public Scheduler {
   bool done_ = false;
 };
 
-TEST_CASE("a cache that comes back from the host shares PCIe with one that comes to decode") {
+TEST_CASE("a cache that returns from the host shares PCIe with one that arrives for decode") {
   // 7 blocks of 16 KiB at 25 GB/s: 4.58752 us. Request 0 is prefilled at 1 ms and decodes from
   // 1.00458752 ms on, in 1 ms each: at 3.00458752 ms it has three tokens, goes out and comes back.
   test::SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
@@ -354,13 +354,13 @@ TEST_CASE("a cache that comes back from the host shares PCIe with one that comes
   REQUIRE(alone.completed == 1);
   REQUIRE(alone.iteration_ends[0].size() == 5);
   CHECK(alone.iteration_ends[0][1] == ps(3004.58752));
-  // Both ways at one time, each with the link's rate.
+  // Both directions at the same time, each with the link's rate.
   CHECK(alone.iteration_ends[0][2] == ps(3004.58752 + 4.58752 + 1000));
   // Six iterations of two replicas.
   CHECK(2 * alone.busy * to_seconds(alone.makespan).count() == test::rel(6e-3 + 4.58752e-6, 1e-6));
 
-  // Request 1 is prefilled 2 us before that: 50,000 of its 114,688 B have come. The other 64,688
-  // take 5.17504 us at half the rate; then 50,000 B of what comes back are left, 2 us.
+  // Request 1 is prefilled 2 us before that: 50,000 of its 114,688 B have arrived. The other 64,688
+  // take 5.17504 us at half the rate; then 50,000 B of the returning cache are left, 2 us.
   service.trace.requests.push_back(test::request(2002.58752e-6, 100, 3));
   const std::vector<Request> both_requests = service.trace.requests;
   const ServeResult both = service.run();
@@ -369,7 +369,7 @@ TEST_CASE("a cache that comes back from the host shares PCIe with one that comes
   CHECK(both.iteration_ends[0][2] == ps(3004.58752 + 5.17504 + 2 + 1000));
   CHECK(both.transfer.p50 == test::rel(4.58752e-6));
   CHECK(both.transfer.p99 == test::rel(2e-6 + 5.17504e-6));
-  // Where copies reach four fifths of the link, so do caches that move over it: 5.7344 us alone.
+  // If copies reach four fifths of the link, so do moving caches: 5.7344 us without other traffic.
   service.link_reached = 0.8;
   service.trace.requests.pop_back();
   const ServeResult slow = service.run();
@@ -378,14 +378,14 @@ TEST_CASE("a cache that comes back from the host shares PCIe with one that comes
   CHECK(slow.transfer.p50 == test::rel(5.7344e-6));
   service.link_reached = 1;
   service.trace.requests = both_requests;
-  // Over a link of their own neither waits for the other.
+  // Over a separate link neither waits for the other.
   service.cluster.link = BytesPerSecond{25e9};
   const ServeResult apart = service.run();
   CHECK(apart.transfer.p99 == test::rel(4.58752e-6));
   CHECK(apart.iteration_ends[0][2] == ps(3004.58752 + 2 * 4.58752 + 1000));
 }
 
-TEST_CASE("swapping replicas that share PCIe with caches on their way lose nothing, twice alike") {
+TEST_CASE("swapping replicas that share PCIe with moving caches lose nothing and repeat exactly") {
   for (const bool chunked : {false, true}) {
     for (const bool nvme : {false, true}) {
       INFO(chunked, " ", nvme);
@@ -409,7 +409,7 @@ TEST_CASE("swapping replicas that share PCIe with caches on their way lose nothi
       CHECK(r.busy <= 1);
       const ServeResult again = service.run();
       CHECK(again.iteration_ends == r.iteration_ends);
-      // A link of the caches' own is no slower for them.
+      // A separate link is no slower for the caches.
       service.cluster.link = BytesPerSecond{25e9};
       CHECK(service.run().transfer.mean <= r.transfer.mean);
     }

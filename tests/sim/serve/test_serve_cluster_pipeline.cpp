@@ -37,7 +37,7 @@ std::vector<std::int32_t> layers_of(std::int32_t layers, std::int32_t stages) {
   return out;
 }
 
-TEST_CASE("layers that do not divide go to the stages before the last") {
+TEST_CASE("remaining layers go to the stages before the last") {
   CHECK(layers_of(4, 1) == std::vector{4});
   CHECK(layers_of(4, 2) == std::vector{2, 2});
   CHECK(layers_of(5, 2) == std::vector{3, 2});
@@ -47,7 +47,7 @@ TEST_CASE("layers that do not divide go to the stages before the last") {
   CHECK_THROWS_AS((void)layers_of(4, 5), InputError);
 }
 
-TEST_CASE("stages hold a model's weights between them, and the cache what they leave") {
+TEST_CASE("stages hold a model's weights between them and the cache has the rest of the memory") {
   const Gpu gpu = find_gpu("A100-80GB-SXM");
   for (const char* name : {"Llama-2-7B", "Llama-3.1-8B"}) {
     INFO(name);
@@ -60,14 +60,14 @@ TEST_CASE("stages hold a model's weights between them, and the cache what they l
       for (const LayerRange& range : pipeline_stages(llm, stages)) sum += stage_weights(in, range);
       CHECK(sum == weights_held(in));
     }
-    // A tied embedding stands in the first stage and in the last.
+    // A tied embedding is stored in the first stage and in the last.
     Llm tied = llm;
     tied.tied_embeddings = true;
     const CostInput once{.llm = &tied, .stack = &stack};
     const auto stages = pipeline_stages(tied, 2);
     CHECK(stage_weights(once, stages[0]) + stage_weights(once, stages[1]) == weights_held(in));
   }
-  // The room for the cache of two GPUs of half the weights is more than twice that of one.
+  // The cache of two GPUs with half the weights each is more than twice that of one.
   auto trace = std::make_shared<RequestTrace>();
   trace->requests = {request(0, 1000, 20)};
   const auto serve = [&](std::int32_t stages) {
@@ -86,17 +86,17 @@ TEST_CASE("stages hold a model's weights between them, and the cache what they l
   CHECK(two.blocks * two.block_tokens == two.kv_capacity_tokens);
   CHECK(two.gpus == 2);
   CHECK(two.peak_hbm <= gpu.hbm_usable);
-  // One block of a stage short of the pool that is left, no more.
+  // At most one block per stage less than the pool that is left.
   CHECK(two.startup->usable - two.startup->weights - two.startup->non_torch -
             two.startup->activation - two.startup->graphs - two.kv_pool <
         full_cache_bytes(find_llm("Llama-2-7B"), 16, Dtype::kFp16));
   CHECK(two.peak_owners.at("kv_cache") > one.peak_owners.at("kv_cache"));
-  // One request goes through all layers one after another either way; host and hops come on top.
+  // One request passes all layers in sequence either way; host and hops come on top.
   CHECK(two.e2e.mean > one.e2e.mean);
   CHECK(two.e2e.mean < 1.6 * one.e2e.mean);
 }
 
-TEST_CASE("one request takes the sum of the stages, and the way between them") {
+TEST_CASE("one request takes the sum of the stages and the hops between them") {
   for (const std::int32_t stages : {2, 3, 4}) {
     INFO(stages);
     SmallService service{.times = {.iteration = 4e-3, .per_token = 4e-6, .per_entry = 0},
@@ -108,19 +108,19 @@ TEST_CASE("one request takes the sum of the stages, and the way between them") {
           test::rel(4e-3 + 200e-6 + 50 * kHop * (stages - 1), 1e-8));
     CHECK(r.itl.mean == test::rel(4.004e-3 + kHop * (stages - 1), 1e-8));
     CHECK(r.busy < 1.001 / stages);
-    // Four layers on three stages: the fullest has two of them.
+    // Four layers on three stages: the largest has two of them.
     CHECK(r.blocks == (stages == 4 ? 256 : 128));
   }
 }
 
-TEST_CASE("two requests by hand: they go through two stages by turns") {
+TEST_CASE("two requests by hand: they alternate between two stages") {
   SmallService service{.times = {.iteration = 2e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 50},
                        .pipeline = 2};
   service.trace.requests = {request(0, 50, 5), request(0, 50, 5)};
   const ServeResult r = service.run();
   // A's prompt: stages until 1 ms and 2 ms (and a hop of 50 tokens); B's a millisecond later; then
-  // each waits for itself alone: a token every 2 ms and a hop.
+  // each waits only for itself: a token every 2 ms and a hop.
   const double hop = 50 * kHop;
   CHECK(s(r.outcomes[0].first_token) == test::rel(2e-3 + hop, 1e-8));
   CHECK(s(r.outcomes[1].first_token) == test::rel(3e-3 + hop, 1e-8));
@@ -141,12 +141,12 @@ TEST_CASE("chunks of one prompt follow each other through the stages") {
                        .pipeline = 2};
   service.trace.requests = {request(0, 500, 1)};
   const ServeResult r = service.run();
-  // Ten chunks, one every millisecond, and one more for the second stage. Two are in flight: every
+  // Ten chunks, one per millisecond, and one more for the second stage. Two are in flight: every
   // second one waits for a hop.
   CHECK(s(r.outcomes[0].first_token) == test::rel(11e-3 + 5 * 50 * kHop, 1e-6));
 }
 
-TEST_CASE("stages speed a service up by no more than their number, and conserve it") {
+TEST_CASE("stages speed a service up by at most their number and conserve it") {
   for (const std::int64_t blocks : {24, 40, 400}) {
     for (const QueueOrder order : {QueueOrder::kFcfs, QueueOrder::kPriority}) {
       SmallService service{.blocks = blocks,
@@ -192,7 +192,7 @@ TEST_CASE("stages speed a service up by no more than their number, and conserve 
   }
 }
 
-TEST_CASE("pipelines that are not served are refused") {
+TEST_CASE("unsupported pipelines are refused") {
   SmallService service{.trace = test::random_trace(1, 5, 10, 300, 5), .pipeline = 5};
   CHECK_THROWS_AS((void)service.run(), InputError);  // four layers
   service.pipeline = 2;

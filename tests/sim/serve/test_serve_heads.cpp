@@ -1,5 +1,5 @@
-// Heads that hold different numbers of entries: what blocks they share, what dropping frees, what
-// attention waits for.
+// Heads that hold different numbers of entries: shared blocks, memory freed by dropping entries,
+// attention that waits for the longest head.
 
 #include <algorithm>
 #include <numeric>
@@ -23,7 +23,7 @@ using test::SmallService;
 
 constexpr std::size_t kLayers = 4;  // of test::small_llm, two KV heads each
 
-/// Every layer's two heads keep such shares of a prompt and so many entries of a token.
+/// Every layer's two heads keep these shares of a prompt and this number of entries per token.
 std::shared_ptr<const MeasuredLaw> law_of(std::vector<double> kept, std::vector<double> growth) {
   const auto mean = [](const std::vector<double>& of) {
     return std::accumulate(of.begin(), of.end(), 0.0) / static_cast<double>(of.size());
@@ -45,12 +45,12 @@ SmallService service_of(std::vector<double> kept, std::vector<double> growth, bo
   return service;
 }
 
-/// Counters that AdaKV keeps beside its rows: 8 B a head.
+/// Counters of AdaKV in addition to its rows: 8 B per head.
 Bytes counters(std::int64_t sequences) {
   return Bytes{8 * 2 * static_cast<std::int64_t>(kLayers) * sequences};
 }
 
-TEST_CASE("heads alike are what a law without heads is, whatever the blocks") {
+TEST_CASE("equal heads give the result of a law without heads for any blocks") {
   for (const double growth : {0.0, 0.25, 1.0}) {
     ServeResult first;
     for (const bool per_head : {false, true}) {
@@ -79,7 +79,7 @@ TEST_CASE("heads alike are what a law without heads is, whatever the blocks") {
   }
 }
 
-TEST_CASE("a block of all heads is freed with the last of them, a head's own with its own") {
+TEST_CASE("a block of all heads is freed with the last of them, a head's own block with its own") {
   // 320 tokens, of which one head keeps all and the other a fifth: 64. An entry of a head of all
   // layers is 4 x 128 B.
   const auto run = [](bool per_head) {
@@ -95,7 +95,7 @@ TEST_CASE("a block of all heads is freed with the last of them, a head's own wit
   CHECK(own.kv_reclaimed == Bytes{256 * 512});
 }
 
-TEST_CASE("what is freed is no more than what was dropped, and less the more heads differ") {
+TEST_CASE("at most dropped entries are freed, and fewer the more heads differ") {
   constexpr int kRequests = 30;
   for (const bool lazy : {false, true}) {
     for (const bool per_head : {false, true}) {
@@ -113,11 +113,11 @@ TEST_CASE("what is freed is no more than what was dropped, and less the more hea
         const ServeResult r = service.run();
         REQUIRE(r.completed == kRequests);
         CHECK(r.kv_dropped > Bytes{});
-        // Prompts and outputs are whole blocks: nothing but dropped entries was in what is freed.
+        // Prompts and outputs are whole blocks: only dropped entries are in the freed bytes.
         CHECK(r.kv_reclaimed <= r.kv_dropped);
         if (!per_head && !lazy) CHECK(r.kv_reclaimed <= before);
         before = r.kv_reclaimed;
-        // Heads of their own need as many blocks as their entries, and one more at most.
+        // Separate blocks per head need as many blocks as their entries, and at most one more.
         if (per_head && !lazy) {
           CHECK(r.kv_dropped - r.kv_reclaimed <=
                 Bytes{std::int64_t{kRequests} * 2 * 15 * 512} + counters(kRequests));
@@ -131,7 +131,7 @@ TEST_CASE("what is freed is no more than what was dropped, and less the more hea
   }
 }
 
-TEST_CASE("units add up with heads that differ where memory is short") {
+TEST_CASE("units add up with different heads under memory pressure") {
   for (const bool lazy : {false, true}) {
     for (const bool per_head : {false, true}) {
       SmallService service = service_of({0.8, 0.3}, {1.0, 0.1}, per_head);
@@ -147,7 +147,7 @@ TEST_CASE("units add up with heads that differ where memory is short") {
   }
 }
 
-TEST_CASE("attention reads every head as far as the longest, unless heads have their own length") {
+TEST_CASE("attention reads every head as far as the longest unless lengths are per head") {
   const auto seconds = [](std::vector<double> kept, bool per_head) {
     SmallService service = service_of(std::move(kept), {1.0, 1.0}, per_head);
     service.times = {.iteration = 1e-6, .per_token = 0, .per_entry = 1e-6};
@@ -155,14 +155,14 @@ TEST_CASE("attention reads every head as far as the longest, unless heads have t
     const ServeResult r = service.run();
     return r.tpot.mean;
   };
-  // 320, or 64 of them, or 192 on the mean, and at token k of the 39 decoded k more. The last of a
-  // request is read by none.
+  // 320, or 64 of them, or 192 on the mean, and at token k of the 39 decoded k more. The last token
+  // of a request is never read.
   CHECK(seconds({1.0, 0.2}, false) == test::rel(1e-6 + 1e-6 * (320 + 20)));
   CHECK(seconds({1.0, 0.2}, false) == test::rel(seconds({1.0, 1.0}, true)));
   CHECK(seconds({1.0, 0.2}, true) == test::rel(1e-6 + 1e-6 * (192 + 20)));
 }
 
-TEST_CASE("a kernel waits for the longest head, and for no more than it takes") {
+TEST_CASE("a kernel waits for the longest head and not longer") {
   const KernelForm& form = decode_attention_form();
   std::vector<double> c;
   for (const Coefficient& coefficient : form.coefficients) c.push_back(coefficient.start);
@@ -188,9 +188,9 @@ TEST_CASE("a kernel waits for the longest head, and for no more than it takes") 
   }
 }
 
-TEST_CASE("holes are closed where they are a quarter of the blocks and closing them frees one") {
-  // 64 entries stay, one comes and one goes a step. Blocks of 16: at 81 rows six blocks hold 96,
-  // 32 of them holes, and four would do.
+TEST_CASE("holes are closed if they are a quarter of the blocks and closing them frees one") {
+  // 64 entries stay; one is added and one removed per step. Blocks of 16: at 81 rows six blocks
+  // hold 96, 32 of them holes, and four would be enough.
   FragmentedBlocks layout{1};
   layout.start(0, {64, 64});
   const std::vector<std::int64_t> held{64, 64};
@@ -202,7 +202,7 @@ TEST_CASE("holes are closed where they are a quarter of the blocks and closing t
     CHECK(rows == std::vector<std::int64_t>{64 + since, 64 + since});
     CHECK(layout.after(0, step).from == (step < 17 ? 0 : step < 34 ? 17 : 34));
   }
-  // A long head keeps its blocks, whatever the other drops; in blocks of its own the other closes.
+  // A long head keeps its blocks, whatever the other drops; with separate blocks the other closes.
   const std::vector<std::int64_t> written{160, 160}, ragged{160, 16};
   CHECK_FALSE(closes_holes(written, ragged, 16, false));
   CHECK(closes_holes(written, ragged, 16, true));
@@ -235,7 +235,7 @@ TEST_CASE("lazy compaction takes more blocks and moves entries more rarely") {
   CHECK(decoding(lazy) == 8 * 5);  // after a step; within it six
 }
 
-TEST_CASE("streaming heads are dealt out over the layers, as many as the share says") {
+TEST_CASE("streaming heads are distributed over the layers, as many as the share says") {
   const Llm llm = test::small_llm();
   for (const double share : {0.0, 0.3, 0.5, 1.0}) {
     const auto method = make_method({"duo-attention", {{"streaming_fraction", share}}, {}}, 4000,
@@ -256,7 +256,7 @@ TEST_CASE("streaming heads are dealt out over the layers, as many as the share s
   }
 }
 
-TEST_CASE("a GPU with fewer heads than the law has gets of each run the longest") {
+TEST_CASE("a GPU with fewer heads than the law takes the longest of each run") {
   const Llm llm = test::small_llm();
   const auto method =
       make_method({"adakv", {}, Budget{.fraction = 0.5}}, 100, method_site(llm, Dtype::kFp16));
@@ -279,8 +279,8 @@ TEST_CASE("a GPU with fewer heads than the law has gets of each run the longest"
   CHECK(held(8) == std::vector<std::int64_t>{100, 100, 60, 60, 50, 50, 30, 30});
 }
 
-/// Each running sequence that decodes holds what is left of the prompt that it was admitted with,
-/// all it had by then, and what came since.
+/// Each running sequence in decode holds the kept part of the tokens that it was admitted with, and
+/// all later tokens.
 class Compressed : public CheckingObserver {
  public:
   explicit Compressed(std::int64_t kept) : CheckingObserver{16, false}, kept_{kept} {}
@@ -295,13 +295,13 @@ class Compressed : public CheckingObserver {
                   v.memory->held(id), entries);
     }
   }
-  std::int64_t again = 0;  // sequence steps after a prompt that was computed anew
+  std::int64_t again = 0;  // sequence steps after a recomputed prompt
 
  private:
   std::int64_t kept_;
 };
 
-TEST_CASE("who was preempted is compressed again, with what it had generated") {
+TEST_CASE("a preempted sequence is compressed again with its generated tokens") {
   Compressed observer{32};
   SmallService service{.blocks = 30,
                        .scheduler = {.name = "vllm-v1", .prefix_caching = false},
@@ -346,17 +346,16 @@ TEST_CASE("a real engine frees nothing under retrieval heads that share its bloc
     const ServeResult own = serve_real(duo, true, gpus, {});
     CHECK((shared.kv_dropped > Bytes{}) == (gpus < 8));
     CHECK(shared.kv_reclaimed == Bytes{});
-    // With one head a GPU it is taken for the longest: nothing streams on the GPU that is waited
-    // for.
+    // With one head per GPU the longest one counts: nothing streams on the slowest GPU.
     CHECK((own.kv_reclaimed > Bytes{}) == (gpus < 8));
-    // Gaps, and not the mean of requests' TPOT, which one of two tokens may move by a tenth.
+    // Gaps, and not the mean of requests' TPOT: a request of two tokens may change that by a tenth.
     CHECK(own.itl.mean <= shared.itl.mean);
-    // Nor is anything read less.
+    // Nor are fewer bytes read.
     CHECK(shared.itl.mean >= 0.99 * full.itl.mean);
   }
 }
 
-TEST_CASE("heads that differ in every layer are served by fitted kernels, closed up or not") {
+TEST_CASE("heads that differ in every layer are served by fitted kernels with any compaction") {
   MeasuredLaw law{.trace = "by hand", .kept = {}, .growth = {}};
   for (int layer = 0; layer < 32; ++layer) {
     std::vector<double>& kept = law.head_kept.emplace_back();

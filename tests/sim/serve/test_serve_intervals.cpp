@@ -12,7 +12,7 @@
 namespace kvsim {
 namespace {
 
-TEST_CASE("iterations twice as long end twice as late where all requests come at once") {
+TEST_CASE("iterations twice as long end twice as late if all requests arrive at once") {
   test::SmallService service;
   for (std::int32_t i = 0; i < 12; ++i) {
     service.trace.requests.push_back(test::request(0, 20 + i, 5 + i % 3));
@@ -52,7 +52,7 @@ struct Service {
   std::optional<ServeIntervals> intervals;
 };
 
-TEST_CASE("every figure of a service lies between its ends, and slower is never better") {
+TEST_CASE("every metric of a service is between its ends and slower is never better") {
   const Service s{"vllm", &builtin_calibration()};
   REQUIRE(s.intervals);
   CHECK(s.intervals->faster < 1);
@@ -111,12 +111,12 @@ TEST_CASE("every metric that varies with times has its ends in the JSON of a ser
   CHECK(figures.at("mfu_high") == *s.intervals->ends("mfu").high.number());
 }
 
-TEST_CASE("where nothing says how far times may be off a service has no interval") {
+TEST_CASE("a service without known errors of times has no interval") {
   CHECK_FALSE(Service("vllm", nullptr).intervals);
   CHECK_FALSE(Service("hf-sdpa", &builtin_calibration()).intervals);  // static batches
 }
 
-TEST_CASE("a model that does not fit says by how much, and how many GPUs would do") {
+TEST_CASE("a model that does not fit reports the shortage and a sufficient number of GPUs") {
   auto trace = std::make_shared<RequestTrace>();
   trace->requests.push_back(test::request(0, 100, 10));
   const ServeSpec spec{.llm = &find_llm("llama-3.1-405b"),
@@ -128,7 +128,7 @@ TEST_CASE("a model that does not fit says by how much, and how many GPUs would d
   const ServeResult result = run_serve(spec);
   CHECK(result.rejected == 1);
   REQUIRE(result.ooms.size() == 1);
-  // 756 GiB of weights: 8 GPUs hold 71.3 GiB each for 94.5; its 128 heads divide by 16 next.
+  // 756 GiB of weights: 8 GPUs hold 71.3 GiB each of 94.5; the next divisor of its 128 heads is 16.
   CHECK(result.ooms[0].what.find("are missing") != std::string::npos);
   CHECK(result.ooms[0].what.find("it starts on 16 GPUs") != std::string::npos);
   ServeSpec wide = spec;

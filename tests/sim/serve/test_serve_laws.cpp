@@ -1,5 +1,5 @@
-// What must hold of every service, whatever its workload: conservation at every step, causality,
-// determinism, no future seen, no cascade where the cache thrashes.
+// Laws of every service for any workload: conservation at every step, causality, determinism, no
+// knowledge of the future, no collapse under thrashing.
 
 #include <algorithm>
 #include <tuple>
@@ -79,7 +79,7 @@ void conserve(QueueOrder order, bool caching, std::int64_t blocks, std::int64_t 
                              .observer = &observer};
   const ServeResult r = service.run();
   check_outcomes(service, r);
-  // Tokens computed: each once, those that preemption cost again, less those found.
+  // Computed tokens: each once, plus recomputed ones, minus those found in the prefix cache.
   std::int64_t once = 0;
   for (const RequestOutcome& o : r.outcomes) {
     if (o.status == RequestStatus::kCompleted) {
@@ -98,7 +98,7 @@ void conserve(QueueOrder order, bool caching, std::int64_t blocks, std::int64_t 
   if (caching) CHECK(r.prefix_hit_tokens > 0);
 }
 
-TEST_CASE("requests, tokens and blocks are conserved at every step, and time goes on") {
+TEST_CASE("requests, tokens and blocks are conserved at every step and time goes on") {
   for (const QueueOrder order :
        {QueueOrder::kFcfs, QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     for (const bool caching : {false, true}) {
@@ -126,19 +126,19 @@ TEST_CASE("the same service gives the same bytes") {
   CHECK(a.preemptions > 0);
 }
 
-TEST_CASE("nobody decides by how long an output will be") {
+TEST_CASE("the scheduler never decides by the future length of an output") {
   for (const QueueOrder order :
        {QueueOrder::kFcfs, QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     INFO(static_cast<int>(order));
     CheckingObserver first, second;
     SmallService service{
         .blocks = 40,
-        .max_model_len = 640,  // else what comes later would be in it
+        .max_model_len = 640,  // otherwise later information would be in it
         .scheduler = {.name = "vllm-v1", .order = order, .max_num_batched_tokens = 128},
         .trace = test::random_trace(11, 80, 60, 80, 40),
         .observer = &first};
     const ServeResult a = service.run();
-    // Half way: whoever has not ended goes on for longer, or ends sooner than it would have.
+    // Half way: each unfinished request continues for longer, or ends sooner than originally.
     std::vector<SimTime> finishes;
     for (const RequestOutcome& o : a.outcomes) finishes.push_back(o.finish);
     std::sort(finishes.begin(), finishes.end());
@@ -147,7 +147,7 @@ TEST_CASE("nobody decides by how long an output will be") {
     for (std::size_t i = 0; i < a.outcomes.size(); ++i) {
       if (a.outcomes[i].finish <= cut) continue;
       ++changed;
-      // Some beyond what the engine could ever hold.
+      // Some exceed what the engine could ever hold.
       service.trace.requests[i].output_tokens += changed % 2 == 0 ? 50 : 5000;
     }
     REQUIRE(changed > 10);
@@ -166,7 +166,7 @@ TEST_CASE("nobody decides by how long an output will be") {
   }
 }
 
-/// The list of who runs shrinks while it is gone through: nobody is passed over for it.
+/// The list of running sequences shrinks during the iteration over it: none is skipped.
 class NobodySkipped : public CheckingObserver {
  public:
   void planned(const IterationView& v) override {
@@ -176,7 +176,7 @@ class NobodySkipped : public CheckingObserver {
   }
 };
 
-TEST_CASE("who is preempted while a batch is formed makes nobody else miss it") {
+TEST_CASE("a sequence preempted while a batch is formed does not make others miss it") {
   NobodySkipped observer;
   SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1"}, .observer = &observer};
   service.scheduler.max_num_batched_tokens = 4096;
@@ -186,7 +186,7 @@ TEST_CASE("who is preempted while a batch is formed makes nobody else miss it") 
   CHECK(r.preemptions > 4);
 }
 
-TEST_CASE("a cache between half and twice what is wanted slows a service down and never stops it") {
+TEST_CASE("a cache between half and twice the demand slows a service down and never stops it") {
   // 12 sequences of at most 200 + 60 tokens: 17 blocks each.
   double before = 0;
   for (const double share : {0.5, 0.6, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0}) {
@@ -203,7 +203,7 @@ TEST_CASE("a cache between half and twice what is wanted slows a service down an
       }
       const ServeResult r = service.run();
       CHECK(r.completed == 200);
-      // What is thrown away stays a part of what is made.
+      // Discarded work stays a fraction of the useful work.
       CHECK(r.recomputed_tokens < 200 * 250);
       if (share >= 1) CHECK(r.preemptions == 0);
       if (share == 0.5 && !caching) {

@@ -1,5 +1,5 @@
-// What an engine may know when it takes a request, how long its sequences may be, and what the next
-// turn of a conversation finds of the answer before it.
+// Information of an engine when it accepts a request, limits of sequence lengths, and the cached
+// tokens that the next turn of a conversation finds.
 
 #include <algorithm>
 #include <limits>
@@ -34,14 +34,14 @@ ServeSpec llama_on(const Gpu& gpu, const char* stack) {
           .requests = trace};
 }
 
-TEST_CASE("limits: what the scheduler sets, else the stack's, else the scheduler's own") {
+TEST_CASE("limits: the scheduler's setting, else the stack's, else the scheduler's default") {
   const Stack engine = with_options(find_stack("vllm"), {.max_num_seqs = 8, .prefill_chunk = 100},
                                     {nullptr, nullptr, 1});
   const ConfiguredLimits of_stack = resolve_limits(engine);
   CHECK(of_stack.seqs == 8);
   CHECK(of_stack.tokens == 100);
   CHECK(of_stack.iteration_tokens(true, 500, 7) == 100);
-  // Without chunks, a default takes the longest sequence; what the run sets stays.
+  // Without chunks, a default covers the longest sequence; a value set by the run stays.
   CHECK(of_stack.iteration_tokens(false, 500, 7) == 500);
   const ConfiguredLimits set =
       resolve_limits(engine, {.max_num_batched_tokens = 60, .max_num_seqs = 3});
@@ -58,7 +58,7 @@ TEST_CASE("limits: what the scheduler sets, else the stack's, else the scheduler
   CHECK(started.block_tokens == 32);
 }
 
-TEST_CASE("an engine is set up for the model's context, unless somebody says otherwise") {
+TEST_CASE("an engine is set up for the model's context unless configured otherwise") {
   ServeSpec spec = llama_on(find_gpu("H100-80GB-SXM"), "vllm");
   CHECK(run_serve(spec).startup->max_model_len == 131072);
   spec.options.longest_request = true;
@@ -67,7 +67,7 @@ TEST_CASE("an engine is set up for the model's context, unless somebody says oth
   CHECK(run_serve(spec).startup->max_model_len == 4096);
 }
 
-TEST_CASE("where the cache does not hold one sequence vLLM does not start, others shorten it") {
+TEST_CASE("if the cache does not hold one sequence vLLM does not start and others shorten it") {
   // 24 GB: weights of 15 GiB leave less than the 16 GiB that 131072 tokens of 128 KiB take.
   const Gpu& small = find_gpu("RTX-4090");
   ServeSpec spec = llama_on(small, "vllm");
@@ -77,7 +77,7 @@ TEST_CASE("where the cache does not hold one sequence vLLM does not start, other
   CHECK(refused.ooms[0].what.find("max_model_len 131072") != std::string::npos);
   CHECK(refused.startup->sequence == Bytes{std::int64_t{131072} * 131072});
   CHECK_FALSE(refused.startup->serves());
-  // What it names as the longest does start.
+  // It starts with the length that the message suggests.
   spec.options.max_model_len = refused.startup->tokens;
   CHECK(run_serve(spec).completed == 2);
   spec.options.max_model_len = refused.startup->tokens + refused.block_tokens + 1;
@@ -92,13 +92,13 @@ TEST_CASE("where the cache does not hold one sequence vLLM does not start, other
   }
 }
 
-TEST_CASE("a request is refused by what it declares, never by what it turns out to generate") {
+TEST_CASE("a request is refused by its declared length and never by its generated length") {
   SmallService service{.blocks = 64, .max_model_len = 256};
   service.trace.requests = {request(0, 100, 5000), request(0, 100, 20), request(0, 256, 3),
                             request(0, 257, 0), request(0, 256, 0)};
   service.trace.requests[1].declared_tokens = 157;
   const ServeResult r = service.run();
-  // Nobody knew: it ends where the longest sequence does.
+  // Its length was unknown: it ends at the longest sequence.
   CHECK(r.outcomes[0].status == RequestStatus::kCompleted);
   CHECK(r.outcomes[0].output_tokens == 156);
   CHECK(r.cut_short == 1);
@@ -109,7 +109,7 @@ TEST_CASE("a request is refused by what it declares, never by what it turns out 
   CHECK(r.oom_events == 0);
   service.trace.requests[1].declared_tokens = 156;
   CHECK(service.run().outcomes[1].status == RequestStatus::kCompleted);
-  // SGLang and TensorRT-LLM cut what is declared instead.
+  // SGLang and TensorRT-LLM reduce the declared length instead.
   for (const std::string name : {"sglang", "trtllm"}) {
     INFO(name);
     service.scheduler.name = name;
@@ -118,8 +118,9 @@ TEST_CASE("a request is refused by what it declares, never by what it turns out 
   }
 }
 
-TEST_CASE("prompts whose score matrices find no room are refused, and no others") {
-  // Every pass of 8192 queries over 100,000 keys: 32 heads of 16 bit are 52 GB, and fp32 beside.
+TEST_CASE("only prompts whose score matrices do not fit are refused") {
+  // Every pass of 8192 queries over 100,000 keys: 32 heads of 16 bit are 52 GB, and fp32 in
+  // addition.
   ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "vllm");
   auto trace = std::make_shared<RequestTrace>();
   trace->requests = {request(0, 100'000, 10), request(1, 4000, 10)};
@@ -132,7 +133,7 @@ TEST_CASE("prompts whose score matrices find no room are refused, and no others"
   REQUIRE(eager.ooms.size() == 1);
   CHECK(eager.ooms[0].what.find("attention scores") != std::string::npos);
   CHECK(eager.ooms[0].requested > eager.ooms[0].free);
-  // Smaller passes ask for less; a window's scores, or none, for next to nothing.
+  // Smaller passes need less; a window's scores, or none, need almost nothing.
   spec.scheduler.max_num_batched_tokens = 256;
   CHECK(run_serve(spec).oom_events == 0);
   spec.scheduler.max_num_batched_tokens = 8192;
@@ -146,7 +147,7 @@ TEST_CASE("prompts whose score matrices find no room are refused, and no others"
   }
 }
 
-/// vLLM V1, but for one sequence that leaves when it has generated so many tokens.
+/// vLLM V1, except that one sequence is preempted once after a number of generated tokens.
 class PreemptsOnce : public Scheduler {
  public:
   PreemptsOnce(std::unique_ptr<Scheduler> inner, std::int32_t after)
@@ -167,7 +168,7 @@ class PreemptsOnce : public Scheduler {
   bool done_ = false;
 };
 
-/// Keeps the parts of prompts that iterations were made of.
+/// Records the prompt chunks of all iterations.
 class RecordedCost : public IterationCost {
  public:
   RecordedCost(std::unique_ptr<IterationCost> inner, std::vector<PrefillChunk>& chunks)
@@ -183,7 +184,7 @@ class RecordedCost : public IterationCost {
   std::vector<PrefillChunk>* chunks_;
 };
 
-TEST_CASE("who grew beyond the longest scored prompt is scored anew a few rows at a time") {
+TEST_CASE("a sequence longer than the longest scored prompt is scored again a few rows at a time") {
   static constexpr std::int32_t kPass = 8192, kGrown = 500;
   ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "vllm");
   spec.scheduler = {.name = "vllm-v1", .max_num_batched_tokens = kPass, .prefix_caching = false};
@@ -214,7 +215,7 @@ TEST_CASE("who grew beyond the longest scored prompt is scored anew a few rows a
     CHECK(r.completed == 1);
     CHECK(r.preemptions == 1);
     CHECK(r.oom_events == 0);
-    // The prompt in whole passes, then all again with what it had generated.
+    // The prompt in whole passes, then everything again with the generated tokens.
     std::int64_t tokens = 0, most_pairs = 0;
     for (const PrefillChunk& c : chunks) {
       CHECK(c.before == (tokens < prompt ? tokens : tokens - prompt));
@@ -224,7 +225,7 @@ TEST_CASE("who grew beyond the longest scored prompt is scored anew a few rows a
       tokens += c.tokens;
     }
     CHECK(tokens == 2 * prompt + kGrown);
-    // Matrices have a place for every pair of row and key: never more of them than find room.
+    // Matrices have an element per pair of row and key: never more than fit.
     CHECK(most_pairs < std::int64_t{kPass} * (longest + 1));
     return r;
   };
@@ -245,7 +246,7 @@ TEST_CASE("who grew beyond the longest scored prompt is scored anew a few rows a
   CHECK_FALSE(noted(fits));
 }
 
-TEST_CASE("a batch that allocates its caches beforehand does so for what is declared") {
+TEST_CASE("a batch that allocates its caches beforehand does so for the declared length") {
   const auto peak = [](std::int32_t output, std::int32_t declared, std::int32_t other = 4000) {
     ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "torch-static");
     auto trace = std::make_shared<RequestTrace>();
@@ -257,15 +258,15 @@ TEST_CASE("a batch that allocates its caches beforehand does so for what is decl
     spec.scheduler = {.name = "static", .batch = 1};
     return run_serve(spec).peak_owners.at("kv_cache");
   };
-  // 131,072 bytes a token, of which the last is never stored.
+  // 131,072 bytes per token, of which the last is never stored.
   CHECK(peak(50, 4000) == Bytes{131072LL * 5000});
   CHECK(peak(50, 4000) == peak(2000, 4000));
   CHECK(peak(50, 6000, 50) == Bytes{131072LL * 7000});
-  // Who declares nothing is given what the longest of the workload takes.
+  // A request without a declaration gets the longest length of the workload.
   CHECK(peak(50, 0) == peak(2000, 0));
 }
 
-/// Two turns of one conversation: 40 tokens, an answer of 25, and 20 tokens more.
+/// Two turns of one conversation: 40 tokens, an answer of 25, and 20 more tokens.
 RequestTrace two_turns(std::int32_t ids) {
   RequestTrace trace;
   trace.conversations = true;
@@ -283,7 +284,7 @@ RequestTrace two_turns(std::int32_t ids) {
 }
 
 TEST_CASE("the next turn of a conversation finds the answer before it") {
-  // 40 + 25 tokens, of which the last was never computed: 64 stand in blocks, all of them full for
+  // 40 + 25 tokens, of which the last was never computed: 64 are in blocks, all of them full for
   // blocks of 1 to 16.
   for (const std::int32_t ids : {1, 7, 16, 48, 512}) {
     for (const std::int64_t block : {1, 16, 32}) {
@@ -294,7 +295,7 @@ TEST_CASE("the next turn of a conversation finds the answer before it") {
       const ServeResult r = service.run();
       CHECK(r.completed == 2);
       CHECK(r.outcomes[1].cached_tokens == 64 / block * block);
-      // A request of its own does not: its answer has no name.
+      // A separate request does not find it: its answer has no prefix id.
       service.trace.requests[1].after = -1;
       service.trace.requests[1].arrival = to_sim_time(Seconds{100.0});
       service.observer = nullptr;
@@ -304,8 +305,8 @@ TEST_CASE("the next turn of a conversation finds the answer before it") {
   }
 }
 
-TEST_CASE("a closed loop's user finds the prompt that all share, and no answer of its own") {
-  // 512 of 513 to 712 tokens are shared; what follows them, and the answer, are each request's own.
+TEST_CASE("in a closed loop a request finds the shared prompt but not its user's answers") {
+  // 512 of 513 to 712 tokens are shared; the later ones, and the answer, are private.
   const GeneratorSpec spec{.arrivals = {.kind = ArrivalKind::kClosed, .users = 4},
                            .count = 200,
                            .prompt_tokens = {.kind = LengthKind::kUniform, .low = 1, .high = 200},
@@ -317,8 +318,8 @@ TEST_CASE("a closed loop's user finds the prompt that all share, and no answer o
   CHECK(alone.completed == 200);
   CHECK(alone.prefix_hit_tokens > 190 * 512);
   for (const RequestOutcome& o : alone.outcomes) CHECK(o.cached_tokens <= 512);
-  // Users whose requests do go on from one another find what was said; every turn begins an id of
-  // its own, as a block has no more than two names.
+  // Requests that continue each other find the earlier turns. Every turn starts a new id, as a
+  // block has at most two ids.
   GeneratorSpec talks = spec;
   talks.prompt_tokens.low = 64;
   talks.sessions = SessionSpec{.turns = {.kind = LengthKind::kFixed, .low = 4, .high = 4}};
@@ -342,8 +343,8 @@ TEST_CASE("a closed loop's user finds the prompt that all share, and no answer o
   CHECK(found >= 120);
 }
 
-TEST_CASE("a recorded conversation's turns find answers under a closed loop, its users' do not") {
-  // A conversation of two turns and, by the same user, one that begins with the same 80 tokens.
+TEST_CASE("turns of a recorded conversation find answers in a closed loop, other requests do not") {
+  // A conversation of two turns and, by the same user, one that starts with the same 80 tokens.
   RequestTrace trace = two_turns(16);
   trace.requests[1].output_tokens = 25;
   ContextIds context{trace, 16};
@@ -363,7 +364,7 @@ TEST_CASE("a recorded conversation's turns find answers under a closed loop, its
   CHECK(r.outcomes[2].cached_tokens == 80);
 }
 
-TEST_CASE("answers kept for later turns conserve blocks where memory is short") {
+TEST_CASE("answers kept for later turns conserve blocks under memory pressure") {
   for (const std::int64_t blocks : {24, 40, 400}) {
     for (const std::int32_t ids : {16, 48}) {
       INFO(blocks, " blocks, ", ids, " tokens an id");
@@ -385,14 +386,14 @@ TEST_CASE("answers kept for later turns conserve blocks where memory is short") 
       }
       const ServeResult r = service.run();
       CHECK(r.completed == 48);
-      // The smallest pool has to give up each answer before it is asked for.
+      // The smallest pool has to evict each answer before it is requested.
       if (blocks > 24) CHECK(r.prefix_hit_tokens > 0);
       std::int64_t once = 0;
       for (const RequestOutcome& o : r.outcomes) once += o.prompt_tokens + o.output_tokens - 1;
       CHECK(observer.planned_tokens == once + r.recomputed_tokens - r.prefix_hit_tokens);
       for (const ServeSample& s : r.timeline[0]) CHECK(s.kv_logical <= s.kv_blocks);
       if (blocks == 400) {
-        // All answers are found but for what their last block lacks.
+        // All answers are found except for their partial last blocks.
         for (const RequestOutcome& o : r.outcomes) CHECK(o.preemptions == 0);
         CHECK(r.prefix_hit_tokens > 36 * 30);
       }
@@ -400,7 +401,7 @@ TEST_CASE("answers kept for later turns conserve blocks where memory is short") 
   }
 }
 
-TEST_CASE("entries that several read count once") {
+TEST_CASE("entries read by several requests count once") {
   SmallService service{.blocks = 100};
   service.trace.prefix_block = 32;
   for (int i = 0; i < 5; ++i) {
@@ -417,13 +418,13 @@ TEST_CASE("entries that several read count once") {
     most = std::max(most, s.kv_logical);
   }
   // 5 blocks shared by four, and of each the last block of its prompt and 38 tokens of its answer:
-  // 80 + 4 x (16 + 38) tokens of 1 KiB at least, and not 4 x (96 + 38).
+  // at least 80 + 4 x (16 + 38) tokens of 1 KiB, and not 4 x (96 + 38).
   CHECK(most >= Bytes{1024 * (80 + 4 * (16 + 38))});
   CHECK(most < Bytes{1024 * 4 * (96 + 38)});
 }
 
-TEST_CASE("a timeline ends where its engine does, though its last request was refused") {
-  // It outgrows the pool of 128 tokens when nothing else is there.
+TEST_CASE("a timeline ends where its engine does even if its last request was refused") {
+  // It outgrows the pool of 128 tokens while running without others.
   SmallService service{.blocks = 8, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
   service.trace.requests = {request(0, 100, 80)};
   const ServeResult r = service.run();
@@ -435,8 +436,8 @@ TEST_CASE("a timeline ends where its engine does, though its last request was re
   CHECK(r.timeline[0].back().at == r.iteration_ends[0].back());
 }
 
-TEST_CASE("who waits behind memory kept for outputs to come is told so") {
-  // 64 blocks; each prompt takes 4, and each may go to 1024 tokens as nobody declares.
+TEST_CASE("waiting for memory reserved for future outputs is reported") {
+  // 64 blocks; each prompt takes 4, and each may grow to 1024 tokens as none declares a length.
   for (const std::string name : {"trtllm", "sglang"}) {
     INFO(name);
     SmallService service{.blocks = 64, .max_model_len = 1024, .scheduler = {.name = name}};
@@ -446,14 +447,14 @@ TEST_CASE("who waits behind memory kept for outputs to come is told so") {
     CHECK(r.completed == 40);
     CHECK(r.held_back > 0.5);
     CHECK(r.held_back <= 1.0);
-    // vLLM keeps nothing for anybody.
+    // vLLM reserves nothing.
     service.scheduler = {.name = "vllm-v1"};
     CHECK(service.run().held_back == 0);
   }
 }
 
-TEST_CASE("a pool of bytes keeps whole blocks free, as a pool of blocks does") {
-  // Layers alike but for what the method keeps: a byte is the unit there.
+TEST_CASE("a pool of bytes keeps whole blocks free like a pool of blocks") {
+  // Layers that are equal except for the entries kept by the method: a byte is the unit.
   for (const double watermark : {0.0, 0.25}) {
     INFO(watermark);
     std::vector<std::int64_t> most;
@@ -463,7 +464,7 @@ TEST_CASE("a pool of bytes keeps whole blocks free, as a pool of blocks does") {
           .blocks = 40,
           .scheduler = {.name = "vllm-v0", .prefix_caching = false, .watermark = watermark},
           .observer = &observer};
-      // Budgets beyond any sequence: every layer keeps every token.
+      // Budgets longer than any sequence: every layer keeps every token.
       if (bytes) service.method = {"pyramidkv", {}, Budget{.entries = 4000}};
       for (int i = 0; i < 30; ++i) service.trace.requests.push_back(request(0, 60, 60));
       const ServeResult r = service.run();
@@ -474,7 +475,7 @@ TEST_CASE("a pool of bytes keeps whole blocks free, as a pool of blocks does") {
   }
 }
 
-TEST_CASE("the pool lies between its ends, which what was measured narrows to nothing") {
+TEST_CASE("the pool is between its ends, which measured terms narrow to nothing") {
   ServeSpec spec = llama_on(find_gpu("H100-80GB-SXM"), "vllm");
   const ServeResult r = run_serve(spec);
   REQUIRE(r.pool_interval);
@@ -504,7 +505,7 @@ TEST_CASE("the pool lies between its ends, which what was measured narrows to no
   CHECK(measured.pool_interval->tokens_low == measured.kv_capacity_tokens);
 }
 
-TEST_CASE("a pool that leaves activations no room is refused with what it leaves") {
+TEST_CASE("a pool that leaves no room for activations is refused with the remaining bytes") {
   ServeSpec spec = llama_on(find_gpu("H100-80GB-SXM"), "sglang");
   CHECK(run_serve(spec).completed > 0);
   spec.options.memory_fraction = 1.0;
@@ -514,7 +515,7 @@ TEST_CASE("a pool that leaves activations no room is refused with what it leaves
   CHECK(r.ooms.front().what.find("for activations") != std::string::npos);
 }
 
-// Served or refused: nothing stands that the card does not hold, CUDA graphs among it.
+// Served or refused: memory never exceeds the card, CUDA graphs included.
 TEST_CASE("the peak of a service is never more than its GPU") {
   for (const char* gpu : {"RTX-4090", "A100-40GB-SXM", "H100-80GB-SXM"}) {
     for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
@@ -536,9 +537,9 @@ TEST_CASE("the peak of a service is never more than its GPU") {
           CHECK(r.peak_interval->low <= r.peak_hbm);
           CHECK(r.peak_hbm <= r.peak_interval->high);
           CHECK(r.peak_interval->high <= r.usable_hbm);
-          // What weights, activations and the rest take more, the pool of vLLM takes less.
+          // Additional bytes of weights, activations and the rest reduce the pool of vLLM.
           if (r.startup->fraction_of == FractionOf::kAll) {
-            // Graphs come on top of the fraction where the engine does not count them.
+            // Graphs come on top of the fraction if the engine does not count them.
             const Bytes graphs = r.startup->counts_graphs ? Bytes{} : r.startup->graphs;
             CHECK(r.peak_interval->high - r.peak_interval->low <= r.startup->block + graphs);
           }

@@ -1,4 +1,4 @@
-// Memory in the loop: exact blocks, prefixes, methods that keep less than every token.
+// Memory in the loop: exact blocks, prefixes, methods that keep fewer than all tokens.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ using test::CheckingObserver;
 using test::request;
 using test::SmallService;
 
-TEST_CASE("a pool that holds its sequences to the last block preempts nobody") {
+TEST_CASE("a pool that holds its sequences exactly causes no preemption") {
   for (const bool caching : {false, true}) {
     CheckingObserver observer;
     SmallService service{.blocks = 24,
@@ -39,8 +39,7 @@ TEST_CASE("a pool that holds its sequences to the last block preempts nobody") {
   }
 }
 
-TEST_CASE(
-    "preempted sequences are computed anew, and cached blocks of their own do not make output") {
+TEST_CASE("preempted sequences are recomputed and their own cached blocks are not output") {
   SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
   for (int i = 0; i < 12; ++i) service.trace.requests.push_back(request(0, 64, 48));
   const ServeResult plain = service.run();
@@ -56,12 +55,12 @@ TEST_CASE(
     CHECK(r->total_tok_s == test::rel(12 * 112 / to_seconds(r->makespan).count()));
   }
   CHECK(cached.recomputed_tokens <= plain.recomputed_tokens);
-  // No prompt is like another: nothing is found at a first admission.
+  // All prompts differ: nothing is found at a first admission.
   CHECK(cached.prefix_hit_tokens == 0);
   CHECK(observer.planned_tokens == 12 * 111 + cached.recomputed_tokens);
 }
 
-TEST_CASE("a shared prefix is computed once, held once, and its last token always anew") {
+TEST_CASE("a shared prefix is computed once, held once, and its last token always recomputed") {
   CheckingObserver observer;
   SmallService service{.blocks = 100, .observer = &observer};
   service.trace.prefix_block = 32;
@@ -74,11 +73,11 @@ TEST_CASE("a shared prefix is computed once, held once, and its last token alway
   const ServeResult r = service.run();
   CHECK(r.outcomes[0].cached_tokens == 0);
   CHECK(r.outcomes[1].cached_tokens == 64);
-  CHECK(r.outcomes[2].cached_tokens == 80);  // of 96 one token has to be computed: a block is
+  CHECK(r.outcomes[2].cached_tokens == 80);  // of 96 one token has to be computed: a whole block is
   CHECK(r.prefix_hit_tokens == 144);
   CHECK(r.prefix_query_tokens == 288);
   CHECK(observer.planned_tokens == 96 + (32 + 39) + (16 + 39));
-  // 96 + 39 tokens: 9 blocks each, of which 4 are shared by both; a fifth of the third's stood
+  // 96 + 39 tokens: 9 blocks each, of which 4 are shared by both; a fifth block of the third was
   // cached.
   CHECK(r.peak_blocks == 9 + 9 - 4);
   service.scheduler.prefix_caching = false;
@@ -88,7 +87,7 @@ TEST_CASE("a shared prefix is computed once, held once, and its last token alway
   CHECK(off.peak_blocks == 18);
 }
 
-TEST_CASE("trace blocks that are not the engine's") {
+TEST_CASE("trace blocks of another size than the engine's") {
   for (const std::int32_t ids : {7, 16, 24, 50, 512}) {
     for (const std::int64_t block : {1, 16, 64}) {
       INFO(ids, " tokens an id, blocks of ", block);
@@ -112,7 +111,7 @@ TEST_CASE("trace blocks that are not the engine's") {
   }
 }
 
-TEST_CASE("stretches of blocks are taken away from the tail of who was released first") {
+TEST_CASE("runs of blocks are evicted from the tail of the sequence released first") {
   PrefixCache cache;
   const auto a = cache.publish(1, 4);
   const auto b = cache.publish(2, 2);
@@ -128,7 +127,7 @@ TEST_CASE("stretches of blocks are taken away from the tail of who was released 
   CHECK(cache.acquire(a, 2) == 2);
   CHECK(cache.evictable() == 1 + 3);
   CHECK(cache.acquire(a, 2) == 0);
-  cache.evict(2);  // the third of a, one of those left
+  cache.evict(2);  // the third of a, one of the remaining
   CHECK(cache.blocks(a) == 2);
   CHECK(cache.find_left(left) == 2);
   cache.take_back(left, 2);
@@ -149,7 +148,7 @@ TEST_CASE("stretches of blocks are taken away from the tail of who was released 
   CHECK_THROWS_AS(cache.release(a, 1), ContractError);
 }
 
-TEST_CASE("methods hold what their size law says, and every unit is accounted for") {
+TEST_CASE("methods hold what their size law says and every unit is accounted for") {
   for (const std::string name :
        {"streaming-llm", "h2o", "snapkv", "pyramidkv", "kivi-4", "zeromerge"}) {
     for (const bool caching : {false, true}) {
@@ -179,7 +178,7 @@ TEST_CASE("methods hold what their size law says, and every unit is accounted fo
   }
 }
 
-TEST_CASE("a prompt's peak is that of its method: all layers at once, or one after another") {
+TEST_CASE("a prompt's peak is that of its method: all layers at once or one after another") {
   const Llm llm = test::small_llm();
   std::int64_t at_once = 0, by_layer = 0;
   for (const MethodInfo& info : builtin_methods()) {
@@ -214,7 +213,7 @@ TEST_CASE("a prompt's peak is that of its method: all layers at once, or one aft
     }
     const auto kept = method->entries_held(0, 400, 400);
     if (!method->layers_alike() || !method->plain_rows() || !kept || *kept == 400) continue;
-    // Side data that does not go by entries has no blocks of its own.
+    // Side data that does not depend on entries has no separate blocks.
     const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 32};
     const auto side = [&](std::int64_t entries) {
       return method->rows_bytes(0, shape, Dtype::kFp16, entries, entries).side;
@@ -222,7 +221,7 @@ TEST_CASE("a prompt's peak is that of its method: all layers at once, or one aft
     if (side(32) != side(16) * 2) continue;
     ++by_layer;
     CHECK(peak(512) == (*kept + 15) / 16);
-    CHECK(peak(100) == 19);  // 300 tokens stand when the last chunk starts
+    CHECK(peak(100) == 19);  // 300 tokens are held when the last chunk starts
   }
   CHECK(at_once > 0);
   CHECK(by_layer > 3);
@@ -243,7 +242,7 @@ TEST_CASE("a method that keeps less serves more sequences at once") {
   CHECK(less.output_tok_s > all.output_tok_s);
 }
 
-TEST_CASE("what is shared is copied before a method lets go of it") {
+TEST_CASE("shared blocks are copied before a method drops entries of them") {
   SmallService service{.blocks = 200, .method = {"snapkv", {}, Budget{.entries = 32}}};
   service.trace.prefix_block = 16;
   for (int i = 0; i < 3; ++i) {
@@ -257,7 +256,7 @@ TEST_CASE("what is shared is copied before a method lets go of it") {
   service.observer = &observer;
   const ServeResult r = service.run();
   CHECK(r.completed == 3);
-  // The whole prompt stays to be found, though each reader keeps 32 entries of it.
+  // The whole prompt stays in the prefix cache, though each reader keeps 32 entries of it.
   CHECK(r.outcomes[1].cached_tokens == 144);
   CHECK(r.outcomes[2].cached_tokens == 144);
   bool told = false;
@@ -265,9 +264,9 @@ TEST_CASE("what is shared is copied before a method lets go of it") {
   CHECK(told);
 }
 
-TEST_CASE("a prompt is not refused for want of room to keep a copy for others") {
-  // Ten blocks of the prompt for others and two of survivors are more than the pool: without the
-  // former it runs in two.
+TEST_CASE("a prompt is not refused for lack of room for a shared copy") {
+  // Ten blocks of the prompt for others and two of kept entries exceed the pool: without the former
+  // it runs in two.
   SmallService service{.blocks = 11, .method = {"snapkv", {}, Budget{.entries = 32}}};
   service.trace.prefix_block = 16;
   for (int i = 0; i < 2; ++i) {
@@ -279,7 +278,7 @@ TEST_CASE("a prompt is not refused for want of room to keep a copy for others") 
   CheckingObserver observer{16, false};
   service.observer = &observer;
   CHECK(service.run().completed == 2);
-  // Nor where part of it is found: six blocks that a shorter prompt has left.
+  // Also if part of it is found: six blocks that a shorter prompt has left.
   service.observer = nullptr;
   service.trace.requests[0].prompt_tokens = 96;
   service.trace.requests[0].prefix_count = 6;
@@ -324,14 +323,14 @@ void check_units(const std::string& model, const std::string& method, std::uint6
   Bytes owners;
   for (const auto& [name, bytes] : r.peak_owners) owners += bytes;
   CHECK(owners == r.peak_hbm);
-  // Graphs are captured beside what the engine counts.
+  // Graphs are captured in addition to the memory that the engine counts.
   CHECK(r.peak_hbm.count() <= (r.usable_hbm + r.startup->graphs).count());
   for (const ServeSample& s : r.timeline[0]) {
     CHECK(s.kv_logical.count() <= s.kv_blocks.count());
   }
 }
 
-TEST_CASE("models with windows, latents and several GPUs are served, and their units add up") {
+TEST_CASE("models with windows, latents and several GPUs are served and their units add up") {
   for (const std::string model : {"llama-3.1-8b", "gemma-2-2b", "mistral-7b-v0.1",
                                   "deepseek-v2-lite", "gpt-oss-20b", "llama-3.1-70b"}) {
     for (const std::string method : {"full", "streaming-llm"}) {
@@ -340,7 +339,7 @@ TEST_CASE("models with windows, latents and several GPUs are served, and their u
   }
 }
 
-TEST_CASE("layers with a window hold no more than it reaches back") {
+TEST_CASE("layers with a window hold no more than the window") {
   CheckingObserver observer{16, false};
   Llm plain = find_llm("gemma-2-2b");
   const Llm& windowed = find_llm("gemma-2-2b");
@@ -360,7 +359,8 @@ TEST_CASE("layers with a window hold no more than it reaches back") {
     for (const ServeSample& s : r.timeline[0]) bytes = std::max(bytes, s.kv_blocks);
     return static_cast<double>(bytes.count());
   };
-  // Half of the layers see 4096 of 12040 tokens; a chunk of 8192 may stand beside one window.
+  // Half of the layers see 4096 of 12040 tokens; a chunk of 8192 may be held in addition to one
+  // window.
   CHECK(most(few) < 0.75 * most(all));
   CHECK(most(few) > 0.6 * most(all));
   CHECK(few.completed == 8);

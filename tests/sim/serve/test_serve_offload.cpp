@@ -1,4 +1,4 @@
-// What a step does not read stands in host memory or NVMe: bytes, transfers, limits.
+// Entries that a step does not read are in host memory or NVMe: bytes, transfers, limits.
 
 #include <algorithm>
 #include <string>
@@ -32,7 +32,7 @@ SmallService quest(OffloadSpec offload) {
 }
 constexpr std::int64_t kLayerEntry = 256;
 
-TEST_CASE("a tier holds what a step reads part of, and the link carries what it reads, by hand") {
+TEST_CASE("a tier holds layers that a step reads in part and the link carries the reads, by hand") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.trace.requests = {request(0, 1000, 11)};
   const ServeResult r = service.run();
@@ -54,7 +54,7 @@ TEST_CASE("a tier holds what a step reads part of, and the link carries what it 
   CHECK(whole.offload_fetched == Bytes{});
 }
 
-TEST_CASE("HBM holds what a step reads, so that more sequences run at once") {
+TEST_CASE("HBM holds only what a step reads so that more sequences run at once") {
   const auto run = [](OffloadTier to, std::size_t& most) {
     SmallService service = quest({.to = to});
     service.blocks = 150;
@@ -74,7 +74,8 @@ TEST_CASE("HBM holds what a step reads, so that more sequences run at once") {
 }
 
 TEST_CASE("a step waits for the longer of both, or for one after the other") {
-  // 2 x 64 entries from NVMe at 16 MB/s: 2.048 ms; two more go there at 8 MB/s, 64 us, at one time.
+  // 2 x 64 entries from NVMe at 16 MB/s: 2.048 ms; two more are written there at 8 MB/s, 64 us, at
+  // the same time.
   const double fetch = 2 * 64 * kLayerEntry / 16e6;
   const auto tpot = [](OffloadSpec offload, double iteration) {
     SmallService service = quest(offload);
@@ -91,7 +92,8 @@ TEST_CASE("a step waits for the longer of both, or for one after the other") {
   CHECK(tpot(before, 1e-3) == test::rel(1e-3 + fetch));
   CHECK(tpot(beside, 5e-3) == test::rel(5e-3));
   CHECK(tpot(before, 5e-3) == test::rel(5e-3 + fetch));
-  // Over the host's link alone: 25 GB/s each way together, and what is new goes there too.
+  // Only over the host's link: 25 GB/s in both directions together, and new entries are written
+  // there too.
   const double host = (2 * 64 + 2) * kLayerEntry / 25e9;
   CHECK(tpot({.to = OffloadTier::kHost, .prefetch = false}, 1e-3) ==
         doctest::Approx(1e-3 + host).epsilon(1e-6));
@@ -111,13 +113,13 @@ TEST_CASE("pages of a few KiB are fetched one by one, by hand") {
     return run(reached, page).tpot.mean - 1e-3;
   };
   // 2 layers x 64 entries x 256 B are 32 copies of 1 KiB, keys or values of 16 entries of a head,
-  // of 0.6 us each; what is new goes out beside them.
+  // of 0.6 us each; new entries are written at the same time.
   CHECK(fetch(0.8, 16) == test::rel(32 * 0.6e-6, 1e-4));
   // Twice as many of half the size.
   CHECK(fetch(0.8, 8) == test::rel(64 * 0.6e-6, 1e-4));
-  // Whatever the share of the link that large ones reach.
+  // For any share of the link that large copies reach.
   CHECK(fetch(std::nullopt, 16) == test::rel(32 * 0.6e-6, 1e-4));
-  // At the data sheet's rate a page is what the link makes of its bytes.
+  // At the data sheet's rate a page takes its bytes over the link's rate.
   CHECK(fetch(1, 8) == test::rel((2 * 64 + 2) * kLayerEntry / 25e9, 1e-4));
   CHECK(fetch(1, 16) < fetch(0.8, 16));
   const auto says = [](const ServeResult& r, const char* words) {
@@ -131,10 +133,10 @@ TEST_CASE("pages of a few KiB are fetched one by one, by hand") {
   CHECK(says(run(0.8, 1), "keys and values of an entry of a head as copies of 64 B"));
 }
 
-TEST_CASE("a tier that is full is said to be, and nobody waits behind it for ever") {
+TEST_CASE("a full tier is reported and no request waits behind it for ever") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.trace.requests = {request(0, 1000, 11), request(0, 1000, 11)};
-  // Room for one, with all it generates.
+  // Room for one sequence, with all its generated tokens.
   service.host_memory = Bytes{2 * 1010 * kLayerEntry};
   CheckingObserver observer{16, false};
   service.observer = &observer;
@@ -144,7 +146,7 @@ TEST_CASE("a tier that is full is said to be, and nobody waits behind it for eve
   CHECK(one.oom_events == 0);
   CHECK(one.tiers[0].peak <= service.host_memory);
   service.observer = nullptr;
-  // For its prompt and half of what it generates.
+  // For its prompt and half of its generated tokens.
   service.host_memory = Bytes{2 * 1005 * kLayerEntry};
   const ServeResult grown = service.run();
   CHECK(grown.completed == 0);
@@ -165,7 +167,7 @@ TEST_CASE("a tier that is full is said to be, and nobody waits behind it for eve
   CHECK(service.run().ooms[0].what.find("NVMe") != std::string::npos);
 }
 
-TEST_CASE("memory outside is conserved where sequences are preempted for it") {
+TEST_CASE("memory outside is conserved if sequences are preempted for it") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.host_memory = Bytes{2 * 2500 * kLayerEntry};
   service.trace = test::random_trace(5, 40, 30, 500, 200);
@@ -177,7 +179,7 @@ TEST_CASE("memory outside is conserved where sequences are preempted for it") {
   CHECK(r.tiers[0].peak <= service.host_memory);
 }
 
-TEST_CASE("who reads all offloads nothing and says so, and what does not go together is refused") {
+TEST_CASE("a method that reads all offloads nothing and says so, and conflicts are refused") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.method = {"full", {}, {}};
   service.trace.requests = {request(0, 500, 10)};
@@ -208,7 +210,7 @@ TEST_CASE("who reads all offloads nothing and says so, and what does not go toge
   refused(service, "prefill_replicas");
 }
 
-TEST_CASE("what a method places in host memory itself counts there, against the host's memory") {
+TEST_CASE("entries that a method places in host memory count there against the host's memory") {
   SmallService service = quest({});
   service.method = {"shadowkv", {{"rank", std::int64_t{16}}}, Budget{.entries = 128}};
   service.trace.requests = {request(0, 2000, 5)};

@@ -1,5 +1,5 @@
-// The seams that schedulers are written against: order of the queue, swapping, watermarks, odd
-// schedulers; every method of the catalogue through the pool; nothing allocated in the loop.
+// Interfaces that schedulers are written against: order of the queue, swapping, watermarks, odd
+// schedulers; every method of the catalogue through the pool; no allocation in the loop.
 
 #include <algorithm>
 #include <string>
@@ -17,7 +17,7 @@ using test::CheckingObserver;
 using test::request;
 using test::SmallService;
 
-TEST_CASE("who waits is served by arrival, by priority, or the shortest declared first") {
+TEST_CASE("waiting requests are served by arrival, by priority or by the shortest declared") {
   SmallService service{.scheduler = {.name = "vllm-v1", .max_num_seqs = 1}};
   for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 10, 3));
   auto& r = service.trace.requests;
@@ -36,11 +36,11 @@ TEST_CASE("who waits is served by arrival, by priority, or the shortest declared
   };
   CHECK(order(QueueOrder::kFcfs) == std::vector{0, 1, 2, 3});
   CHECK(order(QueueOrder::kPriority) == std::vector{3, 1, 2, 0});
-  // Who declares nothing may be the longest.
+  // A request without a declaration may be the longest.
   CHECK(order(QueueOrder::kShortestDeclared) == std::vector{2, 1, 3, 0});
 }
 
-TEST_CASE("whoever runs last in order is preempted first") {
+TEST_CASE("the last running sequence in order is preempted first") {
   for (const QueueOrder order : {QueueOrder::kFcfs, QueueOrder::kPriority}) {
     SmallService service{.blocks = 9,
                          .scheduler = {.name = "vllm-v1", .order = order, .prefix_caching = false}};
@@ -51,13 +51,14 @@ TEST_CASE("whoever runs last in order is preempted first") {
     const bool first = order == QueueOrder::kPriority;
     CHECK((r.outcomes[0].preemptions > 0) == first);
     CHECK((r.outcomes[1].preemptions > 0) != first);
-    // Both hold 64 tokens in four blocks each; the ninth goes to one, the other's 64 come again.
+    // Both hold 64 tokens in four blocks each; the ninth goes to one, the other's 64 are
+    // recomputed.
     CHECK(r.preemptions == 1);
     CHECK(r.recomputed_tokens == 64);
   }
 }
 
-TEST_CASE("a watermark keeps blocks free when requests are admitted, but for one alone") {
+TEST_CASE("a watermark keeps blocks free when requests are admitted, except for a single one") {
   SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1", .watermark = 0.5}};
   for (int i = 0; i < 6; ++i) service.trace.requests.push_back(request(0, 64, 10));
   CheckingObserver half;
@@ -72,9 +73,9 @@ TEST_CASE("a watermark keeps blocks free when requests are admitted, but for one
   CHECK(one.most_running == 1);
 }
 
-TEST_CASE("sequences that are preempted in turn for one chunk are not refused") {
-  // Chunks of 512 tokens want many blocks at once: the two that are served last give theirs up one
-  // after another, and come back.
+TEST_CASE("sequences preempted in turn for one chunk are not refused") {
+  // Chunks of 512 tokens need many blocks at once: the two that are served last are preempted one
+  // after another, and return.
   SmallService service{.blocks = 70,
                        .scheduler = {.name = "vllm-v1",
                                      .order = QueueOrder::kPriority,
@@ -92,7 +93,7 @@ TEST_CASE("sequences that are preempted in turn for one chunk are not refused") 
   CHECK(r.oom_events == 0);
 }
 
-/// Swaps where V1 would recompute; newcomers wait until the swapped are back.
+/// Swaps where V1 would recompute; new requests wait until the swapped ones are back.
 class Swapping : public Scheduler {
  public:
   void schedule(BatchBuilder& batch) override {
@@ -123,7 +124,7 @@ class Idle : public Scheduler {
   [[nodiscard]] std::string describe() const override { return "idle"; }
 };
 
-TEST_CASE("swapped caches come back as they were, over the link") {
+TEST_CASE("swapped caches return unchanged over the link") {
   SmallService service{.blocks = 24,
                        .scheduler = {.name = "vllm-v1", .prefix_caching = false},
                        .host_memory = 1_GiB};
@@ -137,7 +138,7 @@ TEST_CASE("swapped caches come back as they were, over the link") {
   CHECK(swapped.recomputed_tokens == 0);
   CHECK(observer.planned_tokens == 10 * 103);
   CHECK(swapped.scheduler.starts_with("swapping"));
-  // Without room in host memory they are computed anew.
+  // Without room in host memory they are recomputed.
   service.host_memory = Bytes{};
   service.observer = nullptr;
   const ServeResult anew = service.run();
@@ -145,7 +146,7 @@ TEST_CASE("swapped caches come back as they were, over the link") {
   CHECK(anew.recomputed_tokens > 0);
 }
 
-TEST_CASE("swapped caches share the link, and NVMe takes its own time, by hand") {
+TEST_CASE("swapped caches share the link and NVMe takes additional time, by hand") {
   const SwapRates rates{
       .link = BytesPerSecond{10.0}, .write = BytesPerSecond{4.0}, .read = BytesPerSecond{8.0}};
   const auto time = [&](std::int64_t host, std::int64_t out, std::int64_t in) {
@@ -172,17 +173,17 @@ TEST_CASE("swapped caches share the link, and NVMe takes its own time, by hand")
   CHECK(time(100, 50, 50) <= 100.0 / 10 + 50.0 / 4 + 50.0 / 8);
 }
 
-TEST_CASE("what comes in pieces takes their rate, and leaves the rest of the link, by hand") {
+TEST_CASE("transfers in pieces take their own rate and leave the rest of the link, by hand") {
   const auto time = [](std::int64_t host, std::int64_t pieces, double rate) {
     return swap_time({.host = Bytes{host}, .pieces = Bytes{pieces}},
                      {.link = BytesPerSecond{10.0}, .pieces = BytesPerSecond{rate}})
         .count();
   };
   CHECK(time(0, 100, 2) == test::rel(50));
-  // 8 are left to the host until it has its 80; the pieces go on at 2.
+  // 8 are left to the host until it has its 80; the pieces continue at 2.
   CHECK(time(80, 100, 2) == test::rel(50));
   CHECK(time(80, 10, 2) == test::rel(5 + (80 - 5 * 8.0) / 10));
-  // As fast as the link: shares are even.
+  // As fast as the link: equal shares.
   CHECK(time(100, 100, 10) == test::rel(20));
   CHECK(time(100, 100, 10) == time(200, 0, 0));
   double last = 0;
@@ -196,7 +197,7 @@ TEST_CASE("what comes in pieces takes their rate, and leaves the rest of the lin
   CHECK_THROWS_AS((void)time(0, 1, 0), ContractError);
 }
 
-TEST_CASE("caches that host memory has no room for go to NVMe, and come back as they were") {
+TEST_CASE("caches that host memory has no room for go to NVMe and return unchanged") {
   SmallService service{.blocks = 60,
                        .scheduler = {.name = "vllm-v0", .prefix_caching = false, .swap = true},
                        .trace = test::random_trace(5, 60, 80, 80, 60)};
@@ -220,21 +221,21 @@ TEST_CASE("caches that host memory has no room for go to NVMe, and come back as 
   CHECK(host.recomputed_tokens == 0);
   CHECK_FALSE(says(host, "NVMe"));
   CHECK(says(host, "swap: copies between a GPU and its host reach 25 GB/s of PCIe's 25 GB/s"));
-  // A disk as fast as the link is host memory.
+  // A disk as fast as the link equals host memory.
   const ServeResult fast = with(Bytes{}, 1_GiB, 25e9);
   CHECK(fast.iteration_ends == host.iteration_ends);
   CHECK(fast.recomputed_tokens == 0);
   CHECK(says(fast, "moved to NVMe"));
   const ServeResult slow = with(Bytes{}, 1_GiB, 1e8);
   CHECK(slow.makespan > host.makespan);
-  // Neither has room: what finds none is computed anew, and the result says so.
+  // Neither has room: sequences that find none are recomputed, and the result says so.
   const ServeResult none = with(64_KiB, 64_KiB, 1e9);
   CHECK(none.recomputed_tokens > 0);
   CHECK(says(none, "did not fit into host memory and NVMe"));
   CHECK_THROWS_WITH_AS((void)with(Bytes{}, 1_GiB, 0), doctest::Contains("nvme"), InputError);
 }
 
-TEST_CASE("a scheduler that plans nothing refuses, and does not hang") {
+TEST_CASE("a scheduler that plans nothing refuses and does not hang") {
   SmallService service{};
   for (int i = 0; i < 5; ++i) service.trace.requests.push_back(request(0, 64, 40));
   service.make_scheduler = [] { return std::make_unique<Idle>(); };
@@ -243,7 +244,7 @@ TEST_CASE("a scheduler that plans nothing refuses, and does not hang") {
   CHECK(r.oom_events == 5);
 }
 
-TEST_CASE("every method of the catalogue is served, or says what it lacks") {
+TEST_CASE("every method of the catalogue is served or names its missing input") {
   std::int64_t served = 0, measured = 0;
   for (const MethodInfo& info : builtin_methods()) {
     INFO(info.name);
@@ -262,7 +263,7 @@ TEST_CASE("every method of the catalogue is served, or says what it lacks") {
       r = service.run();
       ++served;
     } catch (const InputError&) {
-      // Of a size that depends on data, or of inputs that nobody gave.
+      // Of a size that depends on data, or of inputs that were not given.
       service.measured =
           std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
                                                     .kept = std::vector<double>(4, 0.5),
@@ -285,7 +286,7 @@ TEST_CASE("every method of the catalogue is served, or says what it lacks") {
   CHECK(measured >= 5);
 }
 
-TEST_CASE("prompts too short for the method hold every token, and the result says so") {
+TEST_CASE("prompts too short for the method hold every token and the result says so") {
   SmallService service{.scheduler = {.name = "vllm-v1"},
                        .method = {"snapkv", {}, Budget{.fraction = 0.1}}};
   for (const std::int32_t prompt : {400, 3, 400, 500, 5}) {
@@ -297,12 +298,12 @@ TEST_CASE("prompts too short for the method hold every token, and the result say
     return note.starts_with("prompts of 2 lengths from 3 to 5 tokens hold every token");
   });
   CHECK(told != r.notes.end());
-  // Where the typical prompt is such a one, the run is refused.
+  // If the typical prompt is one of these, the run is refused.
   service.trace.requests = {request(0, 3, 5)};
   CHECK_THROWS_AS((void)service.run(), InputError);
 }
 
-TEST_CASE("a service says what it takes for granted, as a static run does") {
+TEST_CASE("a service states its assumptions like a static run") {
   const auto says = [](const SmallService& service, const std::string& words) {
     const ServeResult r = service.run();
     return std::any_of(r.notes.begin(), r.notes.end(), [&](const std::string& note) {
@@ -324,13 +325,13 @@ TEST_CASE("a service says what it takes for granted, as a static run does") {
   CHECK_FALSE(says(service, "memory, work and traffic are of one of them"));
   service.tensor_parallel = 2;
   CHECK(says(service, "memory, work and traffic are of one of them"));
-  // Nobody has to guess where all declare, or the scheduler does not ask.
+  // Nothing is assumed if all declare a length, or if the scheduler does not use it.
   service.trace.requests[0].declared_tokens = 5;
   CHECK_FALSE(says(service, "declare no length"));
   service.trace.requests[0].declared_tokens = 0;
   service.scheduler.policy = "max-utilization";
   CHECK_FALSE(says(service, "declare no length"));
-  // A conversation of two turns: who prefills alone does not have what others generated.
+  // A conversation of two turns: a replica that only prefills does not have generated tokens.
   service.scheduler = {.name = "vllm-v1"};
   service.cluster = {.prefill_replicas = 1};
   service.trace.prefix_block = 16;
