@@ -1,6 +1,6 @@
-// The suite of kernels on a GPU. Without a device it says which was looked for, and ctest reports
-// it as skipped. Built without one too: that shows that every kernel compiles and links for the
-// architectures of the build.
+// The suite of kernels on a GPU. Without a device it prints what was searched, and ctest reports it
+// as skipped. It is also built without a device: this shows that every kernel compiles and links
+// for the architectures of the build.
 
 #include <cstdio>
 

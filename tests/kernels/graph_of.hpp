@@ -1,6 +1,6 @@
 #pragma once
 
-// A layer's operator graph and the counts of kernels beside it.
+// A layer's operator graph, and counts of kernels to compare with it.
 
 #include <functional>
 #include <memory>
@@ -16,7 +16,7 @@
 namespace kvsim::test {
 
 constexpr std::int64_t kHeads = 8, kStored = 2, kHeadDim = 64, kWidth = 512;
-constexpr std::int64_t kRows = kStored;  // of a cache, a sequence
+constexpr std::int64_t kRows = kStored;  // of a cache, per sequence
 
 inline Llm graph_llm(std::int32_t n_layers = 1) {
   return make_llm({.n_layers = n_layers,
@@ -74,7 +74,7 @@ struct MethodGraph {
            .kv_dtype = Dtype::kFp16,
            .batch = batch} {}
 
-  /// A step that attends over `entries` and, where `change` is no growth, lets one go.
+  /// A step that attends over `entries` and removes one of them unless `change` is growth.
   [[nodiscard]] OpGraph decode(std::int64_t entries, CacheChange change,
                                std::int32_t layer = 0) const {
     const bool evicts = change != CacheChange::kGrow;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What tests of kernels share: inputs drawn by counter, rounding to storage types, error norms by
-// dtype, and counts beside formulas.
+// Shared by the tests of kernels: inputs drawn by counter, rounding to storage types, error norms
+// by dtype, and comparison of counts with formulas.
 
 #include <algorithm>
 #include <cmath>

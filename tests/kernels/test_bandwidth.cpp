@@ -9,7 +9,7 @@ namespace {
 using namespace kvsim::test;  // NOLINT
 using kernels::BandwidthShape;
 
-TEST_CASE("bandwidth: read, write, copy and triad at any length move what the formulas say") {
+TEST_CASE("bandwidth: read, write, copy and triad of any length move the bytes of the formulas") {
   for (const std::int64_t n : {1, 3, 4, 31, 257, 5000}) {
     for (const std::int64_t blocks : {1, 3}) {
       INFO("n ", n, " blocks ", blocks);
@@ -41,7 +41,7 @@ TEST_CASE("bandwidth: read, write, copy and triad at any length move what the fo
         stream_copy({&device}, shape, in(a), out(to));
         CHECK(to.download() == x);
         check_traffic(device.counters(), copy_traffic(shape));
-        // Each sector once in, once out, whatever the length.
+        // Each sector is read once and written once at any length.
         CHECK(device.counters().load_sectors == kernels::ceil_div(n, 8) + (n % 8 > 4 ? 1 : 0));
       }
       {

@@ -1,4 +1,4 @@
-// The simulator itself: what its operations give, what it counts, and that a run is like another.
+// The simulator itself: results of its operations, its counters, and repeatability of runs.
 
 #include <array>
 #include <cmath>
@@ -37,7 +37,7 @@ KVSIM_KERNEL write_linear_index(Span<std::int64_t> out) {
   kv::store(out, i, i);
 }
 
-TEST_CASE("every thread of every block runs once, under its own indices") {
+TEST_CASE("every thread of every block runs once under its own indices") {
   Device device;
   const Dim3 grid{3, 2, 2};
   const Dim3 block{5, 4, 3};
@@ -59,10 +59,10 @@ KVSIM_KERNEL copy_with_stride(Span<const float> in, Span<float> out, std::int64_
   kv::store(out, threadIdx.x, kv::load(in, i));
 }
 
-TEST_CASE("sectors: a warp's 128 bytes are 4 of them, strided they are one a lane") {
+TEST_CASE("sectors: a warp's 128 bytes are 4 of them and strided they are one per lane") {
   const auto in = ramp(32 * 64);
-  // 32 floats together are 4 sectors of 32 bytes; every second float touches 8, every eighth a
-  // sector of its own; beyond that it stays at 32.
+  // 32 adjacent floats are 4 sectors of 32 bytes. With a stride of 2 they touch 8 sectors, with a
+  // stride of 8 one sector each; beyond that the number stays 32.
   for (const auto& [stride, sectors] :
        {std::pair<std::int64_t, std::int64_t>{1, 4}, {2, 8}, {8, 32}, {64, 32}, {0, 1}}) {
     Device device;
@@ -93,7 +93,7 @@ TEST_CASE("sectors in a loop: the k-th execution of a line is one access of the 
   Buffer<float> out{device, "out", 32};
   launch({&device}, "loop", {1}, {32}, 0, loop_of_loads, span_of(std::as_const(in)), span_of(out),
          10);
-  // Ten whole rows of 4 sectors, and one of which odd lanes alone are there: still 4.
+  // Ten whole rows of 4 sectors, and one read only by odd lanes: still 4.
   CHECK(device.counters().load_sectors == 44);
   CHECK(device.counters().loaded_bytes == 4 * (320 + 16));
 }
@@ -136,7 +136,7 @@ KVSIM_KERNEL shuffles(Span<std::int32_t> out) {
             static_cast<std::int32_t>(__reduce_max_sync(kAll, 7U * threadIdx.x)));
 }
 
-TEST_CASE("shuffles, votes and reductions give what CUDA's definition says") {
+TEST_CASE("shuffles, votes and reductions follow CUDA's definition") {
   Device device;
   Buffer<std::int32_t> out{device, "out", 320};
   launch({&device}, "shuffles", {1}, {32}, 0, shuffles, span_of(out));
@@ -171,7 +171,7 @@ KVSIM_KERNEL halves_apart(Span<std::int32_t> out) {
   kv::store(out, lane, sum + __reduce_add_sync(kAll, 1));
 }
 
-TEST_CASE("parts of a warp may diverge, each within its mask, and meet again") {
+TEST_CASE("parts of a warp may diverge, each within its mask, and converge again") {
   Device device;
   Buffer<std::int32_t> out{device, "out", 32};
   launch({&device}, "halves", {1}, {32}, 0, halves_apart, span_of(out));
@@ -195,7 +195,7 @@ KVSIM_KERNEL reverse(Span<const float> in, Span<float> out) {
   kv::store(out, base + threadIdx.x, kv::load(tile.values, n - 1 - threadIdx.x));
 }
 
-TEST_CASE("shared memory and a barrier, at any block size, block after block") {
+TEST_CASE("shared memory and a barrier at any block size, block after block") {
   for (const std::uint32_t n : {1U, 31U, 32U, 33U, 257U}) {
     Device device;
     const auto values = ramp(3 * n);
@@ -210,7 +210,7 @@ TEST_CASE("shared memory and a barrier, at any block size, block after block") {
     CHECK(device.counters().barriers == 3);
     CHECK(device.counters().shared_loaded_bytes == 3 * n * 4);
     CHECK(device.counters().shared_stored_bytes == 3 * n * 4);
-    CHECK(device.counters().shared_bytes == 1040);  // 257 floats, and room up to 16 bytes
+    CHECK(device.counters().shared_bytes == 1040);  // 257 floats, padded to 16 bytes
   }
 }
 
@@ -221,7 +221,7 @@ KVSIM_KERNEL dynamic_rotate(Span<std::uint16_t> out) {
   kv::store(out, threadIdx.x, kv::load(tile, (threadIdx.x + 1) % blockDim.x));
 }
 
-TEST_CASE("dynamic shared memory, elements of two bytes side by side are no race") {
+TEST_CASE("dynamic shared memory: adjacent elements of two bytes are no race") {
   Device device;
   Buffer<std::uint16_t> out{device, "out", 64};
   launch({&device}, "rotate", {2}, {64}, 128, dynamic_rotate, span_of(out));
@@ -261,8 +261,8 @@ TEST_CASE("atomics: sums, extremes, exchange, and no race among themselves") {
   const auto e = extremes.download();
   CHECK(e[0] == 3);
   CHECK(e[1] == 259);
-  CHECK(e[2] == values[0]);    // the first in order finds 77, no other
-  CHECK(e[3] == values[256]);  // the last in order
+  CHECK(e[2] == values[0]);    // the first thread in order finds 77, no other does
+  CHECK(e[3] == values[256]);  // the last thread in order
   CHECK(device.counters().atomics == 6 * 257);
   CHECK(device.counters().loaded_bytes == 4 * 257);
 }
@@ -277,7 +277,7 @@ KVSIM_KERNEL warps_exchange(Span<std::int32_t> out) {
   for (int round = 0; round < 3; ++round) {
     kv::store(tile.values, t, t + round);
     __syncwarp();
-    // Its own first: that must not make what it wrote younger than the __syncwarp.
+    // Its own element first: this must not make its write newer than the __syncwarp.
     const int other = kv::load(tile.values, t) - t - round + kv::load(tile.values, t ^ 1);
     __syncwarp();
     if (round == 2) kv::store(out, t, other);
@@ -294,7 +294,7 @@ TEST_CASE("__syncwarp orders a warp's shared accesses") {
 
 // --- types ---------------------------------------------------------------------------------------
 
-TEST_CASE("half and bfloat16 convert as models/math does, every pattern there and back") {
+TEST_CASE("half and bfloat16 convert like models/math for every pattern in both directions") {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);
     const float h = kv::to_float(kv::Half{pattern});
@@ -325,7 +325,7 @@ KVSIM_KERNEL mixed(Span<const float> in, Span<float> out) {
   kv::atomic_add(out, 0, x * 1e-3F);
 }
 
-TEST_CASE("a run is like another: counts and bits, on new memory and after a fault") {
+TEST_CASE("runs repeat: counts and bits, on new memory and after a fault") {
   const auto run = [](Device& device, int padding) {
     std::vector<float> values(256);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -351,7 +351,7 @@ TEST_CASE("a run is like another: counts and bits, on new memory and after a fau
   CHECK(run(one, 7).first == first.first);
   Device two;
   CHECK(run(two, 5000) == first);
-  // Devices of their own run side by side.
+  // Separate devices run in parallel.
   std::array<std::pair<Counters, std::vector<float>>, 3> results;
   {
     std::vector<std::jthread> threads;
@@ -365,7 +365,7 @@ TEST_CASE("a run is like another: counts and bits, on new memory and after a fau
   for (const auto& result : results) CHECK(result == first);
 }
 
-TEST_CASE("a launch that no device takes is refused") {
+TEST_CASE("a launch that no device accepts is refused") {
   Device device;
   Buffer<std::int64_t> out{device, "out", 1};
   for (const auto& [grid, block, shared] : {std::tuple<Dim3, Dim3, std::int64_t>{{1}, {1025}, 0},

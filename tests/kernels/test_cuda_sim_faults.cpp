@@ -1,4 +1,4 @@
-// Planted bugs, one a kernel: the simulator finds each and says where, on both sides.
+// Planted bugs, one per kernel: the simulator finds each and names the places of both accesses.
 
 #include <string>
 #include <vector>
@@ -16,14 +16,14 @@ using cuda_sim::KernelFault;
 
 constexpr std::uint32_t kAll = 0xFFFFFFFFU;
 
-/// The line of this file in the form messages have.
+/// A line of this file in the format of messages.
 std::string at(int line) { return fmt::format("test_cuda_sim_faults.cpp:{}", line); }
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// What `run` throws; fails the test where it throws nothing.
+/// The error that `run` throws; fails the test if it throws none.
 template <class Run>
 KernelFault fault_of(Run run) {
   try {
@@ -49,12 +49,12 @@ void neighbour(Span<float> out) {
 }
 constexpr int kLoadLine = __LINE__ - 2;
 
-TEST_CASE("a missing barrier is a race, both lines named") {
+TEST_CASE("a missing barrier is a race with both lines named") {
   Device device;
   Buffer<float> out{device, "out", 64};
   CHECK_NOTHROW(launch({&device}, "good", {1}, {64}, 0, neighbour<true>, span_of(out)));
-  // Thread 0 reads the slot of thread 1, which has not run yet: that is unwritten memory. With the
-  // slots written before, it is the race it is on a device too.
+  // Thread 0 reads the slot of thread 1, which has not run yet: that is unwritten memory. If the
+  // slots were written before, it is reported as a race, as it is on a device.
   const auto first =
       fault_of([&] { launch({&device}, "bad", {1}, {64}, 0, neighbour<false>, span_of(out)); });
   CHECK(first.kind() == FaultKind::kUninitialised);
@@ -72,7 +72,7 @@ KVSIM_KERNEL neighbour_again(Span<float> out) {
 }
 constexpr int kReadLine = __LINE__ - 3;
 
-TEST_CASE("a tile overwritten while others still read it: kernel, block, threads, lines") {
+TEST_CASE("a tile overwritten while other threads read it: kernel, block, threads, lines") {
   Device device;
   Buffer<float> out{device, "out", 64};
   const auto fault =
@@ -113,7 +113,7 @@ KVSIM_KERNEL shuffle_orders_nothing(Span<float> out) {
   kv::load(out, threadIdx.x ^ 1U);
 }
 
-TEST_CASE("races of global memory, of every kind") {
+TEST_CASE("races of global memory of every kind") {
   for (const auto kernel : {all_write, atomic_and_plain, read_then_write, vector_over_scalar,
                             syncwarp_is_not_enough, shuffle_orders_nothing}) {
     Device device;
@@ -131,13 +131,13 @@ KVSIM_KERNEL no_races(Span<float> out, Span<float> other) {
   kv::store(other, threadIdx.x, kv::load(out, 1 + threadIdx.x));
   __syncthreads();
   kv::store(out, 0 + threadIdx.x, 1.0F);
-  kv::load(out, threadIdx.x);  // its own
+  kv::load(out, threadIdx.x);  // its own element
   kv::store(out, threadIdx.x, 2.0F);
   __syncthreads();
   kv::load(out, threadIdx.x ^ 33U);
 }
 
-TEST_CASE("what is no race is not called one") {
+TEST_CASE("accesses that are no race are not reported") {
   Device device;
   Buffer<float> out{device, "out", std::vector<float>(65, 0)};
   Buffer<float> other{device, "other", 64};
@@ -204,7 +204,7 @@ KVSIM_KERNEL sums_all(Span<const float> in, Span<float> out) {
   kv::store(out, 0, sum);
 }
 
-TEST_CASE("an unwritten output: seen by the host, and by the kernel that reads it") {
+TEST_CASE("an unwritten output: found by the host and by a kernel that reads it") {
   Device device;
   Buffer<float> middle{device, "middle", 64};
   Buffer<float> out{device, "out", 1};
@@ -258,7 +258,7 @@ KVSIM_KERNEL two_barriers(Span<float> out) {
   kv::store(out, threadIdx.x, 1.0F);
 }
 
-TEST_CASE("a barrier that one thread never reaches: who waits where, who left where") {
+TEST_CASE("a barrier that one thread never reaches: where the others wait and where it left") {
   Device device;
   Buffer<float> out{device, "out", 64};
   const auto fault =
@@ -293,7 +293,7 @@ KVSIM_KERNEL not_in_its_own_mask(Span<float> out) {
   kv::store(out, threadIdx.x, 1.0F);
 }
 
-TEST_CASE("divergent shuffles: who asks, and what the missing lane does instead") {
+TEST_CASE("divergent shuffles: the calling lane and what the missing lane does instead") {
   for (const auto kernel :
        {half_a_warp, some_at_a_barrier, reads_a_lane_outside, not_in_its_own_mask}) {
     Device device;
@@ -324,7 +324,7 @@ KVSIM_KERNEL throws_itself(Span<float> out) {
   kv::store(out, threadIdx.x, 1.0F);
 }
 
-TEST_CASE("what a kernel throws comes out of the launch, and the device works on") {
+TEST_CASE("an exception of a kernel leaves the launch and the device stays usable") {
   Device device;
   Buffer<float> out{device, "out", 64};
   for (int i = 0; i < 3; ++i) {

@@ -36,7 +36,7 @@ struct Run {
     values = rounded(2, stored_heads * s.capacity * s.head_dim);
     if (o.bias) {
       bias = draw(seed + 3, stored_heads * s.capacity, -3, 3);
-      // Some entries are hidden, the whole first tile of the first head among them if others are
+      // Some entries are hidden, including the whole first tile of the first head if others are
       // left.
       for (std::size_t e = 0; e < bias.size(); e += 5) bias[e] = -kInfinity;
       for (std::int64_t e = 0; e < 64 && s.entries > 64; ++e) {
@@ -102,7 +102,7 @@ void check_run(const DecodeShape& shape, Options options) {
        shape.head_dim, " split ", shape.entries_per_split, " bias ", options.bias);
   const Run<T> run{shape, options};
   const auto reference = run.reference();
-  // The output is rounded to T; sums of products in fp32 add a few ulps of their own.
+  // The output is rounded to T; sums of products in fp32 add a few ulps.
   CHECK(max_error(run.out, reference.out) < kRounding<T> + 2e-6);
   if (options.log_sum) CHECK(max_error(run.log_sum, reference.log_sum) < 2e-6);
   if (options.logits) {
@@ -145,7 +145,7 @@ TEST_CASE_TEMPLATE(
                {.bias = true, .logits = true, .log_sum = false});
 }
 
-TEST_CASE("decode attention takes any group, larger ones in parts that read the cache again") {
+TEST_CASE("decode attention accepts any group and splits larger ones, which read the cache again") {
   for (const std::int64_t group : {3, 5, 7, 8, 9, 16}) {
     check_run<kv::BFloat16>({.batch = 1,
                              .n_heads = 2 * group,
@@ -158,8 +158,7 @@ TEST_CASE("decode attention takes any group, larger ones in parts that read the 
   }
 }
 
-TEST_CASE(
-    "decode attention: how entries are split changes rounding alone, traffic stays the formula") {
+TEST_CASE("decode attention: splitting changes only rounding and traffic stays the formula") {
   DecodeShape shape{.batch = 1,
                     .n_heads = 2,
                     .n_kv_heads = 1,
@@ -190,7 +189,7 @@ TEST_CASE("decode attention: same inputs, same bits and counts") {
   CHECK(a.counted == b.counted);
 }
 
-TEST_CASE("decode attention: the cache's sectors are read once, none in part") {
+TEST_CASE("decode attention: the cache's sectors are read once and none in part") {
   const DecodeShape shape{.batch = 1,
                           .n_heads = 1,
                           .n_kv_heads = 1,
@@ -222,7 +221,7 @@ TEST_CASE("score rows: logits and their sums become probabilities") {
         const auto i = static_cast<std::size_t>(r * stride + e);
         const double expected = std::exp(static_cast<double>(logits[i]) -
                                          static_cast<double>(log_sum[static_cast<std::size_t>(r)]));
-        // Padding stays as it was.
+        // Padding is unchanged.
         CHECK(static_cast<double>(p[i]) ==
               rel(e < entries ? expected : static_cast<double>(logits[i]), 1e-6));
       }
@@ -230,7 +229,7 @@ TEST_CASE("score rows: logits and their sums become probabilities") {
   }
 }
 
-TEST_CASE("decode attention refuses shapes it does not have") {
+TEST_CASE("decode attention refuses unsupported shapes") {
   const DecodeShape good{.batch = 1,
                          .n_heads = 2,
                          .n_kv_heads = 1,

@@ -1,5 +1,5 @@
-// The operator graph's bytes beside what the kernels move, byte by byte as the simulator counts
-// them. Equal, or the difference has a name, and that is held too.
+// The operator graph's bytes compared with those of the kernels, to the byte as the simulator
+// counts them. They are equal, or the difference has a name and is checked too.
 
 #include "kernels/basic/copies.hpp"
 #include "kernels/basic/rows.hpp"
@@ -15,7 +15,7 @@ namespace {
 
 using namespace kvsim::test;  // NOLINT
 
-/// One decode step of one layer that attends over `entries`, as `stack` does it.
+/// One decode step of one layer that attends over `entries` under `stack`.
 struct GraphOf {
   Llm model = graph_llm();
   FullMethod full;
@@ -77,7 +77,7 @@ Counters run_attention(std::int64_t batch, std::int64_t entries, std::int64_t pa
   });
 }
 
-TEST_CASE("graph: fused decode attention, and what splitting and paging add to it") {
+TEST_CASE("graph: fused decode attention with bytes added by splitting and paging") {
   for (const std::int64_t batch : {1, 3}) {
     for (const std::int64_t entries : {1, 31, 257}) {
       for (const std::int64_t page : {0, 16}) {
@@ -134,7 +134,7 @@ TEST_CASE("graph: a cache that grows by concatenation is copied, byte for byte")
   }
 }
 
-TEST_CASE("graph: an entry appended in place, but for the slots' numbers") {
+TEST_CASE("graph: an entry appended in place except slot indices") {
   for (const std::int64_t batch : {1, 3, 16}) {
     INFO("batch ", batch);
     const GraphOf of{"ideal", batch, 100};
@@ -158,7 +158,7 @@ TEST_CASE("graph: an entry appended in place, but for the slots' numbers") {
   }
 }
 
-TEST_CASE("graph: compaction of a prompt's cache, but for positions and the passes of selection") {
+TEST_CASE("graph: compaction of a prompt's cache except positions and the passes of selection") {
   for (const std::int64_t batch : {1, 3}) {
     const std::int64_t prompt = 257;
     const std::int64_t kept = 31;
@@ -195,7 +195,7 @@ TEST_CASE("graph: compaction of a prompt's cache, but for positions and the pass
       gather_entries<kv::Half>({&device}, gather, in(keys), in(positions), out(to_values));
     });
     // The graph reads the scores once; the radix selection reads them in five passes. It writes
-    // positions, which each 16 bytes moved read again.
+    // positions, which each move of 16 bytes reads again.
     const std::int64_t passes = 4 * 4 * rows * prompt;
     const std::int64_t positions = 2 * rows * kept * (kHeadDim * 2 / 16) * 4;
     CHECK(static_cast<double>(counted.loaded_bytes) ==
@@ -205,7 +205,7 @@ TEST_CASE("graph: compaction of a prompt's cache, but for positions and the pass
   }
 }
 
-TEST_CASE("graph: H2O's score row and update, but for the pass that makes logits probabilities") {
+TEST_CASE("graph: H2O's score row and update except the pass from logits to probabilities") {
   for (const std::int64_t batch : {1, 3}) {
     for (const std::int64_t entries : {64, 257}) {
       INFO("batch ", batch, " entries ", entries);
@@ -246,14 +246,14 @@ TEST_CASE("graph: H2O's score row and update, but for the pass that makes logits
                        .stride = stride},
                       1.0F, in(rows), out(scores));
       });
-      // The graph's write of the row is attention's, of logits: 4 bytes a query head and entry
-      // (decode_traffic with logits). Its read is the update's.
+      // The graph's write of the row belongs to attention and is of logits: 4 bytes per query head
+      // and entry (decode_traffic with logits). Its read belongs to the update.
       CHECK(row->bytes_written == static_cast<double>(4 * query_rows * entries));
       const Counters of_update = difference(counted, normalised);
       CHECK(static_cast<double>(of_update.loaded_bytes) == row->bytes_read + update->bytes_read);
       CHECK(static_cast<double>(of_update.stored_bytes) == update->bytes_written);
-      // What the graph does not have: the pass from logits to probabilities, which reads and writes
-      // the row once more, and each thread its row's sum.
+      // Not in the graph: the pass from logits to probabilities, which reads and writes the row
+      // once more, and in which each thread reads its row's sum.
       const std::int64_t threads = entries / 4 + entries % 4;
       CHECK(normalised.loaded_bytes == 4 * query_rows * (entries + threads));
       CHECK(normalised.stored_bytes == 4 * query_rows * entries);
@@ -261,7 +261,7 @@ TEST_CASE("graph: H2O's score row and update, but for the pass that makes logits
   }
 }
 
-TEST_CASE("graph: eager softmax in fp32, but for its second read") {
+TEST_CASE("graph: eager softmax in fp32 except its second read") {
   for (const std::int64_t entries : {2, 31, 257}) {
     const GraphOf of{"hf-eager", 2, entries};
     const Op& op = of.op("softmax");
@@ -271,13 +271,13 @@ TEST_CASE("graph: eager softmax in fp32, but for its second read") {
       Buffer<float> p{device, "probabilities", shape.rows * entries};
       softmax_rows<kv::Half>({&device}, shape, in(logits), out(p));
     });
-    const std::int64_t again = 2 * shape.rows * entries;  // maxima and sums are a pass of their own
+    const std::int64_t again = 2 * shape.rows * entries;  // maxima and sums are a separate pass
     CHECK(static_cast<double>(counted.loaded_bytes) == op.bytes_read + static_cast<double>(again));
     CHECK(static_cast<double>(counted.stored_bytes) == op.bytes_written);
   }
 }
 
-TEST_CASE("graph: a norm, but for its weights") {
+TEST_CASE("graph: a norm except its weights") {
   for (const std::int64_t batch : {1, 3}) {
     const GraphOf of{"ideal", batch, 100};
     const Op* norm = nullptr;

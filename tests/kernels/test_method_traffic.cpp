@@ -1,5 +1,5 @@
-// What methods that drop and merge add to a step in the operator graph beside what their kernels
-// move, byte by byte as the simulator counts them. Equal, or the difference has a name.
+// Bytes that methods add to a step by dropping and merging: the operator graph compared with the
+// kernels, to the byte as the simulator counts them. They are equal, or the difference has a name.
 
 #include "kernels/basic/copies.hpp"
 #include "kernels/merge/merge.hpp"
@@ -48,11 +48,11 @@ TEST_CASE("graph: ZeroMerge's merge into a residual slot and its ring's move") {
         move_entries<kv::Half>({&device}, move, in(from), in(to), out(keys));
         move_entries<kv::Half>({&device}, move, in(from), in(to), out(values));
       });
-      // The kernel has the slot's key at hand from its search; it reads the victim's number and the
-      // slot's count, which it writes. Each 16 bytes moved read both slots' numbers.
+      // The kernel has the slot's key from its search; it reads the victim's index and the slot's
+      // count, which it writes. Each move of 16 bytes reads both slots' indices.
       const std::int64_t numbers_read = rows * (8 + 2 * kEntry);
       check_bytes(counted, op.bytes_read, numbers_read - rows * kEntry, op.bytes_written, 4 * rows);
-      // Scores once and counts once a stored head; attention's kernel reads the counts' biases for
+      // Scores and counts once per stored head; attention's kernel reads the counts' biases for
       // each query head (split_traffic).
       CHECK(op_of(graph, "method").bytes_read == static_cast<double>(rows * entries * (4 + 4)));
       CHECK(op_of(graph, "method").bytes_written == static_cast<double>(rows * entries * 4));
@@ -76,10 +76,11 @@ Counters search_and(std::int64_t rows, std::int64_t entries, Merge merge) {
     merge(device, keys, values, victim, nearest, cosine);
   });
 }
-/// What the search reads beside each key once: seven warps the victim's key again, all its number.
+/// Reads of the search in addition to each key once: seven warps the victim's key again, all warps
+/// its index.
 std::int64_t search_rereads(std::int64_t rows) { return rows * (7 * kEntry + 8 * 4); }
 
-TEST_CASE("graph: D2O's search and merge, but for numbers and the victim's key again") {
+TEST_CASE("graph: D2O's search and merge except indices and the victim's key read again") {
   for (const std::int64_t batch : {1, 3}) {
     for (const std::int64_t entries : {31, 257}) {
       INFO("batch ", batch, " entries ", entries);
@@ -106,15 +107,15 @@ TEST_CASE("graph: D2O's search and merge, but for numbers and the victim's key a
                  .values = out(values),
                  .joined = out(joined)});
           });
-      // Two entries' numbers, a cosine and a threshold a row; a nearest and a cosine, a threshold
-      // and whether it joined are written.
+      // Per row two entries' indices, a cosine and a threshold are read; a nearest and a cosine, a
+      // threshold and whether it joined are written.
       check_bytes(counted, op.bytes_read, search_rereads(rows) + 16 * rows, op.bytes_written,
                   16 * rows);
     }
   }
 }
 
-TEST_CASE("graph: KeepKV's search and merge, but for numbers and the victim's key again") {
+TEST_CASE("graph: KeepKV's search and merge except indices and the victim's key read again") {
   for (const std::int64_t batch : {1, 3}) {
     const std::int64_t entries = 129;
     const MethodGraph of{"select=logit_average+budget=uniform+merge=zip", {}, entries - 1, batch};
@@ -137,14 +138,14 @@ TEST_CASE("graph: KeepKV's search and merge, but for numbers and the victim's ke
               {&device}, {.merges = rows, .entries = rows * entries, .head_dim = kHeadDim},
               {in(into), in(from), out(keys), out(values), out(votes), out(scores)});
         });
-    // Of a pair two numbers, two votes and two scores; a vote and a score are written, and the
-    // search's nearest and cosine.
+    // Of a pair two indices, two votes and two scores are read; a vote and a score are written, and
+    // the search's nearest and cosine.
     check_bytes(counted, op.bytes_read, search_rereads(rows) + 24 * rows, op.bytes_written,
                 16 * rows);
   }
 }
 
-TEST_CASE("graph: CaM's spread of a value, but for numbers and attention") {
+TEST_CASE("graph: CaM's spread of a value except indices and attention") {
   for (const std::int64_t batch : {1, 3}) {
     for (const std::int64_t takers : {1, 32}) {
       INFO("batch ", batch, " takers ", takers);
@@ -175,14 +176,14 @@ TEST_CASE("graph: CaM's spread of a value, but for numbers and attention") {
              .values = out(values),
              .spread = out(spread)});
       });
-      // Victim, its attention, a chance; takers' numbers twice and their attention, which the graph
-      // counts with the score row.
+      // Victim, its attention, a random number; indices of the receiving entries twice and their
+      // attention, which the graph counts with the score row.
       check_bytes(counted, op.bytes_read, rows * (12 + 12 * takers), op.bytes_written, 4 * rows);
     }
   }
 }
 
-TEST_CASE("graph: MorphKV's window of scores, but for its newest row and what it fuses to") {
+TEST_CASE("graph: MorphKV's window of scores except its newest row and the fused row") {
   for (const std::int64_t batch : {1, 3}) {
     const std::int64_t entries = 129;
     const std::int64_t window = 8;
@@ -205,15 +206,15 @@ TEST_CASE("graph: MorphKV's window of scores, but for its newest row and what it
                    .window = window},
                   3, false, in(p), out(ring), out(fused));
     });
-    // The graph's profile has 2 bytes an element, the kernel's ring 4. The newest row is summed
-    // where it is made, not read back; what is fused goes to memory.
+    // The graph's profile has 2 bytes per element, the kernel's ring 4. The newest row is summed
+    // where it is computed and not read back; the fused row goes to memory.
     CHECK(method.bytes_read == static_cast<double>(ring_row / 2 * window));
-    const std::int64_t wider = ring_row / 2;  // a row
+    const std::int64_t wider = ring_row / 2;  // per row
     check_bytes(counted, row.bytes_read + method.bytes_read, wider * window - ring_row,
                 method.bytes_written, wider + ring_row);
 
-    // The gather: keys and values, but for positions; the graph's ring moves with them, which the
-    // kernels leave where it is, its columns being named by slots.
+    // The gather: keys and values, plus positions. The graph's ring moves with them; the kernels
+    // leave it in place, because its columns are indexed by slot.
     const std::int64_t kept = entries - 1;
     const Counters gathered = run([&](Device& device) {
       const Buffer<kv::Half> cache{device, "cache", numbers<kv::Half>(rows * entries * kHeadDim)};
@@ -242,7 +243,7 @@ TEST_CASE("graph: MorphKV's window of scores, but for its newest row and what it
   }
 }
 
-TEST_CASE("graph: a cache of which each step fetches all over the host link, but for positions") {
+TEST_CASE("graph: a cache fetched completely over the host link in each step except positions") {
   const std::int64_t batch = 2;
   const std::int64_t entries = 65;
   const MethodGraph of{"morphkv", {{"window", std::int64_t{8}}, {"offload", true}}, entries, batch};
@@ -277,8 +278,8 @@ TEST_CASE("graph: a cache of which each step fetches all over the host link, but
           span_of(std::as_const(here)), in(to_host), out(host));
     }
   });
-  // The link's bytes: what is loaded of host memory, and stored to it. The other end of each copy
-  // is device memory, which the graph counts nowhere; positions and slots are read with it.
+  // The link's bytes: loads from host memory and stores to it. The other end of each copy is device
+  // memory, which the graph does not count; positions and slots are read with it.
   const Counters put_back = difference(counted, fetched);
   const std::int64_t pieces = 2 * rows * entries * (kEntry / 16);
   CHECK(static_cast<double>(fetched.loaded_bytes) ==

@@ -1,5 +1,5 @@
-// What choosing who stays costs in the operator graph beside what the kernels move, byte by byte as
-// the simulator counts them. Equal, or the difference has a name.
+// Cost of selecting the kept entries: the operator graph compared with the kernels, to the byte as
+// the simulator counts them. They are equal, or the difference has a name.
 
 #include "kernels/quantise/quantise.hpp"
 #include "kernels/score/scores.hpp"
@@ -36,7 +36,7 @@ TEST_CASE("graph: KeepKV's moving average of exponentials, byte for byte") {
   }
 }
 
-TEST_CASE("graph: the least score, which the graph finds as scores are updated") {
+TEST_CASE("graph: the lowest score, which the graph finds during the update of scores") {
   const std::int64_t batch = 3;
   const std::int64_t entries = 257;
   const MethodGraph of{"h2o", {}, entries - 1, batch};
@@ -48,12 +48,12 @@ TEST_CASE("graph: the least score, which the graph finds as scores are updated")
     Buffer<std::int64_t> position{device, "position", shape.rows};
     argmin_rows({&device}, shape, in(scores), out(position));
   });
-  // One read of the scores is the graph's, with their update (held beside H2O's): the search by a
-  // kernel of its own reads them once more, and writes a position a row.
+  // The graph reads the scores once, with their update (compared in H2O's case): the search by a
+  // separate kernel reads them once more and writes one position per row.
   check_bytes(counted, method.bytes_read, 0, 0, 8 * shape.rows);
 }
 
-TEST_CASE("graph: who passes a threshold, but for positions and their number") {
+TEST_CASE("graph: entries above a threshold except positions and their number") {
   const std::int64_t batch = 2;
   const std::int64_t prompt = 257;
   const Llm model = graph_llm();
@@ -66,7 +66,7 @@ TEST_CASE("graph: who passes a threshold, but for positions and their number") {
                                         .batch = batch},
                                        0, prompt, 31);
   const Op& keys = op_of(graph, "compact keys");
-  const double ranked = keys.bytes_read - keys.bytes_written;  // beyond the entries that move
+  const double ranked = keys.bytes_read - keys.bytes_written;  // in addition to the moved entries
   const kernels::SelectShape shape{.rows = batch * kRows, .entries = prompt, .stride = 260};
   std::int64_t kept = 0;
   const Counters counted = run([&](Device& device) {
@@ -80,7 +80,7 @@ TEST_CASE("graph: who passes a threshold, but for positions and their number") {
   check_bytes(counted, ranked, 0, 0, 4 * kept + 4 * shape.rows);
 }
 
-TEST_CASE("graph: KVzap judges a prompt, but for what heads and tokens read alike, and flags") {
+TEST_CASE("graph: KVzap scores a prompt except repeated reads by heads and tokens and flags") {
   const std::int64_t tokens = 65;
   for (const bool mlp : {false, true}) {
     INFO("an inner layer: ", mlp);
@@ -113,7 +113,7 @@ TEST_CASE("graph: KVzap judges a prompt, but for what heads and tokens read alik
                             .outer = {in(std::as_const(inner)), in(weights), in(biases), 0.0F,
                                       out(scores), out(keeps)}});
     });
-    // The graph has hidden states once, weights once and in 16 bits, biases nowhere, scores.
+    // The graph has hidden states once, weights once and in 16 bits, no biases, and scores.
     const std::int64_t n_weights = mlp ? kWidth * width + width * kStored : kWidth * kStored;
     CHECK(op.bytes_read == static_cast<double>(tokens * kWidth * 2 + n_weights * 2));
     // A pair of head and token reads a row of states, a row of weights in fp32 and a bias.
@@ -136,7 +136,7 @@ TEST_CASE("graph: KVzap judges a prompt, but for what heads and tokens read alik
   }
 }
 
-TEST_CASE("graph: a prompt written in fp8, but for scales that are the launch's arguments") {
+TEST_CASE("graph: a prompt written in fp8 except scales that are launch arguments") {
   for (const std::int64_t prompt : {1, 31, 257}) {
     const std::int64_t batch = 2;
     const MethodGraph of{"fp8-e4m3", {}, 0, batch, prompt};
@@ -155,7 +155,7 @@ TEST_CASE("graph: a prompt written in fp8, but for scales that are the launch's 
       }
     });
     const double scales = op.bytes_written - static_cast<double>(2 * rows * prompt * kHeadDim);
-    CHECK((scales == 0 || scales == static_cast<double>(8 * rows)));  // two in fp32 a head
+    CHECK((scales == 0 || scales == static_cast<double>(8 * rows)));  // two in fp32 per head
     check_bytes(counted, op.bytes_read, 0, op.bytes_written - scales, 0);
   }
 }

@@ -1,4 +1,4 @@
-// Score updates, selection and compaction: what a method does with a cache between two steps.
+// Score updates, selection and compaction: operations of a method on a cache between two steps.
 
 #include "kernels/reference.hpp"
 #include "kernels/score/scores.hpp"
@@ -20,7 +20,7 @@ std::vector<float> coarse(std::uint64_t seed, std::int64_t n, double step) {
   return values;
 }
 
-TEST_CASE("score updates: accumulated and decayed, any length, group and row count") {
+TEST_CASE("score updates: accumulated and decayed for any length, group and row count") {
   for (const std::int64_t entries : {1, 3, 31, 257, 1030}) {
     for (const std::int64_t group : {1, 4}) {
       for (const float decay : {1.0F, 0.9F}) {
@@ -40,7 +40,7 @@ TEST_CASE("score updates: accumulated and decayed, any length, group and row cou
         for (std::int64_t r = 0; r < shape.rows; ++r) {
           const auto row = s_buffer.download(r * shape.stride, shape.stride);
           got.insert(got.end(), row.begin(), row.begin() + entries);
-          for (std::int64_t e = entries; e < shape.stride; ++e) {  // padding stays
+          for (std::int64_t e = entries; e < shape.stride; ++e) {  // padding is unchanged
             CHECK(row[static_cast<std::size_t>(e)] ==
                   scores[static_cast<std::size_t>(r * shape.stride + e)]);
           }
@@ -51,7 +51,7 @@ TEST_CASE("score updates: accumulated and decayed, any length, group and row cou
   }
 }
 
-TEST_CASE("argmin: the first of the least, at any length") {
+TEST_CASE("argmin: the first of the smallest at any length") {
   for (const std::int64_t entries : {1, 2, 31, 257, 1030, 5000}) {
     for (const double step : {1e-6, 0.25, 4.0}) {  // all differ, many equal, all zero
       INFO("entries ", entries, " step ", step);
@@ -67,7 +67,7 @@ TEST_CASE("argmin: the first of the least, at any length") {
   }
 }
 
-TEST_CASE("top-C: the greatest, of equals the first, ascending, at any length and number kept") {
+TEST_CASE("top-C: the largest, the first among equals, ascending, at any length and number kept") {
   for (const std::int64_t entries : {1, 31, 257, 1030}) {
     for (const std::int64_t keep : {1, 7, 31, 256, 257, 2000}) {
       for (const double step : {1e-6, 0.25, 4.0}) {
@@ -86,7 +86,7 @@ TEST_CASE("top-C: the greatest, of equals the first, ascending, at any length an
   }
 }
 
-TEST_CASE_TEMPLATE("compaction: kept entries move, bit for bit, and nothing else is written", T,
+TEST_CASE_TEMPLATE("compaction: kept entries move bit for bit and nothing else is written", T,
                    float, kv::Half, kv::BFloat16) {
   for (const std::int64_t kept : {1, 31, 257}) {
     const kernels::GatherShape shape{.rows = 2,
@@ -117,13 +117,13 @@ TEST_CASE_TEMPLATE("compaction: kept entries move, bit for bit, and nothing else
         }
       }
       CHECK(got == expected);
-      // Room behind the kept stays unwritten.
+      // Space after the kept entries stays unwritten.
       CHECK_THROWS_AS((void)to.download((r * (kept + 2) + kept) * 80, 1), cuda_sim::KernelFault);
     }
   }
 }
 
-TEST_CASE("compaction: a position beyond the cache is found") {
+TEST_CASE("compaction: a position beyond the cache is detected") {
   const kernels::GatherShape shape{
       .rows = 1, .entry_bytes = 64, .capacity_from = 4, .capacity_to = 2, .kept = 2};
   Device device;

@@ -1,5 +1,5 @@
-// A prompt packed by KIVI and layers paired by MiniCache in the operator graph beside what the
-// kernels move, byte by byte as the simulator counts them. Equal, or the difference has a name.
+// A prompt packed by KIVI and layers paired by MiniCache: the operator graph compared with the
+// kernels, to the byte as the simulator counts them. They are equal, or the difference has a name.
 
 #include "kernels/decode/decode_folded.hpp"
 #include "kernels/merge/merge.hpp"
@@ -27,14 +27,14 @@ std::vector<std::int32_t> range_of(std::int64_t rows, std::int64_t first, std::i
   return positions;
 }
 
-TEST_CASE("graph: KIVI packs a prompt, but for keys' second read and the residual's positions") {
+TEST_CASE("graph: KIVI packs a prompt except keys' second read and the residual's positions") {
   for (const std::int64_t residual : {32, 64}) {
     for (const std::int64_t prompt : {1, 31, 64, 97, 257}) {
       INFO("residual ", residual, " prompt ", prompt);
       const std::int64_t batch = 2;
       const MethodGraph of{"kivi-2", {{"residual", residual}}, 0, batch, prompt};
       const OpGraph graph = prefill_of(of, prompt);
-      // Packing is the write of the cache; what else the method does moves no bytes.
+      // Packing is the write of the cache; the rest of the method moves no bytes.
       const Op& op = op_of(graph, "cache write");
       const Op& beside = op_of(graph, "method on the prompt");
       CHECK(beside.bytes_read + beside.bytes_written == 0);
@@ -96,7 +96,7 @@ MethodGraph minicache(const Pair& pair, std::int64_t batch, std::int64_t prompt)
                      2};
 }
 
-TEST_CASE("graph: MiniCache folds a prompt's layers, but for norms and the rows it retains") {
+TEST_CASE("graph: MiniCache folds a prompt's layers except norms and the retained rows") {
   const std::int64_t batch = 2;
   const std::int64_t prompt = 65;
   for (const Pair& pair : kPairs) {
@@ -124,7 +124,7 @@ TEST_CASE("graph: MiniCache folds a prompt's layers, but for norms and the rows 
         Buffer<float> distance{device, "distance", merges};
         slerp_rows<kv::Half>({&device}, merge, 0.6F, in(shallow), in(deep), out(direction),
                              out(of_shallow), out(of_deep), out(distance));
-        // Who is retained, and the rows of both layers that are.
+        // Retained rows: their positions, and their rows of both layers.
         Buffer<std::int32_t> kept{device, "kept", tokens.rows * room};
         Buffer<std::int32_t> at{device, "retained_at", merges};
         Buffer<std::int32_t> counts{device, "counts", tokens.rows};
@@ -154,19 +154,19 @@ TEST_CASE("graph: MiniCache folds a prompt's layers, but for norms and the rows 
       }
     });
     CHECK(retained > 0);
-    // Two norms and a distance a row and side, in fp32.
+    // Per row and side two norms and a distance, in fp32.
     const std::int64_t norms = 2 * merges * 12;
-    // Each of the pair's two layers bears half.
+    // Each of the pair's two layers has half of the bytes.
     check_bytes(counted, 2 * op.bytes_read, adds.loaded.count(), 2 * op.bytes_written,
                 norms + adds.stored.count());
   }
 }
 
-TEST_CASE("graph: attention over MiniCache's directions, but for lanes' norms and splitting") {
+TEST_CASE("graph: attention over MiniCache's directions except lanes' norms and splitting") {
   const std::int64_t batch = 2;
   for (const Pair& pair : kPairs) {
     for (const std::int64_t entries : {1, 31, 257}) {
-      for (const std::int64_t every : {0, 7}) {  // no entry retained, and each seventh
+      for (const std::int64_t every : {0, 7}) {  // no entry retained, and every seventh
         INFO("a direction a ", std::string{pair.unit}, ", entries ", entries, ", every ", every);
         const MethodGraph of = minicache(pair, batch, entries);
         const OpGraph graph = of.decode(entries, CacheChange::kGrow, 1);
@@ -210,8 +210,8 @@ TEST_CASE("graph: attention over MiniCache's directions, but for lanes' norms an
                                              .partial_max = out(highest),
                                              .partial_sum = out(total)});
         });
-        // The graph has a norm a row of keys and of values, as wide as an element, once. Each lane
-        // reads of an entry where its row is and, of one that is not retained, its norm in fp32.
+        // The graph has one norm per row of keys and of values, as wide as an element, once. Each
+        // lane reads of an entry the place of its row and, if it is not retained, its norm in fp32.
         const std::int64_t of_graph = batch * entries * pair.rows_a_token * 2 * 2;
         const std::int64_t of_lanes = kEntry / 16 * 4 * (2 * 2 * rows - retained);
         const std::int64_t partials = 4 * batch * kHeads * shape.splits() * (kHeadDim + 2);
@@ -224,7 +224,7 @@ TEST_CASE("graph: attention over MiniCache's directions, but for lanes' norms an
   }
 }
 
-TEST_CASE("graph: MiniCache merges a step's rows of two layers, but for norms") {
+TEST_CASE("graph: MiniCache merges a step's rows of two layers except norms") {
   for (const Pair& pair : kPairs) {
     for (const std::int64_t batch : {1, 3}) {
       INFO("a direction a ", std::string{pair.unit}, ", batch ", batch);
@@ -235,7 +235,7 @@ TEST_CASE("graph: MiniCache merges a step's rows of two layers, but for norms") 
         const OpGraph graph = of.decode(101, CacheChange::kGrow, layer);
         read += op_of(graph, "evict and merge").bytes_read;
         written += op_of(graph, "evict and merge").bytes_written;
-        // The deeper layer's rows reach the cache as directions: its append is the merge's part.
+        // The deeper layer's rows reach the cache as directions: its append is part of the merge.
         if (layer == 0) continue;
         read += op_of(graph, "cache append").bytes_read;
         written += op_of(graph, "cache append").bytes_written;

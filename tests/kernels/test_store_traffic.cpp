@@ -1,6 +1,6 @@
-// Attention over quantised caches, their packing, and the prompt's scores in the operator graph
-// beside what the kernels move, byte by byte as the simulator counts them. Equal, or the difference
-// has a name.
+// Attention over quantised caches, their packing, and the prompt's scores: the operator graph
+// compared with the kernels, to the byte as the simulator counts them. They are equal, or the
+// difference has a name.
 
 #include "kernels/quantise/decode_quantised.hpp"
 #include "kernels/quantise/quantise.hpp"
@@ -37,8 +37,8 @@ struct Scratch {
   }
 };
 
-/// What splitting adds to a fused attention: partial rows written and read, and each row of lanes
-/// its queries again.
+/// Bytes that splitting adds to a fused attention: partial rows written and read, and repeated
+/// reads of queries by each row of lanes.
 struct SplitAdds {
   std::int64_t read, written;
 };
@@ -59,7 +59,7 @@ kernels::DecodeShape decode_shape(std::int64_t batch, std::int64_t entries) {
           .entries_per_split = 128};
 }
 
-TEST_CASE("graph: attention over an fp8 cache, and what splitting adds to it") {
+TEST_CASE("graph: attention over an fp8 cache with bytes added by splitting") {
   for (const std::int64_t entries : {1, 257}) {
     const std::int64_t batch = 2;
     const MethodGraph of{"fp8-e4m3", {}, 0, batch};
@@ -76,7 +76,7 @@ TEST_CASE("graph: attention over an fp8 cache, and what splitting adds to it") {
                                      scratch.arguments());
     });
     const SplitAdds adds = split_adds(shape);
-    // Scales are arguments of the launch; the graph's are a head's own, two in fp32, where it says.
+    // Scales are arguments of the launch; the graph has two per head in fp32, if it counts them.
     const double scales =
         op.bytes_read - static_cast<double>(2 * batch * kStored * entries * kHeadDim +
                                             batch * kHeads * kHeadDim * 2);
@@ -85,7 +85,7 @@ TEST_CASE("graph: attention over an fp8 cache, and what splitting adds to it") {
   }
 }
 
-TEST_CASE("graph: attention over KIVI's cache, but for scales that lanes read alike") {
+TEST_CASE("graph: attention over KIVI's cache except scales that every lane reads") {
   for (const std::int64_t residual : {32, 64}) {
     for (const std::int64_t entries : {1, 31, 64, 257}) {
       INFO("residual ", residual, " entries ", entries);
@@ -120,14 +120,14 @@ TEST_CASE("graph: attention over KIVI's cache, but for scales that lanes read al
   }
 }
 
-TEST_CASE("graph: KIVI packs a key and a value a step in the mean, but for keys' second read") {
+TEST_CASE("graph: KIVI packs a key and a value per step on average except keys' second read") {
   const std::int64_t residual = 32;
   const std::int64_t batch = 3;
   const MethodGraph of{"kivi-4", {{"residual", residual}}, 0, batch};
   const OpGraph graph = of.decode(257, CacheChange::kGrow);
   const Op& op = op_of(graph, "evict and merge");
   const std::int64_t rows = batch * kStored;
-  // Between two flushes: as many values, one a step, and so many keys at once.
+  // Between two flushes: one value per step, and as many keys at once.
   const Counters counted = run([&](Device& device) {
     const Buffer<kv::Half> from{device, "from", numbers<kv::Half>(rows * residual * kHeadDim)};
     Buffer<std::uint32_t> codes{device, "codes", rows * residual * kHeadDim / 8};
@@ -148,7 +148,7 @@ TEST_CASE("graph: KIVI packs a key and a value a step in the mean, but for keys'
               0);
 }
 
-TEST_CASE("graph: the prompt's scores in eager steps, but for tiles and softmax's second read") {
+TEST_CASE("graph: the prompt's scores in eager steps except tiles and softmax's second read") {
   for (const char* name : {"h2o", "snapkv"}) {
     const bool window = std::string_view{name} == "snapkv";
     const std::int64_t batch = 2;
@@ -189,8 +189,8 @@ TEST_CASE("graph: the prompt's scores in eager steps, but for tiles and softmax'
     const std::int64_t queries = shape.n_heads * prompt * kEntry;
     const std::int64_t tiles = score_matrix_traffic(shape, 2).loaded.count();
     if (window) {
-      // The graph keeps one matrix, in fp32, and leaves out the few queries; the kernels have the
-      // logits in 16 bits beside it, which softmax reads twice.
+      // The graph keeps one matrix, in fp32, and leaves out the few queries; the kernels also have
+      // the logits in 16 bits, which softmax reads twice.
       check_bytes(counted, op.bytes_read, tiles - keys + 2 * 2 * n, op.bytes_written, 2 * n);
       CHECK(counted.launches == op.launches);
     } else {
@@ -203,7 +203,7 @@ TEST_CASE("graph: the prompt's scores in eager steps, but for tiles and softmax'
   }
 }
 
-TEST_CASE("graph: the prompt's scores in two passes, but for what tiles read again") {
+TEST_CASE("graph: the prompt's scores in two passes except repeated reads of tiles") {
   const std::int64_t batch = 2;
   const std::int64_t prompt = 129;
   const MethodGraph of{"h2o", {{"score_exec", std::string{"fused_two_pass"}}}, 40, batch, prompt};
@@ -229,9 +229,10 @@ TEST_CASE("graph: the prompt's scores in two passes, but for what tiles read aga
                               .log_sum = out(sums),
                               .mass = out(mass)});
   });
-  // The graph has queries, keys and the rows' sums read once, the second pass alone: the first is
-  // attention's own, which leaves the sums. The kernels make both: what they load beyond is the
-  // first pass and the tiles' re-reads, all the formula's; the sums are written.
+  // The graph reads queries, keys and the rows' sums once, in the second pass only: the first pass
+  // belongs to attention, which leaves the sums. The kernels run both passes: their additional
+  // loads are the first pass and the repeated reads of tiles, all in the formula; the sums are
+  // written.
   const std::int64_t once =
       (shape.n_heads + shape.n_kv_heads) * prompt * kEntry + 4 * shape.n_heads * prompt;
   CHECK(op.bytes_read == static_cast<double>(once));

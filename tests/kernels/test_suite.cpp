@@ -1,4 +1,4 @@
-// The suite of `kvsim validate kernels`: every kernel that is registered, in the simulator.
+// The suite of `kvsim validate kernels`: every registered kernel, in the simulator.
 
 #include <set>
 
@@ -33,7 +33,7 @@ TEST_CASE("every kernel of the suite agrees with its reference and its formula o
   }
 }
 
-TEST_CASE("the suite names families that the cost model has") {
+TEST_CASE("the suite names families of the cost model") {
   std::set<std::string_view> families;
   for (std::size_t i = 0; i < kOpFamilies; ++i) families.insert(name_of(static_cast<OpFamily>(i)));
   for (const KernelResult& r : kernels::run_suite_in_simulator({})) {
@@ -42,7 +42,7 @@ TEST_CASE("the suite names families that the cost model has") {
   }
 }
 
-TEST_CASE("the suite: one kernel alone, the same inputs from the same seed, no unknown kernel") {
+TEST_CASE("the suite: a single kernel, the same inputs from the same seed, no unknown kernel") {
   const SuiteOptions options{.seed = 3, .only = "update_scores"};
   const auto once = kernels::run_suite_in_simulator(options);
   const auto again = kernels::run_suite_in_simulator(options);
@@ -55,7 +55,7 @@ TEST_CASE("the suite: one kernel alone, the same inputs from the same seed, no u
   CHECK_THROWS((void)kernels::run_suite_in_simulator({.only = "no_such_kernel"}));
 }
 
-/// Runs one case of a kernel that copies `n` numbers, or what `body` makes of it.
+/// Runs one case of a kernel that copies `n` numbers, or a variant made by `body`.
 template <class Body>
 KernelResult one_case(Body body) {
   std::vector<KernelResult> results;

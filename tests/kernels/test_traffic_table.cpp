@@ -1,5 +1,5 @@
-// The table of docs/cuda-sim.md that says of every kernel of the suite how its bytes stand to the
-// operator graph's: whole, of no kernel that there is not, and its tests are there.
+// The table of docs/cuda-sim.md that compares the bytes of every kernel of the suite with the
+// operator graph: it is complete, has no unknown kernels, and its tests exist.
 
 #include <algorithm>
 #include <filesystem>
@@ -23,7 +23,7 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>{file}, {}};
 }
 
-/// What stands between backticks in `cell`.
+/// Texts between backticks in `cell`.
 std::vector<std::string> quoted(const std::string& cell) {
   std::vector<std::string> words;
   std::size_t open = cell.find('`');
@@ -50,10 +50,10 @@ struct Row {
   std::vector<std::string> tests;
 };
 
-/// By kernel; one row may be of several.
+/// By kernel; one row may list several.
 std::map<std::string, Row> rows_of(const std::string& document) {
   std::map<std::string, Row> rows;
-  std::size_t at = document.find("## Bytes beside the operator graph");
+  std::size_t at = document.find("## Bytes compared with the operator graph");
   REQUIRE(at != std::string::npos);
   const std::size_t end = document.find("\n## ", at + 1);
   bool in_table = false;
@@ -75,12 +75,12 @@ std::map<std::string, Row> rows_of(const std::string& document) {
   return rows;
 }
 
-TEST_CASE("the table of bytes names every kernel of the suite, and tests that there are") {
+TEST_CASE("the table of bytes names every kernel of the suite and existing tests") {
   const fs::path root{KVSIM_SOURCE_DIR};
   const auto rows = rows_of(text_of(root / "docs" / "cuda-sim.md"));
   const std::vector<std::string> suite = kernels::suite_kernels();
   for (const std::string& kernel : suite) {
-    INFO(kernel, " is in the suite: its row says how its bytes stand to the operator graph's");
+    INFO(kernel, " is in the suite: its row compares its bytes with the operator graph");
     CHECK(rows.count(kernel) == 1);
   }
   std::string tests;

@@ -1,6 +1,6 @@
-"""Writes pickles as torch.cuda.memory._dump_snapshot does, for the tests: a run solved by hand from
+"""Writes pickles like torch.cuda.memory._dump_snapshot for the tests: a run solved by hand from
 the allocator's rules (whole.pickle), the same recorded from its fifth event on (late.pickle), one
-that would run code if it were loaded carelessly, and one that is cut off."""
+that would run code in an unrestricted loader, and a truncated one."""
 
 import os
 import pickle

@@ -21,7 +21,7 @@ std::string said(const std::string& lines) {
   return "taken";
 }
 
-/// A run of the model itself as a recording: each event with what it reported.
+/// A run of the model itself as a recording: each event with its reported totals.
 std::string record(const AllocatorDevice& device, const AllocatorConfig& config,
                    std::uint64_t seed) {
   CachingAllocator allocator{device, config};
@@ -60,7 +60,7 @@ std::string record(const AllocatorDevice& device, const AllocatorConfig& config,
   return out;
 }
 
-TEST_CASE("what the model recorded of itself it predicts to the byte, and no other settings do") {
+TEST_CASE("a recording of the model itself is predicted to the byte only with its settings") {
   for (const char* conf : {"", "expandable_segments:True", "max_split_size_mb:20"}) {
     INFO(conf);
     const AllocatorDevice device{.total = 120_MiB};
@@ -89,7 +89,7 @@ TEST_CASE("what the model recorded of itself it predicts to the byte, and no oth
   }
 }
 
-TEST_CASE("segment events are what was recorded where totals are not") {
+TEST_CASE("segment events are compared if totals are missing") {
   // 3 MiB: a segment of 20; 20 MiB more: a segment of 20 that the recorder calls 22.
   const auto trace = parse_allocator_trace(
       std::string{kHeader} +
@@ -112,7 +112,7 @@ TEST_CASE("segment events are what was recorded where totals are not") {
   CHECK(replay.quantities[1].exact == 2);
 }
 
-TEST_CASE("tensors that the model had no room for are told of, and their frees skipped") {
+TEST_CASE("tensors that the model had no room for are reported and their frees skipped") {
   const auto trace = parse_allocator_trace(
       std::string{kHeader} +
           "{\"op\": \"alloc\", \"id\": 1, \"size\": 41943040, \"reserved\": 41943040}\n"
@@ -126,7 +126,7 @@ TEST_CASE("tensors that the model had no room for are told of, and their frees s
   CHECK(replay.notes[0].starts_with("1 frees"));
 }
 
-TEST_CASE("a trace that cannot be is refused with its line") {
+TEST_CASE("an impossible trace is refused with its line") {
   CHECK(said("") == "taken");
   CHECK(said("\n{\"op\": \"alloc\", \"id\": 0, \"size\": 1}\r\n") == "taken");
   CHECK(said("{\"op\": \"aloc\", \"id\": 1, \"size\": 1}").starts_with("t.jsonl:2: /op: "));

@@ -1,4 +1,4 @@
-// Kernels in a process of their own: what one does to it, the others do not feel.
+// Kernels in a separate process: a failure of one does not affect the others.
 
 #include <chrono>
 #include <csignal>
@@ -26,7 +26,7 @@ using kernels::KernelResult;
 using std::chrono::milliseconds;
 using test::fresh;
 
-TEST_CASE("apart: lines arrive whole and in order, however long") {
+TEST_CASE("apart: lines of any length arrive whole and in order") {
   std::vector<std::string> heard;
   const ChildEnd end = run_apart(
       [](const auto& say) {
@@ -38,7 +38,7 @@ TEST_CASE("apart: lines arrive whole and in order, however long") {
   for (std::size_t i = 0; i < heard.size(); ++i) CHECK(heard[i].size() == i * 997);
 }
 
-TEST_CASE("apart: a child that fails, dies or falls silent is told of, what it said is kept") {
+TEST_CASE("apart: a child that fails, dies or falls silent is reported and its output kept") {
   const auto run = [](const std::function<void()>& last) {
     std::string heard;
     const ChildEnd end = run_apart(
@@ -63,11 +63,11 @@ TEST_CASE("apart: a child that fails, dies or falls silent is told of, what it s
 
 TEST_CASE("apart: a program's output, its status, and its limit") {
   const fs::path out = fresh("program") / "out.txt";
-  CHECK(run_program({"/bin/sh", "-c", "echo told"}, out, milliseconds{20'000}).why.empty());
+  CHECK(run_program({"/bin/sh", "-c", "echo heard"}, out, milliseconds{20'000}).why.empty());
   std::ifstream file{out};
   std::string word;
   file >> word;
-  CHECK(word == "told");
+  CHECK(word == "heard");
   CHECK(run_program({"/bin/sh", "-c", "exit 3"}, out, milliseconds{20'000}).why == "exit status 3");
   CHECK(run_program({"/no/such/program"}, out, milliseconds{20'000}).why == "exit status 127");
   CHECK(run_program({"/bin/sh", "-c", "sleep 30"}, out, milliseconds{200}).why ==
@@ -87,7 +87,7 @@ KernelResult result_of(const std::string& name) {
   return r;
 }
 
-TEST_CASE("kernels apart: results come over as they are") {
+TEST_CASE("kernels apart: results arrive unchanged") {
   const auto run = [](const std::string& name) {
     KernelResult first = result_of(name);
     first.counted = first.model;
@@ -122,10 +122,10 @@ TEST_CASE("kernels apart: results come over as they are") {
   CHECK(one.compared);
 }
 
-TEST_CASE("kernels apart: one that crashes, hangs or breaks the device loses itself alone") {
+TEST_CASE("kernels apart: one that crashes, hangs or breaks the device loses only itself") {
   const std::vector<std::string> names{"good",   "crashes",    "also good", "hangs",
                                        "breaks", "still good", "throws",    "last"};
-  bool broken = false;  // of each child its own
+  bool broken = false;  // from each child
   const auto run = [&](const std::string& name) {
     if (name == "crashes") (void)raise(SIGKILL);
     if (name == "hangs") std::this_thread::sleep_for(std::chrono::seconds{30});
@@ -155,7 +155,7 @@ TEST_CASE("kernels apart: one that crashes, hangs or breaks the device loses its
   CHECK(results[6].problem.find("exit status 1") != std::string::npos);
 }
 
-TEST_CASE("kernels apart: what no time is left for is skipped, what was found stays") {
+TEST_CASE("kernels apart: cases without time left are skipped and earlier results kept") {
   const auto results = run_kernels_apart(
       {"first", "slow", "third"}, {.run =
                                        [](const std::string& name) {
@@ -217,7 +217,7 @@ TEST_CASE("kernels apart: devices as the child sees them") {
   CHECK(none.problem.find("signal 9") != std::string::npos);
 }
 
-/// Puts an executable script in the way of `name` while it lives.
+/// Puts an executable script `name` first in PATH during its lifetime.
 class InPath {
  public:
   InPath(const fs::path& folder, const std::string& name, const std::string& script)
@@ -234,13 +234,13 @@ class InPath {
   std::string before_;
 };
 
-TEST_CASE("profiler: the program runs under it, or why not is said") {
+TEST_CASE("profiler: the program runs under it or the reason is reported") {
   const fs::path folder = fresh("profiler");
   {
-    // Writes what it was asked for where it was told, then runs the program.
+    // Writes its arguments to the log file, then runs the program.
     const InPath ncu{folder, "ncu",
-                     "while [ \"$1\" != --log-file ]; do asked=\"$asked $1\"; shift; done\n"
-                     "echo \"$asked\" >\"$2\"\nshift 2\nexec \"$@\"\n"};
+                     "while [ \"$1\" != --log-file ]; do words=\"$words $1\"; shift; done\n"
+                     "echo \"$words\" >\"$2\"\nshift 2\nexec \"$@\"\n"};
     const ProfilerRun run = run_profiler({"/bin/sh", "-c", "echo under it"}, milliseconds{20'000});
     CHECK(run.problem.empty());
     CHECK(run.output == "under it\n");

@@ -1,4 +1,4 @@
-// Decode attention and MLA against published timings that no fit has seen.
+// Decode attention and MLA compared with published timings that no fit has used.
 
 #include <algorithm>
 #include <string_view>
@@ -22,11 +22,11 @@ std::vector<MeasuredFile> timings(const std::filesystem::path& data, std::string
 /// MAPE, and the largest error.
 struct Gates {
   double pooled;
-  double group;  // of every GPU, stack and format on its own
+  double group;  // of every GPU, stack and format separately
   double worst;  // of any row
 };
 
-/// Groups of the rows that `keep`, held to the gates. Returns how many there were.
+/// Groups of the rows that `keep` selects, checked against the gates. Returns their number.
 template <class Keep>
 int hold(const std::vector<MeasuredFile>& files, Unseen unseen, const Gates& gates, Keep&& keep) {
   std::vector<PredictedRow> rows = predict(files, KernelLibrary::builtin(), unseen);
@@ -50,7 +50,7 @@ int hold(const std::vector<MeasuredFile>& files, Unseen unseen, const Gates& gat
 
 bool compute_bound_cache(const PredictedRow& row) { return row.row->format.stored_bytes < 2; }
 
-TEST_CASE("decode attention: head counts that no fit has seen") {
+TEST_CASE("decode attention: head counts that no fit has used") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = timings(*data, "attention_decode.csv");
@@ -71,7 +71,7 @@ TEST_CASE("decode attention: a GPU timed by another card of its chip") {
   CHECK(hold(files, Unseen::kGpu, {.pooled = 0.08, .group = 0.12, .worst = 0.8}, sibling) >= 12);
 }
 
-TEST_CASE("MLA: head counts that no fit has seen") {
+TEST_CASE("MLA: head counts that no fit has used") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = timings(*data, "mla_attention.csv");

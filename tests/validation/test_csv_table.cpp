@@ -34,7 +34,7 @@ TEST_CASE("CSV: quotes, line ends, blank lines") {
   CHECK_FALSE(t.has("c"));
 }
 
-TEST_CASE("CSV: what is broken is said with its place") {
+TEST_CASE("CSV: broken tables are reported with their place") {
   CHECK(complaint("") == "t.csv: expected a header line, got an empty file");
   CHECK(complaint("a,b,a\n1,2,3\n").find("expected one column \"a\", got several") !=
         std::string::npos);

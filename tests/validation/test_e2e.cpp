@@ -1,4 +1,4 @@
-// The decode loop of kvsim validate e2e in the simulator, against its re-telling on the CPU.
+// The decode loop of kvsim validate e2e in the simulator, compared with its reference on the CPU.
 
 #include <string>
 
@@ -18,10 +18,10 @@ E2ePlan toy(const std::string& method, std::int64_t batch = 1) {
                   {.method = method, .budget = 24, .batch = batch, .prompt = 71, .output = 4});
 }
 
-TEST_CASE("e2e: every method's loop is its re-telling, entry by entry and byte by byte") {
+TEST_CASE("e2e: every method's loop equals its reference entry by entry and byte by byte") {
   for (const std::string& method : e2e_methods()) {
     for (const std::int64_t batch : {1, 2}) {
-      if (batch == 2 && method != "zeromerge") continue;  // the longest path stands for the others
+      if (batch == 2 && method != "zeromerge") continue;  // the longest path represents the others
       INFO(method, ", batch ", batch);
       const LoopCheck check = check_loop(toy(method, batch));
       for (const std::string& problem : check.problems) FAIL_CHECK(problem);
@@ -29,12 +29,12 @@ TEST_CASE("e2e: every method's loop is its re-telling, entry by entry and byte b
       CHECK(check.steps == 4);
       // Two layers of two heads: 24 entries after every step, or 72 to 75 of the full cache.
       CHECK(check.entries_compared == batch * 4 * (method == "full" ? 72 + 73 + 74 + 75 : 4 * 24));
-      CHECK(check.attention_error > 0);  // two ways to compute one thing, not one twice
+      CHECK(check.attention_error > 0);  // two different computations, not one twice
       CHECK(check.logits_error <= check.allowed);
       for (const CheckedOp& op : check.ops) {
         INFO(op.name);
         CHECK(op.agrees());
-        if (op.name == "sampling") continue;  // left out, and said so
+        if (op.name == "sampling") continue;  // left out and reported
         CHECK(op.loaded + op.stored > 0);
         CHECK(op.runs >= 4);
       }
@@ -42,7 +42,7 @@ TEST_CASE("e2e: every method's loop is its re-telling, entry by entry and byte b
   }
 }
 
-TEST_CASE("e2e: a loop that does another thing than its method is found out") {
+TEST_CASE("e2e: a loop that differs from its method is detected") {
   E2ePlan plan = toy("h2o");
   plan.loop.decay = 0.5F;
   CHECK_FALSE(check_loop(plan).pass());
@@ -53,7 +53,7 @@ TEST_CASE("e2e: a loop that does another thing than its method is found out") {
   CHECK(unbiased.attention_error > unbiased.allowed);
 }
 
-TEST_CASE("e2e: what cannot be run is refused by the option's name") {
+TEST_CASE("e2e: unsupported requests are refused by the option's name") {
   const auto refused = [](const E2eRequest& request) -> std::string {
     try {
       (void)plan_e2e(toy_llm(1), Dtype::kFp32, request);
@@ -67,8 +67,7 @@ TEST_CASE("e2e: what cannot be run is refused by the option's name") {
   CHECK_FALSE(refused({.method = "streaming-llm", .budget = 4, .prompt = 9}).empty());
 }
 
-TEST_CASE(
-    "e2e: predictions fall with what is read, and the longest sequence is the last that fits") {
+TEST_CASE("e2e: predictions fall with fewer reads and the longest sequence is the last that fits") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const Llm& llm = find_llm("llama-3-8b");
   const auto predict = [&](const char* method, std::int64_t layers, std::int64_t prompt) {
@@ -82,8 +81,8 @@ TEST_CASE(
   CHECK(kept.peak < full.peak);
   CHECK_FALSE(kept.longest);
   CHECK(predict("full", 4, 4096).tok_s > 4 * full.tok_s);
-  // The peak of a run is weights, context and 131072 B a token, and some activations; the longest
-  // sequence is what is left of the card over that.
+  // The peak of a run is weights, context, 131072 B per token, and some activations. The longest
+  // sequence is the rest of the card divided by the bytes per token.
   const double weights = 2.0 * static_cast<double>(parameters(llm));
   const double cache = 131072.0 * (32768 + 8);
   const double context = 0.5 * 1024 * 1024 * 1024;

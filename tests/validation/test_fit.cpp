@@ -20,7 +20,7 @@ const KernelForm& plain_form() {
   return form;
 }
 
-/// Rows that a form with these coefficients gives, every one multiplied by what `noise` says.
+/// Rows of a form with these coefficients, each multiplied by the factor that `noise` returns.
 template <class Noise>
 std::vector<MeasuredRow> made_up(const std::vector<double>& c, Noise&& noise) {
   std::vector<MeasuredRow> rows;
@@ -59,14 +59,14 @@ TEST_CASE("fit: finds the coefficients that made the rows") {
   CHECK(fit.mean_absolute < 1e-4);
 }
 
-TEST_CASE("fit: a few rows that are far off do not draw the others along") {
+TEST_CASE("fit: a few outliers do not move the fit") {
   const std::vector<double> truth{7.5, 0.61, 0.83};
   const auto rows = made_up(truth, [](std::size_t i) { return i % 12 == 5 ? 8.0 : 1.0; });
   const FitResult fit = fit_form(plain_form(), pointers(rows));
   for (std::size_t i = 0; i < truth.size(); ++i) CHECK(fit.coefficients[i] == rel(truth[i], 0.03));
 }
 
-TEST_CASE("fit: noise comes out as noise, twice the same") {
+TEST_CASE("fit: noise is reported as noise and twice the same") {
   std::mt19937 random{5};
   std::normal_distribution<double> spread{0, 0.1};
   const std::vector<double> truth{5, 0.7, 0.8};
@@ -78,7 +78,7 @@ TEST_CASE("fit: noise comes out as noise, twice the same") {
   CHECK(a.mean_absolute < 0.1);
 }
 
-TEST_CASE("fit: stays within bounds, whatever the rows say") {
+TEST_CASE("fit: stays within bounds for any rows") {
   const auto rows = made_up({5, 0.7, 0.8}, [](std::size_t) { return 1e-3; });
   const FitResult fit = fit_form(plain_form(), pointers(rows));
   for (std::size_t i = 0; i < fit.coefficients.size(); ++i) {

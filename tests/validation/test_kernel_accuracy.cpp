@@ -28,7 +28,7 @@ namespace {
 
 using Rows = std::vector<PredictedRow>;
 
-/// What of a set of rows a gate is on.
+/// The statistic of a set of rows that a gate limits.
 struct Slice {
   const char* name;
   KernelOp op;
@@ -60,10 +60,9 @@ ErrorSummary errors_of(const Rows& rows, const Slice& slice) {
   return summarise(std::move(errors));
 }
 
-/// What the errors of a slice may be at most, and how many rows it has to have. Bounds are a little
-/// above what was reached when they were written: MAPE, p90 and worst, in percent, are the comment
-/// beside them. Since no time is predicted below nothing, a worst case near 100 % that is too low
-/// has its bound below 1.
+/// Largest errors of a slice, and its minimum number of rows. Bounds are slightly above the values
+/// when they were written: the comment next to them has MAPE, p90 and worst in percent. Since no
+/// time is predicted below zero, the bound of an underestimate near 100 % is below 1.
 struct Gate {
   Slice slice;
   double mape;
@@ -114,7 +113,7 @@ constexpr Slice kDecodeFp8Hopper{"decode, fp8, Hopper", KernelOp::kDecodeAttenti
 
 }  // namespace
 
-TEST_CASE("accuracy on shapes that no fit has seen, by family: MAPE and worst case") {
+TEST_CASE("accuracy on shapes that no fit has used, by family: MAPE and worst case") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = read_all_measured(*data / "measured");
@@ -141,7 +140,7 @@ TEST_CASE("accuracy on shapes that no fit has seen, by family: MAPE and worst ca
 
 namespace {
 
-/// Share of the rows that lie in their 90 % intervals, of a family or (nullopt) of all.
+/// Share of the rows within their 90 % intervals, of a family or (nullopt) of all.
 double covered(const Rows& rows, std::optional<KernelOp> op = std::nullopt) {
   double inside = 0, counted = 0;
   for (const PredictedRow& row : rows) {
@@ -156,7 +155,7 @@ double covered(const Rows& rows, std::optional<KernelOp> op = std::nullopt) {
 
 }  // namespace
 
-TEST_CASE("intervals cover the rows of shapes that neither a fit nor they have seen") {
+TEST_CASE("intervals cover the rows of shapes that neither a fit nor they have used") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = read_all_measured(*data / "measured");
@@ -180,7 +179,7 @@ TEST_CASE("intervals cover the rows of shapes that neither a fit nor they have s
   }
 }
 
-TEST_CASE("intervals cover rows with what they would rest on hidden") {
+TEST_CASE("intervals cover rows if their own measurements are hidden") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = read_all_measured(*data / "measured");
@@ -197,7 +196,7 @@ TEST_CASE("intervals cover rows with what they would rest on hidden") {
   }
 }
 
-TEST_CASE("cases of reach that rest on what is hidden are hidden with it") {
+TEST_CASE("transfer cases that depend on hidden data are hidden too") {
   const KernelLibrary& all = KernelLibrary::builtin();
   CHECK(all.transfers().size() > 50);
   for (const KernelTransfer* one : all.transfers()) {
@@ -210,8 +209,8 @@ TEST_CASE("cases of reach that rest on what is hidden are hidden with it") {
   }
 }
 
-// Nothing of a row's own pair, or GPU, has been seen here. The worst of products in fp8 is a
-// published time that leaves out the quantisation which all others have in them.
+// Nothing of a row's own pair, or GPU, has been used here. The worst fp8 product is a published
+// time without the quantisation that all others include.
 TEST_CASE("accuracy with each row's pair of GPU and stack hidden: MAPE, p90 and worst case") {
   const auto data = test::data_dir();
   if (!data) return;

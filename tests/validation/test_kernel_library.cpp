@@ -35,7 +35,7 @@ KernelCalibration entry(const char* gpu, const char* stack, double factor = 1,
   return out;
 }
 
-/// A case of reach whose errors rise from 0 to `worst` in equal steps.
+/// A transfer case whose errors rise from 0 to `worst` in equal steps.
 KernelTransfer transfer(KernelBasis basis, double worst, const char* hidden = "s") {
   KernelTransfer out{.op = KernelOp::kGemm,
                      .hidden = {.gpu = "A100-80GB-SXM", .stack = hidden, .format = "bf16"},
@@ -55,7 +55,7 @@ KernelLibrary library(std::vector<KernelCalibration> entries,
   return KernelLibrary{{std::move(file)}};
 }
 
-/// `loads`: of an SM, over those of the starting values.
+/// `loads`: factor on the loads of an SM relative to the start values.
 double start_time(const Gpu& gpu, double factor = 1, double loads = 1) {
   std::vector<double> c;
   for (const Coefficient& one : gemm_form().coefficients) {
@@ -67,7 +67,7 @@ double start_time(const Gpu& gpu, double factor = 1, double loads = 1) {
 
 }  // namespace
 
-TEST_CASE("kernel library: a shipped file's name says what it holds, so that others stay unread") {
+TEST_CASE("kernel library: a shipped file's name has its contents so that others stay unread") {
   const auto shipped = shipped_calibrations();
   REQUIRE(shipped.size() == builtin_calibrations().size());
   std::size_t entries = 0, transfers = 0;
@@ -85,7 +85,7 @@ TEST_CASE("kernel library: a shipped file's name says what it holds, so that oth
   }
   CHECK(KernelLibrary::builtin().entries().size() == entries);
   CHECK(KernelLibrary::builtin().transfers().size() == transfers);
-  // Read or unread, the same is chosen.
+  // The choice is the same whether files are read or not.
   const KernelLibrary whole{builtin_calibrations()};
   for (std::size_t i = 0; i < kKernelOps; ++i) {
     const auto op = static_cast<KernelOp>(i);
@@ -106,7 +106,7 @@ TEST_CASE("kernel library: a shipped file's name says what it holds, so that oth
   CHECK_FALSE(find_kernel_op("gemms"));
 }
 
-TEST_CASE("kernel library: how far it has to reach, nearest first") {
+TEST_CASE("kernel library: distance of the chosen calibration, nearest first") {
   const Gpu& a100 = find_gpu("A100-80GB-SXM");
   const Gpu& a800 = find_gpu("A800-80GB-SXM");
   const Gpu& h100 = find_gpu("H100-80GB-SXM");
@@ -122,8 +122,8 @@ TEST_CASE("kernel library: how far it has to reach, nearest first") {
   CHECK(basis(a800, "aic-vllm-0.14.0") == KernelBasis::kMeasured);  // the same silicon
   CHECK(basis(a100, "aic-vllm-0.20.0") == KernelBasis::kOtherVersion);
   CHECK(basis(a100, "aic-sglang-0.5") == KernelBasis::kOtherStack);
-  // The same chip with other memory: its kernels of that stack, by the data sheets' ratios; an SM
-  // loads as many bytes a second.
+  // The same chip with other memory: its kernels of that stack, by the data sheets' ratios. An SM
+  // loads as many bytes per second.
   const double slower = h100.hbm_bandwidth.count() / h200.hbm_bandwidth.count();
   CHECK(basis(h200, "aic-vllm-0.14.0") == KernelBasis::kSibling);
   CHECK(all.choose(KernelOp::kGemm, h200, "aic-vllm-0.14.0", kBf16).microseconds(kCall) ==
@@ -131,13 +131,13 @@ TEST_CASE("kernel library: how far it has to reach, nearest first") {
   CHECK(basis(find_gpu("H100-PCIe"), "aic-vllm-0.14.0") != KernelBasis::kNominal);
   CHECK(basis(find_gpu("T4"), "aic-vllm-0.14.0") == KernelBasis::kNominal);
   CHECK(all.choose(KernelOp::kMla, a100, "x", kBf16).basis() == KernelBasis::kNominal);
-  // A stack nobody measured: the geometric mean of this GPU's others, each in its newest version.
+  // An unmeasured stack: the geometric mean of this GPU's others, each in its newest version.
   CHECK(all.choose(KernelOp::kGemm, h100, "sglang", kBf16).microseconds(kCall) ==
         rel(std::sqrt(start_time(h100, 1.5) * start_time(h100, 3)), 1e-9));
 }
 
-// H100 and H200 are one chip with other memory: what reaches more of the one reaches more of the
-// other, whichever was measured, and what SMs hold up keeps its bytes a second.
+// H100 and H200 are one chip with other memory. A kernel that reaches more on one reaches more on
+// the other, whichever was measured. SM-bound kernels keep their bytes per second.
 TEST_CASE("kernel library: shares of the bandwidth keep their order on the same chip") {
   const auto coefficients = gemm_form().coefficients;
   const auto at = static_cast<std::size_t>(
@@ -168,11 +168,11 @@ TEST_CASE("kernel library: shares of the bandwidth keep their order on the same 
   }
   CHECK(carried(h100, h200, 0.5) * faster == doctest::Approx(0.5));
   CHECK(carried(h200, h100, 0.5) == doctest::Approx(0.5 * faster));
-  // There and back again, what SMs hold up is what it was.
+  // There and back again, an SM-bound share is unchanged.
   CHECK(carried(h200, h100, carried(h100, h200, 0.4)) == doctest::Approx(0.4));
 }
 
-TEST_CASE("kernel library: intervals hold the estimate and widen with the reach") {
+TEST_CASE("kernel library: intervals contain the estimate and widen with the distance") {
   const Gpu& a100 = find_gpu("A100-80GB-SXM");
   const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0")});
   const auto width = [&](const char* stack, const KernelCall& call) {
@@ -191,13 +191,13 @@ TEST_CASE("kernel library: intervals hold the estimate and widen with the reach"
       all.choose(KernelOp::kGemm, a100, "aic-vllm-0.14.0", kBf16).estimate(kCall).extrapolated);
 }
 
-TEST_CASE("kernel library: the interval of a reach is of cases that reached as far") {
+TEST_CASE("kernel library: the interval of a distance is from cases of the same distance") {
   const Gpu& a100 = find_gpu("A100-80GB-SXM");
   const auto width = [&](double worst, std::size_t cases) {
     std::vector<KernelTransfer> transfers;
     for (std::size_t i = 0; i < cases; ++i) {
       transfers.push_back(transfer(KernelBasis::kOtherStack, worst));
-      transfers.push_back(transfer(KernelBasis::kNominal, 9));  // of no concern
+      transfers.push_back(transfer(KernelBasis::kNominal, 9));  // not used
     }
     const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0")}, transfers);
     const KernelEstimate measured =
@@ -207,35 +207,35 @@ TEST_CASE("kernel library: the interval of a reach is of cases that reached as f
     CHECK(std::log(e.high / e.us) == rel(std::log(e.us / e.low), 1e-9));
     return std::log(e.high / e.us);
   };
-  // Alike cases: their 80 and more errors count as so many, the level is 0.9 (n + 1) / n.
+  // Similar cases: their 80 or more errors count as that many, the level is 0.9 (n + 1) / n.
   const double n = 4 * kTransferErrors;
   CHECK(width(0.5, 4) >= 0.5 * 0.9);
   CHECK(width(0.5, 4) <= 0.5 * (0.9 * (n + 1) / n + 1.0 / kTransferErrors));
   CHECK(width(1.0, 4) == rel(2 * width(0.5, 4), 1e-9));
   CHECK(width(0.5, 8) == rel(width(0.5, 4), 0.01));
-  // Too few of that reach: those of another are asked too.
+  // Too few cases of that distance: those of others are used too.
   CHECK(width(0.5, 2) > 2);
 }
 
-TEST_CASE("kernel library: kept choices are the same object and the same answer") {
+TEST_CASE("kernel library: cached choices are the same object and the same answer") {
   const KernelLibrary& all = KernelLibrary::builtin();
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const KernelChoice& a = all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16);
   CHECK(&a == &all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16));
-  // A GPU that does not exist may bear its name.
+  // A GPU that does not exist may have the same name.
   Gpu other = gpu;
   other.hbm_bandwidth = gpu.hbm_bandwidth * 0.5;
   other.sms = gpu.sms / 2;
   CHECK(&a != &all.kept_choice(KernelOp::kGemm, other, "vllm", kBf16));
   CHECK_FALSE(times_alike(gpu, other));
   other = gpu;
-  other.hbm = gpu.hbm * 2;  // memory sets no time
+  other.hbm = gpu.hbm * 2;  // memory size does not change times
   CHECK(&a == &all.kept_choice(KernelOp::kGemm, other, "vllm", kBf16));
   CHECK(a.microseconds(kCall) ==
         all.choose(KernelOp::kGemm, gpu, "vllm", kBf16).microseconds(kCall));
 }
 
-TEST_CASE("calibration files: what is written reads back, what is broken is refused") {
+TEST_CASE("calibration files: written files read back and broken ones are refused") {
   KernelCalibrationFile file{
       .gpu = "A100-80GB-SXM", .provenance = "made up", .date = "2026-01-01", .split = "none"};
   file.entries.push_back(entry("A100-80GB-SXM", "s"));
@@ -273,7 +273,7 @@ TEST_CASE("calibration files: what is written reads back, what is broken is refu
   CHECK(broken(fmt::format("\"{}\"", gemm_form().coefficients[0].name), "\"nonsense\"") != "");
 }
 
-TEST_CASE("shipped calibrations: every one is of a known form, finite and grows with the call") {
+TEST_CASE("shipped calibrations: each has a known form, is finite and grows with the call") {
   for (const KernelCalibrationFile& file : builtin_calibrations()) {
     CHECK_FALSE(file.provenance.empty());
     for (const KernelCalibration& e : file.entries) {

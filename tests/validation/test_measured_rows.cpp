@@ -54,7 +54,7 @@ TEST_CASE("measured rows: each layout is known by its columns") {
   CHECK(std::get<GroupedGemmCall>(grouped.rows[1].call).k == 512);
 }
 
-TEST_CASE("measured rows: what can't be expressed is counted with its reason, not an error") {
+TEST_CASE("measured rows: inexpressible rows are counted with their reason and are no error") {
   CHECK(read("a,b\n1,2\n").skipped == "no kernel's columns");
   const auto gemm = read(
       "gpu,source,dtype,m,n,k,time_us\n"
@@ -75,7 +75,7 @@ TEST_CASE("measured rows: malformed cells are errors with their line") {
   }
 }
 
-TEST_CASE("measured rows: a file without timings is refused, a folder of several files read") {
+TEST_CASE("measured rows: a file without timings is refused and a folder of files is read") {
   const auto folder = test::fresh("no-timings");
   test::write(folder / "page.csv", "<!DOCTYPE html>\n<html><body>Not found</body></html>\n");
   for (const auto& path : {folder / "page.csv", folder}) {
@@ -96,7 +96,7 @@ TEST_CASE("measured rows: a split keeps a shape whole and about a fifth of the s
     MeasuredRow row;
     row.shape = fmt::format("{}x{}", 64 * n, 128);
     held += is_held_out(row);
-    row.us = 7;  // nothing but the shape counts
+    row.us = 7;  // only the shape counts
     row.stack = "other";
     CHECK(is_held_out(row) == is_held_out(row));
   }
@@ -104,7 +104,7 @@ TEST_CASE("measured rows: a split keeps a shape whole and about a fifth of the s
   CHECK(held < 480);
 }
 
-TEST_CASE("measured rows: the data at hand is read whole") {
+TEST_CASE("measured rows: the available data are read completely") {
   const auto data = test::data_dir();
   if (!data) return;
   std::set<std::string> skipped;

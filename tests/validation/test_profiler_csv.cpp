@@ -1,5 +1,5 @@
-// Counters as Nsight Compute prints them. The tables here are made by hand in the form that its
-// documents give: none was printed by a profiler.
+// Counters in the format of Nsight Compute. The tables here are made by hand from its
+// documentation: none was printed by a profiler.
 
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ std::string line(int id, const std::string& kernel, const std::string& metric,
 const std::string kRead = "dram__bytes_read.sum";
 const std::string kWritten = "dram__bytes_write.sum";
 
-/// Two launches, the profiler's own words before and behind.
+/// Two launches, with the profiler's own messages before and after.
 std::string sample() {
   return "==PROF== Connected to process 4711 (/usr/bin/kvsim)\n"
          "==PROF== Profiling \"read_kernel\" - 0: 0%....50%....100% - 1 pass\n" +
@@ -57,7 +57,7 @@ std::string complaint(const std::string& text) {
   return "none";
 }
 
-TEST_CASE("profiler: bytes of each launch, in any order, unit and grouping of digits") {
+TEST_CASE("profiler: bytes of each launch in any order, unit and grouping of digits") {
   const auto rows = read_profiler_csv(sample(), "ncu.csv");
   REQUIRE(rows.size() == 2);
   CHECK(rows[0].kernel == "read_kernel(long, Span<const float>, Span<float>)");
@@ -82,7 +82,7 @@ TEST_CASE("profiler: a broken table is refused by place") {
     INFO(std::string{value});
     CHECK(complaint(with("byte", value)).find("expected a number of bytes") != std::string::npos);
   }
-  // Lines are counted with the profiler's own.
+  // Line numbers include the profiler's own lines.
   CHECK(complaint("==PROF== one\n==PROF== two\n" + with("byte", "x")).find("ncu.csv:4:") == 0);
   const std::string once = kHeader + line(0, "k", kRead, "byte", "1");
   CHECK(complaint(once).find(kWritten) != std::string::npos);
@@ -96,7 +96,7 @@ TEST_CASE("profiler: a broken table is refused by place") {
   CHECK(complaint(open) != "none");
 }
 
-TEST_CASE("profiler: why there are no counters, in a few words") {
+TEST_CASE("profiler: the reason for missing counters in a few words") {
   CHECK(profiler_problem(sample()).empty());
   CHECK(profiler_problem(
             "==PROF== Connected to process 4711\n"
@@ -107,7 +107,7 @@ TEST_CASE("profiler: why there are no counters, in a few words") {
         "the profiler says: The application returned an error code (2).");
 }
 
-TEST_CASE("profiler: a case has the counters of its launches, one after another") {
+TEST_CASE("profiler: a case has the counters of its launches one after another") {
   const std::vector<LaunchCounters> rows{{"split", 100, 10}, {"combine", 20, 2}, {"copy", 7, 7}};
   const auto cases = counters_by_case(rows, {2, 1}, "ncu.csv");
   REQUIRE(cases.size() == 2);

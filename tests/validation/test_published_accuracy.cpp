@@ -1,5 +1,5 @@
-// Published figures against predictions, where the data lies on the machine. Bounds are what was
-// reached when they were written, with room for constants that move, and the targets beside them.
+// Published values compared with predictions, if the data is on the machine. Bounds are the values
+// when they were written, with room for constants that change; the targets are next to them.
 
 #include <algorithm>
 #include <cmath>
@@ -32,7 +32,7 @@ const PublishedGroup& pooled(const PublishedScore& score, const std::string& nam
   return *found;
 }
 
-/// The score of the whole table, worked out once.
+/// The score of the whole table, computed once.
 const PublishedScore& whole_score(const std::filesystem::path& data) {
   static const PublishedScore score =
       score_published(read_published_csv(data / "published/results.csv"));
@@ -58,7 +58,7 @@ TEST_CASE("capacities that vLLM logged for hybrid and sparse models") {
   CHECK(errors[errors.size() * 9 / 10] < 0.03);
 }
 
-TEST_CASE("published figures are expressed and met") {
+TEST_CASE("published values are expressed and predicted within bounds") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
@@ -82,10 +82,11 @@ TEST_CASE("published figures are expressed and met") {
   CHECK(*pooled(score, "all time").median_ape < 0.15);
   CHECK(*pooled(score, "all time").median_ape_held_out < 0.15);
   CHECK(*pooled(score, "all time").mape < 0.30);
-  // Verdicts: target 95 %; 37 of 38. Missed is a run that its source says was of flash attention.
+  // Verdicts: target 95 %; 37 of 38. The miss is a run whose source says that it used flash
+  // attention.
   const PublishedGroup& verdicts = pooled(score, "all oom");
   CHECK(of(verdicts.oom_right, verdicts.oom_total) >= 0.95);
-  // Nor is any published run predicted not to fit.
+  // No published run is predicted not to fit.
   CHECK(pooled(score, "all").oom_total == verdicts.oom_total);
 
   for (const ScoredRow& row : score.rows) {
@@ -96,8 +97,7 @@ TEST_CASE("published figures are expressed and met") {
   }
 }
 
-TEST_CASE(
-    "every figure off by more than half has a reason, and so has every stack off in the median") {
+TEST_CASE("every error above half and every stack with a bad median has a reason") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
@@ -114,7 +114,7 @@ TEST_CASE(
     INFO(group.metric, " of ", group.stack);
     CHECK((*group.median_ape <= kBadMedian || find_stack_reason(group.stack) != nullptr));
   }
-  // Nor does a reason outlive what it was for.
+  // No reason is left without a miss.
   for (const RowReason& reason : row_reasons()) {
     INFO(reason.document, ": ", reason.rows);
     CHECK(std::any_of(score.rows.begin(), score.rows.end(), [&](const ScoredRow& row) {
@@ -129,7 +129,7 @@ TEST_CASE(
   }
 }
 
-/// |error| of the rows that `takes`, largest first, with their ids.
+/// |error| of the rows selected by `takes`, largest first, with their ids.
 template <class Takes>
 std::vector<std::pair<double, std::string>> largest_errors(const PublishedScore& score,
                                                            const Takes& takes) {
@@ -143,7 +143,7 @@ std::vector<std::pair<double, std::string>> largest_errors(const PublishedScore&
   return errors;
 }
 
-/// A bound on all errors but the `spared` largest, which have an earlier bound of their own.
+/// A bound on all errors except the `spared` largest, which have an earlier, separate bound.
 struct WorstGate {
   std::size_t spared;
   double worst;
@@ -163,8 +163,8 @@ void hold_worst(const PublishedScore& score, const char* what, std::size_t rows,
   }
 }
 
-// Bounds are a little above what was reached, which stands beside them in percent with the row.
-TEST_CASE("worst cases of published figures, by kind") {
+// Bounds are slightly above the errors, which are next to them in percent with the row.
+TEST_CASE("worst cases of published values by kind") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
@@ -172,10 +172,10 @@ TEST_CASE("worst cases of published figures, by kind") {
     return [=](const ScoredRow& row) { return row.kind == kind && !(held_out && row.fitted); };
   };
   for (const bool held_out : {false, true}) {
-    // SL-019: -23.7, AO-004: -21.6, none of whose documents gave a constant.
+    // SL-019: -23.7, AO-004: -21.6; no constant comes from their documents.
     hold_worst(score, held_out ? "peak memory, held out" : "peak memory", held_out ? 100 : 190,
                {{0, 0.26}, {1, 0.24}}, of(PublishedKind::kPeakMemory, held_out));
-    // VL-033: 100.2, VL-038: -32.5, VL-034: -21.4: starts that do not state what decides them.
+    // VL-033: 100.2, VL-038: -32.5, VL-034: -21.4: starts that do not state the deciding terms.
     hold_worst(score, held_out ? "cache size, held out" : "cache size", held_out ? 20 : 25,
                {{0, 1.1}, {1, 0.36}, {2, 0.24}, {3, 0.115}},
                of(PublishedKind::kCacheSize, held_out));
@@ -201,7 +201,7 @@ TEST_CASE("worst cases of published figures, by kind") {
   hold_worst(score, "time, held out", 550, {{0, 3.2}, {5, 1.45}}, of(PublishedKind::kTime, true));
 }
 
-TEST_CASE("intervals of published figures cover rows of documents that did not make them") {
+TEST_CASE("intervals of published values cover rows of documents that were not used for them") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
@@ -230,7 +230,7 @@ TEST_CASE("intervals of published figures cover rows of documents that did not m
   CHECK(mean <= 0.92);
 }
 
-TEST_CASE("pools of engines' starts hold where all that decides them is stated") {
+TEST_CASE("pools of engines' starts are within bounds if all deciding terms are stated") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
@@ -247,11 +247,11 @@ TEST_CASE("pools of engines' starts hold where all that decides them is stated")
   CHECK(others == pooled(score, "pool of a start, not all").n);
 }
 
-/// log(published / predicted) by document, and the ends of an interval of `kEnd` either side.
+/// log(published / predicted) by document, and the ends of an interval with `kEnd` on either side.
 struct Residuals {
   std::map<std::string, std::vector<double>> of;
 
-  /// Of all documents but the one of that name: low and high.
+  /// Of all documents except the one of that name: low and high.
   [[nodiscard]] std::pair<double, double> ends(const std::string& without) const {
     constexpr double kEnd = 0.95;  // of a 90 % interval
     Clusters up, down;
@@ -263,7 +263,7 @@ struct Residuals {
     }
     return {-upper_limit(down, kEnd), upper_limit(up, kEnd)};
   }
-  /// The share of rows inside the ends that the other documents give.
+  /// The share of rows inside the ends from the other documents.
   [[nodiscard]] double covered() const {
     double inside = 0;
     for (const auto& [document, errors] : of) {
@@ -279,7 +279,7 @@ struct Residuals {
   }
 };
 
-/// An engine's start as a row about it has it.
+/// An engine's start from a row about it.
 EngineStartup start_of(const ScoredRow& row) {
   const PublishedSetup setup = read_setup(row.row);
   PublishedRuns runs{
@@ -296,7 +296,7 @@ struct TermLogs {
     const bool several = read_setup(row.row).gpus > 1;
     Residuals& non_torch = several ? several_gpus : one_gpu;
     if (row.pool) {
-      // What weights, predicted activations and the pool leave counts for non-PyTorch memory.
+      // The rest after weights, predicted activations and the pool counts as non-PyTorch memory.
       const EngineStartup start = start_of(row);
       const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
       const double pool = of(start.kv_cache) * *row.value / *row.prediction.value;
@@ -313,7 +313,7 @@ struct TermLogs {
     // A log's memory of CUDA graphs is a difference of free memory, and may be below 0.
     terms->of[row.row.source].push_back(std::max(0.0, *row.value / *row.prediction.value));
   }
-  /// The ends of starts on one GPU or several, by all sources but `without`.
+  /// The ends of starts on one GPU or several, from all sources except `without`.
   [[nodiscard]] std::pair<TermFactors, TermFactors> ends(bool several,
                                                          const std::string& without) const {
     TermFactors low, high;
@@ -332,7 +332,7 @@ struct TermLogs {
   }
 };
 
-TEST_CASE("factors of an engine's terms are what logs of starts say, and cover those of others") {
+TEST_CASE("factors of an engine's terms come from logs of starts and cover those of others") {
   const auto data = test::data_dir();
   if (!data) return;
   TermLogs logs;
@@ -362,7 +362,7 @@ TEST_CASE("factors of an engine's terms are what logs of starts say, and cover t
         high.graphs);
   }
 
-  // Each pool in the interval that the logs of other sources give; and how wide that is.
+  // Each pool in the interval from the logs of other sources; and the width of that interval.
   double inside = 0, inside_stated = 0, stated = 0, width = 0, width_of_all = 0;
   for (const ScoredRow* row : pools) {
     const bool several = read_setup(row->row).gpus > 1;
@@ -380,7 +380,7 @@ TEST_CASE("factors of an engine's terms are what logs of starts say, and cover t
       inside_stated += is_in;
     }
     width += (pool(low) - pool(high)) / predicted;
-    // One factor of all but the pool, weights among it, as it was before: 0.83 to 1.21.
+    // One factor for all except the pool, including weights, as in earlier versions: 0.83 to 1.21.
     const double beside = static_cast<double>((start.usable - start.kv_cache).count());
     width_of_all += (1.21 - 0.83) * beside / predicted;
   }
@@ -394,13 +394,13 @@ TEST_CASE("factors of an engine's terms are what logs of starts say, and cover t
   CHECK(width < 0.7 * width_of_all);
 }
 
-/// A published peak in PyTorch, bytes: what weights and caches leave of it, and of that the
-/// activations that are predicted.
+/// A published peak in PyTorch, in bytes: the rest after weights and caches, and the predicted
+/// activations of that rest.
 struct PublishedPeak {
   double activations = 0, left = 0;
 };
 
-/// Of each document. Figures of memory that stays allocated are no peaks: they have no activations.
+/// By document. Values of memory that stays allocated are no peaks: they have no activations.
 std::map<std::string, std::vector<PublishedPeak>> published_peaks(const PublishedScore& score) {
   std::map<std::string, std::vector<PublishedPeak>> out;
   for (const ScoredRow& row : score.rows) {
@@ -416,8 +416,8 @@ std::map<std::string, std::vector<PublishedPeak>> published_peaks(const Publishe
 }
 
 /// The narrowest line of activations that no peak of `documents` is above (`sign` 1) or below (-1)
-/// and that holds the prediction: a factor not below (above) 1 and a reserve not below (above) 0.
-/// Narrow: near the activations in the mean over documents, each of which counts the same.
+/// and that contains the prediction: a factor not below (above) 1 and a reserve not below (above)
+/// 0. Narrow: near the activations in the mean over documents, each of which has equal weight.
 MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& documents, int sign,
                     const std::string& without = {}) {
   std::vector<PublishedPeak> peaks;
@@ -430,7 +430,7 @@ MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& doc
     n += 1;
     peaks.insert(peaks.end(), some.begin(), some.end());
   }
-  // Weights and caches are known: what is below them is not for the activations to explain.
+  // Weights and caches are known: peaks below them say nothing about activations.
   for (PublishedPeak& peak : peaks) peak.left = std::max(0.0, peak.left);
   // The best line goes through two peaks, or has a factor at a bound.
   std::vector<double> factors{1};
@@ -457,7 +457,7 @@ MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& doc
   return out;
 }
 
-TEST_CASE("activations and reserve of PyTorch are what published peaks say, and cover others") {
+TEST_CASE("activations and reserve of PyTorch come from published peaks and cover others") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto documents = published_peaks(whole_score(*data));
@@ -470,7 +470,7 @@ TEST_CASE("activations and reserve of PyTorch are what published peaks say, and 
   CHECK(gib(known->low.reserve) == doctest::Approx(gib(low.reserve)).epsilon(0.02));
   CHECK(gib(known->high.reserve) == doctest::Approx(gib(high.reserve)).epsilon(0.02));
 
-  // Each document in the interval that the others give; and how wide that is.
+  // Each document in the interval from the others; and the width of that interval.
   double inside = 0, n = 0, below_known = 0, width = 0, width_of_all = 0, most = 0;
   for (const auto& [document, peaks] : documents) {
     const MemoryEnd least = narrowest(documents, -1, document);
@@ -494,7 +494,7 @@ TEST_CASE("activations and reserve of PyTorch are what published peaks say, and 
   for (const ScoredRow& row : whole_score(*data).rows) {
     const auto& peak = row.prediction.peak;
     if (!documents.contains(row.document) || !row.error() || row.fitted || !peak) continue;
-    width_of_all += (1.31 - 0.87) * peak->bytes;  // one factor of the whole, as it was before
+    width_of_all += (1.31 - 0.87) * peak->bytes;  // one factor of the whole, as in earlier versions
   }
   fmt::print(
       "PyTorch: {} peaks of {} documents: activations x {:.3f} and {:.3f} GiB to x {:.3f} and "
@@ -505,7 +505,7 @@ TEST_CASE("activations and reserve of PyTorch are what published peaks say, and 
       width_of_all / n / (1 << 30), most / (1 << 30));
   CHECK(inside / n >= 0.88);
   CHECK(width < 0.7 * width_of_all);
-  // Up to the largest published activations the line holds, beyond them its ratio.
+  // Up to the largest published activations the line applies, beyond them its ratio.
   const Bytes top = rounded<Bytes>(most), half = rounded<Bytes>(most / 2);
   CHECK(beyond_prediction(known->high, top + top).count() ==
         doctest::Approx(2 * static_cast<double>(beyond_prediction(known->high, top).count()))
@@ -513,7 +513,7 @@ TEST_CASE("activations and reserve of PyTorch are what published peaks say, and 
   CHECK(beyond_prediction(known->high, half) == known->high.reserve);
 }
 
-TEST_CASE("intervals of whole runs are what published times say, and cover those of others") {
+TEST_CASE("intervals of whole runs come from published times and cover those of others") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
@@ -542,7 +542,7 @@ TEST_CASE("intervals of whole runs are what published times say, and cover those
   }
 }
 
-TEST_CASE("prompts in pieces, with and without streaming heads, take what they were published at") {
+TEST_CASE("prompts in pieces take the published times with and without streaming heads") {
   const auto data = test::data_dir();
   if (!data) return;
   // DuoAttention on A100, pieces of a tenth of a prompt to all of it; reached 7.0 % (DU-098).

@@ -1,4 +1,4 @@
-// A table of published figures small enough to be checked by hand, and tables that are broken.
+// A table of published values small enough to check by hand, and broken tables.
 
 #include <algorithm>
 #include <string>
@@ -36,8 +36,8 @@ const PublishedGroup& pooled(const PublishedScore& score, const std::string& nam
 }
 
 TEST_CASE("known answers: weights, cache, an attention kernel's out-of-scope row") {
-  // Llama-2-7B: 6,738,415,616 parameters; 2 x 32 layers x 32 heads x 128 elements a token, so 1 MiB
-  // in fp32. 1000 tokens: 1000 / 1024 GiB.
+  // Llama-2-7B: 6,738,415,616 parameters; 2 x 32 layers x 32 heads x 128 elements per token, so 1
+  // MiB in fp32. 1000 tokens: 1000 / 1024 GiB.
   const PublishedScore score = score_of(
       "a,paper,A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,,,weights_gb,25,GiB,\n"
       "b,paper,A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,1000,0,kv_cache_gb,1,GiB,\n"
@@ -86,14 +86,14 @@ TEST_CASE("an engine's capacity follows from the cache memory that the same star
   CHECK(score.rows[4].prediction.reason ==
         "the file does not state the cache memory of this start");
   CHECK(score.rows[5].prediction.reason == "no format in kv_dtype \"odd\"");
-  // No GPU of the catalogue is needed.
+  // The GPU need not be in the catalogue.
   CHECK(score.rows[0].in_scope);
   CHECK(pooled(score, "all engine cache").n == 3);
 }
 
 TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bits") {
-  // GPT-J's is. Its 28 layers of 4096 are a little less work than the 32 of Llama-2-7B; attention
-  // and norms in fp32 would make it half as long again.
+  // GPT-J's is stored in fp32. Its 28 layers of 4096 are slightly less work than the 32 of
+  // Llama-2-7B; attention and norms in fp32 would take half as long again.
   const auto row = [](const char* model) {
     return fmt::format(
         "{},paper,H100-80GB,1,{},fp8,fp8,TensorRT-LLM,full,,1,2048,1,ttft_ms,29,ms,\n", model,
@@ -106,7 +106,7 @@ TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bit
   CHECK(ratio < 1);
 }
 
-TEST_CASE("verdicts: a run that fits, one that does not, and a figure of one predicted not to") {
+TEST_CASE("verdicts: a run that fits, one that does not, and a value of one predicted not to") {
   const std::string setup = ",A800-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,";
   // fp16: 12.6 GiB of weights and 0.5 MiB a token: 80,000 tokens are 39 GiB, 200,000 are 98 GiB.
   const PublishedScore score =
@@ -124,7 +124,7 @@ TEST_CASE("verdicts: a run that fits, one that does not, and a figure of one pre
   CHECK(all.n == 0);
 }
 
-TEST_CASE("pooled figures pool rows, and rows that contradict themselves stand apart") {
+TEST_CASE("pooled values pool rows and rows that contradict themselves are separate") {
   const std::string setup = ",A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,1024,0,";
   const PublishedScore score = score_of("a,p" + setup + "kv_cache_gb,2,GiB,\n" +    // -50 %
                                         "b,p" + setup + "kv_cache_gb,0.8,GiB,\n" +  // +25 %
@@ -143,8 +143,7 @@ TEST_CASE("pooled figures pool rows, and rows that contradict themselves stand a
   CHECK(rows == score.rows.size());
 }
 
-TEST_CASE(
-    "a reason holds for rows of its document alone, and a stack's times stand by themselves") {
+TEST_CASE("a reason applies only to rows of its document and a stack's times are separate") {
   const std::string setup =
       ",A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,1,1024,0,";
   const PublishedScore score =
@@ -164,7 +163,7 @@ TEST_CASE(
   CHECK(find_stack_reason("ideal") == nullptr);
 }
 
-TEST_CASE("rows that cannot be expressed have a reason, and none is a crash") {
+TEST_CASE("inexpressible rows have a reason and never crash") {
   const std::string tail = ",fp16,fp16,HF transformers,full,,1,1000,10,";
   const PublishedScore score = score_of(
       "a,p,X9000,1,Llama-2-7B" + tail + "latency_s,1,s,\n" + "b,p,A100-80GB,1,Nonsense-3T" + tail +
@@ -195,7 +194,7 @@ TEST_CASE("rows that cannot be expressed have a reason, and none is a crash") {
   CHECK_FALSE(score.rows[0].in_scope);
   CHECK_FALSE(score.rows[2].in_scope);
   CHECK_FALSE(score.rows[3].in_scope);
-  CHECK(score.rows[5].in_scope);  // an unknown framework is our lack, not the row's
+  CHECK(score.rows[5].in_scope);  // an unknown framework is a gap of kvsim, not of the row
 }
 
 TEST_CASE("a broken table is refused at its place") {
@@ -289,7 +288,7 @@ TEST_CASE("frameworks by patterns, versions and dates") {
   CHECK_FALSE(match_stack(old, AttentionPatch::kNone).all_logits);
 }
 
-TEST_CASE("engines run in the version that a row names, or that its thread's number tells") {
+TEST_CASE("engines run in the version that a row names or that its thread's number implies") {
   const auto label = [](const std::string& framework, const std::string& source = "a paper",
                         const std::string& note = "") {
     PublishedRow row;
@@ -307,22 +306,22 @@ TEST_CASE("engines run in the version that a row names, or that its thread's num
   CHECK(label("vLLM", "github vllm-project/vllm PR 10511") == "vllm-v0@0.5.3");
   CHECK(label("vLLM", "github vllm-project/vllm PR 12126") == "vllm-v0@0.6.5");
   CHECK(label("vLLM", "github vllm-project/vllm issue 21348") == "vllm@0.9");
-  // Nothing is said: the newest known.
+  // Nothing is stated: the newest known version.
   CHECK(label("SGLang") == "sglang");
 }
 
-TEST_CASE("released code that drops entries runs one sequence, and for batches it masks them") {
+TEST_CASE("released code that drops entries runs one sequence and masks them for batches") {
   const auto patch = [](const char* method, std::int64_t batch) {
     return attention_patch(method, make_method({method, {}, {}}, 4096)->needs(), batch);
   };
   CHECK(patch("h2o", 1) == AttentionPatch::kReadsScores);
   CHECK(patch("h2o", 4) == AttentionPatch::kMasks);
   CHECK(patch("less", 1) == AttentionPatch::kMasks);
-  CHECK(patch("zeromerge", 8) == AttentionPatch::kNone);  // prefills in pieces beside SDPA
+  CHECK(patch("zeromerge", 8) == AttentionPatch::kNone);  // prefills in pieces by SDPA
   CHECK(patch("full", 8) == AttentionPatch::kNone);
 }
 
-TEST_CASE("settings that a document's legend explains are the row's own") {
+TEST_CASE("settings that a document's legend explains apply to the row") {
   const auto row = [](const std::string& source, const std::string& note) {
     return score_of("a," + source +
                     ",A100-80GB,2,Qwen2.5-72B-Instruct,bf16,bf16,vLLM 0.6.3,full,,1,1,"
@@ -343,7 +342,7 @@ TEST_CASE("settings that a document's legend explains are the row's own") {
   CHECK(row("another document", "Setting 1").prediction.runs_out == true);
 }
 
-TEST_CASE("a linear causal mask spares the mask of the full length squared") {
+TEST_CASE("a linear causal mask avoids the mask of the full length squared") {
   const auto peak = [](const std::string& method) {
     const PublishedScore score = score_of(
         "a,paper,A100-80GB,1,Llama-3.1-8B,bf16,int8,\"PyTorch EAGER, static KV of full length + "

@@ -25,7 +25,7 @@ TEST_CASE("numbers with suffixes") {
   }
 }
 
-TEST_CASE("a number is found beside its name, within one clause") {
+TEST_CASE("a number is found next to its name within one clause") {
   CHECK(number_at("budget 1024, buffer 128", "budget") == 1024.0);
   CHECK(number_at("budget 1024, buffer 128", "buffer") == 128.0);
   CHECK(number_at("alpha=0.6 lambda=0.98", "lambda") == 0.98);
@@ -33,7 +33,7 @@ TEST_CASE("a number is found beside its name, within one clause") {
   CHECK(number_at("2048 total, window 32, sum", "total") == 2048.0);
   CHECK(number_at("gpu_memory_utilization 0.9, max_model_len 8192", "max_model_len") == 8192.0);
   CHECK(number_at("peak; total_gpu_memory 79.18 GiB", "total_gpu_memory") == 79.18);
-  // The comma parts them: 1024 is not the buffer's.
+  // The comma separates them: 1024 is not the buffer's.
   CHECK_FALSE(number_at("budget 1024, buffer", "buffer"));
   CHECK_FALSE(number_at("window", "window"));
   CHECK_FALSE(number_at("", "window"));
@@ -158,7 +158,7 @@ TEST_CASE("units of memory") {
   CHECK(bytes_in("GiB (labelled GB)", "", true) == kGi);
   CHECK(bytes_in("GB (1e9, torch max reserved so far)", "", true) == 1e9);
   CHECK(bytes_in("GB", "max_memory_reserved, 1e9", true) == 1e9);
-  CHECK(bytes_in("GB", "", true) == kGi);  // as the rest of its document
+  CHECK(bytes_in("GB", "", true) == kGi);  // like the rest of its document
   CHECK(bytes_in("GB", "", false) == 1e9);
   CHECK(bytes_in("GB", "so the unit is GiB", false) == kGi);
   CHECK_FALSE(bytes_in("tokens", "", true));

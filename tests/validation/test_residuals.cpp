@@ -41,7 +41,7 @@ TEST_CASE("rows of one document weigh as much as twenty of another") {
   CHECK(c.coverage == 0);
 }
 
-TEST_CASE("a class of many documents has its own interval") {
+TEST_CASE("a class of many documents has a separate interval") {
   std::vector<ResidualRow> rows;
   add(rows, "other", "wide", -2, 0.004, 1001);
   for (int d = 0; d < 20; ++d) add(rows, "a", "d" + std::to_string(d), -0.1, 0.0002, 1001);
@@ -62,7 +62,7 @@ TEST_CASE("the class of all stacks has every document") {
   CHECK(all.rows == 10);
 }
 
-TEST_CASE("classes shipped with the program are in order") {
+TEST_CASE("classes shipped with the program are valid") {
   const ServiceResiduals& known = ServiceResiduals::builtin();
   for (const ResidualClass& c : known.classes()) {
     INFO(c.key.words());
@@ -78,7 +78,7 @@ TEST_CASE("classes shipped with the program are in order") {
   CHECK(found->key.stack.empty());
 }
 
-TEST_CASE("a residual file that is wrong is refused by place") {
+TEST_CASE("a wrong residual file is refused by place") {
   const auto complaint = [](std::string_view text) -> std::string {
     try {
       (void)read_residuals(Field::parse(text, "r.json"));

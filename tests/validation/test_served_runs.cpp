@@ -1,4 +1,4 @@
-// Tables of serving runs: what is read, what is refused, and how cells and settings are mapped.
+// Tables of serving runs: accepted and refused contents, and the mapping of cells and settings.
 
 #include <filesystem>
 #include <fstream>
@@ -91,7 +91,7 @@ std::string complaint(const std::string& lines) {
   return "no error";
 }
 
-TEST_CASE("rows of a run are one run, in base units and with what any of them states") {
+TEST_CASE("rows of a run are one run in base units with all stated settings") {
   Row second;
   second.set("metric", "kv_usage").set("stat", "max").set("value", "50").set("unit", "%");
   Row first;
@@ -169,7 +169,7 @@ TEST_CASE("cells: options, dates, releases, ranges") {
   CHECK(*siblings[0].number() == 128);
 }
 
-TEST_CASE("a release of an architecture is its model, a changed shape is none") {
+TEST_CASE("a release of an architecture is its model while a changed shape is none") {
   const std::vector<std::pair<const char*, const char*>> names{
       {"meta-llama/Meta-Llama-3.1-8B-Instruct (FP8)", "llama-3.1-8b"},
       {"Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", "qwen3-235b-a22b"},
@@ -211,7 +211,7 @@ TEST_CASE("a run with all settings is a complete scenario") {
   CHECK_FALSE(mapped(Row{}.set("engine_version", "")).complete);
 }
 
-TEST_CASE("versions: the nearest known release, or the newest of the date") {
+TEST_CASE("versions: the nearest known release or the newest of the date") {
   CHECK(mapped(Row{}.set("engine_version", "0.5.4")).scenario.at("stack") == "vllm-v0@0.5.4");
   CHECK(mapped(Row{}.set("engine_version", "v9.1"))
             .scenario.at("stack")
@@ -234,8 +234,8 @@ TEST_CASE("versions: the nearest known release, or the newest of the date") {
   CHECK(trt.scenario.at("stack") == "trtllm@0.21.0");
 }
 
-TEST_CASE("every engine's options of the table name keys that scenarios have") {
-  // Each option is given its own run; a wrong key or type would be refused.
+TEST_CASE("every engine's options of the table name existing scenario keys") {
+  // Each option gets a separate run; a wrong key or type would be refused.
   for (const ServedEngine& engine : served_engines()) {
     std::set<std::string> seen;
     for (const OptionRule& rule : engine.options) {
@@ -261,7 +261,7 @@ TEST_CASE("every engine's options of the table name keys that scenarios have") {
   }
 }
 
-TEST_CASE("what no scenario expresses has a reason and options without a key are reported") {
+TEST_CASE("inexpressible runs have a reason and options without a key are reported") {
   CHECK(mapped(Row{}.set("gpu", "not stated (Hopper)")).refused == "the GPU is not stated");
   CHECK(mapped(Row{}.set("gpu", "Abacus-9000")).refused.find("data sheet") != std::string::npos);
   const MappedRun short_name = mapped(Row{}.set("gpu", "A100 (memory not stated)"));
@@ -283,7 +283,7 @@ TEST_CASE("what no scenario expresses has a reason and options without a key are
 }
 
 TEST_CASE("one of several equal engines is simulated with its share of the load") {
-  // 8 requests a second to four engines in turn: gaps of 2 a second, sums of four exponentials,
+  // 8 requests per second to four engines in turn: gaps of 2 per second, sums of four exponentials,
   // whose deviation is half of their mean.
   const MappedRun run = mapped(Row{}
                                    .set("gpu_count", "4")

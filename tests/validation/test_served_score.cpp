@@ -1,4 +1,4 @@
-// Served runs simulated and scored: laws of the comparison, and windows worked by hand.
+// Served runs simulated and scored: laws of the comparison, and windows computed by hand.
 
 #include <cmath>
 #include <string>
@@ -66,7 +66,7 @@ TEST_CASE("errors, coverage, width and interval score by hand") {
   CHECK(*group.interval_score == rel((10.25 + 1) / 2));
 }
 
-TEST_CASE("a prediction fed back as a measurement has no error and is covered") {
+TEST_CASE("a prediction used as measurement has no error and is covered") {
   const std::string lines =
       rows("a", kLoop,
            {"ttft,mean,1,s", "tpot,mean,1,s", "e2e,median,1,s", "output_throughput,total,1,tok/s"});
@@ -109,7 +109,7 @@ TEST_CASE("laws of one run's metrics") {
   CHECK(value("ttft", "median") <= value("ttft", "p99"));
 }
 
-TEST_CASE("load: a burst is at saturation, a slow Poisson stream far below") {
+TEST_CASE("load: a burst is at saturation and a slow Poisson stream far below") {
   const ServedScore score = score_of(rows("b", kBurst, {"output_throughput,total,1,tok/s"}) +
                                      rows("p", kPoisson, {"ttft,mean,1,s"}));
   CHECK(score.runs[0].load == "high");
@@ -190,6 +190,7 @@ TEST_CASE("windows of clients, by hand") {
   CHECK(value("running_requests", "mean") == rel(3 * 12 / 24.0));
   CHECK(value("ttft", "mean") == rel(2.0));
   // Steady part: from the first answer (4 s) to the last arrival (20 s): tokens at 12 and 14 s, and
+  // one request ends.
   // one request ends.
   client.window = MeasureWindow::kSteady;
   CHECK(value("output_throughput", "total") == rel(3 * 2 / 16.0));

@@ -1,4 +1,4 @@
-// kvsim validate allocator and the snapshot converter as users meet them.
+// kvsim validate allocator and the snapshot converter as a user runs them.
 
 #include <cstdlib>
 #include <filesystem>
@@ -28,7 +28,7 @@ std::string write(const fs::path& file, std::string_view text) {
 }
 
 /// Exit status of Python running `script` of the source tree in `folder`, its errors in err.txt;
-/// nullopt, and the test reported as skipped, where there is no Python.
+/// nullopt, and the test reported as skipped, without Python.
 std::optional<int> python(const std::string& script, const std::string& arguments,
                           const fs::path& folder) {
   const std::string program = KVSIM_PYTHON;
@@ -47,7 +47,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   const auto made = python("tests/validation/make_snapshot.py", ".", folder);
   if (!made) return;
   REQUIRE(*made == 0);
-  // 100 MiB and the 22 of the two segments that stand at the end: 200 MiB do not fit.
+  // 100 MiB and the 22 at the end of the two segments: 200 MiB do not fit.
   const std::string size = "--device-bytes 104857600";
   REQUIRE(*python("validation/snapshot_to_trace.py", "whole.pickle -o whole.jsonl " + size,
                   folder) == 0);
@@ -72,7 +72,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   // 1,024 B, 12 MiB, and 2 MiB in a piece of 3 of which exactly 1 MiB is over: not split.
   CHECK(document["final"]["allocated_bytes"] == 1024 + (15 << 20));
 
-  // The same, recorded from its fifth event on: what stood before is in front.
+  // The same, recorded from its fifth event on: earlier allocations come first.
   REQUIRE(*python("validation/snapshot_to_trace.py", "late.pickle -o late.jsonl " + size, folder) ==
           0);
   const Outcome late =
@@ -82,7 +82,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   CHECK(from_late["final"]["reserved_bytes"] == 22 << 20);
   CHECK(from_late["notes"].size() == 1);
 
-  // Other settings are another allocator: the tolerance is exceeded.
+  // Other settings make another allocator: the tolerance is exceeded.
   const Outcome other = run_kvsim({"validate", "allocator", "whole.jsonl", "--tolerance", "0.01",
                                    "--alloc-conf", "expandable_segments:True"},
                                   folder);
@@ -90,7 +90,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   CHECK(other.out.find("reserved") != std::string::npos);
 }
 
-TEST_CASE("pickles that are no snapshots are refused without running what they name") {
+TEST_CASE("pickles that are no snapshots are refused without running the code they name") {
   const fs::path folder = fresh("broken");
   const auto made = python("tests/validation/make_snapshot.py", ".", folder);
   if (!made) return;
@@ -111,7 +111,7 @@ TEST_CASE("pickles that are no snapshots are refused without running what they n
   refused("absent.pickle", "No such file");
 }
 
-TEST_CASE("what is wrong with the command line or the trace is said, with exit status 2") {
+TEST_CASE("errors in the command line or the trace are reported with exit status 2") {
   const fs::path folder = fresh("input");
   write(folder / "t.jsonl",
         "{\"format\": \"kvsim.allocator-trace/1\", \"device_bytes\": 1073741824}\n"

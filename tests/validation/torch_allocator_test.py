@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class FakeBackend:
-    """PyTorch's rules told once more, as briefly as they can be: 512 B, two pools a stream, best
+    """A minimal reference of PyTorch's rules: 512 B, two pools per stream, best
     fit, splits, free neighbours joined. `smallest_rest`: the large pool splits above it."""
 
     def __init__(self, smallest_rest=MIB):
@@ -111,7 +111,7 @@ class Sequences(unittest.TestCase):
                     del alive[event[1]]
                 most = max(most, sum(alive.values()))
             self.assertLessEqual(most, 512 * MIB)
-            self.assertGreater(most, 256 * MIB)  # the bound is met, not idle
+            self.assertGreater(most, 256 * MIB)  # the bound matters
             self.assertEqual(seen, {"alloc", "free", "empty_cache"})
 
     def test_every_rule_of_sizes_is_drawn(self):
@@ -180,7 +180,7 @@ class AgainstTheModel(unittest.TestCase):
             raise allocator.Unavailable("no such thing")
 
         out = os.path.join(SCRATCH, "none")
-        shutil.rmtree(out, ignore_errors=True)  # the last line below leaves it
+        shutil.rmtree(out, ignore_errors=True)  # left by the last line of main()
         self.assertEqual(allocator.main(["--kvsim", KVSIM, "-o", out], unavailable),
                          allocator.SKIPPED)
         self.assertFalse(os.path.exists(out))

@@ -1,4 +1,4 @@
-"""validation/torch/sdpa.py on a CPU: the simulator's decode attention beside torch's.
+"""validation/torch/sdpa.py on a CPU: the simulator's decode attention compared with torch's.
 
     python3 torch_sdpa_test.py LIBRARY SCRATCH
 """
@@ -31,8 +31,8 @@ class OnACpu(unittest.TestCase):
         self.assertEqual({r["dtype"] for r in document["results"]}, set(sdpa.DTYPES))
         for r in document["results"]:
             self.assertTrue(r["agrees"])
-            self.assertIsNone(r["kvsim"])  # nothing was timed
-        # The attention over one entry is its value, whatever the softmax: other shapes must differ.
+            self.assertIsNone(r["kvsim"])  # no timings
+        # The attention over one entry is its value for any softmax: other shapes must differ.
         self.assertGreater(max(r["error"] for r in document["results"]), 0)
 
     def test_a_wrong_output_is_found_out(self):
