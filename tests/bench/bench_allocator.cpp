@@ -1,4 +1,4 @@
-// Prints what an allocation and a release of the caching allocator cost on this machine. Not a
+// Prints the time of an allocation and a release of the caching allocator on this machine. Not a
 // test.
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace {
 using namespace kvsim;  // NOLINT
 
 /// Decode steps of a model of 32 layers whose cache grows by concatenation: 12 activations and two
-/// longer copies a layer.
+/// longer copies per layer.
 double nanos_per_operation(const AllocatorConfig& config) {
   CachingAllocator allocator{{.total = 80_GiB}, config};
   const auto owner = allocator.owner("x");

@@ -1,4 +1,4 @@
-// Prints how many thread-steps a second the simulator runs on this machine. Not a test.
+// Prints the simulator's thread-steps per second on this machine. Not a test.
 
 #include <ctime>
 #include <vector>
@@ -67,7 +67,8 @@ void measure(const char* name, const Device& device, Once once) {
   double best = 1e9;
   constexpr int kSamples = 7;
   for (int i = 0; i < kSamples; ++i) {
-    const std::clock_t start = std::clock();  // of the processor: others may be at work beside
+    const std::clock_t start =
+        std::clock();  // of the processor: other programs may run at the same time
     once();
     const double took = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     best = took < best ? took : best;

@@ -1,7 +1,7 @@
-// Prints what a service of 1,000 requests takes from files to files: the whole program, from the
-// scenario and the CSV of requests it names to the results folder, without figures. Exits 1 where
-// the median of the runs takes longer than the gate; beside it the
-// processor time, which other programs hardly move. Not a test.
+// Prints the time of a service of 1,000 requests from files to files: the whole program, from the
+// scenario and its CSV of requests to the results folder, without figures. Exits 1 if the median of
+// the runs exceeds the gate. Also prints processor time, which other programs hardly change. Not a
+// test.
 
 #include <algorithm>
 #include <chrono>

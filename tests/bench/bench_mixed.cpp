@@ -1,5 +1,5 @@
-// Prints what one engine iteration costs to cost, by method and by what is in it. Exits 1 where the
-// full cache with fitted kernels takes more processor time than the gates. Not a test.
+// Prints the time to cost one engine iteration, by method and by contents. Exits 1 if the full
+// cache with fitted kernels takes more processor time than the gates. Not a test.
 
 #include <ctime>
 #include <memory>
@@ -29,12 +29,12 @@ double cpu_seconds() {
 }
 
 struct Timing {
-  double first = 0;   // µs a call while tables fill
-  double filled = 0;  // µs a call
-  double steady = 0;  // µs a call where loads are those of the call before, as under a budget
+  double first = 0;   // µs per call while tables fill
+  double filled = 0;  // µs per call
+  double steady = 0;  // µs per call if loads are those of the call before, as under a budget
 };
 
-/// Iterations of a run: sequences come and go and grow, chunks walk along their prompts.
+/// Iterations of a run: sequences arrive, leave and grow, chunks advance along their prompts.
 Timing time_calls(MixedStepCost& cost, bool chunks, double& sink) {
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.laws()));
   const auto run = [&](std::int64_t calls_alike) {

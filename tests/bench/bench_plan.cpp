@@ -1,7 +1,7 @@
-// Prints what a plan costs on this machine: the highest rate of 6 methods on 4 GPUs under 3
-// workloads of 2,000 requests each, searched on the threads of the machine, with the wall time, the
-// processor time and the runs it took. Exits 1 where it takes longer than the gate. Not a test.
-// `bench_plan N` takes N threads.
+// Prints the time of a plan on this machine: the highest rate of 6 methods on 4 GPUs under 3
+// workloads of 2,000 requests each, searched on the threads of the machine, with wall time,
+// processor time and number of runs. Exits 1 if it takes longer than the gate. Not a test.
+// `bench_plan N` uses N threads.
 
 #include <chrono>
 #include <cstdlib>

@@ -1,9 +1,8 @@
-// How near replay comes to what the machine can do: the reference against Eigen's own matrix
-// product, each method's step loop against streaming reads; and every method of the catalogue, its
-// prompt and its steps, against the full cache's in the same run with what it may take
-// (`--catalogue [REPEATS [NAME...]]`: that table, or some of it, alone;
-// `--loops`: all but that table). One core. Not a timed
-// test.
+// Compares replay with the limits of the machine: the reference with Eigen's matrix product, each
+// method's step loop with streaming reads. Every method of the catalogue, prompt and steps, is
+// compared with the full cache in the same run and with its gate. (`--catalogue [REPEATS
+// [NAME...]]`: only that table, or part of it; `--loops`: everything except that table.) One core.
+// Not a timed test.
 
 #include <algorithm>
 #include <chrono>
@@ -35,7 +34,7 @@ namespace {
 using namespace kvsim;
 using Clock = std::chrono::steady_clock;
 
-/// Least wall time of `runs` calls, seconds.
+/// Smallest wall time of `runs` calls, seconds.
 template <class Call>
 double best_of(int runs, Call call) {
   double best = 1e300;
@@ -59,7 +58,7 @@ double read_bandwidth() {
   const std::vector<double> data(16U << 20U, 1.0);  // 128 MiB, far beyond the caches of one core
   volatile double sink = 0;
   const double time = best_of(5, [&] {
-    // Eight sums hide the latency of addition: the loop is bound by memory alone.
+    // Eight sums hide the latency of addition: the loop is limited only by memory.
     double sum[8] = {};
     for (std::size_t i = 0; i < data.size(); i += 8) {
       for (std::size_t j = 0; j < 8; ++j) sum[j] += data[i + j];
@@ -76,14 +75,14 @@ double peak_resident() {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
-/// Seconds that this thread has computed for: what other programs take of the core is not in it.
+/// Processor seconds of this thread: time of other programs on the core is not included.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// The middle of an odd number of values, else the mean of the middle two.
+/// The median: the mean of the middle two for an even number of values.
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
@@ -94,8 +93,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Replays `layers` layers of a trace head by head, as replay() does on one thread, timing apart
-/// what replay() does together. Vectors come from memory: a layer is far beyond the caches.
+/// Replays `layers` layers of a trace head by head, like replay() on one thread, with separate
+/// times of the parts. Vectors come from memory: a layer is far beyond the caches.
 void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidth) {
   const TraceInfo& info = trace.info();
   const std::int32_t group = info.n_heads / info.n_kv_heads;
@@ -126,7 +125,7 @@ void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidt
         (void)scores.column_sums(decay);  // not part of the loop
       for (const MethodInfo& method_info : test::basic_methods()) {
         const std::string& name = method_info.name;
-        if (name == "full" && h > 0) continue;  // one head a layer tells enough
+        if (name == "full" && h > 0) continue;  // one head per layer is enough
         const auto budget = takes_budget(name) ? std::optional{Budget{0.2, 0}} : std::nullopt;
         const auto method =
             make_method({name, {}, budget}, info.prompt_tokens, {.recorded = info.dtype});
@@ -158,8 +157,8 @@ void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidt
               layer / 1e6);
 }
 
-/// What a method may cost, in step loops of the full cache: those that search all keys at a merge,
-/// or take a second softmax, may take three.
+/// Gate of a method, in step loops of the full cache: three for methods that search all keys at a
+/// merge or take a second softmax.
 double allowed(const std::string& name) {
   for (const char* slow : {"keepkv", "d2o", "kvmerger", "keyformer"}) {
     if (name.starts_with(slow)) return 3;
@@ -167,17 +166,17 @@ double allowed(const std::string& name) {
   return 2;
 }
 
-/// The sessions of a method over a whole trace, their prompts learned and compressed.
+/// The sessions of a method over a whole trace, after learning and compression of their prompts.
 struct Sessions {
   Sessions(const LayerBlock& block, const ComposedMethod& method, std::int64_t prompt) {
     for (const DecisionUnit& unit : block.units(method)) {
-      // What a method learns from is its own to compute: replay() shares it between methods.
+      // Each method computes its own learning inputs here: replay() shares them between methods.
       scores.emplace_back(new PromptScores(block.fresh_scores(unit)));  // it does not move
       all.push_back(
           std::make_unique<CacheSession>(method, block.place(unit, 0), block.vectors(unit)));
       all.back()->learn(*scores.back());
-      // Where an allotment wants the whole layer or model seen, an even one stands for it: the
-      // step loop does not know where it came from.
+      // If an allotment needs the whole layer or model, a uniform one replaces it: the step loop
+      // does not depend on its origin.
       const auto entries = method.parts().budget->scope() == BudgetScope::kHead
                                ? method.parts().budget->entries(unit.layer)
                                : std::nullopt;
@@ -197,13 +196,13 @@ struct Sessions {
   std::vector<std::unique_ptr<CacheSession>> all;
 };
 
-/// What a repeat measured, CPU seconds over all heads.
+/// Measurements of a repeat, CPU seconds over all heads.
 struct Measured {
   double prompt = 0, steps = 0, full_steps = 0;
 };
 
-/// A method's steps and the full cache's by turns, a few at a time, so that a machine whose pace
-/// changes between them changes both.
+/// Alternates a few steps of a method with a few of the full cache, so that a changing speed of the
+/// machine affects both.
 Measured measure(const LayerBlock& block, const ComposedMethod& method, const ComposedMethod& full,
                  const TraceInfo& info) {
   constexpr std::int64_t kTurn = 16;  // steps
@@ -220,10 +219,10 @@ Measured measure(const LayerBlock& block, const ComposedMethod& method, const Co
   return out;
 }
 
-/// Every method of the catalogue the way replay() runs it: sessions of the heads it decides upon
-/// together, prompts learned and compressed first and apart, then the steps. The median of
-/// `repeats` ratios to the full cache's steps beside them, and whether it is within what the method
-/// may take.
+/// Every method of the catalogue as replay() runs it: sessions of the heads that it decides on
+/// jointly, first the learning and compression of prompts, timed separately, then the steps. Prints
+/// the median of `repeats` ratios to the full cache's steps and whether it is within the method's
+/// gate.
 void bench_catalogue(const Trace& trace, int repeats, const std::vector<std::string>& names) {
   const TraceInfo& info = trace.info();
   const Rope rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
@@ -245,7 +244,7 @@ void bench_catalogue(const Trace& trace, int repeats, const std::vector<std::str
   std::vector<MethodSpec> specs;
   for (const MethodInfo& info_of : builtin_methods()) specs.push_back({info_of.name, {}, {}});
   const auto word = [](const char* text) { return ParamValue{std::string{text}}; };
-  // The released code's variants, which keep more than the default does.
+  // The released code's variants, which keep more than the default.
   specs.push_back({"morphkv", {{"score_space", word("logit_sum")}}, {}});
   specs.push_back({"morphkv", {{"profile", word("query_head")}}, {}});
   specs.push_back({"morphkv", {{"profile", word("query_head")}, {"fusion", word("max")}}, {}});
@@ -263,7 +262,7 @@ void bench_catalogue(const Trace& trace, int repeats, const std::vector<std::str
     for (const auto& [key, value] : spec.params) name += " " + to_text(value);
     std::shared_ptr<const Method> method;
     std::string refusal;
-    // What cannot keep as little as the others is measured at what it can.
+    // Methods that cannot keep as few entries are measured at their smallest budget.
     for (const double budget : {0.2, 0.9}) {
       if (takes_budget(spec.name)) spec.budget = Budget{budget, 0};
       try {
@@ -326,7 +325,7 @@ int main(int argc, char** argv) {
   for (int i = 3; alone && i < argc; ++i) names.emplace_back(argv[i]);
   if (!loops) bench_catalogue(Trace::open(path), repeats, names);
   std::filesystem::remove(path);
-  // Those that judge a context by a repeat of it, on a trace that has one.
+  // Methods that judge a context by its repeat, on a trace with a repeat.
   const std::vector<std::string> judged{"kvzip", "kvzip-plus"};
   const bool asked =
       names.empty() || std::any_of(names.begin(), names.end(), [&](const auto& name) {
@@ -341,7 +340,7 @@ int main(int argc, char** argv) {
     std::filesystem::remove(path);
   }
   if (alone) return 0;
-  // 8 layers are generated, 2 replayed: the rest says nothing new and takes minutes.
+  // 8 layers are generated, 2 replayed: the others add no information and take minutes.
   const double bandwidth = read_bandwidth();
   const double gemm = sgemm_flops();
   std::printf("one core: SGEMM %.1f GFLOP/s, streaming read %.1f GB/s\n", gemm / 1e9,

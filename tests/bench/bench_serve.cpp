@@ -1,11 +1,11 @@
-// Prints what the serving simulator costs on this machine: a 20,000-request Poisson trace (6 a
+// Prints the time of the serving simulator on this machine: a 20,000-request Poisson trace (6 per
 // second, about 1000 prompt and 200 output tokens) through vLLM's V1 scheduler with Llama-2-7B on
-// A100-80GB, every inter-token gap kept; beside it a naive loop over the same trace
-// (naive_loop.hpp) and what others published; then what methods and schedulers cost, and a million
-// requests. Exits 1 where the trace or the million take more processor time or memory than the
-// gates, where the naive loop serves other requests or tokens than kvsim does (its speed is no
-// gate), or where an iteration of the dearest of 1,000, 20,000 and a million costs more than half
-// as much again as one of the cheapest. Not a test.
+// A100-80GB, with every inter-token gap kept. For comparison, a naive loop over the same trace
+// (naive_loop.hpp) and published times of others. Then the time of methods and schedulers, and a
+// million requests. Exits 1 if the trace or the million take more processor time or memory than the
+// gates, or if the naive loop serves other requests or tokens than kvsim (its speed is not gated).
+// Also exits 1 if an iteration of the slowest of 1,000, 20,000 and a million costs more than 1.5
+// times that of the fastest. Not a test.
 
 #include <algorithm>
 #include <array>
@@ -31,7 +31,7 @@ using namespace kvsim;  // NOLINT
 constexpr double kGateSeconds = 0.25;
 constexpr double kGateMegabytes = 100;
 constexpr double kMillionMegabytes = 1000;
-constexpr double kFlat = 1.5;  // dearest over cheapest iteration, of 1,000 requests to a million
+constexpr double kFlat = 1.5;  // slowest over fastest iteration, of 1,000 requests to a million
 constexpr int kRepeats = 50;   // of 1,000 requests, which take milliseconds
 constexpr int kTurns = 5;      // of kvsim and the naive loop
 
@@ -69,7 +69,7 @@ std::shared_ptr<const RequestTrace> poisson(std::int64_t n, double rate) {
   return trace;
 }
 
-/// Long prompts, most of each like one of a few hundred others: ids of 512 tokens.
+/// Long prompts, most of which start like one of a few hundred others: ids of 512 tokens.
 std::shared_ptr<const RequestTrace> prefixes(std::int64_t n, double rate) {
   const auto plain = poisson(n, rate);
   auto trace = std::make_shared<RequestTrace>(*plain);
@@ -117,7 +117,8 @@ Took bench(const ServeSpec& spec, std::int64_t n, const char* label) {
   return out;
 }
 
-/// An iteration of `n` requests, seconds: mean of `kRepeats` runs, since one alone is mostly noise.
+/// An iteration of `n` requests, seconds: mean of `kRepeats` runs, since a single run is mostly
+/// noise.
 double repeated_iteration(const ServeSpec& spec, std::int64_t n) {
   ServeSpec one = spec;
   one.requests = poisson(n, 6);
@@ -127,13 +128,13 @@ double repeated_iteration(const ServeSpec& spec, std::int64_t n) {
   return (cpu_seconds() - start) / static_cast<double>(iterations);
 }
 
-/// kvsim and the naive loop by turns over one trace, in this run of the program, since what else
-/// the machine does changes from second to second. False: they served different requests or tokens.
+/// kvsim and the naive loop alternate over one trace in the same process, since the speed of the
+/// machine varies from second to second. False: they served different requests or tokens.
 bool beside_naive(const ServeSpec& spec, std::int64_t n) {
   ServeSpec one = spec;
   one.requests = poisson(n, 6);
-  // About what the model gives: 7 ms for the weights, 14 GFLOP a token at 200 TFLOP/s, 0.5 MiB of
-  // cache an entry at 1.6 TB/s, so that its batches are about as large as kvsim's.
+  // Close to the model: 7 ms for the weights, 14 GFLOP per token at 200 TFLOP/s, 0.5 MiB of cache
+  // per entry at 1.6 TB/s, so that its batches are about as large as kvsim's.
   constexpr peer::NaiveCost kCost{
       .iteration = 8e-3, .prompt_token = 7e-5, .decode = 2e-5, .entry = 3.3e-7};
   peer::NaiveResult naive;
@@ -225,7 +226,7 @@ int main() {
   fmt::print(
       "an iteration of 1,000 requests ({} runs), 20,000 and a million: {:.0f}, {:.0f} and {:.0f} "
       "ns; "
-      "dearest over cheapest {:.2f}\n",
+      "slowest over fastest {:.2f}\n",
       kRepeats, 1e9 * each[0], 1e9 * each[1], 1e9 * each[2], spread);
   const bool flat = all_megabytes <= kMillionMegabytes && spread <= kFlat;
   if (!flat) {

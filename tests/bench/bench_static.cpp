@@ -1,8 +1,8 @@
-// Prints what a static point and a long static run cost on this machine, and what points of one
-// combination cost once it is compiled. Exits 1 where points with fitted kernels take more
-// processor time than the gates: a prompt, a decode step and the memory drawn at random, where a
-// method that depends on it is settled for the prompt, too; and runs on a grid. Methods named on
-// the command line are told alone, "keepkv@0.25" with that budget. Not a test.
+// Prints the time of a static point and of a long static run on this machine, and the time of
+// points of one combination after it is compiled. Exits 1 if points with fitted kernels take more
+// processor time than the gates: with random prompt, decode step and memory, including the
+// resolution of a method that depends on the prompt; and runs on a grid. With methods on the
+// command line only those are printed, "keepkv@0.25" with that budget. Not a test.
 
 #include <ctime>
 #include <memory>
@@ -35,8 +35,8 @@ double cpu_seconds() {
 
 constexpr int kRounds = 5;
 
-/// Of the quickest of some rounds, since what else the machine does only adds. `prepare` comes
-/// before each, and is not counted.
+/// Of the fastest of some rounds, since other programs only add time. `prepare` runs before each
+/// round and is not counted.
 template <class Prepare, class F>
 double micros_per_call(int calls, Prepare&& prepare, F&& f) {
   double least = 0;
@@ -87,7 +87,7 @@ void bench_runs() {
   }
 }
 
-/// Points of one combination; true if they keep to the gates.
+/// Points of one combination; true if they meet the gates.
 bool bench_points(const Llm& llm, const std::string& stack_name, const std::string& method_name,
                   const Budget& budget = {.entries = 1000}) {
   Stack stack = find_stack(stack_name);
@@ -111,7 +111,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
     sink += got.times ? got.times->tok_s : 1;
   };
   {
-    CompiledPoint warm{spec};  // chooses kernels, once a process
+    CompiledPoint warm{spec};  // chooses kernels, once per process
     ask(warm, {.batch = 1, .prompt_tokens = 1000, .output_tokens = 1});
   }
   const double compile = micros_per_call(20, [&] {
@@ -126,11 +126,11 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
     return static_cast<std::int64_t>((state >> 33U) % n);
   };
   const int asked = method_name == "full" ? 20000 : 2000;
-  // Batch and prompt drawn anew each time: nothing of the last point is left but decode forms.
+  // Batch and prompt are drawn again each time: of the last point only decode forms are reused.
   const double point = micros_per_call(asked, anew, [&] {
     ask(*compiled, {.batch = 1 + draw(32), .prompt_tokens = 1000 + draw(4096), .output_tokens = 1});
   });
-  // The same of prompts that were asked for before: what is settled for each is there.
+  // The same for known prompts: their resolved methods are reused.
   constexpr std::int64_t kPrompts = 64;
   const auto prompt_of = [](std::int64_t i) { return 1000 + 64 * i; };
   const auto settled = [&] {
@@ -151,11 +151,11 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
   });
   fmt::print(
       "{:14} {:8} {:9} {}compiled with its first point in {:6.1f} us; a random point {:5.2f} us, "
-      "of {} prompts asked for before {:5.2f} us, a random run of up to 1024 steps {:7.2f} us\n",
+      "of {} known prompts {:5.2f} us, a random run of up to 1024 steps {:7.2f} us\n",
       llm.name, stack_name, method_name,
       budget.fraction > 0 ? fmt::format("at {} ", budget.fraction) : "", compile, point, kPrompts,
       again, run);
-  // 20 batches x 500 prompts x 100 outputs, of methods a tenth of the prompts.
+  // 20 batches x 500 prompts x 100 outputs; a tenth of the prompts for methods.
   const bool full = method_name == "full";
   const std::int64_t stride = full ? 64 : 640;
   CompiledPoint fresh{spec};

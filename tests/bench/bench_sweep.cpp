@@ -1,10 +1,10 @@
-// Prints what points of a sweep cost, how much of that is reading them, and how well threads share
-// them: wall time of one thread over that of n, by n; beside it what the machine allows: as many
-// processes that share nothing, each with its part of the points. Runs of one thread, of n and of n
-// processes take turns and the least of each counts, as other programs on the machine only add to
-// it; for the same reason nothing is gated. What threads lose against processes is ours (locks, the
-// allocator, work shared out unevenly), what processes lose is the machine's (caches, memory,
-// clock). Processes of one sweep: time mpirun -n N kvsim sweep (docs/sweeps.md). Not a test.
+// Prints the time of points of a sweep, the part of reading them, and how well threads scale: wall
+// time of one thread over that of n, by n. For comparison, the limit of the machine: n processes
+// that share nothing, each with its part of the points. Runs of one thread, n threads and n
+// processes alternate and the smallest of each counts, as other programs only add time; for the
+// same reason nothing is gated. Losses of threads against processes are ours (locks, the allocator,
+// uneven shares), losses of processes are the machine's (caches, memory, clock). Processes of one
+// sweep: time mpirun -n N kvsim sweep (docs/sweeps.md). Not a test.
 
 #include <algorithm>
 #include <chrono>
@@ -29,10 +29,10 @@ using namespace kvsim;  // NOLINT
 
 struct Took {
   double wall_s = 0;
-  double cpu_s = 0;  // of all threads: what other programs do not count against
+  double cpu_s = 0;  // of all threads: other programs are not counted
 };
 
-/// Of this process and of those that it has waited for.
+/// Of this process and its finished children.
 double cpu_seconds() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -58,7 +58,7 @@ Took least(const Took& a, const Took& b) {
   return {std::min(a.wall_s, b.wall_s), std::min(a.cpu_s, b.cpu_s)};
 }
 
-/// n processes of one thread that share the points and nothing else.
+/// n processes of one thread that share only the points.
 Took apart(int n, const SweepPlan& plan, const std::vector<std::size_t>& todo,
            const PointRunner& runner) {
   return timed([&] {

@@ -1,9 +1,9 @@
 #pragma once
 
-// A peer for speed: the least that can be called a simulation of continuous batching. It waits,
-// admits, decodes and counts; there are no blocks of memory, no preemption, no order but first come
-// first served, no chunks, no spans of tokens, no timeline, no metrics but TTFT and E2E, and a cost
-// that is a straight line. What kvsim takes beyond it is what all of that costs.
+// A reference for speed: a minimal simulation of continuous batching. It waits, admits, decodes and
+// counts. It has no blocks of memory, no preemption, only first come first served, no chunks, no
+// spans of tokens, no timeline, only TTFT and E2E, and a linear cost. The difference in time to
+// kvsim is the cost of those features.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace kvsim::peer {
 
-/// Seconds of an iteration: a + b a prompt's token + c a decode + d an entry that decodes attend
+/// Seconds of an iteration: a + b per prompt token + c per decode + d per entry that decodes attend
 /// to.
 struct NaiveCost {
   double iteration = 0, prompt_token = 0, decode = 0, entry = 0;
@@ -26,9 +26,9 @@ struct NaiveResult {
   double ttft_mean = 0, e2e_mean = 0;  // seconds
 };
 
-/// Whole prompts of those who wait are taken into the iteration while `max_tokens` and `max_seqs`
-/// allow, or alone where one is longer; each prompt's end gives its first token, each iteration
-/// after it one more. Requests come in the order of their arrival and have at least a token.
+/// Whole prompts of waiting requests are added to the iteration while `max_tokens` and `max_seqs`
+/// allow it, or a single longer one. Each prompt's end gives its first token, each later iteration
+/// one more. Requests are in order of arrival and have at least one token.
 inline NaiveResult naive_loop(const RequestTrace& trace, const NaiveCost& cost,
                               std::size_t max_seqs, std::int64_t max_tokens) {
   struct Running {
@@ -43,7 +43,7 @@ inline NaiveResult naive_loop(const RequestTrace& trace, const NaiveCost& cost,
   NaiveResult out;
   double now = 0;
   std::size_t next = 0;
-  std::int64_t entries = 0;  // of all that run
+  std::int64_t entries = 0;  // of all running requests
   const auto arrival = [&](std::size_t i) { return to_seconds(requests[i].arrival).count(); };
   while (next < requests.size() || !waiting.empty() || !running.empty()) {
     if (waiting.empty() && running.empty() && arrival(next) > now) now = arrival(next);

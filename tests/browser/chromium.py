@@ -1,11 +1,11 @@
-"""Drives headless Chromium by the DevTools protocol over a pipe; the standard library alone.
+"""Drives headless Chromium by the DevTools protocol over a pipe; uses only the standard library.
 
     with Chromium() as browser:
         page = browser.open("file:///tmp/report.html", width=390, height=800, dark=True)
         page.evaluate("document.title")
         page.press("Tab")
         page.screenshot("page.png")
-        page.messages        # what went to the console at level warning or above, and exceptions
+        page.messages        # console messages of level warning or above, and exceptions
 """
 
 import base64
@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 
 
 def find_chromium():
-    """Path of the browser: KVSIM_CHROMIUM, else the first of the usual names; None without one."""
+    """Path of the browser: KVSIM_CHROMIUM, else the first of the usual names; None if there is none."""
     given = os.environ.get("KVSIM_CHROMIUM")
     if given:
         return given
@@ -31,7 +31,7 @@ def find_chromium():
 
 
 class Chromium:
-    """A browser with a profile of its own, gone with the context."""
+    """A browser with a temporary profile, closed at the end of the context."""
 
     def __enter__(self):
         self._home = tempfile.mkdtemp(prefix="kvsim-chromium-")
@@ -82,7 +82,7 @@ class Chromium:
             page.on_event(message["method"], message.get("params", {}))
 
     def call(self, method, params=None, session=None):
-        """The result of one command. Errors: RuntimeError with what the browser says."""
+        """The result of one command. Errors: RuntimeError with the browser's message."""
         self._id += 1
         mine = self._id
         message = {"id": mine, "method": method, "params": params or {}}
@@ -100,7 +100,7 @@ class Chromium:
             return answer["result"]
 
     def open(self, url, width=1280, height=900, dark=False, before=None):
-        """A tab at `url`; `before` is a script that runs in it ahead of the page's own."""
+        """A tab at `url`; `before` is a script that runs in it before the page's scripts."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = Page(self, target, session)
@@ -125,7 +125,7 @@ class Page:
         self._target = target
         self._session = session
         self.messages = []
-        self.requests = []  # addresses asked for
+        self.requests = []  # requested addresses
         self._loaded = False
 
     def call(self, method, params=None):
@@ -164,11 +164,11 @@ class Page:
         self.settle()
 
     def settle(self):
-        """Two frames: observers and drawing have run."""
+        """Waits two frames: observers and drawing have run."""
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
 
     def evaluate(self, expression):
-        """The value of an expression, promises waited for. Errors: RuntimeError of an exception."""
+        """The value of an expression; promises are awaited. Errors: RuntimeError of an exception."""
         answer = self.call("Runtime.evaluate",
                            {"expression": expression, "awaitPromise": True, "returnByValue": True})
         if "exceptionDetails" in answer:

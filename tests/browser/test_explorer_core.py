@@ -1,4 +1,4 @@
-"""The explorer's core under node against the command line, scenario by scenario.
+"""Compares the explorer's core under node with the command line, scenario by scenario.
 
     test_explorer_core.py PROGRAM NODE CORE.wasm.gz SOURCE_DIR SCRATCH_DIR
 
@@ -70,7 +70,7 @@ compared = 0
 
 
 def differences(ours, theirs, place):
-    """Where two documents are not the same."""
+    """Places where two documents differ."""
     global compared
     if isinstance(ours, bool) or isinstance(theirs, bool) or not isinstance(ours, (int, float, dict, list)):
         if ours != theirs:

@@ -1,8 +1,8 @@
-"""Opens the explorer in headless Chromium, turns its knobs and reads its answers.
+"""Opens the explorer in headless Chromium, changes its controls and reads its answers.
 
     test_explorer_page.py PROGRAM SCRATCH_DIR [SCREENSHOT_DIR]
 
-Prints KVSIM-SKIPPED and why where there is no Chromium. With SCREENSHOT_DIR the page is also drawn
+Prints KVSIM-SKIPPED and the reason without Chromium. With SCREENSHOT_DIR the page is also drawn
 at 390 and 1280 pixels, light and dark.
 """
 
@@ -30,10 +30,10 @@ def text(page, element):
 
 
 def answered(page):
-    """Waits until the knobs as they stand are answered or refused. Errors: TimeoutError."""
+    """Waits until the current controls are answered or refused. Errors: TimeoutError."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        # Until the core has started there is no state at all.
+        # Before the core has started there is no state.
         if page.evaluate("document.getElementById('answers')?.dataset.state ?? 'waiting'") != "waiting":
             page.settle()
             return
@@ -42,7 +42,7 @@ def answered(page):
 
 
 def set_knob(page, knob, value):
-    """Sets a control as a reader would."""
+    """Sets a control like a user."""
     page.evaluate(f"""(() => {{
       const control = document.getElementById({json.dumps('knob-' + knob)});
       control.value = {json.dumps(value)};
@@ -57,7 +57,7 @@ def turn(page, knob, value):
 
 
 def marks(page):
-    """Of every chart how many marks it has, and how wide it is beside its place."""
+    """The number of marks of every chart, and whether it fits its container."""
     return page.evaluate("""kvsimCards.all().map(card => {
       const svg = card.plot.querySelector('svg');
       return {id: card.options.id, marks: svg ? svg.querySelectorAll('path, rect, circle').length : 0,
@@ -80,7 +80,7 @@ def use(browser, address):
     check("every control has a label", page.evaluate(
         "[...document.querySelectorAll('#knobs input, #knobs select')].every(c => c.labels.length > 0 || c.getAttribute('aria-label'))"))
 
-    # What the page says is what the command line says of the scenario that it shows.
+    # The page gives the command line's answers to the scenario that it shows.
     (SCRATCH / "explorer.json").write_text(text(page, "scenario"))
     done = subprocess.run([PROGRAM, "run", "explorer.json", "--json"], cwd=SCRATCH, capture_output=True, text=True, check=True)
     point = json.loads(done.stdout)["points"][0]
@@ -88,7 +88,7 @@ def use(browser, address):
     for key in ("peak_hbm_bytes", "prefill_s", "decode_tok_s", "largest_batch", "fewest_gpus"):
         check(f"{key} is the command line's", abs(shown[key] - point[key]) <= 1e-6 * abs(point[key]), (shown[key], point[key]))
 
-    # One sequence reaches the positions of the model with any method; of a large batch memory decides.
+    # One sequence reaches the positions of the model with any method; a large batch is limited by memory.
     turn(page, "batch", 32)
     first = text(page, "longest")
     turn(page, "method", "full")
@@ -99,7 +99,7 @@ def use(browser, address):
     check("a larger GPU changes the answer", text(page, "longest") != full, full)
     turn(page, "prompt_tokens", "4000000")
     check("what does not fit is said", "does not fit. Memory runs out" in text(page, "verdict"), text(page, "verdict"))
-    check("the breakdown shows what was asked for", page.evaluate(
+    check("the breakdown shows the failed request", page.evaluate(
         "kvsimCards.all().find(c => c.options.id === 'chart-breakdown').spec.series.some(s => s.name === 'asked for')"))
     turn(page, "prompt_tokens", "16384")
     turn(page, "method", "snapkv")
@@ -107,9 +107,9 @@ def use(browser, address):
     turn(page, "stack", "vllm")
     check("an engine starts", "fits" in text(page, "verdict"), text(page, "verdict"))
 
-    # A wrong knob: the complaint stands beside it, the page stays, and a right one takes it away.
+    # An invalid value: the message is next to the control, the answers stay, and a valid value removes the message.
     turn(page, "batch", "0")
-    check("a complaint beside the knob", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))
+    check("a message next to the control", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))
     check("in the core's words", "expected an integer" in text(page, "knob-batch-wrong"), text(page, "knob-batch-wrong"))
     check("the answers stay", text(page, "longest") != "")
     dim = "document.getElementById('answers').classList.contains('stale')"
@@ -118,7 +118,7 @@ def use(browser, address):
     check("a right knob's answers are bright", not page.evaluate(dim))
     check("the complaint goes", page.evaluate("document.getElementById('knob-batch-wrong').hidden && document.getElementById('status').hidden"))
 
-    # The address keeps the state: the same page opened anew says the same.
+    # The address keeps the state: the same page opened again gives the same answers.
     here, said = page.evaluate("location.href"), text(page, "longest")
     check("the address has the knobs", "method=snapkv" in here and "batch=2" in here, here)
     again = browser.open(here, width=390, height=800, dark=True)
@@ -135,12 +135,12 @@ def use(browser, address):
     return took
 
 
-# Stands between page and worker: answers wait in `held` while `hold` is set, and questions are noted.
+# A layer between page and worker: answers wait in `held` while `hold` is set, and queries are recorded.
 BETWEEN = """
-window.between = {hold: false, held: [], asked: []};
+window.between = {hold: false, held: [], queries: []};
 window.Worker = class extends Worker {
   postMessage(message, ...more) {
-    if (message.id) between.asked.push(message);
+    if (message.id) between.queries.push(message);
     super.postMessage(message, ...more);
   }
   set onmessage(take) {
@@ -163,14 +163,14 @@ def wait(page, condition):
 
 
 def stale(browser, uri):
-    """An answer to an older question that comes after a newer one was asked, or after a knob was turned, is dropped."""
+    """An answer to an older query that arrives after a newer query, or after a control has changed, is dropped."""
     page = browser.open(uri, before=BETWEEN)
     answered(page)
     shown = "document.getElementById('longest').textContent + document.getElementById('verdict').textContent"
     first = page.evaluate(shown)
 
-    # Turned again before the answer: it is of knobs as they no longer stand.
-    page.evaluate("between.asked = []; between.hold = true")
+    # Changed again before the answer: the answer belongs to former values.
+    page.evaluate("between.queries = []; between.hold = true")
     set_knob(page, "batch", "3")
     wait(page, "between.held.length === 2")
     page.evaluate("between.hold = false")
@@ -182,7 +182,7 @@ def stale(browser, uri):
     four = page.evaluate(shown)
     check("the newest knobs are answered", "in each of 4 sequences" in four, four)
 
-    # Both questions are asked; the older one's answers come last.
+    # Both queries are sent; the older one's answers arrive last.
     page.evaluate("between.hold = true")
     set_knob(page, "batch", "5")
     wait(page, "between.held.length === 2")
@@ -193,10 +193,10 @@ def stale(browser, uri):
     six = page.evaluate(shown)
     check("an older answer does not replace a newer", "in each of 6 sequences" in six, six)
     check("and it is of the knobs", page.evaluate("JSON.parse(document.getElementById('scenario').textContent).batch") == 6)
-    ids = page.evaluate("between.asked.map(q => q.id)")
+    ids = page.evaluate("between.queries.map(q => q.id)")
     check("questions are numbered upwards", ids == sorted(ids) and len(set(ids)) == len(ids), ids)
 
-    # The worker does not compute what nobody waits for: of many at once the newest of a kind.
+    # The worker does not compute obsolete queries: of several at once only the newest of a kind.
     page.evaluate("""(() => {
       const core = 'async function kvsimCore() { return {run: s => s, reach: s => s}; }';
       const source = [core, document.getElementById('worker-js').textContent];

@@ -2,7 +2,7 @@
 
     test_report_page.py PROGRAM SOURCE_DIR SCRATCH_DIR [SCREENSHOT_DIR]
 
-Prints KVSIM-SKIPPED and why where there is no Chromium. With SCREENSHOT_DIR each page is also
+Prints KVSIM-SKIPPED and the reason without Chromium. With SCREENSHOT_DIR each page is also
 drawn at 390 and 1280 pixels, light and dark, and as PDF.
 """
 
@@ -18,8 +18,8 @@ PROGRAM, SOURCE, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(
 SHOTS = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else None
 
 TRACE = SOURCE / "traces/samples/books-treasure-512.safetensors"
-OTHER = SCRATCH / "other.safetensors"  # generated, beside TRACE of the means over traces
-# Of each page: the command that makes it, its kind, and how many charts it has at the least.
+OTHER = SCRATCH / "other.safetensors"  # generated; the second trace of the means over traces, next to TRACE
+# Per page: the command that makes it, its kind, and its minimum number of charts.
 PAGES = {
     "static": (["run", "scenarios/zeromerge-a800.json"], "static", 6),
     "serve": (["run", "scenarios/serve-azure-code.json"], "serve", 8),
@@ -41,16 +41,16 @@ def check(what, holds, detail=""):
 def make(name):
     words, _, _ = PAGES[name]
     folder = SCRATCH / name
-    # Without gnuplot: its figures are not what is tested here.
+    # Without gnuplot: its figures are not tested here.
     run = lambda words: subprocess.run([PROGRAM, *words], cwd=SOURCE, check=True, env={"PATH": ""}, stdout=subprocess.DEVNULL)
     if str(OTHER) in words:
         run(["trace", "generate", str(OTHER), "--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--tokens", "256"])
     run([*words, "-o", str(folder), "-q"])
-    # Means over traces stand beside each trace's own results.
+    # Means over traces are next to each trace's own results.
     return (folder / ("aggregate" if name == "aggregate" else "") / "report.html").as_uri()
 
 
-# Of every chart: its id, kind of renderer's marks, and where it is.
+# Of every chart: its id, kind of renderer, marks, and position.
 CARDS = """
 kvsimCards.all().map(card => {
   const svg = card.plot.querySelector('svg');
@@ -78,7 +78,7 @@ def tip_at(page, card, fx, fy):
 
 
 def mark_place(card):
-    """A place inside the first mark of a line, as fractions of the chart: where hovering has to tell."""
+    """A place inside the first mark of a line, as fractions of the chart: hovering there shows a tip."""
     return f"""(() => {{
       const card = kvsimCards.all().find(c => c.options.id === {json.dumps(card)});
       const series = card.option.series.findIndex(s => String(s.id).startsWith('line:') && s.data.length > 0);
@@ -129,7 +129,7 @@ def use(page, name):
 
 
 def intervals(page):
-    """An interval belongs to the point at its x, though a line has points that its band has not."""
+    """An interval belongs to the point at its x, even if the line has more points than its band."""
     spec = """{kind: 'lines', x: {name: 'length', unit: 'tokens'}, y: {name: 'rate', unit: 'tok/s'}, levels: [],
       series: [{name: 'full', values: [[1, 10], [2, 20], [3, 30]], band: [[1, 5, 15], [3, 25, 35]]}]}"""
     rows = page.evaluate(f"kvsimCardParts.dataOf({spec})[1].map(row => row[3])")
@@ -140,7 +140,7 @@ def intervals(page):
 
 
 def nested_marks(page):
-    """Marks of lines at one place are rings about each other; others are plain."""
+    """Marks of lines at one place are concentric rings; others are plain."""
     spec = """{kind: 'KIND', x: {name: 'length', unit: 'tokens'}, y: {name: 'rate', unit: 'tok/s'}, levels: [],
       series: [{name: 'a', values: [[1, 10], [2, 20]]}, {name: 'b', values: [[1, 10], [2, 30]]},
                {name: 'c', values: [[1, 10.01], [2, 40]]}]}"""
@@ -151,7 +151,7 @@ def nested_marks(page):
 
 
 def toggles(page):
-    """Of the static page: a method's line goes and comes, axes switch, zoom works."""
+    """On the static page: a method's line is hidden and shown, axes switch, zoom works."""
     card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
     # Strokes in the first line's colour, which no other of the first seven has.
     lines = f"""(() => {{ const c = {card}; const {{colour}} = kvsimCharts.styleOf(c.spec, 0);
@@ -189,7 +189,7 @@ def toggles(page):
 
 
 def keyboard(page):
-    """Tab reaches keys and charts; arrows walk along a line and say what is there."""
+    """Tab reaches keys and charts; arrows move along a line and announce its values."""
     page.go(page.evaluate("location.href"))
     reached = set()
     for _ in range(60):
@@ -211,7 +211,7 @@ def keyboard(page):
 
 
 def means(page):
-    """The table of means over traces says what aggregate.csv says, with intervals."""
+    """The table of means over traces equals aggregate.csv, with intervals."""
     rows = page.evaluate("[...document.querySelectorAll('#results table tbody tr')].map(r => [...r.children].map(c => c.innerText))")
     check("aggregate: a row a method and budget", len(rows) == 5, rows)
     check("aggregate: over both traces", all(row[2] == "2" for row in rows), rows)
@@ -224,10 +224,10 @@ def means(page):
 
 
 def marks(page):
-    """Open marks and crosses are among the places that arrows go to, and are said and shown there."""
+    """Open marks and crosses are among the stops of the arrow keys, and are announced and shown there."""
     card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
     live = f"{card}.live.textContent"
-    # Of the first line: the cross is its last place, the open mark is among its first.
+    # Of the first line: the cross is its last stop, the open mark is among its first.
     spec = page.evaluate(f"""(() => {{ const {{series}} = {card}.spec;
       return series.map(s => ({{name: s.name, points: s.values.length,
         ends: (s.ends || []).map(e => e.text), open: (s.open || []).map(e => e.text)}})); }})()""")
@@ -244,7 +244,7 @@ def marks(page):
     page.press("ArrowLeft")
     check("keyboard: left of it is a point of the line", page.evaluate(live) != said)
     page.press("Home")
-    # Each place once, from left to right: as many as there are points and marks.
+    # Each stop once, from left to right: as many as there are points and marks.
     heard = [page.evaluate(live)]
     for _ in range(first["points"] + 4):
         page.press("ArrowRight")
@@ -253,7 +253,7 @@ def marks(page):
     wanted = first["points"] + len(first["ends"]) + len(first["open"])
     check("keyboard: every point and mark once", len(places) == wanted, (len(places), wanted))
     check("keyboard: the open mark among them", sum(first["open"][0] in one for one in places) == 1, first["open"])
-    # A line that ran out before its first step has no point; its cross is reached all the same.
+    # A line that ran out before its first step has no point; its cross is still reached.
     pointless = [s["name"] for s in spec if s["points"] == 0 and s["ends"]]
     check("keyboard: there is such a line", pointless, spec)
     page.press("Home")
@@ -309,13 +309,13 @@ def percentiles(page):
     check("serve: a row a point and time", rows >= 3 * len(points), (rows, len(points)))
 
 
-# Markup, line ends, marks of direction, joined emoji: what a name in a user's file may be.
+# Markup, line ends, direction marks, joined emoji: possible contents of a name in a user's file.
 HOSTILE = ("<script>alert(1)</script></script><!--]]>&amp;\"'\n\u2028\u2029\u202e\u2066\u200f\U0001F600"
            "\U0001F469\u200d\U0001F469\u200d\U0001F467 e\u0301%s${x}`" * 20)[:400]
 
 
 def hostile_page(browser):
-    """A service whose model and title are such a name: the page opens, runs nothing of it, and its texts are bounded."""
+    """A service whose model and title are such a name: the page opens, runs none of it, and its texts are bounded."""
     folder = SCRATCH / "hostile"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({
@@ -334,7 +334,7 @@ def hostile_page(browser):
     longest = page.evaluate("""Math.max(...[...document.querySelectorAll('svg text, h1, h3, .entry, option, th')]
       .map(node => [...node.textContent].length))""")
     check("hostile: no text of a chart, heading or table is longer than 200 characters", longest <= 200, longest)
-    # Chromium ends where it is to say such a text: an emoji that was cut in two.
+    # Chromium crashes when it announces such a text: an emoji that was cut in two.
     halves = page.evaluate("""[...document.querySelectorAll('*')].filter(node => node.children.length === 0 &&
       /[\\uD800-\\uDBFF](?![\\uDC00-\\uDFFF])|(?<![\\uD800-\\uDBFF])[\\uDC00-\\uDFFF]/.test(node.textContent)).length""")
     check("hostile: no half of a character", halves == 0, halves)

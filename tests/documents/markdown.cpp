@@ -17,7 +17,7 @@ std::string_view without_end(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t\r") + 1);
 }
 
-/// Up to a # that begins a word outside quotes, as the shell sees it.
+/// Up to a # that starts a word outside quotes, like in the shell.
 std::string without_comment(std::string_view text) {
   char quote = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {

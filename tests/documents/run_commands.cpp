@@ -1,8 +1,7 @@
-// run_commands FILE.md SCRATCH: types every command of a document, in order, in a folder that looks
-// like a clone of the project with a user's files in it (fixtures/), and fails where one does.
-// What a page marks as printed (<!-- printed -->) is held against what its commands print.
-// Commands that would change this machine or need another one are passed over by name, with a
-// reason.
+// run_commands FILE.md SCRATCH: runs every command of a document, in order, and fails if one fails.
+// The folder looks like a clone of the project with a user's files in it (fixtures/). Blocks that a
+// page marks as printed (<!-- printed -->) are compared with the output of its commands. Commands
+// that would change this machine or need another one are skipped by name, with a reason.
 
 #include <algorithm>
 #include <array>
@@ -47,7 +46,7 @@ constexpr std::array excuses{
     Excuse{"vcpkg ", "needs a network"},
     Excuse{"pip ", "needs a network"},
     Excuse{"npm ", "needs a network"},
-    Excuse{"mkdocs ", "needs MkDocs; a test of its own builds the site"},
+    Excuse{"mkdocs ", "needs MkDocs; a separate test builds the site"},
     Excuse{"mpirun ", "needs as many ranks as a cluster; tests of sweeps run two"},
     Excuse{"srun ", "needs Slurm"},
     Excuse{"gpus=(", "is part of a Slurm script"},
@@ -55,10 +54,10 @@ constexpr std::array excuses{
     Excuse{"kvsim calibrate --device", "needs a GPU"},
     Excuse{"kvsim validate kernels --device cuda", "needs a GPU"},
     Excuse{"validation/run_gpu.sh", "needs a GPU"},
-    Excuse{"python3 ", "needs packages of Python; tests of its own run these"},
-    Excuse{"PYTHONPATH=", "needs the Python module; tests of its own run it"},
-    Excuse{"kvsim explorer ", "needs Emscripten; tests of its own run it"},
-    Excuse{"build/explorer/", "needs Emscripten; tests of its own run it"},
+    Excuse{"python3 ", "needs packages of Python; separate tests run these"},
+    Excuse{"PYTHONPATH=", "needs the Python module; separate tests run it"},
+    Excuse{"kvsim explorer ", "needs Emscripten; separate tests run it"},
+    Excuse{"build/explorer/", "needs Emscripten; separate tests run it"},
     Excuse{"xdg-open ", "needs a desktop"},
 };
 
@@ -69,13 +68,13 @@ std::optional<std::string_view> excuse_for(std::string_view command) {
   return std::nullopt;
 }
 
-/// What `document` finds beside it: fixtures/, and over them fixtures_NAME/ where there is one.
+/// Files for `document`: fixtures/, and over them fixtures_NAME/ if it exists.
 void prepare(const fs::path& document, const fs::path& scratch) {
   const fs::path root{KVSIM_SOURCE_DIR};
   const fs::path own = root / fmt::format("tests/documents/fixtures_{}", document.stem().string());
   fs::remove_all(scratch);
   fs::create_directories(scratch);
-  // Copies, not links: a command may write beside what it reads.
+  // Copies, not links: a command may write next to the files that it reads.
   for (const char* folder : {"scenarios", "traces/samples"}) {
     fs::create_directories((scratch / folder).parent_path());
     fs::copy(root / folder, scratch / folder, fs::copy_options::recursive);
@@ -92,7 +91,7 @@ void prepare(const fs::path& document, const fs::path& scratch) {
   fs::create_symlink(KVSIM_PROGRAM, scratch / "build/release/kvsim");
 }
 
-/// The exit status of `command`, typed in `folder`.
+/// The exit status of `command`, run in `folder`.
 int type(const std::string& command, const fs::path& folder) {
   const std::string line =
       fmt::format("cd '{}' && PATH=\"$PWD/bin:$PATH\" && {{ {}\n}} > last-output 2>&1",
@@ -108,7 +107,8 @@ std::string last_output(const fs::path& folder) {
   return std::move(text).str();
 }
 
-/// How many blocks marked as printed no command printed. `outputs`: of the commands typed, by line.
+/// Number of blocks marked as printed that no command printed. `outputs`: of the commands run, by
+/// line.
 int check_printed(const fs::path& document, const std::vector<DocumentLine>& lines,
                   const std::map<std::size_t, std::string>& outputs) {
   int failed = 0;

@@ -1,4 +1,4 @@
-"""run_python.py PROGRAM SCRATCH SOURCES MODULES PAGE.md…: runs the ```python blocks of pages as they stand.
+"""run_python.py PROGRAM SCRATCH SOURCES MODULES PAGE.md…: runs the ```python blocks of pages unchanged.
 
 The blocks of a page run one after another in one namespace, in a folder that looks like a clone of the project. What
 a block takes for granted (a model, arrays of one's own) a page's `prelude` below provides. Blocks that need another
@@ -39,7 +39,7 @@ def blocks_of(text):
 
 
 def run_page(page, folder):
-    """How many blocks ran and how many failed; the reason where none could or all are passed over."""
+    """Numbers of blocks that ran and that failed; the reason if none could run or all were skipped."""
     with open(os.path.join(SOURCES, page), encoding="utf-8") as file:
         blocks = list(blocks_of(file.read()))
     ran = failed = 0
@@ -47,7 +47,7 @@ def run_page(page, folder):
     for line, code in blocks:
         excuse = next((why for start, why in EXCUSES.items() if code.startswith(start)), None)
         if excuse:
-            compile(code, page, "exec")  # at least it is Python
+            compile(code, page, "exec")  # at least it is valid Python
             print(f"passed over: {page}:{line} ({excuse})")
             passed_over = f"{excuse}: {page} line {line} needs one"
             continue
@@ -59,7 +59,7 @@ def run_page(page, folder):
             namespace = {"__name__": "__main__"}
             exec(PRELUDES.get(page, ""), namespace)
         try:
-            # Lines that end up as the page's own in a traceback.
+            # The lines of the page in a traceback.
             exec(compile("\n" * (line - 1) + code, page, "exec"), namespace)
             print(f"ok: {page}:{line}")
         except Exception:

@@ -1,4 +1,4 @@
-// Documents hold together: what they link to is there, what they say to type is a command.
+// Consistency of documents: link targets exist, and blocks of commands are commands.
 
 #include <algorithm>
 #include <filesystem>
@@ -30,7 +30,7 @@ std::vector<fs::path> documents() {
   return found;
 }
 
-TEST_CASE("every relative link of a document leads to a file, and to a heading of it") {
+TEST_CASE("every relative link of a document leads to a file and to a heading of it") {
   std::size_t followed = 0;
   for (const fs::path& document : documents()) {
     const auto lines = read_document(document);
@@ -50,7 +50,7 @@ TEST_CASE("every relative link of a document leads to a file, and to a heading o
   CHECK(followed > 50);
 }
 
-TEST_CASE("README lists the reasons for which a test may be skipped, and no others") {
+TEST_CASE("README lists the reasons for which a test may be skipped and no others") {
   std::vector<std::string> allowed;
   for (const DocumentLine& line : read_document(root / "tests/allowed_skips.txt")) {
     if (!line.text.empty() && !line.text.starts_with("#")) allowed.push_back(line.text);
@@ -67,7 +67,7 @@ TEST_CASE("README lists the reasons for which a test may be skipped, and no othe
   CHECK(listed == allowed);
 }
 
-TEST_CASE("every page under docs stands in the site's table of contents, and nothing else does") {
+TEST_CASE("every page under docs is in the site's table of contents and nothing else is") {
   const auto lines = read_document(root / "mkdocs.yml");
   std::vector<std::string> listed;
   for (const DocumentLine& line : lines) {
@@ -88,7 +88,7 @@ TEST_CASE("every page under docs stands in the site's table of contents, and not
   CHECK(listed == there);
 }
 
-TEST_CASE("commands are read as the shell reads them") {
+TEST_CASE("commands are parsed like in the shell") {
   const std::vector<DocumentLine> lines{{1, "```sh"},
                                         {2, "kvsim run a.json  # a remark"},
                                         {3, "# nothing but a remark"},
@@ -106,7 +106,7 @@ TEST_CASE("commands are read as the shell reads them") {
   CHECK(commands[1].text == "kvsim run b.json     --set '/title=a # b'");
 }
 
-TEST_CASE("what a page says is printed belongs to the commands above it, whole lines of it") {
+TEST_CASE("a printed block belongs to the commands above it and has whole lines of their output") {
   const std::vector<DocumentLine> lines{{1, "```sh"}, {2, "kvsim list gpus"},  {3, "```"},
                                         {4, "```"},   {5, "a picture"},        {6, "```"},
                                         {7, "and"},   {8, "<!-- printed -->"}, {9, "```"},
@@ -118,14 +118,14 @@ TEST_CASE("what a page says is printed belongs to the commands above it, whole l
   CHECK(blocks[0].shell_to == 3);
   CHECK(blocks[0].text == std::vector<std::string>{"GPU", "H100  80"});
   CHECK(stands_in(blocks[0].text, "two\nGPU  \nH100  80\nmore\n"));
-  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  81\n"));   // a figure that moved
-  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  802\n"));  // no part of a line
+  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  81\n"));   // a changed number
+  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  802\n"));  // not a part of a line
   CHECK_FALSE(stands_in(blocks[0].text, "GPU\n\nH100  80\n"));
   CHECK_FALSE(stands_in({}, "anything\n"));
   CHECK_THROWS((void)printed_blocks({{1, "<!-- printed -->"}, {2, "no block"}}));
 }
 
-TEST_CASE("every block marked as printed stands under commands, and the first screen's is marked") {
+TEST_CASE("every block marked as printed is below commands and the first screen's is marked") {
   for (const fs::path& document : documents()) {
     const auto blocks = printed_blocks(read_document(document));
     for (const PrintedBlock& block : blocks) {

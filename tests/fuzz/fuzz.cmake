@@ -1,11 +1,11 @@
-# kvsim_fuzz(NAME [SOURCES …] LINK … [KEPT_LINK …]): fuzz_NAME.cpp under libFuzzer where KVSIM_FUZZ is on (preset
-# "asan"); in every build its kept inputs (kept/NAME) run as a test. kvsim_fuzzers builds all of them, and nothing
-# that they do not link. SOURCES: files of the program that no library watched by the fuzzer holds; where kept
-# inputs run they come from KEPT_LINK if it is given.
+# kvsim_fuzz(NAME [SOURCES …] LINK … [KEPT_LINK …]): fuzz_NAME.cpp under libFuzzer if KVSIM_FUZZ is on (preset
+# "asan"). In every build its kept inputs (kept/NAME) run as a test. kvsim_fuzzers builds all fuzz programs and only
+# their dependencies. SOURCES: files of the program that are in no library instrumented for the fuzzer; the test of
+# kept inputs takes them from KEPT_LINK if it is given.
 if(KVSIM_FUZZ)
   add_custom_target(kvsim_fuzzers)
-  # libFuzzer is led by which branches of what parses are taken; arithmetic would only run slower.
-  # clang takes no precompiled header that was compiled otherwise.
+  # libFuzzer is guided by branches of parsers; instrumented arithmetic would only be slower.
+  # clang rejects a precompiled header that was compiled with other options.
   foreach(library json traces requests llm scenario cost memory sweep validation)
     target_compile_options(kvsim_${library} PRIVATE -O1 -fsanitize=fuzzer-no-link)
     set_target_properties(kvsim_${library} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
@@ -54,7 +54,7 @@ kvsim_fuzz(weights SOURCES models/methods/budget/head_table.cpp models/methods/m
 kvsim_fuzz(allocator LINK kvsim::validation)
 kvsim_fuzz(tables SOURCES validation/device/profiler_csv.cpp LINK kvsim::validation)
 kvsim_fuzz(log LINK kvsim::memory)
-# What reads results back.
+# Readers of results.
 set(kvsim_words sim/report/text/text.cpp sim/cli/options/arguments.cpp sim/cli/explain/kept_lines.cpp)
 kvsim_fuzz(results SOURCES sim/cli/explain/compare_results.cpp sim/cli/explain/explain_parts.cpp sim/cli/explain/explain_plan.cpp
                            sim/cli/explain/explain_replay.cpp

@@ -1,5 +1,6 @@
-// Files of results folders beside result.json: figures' documents, as `kvsim plot` reads and draws
-// them for screen and page, and the entries that a replay kept, as `kvsim explain` does.
+// Files that a results folder holds next to result.json: documents of figures, which `kvsim plot`
+// reads and draws for screen and page, and the entries that a replay kept, which `kvsim explain`
+// reads.
 #include <set>
 #include <string>
 

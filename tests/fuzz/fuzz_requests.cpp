@@ -1,4 +1,4 @@
-// Request traces, in whatever format they look like.
+// Request traces in any layout; the reader detects the format.
 #include "tests/fuzz/target.hpp"
 #include "traces/requests/formats/read_requests.hpp"
 

@@ -1,4 +1,4 @@
-// Results read back: by `kvsim compare`, and figure by figure by `kvsim explain`.
+// Results read back: by `kvsim compare`, and metric by metric by `kvsim explain`.
 #include <string>
 
 #include "models/json/field.hpp"
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const Field result = Field::parse(text, "input");
     static const std::vector<std::string> keys = explained_keys();
     for (const std::string& key : keys) {
-      if (key == "kept") continue;  // a file of its own: fuzz_figures
+      if (key == "kept") continue;  // in a separate file: fuzz_figures
       for (const char* which : {"0", "1"}) {
         fuzz::expect_answer([&] { (void)explain_result(result, {.key = key, .which = which}); });
       }

@@ -1,5 +1,5 @@
-// ServeGen's clients: the input's part before the first NUL is the client's `-trace.csv`, the rest
-// its `-dataset.json`. Requests are drawn where few are expected.
+// ServeGen's clients. The part of the input before the first NUL is the client's `-trace.csv`, the
+// rest is its `-dataset.json`. Requests are drawn only where few are expected.
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder in which the client's two files lead to what as_file holds.
+/// A folder whose two client files link to the files of as_file.
 class Client {
  public:
   Client() {

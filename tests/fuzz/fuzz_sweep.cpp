@@ -1,6 +1,6 @@
-// Sweeps: axes of the command line, the scenario's lists and its "sweep", and what --resume goes on
-// with. The input's first line is an axis, the second a scenario, all others points without the
-// sums that kvsim puts before them.
+// Sweeps: axes of the command line, the scenario's lists and its "sweep", and the points file that
+// --resume continues. The first line of the input is an axis, the second a scenario, all others are
+// points without the checksums that kvsim writes before them.
 #include <fstream>
 #include <string>
 
@@ -18,7 +18,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-/// The lines as kvsim writes them, so that what lies behind the sums is read.
+/// The lines as kvsim writes them, so that the reader gets past the checksums.
 std::string summed(std::string_view lines) {
   std::string out;
   while (!lines.empty()) {
@@ -34,7 +34,7 @@ kvsim::SweepPlan plan_of(std::string_view scenario, const kvsim::SweepChanges& c
   return {kvsim::scenario_document(path, {}), path, changes};
 }
 
-/// A plan that a header can be of.
+/// A plan that matches a valid header.
 const kvsim::SweepPlan& kept_plan() {
   static const kvsim::SweepPlan plan = plan_of(
       R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "prompt_tokens": 8, "output_tokens": 1,
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     (void)plan.values(plan.size() - 1);
     (void)plan.document(plan.size() - 1);
   });
-  // As it is, and behind a header that fits: only then are the points looked at.
+  // Once as it is, and once after a matching header: points are read only after such a header.
   const SweepPlan& plan = kept_plan();
   const std::string header = Field::wrap({{"schema", "kvsim.sweep-points/1"},
                                           {"kvsim", "1"},

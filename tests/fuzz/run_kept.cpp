@@ -1,4 +1,4 @@
-// run_kept FILE|FOLDER…: the inputs that fuzzing found worth keeping, once each, in any build.
+// run_kept FILE|FOLDER…: runs each kept fuzz input once, in any build.
 
 #include <filesystem>
 #include <fstream>

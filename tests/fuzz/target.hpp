@@ -1,8 +1,8 @@
 #pragma once
 
-// What every fuzz target shares. A target reads its bytes as a user's file. InputError is an
-// answer; anything else that comes out (another exception, a sanitizer's report, more memory than
-// the input is worth) is a defect.
+// Shared by all fuzz targets. A target reads its bytes as a user's file. InputError is a valid
+// answer. Any other outcome is a defect: another exception, a sanitizer's report, or more memory
+// than the input justifies.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Calls `read`; returns 0, as a target does.
+/// Calls `read`; returns 0, as libFuzzer requires.
 template <typename Read>
 int expect_answer(Read&& read) {
   try {

@@ -1,5 +1,5 @@
-# Packs BUILD into SCRATCH, unpacks both packages somewhere else and uses them there: the program runs, and
-# EXAMPLE, a project of its own, is built against the libraries.
+# Packs BUILD into SCRATCH, unpacks both packages somewhere else and uses them there: the program runs, and EXAMPLE, a
+# separate project, is built against the libraries.
 function(run OUT)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE err
                   WORKING_DIRECTORY ${SCRATCH})
@@ -10,7 +10,7 @@ function(run OUT)
 endfunction()
 file(REMOVE_RECURSE ${SCRATCH})
 file(MAKE_DIRECTORY ${SCRATCH})
-# The package NAME, whose Depends has to hold FIELDS_MATCH, is unpacked beside the others.
+# Unpacks the package NAME, whose Depends must match FIELDS_MATCH, next to the others.
 function(unpack NAME FIELDS_MATCH)
   file(GLOB package ${SCRATCH}/packages/${NAME}_*.deb)
   list(LENGTH package n)
@@ -47,7 +47,7 @@ run(out ${root}/bin/kvsim run ${root}/share/kvsim/scenarios/replay-sample.json -
 if(NOT EXISTS ${SCRATCH}/out/result.json)
   message(FATAL_ERROR "the installed program wrote no result")
 endif()
-# Nothing of the libraries may lead back to where they were built.
+# No file of the libraries may refer to the build folder.
 file(GLOB_RECURSE configs ${root}/lib/kvsim*.cmake)
 if(NOT configs)
   message(FATAL_ERROR "kvsim-dev has no kvsimConfig.cmake")

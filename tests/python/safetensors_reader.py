@@ -1,4 +1,4 @@
-"""A safetensors file as NumPy arrays, by its format alone, so that tests need no package for it."""
+"""Reads a safetensors file as NumPy arrays without other packages."""
 
 import json
 import struct

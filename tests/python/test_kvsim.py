@@ -1,4 +1,4 @@
-"""import kvsim: the numbers are the program's, the stubs are the module's, errors say what was expected.
+"""import kvsim: numbers equal the program's, stubs match the module, errors state the expected value.
 
 Run by ctest: test_kvsim.py PROGRAM SCRATCH SOURCES MODULES CMAKE, MODULES the folder that holds the package.
 """
@@ -67,7 +67,7 @@ class Run(unittest.TestCase):
         ends = [key for key in points[0] if key.endswith(("_low", "_high"))]
         self.assertGreater(len(ends), 8)
         for key in ends:
-            expected = np.array([point[key] for point in points], dtype=float)  # NaN where there is none
+            expected = np.array([point[key] for point in points], dtype=float)  # NaN if there is none
             np.testing.assert_array_equal(result.column(key), expected, key)
 
     def test_keys_and_pointers_are_overrides(self):
@@ -142,7 +142,7 @@ class Replay(unittest.TestCase):
             for key in ("name", "budget", "bytes_held_final", "rel_error_mean", "cosine_mean", "bytes_read_total"):
                 self.assertEqual(a[key], b[key])
         self.assertEqual(of_arrays.kept_entries(1), of_file.kept_entries(1))
-        # In 32 bits the same vectors take twice the bytes.
+        # The same vectors take twice the bytes in 32 bits.
         wide = kvsim.replay(**{x: a.astype(np.float32) for x, a in arrays.items()}, prompt_tokens=384)
         self.assertEqual(wide.methods[0]["bytes_held_final"], 2 * of_file.methods[0]["bytes_held_final"])
 
@@ -284,7 +284,7 @@ class Errors(unittest.TestCase):
 
 
 class Stubs(unittest.TestCase):
-    """The .pyi files name what the modules have, with the same parameters and defaults."""
+    """The .pyi files have the names of the modules, with the same parameters and defaults."""
 
     def tree(self, name):
         with open(os.path.join(os.path.dirname(kvsim.__file__), name), encoding="utf-8") as file:
@@ -383,7 +383,7 @@ class Notebook(unittest.TestCase):
         for cell in notebook["cells"]:
             self.assertEqual(cell.get("outputs", []), [])
         here, scope = os.getcwd(), {"__name__": "__main__"}
-        os.chdir(SOURCES)  # where its first cell says that it is run
+        os.chdir(SOURCES)  # the folder that its first cell requires
         try:
             for number, cell in enumerate(cells):
                 exec(compile(cell, f"quickstart.ipynb, code cell {number}", "exec"), scope)

@@ -1,4 +1,4 @@
-"""traces/record_hf.py: what it records is what the model attended with, and kvsim reads it.
+"""traces/record_hf.py: its records equal the model's attention inputs, and kvsim reads them.
 
 Run by ctest: test_record_hf.py PROGRAM SCRATCH [unittest names]. Without torch, or transformers for the class that
 wants it, it says KVSIM-SKIPPED and why.
@@ -42,7 +42,7 @@ def kvsim(*words):
 
 
 def attention_outputs(model, tokens, projection="o_proj", owner=TinyAttention):
-    """[T, Hq * d] of every layer as the model hands it to its output projection, by hooks of our own."""
+    """[T, Hq * d] of every layer as the model hands it to its output projection, by separate hooks."""
     seen, hooks = [], []
     for module in model.modules():
         if isinstance(module, owner):
@@ -107,16 +107,16 @@ class Recorded(Case):
 
     def test_expanded_keys_of_sdpa_become_stored_heads(self):
         functional = torch.nn.functional
-        lacks = not hasattr(functional, "scaled_dot_product_attention")
-        if lacks:
+        is_missing = not hasattr(functional, "scaled_dot_product_attention")
+        if is_missing:
             functional.scaled_dot_product_attention = causal_sdpa
         try:
             _, arrays = self.check_attention(TinyLlama("sdpa"))
             model = TinyLlama("sdpa")
-            del model.config.num_key_value_heads  # now the copies alone tell
+            del model.config.num_key_value_heads  # now only the copies show it
             _, _, again = self.recorded(model, "unsaid")
         finally:
-            if lacks:
+            if is_missing:
                 del functional.scaled_dot_product_attention
         self.assertEqual(arrays["layers.0.k"].shape, (48, 2, 8))
         for name, array in arrays.items():
@@ -152,7 +152,7 @@ class Recorded(Case):
             np.testing.assert_array_equal(arrays[f"layers.{i}.wo"], layer.self_attn.o_proj.weight.detach().numpy())
 
     def test_an_output_projection_that_is_no_linear_module_is_read_out(self):
-        class Transposed(torch.nn.Module):  # GPT-2 keeps its matrices so
+        class Transposed(torch.nn.Module):  # GPT-2 stores its matrices transposed
             def __init__(self, linear):
                 super().__init__()
                 self.weight = torch.nn.Parameter(linear.weight.T.contiguous())
@@ -214,7 +214,7 @@ class Recorded(Case):
         self.assertEqual(len(methods), 7)
         self.assertLess(methods["full"]["rel_error_mean"], 1e-6)
         for name in ("h2o", "kvzip", "kvzip-plus", "kvzap"):
-            self.assertGreater(methods[name]["rel_error_mean"], 1e-3)  # random weights forget nothing for free
+            self.assertGreater(methods[name]["rel_error_mean"], 1e-3)  # random weights lose accuracy under every method
 
 
 class Refused(Case):
@@ -275,7 +275,7 @@ class Refused(Case):
 
 
 class Program(Case):
-    """main(), with a stand-in for transformers that loads the tiny model and takes a byte for a token."""
+    """main(), with a replacement for transformers that loads the tiny model and uses bytes as tokens."""
 
     def setUp(self):
         stand_in = types.ModuleType("transformers")

@@ -12,7 +12,7 @@ import torch
 
 
 def expanded(x, groups):
-    """[1, Hkv, T, d] -> [1, Hkv * groups, T, d], copies side by side."""
+    """[1, Hkv, T, d] -> [1, Hkv * groups, T, d], copies adjacent."""
     return x.repeat_interleave(groups, dim=1)
 
 
@@ -23,7 +23,7 @@ def eager_attention_forward(module, query, key, value, attention_mask=None, scal
         logits = torch.tanh(logits / softcap) * softcap
     tokens = query.shape[2]
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    if module.config.hidden_window is not None:  # a window that nobody is told of
+    if module.config.hidden_window is not None:  # a window that no configuration key declares
         future = future | torch.ones(tokens, tokens, dtype=torch.bool).tril(-module.config.hidden_window)
     weights = logits.masked_fill(future, float("-inf")).float().softmax(-1).to(query.dtype)
     return (weights @ value).transpose(1, 2), weights

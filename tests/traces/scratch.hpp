@@ -10,7 +10,7 @@
 
 namespace kvsim::test {
 
-/// A path for this run's files, its parent made.
+/// A path for this run's files; its parent is created.
 inline std::filesystem::path scratch(const std::string& name) {
   const std::filesystem::path folder = test::scratch_folder();
   std::filesystem::create_directories(folder);
@@ -26,7 +26,7 @@ inline std::filesystem::path sample_trace() {
   return std::filesystem::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
 }
 
-/// What an action throws, as text; "" if nothing.
+/// The text of an action's exception; "" without one.
 template <class Error, class Action>
 std::string complaint(Action&& action) {
   try {

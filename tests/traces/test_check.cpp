@@ -1,4 +1,4 @@
-// Statistics of attention: closed forms, and the numbers recorded beside the project's traces.
+// Statistics of attention: closed forms, and the numbers recorded with the project's traces.
 
 #include <algorithm>
 #include <cmath>
@@ -39,7 +39,7 @@ TraceLayer zeros(const TraceInfo& info) {
 
 }  // namespace
 
-TEST_CASE("check: the order of heads changes nothing, and progress ends at the end") {
+TEST_CASE("check: the order of heads changes nothing and progress ends at the end") {
   const Trace trace = Trace::open(sample_trace());
   const TraceCheck plain = check_trace(trace, 64);
   CheckWork work;
@@ -106,7 +106,7 @@ TEST_CASE("check: a trace of one token") {
   CHECK(check.heavy20.mean == 1);
 }
 
-TEST_CASE("check: long traces use some rows, evenly spaced") {
+TEST_CASE("check: long traces use a sample of evenly spaced rows") {
   const Trace trace = Trace::open(sample_trace());
   const TraceCheck all = check_trace(trace);
   const TraceCheck some = check_trace(trace, 128);
@@ -124,7 +124,7 @@ TEST_CASE("check: long traces use some rows, evenly spaced") {
   CHECK_THROWS_AS((void)check_trace(trace, 1), ContractError);
 }
 
-TEST_CASE("check: the shipped sample has the statistics its README states") {
+TEST_CASE("check: the shipped sample has the statistics of its README") {
   const TraceCheck check = check_trace(Trace::open(sample_trace()));
   const LayerCheck& layer = check.layers[0];
   CHECK(std::abs(layer.first_token.mean - 0.0639) < 6e-5);

@@ -1,4 +1,4 @@
-// Conversion: nothing asked changes nothing, what is asked changes that alone.
+// Conversion: without options nothing changes, with options only the requested parts.
 
 #include <cmath>
 #include <fstream>
@@ -20,7 +20,7 @@ using namespace kvsim::test;
 
 namespace {
 
-/// Each test case has its own file: ctest runs them side by side.
+/// Each test case has a separate file: ctest runs them in parallel.
 std::filesystem::path rich_trace(const std::string& name) {
   GenerateOptions o;
   o.layers = 3;
@@ -79,7 +79,7 @@ TEST_CASE("convert: a plain copy has the same tensors and metadata") {
         bytes_of_file(scratch("convert_again.safetensors")));
 }
 
-TEST_CASE("convert: fp16 to fp32 and back loses nothing, bf16 rounds") {
+TEST_CASE("convert: fp16 to fp32 and back loses nothing while bf16 rounds") {
   const auto in = sample_trace();
   ConvertOptions o;
   o.dtype = Dtype::kFp32;
@@ -100,7 +100,7 @@ TEST_CASE("convert: fp16 to fp32 and back loses nothing, bf16 rounds") {
   }
 }
 
-TEST_CASE("convert: a cut keeps the first tokens, the prompt and the repeat while they fit") {
+TEST_CASE("convert: a cut keeps the first tokens, and prompt and repeat while they fit") {
   const auto in = rich_trace("convert_cut_in.safetensors");
   const Trace before = Trace::open(in);
   ConvertOptions o;
@@ -108,7 +108,7 @@ TEST_CASE("convert: a cut keeps the first tokens, the prompt and the repeat whil
   const Trace cut = converted(in, o, "convert_cut.safetensors");
   CHECK(cut.info().tokens == 60);
   CHECK(cut.info().prompt_tokens == 40);
-  CHECK_FALSE(cut.info().repeat_start.has_value());  // 42 … 80 is not whole any more
+  CHECK_FALSE(cut.info().repeat_start.has_value());  // 42 … 80 is not complete any more
   CHECK(cut.read_layer(1).q == first_tokens(before.read_layer(1).q, 4, 81, 16, 60));
   CHECK(cut.read_layer(1).v == first_tokens(before.read_layer(1).v, 2, 81, 16, 60));
   CHECK(cut.read_output_projection(1) == before.read_output_projection(1));
@@ -173,7 +173,7 @@ TEST_CASE("convert: a foreign file is imported by names and metadata") {
   CHECK(trace.read_layer(0).q == std::vector<float>{1, 2, 5, 6, 9, 10, 3, 4, 7, 8, 11, 12});
 }
 
-TEST_CASE("convert: numbers beyond fp16 are refused, not made infinite") {
+TEST_CASE("convert: numbers beyond fp16 are refused and not made infinite") {
   const auto in = scratch("convert_large.safetensors");
   {
     SafetensorsWriter writer{in,
@@ -194,7 +194,7 @@ TEST_CASE("convert: numbers beyond fp16 are refused, not made infinite") {
   CHECK_FALSE(std::filesystem::exists(out));
 }
 
-TEST_CASE("convert: nonsense is refused") {
+TEST_CASE("convert: invalid options are refused") {
   const auto in = rich_trace("convert_refused_in.safetensors");
   struct Case {
     std::function<void(ConvertOptions&)> spoil;

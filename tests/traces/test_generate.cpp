@@ -1,5 +1,5 @@
-// Synthetic traces: the same bytes from the same seed, the attention they promise, and the
-// relations between tensors that the header states.
+// Synthetic traces: the same bytes from the same seed, the promised attention, and the relations
+// between tensors that the header states.
 
 #include <algorithm>
 #include <cmath>
@@ -48,7 +48,7 @@ std::span<const float> row(const std::vector<float>& rows, const TraceInfo& info
 
 }  // namespace
 
-TEST_CASE("generate: the same options give the same bytes, another seed others") {
+TEST_CASE("generate: equal options give equal bytes and another seed others") {
   GenerateOptions o = small();
   o.with_hidden = o.with_output_projection = o.with_scores = o.with_decisions = true;
   generate_trace(o, scratch("gen_a.safetensors"));
@@ -61,7 +61,7 @@ TEST_CASE("generate: the same options give the same bytes, another seed others")
   CHECK(a != bytes_of_file(scratch("gen_c.safetensors")));
 }
 
-TEST_CASE("generate: a trace opens and says what was asked for") {
+TEST_CASE("generate: a trace opens and has the requested properties") {
   GenerateOptions o = small();
   o.with_hidden = o.with_output_projection = o.with_scores = o.with_decisions = true;
   o.d_model = 48;
@@ -231,7 +231,7 @@ TEST_CASE("generate: a repeat repeats tokens, values and keys before RoPE") {
   CHECK(*std::max_element(scores.begin(), context) > 0.3F);
 }
 
-TEST_CASE("generate: scores and decisions are what the header says") {
+TEST_CASE("generate: scores and decisions are as documented in the header") {
   GenerateOptions o = small();
   o.with_scores = o.with_decisions = true;
   const Trace trace = made(o, "gen_scores.safetensors");
@@ -277,7 +277,7 @@ TEST_CASE("generate: the smallest traces are written and read") {
   (void)trace.read_layer(0);
 }
 
-TEST_CASE("generate: nonsense is refused by the option's name") {
+TEST_CASE("generate: invalid options are refused by name") {
   struct Case {
     std::function<void(GenerateOptions&)> spoil;
     std::string begins;

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 using test::scratch;
 
-/// A file of the given header text and data bytes, its header length as said or as lied about.
+/// A file of the given header text and data bytes, with a true or false header length.
 fs::path file_of(const std::string& name, const std::string& header, const std::string& data,
                  std::optional<std::uint64_t> claimed = std::nullopt) {
   const fs::path path = scratch(name);
@@ -47,7 +47,7 @@ std::string one(const std::string& entry, const std::string& data = "12345678") 
   return complaint(file_of("one.safetensors", R"({"a":)" + entry + "}", data));
 }
 
-TEST_CASE("what is written is read back, in every floating type") {
+TEST_CASE("written tensors are read back in every floating type") {
   for (const TensorType type :
        {TensorType::kF32, TensorType::kF16, TensorType::kBF16, TensorType::kF64}) {
     const fs::path path = scratch("round_trip.safetensors");
@@ -60,7 +60,7 @@ TEST_CASE("what is written is read back, in every floating type") {
       CHECK(writer.current() == "a");
       const std::vector<float> values{1.0F, -2.5F, 0.0F, 1024.0F, -0.125F, 3.0F};
       writer.write(std::span{values}.first(4));
-      CHECK_FALSE(fs::exists(path));  // nothing under the name until it is whole
+      CHECK_FALSE(fs::exists(path));  // no file under the name until it is complete
       writer.write(std::span{values}.subspan(4));
       writer.write(std::vector<std::int32_t>{7, -8});
       CHECK(writer.current().empty());
@@ -78,12 +78,12 @@ TEST_CASE("what is written is read back, in every floating type") {
     CHECK_THROWS_AS(file.read_floats("a", 5, tail), ContractError);
     CHECK_THROWS_AS(file.read_floats("n", 0, tail), InputError);
     file.release(*file.find("a"));
-    file.read_floats("a", 4, tail);  // a released page comes back
+    file.read_floats("a", 4, tail);  // a released page is read again
     CHECK(tail[1] == 3.0F);
   }
 }
 
-TEST_CASE("a writer that is not finished leaves nothing behind") {
+TEST_CASE("an unfinished writer leaves nothing behind") {
   const fs::path dir = scratch("unfinished");
   fs::remove_all(dir);
   fs::create_directories(dir);
@@ -97,7 +97,7 @@ TEST_CASE("a writer that is not finished leaves nothing behind") {
   CHECK_THROWS_AS((SafetensorsWriter{dir / "no" / "x", {}, {}}), InputError);
 }
 
-TEST_CASE("files that lie about their sizes are refused with place, expected and got") {
+TEST_CASE("files with false sizes are refused with place, expected and got") {
   CHECK(complaint(file_of("short", "", "", 0)).find("not valid JSON") != std::string::npos);
   std::ofstream{scratch("tiny")} << "abc";
   CHECK(complaint(scratch("tiny")) == "expected a safetensors file of at least 8 bytes, got 3");
@@ -145,7 +145,7 @@ TEST_CASE("hostile tensors are refused by name") {
   CHECK(one(R"(7)").find("expected an object") != std::string::npos);
 }
 
-TEST_CASE("tensors that overlap, or leave a hole, are refused with both names") {
+TEST_CASE("tensors that overlap or leave a hole are refused with both names") {
   const auto two = [](const std::string& a, const std::string& b) {
     return complaint(file_of("two.safetensors",
                              R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + a +
@@ -168,7 +168,7 @@ TEST_CASE("comments in a header are refused") {
     CHECK(complaint(file_of("comments", header, ""))
               .find("expected JSON without comments, got a comment") != std::string::npos);
   }
-  // Spaces behind it, as writers add for alignment, are none.
+  // Trailing spaces, which writers add for alignment, are not comments.
   CHECK(Safetensors::open(file_of("spaces", "{}   ", "")).tensors().empty());
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("repeated keys are refused") {
             .find("given twice") != std::string::npos);
 }
 
-TEST_CASE("a mutated or cut file is a file or an InputError, never anything else") {
+TEST_CASE("a mutated or cut file is a file or an InputError and nothing else") {
   const fs::path path = scratch("whole.safetensors");
   SafetensorsWriter writer{
       path,

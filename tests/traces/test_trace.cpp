@@ -80,7 +80,7 @@ Draft without(const std::string& key) {
   return draft;
 }
 
-TEST_CASE("a trace is read head by head, as recorded") {
+TEST_CASE("a trace is read head by head as recorded") {
   const Trace trace = Trace::open(Draft{}.write());
   const TraceInfo& info = trace.info();
   CHECK(info.n_heads == 2);
@@ -165,7 +165,7 @@ TEST_CASE("tensors that are missing or of another shape are named") {
   CHECK(mixed.complaint() == "layers.0.v: expected F16, as layers.0.k, got F32");
 }
 
-TEST_CASE("what is not a finite number is named by element") {
+TEST_CASE("non-finite numbers are named by element") {
   Draft draft;
   draft.poison = std::numeric_limits<float>::quiet_NaN();
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got NaN");
@@ -178,7 +178,7 @@ TEST_CASE("what is not a finite number is named by element") {
         "layers.0.v[2, 0, 1]: expected a magnitude of at most 1e+06, got 1e+20");
 }
 
-TEST_CASE("a log score may be the logarithm of nothing, but not NaN") {
+TEST_CASE("a log score may be the logarithm of zero but not NaN") {
   Draft draft;
   draft.tensors.push_back({"layers.0.score.kvzap", TensorType::kF32, {3, 1}});
   draft.poison = -std::numeric_limits<float>::infinity();
@@ -189,7 +189,7 @@ TEST_CASE("a log score may be the logarithm of nothing, but not NaN") {
                        InputError);
 }
 
-TEST_CASE("real traces open and have the shapes that their page states") {
+TEST_CASE("real traces open and have the shapes of their page") {
   const auto data = test::data_dir();
   if (!data) return;
   struct Row {

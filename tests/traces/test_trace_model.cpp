@@ -1,4 +1,4 @@
-// How large the model of a trace was.
+// Size of the model of a trace.
 
 #include "tests/support/check.hpp"
 #include "traces/trace_model.hpp"
@@ -14,7 +14,7 @@ TraceInfo of_model(std::string name) {
   return info;
 }
 
-TEST_CASE("the model's size is in the metadata, else in its name") {
+TEST_CASE("the model's size is in the metadata or in its name") {
   CHECK(trace_parameters(of_model("own: books-2.6M-B")) == 2.6e6);
   CHECK(trace_parameters(of_model("Qwen2.5-0.5B-Instruct")) == 0.5e9);
   CHECK(trace_parameters(of_model("meta-llama/Llama-3.1-70b")) == 70e9);
@@ -26,7 +26,7 @@ TEST_CASE("the model's size is in the metadata, else in its name") {
   CHECK(trace_parameters(given) == 494032768.0);
 }
 
-TEST_CASE("the words that stand next to replay errors") {
+TEST_CASE("the words next to replay errors") {
   CHECK(trace_words(of_model("own: books-2.6M-B")) == "2.6M-parameter model, 384 + 128 tokens");
   CHECK(trace_words(of_model("mine")) == "model of unknown size, 384 + 128 tokens");
   CHECK(trace_words(of_model("synthetic")) == "synthetic vectors, 384 + 128 tokens");

@@ -1,4 +1,4 @@
-// Input that is wrong is answered with its place; nothing crashes.
+// Invalid input is answered with its place; nothing crashes.
 
 #include <algorithm>
 #include <filesystem>
@@ -91,21 +91,21 @@ TEST_CASE("a malformed record is named by file, line and column") {
         "f:3: expected 3 columns, got 2; the file ends within this record");
 }
 
-TEST_CASE("what is no text is refused: NUL, broken UTF-8, UTF-16") {
+TEST_CASE("binary input is refused: NUL, broken UTF-8, UTF-16") {
   CHECK(why(kHead + std::string{"1,2,3\n1,\0,3\n", 12}) ==
         "f:3: expected a line of UTF-8 text, got the byte 0x00 at column 3");
   CHECK(why_row("1,\xC3,3") == "f:2: expected a line of UTF-8 text, got the byte 0xC3 at column 3");
   for (const char* bytes : {"\xC0\x80", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\x80", "\xE2\x82"}) {
     CHECK(why_row(bytes).starts_with("f:2: expected a line of UTF-8 text"));
   }
-  CHECK(why_row("1,\xE2\x82\xAC,3").starts_with("f:2: prompt_tokens"));  // a sound euro sign
+  CHECK(why_row("1,\xE2\x82\xAC,3").starts_with("f:2: prompt_tokens"));  // a valid euro sign
   CHECK(why("\xFF\xFE"
             "a")
             .find("UTF-16") != std::string::npos);
   CHECK(parse_requests(std::string{"\xEF\xBB\xBF"} + kHead + "1,2,3\n", "f").requests.size() == 1);
 }
 
-TEST_CASE("columns that are missing, twice, unknown, no layout at all, nothing") {
+TEST_CASE("missing, duplicate and unknown columns, no known layout, empty files") {
   CHECK(why("arrival_s,prompt_tokens\n1,2\n") ==
         "f:1: expected a column \"output_tokens\" (layout of plain), got "
         "\"arrival_s,prompt_tokens\"");
@@ -133,7 +133,7 @@ TEST_CASE("columns that are missing, twice, unknown, no layout at all, nothing")
         }).starts_with("--format: unknown format \"azuer\"; did you mean \"azure\"?"));
 }
 
-TEST_CASE("columns of other programs are passed over with a note") {
+TEST_CASE("columns of other programs are ignored with a note") {
   const RequestTrace trace = parse_requests(
       "user,arrival_s,prompt_tokens,output_tokens,\"cost, USD\"\nann,1,2,3,0.1\nbob,2,5,6,0.2\n",
       "f");
@@ -153,7 +153,7 @@ TEST_CASE("times out of order: refused with the remedy, or sorted, ties in the f
   std::vector<std::int32_t> order;
   for (const Request& r : t.requests) order.push_back(r.prompt_tokens);
   CHECK(order == std::vector<std::int32_t>{1, 4, 3, 2});
-  // As a bad record it may be passed over, too.
+  // As a bad record it may also be skipped.
   ReadOptions skip;
   skip.skip_bad = 2;
   CHECK(parse_requests(text, "f", skip).skipped == 2);
@@ -165,7 +165,7 @@ TEST_CASE("times out of order: refused with the remedy, or sorted, ties in the f
   CHECK(azure.requests[1].arrival == SimTime{3 * kPicosecondsPerSecond});
 }
 
-TEST_CASE("skip_bad: so many and no more, counted") {
+TEST_CASE("skip_bad: at most the given number, counted") {
   const std::string text = fmt::format("{}x,1,1\n1,1,1\ny,1,1\n2,1,1\nz,1,1\n", kHead);
   ReadOptions options;
   options.skip_bad = 3;
@@ -178,7 +178,7 @@ TEST_CASE("skip_bad: so many and no more, counted") {
       why(text, options) ==
       "f:6: arrival_s: expected seconds in [0, 9000000], got \"z\" (after 2 bad records that were "
       "passed over, as many as allowed)");
-  // Ids of a record that fails later do not stay.
+  // Ids of a record that fails later are removed.
   options.skip_bad = 1;
   const RequestTrace m = parse_requests(
       "{\"timestamp\": 5, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [1]}\n"
@@ -217,7 +217,7 @@ TEST_CASE("servegen: windows are records, every column of them is read") {
                           "0,1,1,Gamma,1,1", "600,1,1,Gamma,1,\xff"}) {
     INFO(bad);
     CHECK(wrong(fmt::format("{}{}\n", good, bad)).starts_with(":2"));
-    // Passed over and counted, it leaves what the file without it gives.
+    // Skipped and counted, the result equals that of the file without it.
     const RequestTrace with = trace(fmt::format("{}{}\n1200,0,0,,0,0\n", good, bad), 1);
     CHECK(with.skipped == 1);
     CHECK(std::find(with.notes.begin(), with.notes.end(), "1 bad records were passed over") !=
@@ -227,7 +227,7 @@ TEST_CASE("servegen: windows are records, every column of them is read") {
     CHECK(requests_text(with, RequestFormat::kPlain) ==
           requests_text(without, RequestFormat::kPlain));
   }
-  // A pattern without parameters may leave them out.
+  // A pattern without parameters may omit them.
   CHECK(trace("0,1,,,,\n").requests.size() > 400);
   CHECK(wrong("0,x,1,Gamma,1,1\n" + good + "y\nz\n", 2).starts_with(":4"));
   CHECK(wrong("y\nz\n", 2) == ": expected at least one window, got none besides bad records");
@@ -267,7 +267,7 @@ TEST_CASE("numbers: exact decimals, rounding, limits") {
   CHECK_FALSE(parse_whole(" 374"));
 }
 
-TEST_CASE("mutated inputs give a sound trace or an InputError, and nothing else") {
+TEST_CASE("mutated inputs give a valid trace or an InputError and nothing else") {
   const std::vector<std::string> seeds{
       fmt::format("{}0,1,1\n1.5,200,30\n2,3,4\n", kHead),
       "arrival_s,prompt_tokens,output_tokens,after,session\n0,1,1,,a\n1.5,200,30,0,a\n2,3,4,,b\n",
@@ -307,7 +307,7 @@ TEST_CASE("mutated inputs give a sound trace or an InputError, and nothing else"
   CHECK(refused > 2000);
 }
 
-TEST_CASE("mutated clients of ServeGen give a sound trace or an InputError, and nothing else") {
+TEST_CASE("mutated clients of ServeGen give a valid trace or an InputError and nothing else") {
   const std::string windows = "0,0.2,1,Gamma,0.5,9\n600,0,0,,0,0\n1200,0.3,1,Weibull,2,9\n";
   const std::string lengths =
       R"({"0": {"input_tokens": "{5: 0.5, 7: 0.5}", "output_tokens": "{1: 1}"},

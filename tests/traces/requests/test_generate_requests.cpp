@@ -1,4 +1,4 @@
-// Generators: rates and burstiness as asked, links, determinism, independence of the streams.
+// Generators: rates and burstiness as requested, links, determinism, independence of the streams.
 
 #include <algorithm>
 #include <cmath>
@@ -58,7 +58,7 @@ TEST_CASE("open loops: rate and CV of the gaps") {
   }
 }
 
-TEST_CASE("equal seeds, equal bytes, another seed, other requests, arrivals that heed no lengths") {
+TEST_CASE("equal seeds give equal bytes, other seeds other requests, arrivals ignore lengths") {
   const GeneratorSpec spec = open_loop(ArrivalKind::kGamma, 6.0, 2.0, 500);
   CHECK(text_of(generate_requests(spec, 1)) == text_of(generate_requests(spec, 1)));
   CHECK(text_of(generate_requests(spec, 1)) != text_of(generate_requests(spec, 2)));
@@ -84,14 +84,14 @@ TEST_CASE("equal seeds, equal bytes, another seed, other requests, arrivals that
 }
 
 TEST_CASE("golden: the first requests of a seed") {
-  // Regenerate by printing text_of(...): these move only if the streams do, and then all results
+  // Regenerate by printing text_of(...): these change only if the streams do, and then all results
   // do.
   CHECK(text_of(generate_requests(open_loop(ArrivalKind::kPoisson, 6.0, 1.0, 3), 0)) ==
         "arrival_s,prompt_tokens,output_tokens\n0.161643479808,447,73\n0.565862808917,906,40\n"
         "0.973137843956,784,82\n");
 }
 
-TEST_CASE("closed loop: N users, each waits for its own last, thinks, starts on the ramp") {
+TEST_CASE("closed loop: N users, each waits for its own last request, thinks, starts on the ramp") {
   GeneratorSpec spec = open_loop(ArrivalKind::kClosed, 1.0, 1.0, 10);
   spec.arrivals.users = 4;
   spec.arrivals.ramp = Seconds{8.0};
@@ -109,7 +109,7 @@ TEST_CASE("closed loop: N users, each waits for its own last, thinks, starts on 
   CHECK(summarise_requests(generate_requests(spec, 1)).waiting == 0);
 }
 
-TEST_CASE("sessions: contexts grow by what was said, whole blocks are shared, pauses average") {
+TEST_CASE("sessions: contexts grow by the conversation, whole blocks are shared, pauses average") {
   GeneratorSpec spec = open_loop(ArrivalKind::kPoisson, 2.0, 1.0, 6000);
   spec.sessions =
       SessionSpec{.turns = between(1, 5), .think = {.mean = Seconds{3.0}, .exponential = true}};
@@ -133,7 +133,7 @@ TEST_CASE("sessions: contexts grow by what was said, whole blocks are shared, pa
   }
   CHECK(turns > 3500);  // two thirds of 6000
   CHECK(std::abs(thought / turns - 3.0) < 5.0 * 3.0 / std::sqrt(1.0 * turns));
-  // Sessions come at the rate asked, 2 a second, whatever their turns.
+  // Sessions arrive at the requested rate, 2 per second, for any number of turns.
   CHECK(summarise_requests(t).rate.value() == doctest::Approx(2.0).epsilon(0.12));
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("sessions in a closed loop: a user has one at a time") {
   CHECK(t.requests[6].prompt_tokens < 1000);
 }
 
-TEST_CASE("shared prompts: as many as asked, of the share asked, whole blocks of them") {
+TEST_CASE("shared prompts: number and share as requested, in whole blocks") {
   GeneratorSpec spec = open_loop(ArrivalKind::kPoisson, 2.0, 1.0, 4000);
   spec.shared_prefix = SharedPrefixSpec{.prompts = 3, .tokens = 100, .share = 0.75};
   spec.prefix_block = 32;
@@ -187,13 +187,13 @@ TEST_CASE("a file's requests under other arrivals") {
   replace_arrivals(s, {.kind = ArrivalKind::kClosed, .users = 2}, {.mean = Seconds{7.0}}, 1);
   CHECK(s.requests[0].after == -1);
   CHECK(s.requests[3].after == -1);
-  CHECK(s.requests[6].after == 2);  // user 0's second conversation behind the end of its first
+  CHECK(s.requests[6].after == 2);  // user 0's second conversation after the end of its first
   CHECK(s.requests[9].after == 5);
   CHECK(s.requests[12].after == 8);
   CHECK(s.requests[12].arrival == to_sim_time(Seconds{7.0}));
 }
 
-TEST_CASE("times and contexts that outgrow a trace are refused") {
+TEST_CASE("times and contexts that exceed a trace are refused") {
   CHECK_THROWS_AS((void)generate_requests(open_loop(ArrivalKind::kFixed, 1e-6, 1.0, 100), 0),
                   InputError);
   GeneratorSpec spec = open_loop(ArrivalKind::kFixed, 1.0, 1.0, 100);

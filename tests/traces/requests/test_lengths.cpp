@@ -1,5 +1,5 @@
-// Distributions against what theory says of them, and bounds. Tolerances are five standard errors
-// of the estimate unless said otherwise, so that a wrong parameter shows and chance does not.
+// Distributions compared with theory, and bounds. Tolerances are five standard errors of the
+// estimate unless stated otherwise, so that a wrong parameter shows and chance does not.
 
 #include <cmath>
 #include <functional>
@@ -68,7 +68,7 @@ TEST_CASE("streams: unit means, deviations, and the standard's first word") {
 }
 
 TEST_CASE("streams: golden first values, name and seed each make another stream") {
-  // 10000th word of a default-seeded engine, which the standard fixes ([rand.predef]).
+  // 10000th word of a default-seeded engine, as defined by the standard ([rand.predef]).
   std::mt19937_64 engine;
   engine.discard(9999);
   CHECK(engine() == 9981545732273789042U);
@@ -77,12 +77,12 @@ TEST_CASE("streams: golden first values, name and seed each make another stream"
   CHECK(first == RandomStream{0, "arrivals"}.uniform());
   CHECK(first != RandomStream{1, "arrivals"}.uniform());
   CHECK(first != RandomStream{0, "arrival"}.uniform());
-  // The same engine and key worked out apart from this code.
+  // The same engine and key computed independently of this code.
   CHECK(first == 0x1.843c2b83815cap-2);
   CHECK(a.uniform() == 0x1.6a4ab8cf0ca28p-4);
 }
 
-TEST_CASE("fixed, uniform: every value of the range, none beyond") {
+TEST_CASE("fixed, uniform: every value of the range and none beyond") {
   RandomStream s{2, "x"};
   const LengthSampler fixed{{.kind = LengthKind::kFixed, .low = 77, .high = 77}};
   CHECK(fixed.draw(s) == 77);
@@ -101,7 +101,7 @@ TEST_CASE("lognormal: from mean and p99, and truncated") {
   const LognormalShape shape = lognormal_of(1000, 4000);
   CHECK(std::exp(shape.mu + 0.5 * shape.sigma * shape.sigma) == rel(1000));
   CHECK(std::exp(shape.mu + 2.3263478740408408 * shape.sigma) == rel(4000, 1e-10));
-  CHECK(shape.sigma < 2.3263478740408408);  // of two solutions the narrower
+  CHECK(shape.sigma < 2.3263478740408408);  // of two solutions the narrower one
   CHECK(lognormal_of(50, 50).sigma == doctest::Approx(0.0));
   CHECK(lognormal_of(10, 10 * most_p99_per_mean()).sigma == rel(2.3263478740408408, 1e-6));
   CHECK_THROWS_AS((void)lognormal_of(10, 151), ContractError);

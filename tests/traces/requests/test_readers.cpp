@@ -1,4 +1,4 @@
-// Each layout read from a text written by hand.
+// Each layout, read from a text written by hand.
 
 #include <fstream>
 #include <string>
@@ -48,7 +48,7 @@ TEST_CASE("plain: exact times, optional columns in any order") {
   CHECK(t.prefix_block == 0);
 }
 
-TEST_CASE("plain: a request may wait for another, by its record") {
+TEST_CASE("plain: a request may wait for another one by its record") {
   const std::string text =
       "arrival_s,prompt_tokens,output_tokens,after\n0,1,1,\nbad,1,1,\n2,1,1,0\n1,1,1,\n";
   ReadOptions options;
@@ -96,7 +96,7 @@ TEST_CASE("azure 2024: times with and without decimals and zone") {
   CHECK(arrival(t, 4) == 3603 * 1000 * kMs);
 }
 
-TEST_CASE("timestamps: the calendar, and what is none") {
+TEST_CASE("timestamps: the calendar and invalid dates") {
   CHECK(parse_timestamp("1970-01-01 00:00:00") == 0);
   CHECK(parse_timestamp("2000-03-01 00:00:00") == 951'868'800'000'000'000);
   CHECK(parse_timestamp("2023-11-16 18:17:03.9799600") == 1'700'158'623'979'960'000);
@@ -213,7 +213,7 @@ TEST_CASE("sharegpt: turns wait for each other, contexts grow, whole blocks are 
   CHECK(t.notes[0] == "1 conversations without an answered turn were left out");
 }
 
-TEST_CASE("sharegpt: lengths from texts only at a ratio that was given") {
+TEST_CASE("sharegpt: lengths from texts only at a given ratio") {
   const std::string text =
       R"({"conversations": [{"from": "human", "value": "four words äöü here"}, {"from": "gpt", "value": "ok"}]})";
   const std::string why = complaint<InputError>([&] { (void)parse_requests(text, "f"); });
@@ -227,7 +227,7 @@ TEST_CASE("sharegpt: lengths from texts only at a ratio that was given") {
   CHECK(parse_requests(text, "f", options).requests.at(0).prompt_tokens == 6);
 }
 
-TEST_CASE("servegen: a window has the requests its rate says") {
+TEST_CASE("servegen: a window has the requests of its rate") {
   const auto folder = scratch("servegen");
   std::filesystem::create_directories(folder);
   std::ofstream{folder / "c-1-trace.csv"}
@@ -259,7 +259,7 @@ TEST_CASE("servegen: a window has the requests its rate says") {
         requests_text(read_requests(folder / "c-1-trace.csv", options), RequestFormat::kPlain));
 }
 
-TEST_CASE("what is written reads back") {
+TEST_CASE("written requests read back") {
   RequestTrace t = parse_requests(
       "arrival_s,prompt_tokens,output_tokens,priority,max_tokens,session,after\n"
       "0.000000000001,5,6,1,7,x,\n1.25,5,0,0,0,,\n3,9,9,-1,0,x,0\n",

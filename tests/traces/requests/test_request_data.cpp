@@ -1,4 +1,4 @@
-// The published traces give the figures that are known of them; a million records are read in time.
+// The published traces have their known statistics; a million records are read in time.
 
 #include <chrono>
 #include <cmath>
@@ -23,7 +23,7 @@ struct Figures {
   std::int32_t max;
 };
 
-/// Figures are known as whole tokens.
+/// Known values are whole tokens.
 void check_lengths(const LengthSummary& got, const Figures& want) {
   CHECK(std::round(got.mean) == want.mean);
   CHECK(std::round(got.p50) == want.p50);
@@ -34,7 +34,7 @@ void check_lengths(const LengthSummary& got, const Figures& want) {
 
 }  // namespace
 
-TEST_CASE("azure: counts, spans, lengths, burstiness as its page has them") {
+TEST_CASE("azure: counts, spans, lengths, burstiness as on its page") {
   const auto data = data_dir();
   if (!data) return;
   const RequestTrace code = read_requests(*data / "requests/AzureLLMInferenceTrace_code.csv");
@@ -78,7 +78,7 @@ TEST_CASE("mooncake: lengths, the quantum and the reuse of prefixes") {
   CHECK(t.notes.front().starts_with("arrivals are quantised to 3 s"));
 }
 
-TEST_CASE("servegen: what is drawn has the clients' rates and lengths") {
+TEST_CASE("servegen: drawn requests have the clients' rates and lengths") {
   const auto data = data_dir();
   if (!data) return;
   const auto file = *data / "requests/servegen/reason-deepseek-r1-chunk-35-trace.csv";
@@ -93,7 +93,7 @@ TEST_CASE("servegen: what is drawn has the clients' rates and lengths") {
   CHECK(s.output.max <= 32768);
 }
 
-TEST_CASE("a million records are read in seconds at most and no more than their requests' memory") {
+TEST_CASE("a million records are read in seconds with no more than their requests' memory") {
   const auto path = scratch("million.csv");
   {
     std::ofstream out{path, std::ios::binary};
@@ -109,6 +109,6 @@ TEST_CASE("a million records are read in seconds at most and no more than their 
   fmt::print("a million records in {:.3f} s\n", took.count());
   CHECK(t.requests.size() == 1'000'000);
   CHECK(t.requests.capacity() <= 1'600'000);
-  CHECK(took.count() < 10.0);  // a machine under load; alone it is well below one
+  CHECK(took.count() < 10.0);  // on a loaded machine; otherwise it is well below one
   std::filesystem::remove(path);
 }

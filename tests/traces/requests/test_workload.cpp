@@ -40,7 +40,7 @@ std::string text_of(const RequestTrace& trace) {
 
 }  // namespace
 
-TEST_CASE("a generator from a scenario's words") {
+TEST_CASE("a generator from a scenario's keys") {
   const WorkloadSpec spec = spec_of(kGenerator);
   CHECK_FALSE(spec.file);
   const RequestTrace t = make_workload(spec, 5);
@@ -75,7 +75,7 @@ TEST_CASE("pairs of lengths are drawn together, within their bounds") {
       3);
   int first = 0;
   for (const Request& r : t.requests) {
-    CHECK(r.prompt_tokens == 10 * r.output_tokens);  // the two rows that are left
+    CHECK(r.prompt_tokens == 10 * r.output_tokens);  // the two remaining rows
     first += r.output_tokens == 10 ? 1 : 0;
   }
   // Half of 200 draws, five deviations of 7.07 around.
@@ -95,7 +95,7 @@ TEST_CASE("pairs of lengths are drawn together, within their bounds") {
             "none.csv:1: expected a column of prompt lengths"));
 }
 
-TEST_CASE("prompts that repeat have equal blocks, others none") {
+TEST_CASE("prompts that repeat have equal blocks and others none") {
   const RequestTrace t =
       make_workload(spec_of(R"("arrivals": {"kind": "fixed", "rate": 1}, "count": 6,
     "prompt_tokens": 40, "output_tokens": 4, "distinct_prompts": 2, "declared_tokens": "output")"),
@@ -121,7 +121,7 @@ TEST_CASE("prompts that repeat have equal blocks, others none") {
   CHECK(has(why(std::string{kGenerator} + R"(, "distinct_prompts": 0)"), "/distinct_prompts"));
 }
 
-TEST_CASE("benchmark clients' names of columns are the plain layout's") {
+TEST_CASE("benchmark clients' column names are accepted in the plain layout") {
   const RequestTrace t = parse_requests(
       "arrival_s,input_tokens,output_tokens,ttft_s,e2e_s\n0.5,7,3,0.1,\n1.5,8,4,,\n", "log.csv");
   REQUIRE(t.requests.size() == 2);
@@ -130,7 +130,7 @@ TEST_CASE("benchmark clients' names of columns are the plain layout's") {
   CHECK(t.format == "plain");
 }
 
-TEST_CASE("a file from a scenario's words, relative to its folder") {
+TEST_CASE("a file from a scenario's keys, relative to its folder") {
   const auto folder = scratch("workload");
   std::filesystem::create_directories(folder);
   std::ofstream{folder / "t.csv"}
@@ -164,7 +164,7 @@ TEST_CASE("a file from a scenario's words, relative to its folder") {
   CHECK(summarise_requests(empirical).prompt.max == 7);
 }
 
-TEST_CASE("what is wrong with /requests is said with its pointer") {
+TEST_CASE("errors of /requests name their pointer") {
   const std::string g = kGenerator;
   CHECK(why("").starts_with("s.json: expected \"file\" (a request trace) or \"arrivals\""));
   CHECK(why(R"("fiel": "x")").find("did you mean \"file\"?") != std::string::npos);
@@ -224,7 +224,7 @@ TEST_CASE("windows, limits, caps") {
   CHECK_THROWS_AS(transform_requests(t, {.from = Seconds{10.0}}, 0), InputError);
 }
 
-TEST_CASE("rates scale arrivals and no pauses, repeats follow at the mean gap") {
+TEST_CASE("rates scale arrivals and not pauses, repeats follow at the mean gap") {
   RequestTrace t = plain("0,10,1,a,\n4,20,2,b,\n2,30,3,a,0\n");
   transform_requests(t, {.repeat = 2, .rate_scale = 2.0}, 0);
   // span 4 s, one gap of 4 s: the copy begins at 8 s; all that at twice the rate
