@@ -1,10 +1,10 @@
-# CUDA is used where it works and never required: KVSIM_WITH_CUDA says whether it is. A compiler that
-# is there and cannot build (no toolkit behind it, a host compiler it refuses) is as good as none.
+# CUDA is used if it works and is never required; KVSIM_WITH_CUDA says whether it is used. A compiler that cannot
+# build (no toolkit, or a host compiler that it rejects) counts as missing.
 include(CheckLanguage)
 set(KVSIM_WITH_CUDA OFF)
 set(kvsim_no_cuda "switched off")
-# nvcc takes minutes for what only a GPU can run, so that AUTO asks for one: the device files of
-# Linux's driver and of WSL's.
+# nvcc takes minutes for code that only a GPU can run, so AUTO requires a GPU: the device files of Linux's driver and
+# of WSL's.
 if(KVSIM_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg)
   set(kvsim_no_cuda "this machine has no NVIDIA GPU (-DKVSIM_CUDA=ON compiles them without one)")
 elseif(NOT KVSIM_CUDA STREQUAL "OFF")

@@ -1,6 +1,6 @@
-# The explorer's core for browsers is compiled by Emscripten where it is asked for:
-# KVSIM_WITH_EXPLORER says whether it is. A project of its own (sim/explorer/wasm), since one build
-# has one compiler; KVSIM_EXPLORER_CORE is what comes out, kvsim.wasm compressed.
+# The explorer's core for browsers is compiled by Emscripten on request; KVSIM_WITH_EXPLORER says whether it is. It is
+# a separate project (sim/explorer/wasm), since one build has one compiler. KVSIM_EXPLORER_CORE is its output,
+# kvsim.wasm compressed.
 set(KVSIM_EXPLORER OFF CACHE STRING
     "The explorer (kvsim explorer): AUTO (when Emscripten is found), ON or OFF. Takes minutes")
 set_property(CACHE KVSIM_EXPLORER PROPERTY STRINGS AUTO ON OFF)
@@ -8,7 +8,8 @@ set(KVSIM_WITH_EXPLORER OFF)
 set(kvsim_no_explorer "switched off")
 if(NOT KVSIM_EXPLORER STREQUAL "OFF")
   find_program(EMXX_PROGRAM em++)
-  # Where em++ says it lies, its toolchain file lies too; Debian's em++ is a link's target beside it.
+  # The toolchain file is in the folder that em++ reports; Debian's em++ is a link, and the file is next to its
+  # target.
   if(EMXX_PROGRAM)
     file(REAL_PATH ${EMXX_PROGRAM} kvsim_emxx)
     get_filename_component(kvsim_emscripten ${kvsim_emxx} DIRECTORY)
@@ -19,7 +20,7 @@ if(NOT KVSIM_EXPLORER STREQUAL "OFF")
   if(NOT EMXX_PROGRAM)
     set(kvsim_no_explorer "Emscripten was not found (package emscripten)")
   elseif(NOT EMSCRIPTEN_TOOLCHAIN)
-    set(kvsim_no_explorer "${EMXX_PROGRAM} has no CMake toolchain file beside it")
+    set(kvsim_no_explorer "${EMXX_PROGRAM} has no CMake toolchain file next to it")
   else()
     set(KVSIM_WITH_EXPLORER ON)
   endif()
@@ -31,7 +32,7 @@ if(KVSIM_WITH_EXPLORER)
   message(STATUS "kvsim: explorer ON (${EMXX_PROGRAM})")
   set(kvsim_core_dir ${PROJECT_BINARY_DIR}/explorer-core)
   set(KVSIM_EXPLORER_CORE ${kvsim_core_dir}/kvsim.wasm.gz)
-  # Its own build knows what has changed; it is asked every time.
+  # The core's build tracks its dependencies itself and is run every time.
   add_custom_target(kvsim_explorer_core
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}/sim/explorer/wasm -DBINARY=${kvsim_core_dir}
             -DTOOLCHAIN=${EMSCRIPTEN_TOOLCHAIN} -DGENERATOR=${CMAKE_GENERATOR}

@@ -1,4 +1,4 @@
-# Options of the build and the flags that every target of ours takes through kvsim_flags.
+# Options of the build, and the flags of every kvsim target through kvsim_flags.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(kvsim_default_arch x86-64-v3)
 else()
@@ -22,39 +22,38 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
-# Headers of JSON, text and tests read once: a fifth of a build's time. ccache keeps nothing that a
-# precompiled header of g++'s went into (no two are alike), so that where it is there are none.
+# Precompiled headers of JSON, text and tests save a fifth of a build's time. ccache cannot cache objects that use a
+# precompiled header of g++ (its bytes differ each time), so they are off with ccache.
 set(kvsim_pch OFF)
-if(NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT EMSCRIPTEN)  # whose build has its own
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT EMSCRIPTEN)  # the WebAssembly build has separate headers
   set(kvsim_pch ON)
 endif()
 option(KVSIM_PCH "Precompile headers; by default where there is no ccache" ${kvsim_pch})
 option(KVSIM_UNITY "Compile several files as one; by default where there is no ccache" ${kvsim_pch})
 
 add_library(kvsim_flags INTERFACE)
-# -ffp-contract=off: the same expression gives the same bits in a vector loop and in its scalar tail.
+# -ffp-contract=off: an expression gives the same bits in a vector loop and in its scalar tail.
 target_compile_options(kvsim_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
   -ffp-contract=off -Wno-psabi $<$<BOOL:${KVSIM_WERROR}>:-Werror>)
-# g++ looks for garbage in its own heap from 128 MB on, several times a file; from 1 GiB on is never,
-# and saves it an eighth of its time.
+# Disable the garbage collector of g++: it starts at 128 MB, runs several times per file and costs an eighth of the
+# compile time. With 1 GiB it never starts.
 target_compile_options(kvsim_flags INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=1048576>")
-# What stands in one file is neither a header's nor outside of another's for those compiled with it.
+# In a unity build private names of one file are visible in the others: these warnings would be false.
 if(KVSIM_UNITY)
   target_compile_options(kvsim_flags INTERFACE -Wno-shadow $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
-# Looking something up by a temporary key and keeping a reference to it is what g++ 13 calls dangling.
+# g++ 13 reports a reference from a lookup by a temporary key as dangling.
 target_compile_options(kvsim_flags INTERFACE
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>)
-# Eigen's alignment, and with it the layout of its types, follows -march: one value for all of us.
+# Eigen's alignment, and thus the layout of its types, follows -march: one value for all targets.
 if(KVSIM_ARCH)
   target_compile_options(kvsim_flags INTERFACE -march=${KVSIM_ARCH})
 endif()
 if(KVSIM_SANITIZE)
-  # Null pointers and what lies outside an object are the address sanitizer's; the checks for them a
-  # second time, and for a class's table, are a fifth of the time to compile. An empty string_view
-  # of fmt's is copied by memcpy from null: no bytes.
+  # The address sanitizer already detects null pointers and accesses outside of an object. Checking them twice, and
+  # class tables, costs a fifth of the compile time. fmt copies an empty string_view from null by memcpy: zero bytes.
   set(kvsim_sanitizers -fsanitize=address,undefined
                        -fno-sanitize=null,vptr,object-size,nonnull-attribute)
   target_compile_options(kvsim_flags INTERFACE ${kvsim_sanitizers} -fno-omit-frame-pointer

@@ -1,5 +1,5 @@
-# Packages, by `cpack` in the build folder: kvsim (program, scenarios, sample trace) and kvsim-dev
-# (libraries, headers, find_package) for Debian and Ubuntu, an archive elsewhere.
+# Packages by `cpack` in the build folder: kvsim (program, scenarios, sample trace) and kvsim-dev (libraries, headers,
+# find_package) for Debian and Ubuntu, an archive elsewhere.
 set(CPACK_PACKAGE_NAME kvsim)
 set(CPACK_PACKAGE_VENDOR kvsim)
 set(CPACK_PACKAGE_CONTACT "the authors of kvsim")

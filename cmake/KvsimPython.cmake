@@ -1,12 +1,12 @@
-# Python is used where it works and never required. KVSIM_PYTHON_EXECUTABLE: the interpreter that all tests
-# run scripts with, empty where there is none; KVSIM_WITH_PYTHON: whether the module `kvsim` is built.
+# Python is used if it works and is never required. KVSIM_PYTHON_EXECUTABLE is the interpreter that runs the scripts
+# of all tests, empty without one. KVSIM_WITH_PYTHON says whether the module `kvsim` is built.
 set(KVSIM_PYTHON AUTO CACHE STRING "The Python module: AUTO (when pybind11 and NumPy are found), ON or OFF")
 set_property(CACHE KVSIM_PYTHON PROPERTY STRINGS AUTO ON OFF)
 set(KVSIM_WITH_PYTHON OFF)
 set(kvsim_no_python "switched off")
 
-# The first of these that has most of NumPy and PyTorch: the first python3 in PATH may be a shim or a virtual
-# environment without packages, while Debian's python3-numpy belongs to /usr/bin/python3.
+# Chooses the interpreter with the most of NumPy and PyTorch, the first among equals. The first python3 in PATH may be
+# a shim or a virtual environment without packages, while Debian's python3-numpy belongs to /usr/bin/python3.
 find_package(Python3 COMPONENTS Interpreter QUIET)
 set(KVSIM_PYTHON_EXECUTABLE "")
 set(kvsim_python_packages -1)

@@ -1,8 +1,7 @@
 include(${CMAKE_CURRENT_LIST_DIR}/KvsimUnity.cmake)
 
-# What runs once a command and is mostly templates of JSON and text (reports, the command line): a
-# third of the time to compile it at -O3 buys nothing that anyone waits for. Under the sanitizers it is
-# not optimised at all.
+# Code that runs once per command and consists mostly of templates of JSON and text (reports, the command line): -O3
+# would add a third to its compile time without a visible gain. Under the sanitizers it is not optimised at all.
 function(kvsim_cold TARGET)
   if(KVSIM_SANITIZE)
     target_compile_options(${TARGET} PRIVATE -O0)
@@ -11,10 +10,10 @@ function(kvsim_cold TARGET)
   endif()
 endfunction()
 
-# kvsim_headers(NAME LIBRARY|PROGRAM [HEADER…]): a target that only holds a precompiled header, of what
-# most files include, read once where KVSIM_PCH is on. Every file still includes what it uses: builds
-# with ccache see to that. A library's differs from a program's: -fPIC, -fPIE. <nlohmann/json.hpp> is for
-# those that mostly read it: it has g++ make its parser anew in every file, used or not, in 0.7 s.
+# kvsim_headers(NAME LIBRARY|PROGRAM [HEADER…]): a target that only holds a precompiled header of common includes,
+# used if KVSIM_PCH is on. Every file still includes what it uses; builds with ccache check this. Libraries and
+# programs need separate ones: -fPIC, -fPIE. Use <nlohmann/json.hpp> only for targets that mostly read it: g++
+# compiles its parser again in every file, used or not, in 0.7 s.
 function(kvsim_headers NAME KIND)
   set(source ${CMAKE_CURRENT_BINARY_DIR}/${NAME}.cpp)
   file(CONFIGURE OUTPUT ${source} CONTENT "")
@@ -31,7 +30,7 @@ function(kvsim_headers NAME KIND)
   endif()
 endfunction()
 
-# kvsim_precompiled(TARGET HOLDER): TARGET reads the header that HOLDER holds; both have the same flags.
+# kvsim_precompiled(TARGET HOLDER): TARGET uses the precompiled header of HOLDER; both have the same flags.
 function(kvsim_precompiled TARGET HOLDER)
   if(KVSIM_PCH)
     target_precompile_headers(${TARGET} REUSE_FROM ${HOLDER})
@@ -40,8 +39,8 @@ endfunction()
 
 # kvsim_library(NAME [COLD] SOURCES … HEADERS … DEPENDS … PRIVATE_DEPENDS …)
 #
-# One library a folder: target kvsim_NAME, alias kvsim::NAME. Includes are written from the root.
-# Installed, they are what find_package(kvsim) gives, under the same names.
+# One library per folder: target kvsim_NAME, alias kvsim::NAME. Includes are written from the root. After installation
+# find_package(kvsim) provides them under the same names.
 function(kvsim_library NAME)
   cmake_parse_arguments(ARG "COLD" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(kvsim_${NAME} STATIC ${ARG_SOURCES})

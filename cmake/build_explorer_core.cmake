@@ -1,5 +1,5 @@
-# Run as a script by KvsimExplorer.cmake: configures the explorer's core once, builds it, and
-# compresses kvsim.wasm where it is newer than what was compressed before.
+# Script of KvsimExplorer.cmake: configures the explorer's core once, builds it, and compresses kvsim.wasm if it is
+# newer than the compressed file.
 if(NOT EXISTS ${BINARY}/CMakeCache.txt)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${BINARY} -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release

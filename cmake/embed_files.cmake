@@ -1,9 +1,9 @@
-# Run as a script by kvsim_embed: writes FILES as raw string literals into OUT.
+# Script of kvsim_embed: writes FILES as raw string literals into OUT.
 set(body "")
 foreach(f IN LISTS FILES)
   file(READ ${f} text)
   get_filename_component(name ${f} NAME_WLE)
-  # GCC takes literals of 64 KiB at least; ours stay far below.
+  # GCC accepts literals of at least 64 KiB; these are far smaller.
   string(APPEND body "    {\"${name}\", R\"kvsim(${text})kvsim\"},\n")
 endforeach()
 file(WRITE ${OUT}

@@ -1,4 +1,4 @@
-# What find_package(kvsim) reads: the libraries as kvsim::NAME, and what they were built against.
+# Read by find_package(kvsim): the libraries as kvsim::NAME, and their dependencies.
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(fmt)

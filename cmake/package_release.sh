@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# package_release.sh BUILD DIST: from a finished build, the files of a release in DIST: a source archive, Debian
+# package_release.sh BUILD DIST: writes the files of a release to DIST from a finished build: a source archive, Debian
 # packages and a wheel. ./kv release calls it.
 set -euo pipefail
 build=$(cd "$1" && pwd)
@@ -14,7 +14,7 @@ git archive --format=tar.gz --prefix="kvsim-$version/" -o "$dist/kvsim-$version.
 cpack --config "$build/CPackConfig.cmake" -B "$dist" >"$dist/cpack.log" || { cat "$dist/cpack.log" >&2; exit 1; }
 rm -rf "$dist/_CPack_Packages" "$dist/cpack.log"
 
-# The wheel is for one interpreter and links the system's fmt and Boost, as the Debian packages do.
+# The wheel is for one interpreter and links the system's fmt and Boost, like the Debian packages.
 python=$(sed -n 's/^_Python_EXECUTABLE:[A-Z]*=//p' "$build/CMakeCache.txt")
 [ -n "$python" ] || { echo "$build has no Python module: install python3-dev and pybind11-dev" >&2; exit 1; }
 tag=$("$python" -c 'import sys, sysconfig

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: what the site needs beside its configuration."""
+"""Hooks of MkDocs: steps of the site's build that its configuration cannot express."""
 
 import posixpath
 import re
@@ -7,7 +7,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files, config):
-    """The head of a generated page is no page."""
+    """The head of a generated page is not a separate page."""
     for file in list(files):
         if file.src_path == "accuracy-head.md":
             files.remove(file)
@@ -15,7 +15,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links to files of the source tree, which a site does not hold, become their names."""
+    """Replaces links to files of the source tree, which the site does not contain, by their names."""
 
     def plain(match):
         text, target = match.group(1), match.group(2)

@@ -1,10 +1,11 @@
-// A method of one's own, without touching kvsim: a selector that keeps tokens by the norm of their
-// values, and a merger that adds what leaves into its newest neighbour. Build it against the
+// A user's method without changes to kvsim: a selector that keeps tokens by the norm of their
+// values, and a merger that adds evicted entries to their newest neighbour. Build it against the
 // libraries (examples/CMakeLists.txt), give it a trace:
 //
 //     own_method traces/samples/books-treasure-512.safetensors
 //
-// It replays the new method beside `full`, `streaming-llm` and `h2o` and prints one line each.
+// It replays the new method next to `full`, `streaming-llm` and `h2o` and prints one line per
+// method.
 
 #include <cmath>
 #include <cstdio>
@@ -20,14 +21,14 @@ namespace {
 
 using namespace kvsim;
 
-// --- An axis choice has two halves. What it learns of one stored head: ---------------------------
+// --- An axis choice has two parts. The state of one stored head ---
 
 class ValueNormSelector final : public Selector {
  public:
   explicit ValueNormSelector(std::int64_t recent) : recent_{recent} {}
 
-  // Content alone is looked at, so everything that will ever be known is known here: a trace is
-  // recorded to its end. Attention rows would come through scores.column_sums() or observe().
+  // It uses only content, so all information is available here: a trace is recorded to its end.
+  // Attention rows would come through scores.column_sums() or observe().
   void learn_prompt(PromptScores& scores) override {
     const HeadVectors& head = scores.heads().front();
     for (std::int64_t t = 0; t < head.tokens; ++t) {
@@ -44,7 +45,7 @@ class ValueNormSelector final : public Selector {
   std::vector<double> norms_;  // by position
 };
 
-// --- and the rule all heads share: parameters, size law, cost. -----------------------------------
+// --- and the rule shared by all heads: parameters, size law, cost ---
 
 class ValueNormRule final : public SelectRule {
  public:
@@ -52,10 +53,10 @@ class ValueNormRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
     return std::make_unique<ValueNormSelector>(recent_);
   }
-  MethodNeeds needs() const override { return {}; }  // S0: no attention row is wanted
+  MethodNeeds needs() const override { return {}; }  // S0: no attention row is needed
   // The size law is the default: min(T, budget).
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
-    return bytes_of(entries, Dtype::kFp32);  // a norm an entry
+    return bytes_of(entries, Dtype::kFp32);  // one norm per entry
   }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& /*shape*/) const override {
@@ -75,7 +76,7 @@ std::shared_ptr<const SelectRule> make_value_norm(MethodResolver& settling) {
   return std::make_shared<ValueNormRule>(recent);
 }
 
-// --- A merger: what leaves lives on in the entry that follows it. --------------------------------
+// --- A merger: evicted entries are merged into the following entry ---
 
 class NeighbourMerger final : public Merger {
  public:
@@ -85,7 +86,7 @@ class NeighbourMerger final : public Merger {
     const std::size_t d = entries.key(0).size();
     for (const std::int32_t id : losers) {
       const std::size_t at = static_cast<std::size_t>(id) * d;
-      // Only tokens in the table can be merged: the loser joins it for a moment.
+      // Only tokens in the table can be merged: the evicted entry is added for a moment.
       const std::int32_t slot = entries.append(id, keys.subspan(at, d), values.subspan(at, d));
       join(entries, slot);
     }
@@ -97,7 +98,7 @@ class NeighbourMerger final : public Merger {
   }
 
  private:
-  /// The mean of the two, weighted by the tokens each stands for.
+  /// The mean of both, weighted by the number of tokens of each.
   static void join(EntryTable& entries, std::int32_t from) {
     const std::int32_t id = entries.id(from);
     std::int32_t into = -1;
@@ -131,7 +132,7 @@ class NeighbourRule final : public MergeRule {
   bool merges() const override { return true; }
   double bias(std::int32_t count, double /*weight*/) const override { return std::log(count); }
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
-    return bytes_of(entries, Dtype::kFp32);  // a count an entry
+    return bytes_of(entries, Dtype::kFp32);  // one count per entry
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 1; }

@@ -1,4 +1,4 @@
-# The commands of documents, typed one by one in ./kv test-full.
+# The commands of documents, run one by one in ./kv test-full.
 add_executable(run_commands documents/run_commands.cpp documents/markdown.cpp)
 target_compile_features(run_commands PRIVATE cxx_std_20)
 target_include_directories(run_commands PRIVATE ${PROJECT_SOURCE_DIR})
@@ -15,7 +15,7 @@ foreach(document IN LISTS kvsim_documents)
            COMMAND run_commands ${PROJECT_SOURCE_DIR}/${document} ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch})
   set_tests_properties("documents: every command of ${document}" PROPERTIES LABELS full TIMEOUT 900)
 endforeach()
-# Blocks of Python, of each page that has some; what a page needs and does not find it says.
+# Blocks of Python of each page that has some; a page with missing requirements reports them.
 foreach(document IN LISTS kvsim_documents)
   file(STRINGS ${PROJECT_SOURCE_DIR}/${document} kvsim_blocks REGEX "^```python$")
   if(kvsim_blocks)

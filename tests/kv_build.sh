@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `./kv build` with a stand-in for cmake: progress with the time left, no compiler output unless the
-# build fails. Usage: kv_build.sh KV SCRATCH
+# `./kv build` with a fake cmake: progress with the remaining time, no compiler output unless the build fails. Usage:
+# kv_build.sh KV SCRATCH
 set -euo pipefail
 kv=$1 scratch=$2
 rm -rf "$scratch"

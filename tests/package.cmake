@@ -1,4 +1,5 @@
-# The Debian packages (program, libraries), made, unpacked elsewhere and used; and what vcpkg.json and the Dockerfile say.
+# The Debian packages (program, libraries), built, unpacked elsewhere and used; and the contents of vcpkg.json and the
+# Dockerfile.
 if(DPKG_DEB_PROGRAM AND DPKG_SHLIBDEPS_PROGRAM)
   add_test(NAME "package: a Debian package works where it is unpacked"
            COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSCRATCH=${CMAKE_CURRENT_BINARY_DIR}/scratch/package

@@ -1,8 +1,8 @@
-# Includes, the documents' links and tables of contents, and what package manifests say.
+# Includes, links and tables of contents of the documents, and package manifests.
 kvsim_test(structure
   SOURCES documents/markdown.cpp documents/test_documents.cpp package/test_manifests.cpp test_includes.cpp test_words.cpp
   LINK fmt::fmt kvsim::json nlohmann_json::nlohmann_json)
-# ./kv installs what its tests need, and fails on a skipped test that is not allowed.
+# ./kv installs the packages of its tests and fails on a skipped test that is not allowed.
 add_test(NAME "structure: kv installs packages and judges skipped tests"
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/test_kv.sh ${PROJECT_SOURCE_DIR}/kv ${CMAKE_CURRENT_BINARY_DIR}/scratch/kv)
 add_test(NAME "structure: a build by kv shows progress, and compiler output only if it fails"

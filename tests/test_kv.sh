@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The functions of ./kv that install packages and judge skipped tests: test_kv.sh KV SCRATCH
+# The functions of ./kv that install packages and check skipped tests: test_kv.sh KV SCRATCH
 # apt-get, dpkg-query and id are stubs: nothing is installed.
 source "$1"
 scratch=$2
@@ -32,7 +32,7 @@ done
 skip_part "CUDA" "no nvcc" > /dev/null || fail "a listed reason of a part fails"
 skip_part "sanitizers" "no clang 16 or later" > /dev/null && fail "an unlisted reason of a part is accepted"
 
-# check_objects: the last entry of each object counts, CUDA's compiler is another matter.
+# check_objects: the last entry of each object counts; CUDA objects are ignored.
 { printf '# ninja log v5\n'; printf '0\t20000\t0\ta.o\t1\n0\t14000\t0\ta.o\t1\n0\t44000\t0\tb.cu.o\t1\n0\t99000\t0\tprogram\t1\n'; } > "$scratch/.ninja_log"
 out=$(check_objects "$scratch") || fail "an object of 14 s fails: $out"
 expect "the slowest object" "$out" "1 objects, the slowest in 14.0 s: a.o"
@@ -40,7 +40,7 @@ printf '5\t15105\t0\tc.o\t1\n' >> "$scratch/.ninja_log"
 out=$(check_objects "$scratch") && fail "an object of 15.1 s is accepted"
 expect "an object that is too slow" "$out" " 15.1 s c.o"
 
-# setup: what is missing is installed; one package that apt does not know keeps no other away.
+# setup: missing packages are installed; a package that apt does not know does not block the others.
 here=" ${REQUIRED[*]} ${OPTIONAL[*]} "
 present() { [[ $here == *" $1 "* ]]; }
 dpkg-query() { return 1; }
@@ -63,7 +63,7 @@ apt-get() { return 100; }
 out=$( (setup) 2>&1) && fail "setup goes on without cmake"
 expect "a missing needed package" "$out" "these packages are missing: cmake"
 
-# test installs and judges.
+# test installs packages and checks skips.
 setup() { echo "setup $*"; }
 build() { :; }
 run_tests() { return 3; }
@@ -72,4 +72,4 @@ out=$(cmd_test)
 [ $? -eq 3 ] || fail "cmd_test does not fail with run_tests"
 expect "cmd_test" "$out" "setup .*openmpi-bin .*python3-numpy .*chromium"
 [ "$failures" -eq 0 ] || exit 1
-echo "kv installs and judges as it should"
+echo "kv installs packages and checks skips as expected"

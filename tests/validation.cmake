@@ -1,5 +1,5 @@
-# Timings and published figures read, forms fitted, calibrations chosen; what a GPU's kernels reached, written
-# by the program's own writer and read back.
+# Timings and published values read, forms fitted, calibrations chosen; rates of a GPU's kernels, written by the
+# program's writer and read back.
 kvsim_test(validation JSON
   SOURCES models/cost/test_device_calibration.cpp sim/cli/test_kernels_report.cpp
           validation/test_allocator_trace.cpp validation/test_apart.cpp validation/test_attention_accuracy.cpp
@@ -19,12 +19,12 @@ kvsim_test(validation JSON
 kvsim_script_test("validation: broken memory snapshots are refused" validation/mutate_snapshots.py
   ARGUMENTS ${PROJECT_SOURCE_DIR}/validation/snapshot_to_trace.py ${CMAKE_CURRENT_BINARY_DIR}/scratch/snapshots)
 
-# The scripts of validation/torch without a GPU: against a fake allocator, and on a CPU with PyTorch,
-# which ./kv test-full installs.
+# The scripts of validation/torch without a GPU: with a fake allocator, and on a CPU with PyTorch, which ./kv
+# test-full installs.
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)
 kvsim_script_test("torch: allocator.py against a fake allocator" validation/torch_allocator_test.py
   ARGUMENTS $<TARGET_FILE:kvsim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)
-add_dependencies(test_validation kvsim_decode_sim)  # built with the tests, though never installed
+add_dependencies(test_validation kvsim_decode_sim)  # built with the tests, but never installed
 if(NOT KVSIM_SANITIZE)  # a library with sanitizers needs an interpreter with them
   kvsim_script_test("torch: sdpa.py on a CPU" validation/torch_sdpa_test.py LABELS full
     ARGUMENTS $<TARGET_FILE:kvsim_decode_sim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)
