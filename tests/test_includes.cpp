@@ -1,5 +1,5 @@
-// The floors of docs/architecture.md as data, and a reader of every #include that holds the tree to
-// them.
+// The floors of docs/architecture.md as data, and a reader of every #include that checks the tree
+// against them.
 
 #include <algorithm>
 #include <array>
@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 
 struct Folder {
   std::string_view name;
-  std::vector<std::string_view> may_include;  // besides itself
+  std::vector<std::string_view> may_include;  // in addition to itself
   /// Its sub-folders, lowest first; "" is the folder's own files. Each includes itself and those
-  /// before it. Empty: the folder has none.
+  /// before it. Empty: the folder has no sub-folders.
   std::vector<std::string_view> rooms{};
 };
 
@@ -43,7 +43,7 @@ const std::vector<Folder>& floors() {
     const Names all3 = join({floor3, {"sim/batch", "sim/replay", "sim/serve", "sim/scenario"}});
     const Names floor4 = join({all3, {"sim/plan", "sim/sweep", "sim/run"}});
     return std::vector<Folder>{
-        // 1: what is described
+        // 1: descriptions
         {"models/units", {}},
         {"models/json", {"models/units"}},
         {"models/math", {"models/units"}, {"", "attention", "low_rank", "merging"}},
@@ -94,7 +94,7 @@ const std::vector<Folder>& floors() {
                 "validation/device", "validation/e2e", "kernels", "kernels/cuda_sim",
                 "kernels/suite"}}),
          {"process", "options", "explain", "validate", "validate/served", "", "calibrate"}},
-        // beside the floors
+        // next to the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels/shapes", {"models/units"}},
         {"kernels",
@@ -115,7 +115,7 @@ const std::vector<Folder>& floors() {
   return table;
 }
 
-/// The row that `path` ("models/units/error.hpp") lies in; nullptr where it lies in none.
+/// The row of `path` ("models/units/error.hpp"); nullptr if there is none.
 const Folder* folder_of(std::string_view path) {
   const Folder* best = nullptr;
   for (const Folder& folder : floors()) {
@@ -126,7 +126,7 @@ const Folder* folder_of(std::string_view path) {
   return best;
 }
 
-/// Index in folder.rooms of the sub-folder of `path`, which lies in `folder`; nullopt: not listed.
+/// Index in folder.rooms of the sub-folder of `path`, which is in `folder`; nullopt: not listed.
 std::optional<std::size_t> room_of(const Folder& folder, std::string_view path) {
   const std::string_view inside = path.substr(folder.name.size() + 1);
   const std::size_t end = inside.rfind('/');
@@ -136,8 +136,8 @@ std::optional<std::size_t> room_of(const Folder& folder, std::string_view path) 
   return static_cast<std::size_t>(found - folder.rooms.begin());
 }
 
-/// What `#include "…"` lines of `text` name. Lines in comments and strings are not told apart: no
-/// one has a reason to write one there.
+/// Paths in `#include "…"` lines of `text`. Lines in comments and strings are not distinguished,
+/// because such lines do not occur there.
 std::vector<std::string> quoted_includes(std::string_view text) {
   std::vector<std::string> names;
   while (!text.empty()) {
@@ -161,14 +161,14 @@ std::vector<std::string> quoted_includes(std::string_view text) {
   return names;
 }
 
-/// What is wrong with the includes of the file at `path` (from the root), a line each.
+/// Violations of the file at `path` (from the root), a line each.
 std::vector<std::string> violations(std::string_view path, std::string_view text) {
   std::vector<std::string> out;
   const Folder* mine = folder_of(path);
-  if (mine == nullptr) return {fmt::format("{}: lies in no folder of the table", path)};
+  if (mine == nullptr) return {fmt::format("{}: is in no folder of the table", path)};
   const bool has_rooms = !mine->rooms.empty();
   const std::optional<std::size_t> room = has_rooms ? room_of(*mine, path) : std::nullopt;
-  if (has_rooms && !room) return {fmt::format("{}: lies in no room of {}", path, mine->name)};
+  if (has_rooms && !room) return {fmt::format("{}: is in no sub-folder of {}", path, mine->name)};
   for (const std::string& name : quoted_includes(text)) {
     const Folder* theirs = folder_of(name);
     if (theirs == nullptr) {
@@ -247,7 +247,7 @@ TEST_CASE("a planted violation is found") {
         "sim/serve/a.cpp: \"static_run.hpp\" is not written from the root");
   CHECK(one("sim/serve/a.cpp", "#include \"../memory/x.hpp\"").find("from the root") !=
         std::string::npos);
-  CHECK(one("models/unitsx/a.hpp", "") == "models/unitsx/a.hpp: lies in no folder of the table");
+  CHECK(one("models/unitsx/a.hpp", "") == "models/unitsx/a.hpp: is in no folder of the table");
   // Within a folder.
   CHECK(violations("sim/serve/engine/a.cpp", "#include \"sim/serve/cache/x.hpp\"").empty());
   CHECK(one("sim/serve/cache/a.cpp", "#include \"sim/serve/engine/x.hpp\"") ==
@@ -255,7 +255,7 @@ TEST_CASE("a planted violation is found") {
   CHECK(one("sim/serve/serve_spec.cpp", "#include \"sim/serve/cache/x.hpp\"").find("higher room") !=
         std::string::npos);
   CHECK(one("sim/serve/elsewhere/a.cpp", "") ==
-        "sim/serve/elsewhere/a.cpp: lies in no room of sim/serve");
+        "sim/serve/elsewhere/a.cpp: is in no sub-folder of sim/serve");
 }
 
 TEST_CASE("a folder of many files has sub-folders") {
@@ -271,7 +271,7 @@ TEST_CASE("a folder of many files has sub-folders") {
   }
 }
 
-TEST_CASE("the table itself has no two-way arrow but where siblings share a floor") {
+TEST_CASE("the table has no two-way arrow except between siblings of a floor") {
   for (const Folder& a : floors()) {
     for (const std::string_view name : a.may_include) {
       const Folder* b = folder_of(fmt::format("{}/x", name));
@@ -287,7 +287,7 @@ TEST_CASE("the table itself has no two-way arrow but where siblings share a floo
   }
 }
 
-TEST_CASE("headers are guarded and files stay small enough to hold in the head") {
+TEST_CASE("headers are guarded and files stay small") {
   constexpr auto kMostLines = 600;
   for (const SourceFile& file : sources({"models", "sim", "traces", "kernels", "validation"})) {
     INFO(file.path);
@@ -298,7 +298,7 @@ TEST_CASE("headers are guarded and files stay small enough to hold in the head")
   }
 }
 
-TEST_CASE("nothing is left for later in a comment") {
+TEST_CASE("comments contain no unfinished work") {
   const std::array<std::string, 3> words{std::string{"TO"} + "DO", std::string{"FIX"} + "ME",
                                          std::string{"XX"} + "X"};
   for (const SourceFile& file :
