@@ -57,10 +57,10 @@ setup "${TESTED[@]}" unknown-package 2> "$scratch/err"
 for package in openmpi-bin libopenmpi-dev libboost-mpi-dev pybind11-dev python3-dev python3-numpy chromium; do
   present "$package" || fail "$package is not installed"
 done
-expect "a missing package" "$(cat "$scratch/err")" "going on without unknown-package$"
+expect "a missing package" "$(cat "$scratch/err")" "continuing without unknown-package$"
 here=${here/ cmake / }
 apt-get() { return 100; }
-out=$( (setup) 2>&1) && fail "setup goes on without cmake"
+out=$( (setup) 2>&1) && fail "setup continues without cmake"
 expect "a missing needed package" "$out" "these packages are missing: cmake"
 
 # test installs packages and checks skips.

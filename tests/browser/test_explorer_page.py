@@ -69,14 +69,14 @@ def use(browser, address):
     page = browser.open(address, width=1280, height=900)
     answered(page)
     first = text(page, "longest")
-    check("the longest context is said first", first.startswith("Longest context that fits: "), first)
+    check("the longest context comes first", first.startswith("Longest context that fits: "), first)
     check("with its likely range", "(likely " in first, first)
     check("the verdict follows", " fits. At its highest" in text(page, "verdict"), text(page, "verdict"))
     charts = marks(page)
     check("four charts", len(charts) == 4, charts)
     for chart in charts:
         check(f"{chart['id']} has marks", chart["marks"] > 20, chart)
-        check(f"{chart['id']} keeps to its card", chart["wide"], chart)
+        check(f"{chart['id']} fits its card", chart["wide"], chart)
     check("every control has a label", page.evaluate(
         "[...document.querySelectorAll('#knobs input, #knobs select')].every(c => c.labels.length > 0 || c.getAttribute('aria-label'))"))
 
@@ -86,45 +86,45 @@ def use(browser, address):
     point = json.loads(done.stdout)["points"][0]
     shown = page.evaluate("kvsimExplorer.answers().run.points[0]")
     for key in ("peak_hbm_bytes", "prefill_s", "decode_tok_s", "largest_batch", "fewest_gpus"):
-        check(f"{key} is the command line's", abs(shown[key] - point[key]) <= 1e-6 * abs(point[key]), (shown[key], point[key]))
+        check(f"{key} equals the command line's", abs(shown[key] - point[key]) <= 1e-6 * abs(point[key]), (shown[key], point[key]))
 
     # One sequence reaches the positions of the model with any method; a large batch is limited by memory.
     turn(page, "batch", 32)
     first = text(page, "longest")
     turn(page, "method", "full")
-    check("the full cache goes less far", text(page, "longest") != first, first)
-    check("one line where there is one method", page.evaluate("kvsimCards.all()[0].spec.series.length") == 1)
+    check("the full cache has a shorter context", text(page, "longest") != first, first)
+    check("one line for one method", page.evaluate("kvsimCards.all()[0].spec.series.length") == 1)
     full = text(page, "longest")
     turn(page, "gpu", "H200-141GB-SXM")
     check("a larger GPU changes the answer", text(page, "longest") != full, full)
     turn(page, "prompt_tokens", "4000000")
-    check("what does not fit is said", "does not fit. Memory runs out" in text(page, "verdict"), text(page, "verdict"))
+    check("a point that does not fit is reported", "does not fit. Memory runs out" in text(page, "verdict"), text(page, "verdict"))
     check("the breakdown shows the failed request", page.evaluate(
         "kvsimCards.all().find(c => c.options.id === 'chart-breakdown').spec.series.some(s => s.name === 'asked for')"))
     turn(page, "prompt_tokens", "16384")
     turn(page, "method", "snapkv")
-    check("a method brings its knobs", page.evaluate("document.querySelectorAll('[id^=knob-param-]:is(input, select)').length") > 2)
+    check("a method adds its controls", page.evaluate("document.querySelectorAll('[id^=knob-param-]:is(input, select)').length") > 2)
     turn(page, "stack", "vllm")
     check("an engine starts", "fits" in text(page, "verdict"), text(page, "verdict"))
 
     # An invalid value: the message is next to the control, the answers stay, and a valid value removes the message.
     turn(page, "batch", "0")
     check("a message next to the control", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))
-    check("in the core's words", "expected an integer" in text(page, "knob-batch-wrong"), text(page, "knob-batch-wrong"))
+    check("the message is the core's", "expected an integer" in text(page, "knob-batch-wrong"), text(page, "knob-batch-wrong"))
     check("the answers stay", text(page, "longest") != "")
     dim = "document.getElementById('answers').classList.contains('stale')"
-    check("but dim, as they are of other knobs", page.evaluate(dim))
+    check("but dimmed, because they belong to former values", page.evaluate(dim))
     turn(page, "batch", "2")
-    check("a right knob's answers are bright", not page.evaluate(dim))
-    check("the complaint goes", page.evaluate("document.getElementById('knob-batch-wrong').hidden && document.getElementById('status').hidden"))
+    check("answers to valid values are not dimmed", not page.evaluate(dim))
+    check("the message disappears", page.evaluate("document.getElementById('knob-batch-wrong').hidden && document.getElementById('status').hidden"))
 
     # The address keeps the state: the same page opened again gives the same answers.
     here, said = page.evaluate("location.href"), text(page, "longest")
-    check("the address has the knobs", "method=snapkv" in here and "batch=2" in here, here)
+    check("the address has the state", "method=snapkv" in here and "batch=2" in here, here)
     again = browser.open(here, width=390, height=800, dark=True)
     answered(again)
-    check("a link shows what its sender saw", text(again, "longest") == said, text(again, "longest"))
-    check("a phone needs no sideways scrolling", again.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+    check("a link reproduces the page", text(again, "longest") == said, text(again, "longest"))
+    check("no horizontal scrolling on a phone", again.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
     again.press("Tab")
     check("the keyboard starts at the skip link", again.evaluate("document.activeElement.classList.contains('skip')"))
     took = page.evaluate("Number(document.getElementById('answers').dataset.took)")
@@ -176,11 +176,11 @@ def stale(browser, uri):
     page.evaluate("between.hold = false")
     set_knob(page, "batch", "4")
     page.evaluate("between.deliver()")
-    check("an answer to former knobs is not shown", page.evaluate(shown) == first)
-    check("nor does it make the answers bright", page.evaluate("document.getElementById('answers').dataset.state") == "waiting")
+    check("an answer to former values is not shown", page.evaluate(shown) == first)
+    check("and does not undim the answers", page.evaluate("document.getElementById('answers').dataset.state") == "waiting")
     answered(page)
     four = page.evaluate(shown)
-    check("the newest knobs are answered", "in each of 4 sequences" in four, four)
+    check("the newest values are answered", "in each of 4 sequences" in four, four)
 
     # Both queries are sent; the older one's answers arrive last.
     page.evaluate("between.hold = true")
@@ -192,9 +192,9 @@ def stale(browser, uri):
     page.settle()
     six = page.evaluate(shown)
     check("an older answer does not replace a newer", "in each of 6 sequences" in six, six)
-    check("and it is of the knobs", page.evaluate("JSON.parse(document.getElementById('scenario').textContent).batch") == 6)
+    check("and the shown scenario has the newest values", page.evaluate("JSON.parse(document.getElementById('scenario').textContent).batch") == 6)
     ids = page.evaluate("between.queries.map(q => q.id)")
-    check("questions are numbered upwards", ids == sorted(ids) and len(set(ids)) == len(ids), ids)
+    check("queries have ascending ids", ids == sorted(ids) and len(set(ids)) == len(ids), ids)
 
     # The worker does not compute obsolete queries: of several at once only the newest of a kind.
     page.evaluate("""(() => {
@@ -209,7 +209,7 @@ def stale(browser, uri):
     wait(page, "answers.some(a => a.id === 6) && answers.some(a => a.id === 5)")
     kept = page.evaluate("answers.filter(a => a.id).map(a => a.id)")
     check("the worker answers the newest of each kind last", kept[-2:] == [5, 6], kept)
-    check("and skips what newer ones made idle", len(kept) < 6, kept)
+    check("and skips obsolete queries", len(kept) < 6, kept)
     check("stale: nothing on the console", page.messages == [], page.messages)
     page.close()
 

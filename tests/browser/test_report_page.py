@@ -109,14 +109,14 @@ def use(page, name):
         check(f"{where}: fits its card", card["svgWidth"] <= card["width"] + 1, (card["svgWidth"], card["width"]))
         x, y = page.evaluate(mark_place(card["id"]))
         text = tip_at(page, card["id"], x, y)
-        check(f"{where}: hovering tells a number", any(c.isdigit() for c in text), repr(text))
+        check(f"{where}: hovering shows a number", any(c.isdigit() for c in text), repr(text))
     repeated = page.evaluate("""(() => {
       const ids = [...document.querySelectorAll('[id]')].map(node => node.id);
       return ids.filter((id, i) => ids.indexOf(id) !== i); })()""")
     check(f"{name}: no id twice on the page", repeated == [], repeated)
-    check(f"{name}: links within the page lead somewhere", page.evaluate(
+    check(f"{name}: links within the page have targets", page.evaluate(
         "[...document.querySelectorAll('a[href^=\"#\"]')].every(a => document.getElementById(a.hash.slice(1)))"))
-    check(f"{name}: words at the top", page.evaluate("document.querySelectorAll('.verdict li').length") >= 1)
+    check(f"{name}: text at the top", page.evaluate("document.querySelectorAll('.verdict li').length") >= 1)
     check(f"{name}: every heading level in order", page.evaluate(
         "[...document.querySelectorAll('h1,h2,h3')].every((h, i, all) => i === 0 || +h.tagName[1] <= +all[i-1].tagName[1] + 1)"))
     check(f"{name}: tables", page.evaluate("""(() => {
@@ -135,8 +135,8 @@ def intervals(page):
     rows = page.evaluate(f"kvsimCardParts.dataOf({spec})[1].map(row => row[3])")
     check("static: the table pairs points and intervals", rows == ["5 tok/s to 15 tok/s", "–", "25 tok/s to 35 tok/s"], rows)
     words = [page.evaluate(f"kvsimCardTips.wordsOf({spec}, 0, {k})") for k in range(3)]
-    check("static: intervals in words", words[2].endswith("rate 30 tok/s, 90 % interval 25 tok/s to 35 tok/s"), words[2])
-    check("static: and no word of one that is not there", words[1].endswith("rate 20 tok/s"), words[1])
+    check("static: intervals as text", words[2].endswith("rate 30 tok/s, 90 % interval 25 tok/s to 35 tok/s"), words[2])
+    check("static: and no text without an interval", words[1].endswith("rate 20 tok/s"), words[1])
 
 
 def nested_marks(page):
@@ -157,24 +157,24 @@ def toggles(page):
     lines = f"""(() => {{ const c = {card}; const {{colour}} = kvsimCharts.styleOf(c.spec, 0);
       return [...c.plot.querySelectorAll('svg path')].filter(p => p.getAttribute('stroke') === colour && !p.closest('.tip')).length; }})()"""
     if not page.evaluate(f"Boolean({card})"):
-        check("static: memory versus length is there", False)
+        check("static: memory versus length exists", False)
         return
     text = tip_at(page, "chart-memory-vs-length", 0.5, 0.5)
-    check("static: hovering memory tells bytes", "GiB" in text, repr(text))
-    check("static: hovering memory tells tokens", "tokens" in text, repr(text))
+    check("static: hovering memory shows bytes", "GiB" in text, repr(text))
+    check("static: hovering memory shows tokens", "tokens" in text, repr(text))
     before = page.evaluate(lines)
     check("static: a line has marks", before > 0)
     first = page.evaluate(f"{card}.spec.series[0].name")
     page.evaluate("document.querySelector('#chart-memory-vs-length .key button').click()")
     page.settle()
-    check("static: a line that is switched off is gone", page.evaluate(lines) == 0, page.evaluate(lines))
+    check("static: a line that is switched off is hidden", page.evaluate(lines) == 0, page.evaluate(lines))
     check("static: its key says so", page.evaluate(
         "document.querySelector('#chart-memory-vs-length .key button').getAttribute('aria-pressed')") == "false")
     text = tip_at(page, "chart-memory-vs-length", 0.5, 0.5)
-    check("static: nor does hovering tell it", f"\n {first}\t" not in text, repr(text))
+    check("static: hovering does not show it", f"\n {first}\t" not in text, repr(text))
     page.evaluate("document.querySelector('#chart-memory-vs-length .key button').click()")
     page.settle()
-    check("static: and comes back", page.evaluate(lines) == before, (page.evaluate(lines), before))
+    check("static: and is shown again", page.evaluate(lines) == before, (page.evaluate(lines), before))
     page.evaluate("document.querySelector('#chart-memory-vs-length input[data-log=y]').click()")
     page.settle()
     check("static: the axis is logarithmic", page.evaluate(f"{card}.chart.getOption().yAxis[0].type") == "log")
@@ -201,9 +201,9 @@ def keyboard(page):
     page.press("ArrowRight")
     page.press("ArrowRight")
     said = page.evaluate("kvsimCards.all()[0].live.textContent")
-    check("arrows say a value", any(c.isdigit() for c in said), repr(said))
+    check("arrows announce a value", any(c.isdigit() for c in said), repr(said))
     page.press("ArrowDown")
-    check("down goes to another line", page.evaluate("kvsimCards.all()[0].live.textContent") != said)
+    check("down selects another line", page.evaluate("kvsimCards.all()[0].live.textContent") != said)
     marks(page)
     page.evaluate("document.querySelector('.entry').focus()")
     page.press(" ", "Space")
@@ -213,7 +213,7 @@ def keyboard(page):
 def means(page):
     """The table of means over traces equals aggregate.csv, with intervals."""
     rows = page.evaluate("[...document.querySelectorAll('#results table tbody tr')].map(r => [...r.children].map(c => c.innerText))")
-    check("aggregate: a row a method and budget", len(rows) == 5, rows)
+    check("aggregate: a row per method and budget", len(rows) == 5, rows)
     check("aggregate: over both traces", all(row[2] == "2" for row in rows), rows)
     document = page.evaluate("JSON.parse(document.getElementById('kvsim-report').textContent).document")
     first = next(r for r in document["aggregate"] if r["name"] == "h2o")
@@ -252,10 +252,10 @@ def marks(page):
     places = list(dict.fromkeys(heard))
     wanted = first["points"] + len(first["ends"]) + len(first["open"])
     check("keyboard: every point and mark once", len(places) == wanted, (len(places), wanted))
-    check("keyboard: the open mark among them", sum(first["open"][0] in one for one in places) == 1, first["open"])
+    check("keyboard: including the open mark", sum(first["open"][0] in one for one in places) == 1, first["open"])
     # A line that ran out before its first step has no point; its cross is still reached.
     pointless = [s["name"] for s in spec if s["points"] == 0 and s["ends"]]
-    check("keyboard: there is such a line", pointless, spec)
+    check("keyboard: such a line exists", pointless, spec)
     page.press("Home")
     heard = []
     for _ in range(len(spec)):
@@ -271,7 +271,7 @@ def themes(browser, uri):
         page = browser.open(uri, dark=dark)
         colours[dark] = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.close()
-    check("dark is another ground than light", colours[True] != colours[False], colours)
+    check("dark and light have different backgrounds", colours[True] != colours[False], colours)
     page = browser.open(uri)
     page.evaluate("document.getElementById('theme').click()")
     page.evaluate("document.getElementById('theme').click()")
@@ -285,13 +285,13 @@ def widths(page, name):
         for _ in range(5):
             page.settle()
         wide = page.evaluate("document.documentElement.scrollWidth")
-        check(f"{name}: no sideways scrolling at {width}", wide <= width, wide)
+        check(f"{name}: no horizontal scrolling at {width}", wide <= width, wide)
         over = page.evaluate("kvsimCards.all().filter(c => c.plot.querySelector('svg').getBoundingClientRect().width > c.plot.getBoundingClientRect().width + 1).map(c => c.options.id)")
-        check(f"{name}: charts follow to {width}", over == [], over)
+        check(f"{name}: charts resize to {width}", over == [], over)
 
 
 def tables_fit(page, name):
-    """At 1400 pixels the tables of results need no sideways scrolling."""
+    """At 1400 pixels the tables of results need no horizontal scrolling."""
     page.size(1400, 900)
     for _ in range(5):
         page.settle()
@@ -306,7 +306,7 @@ def percentiles(page):
     check("serve: percentiles", all(p in head for p in ("p50", "p90", "p95", "p99")), head)
     points = page.evaluate("JSON.parse(document.getElementById('kvsim-report').textContent).document.points")
     rows = page.evaluate("[...document.querySelectorAll('#results table')][1].querySelectorAll('tbody tr').length")
-    check("serve: a row a point and time", rows >= 3 * len(points), (rows, len(points)))
+    check("serve: a row per point and time", rows >= 3 * len(points), (rows, len(points)))
 
 
 # Markup, line ends, direction marks, joined emoji: possible contents of a name in a user's file.
@@ -329,7 +329,7 @@ def hostile_page(browser):
     subprocess.run([PROGRAM, "run", "s.json", "-o", "out", "-q"], cwd=folder, check=True, env={"PATH": ""}, stdout=subprocess.DEVNULL)
     page = browser.open((folder / "out" / "report.html").as_uri())
     check("hostile: ready", page.evaluate("document.documentElement.dataset.ready") == "true")
-    check("hostile: scripts of the page alone", page.evaluate("document.querySelectorAll('script:not([type])').length") ==
+    check("hostile: only scripts of the page", page.evaluate("document.querySelectorAll('script:not([type])').length") ==
           page.evaluate("[...document.scripts].filter(s => !s.type && !s.textContent.includes('alert(1)')).length"))
     longest = page.evaluate("""Math.max(...[...document.querySelectorAll('svg text, h1, h3, .entry, option, th')]
       .map(node => [...node.textContent].length))""")
@@ -337,15 +337,15 @@ def hostile_page(browser):
     # Chromium crashes when it announces such a text: an emoji that was cut in two.
     halves = page.evaluate("""[...document.querySelectorAll('*')].filter(node => node.children.length === 0 &&
       /[\\uD800-\\uDBFF](?![\\uDC00-\\uDFFF])|(?<![\\uD800-\\uDBFF])[\\uDC00-\\uDFFF]/.test(node.textContent)).length""")
-    check("hostile: no half of a character", halves == 0, halves)
+    check("hostile: no split character", halves == 0, halves)
     lines = page.evaluate("[...document.querySelectorAll('h1')].every(h => !/[\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\n]/.test(h.textContent))")
-    check("hostile: no marks of direction or line ends in the title", lines)
+    check("hostile: no direction marks or line ends in the title", lines)
     check("hostile: console", page.messages == [], page.messages)
     for width in (1400, 390):
         page.size(width, 900)
         for _ in range(3):
             page.settle()
-        check(f"hostile: no sideways scrolling at {width}", page.evaluate("document.documentElement.scrollWidth") <= width)
+        check(f"hostile: no horizontal scrolling at {width}", page.evaluate("document.documentElement.scrollWidth") <= width)
     page.close()
 
 

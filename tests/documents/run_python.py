@@ -1,8 +1,8 @@
 """run_python.py PROGRAM SCRATCH SOURCES MODULES PAGE.md…: runs the ```python blocks of pages unchanged.
 
-The blocks of a page run one after another in one namespace, in a folder that looks like a clone of the project. What
-a block takes for granted (a model, arrays of one's own) a page's `prelude` below provides. Blocks that need another
-machine are passed over by name, with a reason.
+The blocks of a page run one after another in one namespace, in a folder that looks like a clone of the project. The
+`prelude` of a page below provides its assumptions (a model, the user's arrays). Blocks that need another
+machine are skipped by name, with a reason.
 """
 
 import importlib.util
@@ -48,7 +48,7 @@ def run_page(page, folder):
         excuse = next((why for start, why in EXCUSES.items() if code.startswith(start)), None)
         if excuse:
             compile(code, page, "exec")  # at least it is valid Python
-            print(f"passed over: {page}:{line} ({excuse})")
+            print(f"skipped: {page}:{line} ({excuse})")
             passed_over = f"{excuse}: {page} line {line} needs one"
             continue
         if namespace is None:

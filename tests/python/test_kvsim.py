@@ -133,7 +133,7 @@ class Replay(unittest.TestCase):
         wanted = printed("replay", "--trace", SAMPLE, "--method", "full,h2o", "--budget", "0.2", "--json", "--per-step")
         self.assertEqual(result.document, wanted)
 
-    def test_arrays_are_as_good_as_the_file(self):
+    def test_arrays_give_the_result_of_the_file(self):
         metadata, arrays = self.arrays()
         of_file = kvsim.replay(SAMPLE, self.METHODS)
         of_arrays = kvsim.replay(**arrays, methods=self.METHODS, prompt_tokens=int(metadata["prompt_len"]))
@@ -224,7 +224,7 @@ class Catalogues(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
-    def test_they_are_values_and_say_what_was_expected(self):
+    def test_they_are_value_errors_with_the_expected_value(self):
         cases = [(dict(SMALL, batch=0), ["scenario: /batch", "expected an integer", "got 0"]),
                  (dict(SMALL, bach=1), ["bach", 'did you mean "batch"']),
                  (dict(SMALL, gpu="A100-80GB-SX"), ["A100-80GB-SXM"]),
@@ -344,12 +344,12 @@ class Stubs(unittest.TestCase):
                 for parameter in self.parameters_of_stub(node)[0]:
                     self.assertIn(parameter, names, name)
 
-    def test_the_package_says_that_it_is_typed(self):
+    def test_the_package_is_marked_as_typed(self):
         self.assertTrue(os.path.exists(os.path.join(os.path.dirname(kvsim.__file__), "py.typed")))
 
 
 class Installed(unittest.TestCase):
-    def test_the_folder_works_wherever_it_stands(self):
+    def test_the_folder_works_at_any_path(self):
         prefix, moved = os.path.join(SCRATCH, "prefix"), os.path.join(SCRATCH, "moved")
         for folder in (prefix, moved):
             shutil.rmtree(folder, ignore_errors=True)
@@ -362,7 +362,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.stdout.split(), [os.path.join(moved, "kvsim", "__init__.py"), kvsim.__version__], done.stderr)
 
 
-    def test_under_usr_it_stands_where_the_interpreter_looks(self):
+    def test_under_usr_it_is_on_the_interpreters_path(self):
         prefix = os.path.join(SCRATCH, "root", "usr")
         shutil.rmtree(prefix, ignore_errors=True)
         script = os.path.join(MODULES, "..", "sim", "python", "cmake_install.cmake")

@@ -122,7 +122,7 @@ class Recorded(Case):
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, again[name])
 
-    def test_functions_of_the_registry_are_heard_and_put_back(self):
+    def test_functions_of_the_registry_are_recorded_and_restored(self):
         modeling = types.ModuleType("transformers.modeling_utils")
         original = tiny_llama.eager_attention_forward
         modeling.ALL_ATTENTION_FUNCTIONS = {"own": original}
@@ -151,7 +151,7 @@ class Recorded(Case):
             np.testing.assert_allclose(arrays[f"layers.{i}.v"], v, rtol=1e-5, atol=1e-6)
             np.testing.assert_array_equal(arrays[f"layers.{i}.wo"], layer.self_attn.o_proj.weight.detach().numpy())
 
-    def test_an_output_projection_that_is_no_linear_module_is_read_out(self):
+    def test_an_output_projection_that_is_not_a_linear_module_is_probed(self):
         class Transposed(torch.nn.Module):  # GPT-2 stores its matrices transposed
             def __init__(self, linear):
                 super().__init__()
@@ -198,7 +198,7 @@ class Recorded(Case):
         for name, array in short.items():
             np.testing.assert_allclose(array, long[name][:40], rtol=1e-4, atol=1e-6)
 
-    def test_a_repeat_feeds_kvzip_and_its_kin(self):
+    def test_a_repeat_is_input_of_kvzip_and_similar_methods(self):
         prompt = TOKENS[:24]
         path, _, _ = self.recorded(TinyLlama("eager"), tokens=prompt + TOKENS[24:26] + prompt[1:], prompt_len=24,
                                    wo=True, repeat=(26, 23))
@@ -229,7 +229,7 @@ class Refused(Case):
         self.refused(["layer 0", "softcap"], TinyLlama("eager", softcap=2.0))
         self.refused(["layer 0", "window"], TinyLlama("eager", hidden_window=12))
 
-    def test_a_model_whose_attention_is_not_heard(self):
+    def test_a_model_whose_attention_is_not_recorded(self):
         class Deaf(torch.nn.Module):
             def forward(self, input_ids, use_cache):
                 return input_ids
@@ -316,7 +316,7 @@ class Program(Case):
         self.assertEqual(arrays["tokens"][:15].tolist(), self.encoded("It was the bes")["input_ids"])
         self.assertNotIn("text", metadata)
 
-    def test_a_repeat_stands_behind_prompt_and_separator(self):
+    def test_a_repeat_follows_prompt_and_separator(self):
         status, metadata, arrays = self.run_main("--tokens", "20", "--repeat", "--separator", "::")
         tokens = arrays["tokens"].tolist()
         self.assertEqual((status, metadata["repeat_start"], metadata["repeat_len"]), (0, "22", "19"))
@@ -333,7 +333,7 @@ class Program(Case):
 
 
 class Rotary(unittest.TestCase):
-    def test_only_what_theta_says_whole_is_described(self):
+    def test_only_rope_that_theta_fully_describes_is_recorded(self):
         plain = types.SimpleNamespace(model_type="llama", rope_theta=5e5)
         about, note = record_hf.rope_metadata(plain, None, 128)
         self.assertEqual((about["rope_style"], about["rope_theta"], note), ("half_split", "500000.0", None))

@@ -94,7 +94,7 @@ class Sequences(unittest.TestCase):
         self.assertEqual(self.draw(7), self.draw(7))
         self.assertNotEqual(self.draw(7), self.draw(8))
 
-    def test_frees_are_of_what_is_alive_and_the_bound_holds(self):
+    def test_frees_are_of_live_blocks_and_the_bound_holds(self):
         for seed in range(5):
             alive, most, seen = {}, 0, set()
             sequence = self.draw(seed)
@@ -166,7 +166,7 @@ class AgainstTheModel(unittest.TestCase):
                 self.assertEqual(quantity["compared"], 800)
                 self.assertEqual(quantity["exact"], 800)
 
-    def test_another_rule_is_found_out(self):
+    def test_another_rule_is_detected(self):
         status, document = self.main("other", lambda: FakeBackend(smallest_rest=4 * MIB))
         self.assertEqual(status, 1)
         self.assertFalse(document["exact"])

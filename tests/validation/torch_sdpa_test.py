@@ -35,7 +35,7 @@ class OnACpu(unittest.TestCase):
         # The attention over one entry is its value for any softmax: other shapes must differ.
         self.assertGreater(max(r["error"] for r in document["results"]), 0)
 
-    def test_a_wrong_output_is_found_out(self):
+    def test_a_wrong_output_is_detected(self):
         kernel, reference = sdpa.Kernel(torch, LIBRARY), sdpa.Sdpa(torch)
         q = torch.randn(1, 2, 64)
         keys, values = torch.randn(2, 1, 2, 50, 64)

@@ -75,7 +75,7 @@ TEST_CASE("full layers: keys and values of different widths") {
   const LayerSpec layer = grouped();
   CHECK(kind_name(layer) == "full");
   CHECK(unsupported_kind(layer).empty());
-  // 2 heads of 12 + 8 elements, 2 B each: 80 B a token.
+  // 2 heads of 12 + 8 elements, 2 B each: 80 B per token.
   CHECK(at(layer, 100).held == 8000);
   CHECK(at(layer, 100).read == 8000);
   CHECK(at(layer, 100, Dtype::kFp8E4m3).held == 4000);

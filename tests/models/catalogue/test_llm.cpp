@@ -298,7 +298,7 @@ TEST_CASE("published weight bytes") {
 
 TEST_CASE("full caches quoted by papers") {
   // KVzap: Llama-1-65B, 128k tokens, bf16: 335 GB. 80 layers * 64 heads * 128 * 2 (K, V) * 2 B
-  // = 2,621,440 B a token; 128,000 tokens take 335.5e9 B. (131,072 would take 343.6e9 = 320 GiB,
+  // = 2,621,440 B per token; 128,000 tokens take 335.5e9 B. (131,072 would take 343.6e9 = 320 GiB,
   // so the article's k is a thousand and its GB is 1e9.)
   CHECK(full_cache_bytes(find_llm("llama-1-65b"), 1, Dtype::kBf16).count() == 2'621'440);
   CHECK(full_cache_bytes(find_llm("llama-1-65b"), 128'000, Dtype::kBf16).count() ==
@@ -310,7 +310,7 @@ TEST_CASE("full caches quoted by papers") {
   // = 4,718,592 * 262,144 = 1,236.95e9 B (the paper prints 1208: bytes over 1024 * 10^6).
   CHECK(64 * full_cache_bytes(find_llm("gpt-3-175b"), 4096, Dtype::kFp16).count() ==
         1'236'950'581'248);
-  // KeepKV: Llama-3-70B, batch 128, 8K tokens, 16 bit: 80*8*128*2*2 B = 327,680 B a token;
+  // KeepKV: Llama-3-70B, batch 128, 8K tokens, 16 bit: 80*8*128*2*2 B = 327,680 B per token;
   // times 8192 * 128 = 320 GiB.
   CHECK(full_cache_bytes(find_llm("llama-3-70b"), 8192, Dtype::kFp16) * 128 == 320_GiB);
 }
