@@ -4,7 +4,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
       g++ cmake ninja-build libfmt-dev libeigen3-dev nlohmann-json3-dev \
       libboost-dev libboost-context-dev libboost-graph-dev libboost-program-options-dev
 COPY . /src
-# x86-64-v3 has AVX2, as processors since about 2015 do; for any x86-64: --build-arg KVSIM_ARCH=x86-64.
+# x86-64-v3 requires AVX2 (processors since about 2015); for any x86-64: --build-arg KVSIM_ARCH=x86-64.
 ARG KVSIM_ARCH=x86-64-v3
 RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DKVSIM_CUDA=OFF \
       -DKVSIM_ARCH=$KVSIM_ARCH \
