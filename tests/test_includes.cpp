@@ -50,7 +50,7 @@ const std::vector<Folder>& floors() {
         {"models/llm", join({basics, {"models/gpu"}}), {"layer", "", "hf"}},
         {"models/gpu", join({basics, {"models/llm"}})},
         {"traces", described, {"", "synthetic"}},
-        {"traces/requests", basics, {"", "formats", "generate"}},
+        {"traces/requests", basics, {"", "reuse", "formats", "generate"}},
         // 2: methods never see a trace: views of the vectors are passed in
         {"models/methods",
          described,

@@ -1,12 +1,31 @@
 #include "traces/requests/request.hpp"
 
-#include <cstddef>
+#include <algorithm>
 
 #include "models/units/check.hpp"
 
 namespace kvsim {
 
+std::span<const std::uint64_t> shared_ids(const RequestTrace& trace, std::size_t request) {
+  const Request& r = trace.requests[request];
+  const std::int32_t count = trace.agents.empty()
+                                 ? r.prefix_count
+                                 : std::min(r.prefix_count, trace.agents[request].blocks);
+  return std::span{trace.prefix_ids}.subspan(static_cast<std::size_t>(r.prefix_first),
+                                             static_cast<std::size_t>(count));
+}
+
 void check_requests(const RequestTrace& trace) {
+  KVSIM_CHECK(trace.agents.empty() || trace.agents.size() == trace.requests.size(),
+              "{} records of agents for {} requests", trace.agents.size(), trace.requests.size());
+  std::int32_t joined = 0;
+  for (const Join& join : trace.joins) {
+    KVSIM_CHECK(join.request >= joined && join.also >= 0 && join.also < join.request &&
+                    join.request < std::ssize(trace.requests) &&
+                    trace.requests[static_cast<std::size_t>(join.request)].after >= 0,
+                "request {} waits for {} too", join.request, join.also);
+    joined = join.request;
+  }
   SimTime last{};
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const Request& r = trace.requests[i];

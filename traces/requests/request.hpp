@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,28 @@ struct Request {
   std::int32_t prefix_count = 0;
 };
 
+/// What the record of agents says about a request, besides Request.
+struct AgentRecord {
+  SimTime start{};             // since the start of its session
+  SimTime service{-1};         // how long the recorded service took; below 0: not recorded
+  std::int32_t subagent = -1;  // number of its sub-agent; -1: the session's main agent
+  /// Of the request's prefix ids those that the file has. One that follows covers the tokens behind
+  /// the last full block, which no other request shares.
+  std::int32_t blocks = 0;
+};
+
+/// A session of agents, as recorded.
+struct AgentSession {
+  std::string name;
+  std::int32_t subagents = 0;
+};
+
+/// `request` waits for the end of `also` too, besides the request that its `after` names.
+struct Join {
+  std::int32_t request = 0;
+  std::int32_t also = 0;  // an earlier one
+};
+
 /// A workload. Requests without `after` are in order of arrival, ties in the file's order; one with
 /// `after` comes after the request it waits for.
 struct RequestTrace {
@@ -39,11 +63,19 @@ struct RequestTrace {
   /// is that one's prompt and answer and more. false: sessions may be users, whose requests are
   /// their own.
   bool conversations = false;
+  std::vector<Join> joins;                   // in order of `request`
+  std::vector<AgentRecord> agents;           // one per request; empty: not a record of agents
+  std::vector<AgentSession> agent_sessions;  // by Request::session, where there are `agents`
   std::int64_t skipped = 0;        // malformed records that the caller allowed to be passed over
   std::vector<std::string> notes;  // what a reader should know: "arrivals are quantised to 3 s", …
 };
 
-/// Errors: ContractError if lengths, order, `after` or prefix ids break what is said above.
+/// Ids of a request that other requests may share.
+[[nodiscard]] std::span<const std::uint64_t> shared_ids(const RequestTrace& trace,
+                                                        std::size_t request);
+
+/// Errors: ContractError if lengths, order, `after`, joins, records or prefix ids break what is
+/// said above.
 void check_requests(const RequestTrace& trace);
 
 }  // namespace kvsim

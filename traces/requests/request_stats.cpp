@@ -54,13 +54,13 @@ void summarise_arrivals(const RequestTrace& trace, RequestStats& stats) {
 PrefixSummary summarise_prefixes(const RequestTrace& trace) {
   PrefixSummary out{.block = trace.prefix_block};
   std::unordered_set<std::uint64_t> seen;
-  for (const Request& r : trace.requests) {
-    const auto* ids = trace.prefix_ids.data() + r.prefix_first;
-    std::int32_t leading = 0;
-    while (leading < r.prefix_count && seen.contains(ids[leading])) ++leading;
-    seen.insert(ids, ids + r.prefix_count);
-    out.blocks += r.prefix_count;
-    out.reusable += leading;
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const auto ids = shared_ids(trace, i);
+    std::size_t leading = 0;
+    while (leading < ids.size() && seen.contains(ids[leading])) ++leading;
+    seen.insert(ids.begin(), ids.end());
+    out.blocks += std::ssize(ids);
+    out.reusable += static_cast<std::int64_t>(leading);
   }
   out.distinct = static_cast<std::int64_t>(seen.size());
   return out;

@@ -48,6 +48,7 @@ struct Command {
 [[nodiscard]] Command trace_generate_command();
 [[nodiscard]] Command trace_convert_command();
 [[nodiscard]] Command requests_info_command();
+[[nodiscard]] Command quality_command();
 [[nodiscard]] Command requests_convert_command();
 [[nodiscard]] Command requests_generate_command();
 [[nodiscard]] Command fit_surrogate_command();

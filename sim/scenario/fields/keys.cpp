@@ -472,6 +472,8 @@ constexpr std::array kRequestsKeys{
     one("lengths", of(Kind::kAnyObject), "",
         "instead of the two: prompts and outputs drawn together from a file of lengths"),
     one("sessions", of(Kind::kAnyObject), "", "conversations"),
+    one("agents", of(Kind::kAnyObject), "",
+        "instead of count and lengths: sessions of coding agents, with tool waits and sub-agents"),
     one("shared_prefix", of(Kind::kAnyObject), "", "prompts that begin with one of a few texts"),
     one("think", text(), "", "closed loop: the pause before a user's next request",
         of(Kind::kAnyObject)),

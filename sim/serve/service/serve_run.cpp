@@ -234,12 +234,25 @@ class Service {
       const SimTime ended = std::max(now, state_.outcomes[static_cast<std::size_t>(id)].finish);
       for (RequestId f = first_follower_[static_cast<std::size_t>(id)]; f >= 0;
            f = next_follower_[static_cast<std::size_t>(f)]) {
-        queue_.schedule(ended + trace_.requests[static_cast<std::size_t>(f)].arrival,
-                        Phase::kArrival, Arrival{f});
-        ++coming_;
+        release(f, ended);
       }
+      auto join = std::lower_bound(joins_.begin(), joins_.end(), id,
+                                   [](const Join& one, RequestId of) { return one.also < of; });
+      for (; join != joins_.end() && join->also == id; ++join) release(join->request, ended);
     }
     state_.ended.clear();
+  }
+
+  /// One of the requests that `id` waits for has ended; after the last of them `id` pauses.
+  void release(RequestId id, SimTime ended) {
+    const auto i = static_cast<std::size_t>(id);
+    if (!awaits_.empty()) {
+      released_[i] = std::max(released_[i], ended);
+      if (--awaits_[i] > 0) return;
+      ended = released_[i];
+    }
+    queue_.schedule(ended + trace_.requests[i].arrival, Phase::kArrival, Arrival{id});
+    ++coming_;
   }
 
   /// How many GPUs it would take, in words.
@@ -439,6 +452,9 @@ class Service {
   std::vector<std::int64_t> requests_;  // that came to each engine
   std::vector<std::size_t> in_flight_;  // iterations of each engine
   std::vector<bool> starting_;
+  std::vector<Join> joins_{};           // in order of `also`
+  std::vector<std::int32_t> awaits_{};  // requests that one still waits for; empty: at most one
+  std::vector<SimTime> released_{};     // latest end of those so far
   std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another
   std::size_t next_ = 0;
   std::int64_t coming_ = 0;  // arrivals that are scheduled

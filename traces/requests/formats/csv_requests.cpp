@@ -337,6 +337,9 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
       r.prompt_tokens = table.integer(5, 1, kMostTokens);
       r.output_tokens = table.integer(6, 0, kMostTokens);
       return r;
+    case RequestFormat::kWeka:
+    case RequestFormat::kAgentic:
+    case RequestFormat::kBailian:
     case RequestFormat::kMooncake:
     case RequestFormat::kShareGpt:
     case RequestFormat::kServeGen:

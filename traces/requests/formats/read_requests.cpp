@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -12,10 +13,12 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/text_file.hpp"
+#include "traces/requests/formats/agentic_requests.hpp"
 #include "traces/requests/formats/csv_requests.hpp"
 #include "traces/requests/formats/json_requests.hpp"
 #include "traces/requests/formats/record_reader.hpp"
 #include "traces/requests/formats/servegen.hpp"
+#include "traces/requests/formats/weka.hpp"
 
 namespace kvsim {
 namespace {
@@ -35,7 +38,13 @@ constexpr std::array kFormats{
     RequestFormatName{RequestFormat::kVidur, "vidur",
                       "CSV arrived_at,num_prefill_tokens,num_decode_tokens"},
     RequestFormatName{RequestFormat::kSplitwise, "splitwise",
-                      "CSV request_id,…,arrival_timestamp,batch_size,prompt_size,token_size"}};
+                      "CSV request_id,…,arrival_timestamp,batch_size,prompt_size,token_size"},
+    RequestFormatName{RequestFormat::kWeka, "weka",
+                      "JSON files of block_size, hash_id_scope, requests: one session each"},
+    RequestFormatName{RequestFormat::kAgentic, "agentic",
+                      "JSON lines of request_id or session_id, wait_for, delay, tool_wait_ms, …"},
+    RequestFormatName{RequestFormat::kBailian, "bailian",
+                      "JSON lines of chat_id, parent_chat_id, timestamp, turn, hash_ids"}};
 
 bool names(std::string_view text, std::initializer_list<std::string_view> keys) {
   return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) {
@@ -48,6 +57,12 @@ std::optional<RequestFormat> detect(std::string_view line) {
   const std::string_view text = trimmed(line);
   if (text.starts_with('[')) return RequestFormat::kShareGpt;
   if (text.starts_with('{')) {
+    if (looks_like_weka(text)) return RequestFormat::kWeka;
+    if (names(text, {"chat_id"})) return RequestFormat::kBailian;
+    if (names(text,
+              {"request_id", "session_id", "wait_for", "input_tokens", "delay", "hash_id_scope"})) {
+      return RequestFormat::kAgentic;
+    }
     if (names(text, {"timestamp", "input_length", "output_length", "hash_ids"})) {
       return RequestFormat::kMooncake;
     }
@@ -77,6 +92,18 @@ RequestTrace parse_stream(std::istream& in, const std::string& name, const ReadO
       return read_mooncake(lines, std::move(first), options);
     case RequestFormat::kShareGpt:
       return read_sharegpt(lines, std::move(first), options);
+    case RequestFormat::kAgentic:
+      return read_agentic(lines, std::move(first), options);
+    case RequestFormat::kBailian:
+      return read_bailian(lines, std::move(first), options);
+    case RequestFormat::kWeka: {
+      std::string text = std::move(first);
+      while (lines.next(line)) {
+        text += '\n';
+        text += line;
+      }
+      return parse_weka(text, name, options);
+    }
     case RequestFormat::kServeGen:
       throw InputError{name, "the path of a ServeGen client's file or folder", "a text"};
     case RequestFormat::kPlain:
@@ -107,6 +134,17 @@ RequestFormat parse_request_format(std::string_view word, std::string_view place
 }
 
 RequestTrace read_requests(const fs::path& path, const ReadOptions& options) {
+  if (!options.format || *options.format == RequestFormat::kWeka) {
+    std::vector<fs::path> sessions = weka_files(path);
+    std::error_code status;
+    if (sessions.empty() && options.format && !fs::is_fifo(path, status)) {
+      if (fs::is_directory(path, status)) {
+        throw InputError{path.string(), "a folder with sessions as NAME.json", "one without"};
+      }
+      sessions.push_back(path);
+    }
+    if (!sessions.empty()) return read_weka(sessions, options);
+  }
   if (options.format ? *options.format == RequestFormat::kServeGen : looks_like_servegen(path)) {
     return read_servegen(path, options);
   }
@@ -119,6 +157,28 @@ RequestTrace read_requests(const fs::path& path, const ReadOptions& options) {
   std::ifstream in{path, std::ios::binary};
   if (!in) throw InputError{fmt::format("{}: cannot be read", path.string())};
   return parse_stream(in, path.string(), options);
+}
+
+RequestTrace read_requests(std::span<const fs::path> paths, const ReadOptions& options) {
+  if (paths.size() == 1) return read_requests(paths.front(), options);
+  std::vector<fs::path> sessions;
+  for (const fs::path& path : paths) {
+    std::vector<fs::path> files = weka_files(path);
+    if (files.empty() && (!options.format || *options.format != RequestFormat::kWeka)) {
+      (void)read_text_file(path, std::numeric_limits<std::size_t>::max());
+      throw InputError{path.string(), "a session of agents (format weka), as one of several files",
+                       "another format"};
+    }
+    if (files.empty()) files.push_back(path);
+    sessions.insert(sessions.end(), files.begin(), files.end());
+  }
+  std::sort(sessions.begin(), sessions.end());
+  for (std::size_t i = 1; i < sessions.size(); ++i) {
+    if (sessions[i] == sessions[i - 1]) {
+      throw InputError{sessions[i].string(), "each session once", "it twice"};
+    }
+  }
+  return read_weka(sessions, options);
 }
 
 RequestTrace parse_requests(std::string_view text, std::string_view name,

@@ -20,7 +20,10 @@ enum class RequestFormat : std::uint8_t {
   kShareGpt,
   kServeGen,
   kVidur,
-  kSplitwise
+  kSplitwise,
+  kWeka,
+  kAgentic,
+  kBailian
 };
 
 struct RequestFormatName {
@@ -46,13 +49,18 @@ struct ReadOptions {
   std::uint64_t seed = 0;  // ServeGen: its requests are drawn
 };
 
-/// Reads a trace: a file, or for ServeGen one of a client's two files or a folder of clients.
-/// Streams: memory is that of the result and about 1 MiB. Errors: InputError "FILE:LINE: COLUMN:
-/// expected …, got …" for the first malformed record beyond `skip_bad`, for a file that cannot be
-/// read, is empty or in no known layout.
+/// Reads a trace: a file, or for ServeGen one of a client's two files or a folder of clients, or
+/// for Weka a folder of sessions. Streams: memory is that of the result and about 1 MiB. Errors:
+/// InputError "FILE:LINE: COLUMN: expected …, got …" for the first malformed record beyond
+/// `skip_bad`, for a file that cannot be read, is empty or in no known layout.
 [[nodiscard]] RequestTrace read_requests(const std::filesystem::path& path,
                                          const ReadOptions& options = {});
-/// As above, of text in memory that messages call `name`; not for ServeGen, which is two files.
+/// Several files: sessions of agents (kWeka), one per file, numbered in the sorted order of the
+/// paths; folders stand for their files of that format. One file: as above.
+/// Errors: as above, and InputError where one of several files has another format.
+[[nodiscard]] RequestTrace read_requests(std::span<const std::filesystem::path> paths,
+                                         const ReadOptions& options = {});
+/// As the first, of text in memory that messages call `name`; not for ServeGen, which is two files.
 [[nodiscard]] RequestTrace parse_requests(std::string_view text, std::string_view name,
                                           const ReadOptions& options = {});
 

@@ -12,6 +12,7 @@
 #include "models/units/check.hpp"
 #include "models/units/number_text.hpp"
 #include "models/units/units_format.hpp"
+#include "traces/requests/request_order.hpp"
 
 namespace kvsim {
 namespace {
@@ -256,6 +257,11 @@ void RequestSink::note_quantum() {
         to_seconds(SimTime{quantum}).count(), with_commas(static_cast<std::int64_t>(distinct)),
         with_commas(std::ssize(trace_.requests))));
   }
+}
+
+void RequestSink::put_in_order() {
+  kvsim::put_in_order(trace_);
+  sorted_ = true;
 }
 
 RequestTrace RequestSink::finish(bool rebase) {

@@ -101,6 +101,10 @@ class RequestSink {
   [[nodiscard]] const ReadOptions& options() const { return options_; }
   [[nodiscard]] RequestTrace& trace() { return trace_; }
 
+  /// Puts what is there in order of time although some requests wait for others; for readers that
+  /// add sessions one after the other under `sort`.
+  void put_in_order();
+
   /// The trace, in order of time; `rebase`: its first arrival becomes 0. Errors: InputError if
   /// there is no request, or the last comes later than kLongestTrace.
   [[nodiscard]] RequestTrace finish(bool rebase);

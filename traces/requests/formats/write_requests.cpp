@@ -139,6 +139,9 @@ std::string requests_text(const RequestTrace& trace, RequestFormat format) {
     case RequestFormat::kServeGen:
     case RequestFormat::kVidur:
     case RequestFormat::kSplitwise:
+    case RequestFormat::kWeka:
+    case RequestFormat::kAgentic:
+    case RequestFormat::kBailian:
       break;
   }
   throw InputError{"the layout to write", "plain, azure or mooncake", std::string{name_of(format)}};

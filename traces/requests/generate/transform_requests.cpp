@@ -16,39 +16,10 @@
 #include "traces/requests/formats/context_ids.hpp"
 #include "traces/requests/formats/record_reader.hpp"
 #include "traces/requests/random_stream.hpp"
+#include "traces/requests/request_order.hpp"
 
 namespace kvsim {
 namespace {
-
-/// Keeps the requests in `order`, in that order; a request that waits for another comes after it.
-void take(RequestTrace& trace, const std::vector<std::int32_t>& order) {
-  std::vector<std::int32_t> now(trace.requests.size(), -1);
-  std::vector<Request> kept;
-  kept.reserve(order.size());
-  for (const std::int32_t old : order) {
-    Request r = trace.requests[static_cast<std::size_t>(old)];
-    if (r.after >= 0) r.after = now[static_cast<std::size_t>(r.after)];
-    now[static_cast<std::size_t>(old)] = static_cast<std::int32_t>(kept.size());
-    kept.push_back(r);
-  }
-  trace.requests = std::move(kept);
-}
-
-/// Puts the requests that wait for none in order of time, those that wait behind theirs.
-void put_in_order(RequestTrace& trace) {
-  const auto& requests = trace.requests;
-  std::vector<SimTime> begins(requests.size());
-  std::vector<std::int32_t> order(requests.size());
-  std::iota(order.begin(), order.end(), 0);
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Request& r = requests[i];
-    begins[i] = r.after < 0 ? r.arrival : begins[static_cast<std::size_t>(r.after)];
-  }
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return begins[static_cast<std::size_t>(a)] < begins[static_cast<std::size_t>(b)];
-  });
-  take(trace, order);
-}
 
 void check_time(double seconds, std::string_view what) {
   if (seconds > 1.0 * kLongestTrace) {
@@ -85,7 +56,7 @@ void cut_window(RequestTrace& trace, const TransformSpec& spec) {
         "{}: no request comes from {} {}", trace.name, to_text(to_seconds(from)),
         spec.until ? fmt::format("until {}", to_text(*spec.until)) : std::string{"on"})};
   }
-  take(trace, order);
+  keep_requests(trace, order);
 }
 
 /// Ids as 0, 1, … in order of first mention; returns how many there are.
@@ -108,7 +79,7 @@ void repeat(RequestTrace& trace, std::int32_t times) {
   SimTime first{std::numeric_limits<std::int64_t>::max()};
   SimTime last{};
   std::int64_t roots = 0;
-  std::int32_t sessions = 0;
+  std::int32_t sessions = static_cast<std::int32_t>(trace.agent_sessions.size());
   for (const Request& r : requests) {
     sessions = std::max(sessions, r.session + 1);
     if (r.after >= 0) continue;
@@ -129,6 +100,11 @@ void repeat(RequestTrace& trace, std::int32_t times) {
   const std::uint64_t distinct = renumber(trace.prefix_ids);
   requests.reserve(n * copies);
   trace.prefix_ids.reserve(n_ids * copies);
+  const std::vector<AgentRecord> agents = trace.agents;
+  const std::vector<AgentSession> agent_sessions = trace.agent_sessions;
+  const std::vector<Join> joins = trace.joins;
+  std::int32_t subagents = 0;
+  for (const AgentRecord& one : agents) subagents = std::max(subagents, one.subagent + 1);
   for (std::int32_t copy = 1; copy < times; ++copy) {
     const auto before = static_cast<std::int32_t>(requests.size());
     for (std::size_t i = 0; i < n; ++i) {
@@ -140,6 +116,15 @@ void repeat(RequestTrace& trace, std::int32_t times) {
         r.prefix_first += static_cast<std::int32_t>(n_ids) * copy;
       }
       requests.push_back(r);
+    }
+    for (AgentRecord one : agents) {
+      if (one.subagent >= 0) one.subagent += subagents * copy;
+      trace.agents.push_back(one);
+    }
+    trace.agent_sessions.insert(trace.agent_sessions.end(), agent_sessions.begin(),
+                                agent_sessions.end());
+    for (const Join& join : joins) {
+      trace.joins.push_back({.request = join.request + before, .also = join.also + before});
     }
     for (std::size_t i = 0; i < n_ids; ++i) {
       trace.prefix_ids.push_back(trace.prefix_ids[i] + distinct * static_cast<std::uint64_t>(copy));
@@ -237,7 +222,9 @@ void transform_requests(RequestTrace& trace, const TransformSpec& spec, std::uin
   if (spec.spread) spread(trace, *spec.spread, seed);
   if (spec.from || spec.until) cut_window(trace, spec);
   if (spec.limit && *spec.limit < std::ssize(trace.requests)) {
-    trace.requests.resize(static_cast<std::size_t>(*spec.limit));
+    std::vector<std::int32_t> first(static_cast<std::size_t>(*spec.limit));
+    std::iota(first.begin(), first.end(), 0);
+    keep_requests(trace, first);
   }
   if (spec.repeat > 1) repeat(trace, spec.repeat);
   if (spec.rate_scale != 1.0) scale_rate(trace, spec.rate_scale);

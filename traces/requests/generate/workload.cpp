@@ -12,6 +12,10 @@ RequestTrace make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
     reading.seed = seed;
     trace = read_requests(*spec.file, reading);
     if (spec.arrivals) replace_arrivals(trace, *spec.arrivals, spec.think, seed);
+  } else if (const auto& agents = spec.generator.agents) {
+    trace = generate_agents(*agents, spec.generator.prefix_block, seed);
+    replace_arrivals(trace, spec.generator.arrivals, spec.generator.think, seed);
+    trace.notes.clear();  // there were no other arrivals
   } else {
     trace = generate_requests(spec.generator, seed);
   }

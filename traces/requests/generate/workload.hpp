@@ -9,6 +9,7 @@
 #include "models/units/units.hpp"
 #include "traces/requests/formats/length_pairs.hpp"
 #include "traces/requests/formats/read_requests.hpp"
+#include "traces/requests/generate/agent_sessions.hpp"
 #include "traces/requests/lengths.hpp"
 #include "traces/requests/request.hpp"
 
@@ -58,7 +59,8 @@ struct GeneratorSpec {
   PauseSpec think{};  // closed loop: between a user's requests that belong to no common session
   std::optional<SessionSpec> sessions{};
   std::optional<SharedPrefixSpec> shared_prefix{};
-  std::int32_t prefix_block = 64;  // tokens per id, if sessions or prefixes are shared
+  std::optional<AgentSpec> agents{};  // instead of all but `arrivals`, which are of sessions
+  std::int32_t prefix_block = 64;     // tokens per id, if sessions or prefixes are shared
 };
 
 /// What is done to a workload, in this order.

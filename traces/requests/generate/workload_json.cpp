@@ -210,6 +210,33 @@ SharedPrefixSpec read_shared_prefix(const Field& field) {
   return spec;
 }
 
+AgentSpec read_agents(const Field& field, const fs::path& folder) {
+  field.allow_only({"sessions", "requests", "first_prompt", "growth", "output", "think_ms",
+                    "service_ms", "restart_share", "restart_keep", "subagent_share",
+                    "subagent_requests", "subagent_prompt"});
+  AgentSpec spec = published_agents();
+  spec.sessions = integer(field.at("sessions"), 1, kMostRequests);
+  const auto length = [&](std::string_view key, LengthSpec& out, std::int32_t low,
+                          std::int32_t high) {
+    if (const auto given = field.find(key)) out = read_length(*given, folder, low, high);
+  };
+  length("requests", spec.requests, 1, kMostTurns);
+  length("first_prompt", spec.first_prompt, 1, kMostTokens);
+  length("growth", spec.growth, 1, kMostTokens);
+  length("output", spec.output, 0, kMostTokens);
+  length("think_ms", spec.think_ms, 0, kMostTokens);
+  length("service_ms", spec.service_ms, 0, kMostTokens);
+  length("subagent_requests", spec.subagent_requests, 1, kMostTurns);
+  length("subagent_prompt", spec.subagent_prompt, 1, kMostTokens);
+  const auto share = [&](std::string_view key, double& out) {
+    if (const auto given = field.find(key)) out = given->number(0, 1);
+  };
+  share("restart_share", spec.restart_share);
+  share("restart_keep", spec.restart_keep);
+  share("subagent_share", spec.subagent_share);
+  return spec;
+}
+
 TransformSpec read_transform(const Field& field) {
   TransformSpec spec;
   if (const auto spread = field.find("spread")) spec.spread = duration(*spread);
@@ -269,8 +296,8 @@ void allow_keys(const Field& field, std::span<const std::string_view> own) {
 
 constexpr std::array<std::string_view, 6> kFileKeys{"file", "format",          "skip_bad",
                                                     "sort", "chars_per_token", "tokens_per_word"};
-constexpr std::array<std::string_view, 6> kGeneratorKeys{
-    "count", "prompt_tokens", "output_tokens", "lengths", "sessions", "shared_prefix"};
+constexpr std::array<std::string_view, 7> kGeneratorKeys{
+    "agents", "count", "prompt_tokens", "output_tokens", "lengths", "sessions", "shared_prefix"};
 
 void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
   for (const std::string_view key : kGeneratorKeys) {
@@ -310,6 +337,17 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
   generator.arrivals = *spec.arrivals;
   generator.think = spec.think;
   spec.arrivals.reset();
+  if (const auto block = field.find("prefix_block")) {
+    generator.prefix_block = integer(*block, 1, kMostBlock);
+  }
+  if (const auto agents = field.find("agents")) {
+    for (const std::string_view key : kGeneratorKeys) {
+      if (key == "agents") continue;
+      if (const auto given = field.find(key)) given->fail("expected this or \"agents\", got both");
+    }
+    generator.agents = read_agents(*agents, folder);
+    return;
+  }
   generator.count = field.at("count").integer(1, kMostRequests);
   if (const auto lengths = field.find("lengths")) {
     for (const std::string_view key : {"prompt_tokens", "output_tokens"}) {
@@ -333,7 +371,6 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
     if (!generator.sessions && !generator.shared_prefix) {
       block->fail("no prefix is shared without \"sessions\" or \"shared_prefix\"");
     }
-    generator.prefix_block = integer(*block, 1, kMostBlock);
   }
 }
 
