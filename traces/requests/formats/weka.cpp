@@ -31,8 +31,8 @@ constexpr std::size_t kHead = 4096;  // bytes of a file that show its format
 constexpr std::int64_t kMostBlock = 1 << 20;
 
 /// Of published times, which have at most nine decimals.
-SimTime agent_seconds(const Field& field) {
-  const double value = field.number(0, 1.0 * kLongestTrace);
+SimTime agent_seconds(const Field& field, double least = 0.0) {
+  const double value = field.number(least, 1.0 * kLongestTrace);
   const double whole = std::floor(value);
   return SimTime{static_cast<std::int64_t>(whole) * kPicosecondsPerSecond +
                  std::llround((value - whole) * 1e9) * 1000};
@@ -126,7 +126,10 @@ class SessionReader {
     Draft d;
     d.agent.start = offset + agent_seconds(entry.at("t"));
     if (const auto service = entry.find("api_time")) d.agent.service = agent_seconds(*service);
-    if (const auto think = entry.find("think_time")) d.think = agent_seconds(*think);
+    if (const auto think = entry.find("think_time")) {
+      // Below 0 where a request was sent before the one in front of it had ended.
+      d.think = std::max(SimTime{}, agent_seconds(*think, -1.0 * kLongestTrace));
+    }
     d.request.prompt_tokens = static_cast<std::int32_t>(entry.at("in").integer(1, kMostTokens));
     d.request.output_tokens = static_cast<std::int32_t>(entry.at("out").integer(0, kMostTokens));
     if (const auto list = entry.find("hash_ids")) d.ids = ids_of(*list);
@@ -156,7 +159,8 @@ class SessionReader {
   void subagent(const Field& entry) {
     note_unknown(entry, kSubagentKeys, unknown_);
     const SimTime start = agent_seconds(entry.at("t"));
-    const bool awaited = entry.at("status").string() != "async_launched";
+    const auto status = entry.find("status");
+    const bool awaited = !status || status->string() != "async_launched";
     const std::int32_t number = out_.subagents++;
     Session::Span span{.entry = start, .first = out_.drafts.size()};
     static const std::vector<std::string> types{"n", "s"};

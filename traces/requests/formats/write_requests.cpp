@@ -117,6 +117,7 @@ std::vector<std::string> left_out_by(const RequestTrace& trace, RequestFormat fo
   if (format != RequestFormat::kMooncake && trace.prefix_block > 0) {
     out.emplace_back("prefix ids");
   }
+  if (!trace.joins.empty()) out.emplace_back("waits for more than one request");
   const std::int64_t tick = plain ? 1 : format == RequestFormat::kAzure ? 100'000 : 1'000'000'000;
   if (any(trace, [&](const Request& r) { return r.arrival.count() % tick != 0; })) {
     out.emplace_back(format == RequestFormat::kAzure ? "times below 100 ns" : "times below 1 ms");
