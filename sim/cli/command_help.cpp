@@ -160,6 +160,7 @@ const std::vector<Command>& commands() {
                               trace_check_command(),
                               trace_generate_command(),
                               trace_convert_command(),
+                              quality_command(),
                               requests_info_command(),
                               requests_convert_command(),
                               requests_generate_command(),

@@ -1,13 +1,20 @@
+#include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "models/quality/quality_verdict.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/options/figure_options.hpp"
 #include "sim/cli/options/overrides.hpp"
+#include "sim/cli/options/quality_options.hpp"
 #include "sim/cli/options/scenario_flags.hpp"
 #include "sim/cli/options/scenario_options.hpp"
 #include "sim/cli/plan_job.hpp"
@@ -18,6 +25,7 @@
 #include "sim/report/plan/plan_report.hpp"
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/progress.hpp"
+#include "sim/report/text/text.hpp"
 #include "sim/run/run_scenario.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
@@ -27,8 +35,77 @@ namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostThreads = 1024;
+
+/// What measured scores say of a planned method: its label, and a verdict per protocol.
+struct PlannedQuality {
+  std::string label;
+  std::vector<QualityVerdict> verdicts;
+};
+
+/// Of every method of the plan, by --max-loss and --quality; empty without --max-loss.
+/// Errors: InputError for --quality alone and for tables that cannot be read.
+std::vector<PlannedQuality> planned_quality(const Arguments& arguments, const Scenario& scenario,
+                                            const PlanResult& plan) {
+  const auto loss = arguments.value("max-loss");
+  if (!loss) return {};
+  const double max_loss = read_share("--max-loss", *loss);
+  const std::vector<QualityRow> rows = read_quality_files(arguments.values("quality"));
+  const QualityModel model{rows};
+  std::vector<PlannedQuality> out;
+  std::set<std::string> labels;
+  for (const PlanCandidate& candidate : plan.candidates) {
+    const MethodSpec& method = candidate.method;
+    const ScenarioPoint& point = scenario.points[candidate.point];
+    PlannedMethod planned{.method = method.name,
+                          .model = std::string{point.spec.llm->name},
+                          .context = static_cast<double>(point.spec.prompt_tokens)};
+    std::string label = method.name;
+    if (method.budget && method.budget->fraction > 0) {
+      planned.kept_entries = method.budget->fraction;
+      label += fmt::format(" {:g} %", 100.0 * method.budget->fraction);
+    } else if (method.budget && planned.context > 0.0) {
+      planned.kept_entries =
+          std::min(1.0, static_cast<double>(method.budget->entries) / planned.context);
+      label += fmt::format(" {} entries", method.budget->entries);
+    }
+    if (!labels.insert(fmt::format("{}\n{}", label, planned.model)).second) continue;
+    std::vector<QualityVerdict> verdicts = judge_quality(rows, model, planned, max_loss);
+    if (rows.empty() && method.name != "full") {
+      verdicts.front().basis = "no table of measured scores: --quality FILE names one";
+    }
+    out.push_back({.label = std::move(label), .verdicts = std::move(verdicts)});
+  }
+  return out;
+}
+
+ordered_json quality_json(const std::vector<PlannedQuality>& quality) {
+  ordered_json out = ordered_json::array();
+  for (const PlannedQuality& one : quality) {
+    for (const QualityVerdict& verdict : one.verdicts) {
+      out.push_back({{"method", one.label},
+                     {"answer", word_of(verdict.answer)},
+                     {"when", verdict.protocol},
+                     {"basis", verdict.basis}});
+    }
+  }
+  return out;
+}
+
+std::string quality_text(const std::vector<PlannedQuality>& quality, const std::string& loss) {
+  if (quality.empty()) return "";
+  std::string text = fmt::format("\nscore within a loss of {}:\n", loss);
+  for (const PlannedQuality& one : quality) {
+    for (const QualityVerdict& verdict : one.verdicts) {
+      text += fmt::format("  {}: {}{}: {}\n", one.label, word_of(verdict.answer),
+                          verdict.protocol.empty() ? "" : fmt::format(" ({})", verdict.protocol),
+                          clean_text(verdict.basis));
+    }
+  }
+  return text;
+}
 
 int answer_plan(const Arguments& arguments, bool by_options) {
   if (!by_options) arguments.expect_words(1, 1, "one scenario file, or --model and --gpu");
@@ -52,6 +129,10 @@ int answer_plan(const Arguments& arguments, bool by_options) {
     throw InputError{fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)",
                                  by_options ? std::string{"options"} : arguments.words().front())};
   }
+  if (arguments.has("quality") && !arguments.has("max-loss")) {
+    throw InputError{"plan: --quality is for --max-loss"};
+  }
+  if (const auto loss = arguments.value("max-loss")) (void)read_share("--max-loss", *loss);
   std::optional<fs::path> folder;
   if (const auto out = arguments.value("out")) {
     folder = fs::path{*out};
@@ -74,17 +155,21 @@ int answer_plan(const Arguments& arguments, bool by_options) {
   const PlanResult plan = run_plan(scenario, options);
   stops.reset();  // while files are written an interrupt ends the program, which takes them away
   progress.finish();
+  const std::vector<PlannedQuality> quality = planned_quality(arguments, scenario, plan);
   std::optional<ResultsFolder> written;
   if (folder) {
     written = write_plan_results(scenario, plan, *folder, writes);
   }
   if (arguments.has("json")) {
-    write_out(to_file_text(plan_document(scenario, plan)));
+    ordered_json document = plan_document(scenario, plan);
+    if (!quality.empty()) document["max_loss"] = quality_json(quality);
+    write_out(to_file_text(document));
   } else if (!quiet) {
     const ResultsFolder* folder_written = written ? &*written : nullptr;
     write_out(by_options && scenario.kind != "serve"
                   ? plan_screen(scenario, plan, folder_written, terminal_style())
                   : plan_summary(scenario, plan, folder_written, terminal_width()));
+    write_out(quality_text(quality, arguments.value("max-loss").value_or("")));
   }
   if (plan.not_searched > 0) {
     write_err(fmt::format("kvsim: {} of {} candidates are missing; all of them: {}\n",
@@ -111,6 +196,10 @@ Command plan_command() {
       "results folder (kvsim-out/NAME; of options, none without it)", "kvsim.plan/1");
   options.push_back({"beyond-positions", 0, "", false,
                      "allow sequences longer than the positions that the model declares"});
+  options.push_back({"max-loss", 0, "SHARE", false,
+                     "say of each method whether measured scores stay within this loss: 1%"});
+  options.push_back(
+      {"quality", 0, "FILE", true, "tables of measured scores for it (docs/quality.md)"});
   return {.name = "plan",
           .summary = "find the longest context, largest batch, highest rate, fewest GPUs, and cost",
           .usage =

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/quality/quality_rows.hpp"
+
+namespace kvsim {
+
+/// A method's mean relative error in a replay, which is no score: it ranks methods at most.
+struct ReplayError {
+  std::string method;
+  std::optional<double> kept{};  // entries, as a share of the prompt
+  double rel_error = 0.0;
+  std::optional<double>
+      retained{};        // mean measured one of the same method and budget; by rank_replays
+  std::size_t rows = 0;  // of that mean
+};
+
+/// How well the order of replay errors is that of measured losses: Spearman's rank correlation,
+/// ties with mean ranks, over the settings that both have. nullopt for fewer than 3 of them.
+struct ReplayRanking {
+  std::vector<ReplayError> errors;  // ascending
+  std::size_t measured = 0;         // of them with measured scores
+  std::optional<double> correlation{};
+};
+[[nodiscard]] ReplayRanking rank_replays(std::vector<ReplayError> errors,
+                                         std::span<const QualityRow> rows);
+
+/// Spearman's rank correlation. Errors: ContractError for series of unlike lengths.
+[[nodiscard]] std::optional<double> rank_correlation(std::span<const double> a,
+                                                     std::span<const double> b);
+
+/// Methods of a result.json of `kvsim replay` (kvsim.replay/1), or of the folder that has it.
+/// Errors: InputError.
+[[nodiscard]] std::vector<ReplayError> read_replay_errors(const std::filesystem::path& path);
+
+}  // namespace kvsim

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/quality/quality_rows.hpp"
+#include "models/quality/quality_saving.hpp"
+#include "sim/cli/options/arguments.hpp"
+
+namespace kvsim {
+
+/// --max-loss, --model, --method, --task, --context.
+void add_saving_options(std::vector<Option>& options);
+
+/// A share: "1%", "1 %" or "0.01". Errors: InputError at `option` outside [0, 1).
+[[nodiscard]] double read_share(const std::string& option, const std::string& text);
+
+/// What those options say. Errors: InputError, also for models and methods that no row has, with
+/// the nearest; a model without rows is taken where `rows` have other models of the named methods.
+[[nodiscard]] SavingQuery saving_query(const Arguments& arguments,
+                                       const std::vector<QualityRow>& rows);
+
+/// Whether the query's models, methods and task select a row.
+[[nodiscard]] bool selects_row(const SavingQuery& query, const QualityRow& row);
+
+/// Rows of all files. Errors: as read_quality.
+[[nodiscard]] std::vector<QualityRow> read_quality_files(const std::vector<std::string>& files);
+
+}  // namespace kvsim
