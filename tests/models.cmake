@@ -5,3 +5,6 @@ kvsim_test(models
           models/catalogue/test_quantization.cpp models/catalogue/test_stack.cpp
           models/catalogue/test_weight_format.cpp
   LINK kvsim::cost kvsim::gpu kvsim::json kvsim::llm kvsim::math kvsim::stack kvsim::units)
+kvsim_test(quality
+  SOURCES models/quality/test_quality.cpp
+  LINK kvsim::quality)

@@ -170,11 +170,12 @@ QualityModel::QualityModel(std::span<const QualityRow> rows)
     evidence_->likeness.push_back(likeness);
   }
   for (std::size_t i = 0; i < retained_.size(); ++i) {
-    const auto p = mean_of(i, LeaveOut::kPair);
+    const auto p = mean_of(i, LeaveOut::kModel);
     if (!p || !p->supported) continue;
     const auto kind = static_cast<std::size_t>(evidence_->likeness[i].kind);
-    scores_[kind].push_back(
-        {.pair = row_pairs_[i], .error = (retained_[i] - p->retained) / (kFloor + p->spread)});
+    scores_[kind].push_back({.pair = row_pairs_[i],
+                             .model = evidence_->likeness[i].model,
+                             .error = (retained_[i] - p->retained) / (kFloor + p->spread)});
   }
   for (auto& scores : scores_) {
     std::sort(scores.begin(), scores.end(),
@@ -219,12 +220,13 @@ std::optional<QualityPrediction> QualityModel::mean_of(std::size_t row, LeaveOut
   });
 }
 
-void QualityModel::add_interval(QualityPrediction& p, QualityKind kind, std::size_t without) const {
+void QualityModel::add_interval(QualityPrediction& p, QualityKind kind,
+                                std::string_view model) const {
   if (!p.supported) return;
   std::vector<double> errors;
   std::set<std::size_t> pairs;
   for (const Score& score : scores_[static_cast<std::size_t>(kind)]) {
-    if (score.pair == without) continue;
+    if (score.model == model) continue;
     errors.push_back(score.error);
     pairs.insert(score.pair);
   }
@@ -242,7 +244,7 @@ void QualityModel::add_interval(QualityPrediction& p, QualityKind kind, std::siz
 std::optional<QualityPrediction> QualityModel::predict(const QualityRow& query) const {
   const Likeness likeness{query};
   auto p = mean(likeness, [](std::size_t) { return false; });
-  if (p) add_interval(*p, likeness.kind, kNoPair);
+  if (p) add_interval(*p, likeness.kind, "");
   return p;
 }
 
@@ -257,7 +259,7 @@ std::optional<QualityPrediction> QualityModel::predict_without(const QualityRow&
     return row_pairs_[i] == number ||
            (out == LeaveOut::kModel && evidence_->likeness[i].model == likeness.model);
   });
-  if (p) add_interval(*p, likeness.kind, number);
+  if (p) add_interval(*p, likeness.kind, likeness.model);
   return p;
 }
 
@@ -266,7 +268,7 @@ LeaveOutError QualityModel::leave_out_error(LeaveOut out, QualityKind kind) cons
   for (std::size_t i = 0; i < retained_.size(); ++i) {
     if (evidence_->likeness[i].kind != kind) continue;
     auto p = mean_of(i, out);
-    if (p) add_interval(*p, kind, row_pairs_[i]);
+    if (p) add_interval(*p, kind, evidence_->likeness[i].model);
     sum.add(p, retained_[i], row_pairs_[i]);
   }
   return sum.take();

@@ -48,8 +48,8 @@ struct LeaveOutError {
 };
 
 /// A kernel mean over measured rows: every difference between two set-ups costs a factor
-/// (docs/quality.md lists them); the interval is that of errors when a (harness, model) pair is
-/// left out, in units of the spread, by kind. The factors are fixed numbers, nothing is fitted to
+/// (docs/quality.md lists them); the interval is that of errors when a model is
+/// left out, in units of the spread, by kind. The factors are fixed numbers; nothing is fitted to
 /// the rows but the interval.
 class QualityModel {
  public:
@@ -64,23 +64,24 @@ class QualityModel {
   [[nodiscard]] std::optional<QualityPrediction> predict_without(const QualityRow& query,
                                                                  LeaveOut out) const;
   /// Errors of predictions of each row without its pair, or its model too; the interval of a row is
-  /// calibrated without its pair.
+  /// calibrated without its model.
   [[nodiscard]] LeaveOutError leave_out_error(LeaveOut out, QualityKind kind) const;
   /// Errors of predictions of other rows.
   [[nodiscard]] LeaveOutError error_of(std::span<const QualityRow> rows, QualityKind kind) const;
 
  private:
   static constexpr std::size_t kNoPair = static_cast<std::size_t>(-1);
-  struct Score {  // of a row whose pair was left out
+  struct Score {  // of a row whose model was left out of every harness
     std::size_t pair;
+    std::string_view model;
     double error;  // in units of the spread
   };
   struct Evidence;
   template <class Query, class Skip>
   [[nodiscard]] std::optional<QualityPrediction> mean(const Query& query, Skip skip) const;
   [[nodiscard]] std::optional<QualityPrediction> mean_of(std::size_t row, LeaveOut out) const;
-  /// Adds the interval from the scores of the kind, without those of the pair `without`.
-  void add_interval(QualityPrediction& p, QualityKind kind, std::size_t without) const;
+  /// Adds the interval from the scores of the kind, without those of `model`.
+  void add_interval(QualityPrediction& p, QualityKind kind, std::string_view model) const;
 
   std::unique_ptr<Evidence> evidence_;
   std::vector<double> retained_{};                          // by row

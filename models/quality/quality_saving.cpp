@@ -42,7 +42,7 @@ std::string setting_name(const QualityRow& row) {
 
 /// Sums over tasks, with an error from the rows' own or from how the tasks differ.
 struct TaskSums {
-  double score = 0.0, full = 0.0;  // retained times full, so that perplexities count alike
+  double score = 0.0, full = 0.0;  // retained times full, so that perplexities count the same
   double variance = 0.0;           // of `score`
   bool all_errors = true;
   std::vector<std::pair<double, double>> tasks{};

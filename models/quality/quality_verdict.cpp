@@ -24,6 +24,9 @@ std::string bare_model(std::string_view name) {
 }
 
 std::string basis_of(const MethodSaving& saving) {
+  if (saving.rows == 0) {
+    return fmt::format("{} rows, none of which states a size in bytes", saving.unsized_rows);
+  }
   std::string text = fmt::format(
       "{} {} of {} ({})", saving.basis == SavingBasis::kMeasured ? "measured:" : "predicted from",
       saving.rows == 1 ? "1 row" : fmt::format("{} rows", saving.rows),

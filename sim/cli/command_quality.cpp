@@ -166,20 +166,29 @@ std::string savings_text(const std::vector<MethodSaving>& savings, double max_lo
                {"rows"},
                {"models"},
                {"basis", Table::Align::kLeft}}};
+  std::string evidence;
   for (const MethodSaving& one : savings) {
     const bool sized = !one.points.empty();
     table.add_row({one.method, one.protocol, sized ? percent(one.certain) : "unknown",
                    sized ? percent(one.possible) : "unknown",
                    with_commas(static_cast<std::int64_t>(one.rows)),
-                   fmt::format("{}", one.models.size()),
-                   fmt::format("{}, {}", basis_name(one.basis), fmt::join(one.harnesses, ", "))});
+                   fmt::format("{}", one.models.size()), std::string{basis_name(one.basis)}});
+    std::string line = fmt::format("- {}, {}: {}; {}", one.method, one.protocol,
+                                   fmt::join(one.harnesses, ", "), fmt::join(one.models, ", "));
+    if (one.nearest_context) {
+      line += fmt::format("; nearest context {:.0f} tokens", *one.nearest_context);
+    }
+    if (one.unsized_rows > 0) {
+      line += fmt::format("; {} rows without a size in bytes",
+                          with_commas(static_cast<std::int64_t>(one.unsized_rows)));
+    }
+    evidence += clean_text(line) + "\n";
   }
   return fmt::format(
       "largest saving of cache bytes at a loss of at most {:g} %\n"
-      "certain: the 90 % interval of every measured model is above the bound; possible: that of "
-      "one "
-      "reaches it\n{}",
-      100.0 * max_loss, table.str(width));
+      "certain: the 90 % interval of every measured model is above the bound\n"
+      "possible: that of one reaches it\n{}sources and models\n{}",
+      100.0 * max_loss, table.str(width), evidence);
 }
 
 std::string errors_text(const std::string& heading,

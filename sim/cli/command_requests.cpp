@@ -90,7 +90,7 @@ int run_generate(const Arguments& arguments) {
     requests["sessions"][to] = requests[from];
     requests.erase(from);
   }
-  // Sessions in files of their own start at 0.
+  // Sessions in separate files start at 0.
   if (requests.contains("agents") && !requests.contains("arrivals")) {
     requests["arrivals"] = {{"kind", "fixed"}, {"rate", 1}};
   }

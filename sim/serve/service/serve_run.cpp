@@ -118,6 +118,13 @@ class Service {
       next_follower_[i] = std::exchange(first_follower_[static_cast<std::size_t>(after)],
                                         static_cast<RequestId>(i));
     }
+    if (trace_.joins.empty()) return;
+    joins_ = trace_.joins;
+    std::stable_sort(joins_.begin(), joins_.end(),
+                     [](const Join& a, const Join& b) { return a.also < b.also; });
+    awaits_.assign(n, 1);
+    for (const Join& join : joins_) ++awaits_[static_cast<std::size_t>(join.request)];
+    released_.assign(n, SimTime{});
   }
 
   /// The next request that waits for no other is always in the queue of events, and no more.

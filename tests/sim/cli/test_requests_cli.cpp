@@ -38,7 +38,7 @@ TEST_CASE("requests info: text and JSON of the samples") {
       {"requests", "info", (kRoot / "scenarios/samples/long-mooncake.jsonl").string(), "--json"},
       folder);
   const auto document = nlohmann::json::parse(out.out);
-  CHECK(document["schema"] == "kvsim.requests-info/1");
+  CHECK(document["schema"] == "kvsim.requests-info/2");
   CHECK(document["requests"] == 600);
   CHECK(document["prefix"]["block_tokens"] == 512);
   const double share = document["prefix"]["reusable_share"];
@@ -190,4 +190,82 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
   CHECK(has(complaint({"sweep", "--trace", "t.safetensors", "--skip-bad", "1"}),
             "sweep: --skip-bad is of scenarios"));
   CHECK(has(run_kvsim({"help", "run"}, folder).out, "--skip-bad N"));
+}
+
+TEST_CASE("requests: sessions of agents are drawn, written, and their reuse printed") {
+  const fs::path folder = fresh("agents");
+  const Outcome made = run_kvsim(
+      {"requests", "generate", "-o", "drawn", "--agents", "sessions=3", "--seed", "2"}, folder);
+  CHECK(made.status == 0);
+  CHECK(has(made.out, "3 sessions"));
+  std::vector<std::string> info{"requests", "info", "--json", "--capacity-blocks", "16,100000000"};
+  for (const auto& entry : fs::directory_iterator{folder / "drawn"}) {
+    if (entry.path().extension() == ".json")
+      info.push_back("drawn/" + entry.path().filename().string());
+  }
+  REQUIRE(info.size() == 8);
+  const auto document = nlohmann::json::parse(run_kvsim(info, folder).out);
+  CHECK(document["sessions"] == 3);
+  const auto& reuse = document["reuse"];
+  CHECK(reuse["schedules"]["together"]["lru"] == reuse["lru"]);
+  REQUIRE(reuse["lru"].size() == 2);
+  CHECK(reuse["lru"][0]["hit_blocks"] <= reuse["lru"][1]["hit_blocks"]);
+  CHECK(reuse["lru"][1]["hit_blocks"] == reuse["unbounded"]["hit_blocks"]);
+  CHECK(reuse["unbounded"]["distinct_blocks"] == reuse["distinct_blocks"]);
+  std::int64_t hits = 0;
+  std::int64_t tokens = 0;
+  for (const auto& session : document["per_session"]) {
+    hits += session["hit_blocks"].get<std::int64_t>();
+    tokens += session["input_tokens"].get<std::int64_t>();
+  }
+  CHECK(hits == reuse["unbounded"]["hit_blocks"]);
+  CHECK(tokens == document["input_tokens"]);
+  // The folder is the same, and text has the same capacities.
+  CHECK(nlohmann::json::parse(
+            run_kvsim({"requests", "info", "--json", "drawn"}, folder).out)["input_tokens"] ==
+        tokens);
+  const Outcome text =
+      run_kvsim({"requests", "info", "drawn", "--capacity-blocks", "4096"}, folder);
+  CHECK(has(text.out, "4,096"));
+  CHECK(has(text.out, "staggered"));
+  for (const std::string bad : {"0", "x", "4096,-1", ""}) {
+    const Outcome refused =
+        run_kvsim({"requests", "info", "drawn", "--capacity-blocks", bad}, folder);
+    CHECK(refused.status == 2);
+    CHECK(has(refused.err, "--capacity-blocks"));
+  }
+  const Outcome none =
+      run_kvsim({"requests", "info", (kRoot / "scenarios/samples/chat-azure.csv").string(),
+                 "--capacity-blocks", "4096"},
+                folder);
+  CHECK(none.status == 2);
+}
+
+TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
+  const fs::path folder = fresh("quality");
+  const std::string table = (kRoot / "scenarios/samples/quality-made.csv").string();
+  const auto document = nlohmann::json::parse(run_kvsim({"quality", table, "--json"}, folder).out);
+  CHECK(document["schema"] == "kvsim.quality/1");
+  CHECK(document["rows"] == 192);
+  CHECK(document["groups"].size() == 192);
+  for (const auto& group : document["groups"]) {
+    CHECK(group["sources"].size() == 1);  // no number without one
+    CHECK(group["predicted"]["models"] == 5);
+  }
+  const Outcome text = run_kvsim({"quality", table, "--max-loss", "5%"}, folder);
+  CHECK(text.status == 0);
+  CHECK(has(text.out, "measured"));
+  CHECK(has(text.out, "made"));
+  const Outcome other =
+      run_kvsim({"quality", table, "--model", "another", "--max-loss", "0.2"}, folder);
+  CHECK(has(other.out, "predicted from other models"));
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"quality", table, "--max-loss", "150%"},
+                                             {"quality", table, "--method", "windov"},
+                                             {"quality", table, "--task", "mode"},
+                                             {"quality", "absent.csv"}}) {
+    const Outcome refused = run_kvsim(words, folder);
+    INFO(refused.err);
+    CHECK(refused.status == 2);
+  }
 }

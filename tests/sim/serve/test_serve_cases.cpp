@@ -48,6 +48,27 @@ TEST_CASE("a queue of events without progress is detected") {
   CHECK_THROWS_AS(run(), ContractError);
 }
 
+TEST_CASE("a request that waits for several comes its pause after the last of them has ended") {
+  SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
+                       .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 100}};
+  // 0 takes 1 ms. 1 and 2 follow it, 5 and 9 iterations long; 3 waits for both, 10 ms.
+  service.trace.requests = {request(0, 10, 1), request(0, 10, 5), request(0, 10, 9),
+                            request(0.01, 10, 1)};
+  service.trace.requests[1].after = 0;
+  service.trace.requests[2].after = 0;
+  service.trace.requests[3].after = 1;
+  service.trace.joins = {{.request = 3, .also = 2}};
+  const ServeResult r = service.run();
+  CHECK(s(r.outcomes[1].finish) == test::rel(6e-3));
+  CHECK(s(r.outcomes[2].finish) == test::rel(10e-3));
+  CHECK(s(r.outcomes[3].arrival) == test::rel(20e-3));
+  CHECK(r.completed == 4);
+  // Whichever ends last.
+  service.trace.requests[3].after = 2;
+  service.trace.joins = {{.request = 3, .also = 1}};
+  CHECK(service.run().outcomes[3].arrival == r.outcomes[3].arrival);
+}
+
 TEST_CASE("two requests by hand: a chunk with a decode, budgets, first tokens") {
   // An iteration takes 1 ms, 1 us per token, nothing for entries.
   SmallService service{.times = {.iteration = 1e-3, .per_token = 1e-6, .per_entry = 0},

@@ -286,7 +286,7 @@ RequestTrace read_bailian(LineReader& lines, std::string first, const ReadOption
             .fail(fmt::format("expected {} ids, one for each block of {} tokens, got {}", wanted,
                               block, r.prefix_count));
       }
-      // A parent that the file has not shown is the root of its own.
+      // Of a parent that the file has not shown this is the root.
       const auto known = sessions.find(parent);
       r.session = known != sessions.end() ? known->second : next++;
       sessions[chat] = r.session;

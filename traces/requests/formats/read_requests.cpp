@@ -150,8 +150,7 @@ RequestTrace read_requests(const fs::path& path, const ReadOptions& options) {
   }
   if (std::error_code status; fs::is_fifo(path, status)) {
     constexpr std::size_t kMostOfPipe = 1U << 30U;
-    std::istringstream text{read_text_file(path, kMostOfPipe)};
-    return parse_stream(text, path.string(), options);
+    return parse_requests(read_text_file(path, kMostOfPipe), path.string(), options);
   }
   expect_regular_file(path);
   std::ifstream in{path, std::ios::binary};
@@ -183,6 +182,8 @@ RequestTrace read_requests(std::span<const fs::path> paths, const ReadOptions& o
 
 RequestTrace parse_requests(std::string_view text, std::string_view name,
                             const ReadOptions& options) {
+  // Its first line need not show the format.
+  if (!options.format && looks_like_weka(text)) return parse_weka(text, name, options);
   std::istringstream in{std::string{text}};
   return parse_stream(in, std::string{name}, options);
 }

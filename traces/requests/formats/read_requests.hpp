@@ -56,7 +56,7 @@ struct ReadOptions {
 [[nodiscard]] RequestTrace read_requests(const std::filesystem::path& path,
                                          const ReadOptions& options = {});
 /// Several files: sessions of agents (kWeka), one per file, numbered in the sorted order of the
-/// paths; folders stand for their files of that format. One file: as above.
+/// paths; a folder means its files of that format. One file: as above.
 /// Errors: as above, and InputError where one of several files has another format.
 [[nodiscard]] RequestTrace read_requests(std::span<const std::filesystem::path> paths,
                                          const ReadOptions& options = {});

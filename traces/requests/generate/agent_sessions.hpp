@@ -9,7 +9,7 @@ namespace kvsim {
 
 /// Sessions of coding agents from distributions. A request's prompt is the one before it and
 /// `growth` more; a share of the requests starts again from a part of it, as after edits and
-/// summaries. Sub-agents start from a prompt of their own, run next to each other, and the request
+/// summaries. Sub-agents start from a separate prompt, run next to each other, and the request
 /// after them waits for them.
 struct AgentSpec {
   std::int32_t sessions = 1;
@@ -27,7 +27,7 @@ struct AgentSpec {
 [[nodiscard]] AgentSpec published_agents();
 
 /// Sessions that all start at 0, of local prefix ids of `block` tokens. Every component draws from
-/// a stream of its own name. Errors: InputError for a prompt beyond kMostTokens.
+/// a stream with its name. Errors: InputError for a prompt beyond kMostTokens.
 [[nodiscard]] RequestTrace generate_agents(const AgentSpec& spec, std::int32_t block,
                                            std::uint64_t seed);
 

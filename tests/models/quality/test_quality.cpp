@@ -1,0 +1,283 @@
+// Measured scores: reading, groups, predictions that leave a model out, savings at a bound.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "models/quality/quality_groups.hpp"
+#include "models/quality/quality_model.hpp"
+#include "models/quality/quality_ranking.hpp"
+#include "models/quality/quality_rows.hpp"
+#include "models/quality/quality_saving.hpp"
+#include "models/quality/quality_verdict.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kHeader =
+    "source,model,task,metric,method,budget,budget_unit,bits,when,score,score_full,n_samples,"
+    "stderr,"
+    "context_tokens\n";
+
+std::string why(const std::string& text) {
+  try {
+    (void)parse_quality_csv(text, "f.csv");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Scores of made methods on `models` models of one harness; "steep" loses twice as much.
+std::vector<QualityRow> made_rows(int models) {
+  std::string text = kHeader;
+  for (int m = 0; m < models; ++m) {
+    for (const double budget : {0.2, 0.4, 0.6, 0.8}) {
+      for (int task = 0; task < 6; ++task) {
+        for (const int slope : {1, 2}) {
+          // A model and a task move a score by up to 1 %.
+          const double noise = 0.01 * (((m * 7 + task * 5) % 9) / 4.0 - 1.0);
+          const double score = 50.0 * (1.0 - slope * 0.2 * (1.0 - budget) + noise);
+          text += fmt::format(
+              "h@1 "
+              "file,m{},longbench/t{},f1,{},{},fraction,16,prefill-only;question-aware,{:.4f},50,"
+              "200,0.5,4096\n",
+              m, task, slope == 1 ? "mild" : "steep", budget, score);
+        }
+      }
+    }
+  }
+  return parse_quality_csv(text, "made.csv");
+}
+
+}  // namespace
+
+TEST_CASE("quality: retained scores, their errors and bytes") {
+  const auto rows = parse_quality_csv(
+      kHeader +
+          "h@1 x,m,ruler-4k/a,accuracy,snapkv,0.25,fraction,16,prefill-only,40,80,100,,4096\n"
+          "\"a \"\"b\"\", c\",m,ppl/w,perplexity,kivi-2,1,fraction,2,prefill+decode,5,4,,0.1,\n"
+          "h,m,longbench/q,f1,snapkv,512,tokens,16,prefill-only,9,,~50,1,<=8192\n"
+          "h,m,longbench/q,f1,snapkv,512,tokens,,prefill-only,9,10,,,2048\n"
+          "h,m,longbench/q,f1,full,,,16,none,10,10,,,\n",
+      "f.csv");
+  REQUIRE(rows.size() == 5);
+  CHECK(*rows[0].retained() == rel(0.5));
+  CHECK(*rows[0].retained_stderr() == rel(std::sqrt(40.0 * 60.0 / 100.0) / 80.0));
+  CHECK(*rows[0].kept_bytes() == rel(0.25));
+  CHECK(rows[0].harness() == "h");
+  CHECK(rows[1].source == "a \"b\", c");
+  CHECK(*rows[1].retained() == rel(0.8));  // a lower perplexity is better
+  CHECK(*rows[1].retained_stderr() == rel(0.1 / 5.0 * 0.8));
+  CHECK(*rows[1].kept_bytes() == rel(0.125));
+  CHECK_FALSE(rows[2].retained());
+  CHECK_FALSE(rows[2].kept_bytes());  // of prompts that are only cut somewhere
+  CHECK(*rows[2].samples == 50.0);
+  CHECK(*rows[3].kept_bytes() == rel(0.25));
+  CHECK_FALSE(rows[3].retained_stderr());
+  CHECK(*rows[4].kept_bytes() == 1.0);
+}
+
+TEST_CASE("quality: repeated rows are one group with the error of their mean") {
+  const auto rows =
+      parse_quality_csv(kHeader +
+                            "h,m,t/a,f1,x,0.5,fraction,16,w,40,50,,1,\n"
+                            "h,m,t/a,f1,x,0.5,fraction,16,w,44,50,,1,\n"
+                            "k,m,t/a,f1,x,0.5,fraction,16,w,10,50,,,\n"  // another harness
+                            "h,m,t/a,f1,x,0.5,fraction,4,w,10,50,,,\n",  // another width
+                        "f.csv");
+  const auto groups = group_quality(rows);
+  REQUIRE(groups.size() == 3);
+  CHECK(groups[0].rows.size() == 2);
+  CHECK(*groups[0].retained == rel(0.84));
+  CHECK(*groups[0].standard_error == rel(std::sqrt(2.0) / 50.0 / 2.0));
+  CHECK_FALSE(groups[1].standard_error);
+}
+
+TEST_CASE("quality: broken tables are refused with line, column and value") {
+  CHECK(why("") == "f.csv: expected a table of measured scores, got an empty file");
+  CHECK(why("model,task\n").starts_with("f.csv:1: expected a column \"method\", got none"));
+  CHECK(why(kHeader) == "f.csv: expected at least one row behind the header, got none");
+  CHECK(why(kHeader + "h,m,t,f1,x,0.5,fraction,16,w,forty,50,,,\n") ==
+        "f.csv:2: score: expected a number in [-1e+09, 1e+09] or nothing, got \"forty\"");
+  CHECK(why(kHeader + "h,m,t,f1,x,0.5,fraction,16,w,,50,,,\n") ==
+        "f.csv:2: score: expected a number, got \"\"");
+  CHECK(why(kHeader + "h,m,t,f1,x,1.5,fraction,16,w,4,50,,,\n") ==
+        "f.csv:2: budget: expected a fraction in [0, 1], got \"1.5\"");
+  CHECK(why(kHeader + "h,,t,f1,x,1,fraction,16,w,4,50,,,\n") ==
+        "f.csv:2: model: expected a name, got \"\"");
+  CHECK(why(kHeader + "h,m,t\n") == "f.csv:2: expected 14 cells as in the header, got 3");
+  CHECK(why(kHeader + "h,\"m\n").find("a quoted cell that ends") != std::string::npos);
+  CHECK(why("model,model,task,method,score,score_full\n").find("twice") != std::string::npos);
+}
+
+TEST_CASE("quality: kvpress results, as folders and as files") {
+  const fs::path folder = fresh("kvpress");
+  const auto put = [&](const std::string& name, const std::string& text) {
+    fs::create_directories((folder / name).parent_path());
+    std::ofstream{folder / name} << text;
+  };
+  put("ruler__4096__meta-llama--Llama-3.1-8B-Instruct__no_press__0.00/metrics.json",
+      R"({"niah_single_1": {"string_match": 100.0}, "vt": {"string_match": 80.0}})");
+  put("ruler__4096__meta-llama--Llama-3.1-8B-Instruct__knorm__0.50/metrics.json",
+      R"({"niah_single_1": {"string_match": 50.0}, "vt": {"string_match": NaN}})");
+  CHECK_THROWS_AS((void)read_quality(folder), InputError);  // NaN is no score
+  put("ruler__4096__meta-llama--Llama-3.1-8B-Instruct__knorm__0.50/metrics.json",
+      R"({"niah_single_1": {"string_match": 50.0}, "vt": {"string_match": 60.0}})");
+  put("longbench__qasper__org--m__snapkv__0.25.json", "12.5");
+  const auto rows = read_quality(folder);
+  REQUIRE(rows.size() == 5);
+  const auto found = std::find_if(rows.begin(), rows.end(), [](const QualityRow& row) {
+    return row.method == "knorm" && row.task == "ruler-4096/vt";
+  });
+  REQUIRE(found != rows.end());
+  CHECK(found->model == "Llama-3.1-8B-Instruct");
+  CHECK(*found->budget == rel(0.5));
+  CHECK(*found->retained() == rel(0.75));
+  CHECK(found->when == "prefill-only;question-agnostic");
+  const auto alone = std::find_if(rows.begin(), rows.end(),
+                                  [](const QualityRow& row) { return row.method == "snapkv"; });
+  CHECK_FALSE(alone->retained());  // no full cache of that data
+  CHECK(*alone->budget == rel(0.75));
+  CHECK_THROWS_AS((void)read_quality(fresh("empty")), InputError);
+}
+
+TEST_CASE("quality: predictions use no score of the model that is left out") {
+  std::vector<QualityRow> rows = made_rows(8);
+  const QualityModel model{rows};
+  // A model's own scores change nothing of what is predicted for it.
+  std::vector<QualityRow> other = rows;
+  for (QualityRow& row : other) {
+    if (row.model == "m3") row.score = 1.0;
+  }
+  const QualityModel changed{other};
+  for (const QualityRow& row : rows) {
+    if (row.model != "m3") continue;
+    const auto a = model.predict_without(row, LeaveOut::kPair);
+    const auto b = changed.predict_without(row, LeaveOut::kPair);
+    REQUIRE(a.has_value());
+    CHECK(a->supported);
+    CHECK(a->retained == b->retained);
+    CHECK(a->retained == doctest::Approx(*row.retained()).epsilon(0.06));
+  }
+  const LeaveOutError error = model.leave_out_error(LeaveOut::kPair, QualityKind::kEviction);
+  CHECK(error.rows == rows.size());
+  CHECK(error.pairs == 8);
+  CHECK(*error.mean_absolute < 0.03);
+  CHECK(*error.coverage > 0.8);
+  // A method that no other model was measured with has no support, and no interval.
+  QualityRow lone = rows.front();
+  lone.method = "unheard-of";
+  const auto p = model.predict(lone);
+  REQUIRE(p.has_value());
+  CHECK_FALSE(p->supported);
+  CHECK_FALSE(p->low);
+  // Nothing of the kind: no prediction at all.
+  lone.when = "prefill compute only (cache whole)";
+  CHECK_FALSE(model.predict(lone));
+}
+
+TEST_CASE("quality: the largest saving at a bound, with its evidence") {
+  const std::vector<QualityRow> rows = made_rows(8);
+  const QualityModel model{rows};
+  SavingQuery query{.max_loss = 0.06, .context = 5000.0};
+  const auto savings = largest_savings(rows, model, query);
+  REQUIRE(savings.size() == 2);
+  // mild loses 0.04 at 0.8 kept, 0.08 at 0.6; steep 0.08 at 0.8.
+  CHECK(savings[0].method == "mild");
+  REQUIRE(savings[0].certain.has_value());
+  CHECK(*savings[0].certain == rel(0.2));
+  CHECK(*savings[0].possible >= *savings[0].certain);
+  CHECK(savings[0].rows == 8 * 4 * 6);
+  CHECK(savings[0].models.size() == 8);
+  CHECK(*savings[0].nearest_context == 4096.0);
+  CHECK_FALSE(savings[1].certain);
+  // A larger loss never allows less.
+  double before = 0.0;
+  for (const double loss : {0.01, 0.05, 0.1, 0.2, 0.5}) {
+    query.max_loss = loss;
+    const auto all = largest_savings(rows, model, query);
+    const double now = all[0].certain.value_or(0.0);
+    CHECK(now >= before);
+    before = now;
+  }
+  // A model that was not measured is predicted, and the answer says so.
+  query.max_loss = 0.2;
+  query.models = {"another-model"};
+  const auto predicted = largest_savings(rows, model, query);
+  REQUIRE(predicted.size() == 2);
+  CHECK(predicted[0].basis == SavingBasis::kPredicted);
+  CHECK(predicted[0].points.front().has_interval);
+  query.methods = {"unheard-of"};
+  CHECK(largest_savings(rows, model, query).empty());
+}
+
+TEST_CASE("quality: verdicts on planned methods say what they rest on") {
+  const std::vector<QualityRow> rows = made_rows(8);
+  const QualityModel model{rows};
+  const auto judge = [&](const std::string& method, std::optional<double> kept,
+                         const std::string& name = "m1") {
+    return judge_quality(rows, model,
+                         {.method = method, .kept_entries = kept, .model = name, .context = 4000.0},
+                         0.06)
+        .front();
+  };
+  using Answer = QualityVerdict::Answer;
+  CHECK(judge("full", {}).answer == Answer::kHolds);
+  CHECK(judge("mild", 0.8).answer == Answer::kHolds);
+  CHECK(judge("mild", 0.9).answer == Answer::kHolds);  // more than a budget that holds
+  CHECK(judge("mild", 0.4).answer == Answer::kFails);
+  CHECK(judge("mild", 0.1).answer == Answer::kUnknown);  // less than any measured budget
+  CHECK(judge("mild", 0.8).basis.find("24 rows of m1 (h)") != std::string::npos);
+  CHECK(judge("mild", 0.8, "Meta-M1-Instruct").basis.find("measured") != std::string::npos);
+  CHECK(judge("mild", 0.8, "new").basis.find("predicted from") != std::string::npos);
+  CHECK(judge("unheard-of", 0.5).answer == Answer::kUnknown);
+}
+
+TEST_CASE("quality: a replay ranks methods, with its rank correlation") {
+  CHECK(*rank_correlation(std::vector<double>{1, 2, 3, 4}, std::vector<double>{2, 4, 9, 10}) ==
+        rel(1.0));
+  CHECK(*rank_correlation(std::vector<double>{1, 2, 3}, std::vector<double>{3, 2, 1}) == rel(-1.0));
+  // Ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5).
+  CHECK(*rank_correlation(std::vector<double>{1, 2, 2, 3}, std::vector<double>{1, 2, 3, 4}) ==
+        rel(4.5 / std::sqrt(4.5 * 5.0)));
+  CHECK_FALSE(rank_correlation(std::vector<double>{1, 2}, std::vector<double>{1, 2}));
+  CHECK_FALSE(rank_correlation(std::vector<double>{1, 1, 1}, std::vector<double>{1, 2, 3}));
+  const std::vector<QualityRow> rows = made_rows(2);
+  const ReplayRanking ranking = rank_replays({{.method = "steep", .kept = 0.2, .rel_error = 0.5},
+                                              {.method = "mild", .kept = 0.8, .rel_error = 0.1},
+                                              {.method = "mild", .kept = 0.2, .rel_error = 0.3},
+                                              {.method = "other", .rel_error = 0.2}},
+                                             rows);
+  CHECK(ranking.measured == 3);
+  CHECK(*ranking.correlation == rel(1.0));
+  CHECK(ranking.errors.front().method == "mild");
+}
+
+TEST_CASE("published scores: errors when a model is left out, and what intervals cover") {
+  const auto data = data_dir();
+  if (!data) return;
+  const auto rows = read_quality(*data / "quality/results.csv");
+  CHECK(rows.size() > 3000);
+  const QualityModel model{rows};
+  for (const QualityKind kind : {QualityKind::kEviction, QualityKind::kFormat}) {
+    INFO(name_of(kind));
+    const LeaveOutError error = model.leave_out_error(LeaveOut::kModel, kind);
+    CHECK(error.rows > 200);
+    CHECK(*error.mean_absolute < (kind == QualityKind::kEviction ? 0.085 : 0.16));
+    CHECK(*error.coverage > 0.87);
+    CHECK(*error.coverage < 0.93);
+  }
+}
