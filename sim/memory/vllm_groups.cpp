@@ -1,14 +1,16 @@
 #include "sim/memory/vllm_groups.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "sim/memory/vllm_packed.hpp"
 
 namespace kvsim {
 namespace {
@@ -17,31 +19,30 @@ namespace {
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLatentBlock = 64;
 constexpr std::int64_t kBlockSparseBlock = 128;
-/// Attention blocks next to recurrent states are multiples of this.
+/// Attention blocks next to recurrent states are multiples of these: kernels' blocks.
 constexpr std::int64_t kStateAlignment = 16;
+constexpr std::int64_t kLatentStateAlignment = 64;
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
-enum class Growth : std::uint8_t { kFull, kWindow, kChunk, kState };
 
 /// Layers with equal pages and lifetimes.
 struct LayerCacheClass {
   std::string kind;
-  Growth growth = Growth::kFull;
+  GroupGrowth growth = GroupGrowth::kFull;
   std::int64_t limit = 0;        // of a window or chunk
   std::int64_t token_bytes = 0;  // of a state the whole of it
   std::int32_t layers = 0;
   std::int64_t block = 0;
 
   [[nodiscard]] std::int64_t page() const {
-    return growth == Growth::kState ? token_bytes : token_bytes * block;
+    return growth == GroupGrowth::kState ? token_bytes : token_bytes * block;
   }
 };
 
-Growth growth_of(const LayerSpec& layer, const CacheItem& item) {
-  if (item.role == CacheRole::kState) return Growth::kState;
-  if (item.most == 0) return Growth::kFull;
-  return layer.attention.chunk > 0 ? Growth::kChunk : Growth::kWindow;
+GroupGrowth growth_of(const LayerSpec& layer, const CacheItem& item) {
+  if (item.role == CacheRole::kState) return GroupGrowth::kState;
+  if (item.most == 0) return GroupGrowth::kFull;
+  return layer.attention.chunk > 0 ? GroupGrowth::kChunk : GroupGrowth::kWindow;
 }
 
 std::string word_of(const LayerSpec& layer, const CacheItem& item) {
@@ -55,17 +56,17 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
   for (LayerSpec layer : shard.layers) {
     // A convolution keeps a column for each token that may be rejected.
     layer.state.conv_kernel += static_cast<std::int32_t>(settings.draft_tokens);
+    if (settings.state_dtype) layer.state.dtype = *settings.state_dtype;
+    const bool by_heads = settings.head_format && layer.attention.kv_lora_rank == 0;
     for (const CacheItem& item : cache_items(layer, settings.kv_dtype)) {
       if (!item.is_held) continue;
-      if (item.ratio > 1) {
-        throw InputError{
-            fmt::format("{}: the packed groups of layers with compressed entries are not modelled",
-                        shard.name)};
-      }
+      const double bytes = by_heads && item.role == CacheRole::kEntries
+                               ? settings.head_format->token_bytes(layer.attention)
+                               : item.entry_bytes;
       LayerCacheClass one{.kind = word_of(layer, item),
                           .growth = growth_of(layer, item),
                           .limit = item.most,
-                          .token_bytes = std::llround(std::ceil(item.entry_bytes)),
+                          .token_bytes = std::llround(std::ceil(bytes)),
                           .layers = 1};
       const auto same = std::find_if(out.begin(), out.end(), [&](const LayerCacheClass& other) {
         return other.kind == one.kind && other.growth == one.growth && other.limit == one.limit &&
@@ -79,7 +80,7 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
     }
   }
   const auto full = std::find_if(out.begin(), out.end(), [](const LayerCacheClass& one) {
-    return one.growth == Growth::kFull && one.kind != "index";
+    return one.growth == GroupGrowth::kFull && one.kind != "index";
   });
   if (full != out.end()) full->layers += settings.draft_layers;
   return out;
@@ -102,7 +103,7 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
                       std::vector<LayerCacheClass>& classes) {
   std::int64_t state = 0, token = 0;
   for (const LayerCacheClass& one : classes) {
-    if (one.growth == Growth::kState) {
+    if (one.growth == GroupGrowth::kState) {
       state = std::max(state, one.page());
     } else {
       token = std::max(token, one.token_bytes);
@@ -110,14 +111,17 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
   }
   std::int64_t block = base_block(shard, settings);
   if (state > 0 && token > 0) {
-    const std::int64_t needed = kStateAlignment * divide_up(state, kStateAlignment * token);
+    const bool latent = std::any_of(shard.layers.begin(), shard.layers.end(),
+                                    [](const auto& l) { return caches_latents(l); });
+    const std::int64_t aligned = latent ? kLatentStateAlignment : kStateAlignment;
+    const std::int64_t needed = aligned * divide_up(state, aligned * token);
     block = std::max(settings.block_tokens, needed);
   }
   for (LayerCacheClass& one : classes) one.block = block;
   std::int64_t page = state;
   for (const LayerCacheClass& one : classes) page = std::max(page, one.page());
   for (LayerCacheClass& one : classes) {
-    if (one.growth == Growth::kState) {
+    if (one.growth == GroupGrowth::kState) {
       one.token_bytes = page;  // padded
     } else if (page % one.page() == 0) {
       one.block *= page / one.page();
@@ -129,45 +133,90 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
   }
 }
 
-/// Blocks that one request takes of a class.
-std::int64_t request_blocks(const LayerCacheClass& one, const VllmGroupSettings& settings) {
-  const std::int64_t tokens = settings.max_model_len;
-  const std::int64_t step = settings.max_num_batched_tokens;
-  switch (one.growth) {
-    case Growth::kFull:
-      return divide_up(divide_up(tokens, settings.context_parallel), one.block);
-    case Growth::kWindow:
+/// Formats of the cache by their words in vLLM.
+struct NamedFormat {
+  std::string_view name;
+  HeadFormat format;
+};
+// One fp32 scale for each head's key and value (vLLM v1/kv_cache_interface.py, per_token_head); of
+// NVFP4 an 8-bit scale for 16 elements; of TurboQuant 2 bytes for the norm of a rotated key (none
+// of an fp8 key) and a 16-bit scale and zero point for a value (vLLM PR 38479, TurboQuantConfig).
+constexpr std::array kFormats{
+    NamedFormat{"int8_per_token_head", {8, 8, 4, 4}},
+    NamedFormat{"fp8_per_token_head", {8, 8, 4, 4}},
+    NamedFormat{"int4_per_token_head", {4, 4, 4, 4}},
+    NamedFormat{"nvfp4", {4.5, 4.5, 0, 0}},
+    NamedFormat{"turboquant_k8v4", {8, 4, 0, 4}},
+    NamedFormat{"turboquant_4bit_nc", {4, 4, 2, 4}},
+    NamedFormat{"turboquant_k3v4_nc", {3, 4, 2, 4}},
+    NamedFormat{"turboquant_k3v4", {3, 4, 2, 4}},
+    NamedFormat{"turboquant_3bit_nc", {3, 3, 2, 4}},
+};
+
+}  // namespace
+
+double HeadFormat::token_bytes(const AttentionSpec& attention) const {
+  return attention.n_kv_heads * (attention.head_dim * key_bits / 8 + key_beside +
+                                 attention.v_head_dim * value_bits / 8 + value_beside);
+}
+
+std::optional<HeadFormat> find_head_format(std::string_view name) {
+  const auto* const found =
+      std::find_if(kFormats.begin(), kFormats.end(),
+                   [&](const NamedFormat& format) { return format.name == name; });
+  return found == kFormats.end() ? std::nullopt : std::optional{found->format};
+}
+
+std::int64_t VllmGroupSettings::tokens_in_flight() const {
+  constexpr EngineVersion kCountsComputed{0, 26, 0};
+  return max_num_batched_tokens * (schedules_ahead && release >= kCountsComputed ? 2 : 1);
+}
+
+bool VllmGroups::has_states() const {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const VllmGroup& group) { return group.growth == GroupGrowth::kState; });
+}
+
+std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
+                          std::int64_t tokens, const VllmGroupSettings& settings) {
+  const std::int64_t ahead = settings.tokens_in_flight();
+  switch (growth) {
+    case GroupGrowth::kFull:
+      return divide_up(divide_up(tokens, settings.context_parallel), block);
+    case GroupGrowth::kWindow:
       // A step adds its tokens before the window lets go; it may start within a block.
-      return divide_up(std::min(one.limit - 1 + step, tokens), one.block) + 1;
-    case Growth::kChunk:
-      return divide_up(std::min(one.limit + step, tokens), one.block);
-    case Growth::kState:
+      return divide_up(std::min(limit - 1 + ahead, tokens), block) + 1;
+    case GroupGrowth::kChunk:
+      return divide_up(std::min(limit + ahead, tokens), block);
+    case GroupGrowth::kState:
       // The state that is written, with prefix caching the one that is kept, and those of drafts.
       return 1 + (settings.keeps_states ? 1 : 0) + settings.draft_tokens;
   }
   return 0;
 }
 
-}  // namespace
-
 VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
   KVSIM_CHECK(settings.max_model_len >= 1 && settings.max_num_batched_tokens >= 1 &&
                   settings.context_parallel >= 1,
               "groups for {} tokens in steps of {}", settings.max_model_len,
               settings.max_num_batched_tokens);
+  if (has_compressed_layers(shard)) return packed_groups(shard, settings);
   std::vector<LayerCacheClass> classes = classes_of(shard, settings);
   if (classes.empty()) throw InputError{fmt::format("{} has no layers with a cache", shard.name)};
   VllmGroups out;
   const auto add = [&](const LayerCacheClass& one, std::int32_t layers, std::int32_t padding) {
     out.groups.push_back({.kind = one.kind,
+                          .growth = one.growth,
+                          .limit = one.limit,
                           .layers = layers,
                           .padding = padding,
                           .block_tokens = one.block,
-                          .request_blocks = request_blocks(one, settings)});
+                          .request_blocks = group_blocks(one.growth, one.limit, one.block,
+                                                         settings.max_model_len, settings)});
     out.request_blocks += out.groups.back().request_blocks;
   };
   const bool all_full = std::all_of(classes.begin(), classes.end(), [](const LayerCacheClass& one) {
-    return one.growth == Growth::kFull;
+    return one.growth == GroupGrowth::kFull;
   });
   if (all_full) {
     LayerCacheClass sum = classes.front();
@@ -192,11 +241,13 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
   const std::int32_t size =
       most->layers < kNearlyAsLarge * least->layers ? most->layers : least->layers;
   for (const LayerCacheClass& one : classes) {
-    for (std::int32_t left = one.layers; left > 0; left -= size) {
-      const std::int32_t layers = std::min(left, size);
+    // Layers are dealt out in turn.
+    const std::int32_t parts = (one.layers + size - 1) / size;
+    for (std::int32_t part = 0; part < parts; ++part) {
+      const std::int32_t layers = (one.layers - part + parts - 1) / parts;
       add(one, layers, size - layers);
     }
-    if (one.growth == Growth::kFull && out.block_tokens == 0) out.block_tokens = one.block;
+    if (one.growth == GroupGrowth::kFull && out.block_tokens == 0) out.block_tokens = one.block;
   }
   if (out.block_tokens == 0) out.block_tokens = classes.front().block;
   out.block_id = Bytes{classes.front().page() * size};
@@ -205,8 +256,13 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
 
 VllmCapacity vllm_capacity(const VllmGroups& groups, Bytes available, std::int64_t max_model_len,
                            std::int32_t context_parallel) {
-  VllmCapacity out;
-  out.blocks = available.count() / groups.block_id.count();
+  return capacity_of_blocks(groups, available.count() / groups.block_id.count(), max_model_len,
+                            context_parallel);
+}
+
+VllmCapacity capacity_of_blocks(const VllmGroups& groups, std::int64_t blocks,
+                                std::int64_t max_model_len, std::int32_t context_parallel) {
+  VllmCapacity out{.blocks = blocks};
   out.concurrency = static_cast<double>(out.blocks) / static_cast<double>(groups.request_blocks);
   // In whole numbers: as the engine rounds down.
   out.tokens = out.blocks * max_model_len / groups.request_blocks;

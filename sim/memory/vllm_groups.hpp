@@ -1,30 +1,59 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/llm/llm.hpp"
+#include "models/stack/engine_defaults.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
 
+/// A cache format that vLLM lays out by heads: bits of a key's and a value's elements, and bytes
+/// next to each (scales, norms, zero points).
+struct HeadFormat {
+  double key_bits = 0, value_bits = 0;
+  double key_beside = 0, value_beside = 0;
+
+  /// Of one token's keys and values.
+  [[nodiscard]] double token_bytes(const AttentionSpec& attention) const;
+};
+/// By vLLM's word for --kv-cache-dtype: "int4_per_token_head", "turboquant_k8v4", "nvfp4"; nullopt:
+/// not a format of that kind.
+[[nodiscard]] std::optional<HeadFormat> find_head_format(std::string_view name);
+
 /// What decides how a vLLM V1 engine divides its cache memory among a model's layers.
 struct VllmGroupSettings {
   Dtype kv_dtype = Dtype::kBf16;
+  std::optional<HeadFormat> head_format{};  // in place of kv_dtype, of keys and values by heads
+  std::optional<Dtype> state_dtype{};       // of recurrent matrices; none: the model's
   std::int64_t max_model_len = 0;
   std::int64_t max_num_batched_tokens = 8192;  // of one step
   std::int64_t block_tokens = 0;               // as the user sets it; 0: the engine's default
   bool keeps_states = true;           // prefix caching: states at the ends of blocks are kept
   std::int64_t draft_tokens = 0;      // that a speculative step proposes for each sequence
-  std::int32_t draft_layers = 0;      // full layers of a draft head, which join those of the model
+  std::int32_t draft_layers = 0;      // layers of a draft head, which join those of the model
   std::int32_t context_parallel = 1;  // ranks that share the tokens of full layers
+  bool schedules_ahead = true;        // a step is scheduled while the one before it runs
+  EngineVersion release{0, 30, 0};
+
+  /// Tokens that are scheduled and not yet counted as computed: windows let go behind what is
+  /// computed. Two steps' where the engine schedules ahead, since vLLM 0.26 (PR 47728).
+  [[nodiscard]] std::int64_t tokens_in_flight() const;
 };
+
+/// How the blocks that a request holds in a group grow.
+enum class GroupGrowth : std::uint8_t { kFull, kWindow, kChunk, kState };
 
 /// Layers that share block ids: one id is a block of each of them.
 struct VllmGroup {
   std::string kind;  // "full", "window", "state", …
+  GroupGrowth growth = GroupGrowth::kFull;
+  std::int64_t limit = 0;  // tokens of a window or a chunk
   std::int32_t layers = 0;
   std::int32_t padding = 0;         // layers of the last group of a kind that hold nothing
   std::int64_t block_tokens = 0;    // of one block; of states the attention block
@@ -36,6 +65,8 @@ struct VllmGroups {
   std::int64_t block_tokens = 0;    // of full layers, else of the first group
   Bytes block_id{};                 // of one id: a page of each layer of a group
   std::int64_t request_blocks = 0;  // of one request, all groups
+
+  [[nodiscard]] bool has_states() const;
 };
 
 /// The groups of a tensor-parallel shard's layers on one GPU.
@@ -43,10 +74,17 @@ struct VllmGroups {
 /// largest where that has less than 1.5 times as many. Pages are made equal by longer blocks where
 /// they are smaller; attention blocks are made as large as a recurrent state. Layers whose caches
 /// grow without a bound (full, latent, index keys) and that differ only in their pages form one
-/// group. Errors: InputError where pages cannot be made equal, and for compressed entries, whose
-/// packed groups are not modelled. Sources: vLLM v1/core/kv_cache_utils.py (get_kv_cache_groups),
-/// v1/kv_cache_interface.py, model_executor/models/config.py (HybridAttentionMambaModelConfig).
+/// group. Compressed entries (DeepSeek-V4) are packed: sim/memory/vllm_packed.hpp. Errors:
+/// InputError where pages cannot be made equal. Sources: vLLM v1/core/kv_cache_utils.py
+/// (get_kv_cache_groups), v1/kv_cache_interface.py, model_executor/models/config.py
+/// (HybridAttentionMambaModelConfig).
 [[nodiscard]] VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings);
+
+/// Blocks of `block` tokens that a request takes at `tokens` tokens, of which as many as
+/// tokens_in_flight() may not be computed yet. Source: vLLM v1/kv_cache_interface.py,
+/// max_memory_usage_bytes and max_admission_blocks_per_request.
+[[nodiscard]] std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
+                                        std::int64_t tokens, const VllmGroupSettings& settings);
 
 /// What such an engine reports for `available` bytes of cache memory on each GPU.
 struct VllmCapacity {
@@ -58,5 +96,9 @@ struct VllmCapacity {
 [[nodiscard]] VllmCapacity vllm_capacity(const VllmGroups& groups, Bytes available,
                                          std::int64_t max_model_len,
                                          std::int32_t context_parallel = 1);
+/// The same of a number of blocks.
+[[nodiscard]] VllmCapacity capacity_of_blocks(const VllmGroups& groups, std::int64_t blocks,
+                                              std::int64_t max_model_len,
+                                              std::int32_t context_parallel = 1);
 
 }  // namespace kvsim

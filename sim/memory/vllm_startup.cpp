@@ -22,8 +22,19 @@ std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / 
 
 /// Keys and values of one block of a layer, unrounded by an allocator: blocks are rows of a pool.
 Bytes block_bytes(const CostInput& in, std::int32_t layer) {
-  const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(layer)].attention;
-  return bytes_of(in.stack->block_tokens * kv_elements_per_token(a), in.kv_dtype);
+  double bytes = 0;
+  for (const CacheItem& item :
+       cache_items(in.llm->layers[static_cast<std::size_t>(layer)], in.kv_dtype)) {
+    if (!item.is_held || item.role == CacheRole::kState) continue;
+    bytes += item.entry_bytes * static_cast<double>(in.stack->block_tokens) /
+             static_cast<double>(item.ratio);
+  }
+  return Bytes{std::llround(std::ceil(bytes))};
+}
+
+/// Peak of those layers whose operators are known.
+bool has_operators(const CostInput& in, std::int32_t layer) {
+  return unsupported_kind(in.llm->layers[static_cast<std::size_t>(layer)]).empty();
 }
 
 /// Peak of one layer's pass over `tokens` tokens, its cache aside.
@@ -36,6 +47,7 @@ Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   one.stack = &whole;
   Bytes peak;
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
+    if (!has_operators(in, group.first)) continue;
     const OpGraph graph =
         prefill_layer(one, group.first, {.prompt = tokens, .kept = tokens, .score_rows = tokens});
     peak = std::max(peak, graph.alive_peak().bytes);
@@ -128,6 +140,26 @@ std::string lacking_text(const EngineStartup& startup) {
                      startup.beside_pool() - startup.lacking(), startup.beside_pool());
 }
 
+std::string state_limit_text(const EngineStartup& startup) {
+  if (startup.groups && startup.groups->has_states()) {
+    return fmt::format(
+        "max_num_seqs of at most {}: the pool has so many blocks, and each sequence takes one for "
+        "its "
+        "state",
+        with_commas(startup.blocks));
+  }
+  if (!startup.pools) return {};
+  for (const EnginePool& pool : startup.pools->pools) {
+    if (!pool.holds_states) continue;
+    return fmt::format(
+        "at most {} sequences run at once: the pool of states has {} slots, of which "
+        "each may take {}",
+        with_commas(pool.capacity / startup.pools->slots), with_commas(pool.capacity),
+        startup.pools->slots);
+  }
+  return {};
+}
+
 Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
   return excess(in, startup, prompt, std::min(prompt, startup.pass_tokens));
 }
@@ -152,6 +184,58 @@ std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& sta
   const Bytes room = scoring_room(startup);
   return last_fitting(
       most, [&](std::int64_t prompt) { return scoring_excess(in, startup, prompt) <= room; });
+}
+
+namespace {
+
+/// Whether all layers hold every token, or all the same window.
+bool layers_alike(const Llm& llm) {
+  return std::all_of(llm.layers.begin(), llm.layers.end(), [&](const LayerSpec& l) {
+    return l.state.kind == StateKind::kNone && l.attention.o_groups == 0 &&
+           l.attention.n_heads > 0 && l.attention.index.n_heads == 0 && !l.attention.shares_cache &&
+           l.attention == llm.layers.front().attention;
+  });
+}
+
+/// Pools by kind of layer; none where the engine has one pool, or its layers are equal.
+std::optional<EnginePools> pools_of(const CostInput& in, const EngineStartup& startup) {
+  const Stack& stack = *in.stack;
+  if (!stack.defaults || layers_alike(*in.llm)) return std::nullopt;
+  if (stack.defaults->engine == "SGLang") {
+    return sglang_pools(*in.llm,
+                        {.kv_dtype = in.kv_dtype,
+                         .overlaps = stack.schedules_ahead,
+                         .page_tokens = stack.block_tokens},
+                        startup.kv_cache);
+  }
+  if (stack.defaults->engine == "TensorRT-LLM") {
+    return trtllm_pools(*in.llm,
+                        {.kv_dtype = in.kv_dtype,
+                         .max_num_seqs = stack.max_num_seqs,
+                         .max_model_len = startup.max_model_len,
+                         .block_tokens = stack.block_tokens},
+                        startup.kv_cache);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_t max_model_len) {
+  const Stack& stack = *in.stack;
+  if (!stack.defaults || stack.defaults->engine != "vLLM") return std::nullopt;
+  // vLLM PR 17996 (June 2025): layers with a window have separate groups.
+  constexpr EngineVersion kFirst{0, 9, 2};
+  const auto release = parse_engine_version(stack.version);
+  if (!release || *release < kFirst || layers_alike(*in.llm)) return std::nullopt;
+  VllmGroupSettings out{.kv_dtype = in.kv_dtype, .release = *release};
+  out.max_model_len = max_model_len;
+  if (stack.prefill_chunk > 0) out.max_num_batched_tokens = stack.prefill_chunk;
+  // Its own default is 16; longer blocks are the user's.
+  constexpr std::int64_t kDefaultBlock = 16;
+  if (stack.block_tokens != kDefaultBlock) out.block_tokens = stack.block_tokens;
+  out.schedules_ahead = stack.schedules_ahead;
+  return out;
 }
 
 EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_tokens,
@@ -187,6 +271,30 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
       measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));
 
   const Bytes left = out.cache_beside(out.weights, out.non_torch, out.activation);
+  out.missing = std::max(Bytes{}, Bytes{} - left);
+  out.kv_cache = std::max(Bytes{}, left);
+  out.usable = stack.fraction_of == FractionOf::kAll ? times(stack.usable_fraction, total) : total;
+  if (const auto settings = group_settings(in, out.max_model_len)) {
+    out.groups = vllm_groups(*in.llm, *settings);
+    const VllmCapacity capacity =
+        vllm_capacity(*out.groups, out.kv_cache, out.max_model_len, settings->context_parallel);
+    out.block = out.groups->block_id;
+    out.blocks = capacity.blocks;
+    out.tokens = capacity.tokens;
+    out.sequence = out.block * out.groups->request_blocks;
+    out.max_concurrency = capacity.concurrency;
+    return out;
+  }
+  if ((out.pools = pools_of(in, out))) {
+    for (const EnginePool& pool : out.pools->pools) {
+      if (!pool.holds_states) out.block += pool.unit * stack.block_tokens;
+    }
+    out.tokens = out.pools->tokens();
+    out.blocks = out.tokens / stack.block_tokens;
+    out.sequence = out.pools->request_bytes(out.max_model_len);
+    out.max_concurrency = out.pools->concurrency(out.max_model_len);
+    return out;
+  }
   for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
     const Bytes one = block_bytes(in, layer);
     out.block += one;
@@ -199,9 +307,6 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
     }
     out.sequence += one * blocks;
   }
-  out.missing = std::max(Bytes{}, Bytes{} - left);
-  out.kv_cache = std::max(Bytes{}, left);
-  out.usable = stack.fraction_of == FractionOf::kAll ? times(stack.usable_fraction, total) : total;
   out.blocks = out.kv_cache.count() / out.block.count();
   out.tokens = out.blocks * stack.block_tokens;
   out.max_concurrency = static_cast<double>((out.block * out.blocks).count()) /

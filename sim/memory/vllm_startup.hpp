@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "models/cost/step.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
+#include "sim/memory/engine_pools.hpp"
+#include "sim/memory/vllm_groups.hpp"
 
 namespace kvsim {
 
@@ -45,7 +48,12 @@ struct EngineStartup {
   bool counts_graphs = false;  // of FractionOf::kAll: the pool leaves room for them
   Bytes kv_cache{};            // 0 where nothing is left
   Bytes missing{};             // shortage before any cache; 0 if something is left
-  Bytes block{};               // of all layers
+  /// Of vLLM with layers that do not all hold every token: the groups that share the pool's
+  /// block ids.
+  std::optional<VllmGroups> groups{};
+  /// Of SGLang and TensorRT-LLM with such layers: separate pools for each kind.
+  std::optional<EnginePools> pools{};
+  Bytes block{};  // of all layers; of groups a block id
   std::int64_t blocks = 0;
   std::int64_t tokens = 0;  // "GPU KV cache size"
   std::int64_t max_model_len = 0;
@@ -84,6 +92,16 @@ struct EngineStartup {
 [[nodiscard]] EngineStartup engine_startup(const CostInput& in, Bytes total,
                                            std::int64_t run_tokens,
                                            const StackOptions& measured = {});
+
+/// What decides the groups of a vLLM engine that runs `in`, for sequences of `max_model_len`; none
+/// where it lays out one kind of blocks: an engine without groups (vLLM before 0.9.2, others), or a
+/// model whose layers are equal.
+[[nodiscard]] std::optional<VllmGroupSettings> group_settings(const CostInput& in,
+                                                              std::int64_t max_model_len);
+
+/// Where sequences need a state each: "max_num_seqs of at most 652: …"; empty: nothing of the cache
+/// bounds it.
+[[nodiscard]] std::string state_limit_text(const EngineStartup& startup);
 
 /// "the cache's pool leaves 1 GiB for activations and CUDA graphs, which take 2 GiB"
 [[nodiscard]] std::string lacking_text(const EngineStartup& startup);

@@ -251,6 +251,32 @@ Explanation capacity(const Field& point) {
   out.high = maybe_number(point, "kv_capacity_tokens_high");
   out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
                             explained_number(start.at("blocks")));
+  if (const auto pools = start.find("pools")) {
+    for (const Field& pool : pools->items()) {
+      const bool tokens = pool.has("tokens");
+      out.notes.push_back(fmt::format(
+          "pool of {:.0f} {} layers: {:.0f} {}, {:.0f} of them a request of {:.0f} tokens",
+          explained_number(pool.at("layers")), pool.at("kind").string(),
+          explained_number(pool.at(tokens ? "tokens" : "slots")), tokens ? "tokens" : "slots",
+          explained_number(pool.at("request")), explained_number(start.at("max_model_len"))));
+    }
+  }
+  const auto groups = start.find("groups");
+  if (!groups) return out;
+  out.formula = fmt::format(
+      "{:.0f} blocks of {:.0f} B that kv_cache_bytes makes, over the {:.0f} that a request of "
+      "{:.0f} "
+      "tokens takes, times its tokens",
+      explained_number(start.at("blocks")), explained_number(start.at("block_bytes")),
+      explained_number(start.at("request_blocks")), explained_number(start.at("max_model_len")));
+  for (const Field& group : groups->items()) {
+    const double empty = explained_number(group.at("padding"));
+    out.notes.push_back(fmt::format(
+        "group of {:.0f} {} layers{}: blocks of {:.0f} tokens, {:.0f} of them a request",
+        explained_number(group.at("layers")), group.at("kind").string(),
+        empty > 0 ? fmt::format(" and {:.0f} empty", empty) : "",
+        explained_number(group.at("block_tokens")), explained_number(group.at("request_blocks"))));
+  }
   return out;
 }
 

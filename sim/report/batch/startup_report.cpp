@@ -85,6 +85,28 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
                    {"max_model_len", s.max_model_len},
                    {"max_concurrency", s.max_concurrency},
                    {"serves", s.serves()}};
+  if (s.groups) {
+    out["block_bytes"] = s.groups->block_id.count();
+    out["request_blocks"] = s.groups->request_blocks;
+    out["groups"] = ordered_json::array();
+    for (const VllmGroup& group : s.groups->groups) {
+      out["groups"].push_back({{"kind", group.kind},
+                               {"layers", group.layers},
+                               {"padding", group.padding},
+                               {"block_tokens", group.block_tokens},
+                               {"request_blocks", group.request_blocks}});
+    }
+  }
+  if (s.pools) {
+    out["pools"] = ordered_json::array();
+    for (const EnginePool& pool : s.pools->pools) {
+      out["pools"].push_back({{"kind", pool.kind},
+                              {"layers", pool.layers},
+                              {pool.holds_states ? "slots" : "tokens", pool.capacity},
+                              {"bytes", pool.bytes().count()},
+                              {"request", pool.request(s.max_model_len, s.pools->slots)}});
+    }
+  }
   if (s.settings) out["engine"] = settings_json(*s.settings);
   return out;
 }
@@ -103,6 +125,20 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
   if (s.settings) out += settings_text(*s.settings, width);
   out += fmt::format("GPU KV cache size: {} tokens ({} blocks)\n", with_commas(s.tokens),
                      with_commas(s.blocks));
+  if (s.groups) {
+    for (const VllmGroup& group : s.groups->groups) {
+      out += fmt::format("- {} {} layers, blocks of {} tokens: {} a request\n", group.layers,
+                         group.kind, with_commas(group.block_tokens),
+                         with_commas(group.request_blocks));
+    }
+  }
+  if (s.pools) {
+    for (const EnginePool& pool : s.pools->pools) {
+      out += fmt::format("- {} {} layers: {} {}, {} a request\n", pool.layers, pool.kind,
+                         with_commas(pool.capacity), pool.holds_states ? "slots" : "tokens",
+                         with_commas(pool.request(s.max_model_len, s.pools->slots)));
+    }
+  }
   if (s.missing > Bytes{}) {
     out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
   } else if (s.lacking() > Bytes{}) {
@@ -115,6 +151,9 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
   } else {
     out += fmt::format("Maximum concurrency for {} tokens a request: {:.2f}x\n",
                        with_commas(s.max_model_len), s.max_concurrency);
+    if (const std::string limit = state_limit_text(s); !limit.empty()) {
+      out += paragraph(fmt::format("Highest: {}", limit), width);
+    }
   }
   return out;
 }

@@ -396,5 +396,28 @@ TEST_CASE("explain: other documents and changed ones are refused with their plac
   CHECK(has(again, "run the scenario again"));
 }
 
+TEST_CASE("explain: the tokens of a pool name the groups of layers that share it") {
+  // Gemma-3-1B: 22 layers with a window of 512 and 4 that see all; groups of 4, of which two
+  // of the windows have three layers.
+  const fs::path folder = fresh("groups");
+  run(folder, R"({"model": "gemma-3-1b", "gpu": "L4", "stack": {"name": "vllm", "version": "0.25"},
+                  "dtype": "bf16", "batch": 1, "prompt_tokens": 100, "output_tokens": 4,
+                  "engine": {"max_model_len": 8192}})");
+  const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
+  const json& start = point.at("startup");
+  REQUIRE(start.at("groups").size() == 7);
+  CHECK(start.at("request_blocks") == 6 * ((511 + 2048) / 16 + 1 + 1) + 512);
+  CHECK(start.at("tokens") == start.at("blocks").get<std::int64_t>() * 8192 /
+                                  start.at("request_blocks").get<std::int64_t>());
+  CHECK(start.at("blocks").get<std::int64_t>() * start.at("block_bytes").get<std::int64_t>() <=
+        start.at("kv_cache_bytes").get<std::int64_t>());
+  const json out = explain(folder, "kv_capacity_tokens");
+  CHECK(out.at("value") == start.at("tokens"));
+  std::string notes;
+  for (const json& note : out.at("notes")) notes += note.get<std::string>() + "\n";
+  CHECK(has(notes, "group of 4 full layers: blocks of 16 tokens, 512 of them a request"));
+  CHECK(has(notes, "group of 3 window layers and 1 empty"));
+}
+
 }  // namespace
 }  // namespace kvsim

@@ -88,15 +88,15 @@ TEST_CASE("attention blocks are as large as a recurrent state") {
 
 TEST_CASE("a draft head joins the full layers and widens the states") {
   // Three draft tokens: 3 more columns of 10,240 channels, 3,268,608 B: 1,600 tokens of 2,048 B. 17
-  // full layers; 48 states in groups of 17, 17 and 14 with 3 empty ones.
+  // full layers; 48 states dealt out to three groups of 16, each with an empty one.
   const VllmGroupSettings settings{
       .kv_dtype = Dtype::kFp8E4m3, .max_model_len = 131072, .draft_tokens = 3, .draft_layers = 1};
   const VllmGroups groups = vllm_groups(hybrid(16, 4, 48), settings);
   CHECK(groups.block_tokens == 1600);
   REQUIRE(groups.groups.size() == 4);
   CHECK(groups.groups[0].layers == 17);
-  CHECK(groups.groups[3].layers == 14);
-  CHECK(groups.groups[3].padding == 3);
+  CHECK(groups.groups[3].layers == 16);
+  CHECK(groups.groups[3].padding == 1);
   CHECK(groups.request_blocks == 82 + 3 * (2 + 3));
   // 11.75 GiB: 226 blocks, 305,384 tokens, as logged.
   CHECK(vllm_capacity(groups, gib(11.75), 131072).tokens == 305'384);
@@ -155,7 +155,10 @@ TEST_CASE("windows also hold a step's tokens and shorter entries get longer bloc
   window.attention.window = 128;
   add_layers(llm, 10, window);
   add_layers(llm, 2, full_layer(2, 64));
-  const VllmGroupSettings settings{.max_model_len = 10'000, .max_num_batched_tokens = 1000};
+  VllmGroupSettings settings{.max_model_len = 10'000, .max_num_batched_tokens = 1000};
+  // Two steps are in flight: ceil((127 + 2000) / 16) + 1 blocks.
+  CHECK(vllm_groups(llm, settings).groups[0].request_blocks == 134);
+  settings.release = {0, 25, 0};
   const VllmGroups groups = vllm_groups(llm, settings);
   REQUIRE(groups.groups.size() == 6);  // of two layers each
   CHECK(groups.groups[0].kind == "window");
@@ -192,7 +195,9 @@ TEST_CASE("nearly equal classes are padded to the larger one") {
   CHECK(groups.block_id == Bytes{10 * 16 * 512});
 }
 
-TEST_CASE("compressed entries are refused") {
+/// Layers of DeepSeek-V4: two or more with windows alone, then entries for 4 and 128 tokens in
+/// turn.
+Llm compressed(std::int32_t windows, std::int32_t narrow, std::int32_t wide) {
   Llm llm;
   llm.name = "v4";
   llm.d_model = 64;
@@ -204,16 +209,82 @@ TEST_CASE("compressed entries are refused") {
                      .window = 128,
                      .q_lora_rank = 64,
                      .rope_head_dim = 64,
-                     .ratio = 128,
                      .o_groups = 8,
                      .o_lora_rank = 64};
-  add_layers(llm, 2, layer);
-  try {
-    (void)vllm_groups(llm, {.max_model_len = 1000});
-    FAIL("accepted");
-  } catch (const InputError& error) {
-    CHECK(has(error.what(), "packed groups of layers with compressed entries are not modelled"));
-  }
+  add_layers(llm, windows, layer);
+  layer.attention.ratio = 128;
+  add_layers(llm, wide, layer);
+  layer.attention.ratio = 4;
+  layer.attention.index = {.n_heads = 64, .head_dim = 128, .top_k = 512};
+  add_layers(llm, narrow, layer);
+  return llm;
+}
+
+TEST_CASE("compressed entries are packed, by release") {
+  // Pages in multiples of 576 B: windows and entries for 4 tokens 64 x 584 B -> 37,440; entries for
+  // 128 tokens 2 x 584 -> 1,728; index keys 64 x 132 -> 8,640; states 32,768 -> 32,832 and
+  // 8,192 -> 8,640. Tuples 21, 43, 21 and 20: groups of 22, so that windows make two.
+  const Llm flash = compressed(2, 21, 20);
+  VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 256'000};
+  settings.release = {0, 22, 1};
+  const VllmGroups before = vllm_groups(flash, settings);
+  REQUIRE(before.groups.size() == 5);
+  CHECK(before.groups[0].layers == 62);
+  CHECK(before.groups[1].layers == 22);
+  CHECK(before.groups[2].layers == 21);
+  CHECK(before.groups[2].padding == 1);
+  CHECK(before.block_id == Bytes{22 * (37'440 + 8'640 + 1'728)});
+  // A start of 0.22.1 logged 37.93 GiB, 2,497,693 tokens and 9.76 requests: 38,724 blocks, 3,969 of
+  // them a request of 256,000 tokens in steps of 8,192.
+  CHECK(before.request_blocks == 3969);
+  const VllmCapacity logged = capacity_of_blocks(before, 38'724, 256'000);
+  CHECK(logged.tokens == 2'497'693);
+  CHECK(vllm_capacity(before, gib(37.93), 256'000).tokens == rel(2'497'693.0, 2e-4));
+
+  // As many slots of a page size as the group with most of them; two steps in flight. A start of
+  // 0.26.0 with a draft layer logged 7.71 GiB and 150,992 tokens.
+  settings.release = {0, 26, 0};
+  settings.max_model_len = 121'344;
+  settings.draft_layers = 1;
+  const VllmGroups slots = vllm_groups(flash, settings);
+  CHECK(slots.block_id == Bytes{22 * 37'440 + 21 * 8'640 + 20 * 1'728});
+  CHECK(slots.request_blocks == 6401);
+  CHECK(capacity_of_blocks(slots, 7965, 121'344).tokens == 150'992);
+
+  // Dense pages: the full group's 62 are the largest.
+  settings.release = {0, 27, 0};
+  const VllmGroups dense = vllm_groups(flash, settings);
+  CHECK(dense.block_id == Bytes{21 * 37'440 + 21 * 8'640 + 20 * 1'728});
+  CHECK(dense.request_blocks == 474 + 2 * 259 + 4099 + 2065);
+
+  // DeepSeek-V4-Pro: 1,473,408 B a block id before PR 48993, as its text states.
+  settings.release = {0, 26, 0};
+  settings.draft_layers = 0;
+  CHECK(vllm_groups(compressed(0, 30, 31), settings).block_id == Bytes{1'473'408});
+}
+
+TEST_CASE("formats with scales for each head") {
+  // Four heads of 256 in 4 bits with two fp32 scales: 1,056 B a token, and blocks of 1,552 tokens
+  // next to states of 1,634,304 B in bf16, 3,040 in fp32, as logged.
+  VllmGroupSettings settings{.max_model_len = 49'152};
+  settings.head_format = find_head_format("int4_per_token_head");
+  REQUIRE(settings.head_format);
+  settings.state_dtype = Dtype::kBf16;
+  const VllmGroups narrow = vllm_groups(hybrid(16, 4, 48), settings);
+  CHECK(narrow.block_tokens == 1552);
+  CHECK(capacity_of_blocks(narrow, 86, 49'152).tokens == 111'238);
+  settings.state_dtype.reset();
+  CHECK(vllm_groups(hybrid(16, 4, 48), settings).block_tokens == 3040);
+  // Two heads of 256: blocks that divide the sizes which vLLM's PR 39931 states.
+  const auto block = [&](std::string_view name) {
+    settings.head_format = find_head_format(name);
+    return vllm_groups(hybrid(10, 2, 32), settings).block_tokens;
+  };
+  CHECK(1'273'280 % block("turboquant_k8v4") == 0);
+  CHECK(1'884'160 % block("turboquant_4bit_nc") == 0);
+  CHECK(2'144'448 % block("turboquant_k3v4") == 0);
+  CHECK(2'495'040 % block("turboquant_3bit_nc") == 0);
+  CHECK_FALSE(find_head_format("fp8"));
 }
 
 }  // namespace

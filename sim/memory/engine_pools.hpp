@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/llm/llm.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// A separate pool for layers of one kind.
+struct EnginePool {
+  std::string kind;  // "full", "window", "gated-delta", …
+  std::int32_t layers = 0;
+  std::int64_t window = 0;  // tokens that a layer sees; 0: all
+  bool holds_states = false;
+  std::int64_t capacity = 0;  // tokens; of states their slots
+  Bytes unit{};               // of a token, or a slot, in all its layers
+
+  [[nodiscard]] Bytes bytes() const { return unit * capacity; }
+  /// What a request of `tokens` tokens takes of it.
+  [[nodiscard]] std::int64_t request(std::int64_t tokens, std::int64_t slots) const;
+};
+
+/// Pools of an engine that has one for each kind of layer.
+struct EnginePools {
+  std::vector<EnginePool> pools;
+  std::int64_t slots = 1;  // states that a running request may own
+
+  /// Tokens of the pool that holds all of a sequence, else of the first.
+  [[nodiscard]] std::int64_t tokens() const;
+  /// Requests of `tokens` tokens that all pools hold at once.
+  [[nodiscard]] double concurrency(std::int64_t tokens) const;
+  [[nodiscard]] Bytes request_bytes(std::int64_t tokens) const;
+  /// Requests that the pool of states holds at once, at least 1; 0: there is none.
+  [[nodiscard]] std::int64_t most_states() const;
+};
+
+/// SGLang's pools from `available` bytes. States get 0.9 : 1 of it, in whole slots of which one is
+/// set aside; a request may own 3 of them with the radix cache and 2 more for the overlap
+/// scheduler, else 1. Of the rest, layers with a window get room for 0.8 tokens for each that full
+/// layers do. Sources: sglang model_executor/model_runner_kv_cache_mixin.py
+/// (_handle_max_mamba_cache, _calculate_mamba_ratio, set_num_tokens_hybrid_swa), server_args.py
+/// (mamba_full_memory_ratio 0.9, swa_full_tokens_ratio 0.8).
+struct SglangPoolSettings {
+  Dtype kv_dtype = Dtype::kBf16;
+  bool radix_cache = true;
+  bool overlaps = true;
+  std::int64_t page_tokens = 1;
+};
+[[nodiscard]] EnginePools sglang_pools(const Llm& shard, const SglangPoolSettings& settings,
+                                       Bytes available);
+
+/// TensorRT-LLM's: states first, a slot for each of `max_num_seqs` sequences; the rest is shared
+/// out by window times bytes of a token, with max_model_len for layers that see all, in whole
+/// blocks. Sources: TensorRT-LLM cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp
+/// (calculateMaxNumBlocks, calculateWindowSizeShare), _torch/pyexecutor/mamba_cache_manager.py.
+struct TrtllmPoolSettings {
+  Dtype kv_dtype = Dtype::kBf16;
+  std::int64_t max_num_seqs = 1;
+  std::int64_t max_model_len = 1;
+  std::int64_t block_tokens = 32;
+};
+[[nodiscard]] EnginePools trtllm_pools(const Llm& shard, const TrtllmPoolSettings& settings,
+                                       Bytes available);
+
+}  // namespace kvsim
