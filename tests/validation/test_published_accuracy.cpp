@@ -44,18 +44,26 @@ TEST_CASE("capacities that vLLM logged for hybrid and sparse models") {
   if (!data) return;
   const PublishedScore score =
       score_published(read_published_csv(*data / "published/capacity_2026.csv"));
-  std::vector<double> errors;
+  // Complete: nothing had to be assumed.
+  std::vector<double> complete, all;
+  std::size_t expressed = 0;
   for (const ScoredRow& row : score.rows) {
-    const bool is_capacity =
-        row.row.metric == "gpu_kv_cache_size" || row.row.metric == "max_concurrency";
-    if (is_capacity && row.error()) errors.push_back(std::abs(*row.error()));
+    if (row.prediction.expressed()) ++expressed;
+    if (!row.error()) continue;
+    all.push_back(std::abs(*row.error()));
+    if (row.prediction.assumed.empty()) complete.push_back(all.back());
   }
-  // Of starts that state their model, memory and length. Reached: median 0.05 %, worst 2.5 % (eight
-  // ranks of context parallelism, whose buffers the log does not state).
-  REQUIRE(errors.size() >= 9);
-  std::sort(errors.begin(), errors.end());
-  CHECK(errors[errors.size() / 2] < 0.01);
-  CHECK(errors[errors.size() * 9 / 10] < 0.03);
+  const auto at = [](std::vector<double>& errors, double share) {
+    std::sort(errors.begin(), errors.end());
+    return errors[static_cast<std::size_t>(share * static_cast<double>(errors.size() - 1))];
+  };
+  // Reached: 91 of 96 expressed; of complete ones a median of 0.04 % and 90 % within 0.3 %, of all
+  // a median of 0.2 % and 90 % within 21 % (starts whose memory is predicted, forks).
+  CHECK(expressed >= 88);
+  REQUIRE(complete.size() >= 10);
+  CHECK(at(complete, 0.5) < 0.01);
+  CHECK(at(complete, 0.9) < 0.03);
+  CHECK(at(all, 0.5) < 0.05);
 }
 
 TEST_CASE("published values are expressed and predicted within bounds") {

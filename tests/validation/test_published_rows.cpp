@@ -73,22 +73,33 @@ TEST_CASE("an engine's capacity follows from the cache memory that the same star
       "a," + start + "gpu_kv_cache_size,227886,tokens,\nb," + start +
       "max_concurrency,1.16,x,\nc," + start + "attention_block_size,1568,tokens,\nd," + memory +
       // Another start, whose memory no row states; and settings that are in a note.
-      "e,log 2,RTX 5090,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len "
+      "e,log 2,not stated,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len "
       "4096,,,,gpu_kv_cache_size,1,tokens,block 64\n"
       "f,log 2,RTX 5090,1,Qwen3.5-27B,4-bit,odd,vLLM 0.26,full,,,,,gpu_kv_cache_size,1,"
-      "tokens,\n");
-  REQUIRE(score.rows.size() == 6);
+      "tokens,\n"
+      // Figures of a start that does not state its memory follow from one another.
+      "g,log 3,not stated,1,27B GDN hybrid (19 GiB),4-bit,fp8,\"vLLM, Aug 2026\",full,TP1,,196608,,"
+      "max_concurrency,1.16,x,\n"
+      "h,log 3,not stated,1,27B GDN hybrid (19 GiB),4-bit,fp8,\"vLLM, Aug 2026\",full,TP1,,196608,,"
+      "gpu_kv_cache_size,227886,tokens,\n"
+      // What a GPU's memory and the weights leave.
+      "i,log 4,L4,1,Qwen3-4B,bf16,bf16,vLLM 0.25.1,full,gpu_memory_utilization 0.9; max_num_seqs "
+      "16,,,,available_kv_cache_memory,11.5,GiB per GPU,\n");
+  REQUIRE(score.rows.size() == 9);
   CHECK(*score.rows[0].prediction.value == 153LL * 196'608 / 132);
   CHECK(*score.rows[1].prediction.value == rel(153.0 / 132));
   CHECK(*score.rows[2].prediction.value == 1568);
-  CHECK(score.rows[3].out_of_scope ==
-        "cache memory, which the other figures of its start are predicted from");
-  CHECK(score.rows[4].prediction.reason ==
-        "the file does not state the cache memory of this start");
+  // 153 blocks of 1,568 tokens and 16 layers.
+  CHECK(*score.rows[3].prediction.value == rel(153.0 * 1568 * 2048 * 16 / (1 << 30)));
+  CHECK(score.rows[4].prediction.reason == "neither the cache memory of this start nor its GPU");
   CHECK(score.rows[5].prediction.reason == "no format in kv_dtype \"odd\"");
+  CHECK(*score.rows[6].prediction.value == rel(227'886.0 / 196'608));
+  CHECK(*score.rows[7].prediction.value == std::floor(1.16 * 196'608));
+  CHECK(score.rows[7].prediction.assumed.size() == 2);  // the model's class, and from what
+  CHECK(*score.rows[8].prediction.value == rel(11.5, 0.05));
   // The GPU need not be in the catalogue.
   CHECK(score.rows[0].in_scope);
-  CHECK(pooled(score, "all engine cache").n == 3);
+  CHECK(pooled(score, "all engine cache").n == 7);
 }
 
 TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bits") {

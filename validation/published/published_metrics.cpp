@@ -71,7 +71,7 @@ constexpr std::array kRules{
     PublishedMetricInfo{"relative_max_batch", PublishedKind::kRelative,
                         "largest batch over that of the baseline"},
     PublishedMetricInfo{"gpu_kv_cache_size", PublishedKind::kEngineCache,
-                        "tokens that vLLM prints for the cache memory that the same start states"},
+                        "tokens that an engine prints for the cache memory of its start"},
     PublishedMetricInfo{"max_concurrency", PublishedKind::kEngineCache,
                         "requests of max_model_len tokens that this memory holds"},
     PublishedMetricInfo{"model_loading", PublishedKind::kEngineCache,
@@ -81,6 +81,12 @@ constexpr std::array kRules{
                         "blocks of this memory: a state takes one"},
     PublishedMetricInfo{"attention_block_size", PublishedKind::kEngineCache,
                         "tokens of a block next to recurrent states"},
+    PublishedMetricInfo{"available_kv_cache_memory", PublishedKind::kEngineCache,
+                        "cache memory of one GPU: what its settings and weights leave"},
+    PublishedMetricInfo{"kv_needed_for_one_request", PublishedKind::kEngineCache,
+                        "blocks of one request of max_model_len tokens"},
+    PublishedMetricInfo{"estimated_max_model_len", PublishedKind::kEngineCache,
+                        "longest request that this memory holds"},
 };
 
 constexpr std::array<std::string_view, 9> kKindNames{"peak memory", "cache size", "start-up",

@@ -556,7 +556,9 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
   if (metric == nullptr) return refuse(fmt::format("no rule for the metric \"{}\"", row.metric));
   if (!setup.value) return refuse("the value is not a number");
   if (metric->kind == PublishedKind::kEngineCache) {
-    out.value = predict_engine_cache(row, setup, out.reason);
+    out.value = predict_engine_cache(row, setup, out.assumed, out.reason);
+    std::sort(out.assumed.begin(), out.assumed.end());
+    out.assumed.erase(std::unique(out.assumed.begin(), out.assumed.end()), out.assumed.end());
     return out;
   }
   if (setup.gpus == 0) return refuse("the GPU count is not a number");

@@ -172,10 +172,15 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     DocumentContext& document = documents[document_of(row.source)];
     document.binary = document.binary || has_text(row.unit, "gib");
     if (document.version.empty() && names_version(row.note)) document.version = row.note;
-    if (const auto gib = number_of(row.value);
-        gib && *gib > 0 && row.metric == "available_kv_cache_memory") {
-      constexpr double kGiB = 1024.0 * 1024 * 1024;
-      document.pools[start_of(row)] = rounded<Bytes>(*gib * kGiB);
+    document.starts[start_of(row)].add(row);
+    if (row.method_params.starts_with("as the ")) {
+      // The row of which it is a variant: the same model, in a source that begins the same.
+      for (const PublishedRow& base : rows) {
+        if (base.method_params.starts_with("as the ") || base.model != row.model) continue;
+        if (!row.source.starts_with(base.source)) continue;
+        document.starts[start_of(base)].add(base);
+        document.bases.emplace(start_of(row), base);
+      }
     }
   }
   for (PublishedRow& row : rows) {

@@ -75,6 +75,65 @@ const Llm& model_named(const std::string& cell, std::string& assumed) {
   return find_llm(bare);  // throws, with the nearest name
 }
 
+/// By its name, which a cell may follow with other words: "RTX PRO 6000 class (SM120)".
+const Gpu* gpu_named(const std::string& cell) {
+  const std::string bare = without_brackets(cell);
+  for (std::string name : {cell, bare, bare.substr(0, bare.find(" class"))}) {
+    try {
+      return &find_gpu(name);
+    } catch (const InputError&) {
+      continue;
+    }
+  }
+  return nullptr;
+}
+
+/// "27b" or "35b-a3b" in a cell; empty: no size.
+std::string size_in(std::string_view cell) {
+  const std::string text = plain_text(cell);
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const auto digit = [&](std::size_t i) {
+      return i < text.size() && text[i] >= '0' && text[i] <= '9';
+    };
+    if (!digit(at) || (at > 0 && (digit(at - 1) || text[at - 1] == '.' || text[at - 1] == 'a')))
+      continue;
+    std::size_t end = at;
+    while (digit(end)) ++end;
+    if (end >= text.size() || text[end] != 'b') continue;
+    ++end;
+    if (text.substr(end, 2) == "-a" && digit(end + 2)) {
+      end += 2;
+      while (digit(end)) ++end;
+      if (end < text.size() && text[end] == 'b') ++end;
+    }
+    return text.substr(at, end - at);
+  }
+  return {};
+}
+
+/// The catalogue's model of a class that a cell describes by its size and its kind or its family:
+/// "27B GDN hybrid", "Qwen3.6/3.8 27B class"; null: none, or no size.
+const Llm* sized_model(const std::string& cell) {
+  const std::string size = size_in(cell);
+  if (size.empty()) return nullptr;
+  const bool by_kind = has_text(cell, "gdn");
+  for (const Llm& llm : builtin_llms()) {
+    if (!llm.name.ends_with("-" + size)) continue;
+    const bool delta = std::any_of(llm.layers.begin(), llm.layers.end(), [](const LayerSpec& l) {
+      return l.state.kind == StateKind::kGatedDelta;
+    });
+    const std::string family = llm.name.substr(0, llm.name.find_first_of(".-"));
+    if (by_kind ? delta : has_text(cell, family)) return &llm;
+  }
+  return nullptr;
+}
+
+/// Whether the figure is what an engine prints at its start.
+bool prints_start(const PublishedRow& row) {
+  const PublishedMetricInfo* metric = find_metric_rule(row.metric);
+  return metric != nullptr && metric->kind == PublishedKind::kEngineCache;
+}
+
 std::vector<std::string> split(std::string_view text, std::string_view marks) {
   std::vector<std::string> out;
   std::string part;
@@ -88,6 +147,40 @@ std::vector<std::string> split(std::string_view text, std::string_view marks) {
   }
   if (!plain_text(part).empty()) out.push_back(plain_text(part));
   return out;
+}
+
+/// A cell without what it adds to a model's name: " + DSpark K5", " with …", "/3.6 hybrid", a date
+/// of release.
+std::string without_additions(const std::string& cell) {
+  std::string out = without_endings(without_brackets(cell));
+  // "GLM (5 family; …)"
+  if (const std::size_t at = cell.find('('); at != std::string::npos && has_text(cell, " family")) {
+    const std::string inside = cell.substr(at + 1, cell.find(" family") - at - 1);
+    if (number_of(inside)) return out + "-" + inside;
+  }
+  for (const std::string_view mark : {" + ", " with ", " dspark", " hybrid", "-w4a16", "/"}) {
+    out = out.substr(0, out.find(mark));
+  }
+  const std::size_t dash = out.rfind('-');
+  const bool dated = dash != std::string::npos && out.size() == dash + 5 &&
+                     out.find_first_not_of("0123456789", dash + 1) == std::string::npos;
+  return without_endings(dated ? out.substr(0, dash) : out);
+}
+
+/// The model of an engine's start, whose cells name classes and additions.
+const Llm& started_model(const std::string& cell, std::string& assumed) {
+  const auto taken = [&](const Llm& llm) -> const Llm& {
+    assumed = fmt::format("\"{}\" is taken as {}", cell, llm.name);
+    return llm;
+  };
+  const std::string bare = without_endings(without_brackets(cell));
+  for (const std::string& name : {plain_text(cell), bare}) {
+    if (const Llm* exact = find_or_null(name)) return *exact;
+  }
+  if (const Llm* sized = sized_model(cell)) return taken(*sized);
+  const std::string less = without_additions(cell);
+  if (less.empty()) return find_llm(bare);  // throws
+  return taken(model_named(less, assumed));
 }
 
 std::optional<Dtype> cache_format(const PublishedRow& row, const std::optional<FormatText>& weights,
@@ -166,9 +259,6 @@ void judge_scope(const PublishedRow& row, PublishedSetup& out) {
   if (has_text(row.method, "bwd") || has_text(row.method, "training")) {
     refuse("training, not inference");
   }
-  if (row.metric == "available_kv_cache_memory") {
-    refuse("cache memory, which the other figures of its start are predicted from");
-  }
   const PublishedMetricInfo* metric = find_metric_rule(row.metric);
   const bool needs_gpu = metric == nullptr || metric->kind != PublishedKind::kEngineCache;
   if (out.gpu == nullptr && needs_gpu)
@@ -218,14 +308,36 @@ std::vector<const Llm*> models_named(const std::string& cell, std::string& assum
   }
 }
 
+bool is_block_count(std::string_view metric) {
+  return metric == "num_gpu_blocks" || metric == "available_mamba_cache_blocks";
+}
+
+void StartFacts::add(const PublishedRow& row) {
+  const auto value = number_of(row.value);
+  if (!value || *value <= 0) return;
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  if (row.metric == "available_kv_cache_memory") pool = rounded<Bytes>(*value * kGiB);
+  if (is_block_count(row.metric)) blocks = std::llround(*value);
+  if (const auto prompt = parse_prompt(row.prompt_len, row.note)) max_model_len = prompt->tokens;
+  if (row.metric == "model_loading") weights = rounded<Bytes>(*value * kGiB);
+  if (row.metric == "gpu_kv_cache_size") tokens = *value;
+  if (row.metric == "max_concurrency") concurrency = *value;
+}
+
 std::string start_of(const PublishedRow& row) {
   return fmt::format("{}\n{}\n{}\n{}", row.source, row.model, row.kv_dtype, row.method_params);
 }
 
 PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& document) {
   PublishedSetup out;
-  if (const auto pool = document.pools.find(start_of(row)); pool != document.pools.end()) {
-    out.pool = pool->second;
+  if (const auto start = document.starts.find(start_of(row)); start != document.starts.end()) {
+    out.facts = start->second;
+  }
+  out.settings = row.method_params;
+  if (const auto base = document.bases.find(start_of(row)); base != document.bases.end()) {
+    out.settings += "; " + base->second.method_params;
+    const auto start = document.starts.find(start_of(base->second));
+    if (!out.facts.pool && start != document.starts.end()) out.facts.pool = start->second.pool;
   }
   const auto lacks = [&](const char* what, std::string why) {
     out.missing.push_back({what, std::move(why)});
@@ -239,14 +351,17 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
   out.inconsistent = row.note.find("INCONSISTENT") != std::string::npos;
   out.gpus = gpus_of(row);
 
-  try {
-    out.gpu = &find_gpu(row.gpu);
-  } catch (const InputError&) {
+  out.gpu = gpu_named(row.gpu);
+  if (out.gpu == nullptr) {
     lacks("gpu", fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
   }
   try {
     std::string assumed;
-    out.llms = models_named(row.model, assumed);
+    if (prints_start(row)) {
+      out.llms = {&started_model(row.model, assumed)};
+    } else {
+      out.llms = models_named(row.model, assumed);
+    }
     assume(std::move(assumed));
   } catch (const InputError&) {
     lacks("model", fmt::format("model \"{}\" is not in the catalogue", row.model));
@@ -307,10 +422,15 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
       row, patch, document.version,
       out.llms.empty() ? std::string_view{} : std::string_view{out.llms.front()->model_type});
   out.stack = stack.stack;
+  out.release = vllm_release(row, document.version);
+  if (prints_start(row) && out.stack != nullptr && out.stack->name.starts_with("vllm")) {
+    // What prints such figures has groups of layers; rows without a release are of mid 2026.
+    out.stack = &vllm_v1_stack(out.release.value_or(EngineVersion{0, 22, 0}));
+  }
   if (out.stack == nullptr) {
     lacks("stack", stack.reason);
   } else {
-    assume(stack.assumed);
+    if (!prints_start(row)) assume(stack.assumed);
     // Kernels that read codes are the quantising methods' own; operators of PyTorch expand them.
     constexpr std::array<std::string_view, 2> kWithoutKernels{"int8", "rtn"};
     if (out.method && runs_by_operators(*out.stack) &&

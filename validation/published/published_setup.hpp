@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/gpu/gpu.hpp"
@@ -15,6 +16,19 @@
 #include "validation/published/published_text.hpp"
 
 namespace kvsim {
+
+/// What an engine printed at one start, of one of its GPUs.
+struct StartFacts {
+  std::optional<Bytes> pool{};  // "available_kv_cache_memory"
+  std::optional<std::int64_t> blocks{};
+  std::optional<double> tokens{}, concurrency{};
+  std::optional<Bytes> weights{};  // "model_loading"
+  std::int64_t max_model_len = 0;  // the prompt length of rows that depend on it; 0: none does
+
+  void add(const PublishedRow& row);
+};
+/// Whether the metric is a number of blocks.
+[[nodiscard]] bool is_block_count(std::string_view metric);
 
 /// What a published row was taken on, as its cells say it. Cells that do not parse are left out and
 /// named in `missing`, so that a prediction which does not need them can be made all the same.
@@ -38,7 +52,9 @@ struct PublishedSetup {
   bool eager_execution = false;                // CUDA graphs are off
   bool all_logits = false;                     // of every prompt position, upcast to fp32
   std::optional<Bytes> card_memory{};          // "total_gpu_memory 79.22 GiB"
-  std::optional<Bytes> pool{};                 // cache memory that the same start printed
+  StartFacts facts{};                          // what the same start printed
+  std::optional<EngineVersion> release{};      // of vLLM
+  std::string settings{};  // method_params, after it those of a start that they refer to
 
   bool binary_document = false;   // other rows of the document are in GiB
   std::optional<double> value{};  // the published figure
@@ -65,7 +81,9 @@ struct PublishedSetup {
 struct DocumentContext {
   bool binary = false;    // some figure is in GiB
   std::string version{};  // a note that names a framework's version: "vLLM 0.11, …"
-  std::map<std::string, Bytes> pools{};  // start_of a row -> cache memory of one of its GPUs
+  std::map<std::string, StartFacts> starts{};  // by start_of their rows
+  /// "as the bf16-state row but …": by start_of such a row, the row that it refers to.
+  std::map<std::string, PublishedRow> bases{};
 };
 /// What rows of one engine start have in common.
 [[nodiscard]] std::string start_of(const PublishedRow& row);

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "models/units/check.hpp"
 #include "validation/published/published_text.hpp"
 
 namespace kvsim {
@@ -172,8 +173,41 @@ struct DefaultsChange {
 constexpr std::array kDefaultsChanges{
     DefaultsChange{0, "0.2"},       DefaultsChange{6666, "0.5.3"},  DefaultsChange{10544, "0.6.5"},
     DefaultsChange{16158, "0.8.4"}, DefaultsChange{17073, "0.8.5"}, DefaultsChange{17885, "0.9"},
-    DefaultsChange{38284, "0.20"},  DefaultsChange{44443, "0.25"},  DefaultsChange{51726, "0.28"},
-    DefaultsChange{53183, "0.29"}};
+    DefaultsChange{38284, "0.20"},  DefaultsChange{42206, "0.22"},  DefaultsChange{44443, "0.25"},
+    DefaultsChange{51726, "0.28"},  DefaultsChange{53183, "0.29"}};
+/// The release that was the newest for most of a month: vLLM's tags, and from April 2026 the
+/// releases that pull requests of these months came with.
+struct MonthOfRelease {
+  int month;  // 2510 is October 2025
+  std::string_view release;
+};
+constexpr std::array kMonths{
+    MonthOfRelease{2503, "0.8"},  MonthOfRelease{2505, "0.8.5"}, MonthOfRelease{2506, "0.9"},
+    MonthOfRelease{2508, "0.10"}, MonthOfRelease{2510, "0.11"},  MonthOfRelease{2512, "0.12"},
+    MonthOfRelease{2601, "0.14"}, MonthOfRelease{2602, "0.16"},  MonthOfRelease{2603, "0.18"},
+    MonthOfRelease{2604, "0.19"}, MonthOfRelease{2605, "0.21"},  MonthOfRelease{2606, "0.23"},
+    MonthOfRelease{2607, "0.25"}, MonthOfRelease{2608, "0.27"},  MonthOfRelease{2609, "0.29"}};
+
+/// "Oct 2025", "October 2025" or "2025-10-19" in `text` as 2510.
+std::optional<int> month_in(std::string_view text) {
+  constexpr std::array<std::string_view, 12> kNames{"jan", "feb", "mar", "apr", "may", "jun",
+                                                    "jul", "aug", "sep", "oct", "nov", "dec"};
+  const std::string all = plain_text(text);
+  for (std::size_t at = all.find("20"); at != std::string::npos; at = all.find("20", at + 1)) {
+    const auto year = number_of(std::string_view{all}.substr(at, 4));
+    if (!year || *year < 2023 || *year > 2099 || *year != std::floor(*year)) continue;
+    const int years = (static_cast<int>(*year) - 2000) * 100;
+    if (all.size() >= at + 7 && all[at + 4] == '-') {
+      const auto month = number_of(std::string_view{all}.substr(at + 5, 2));
+      if (month && *month >= 1 && *month <= 12) return years + static_cast<int>(*month);
+    }
+    const std::string before = all.substr(0, at);
+    for (std::size_t month = 0; month < kNames.size(); ++month) {
+      if (has_text(before, kNames[month])) return years + static_cast<int>(month) + 1;
+    }
+  }
+  return std::nullopt;
+}
 
 /// A version as version_after reads it, as a label takes it: 0.006003 is "0.6.3".
 std::string version_text(double version) {
@@ -212,6 +246,43 @@ const Stack* in_version(const Stack* stack, const PublishedRow& row, std::string
 }
 
 }  // namespace
+
+std::optional<EngineVersion> vllm_release(const PublishedRow& row, std::string_view elsewhere) {
+  for (const std::string_view text :
+       {std::string_view{row.framework}, std::string_view{row.note}, elsewhere}) {
+    if (const auto version = version_after(text, "vllm")) {
+      return parse_engine_version(version_text(*version));
+    }
+  }
+  if (const auto month = month_in(row.framework)) {
+    std::string_view release = kMonths.front().release;
+    for (const MonthOfRelease& one : kMonths) {
+      if (*month >= one.month) release = one.release;
+    }
+    return parse_engine_version(release);
+  }
+  if (has_text(row.source, "vllm-project/vllm")) {
+    for (const std::string_view kind : {"pr", "issue"}) {
+      const auto thread = number_at(row.source, kind);
+      if (!thread) continue;
+      std::string_view release = kDefaultsChanges.front().release;
+      for (const DefaultsChange& change : kDefaultsChanges) {
+        if (*thread > change.thread) release = change.release;
+      }
+      return parse_engine_version(release);
+    }
+  }
+  return std::nullopt;
+}
+
+const Stack& vllm_v1_stack(EngineVersion release) {
+  const Stack& newest = find_stack("vllm");
+  KVSIM_CHECK(newest.defaults, "a vLLM profile without defaults by release");
+  const EngineDefaults& defaults = *newest.defaults;
+  if (release < defaults.first_version) return find_stack("vllm@" + defaults.first);
+  if (!defaults.knows(release)) return newest;
+  return find_stack(fmt::format("vllm@{}.{}.{}", release[0], release[1], release[2]));
+}
 
 bool names_version(std::string_view text) { return version_after(text, "vllm").has_value(); }
 

@@ -36,6 +36,13 @@ enum class AttentionPatch : std::uint8_t {
 [[nodiscard]] StackMatch match_stack(const PublishedRow& row, AttentionPatch patch,
                                      std::string_view elsewhere = {},
                                      std::string_view model_type = {});
+/// The vLLM release of a row: the version that its framework, its note or `elsewhere` names, else
+/// that of the month which its framework names ("vLLM, Oct 2025"), else that of the number of its
+/// thread; nullopt: none of these is stated.
+[[nodiscard]] std::optional<EngineVersion> vllm_release(const PublishedRow& row,
+                                                        std::string_view elsewhere = {});
+/// The profile of vLLM's V1 engine in that release, or in the nearest that it knows.
+[[nodiscard]] const Stack& vllm_v1_stack(EngineVersion release);
 /// Whether `text` names a version of an engine: "vLLM 0.11".
 [[nodiscard]] bool names_version(std::string_view text);
 
