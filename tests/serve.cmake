@@ -5,6 +5,7 @@ kvsim_test(serve
           sim/serve/test_serve_cases.cpp sim/serve/test_serve_cluster.cpp
           sim/serve/test_serve_cluster_apart.cpp sim/serve/test_serve_cluster_drafts.cpp
           sim/serve/test_serve_cluster_links.cpp sim/serve/test_serve_cluster_pipeline.cpp
+          sim/serve/test_serve_groups.cpp
           sim/serve/test_serve_heads.cpp sim/serve/test_serve_intervals.cpp sim/serve/test_serve_laws.cpp
           sim/serve/test_serve_limits.cpp sim/serve/test_serve_memory.cpp sim/serve/test_serve_offload.cpp
           sim/serve/test_serve_reference.cpp sim/serve/test_serve_schedulers.cpp support/heap.cpp

@@ -114,6 +114,7 @@ struct ServeCandidate::Impl {
     out.time_factor = service.time_end().factor;
     out.time_basis = service.time_end().basis;
     out.simulated = engines_text(service.spec().cluster, 1);
+    out.notes.insert(out.notes.end(), start.cache_notes.begin(), start.cache_notes.end());
   }
 
   void refuse(PlanCandidate& out, const ServeProbe& probe, std::string_view at) const {

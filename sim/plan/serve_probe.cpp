@@ -83,7 +83,13 @@ ServeStart start_of(const ServeSpec& spec) {
                  .activations = activations_of(*spec.stack, result.peak_owners),
                  .gpus = result.gpus,
                  .times = {},
-                 .no_times = {}};
+                 .no_times = {},
+                 .cache_notes = {}};
+  if (result.startup) {
+    std::string limit = state_limit_text(*result.startup);
+    if (!limit.empty()) out.cache_notes.push_back(std::move(limit));
+  }
+  if (!result.no_hits.empty()) out.cache_notes.push_back(result.no_hits);
   out.times = time_ends(plain, mean_iteration(plain, result));
   if (!out.times) {
     out.no_times = !result.startup         ? "none: batches are static"

@@ -49,6 +49,8 @@ struct ServeStart {
   std::int64_t gpus = 1;
   std::optional<TimeEnds> times;  // nullopt: `no_times` says why
   std::string no_times;
+  /// What the groups of the cache say: the highest max_num_seqs, why no prefix was found.
+  std::vector<std::string> cache_notes;
 };
 /// Errors: as run_serve.
 [[nodiscard]] ServeStart start_of(const ServeSpec& spec);

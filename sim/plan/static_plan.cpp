@@ -134,6 +134,11 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
     const PointResult single = one.at(alone);
     out.at_answer->ttft_one_s =
         single.times ? single.times->prefill.count() : run.prefill_time->count();
+    if (run.startup) {
+      if (std::string text = state_limit_text(*run.startup); !text.empty()) {
+        out.notes.push_back(std::move(text));
+      }
+    }
     const PointResult tight = one.memory(point_of(spec, question, answer));
     out.at_answer->free_at_confidence = tight.usable - tight.peak();
   }

@@ -193,6 +193,8 @@ struct ServeResult {
   std::vector<ServeIteration> iteration_samples;
   std::string scheduler;  // with its settings, as run
   std::string calibration_id, calibration;
+  std::string
+      no_hits;  // why no prefix was found in an engine with groups; empty: some, or no groups
   std::vector<std::string> notes;
 };
 

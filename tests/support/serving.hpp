@@ -83,17 +83,19 @@ struct SmallService {
   OffloadSpec offload{};
   bool async_scheduling = false;
   FrontEndTimes front_end{};
+  const Llm* llm = nullptr;   // in place of small_llm()
   std::int32_t pipeline = 1;  // stages; each takes the share of `times` of its layers
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
-    const Llm llm = small_llm();
+    const Llm small = small_llm();
+    const Llm& model = llm != nullptr ? *llm : small;
     Gpu gpu = a800();
     gpu.pcie = BytesPerSecond{25e9};
-    gpu.hbm_usable = full_cache_bytes(llm, blocks * block_tokens, Dtype::kFp16);
+    gpu.hbm_usable = full_cache_bytes(small, blocks * block_tokens, Dtype::kFp16);
     Calibration calibration{.id = "test", .provenance = "made up"};
     calibration.families[static_cast<std::size_t>(OpFamily::kHostCopy)].bandwidth =
         link_reached.value_or(1);
-    const ServeSpec spec{.llm = &llm,
+    const ServeSpec spec{.llm = &model,
                          .gpu = &gpu,
                          .stack = &find_stack(stack),
                          .method = method,

@@ -46,10 +46,16 @@ KvCacheManager::KvCacheManager(const Setup& setup)
       block_{setup.sizes->block_tokens()},
       block_units_{setup.sizes->block_units()},
       caches_{setup.prefix_caching},
+      groups_{setup.sizes->groups()},
       holdings_(setup.trace->requests.size()),
       outside_{setup.laws != nullptr ? setup.outside : nullptr} {
-  KVSIM_CHECK(!caches_ || (sizes_->plain() && !sizes_->windowed()),
+  KVSIM_CHECK(!caches_ || (sizes_->plain() && (groups_ != nullptr || !sizes_->windowed())),
               "prefixes of a cache with unequal rows");
+  if (groups_ != nullptr) {
+    window_ids_ = groups_->window_ids();
+    state_ids_ = groups_->state_ids();
+    for (PrefixCache* cache : {&prefixes_, &windows_, &states_}) cache->share_clock(&clock_);
+  }
   if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
 }
 
@@ -104,9 +110,85 @@ std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) cons
     found += std::min(prefixes_.blocks(at), end - start);
     if (found < end) break;
   }
+  if (groups_ != nullptr) {
+    return static_cast<std::int32_t>(continuable(id, std::min(found, most)) * block_);
+  }
   const Holding& h = holding(id);
   if (h.left.at >= 0 && h.left_from == found) found += prefixes_.find_left(h.left);
   return static_cast<std::int32_t>(std::min(found, most) * block_);
+}
+
+std::optional<std::uint64_t> KvCacheManager::block_name(RequestId id, std::int64_t block) const {
+  const std::int32_t n = id_count(id);
+  if (n == 0 || block >= covered(id, n)) return std::nullopt;
+  // The id whose tokens end the block; the number of the block within them.
+  std::int32_t i = static_cast<std::int32_t>(
+      std::min<std::int64_t>(n - 1, ((block + 1) * block_ - 1) / trace_->prefix_block));
+  while (i > 0 && covered(id, i) > block) --i;
+  const auto place = static_cast<std::uint64_t>(block - covered(id, i));
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15U;
+  std::uint64_t name = prefix_id(id, i) + (place + 1) * kOdd;
+  name = (name ^ (name >> 30U)) * 0xbf58476d1ce4e5b9U;
+  return name ^ (name >> 27U);
+}
+
+std::int64_t KvCacheManager::continuable(RequestId id, std::int64_t blocks) const {
+  const auto has = [&](const PrefixCache& cache, std::int64_t block) {
+    const auto name = block_name(id, block);
+    return name && cache.find(*name) >= 0;
+  };
+  while (blocks > 0) {
+    if (state_ids_ > 0 && !has(states_, blocks - 1)) {
+      --blocks;
+      continue;
+    }
+    // The last block that is missing in what the windows see.
+    std::int64_t missing = -1;
+    if (window_ids_ > 0) {
+      for (std::int64_t b = blocks; b-- > groups_->first_seen(blocks * block_) && missing < 0;) {
+        if (!has(windows_, b)) missing = b;
+      }
+    }
+    if (missing < 0) return blocks;
+    blocks = missing;
+  }
+  return 0;
+}
+
+void KvCacheManager::evict(std::int64_t units) {
+  const std::int64_t goal = free_ + units;
+  while (free_ < goal) {
+    PrefixCache* oldest = nullptr;
+    for (PrefixCache* cache : {&prefixes_, &windows_, &states_}) {
+      if (cache->evictable() == 0) continue;
+      if (oldest == nullptr || cache->oldest_release() < oldest->oldest_release()) oldest = cache;
+    }
+    KVSIM_CHECK(oldest != nullptr, "{} cached units to take away are not there", goal - free_);
+    oldest->evict(1);
+    free_ += oldest == &prefixes_ ? block_units_ : oldest == &windows_ ? window_ids_ : state_ids_;
+  }
+}
+
+void KvCacheManager::keep_one(PrefixCache& cache, std::uint64_t name, std::int64_t ids) {
+  if (const PrefixCache::Index at = cache.find(name); at >= 0) {
+    cache.touch(at);
+    return;
+  }
+  if (ids > available()) return;
+  if (ids > free_) evict(ids - free_);
+  free_ -= ids;
+  cache.release(cache.publish(name, 1), 1);
+}
+
+void KvCacheManager::keep_bounded(RequestId id, const Sequence& s, std::int64_t until, bool state) {
+  Holding& h = holding(id);
+  for (; window_ids_ > 0 && h.seen < until; ++h.seen) {
+    if (const auto name = block_name(id, h.seen)) keep_one(windows_, *name, window_ids_);
+  }
+  if (!state || state_ids_ == 0 || s.computed % block_ != 0 || s.computed == 0) return;
+  if (const auto name = block_name(id, s.computed / block_ - 1)) {
+    keep_one(states_, *name, state_ids_);
+  }
 }
 
 std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::int32_t to,
@@ -131,6 +213,7 @@ std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::in
 
 bool KvCacheManager::take(Holding& h, std::int64_t units) {
   if (units > available()) return false;
+  if (units > free_ && groups_ != nullptr) evict(units - free_);
   if (units > free_) {
     const std::int64_t blocks = (units - free_ + block_units_ - 1) / block_units_;
     prefixes_.evict(blocks);
@@ -236,6 +319,19 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
     private_ += back * block_units_;
   }
   h.left = {};
+  if (groups_ != nullptr && caches_) {
+    // What was found stays longest.
+    h.seen = static_cast<std::int32_t>(blocks);
+    for (std::int64_t b = groups_->first_seen(blocks * block_); b < blocks; ++b) {
+      if (const auto name = block_name(id, b); name && windows_.find(*name) >= 0) {
+        windows_.touch(windows_.find(*name));
+      }
+    }
+    if (const auto name = blocks > 0 ? block_name(id, blocks - 1) : std::nullopt;
+        name && states_.find(*name) >= 0) {
+      states_.touch(states_.find(*name));
+    }
+  }
   KVSIM_CHECK(take(h, units - back * block_units_), "units that were counted are gone");
   s = then;
   set_room(h, s);
@@ -330,6 +426,9 @@ void KvCacheManager::settle(RequestId id, Sequence& s) {
     const std::int64_t units =
         sizes_->prompt_units(s.computed, s.planned) - h.shared_blocks * block_units_;
     if (units < h.units) give(h, h.units - units);
+    if (groups_ != nullptr && caches_) {
+      keep_bounded(id, s, groups_->first_seen(s.computed), true);
+    }
   } else if (s.computed == s.target) {
     publish(id, s);
     std::int64_t units = h.law->prompt_units() - h.shared_blocks * block_units_;
@@ -340,6 +439,9 @@ void KvCacheManager::settle(RequestId id, Sequence& s) {
       units = h.law->prompt_units();
     }
     if (units < h.units) give(h, h.units - units);
+    if (groups_ != nullptr && caches_) {
+      keep_bounded(id, s, groups_->first_seen(s.computed), true);
+    }
   } else {
     const SequenceFootprint::Step step = h.law->units(s.computed - s.target);
     if (step.evicts && h.shared_blocks > 0) {
@@ -415,6 +517,12 @@ void KvCacheManager::release(RequestId id, Sequence& s, std::int32_t keep) {
     private_ -= whole * block_units_;
   }
   give(h, h.units);
+  if (groups_ != nullptr && caches_) {
+    // The windows' last blocks stay with the rest of the prompt.
+    const std::int64_t whole = std::min(s.computed, keep) / block_;
+    keep_bounded(id, s, std::min(whole, covered(id, id_count(id))), false);
+    h.seen = 0;
+  }
   set_outside(h, Bytes{});
   drop_shared(id);
   follow(h, nullptr);

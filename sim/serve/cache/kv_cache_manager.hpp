@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sim/serve/cache/outside_tier.hpp"
@@ -12,7 +13,10 @@
 namespace kvsim {
 
 /// The KV cache of one engine: a pool of units, the units of each sequence by its method's size
-/// law, and cached prefixes in unused units.
+/// law, and cached prefixes in unused units. In an engine with groups of layers, a prefix is found
+/// as far as all groups can go on from it: groups that keep all have its blocks from the start, a
+/// window has the last blocks that it sees, and a state was kept at its very end, which is where a
+/// prefill step ended on a whole block.
 ///
 /// free + evictable + pinned + private = pool, at any time
 ///
@@ -38,7 +42,10 @@ class KvCacheManager {
 
   [[nodiscard]] std::int64_t pool() const { return pool_; }
   [[nodiscard]] std::int64_t free() const { return free_; }
-  [[nodiscard]] std::int64_t cached() const { return prefixes_.evictable() * block_units_; }
+  [[nodiscard]] std::int64_t cached() const {
+    return prefixes_.evictable() * block_units_ + windows_.evictable() * window_ids_ +
+           states_.evictable() * state_ids_;
+  }
   [[nodiscard]] std::int64_t available() const { return free_ + cached(); }
   [[nodiscard]] std::int64_t taken() const { return pool_ - available(); }
   [[nodiscard]] std::int64_t private_units() const { return private_; }
@@ -112,6 +119,7 @@ class KvCacheManager {
     std::int32_t shared_blocks = 0;  // blocks of them
     PrefixCache::Left left{};        // of a preempted one: full private blocks
     std::int32_t left_from = 0;      // blocks before them
+    std::int32_t seen = 0;  // blocks before it have left all windows, or were found as a prefix
     bool publishes = false;
     Bytes outside{};
   };
@@ -129,6 +137,18 @@ class KvCacheManager {
   void give(Holding& h, std::int64_t units);
   void set_room(const Holding& h, Sequence& s) const;
   void publish(RequestId id, const Sequence& s);
+  /// Blocks of a prefix of at most `blocks` from which all groups can go on.
+  [[nodiscard]] std::int64_t continuable(RequestId id, std::int64_t blocks) const;
+  /// Keeps what the windows' blocks before `until` hold, and the state after s.computed tokens, to
+  /// be found.
+  void keep_bounded(RequestId id, const Sequence& s, std::int64_t until, bool state);
+  /// The name of block `block` of a request's prefix; nullopt: no prefix id covers it.
+  [[nodiscard]] std::optional<std::uint64_t> block_name(RequestId id, std::int64_t block) const;
+  /// Frees units of cached prefixes, those released longest ago first.
+  void evict(std::int64_t units);
+  /// A stretch of one block of `cache` that nothing refers to, at most `ids` units of the free
+  /// ones.
+  void keep_one(PrefixCache& cache, std::uint64_t name, std::int64_t ids);
   void drop_shared(RequestId id);
   [[nodiscard]] std::int64_t name_answer(RequestId id, const Sequence& s);
   void follow(Holding& h, SequenceFootprint* law);
@@ -145,6 +165,10 @@ class KvCacheManager {
   std::int64_t block_, block_units_;
   bool caches_;
   PrefixCache prefixes_;
+  const GroupSizes* groups_;      // null: one kind of blocks
+  PrefixCache windows_, states_;  // of single blocks, by block_name
+  std::int64_t window_ids_ = 0, state_ids_ = 0;
+  std::uint64_t clock_ = 0;  // of releases in all three
   std::vector<Holding> holdings_;
   std::vector<RequestId> next_turns_;  // -1: none; empty: no request has one
   std::int64_t unshared_ = 0;

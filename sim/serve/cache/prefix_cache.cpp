@@ -32,6 +32,7 @@ void PrefixCache::list(Index at) {
   n.before = newest_;
   n.after = -1;
   n.listed = true;
+  n.released = ++(clock_ != nullptr ? *clock_ : own_clock_);
   (newest_ >= 0 ? node(newest_).after : oldest_) = at;
   newest_ = at;
 }
@@ -140,6 +141,12 @@ void PrefixCache::take_back(const Left& left, std::int64_t blocks) {
   n.blocks -= blocks;
   evictable_ -= blocks;
   if (n.blocks == 0) remove(left.at);
+}
+
+void PrefixCache::touch(Index at) {
+  if (!node(at).listed) return;
+  unlist(at);
+  list(at);
 }
 
 void PrefixCache::evict(std::int64_t blocks) {

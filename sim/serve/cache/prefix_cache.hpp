@@ -49,6 +49,12 @@ class PrefixCache {
   /// The first `blocks` of what was left are taken back, the rest stay to be taken away.
   void take_back(const Left& left, std::int64_t blocks);
 
+  /// The order of releases over several caches that share a clock.
+  void share_clock(std::uint64_t* clock) { clock_ = clock; }
+  /// When the stretch was released that would be evicted first; evictable() > 0.
+  [[nodiscard]] std::uint64_t oldest_release() const { return node(oldest_).released; }
+  /// Moves an unreferenced stretch of one block to the end of the order of eviction.
+  void touch(Index at);
   /// Takes `blocks` away. Errors: ContractError if there are fewer unreferenced ones.
   void evict(std::int64_t blocks);
   [[nodiscard]] std::int64_t evictable() const { return evictable_; }
@@ -63,6 +69,7 @@ class PrefixCache {
     std::int32_t references = 0;         // to all that is pinned
     std::vector<std::int64_t> lesser{};  // references to fewer blocks; seldom any
     std::uint32_t generation = 0;
+    std::uint64_t released = 0;     // when it was listed
     Index before = -1, after = -1;  // in the order of release; of listed ones
     bool listed = false;
     bool named = false;  // by an id
@@ -81,6 +88,8 @@ class PrefixCache {
   std::vector<Node> nodes_;
   std::vector<Index> unused_;
   Index oldest_ = -1, newest_ = -1;
+  std::uint64_t own_clock_ = 0;
+  std::uint64_t* clock_ = nullptr;  // null: its own
   std::int64_t evictable_ = 0;
   std::int64_t pinned_ = 0;
   std::int64_t evicted_ = 0;

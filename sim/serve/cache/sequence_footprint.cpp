@@ -41,13 +41,15 @@ CostInput input_for(CostInput base, const Method& method, std::int64_t prompt) {
 
 }  // namespace
 
-BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
-    : block_{in.stack->block_tokens} {
+BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
+                       std::optional<GroupSizes> groups)
+    : groups_{std::move(groups)}, block_{in.stack->block_tokens} {
   KVSIM_CHECK(!laws.empty() && block_ >= 1, "a cache of {} laws in blocks of {} entries",
               laws.size(), block_);
   CostInput one = in;
   one.batch = 1;
   one.prompt = 0;
+  rows_ = block_;
   plain_ = in.method->plain_rows();
   for (const LawLayers& l : laws) {
     const CacheRows rows{one, l.layer};
@@ -65,16 +67,22 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
     l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
   }
   per_head_ = in.stack->per_head_blocks;
-  counts_blocks_ = laws_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
+  counts_blocks_ = !groups_ && laws_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
   if (counts_blocks_) {
     unit_ = Bytes{laws_.front().units};
     laws_.front().units = 1;
   }
   block_units_ = 0;
   for (const Law& l : laws_) block_units_ += l.units;
+  if (groups_) {
+    block_ = groups_->block_tokens();
+    block_units_ = std::max<std::int64_t>(1, groups_->full_ids());
+    unit_ = groups_->id();
+  }
 }
 
 std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) const {
+  if (groups_) return groups_->ids(tokens, chunk);
   const std::int64_t blocks = divide_up(tokens, block_);
   if (!windowed_) return blocks * block_units_;
   std::int64_t units = 0;
@@ -89,8 +97,9 @@ Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
   double units = 0;
   for (const Law& l : laws_) {
     const std::int64_t held = within_limit(l.limit, tokens);
-    units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(block_);
+    units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(rows_);
   }
+  if (groups_) return truncated<Bytes>(units);
   return truncated<Bytes>(units * static_cast<double>(unit_.count()));
 }
 
@@ -124,6 +133,11 @@ SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const
                          (!holes_ && kept < prompt && !windowed);
     kept_units_ +=
         windowed && kept < prompt ? units_of(law, after_.front(), true) : units_of(law, after_);
+  }
+  if (const GroupSizes* groups = sizes.groups()) {
+    kept_units_ = groups->ids(prompt, 1);
+    compresses_prompt_ = false;
+    return;
   }
   // Rows that are packed, or go elsewhere, once the prompt is through take less than those that
   // were computed.
@@ -238,6 +252,13 @@ void SequenceFootprint::seek(std::int64_t step) {
 
 SequenceFootprint::Step SequenceFootprint::units(std::int64_t step) {
   if (step == asked_) return answer_;
+  if (const GroupSizes* groups = sizes_->groups()) {
+    asked_ = step;
+    const std::int64_t held = groups->ids(prompt_ + step, 1);
+    answer_ = {
+        .during = held, .after = held, .until = groups->same_until(prompt_ + step) - prompt_};
+    return answer_;
+  }
   Step out;
   (void)moment(0, step);
   const std::int64_t last = trajectory_.segments()[segment_].last;
@@ -359,6 +380,7 @@ Bytes SequenceFootprint::full_logical(std::int64_t step) {
 }
 
 std::int64_t SequenceFootprint::full_units(std::int64_t step) {
+  if (const GroupSizes* groups = sizes_->groups()) return groups->ids(prompt_ + step, 1);
   std::int64_t sum = 0;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     const std::int64_t tokens = prompt_ + step;
@@ -370,6 +392,10 @@ std::int64_t SequenceFootprint::full_units(std::int64_t step) {
 
 std::int64_t SequenceFootprint::most_units(std::int64_t steps) {
   std::int64_t most = kept_units_;
+  if (const GroupSizes* groups = sizes_->groups()) {
+    // Windows hold most while the prompt is computed; how much of it at once is the scheduler's.
+    return std::max({most, groups->ids(prompt_, 2), groups->ids(prompt_ + steps, 1)});
+  }
   if (all_layers_ || !compresses_prompt_) {
     most =
         std::max(most, sizes_->windowed() ? kept_units_ : sizes_->prompt_units(prompt_, prompt_));

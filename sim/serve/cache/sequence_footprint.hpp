@@ -14,6 +14,7 @@
 #include "models/methods/settle/measured.hpp"
 #include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
+#include "sim/memory/group_sizes.hpp"
 #include "sim/serve/cache/fragmented_blocks.hpp"
 
 namespace kvsim {
@@ -27,10 +28,13 @@ struct LawLayers {
 /// The blocks of one method's sequences. A block of a layer class holds `block_tokens` entries of
 /// all stored heads in all of its layers, or of one head if the stack has per-head blocks. With one
 /// class of plain rows and equal heads, the unit is a block of all heads; otherwise it is a byte.
+/// In an engine with groups of layers (vLLM) the unit is a block id, whatever the layers.
 class BlockSizes {
  public:
-  /// `in` is of one GPU; its method is any that the spec settles to.
-  BlockSizes(const CostInput& in, std::span<const LawLayers> laws);
+  /// `in` is of one GPU; its method is any that the spec settles to. `groups`: of an engine that
+  /// keeps the full cache in groups.
+  BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
+             std::optional<GroupSizes> groups = std::nullopt);
 
   [[nodiscard]] std::size_t laws() const { return laws_.size(); }
   [[nodiscard]] std::int64_t block_tokens() const { return block_; }
@@ -40,6 +44,8 @@ class BlockSizes {
   [[nodiscard]] std::int64_t block_units() const { return block_units_; }
   [[nodiscard]] bool plain() const { return plain_; }
   [[nodiscard]] bool windowed() const { return windowed_; }
+  /// Null: one kind of blocks for all layers.
+  [[nodiscard]] const GroupSizes* groups() const { return groups_ ? &*groups_ : nullptr; }
   /// A block holds one head's entries.
   [[nodiscard]] bool per_head() const { return per_head_; }
   [[nodiscard]] std::int64_t pool_units(Bytes pool) const { return pool.count() / unit_.count(); }
@@ -59,7 +65,9 @@ class BlockSizes {
 
  private:
   std::vector<Law> laws_;
+  std::optional<GroupSizes> groups_;
   std::int64_t block_ = 1;
+  std::int64_t rows_ = 1;  // entries that Law::units are of
   std::int64_t block_units_ = 1;
   Bytes unit_{1};
   bool counts_blocks_ = true;

@@ -34,6 +34,7 @@ class VllmV1 : public Scheduler {
     budget_ = configured.iteration_tokens(chunked_, site.max_model_len, kMaxNumBatchedTokens);
     long_prefill_ = spec.long_prefill_token_threshold.value_or(0);
     watermark_ = spec.watermark.value_or(0);
+    state_block_ = site.state_block;
     const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
       if (value < low) {
         throw InputError{
@@ -69,7 +70,11 @@ class VllmV1 : public Scheduler {
         ++i;
         continue;
       }
-      const std::int32_t tokens = take(s.to_compute(), left);
+      const std::int32_t tokens = aligned(s, s.computed, take(s.to_compute(), left));
+      if (tokens == 0) {
+        ++i;
+        continue;
+      }
       bool scheduled = batch.schedule(id, tokens);
       while (!scheduled) {
         const RequestId victim =
@@ -87,8 +92,10 @@ class VllmV1 : public Scheduler {
     while (batch.waiting() > 0 && left > 0 &&
            static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
       const RequestId id = batch.next_waiting();
-      const std::int32_t wanted = batch.sequence(id).known - batch.cached_tokens(id);
-      const std::int32_t tokens = take(wanted, left);
+      const std::int32_t found = batch.cached_tokens(id);
+      const std::int32_t wanted = batch.sequence(id).known - found;
+      const std::int32_t tokens = aligned(batch.sequence(id), found, take(wanted, left));
+      if (tokens == 0) return;
       if (!chunked_ && tokens < wanted) return;
       // A watermark that no other sequence's blocks can satisfy would never be met.
       if (!batch.admit(id, tokens, batch.running().empty() ? 0 : keep_free_)) return;
@@ -118,6 +125,18 @@ class VllmV1 : public Scheduler {
     if (chunked_ || wanted == 1) tokens = std::min(tokens, left);
     return static_cast<std::int32_t>(std::min(tokens, std::min(left, kUnlimited)));
   }
+  /// Of a prompt's `tokens` after the first `computed`: steps end on whole blocks, the last but one
+  /// after all whole blocks, so that the state there can be kept. Source: vLLM
+  /// Scheduler._mamba_block_aligned_split.
+  [[nodiscard]] std::int32_t aligned(const Sequence& s, std::int32_t computed,
+                                     std::int32_t tokens) const {
+    if (state_block_ == 0 || computed >= std::max(s.prompt, s.known - 1)) return tokens;
+    const auto last = static_cast<std::int32_t>(s.known / state_block_ * state_block_);
+    if (computed + tokens < last) {
+      return static_cast<std::int32_t>(tokens / state_block_ * state_block_);
+    }
+    return computed < last ? last - computed : tokens;
+  }
   /// Of the sequences that are not in flight: `id` itself if there is no other.
   static RequestId last_admitted(const BatchBuilder& batch) {
     std::size_t at = batch.running().size() - 1;
@@ -140,6 +159,7 @@ class VllmV1 : public Scheduler {
   std::int64_t long_prefill_ = 0;
   double watermark_ = 0;
   std::int64_t keep_free_ = 0;
+  std::int64_t state_block_ = 0;
   bool chunked_ = true;
 };
 

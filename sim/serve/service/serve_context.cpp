@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -232,10 +234,16 @@ std::string ServeContext::offload_note(bool has_own) const {
 }
 
 void ServeContext::start_paged(const ServeHooks& hooks) {
+  const bool wanted =
+      spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
   if (spec_.pipeline_parallel == 1) {
     startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
     cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
-    sizes_.emplace(in_, cost_->laws());
+    std::optional<GroupSizes> groups;
+    if (startup_->groups && spec_.method.name == "full" && !spec_.measured) {
+      groups.emplace(*startup_->groups, wanted, 0);
+    }
+    sizes_.emplace(in_, cost_->laws(), std::move(groups));
     pool_units_ = sizes_->pool_units(startup_->kv_cache);
     held_unit_ = sizes_->unit();
   } else {
@@ -255,8 +263,6 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   standing_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
               !sizes_->windowed();
-  const bool wanted =
-      spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
   moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
                  spec_.method.name != "full";
   if (moves_whole_ && sizes_->windowed()) {
@@ -270,7 +276,16 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         "the prompt's whole cache moves and is compressed where it arrives; the time that the "
         "method takes for it is counted where the prompt is computed");
   }
-  prefix_caching_ = wanted && sizes_->plain() && !sizes_->windowed();
+  prefix_caching_ =
+      wanted && sizes_->plain() && (sizes_->groups() != nullptr || !sizes_->windowed());
+  if (const GroupSizes* groups = sizes_->groups(); groups != nullptr && prefix_caching_) {
+    notes_.push_back(fmt::format(
+        "prefixes are found in whole blocks of {} tokens, as far as all {} groups of layers can go "
+        "on from{}",
+        with_commas(groups->block_tokens()), startup_->groups->groups.size(),
+        groups->state_ids() > 0 ? ": a state is kept where a prefill step ends on a whole block"
+                                : ": windows have the last blocks that they see"));
+  }
   if (wanted && !prefix_caching_) {
     notes_.push_back(
         "prefix caching is off: the layers' blocks do not hold the same tokens, or the method "
@@ -280,6 +295,8 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
   } else if (startup_->lacking() > Bytes{}) {
     cannot_start_ = fmt::format("{} (engine: memory_fraction)", lacking_text(*startup_));
+  } else if (const std::string many = beyond_states(); !many.empty()) {
+    cannot_start_ = many;
   } else if (find_scheduler(scheduler_).clips && full_law_ && !startup_->serves()) {
     notes_.push_back(
         fmt::format("{} shortens its longest sequence from {} tokens to the {} that its pool holds",
@@ -325,6 +342,18 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   notes_.push_back(
       "a preempted sequence is prefilled and compressed again together with its generated tokens, "
       "as one prompt");
+}
+
+/// vLLM refuses to start where more sequences may run than there are blocks: each needs one for its
+/// state. Source: vLLM v1/worker/gpu_model_runner.py, "max_num_seqs … exceeds available Mamba cache
+/// blocks".
+std::string ServeContext::beyond_states() const {
+  if (!startup_->groups || !startup_->groups->has_states() || stack_.max_num_seqs == 0) return {};
+  if (stack_.max_num_seqs <= startup_->blocks) return {};
+  return fmt::format(
+      "max_num_seqs {} exceeds the {} blocks of the pool, of which each sequence takes one for its "
+      "state (engine: max_num_seqs)",
+      with_commas(stack_.max_num_seqs), with_commas(startup_->blocks));
 }
 
 void ServeContext::add_draft(const ServeHooks& hooks) {
@@ -408,11 +437,15 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
   }
   const std::int64_t units = pool_units_;
   state.most_stride = spec_.pipeline_parallel;
+  const bool keeps_states =
+      prefix_caching_ && sizes_->groups() != nullptr && sizes_->groups()->state_ids() > 0;
   const SchedulerContext site{.stack = &stack_,
                               .max_model_len = startup_->max_model_len,
                               .pool_units = units,
                               .block_tokens = sizes_->block_tokens(),
                               .block_units = sizes_->block_units(),
+                              .state_block = keeps_states ? sizes_->block_tokens() : 0,
+                              .most_states = startup_->pools ? startup_->pools->most_states() : 0,
                               .host_memory = spec_.host_memory + spec_.nvme.capacity};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
@@ -503,6 +536,38 @@ std::vector<std::string> ServeContext::notes() const {
         fmt::format("size law of {}: as measured on {}", spec_.method.name, spec_.measured->trace));
   }
   return notes;
+}
+
+std::string ServeContext::no_hits_text() const {
+  const GroupSizes* groups = sizes_ ? sizes_->groups() : nullptr;
+  if (groups == nullptr) return {};
+  const RequestTrace& trace = *spec_.requests;
+  std::unordered_set<std::uint64_t> seen;
+  std::int64_t longest = 0;
+  for (const Request& r : trace.requests) {
+    bool shared = true;
+    for (std::int32_t i = 0; i < r.prefix_count; ++i) {
+      const auto at = static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(i);
+      shared = !seen.insert(trace.prefix_ids[at]).second && shared;
+      if (!shared) continue;
+      longest = std::max(longest, std::min(std::int64_t{r.prompt_tokens},
+                                           std::int64_t{i + 1} * trace.prefix_block));
+    }
+  }
+  if (longest == 0) return "no prefix was found: no two prompts begin with the same tokens";
+  const std::string found = fmt::format(
+      "no prefix was found, although prompts share up to {} tokens: ", with_commas(longest));
+  if (longest < groups->block_tokens()) {
+    return found + fmt::format("a block has {}", with_commas(groups->block_tokens()));
+  }
+  if (groups->state_ids() == 0) {
+    return found + "they were computed at the same time, or their blocks were taken away since";
+  }
+  return found +
+         fmt::format(
+             "a state is kept only where a prefill step ends on a whole block of {} tokens, "
+             "and none was kept within what is shared, or it was taken away since",
+             with_commas(groups->block_tokens()));
 }
 
 std::int64_t ServeContext::capacity_tokens() const {

@@ -48,10 +48,13 @@ class ServeContext {
   /// pool.
   [[nodiscard]] std::int64_t capacity_tokens() const;
   [[nodiscard]] const Owners& standing() const { return standing_; }
+  /// Why no prefix was found although the engine looked for them; empty: its layers have no groups.
+  [[nodiscard]] std::string no_hits_text() const;
 
  private:
   void start_paged(const ServeHooks& hooks);
   void add_draft(const ServeHooks& hooks);
+  [[nodiscard]] std::string beyond_states() const;
   /// Defaults of schedulers and prefixes for requests that do not declare lengths.
   void note_declarations();
   /// Which entries are stored outside the GPU, and whether the other settings allow it.

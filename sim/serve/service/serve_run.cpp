@@ -410,6 +410,10 @@ class Service {
     out.calibration = site_.provenance();
     const std::vector<std::string> notes = site_.notes();
     out.notes.insert(out.notes.begin(), notes.begin(), notes.end());
+    if (state_.prefix_queries > 0 && state_.prefix_hits == 0) {
+      out.no_hits = site_.no_hits_text();
+      if (!out.no_hits.empty()) out.notes.push_back(out.no_hits);
+    }
     out.notes.insert(out.notes.end(), trace_.notes.begin(), trace_.notes.end());
     return out;
   }

@@ -1,0 +1,237 @@
+// The cache of an engine whose layers form groups: what sequences hold, and which prefixes are
+// found. Cases by hand.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/memory/group_sizes.hpp"
+#include "sim/serve/cache/kv_cache_manager.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/machines.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::has;
+using test::request;
+using test::SmallService;
+
+/// A group of full layers, and beside it one of each of `others`, all with blocks of 16 tokens.
+VllmGroups groups_with(std::vector<VllmGroup> others) {
+  VllmGroups out;
+  out.groups = {{.kind = "full", .layers = 2, .block_tokens = 16}};
+  for (VllmGroup& group : others) out.groups.push_back(std::move(group));
+  out.block_tokens = 16;
+  out.block_id = Bytes{16 * 512};
+  return out;
+}
+VllmGroup window_group(std::int64_t tokens) {
+  return {.kind = "window", .growth = GroupGrowth::kWindow, .limit = tokens, .block_tokens = 16};
+}
+VllmGroup state_group() {
+  return {.kind = "state", .growth = GroupGrowth::kState, .block_tokens = 16};
+}
+
+TEST_CASE("ids of a sequence: all of a full group, what a window sees, one for a state") {
+  const GroupSizes sizes{
+      groups_with(
+          {window_group(40),
+           {.kind = "chunk", .growth = GroupGrowth::kChunk, .limit = 64, .block_tokens = 16},
+           state_group()}),
+      true, 0};
+  CHECK(sizes.block_tokens() == 16);
+  CHECK(sizes.full_ids() == 1);
+  CHECK(sizes.window_ids() == 2);
+  CHECK(sizes.state_ids() == 1);
+  CHECK(sizes.ids(0, 0) == 0);
+  // A prompt of 100 at once: seven blocks in all three, and two states.
+  CHECK(sizes.ids(100, 100) == 7 + 7 + 7 + 2);
+  // One token at position 99: the window from 60 (block 3), the chunk from 64 (block 4), a state.
+  CHECK(sizes.ids(100, 1) == 7 + 4 + 3 + 1);
+  CHECK(sizes.same_until(100) == 103);  // 104 sees from 64: a block fewer
+  CHECK(sizes.ids(103, 1) == sizes.ids(100, 1));
+  CHECK(sizes.ids(104, 1) == sizes.ids(100, 1) - 1);
+  CHECK(sizes.first_seen(100) == 3);
+  for (std::int64_t tokens = 1; tokens < 400; ++tokens) {
+    INFO(tokens);
+    const std::int64_t until = sizes.same_until(tokens);
+    REQUIRE(until >= tokens);
+    for (std::int64_t t = tokens; t <= until; ++t) REQUIRE(sizes.ids(t, 1) == sizes.ids(tokens, 1));
+  }
+}
+
+/// One engine's cache of 64 ids over sequences of one prompt each.
+struct Cache {
+  Llm llm = test::small_llm();
+  Stack stack = with_options(find_stack("vllm"), {.block_tokens = 16}, {nullptr, &llm, 1});
+  std::shared_ptr<const Method> method = make_method({"full", {}, {}}, 1);
+  CostInput in{.llm = &llm, .method = method.get(), .stack = &stack, .kv_dtype = Dtype::kFp16};
+  std::vector<LawLayers> laws{{.layer = 0, .layers = llm.n_layers()}};
+  BlockSizes sizes;
+  SequenceFootprints footprints{{"full", {}, {}}, {.n_layers = 4}, nullptr, in};
+  RequestTrace trace;
+  std::vector<Sequence> sequences;
+  std::unique_ptr<KvCacheManager> kv;
+
+  /// All prompts begin with the same `shared` tokens.
+  Cache(VllmGroups groups, const std::vector<std::int32_t>& prompts, std::int32_t shared,
+        std::int64_t ids = 64)
+      : sizes{in, laws, GroupSizes{std::move(groups), true, 0}} {
+    trace.prefix_block = 16;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      Request r = request(0, prompts[i], 8);
+      r.prefix_first = static_cast<std::int32_t>(trace.prefix_ids.size());
+      r.prefix_count = (prompts[i] + 15) / 16;
+      for (std::int32_t b = 0; b < r.prefix_count; ++b) {
+        const bool own = (b + 1) * 16 > shared;
+        trace.prefix_ids.push_back((own ? 1000 * (i + 1) : 0) + static_cast<std::uint64_t>(b) + 1);
+      }
+      trace.requests.push_back(r);
+      Sequence s;
+      s.prompt = s.known = s.target = prompts[i];
+      sequences.push_back(s);
+    }
+    kv = std::make_unique<KvCacheManager>(KvCacheManager::Setup{.trace = &trace,
+                                                                .sizes = &sizes,
+                                                                .laws = &footprints,
+                                                                .pool_units = ids,
+                                                                .prefix_caching = true});
+  }
+  std::int32_t found(RequestId id) { return kv->cached_tokens(id, sequences[at(id)]); }
+  /// Computes a prompt in steps that end at `ends`.
+  void compute(RequestId id, const std::vector<std::int32_t>& ends) {
+    Sequence& s = sequences[at(id)];
+    std::int32_t done = found(id);
+    bool first = true;
+    for (const std::int32_t end : ends) {
+      if (first) {
+        REQUIRE(kv->admit(id, s, done, end - done, 0));
+      } else {
+        REQUIRE(kv->grow(id, s, end - done));
+      }
+      first = false;
+      s.planned = end - done;
+      s.computed = done = end;
+      kv->settle(id, s);
+      kv->check();
+    }
+  }
+  void end(RequestId id) {
+    kv->finish(id, sequences[at(id)]);
+    kv->check();
+  }
+  static std::size_t at(RequestId id) { return static_cast<std::size_t>(id); }
+};
+
+TEST_CASE("a prefix is found where a state was kept: at the end of a step on a whole block") {
+  Cache cache{groups_with({state_group()}), {100, 100, 60}, 96};
+  cache.compute(0, {64, 96, 100});
+  // The full group's six blocks and the state after 96 tokens are there.
+  CHECK(cache.found(1) == 96);
+  // 60 tokens: three blocks of the full group, but no state after 48 tokens.
+  CHECK(cache.found(2) == 0);
+
+  Cache other{groups_with({state_group()}), {100, 100}, 96};
+  other.compute(0, {40, 100});  // no step ends on a block
+  CHECK(other.found(1) == 0);
+  other.end(0);
+  CHECK(other.found(1) == 0);
+
+  Cache shorter{groups_with({state_group()}), {100, 100}, 48};
+  shorter.compute(0, {96, 100});
+  CHECK(shorter.found(1) == 0);  // prompts part before the state
+}
+
+TEST_CASE("a window goes on from any block whose last ones are still there") {
+  Cache cache{groups_with({window_group(40)}), {100, 100, 200}, 96};
+  cache.compute(0, {100});
+  // 7 blocks of each while it is computed; the window then sees from 61: blocks 3 to 6.
+  CHECK(cache.kv->held(0) == 7 + 4);
+  CHECK(cache.found(1) == 48);  // blocks 3 to 5 are still held, and not to be found
+  cache.end(0);
+  CHECK(cache.found(1) == 96);
+  cache.compute(1, {100});
+  CHECK(cache.kv->held(1) == 7 + 4);
+  cache.end(1);
+  CHECK(cache.kv->taken() == 0);
+
+  // Two windows of different lengths: the longer decides.
+  Cache two{groups_with({window_group(40), window_group(90)}), {100, 100}, 96};
+  two.compute(0, {100});
+  two.end(0);
+  CHECK(two.found(1) == 96);
+}
+
+TEST_CASE("what was released longest ago is taken away first, over all groups") {
+  // 200 tokens at once take 13 ids of each of two groups; 32 ids hold one such sequence.
+  Cache cache{groups_with({window_group(40)}), {200, 96, 200}, 0, 32};
+  cache.compute(0, {200});
+  cache.end(0);
+  cache.compute(1, {96});
+  cache.end(1);
+  cache.compute(2, {200});
+  CHECK(cache.kv->taken() == 13 + 3);  // the window sees from 160
+  cache.end(2);
+  CHECK(cache.kv->available() == 32);
+}
+
+TEST_CASE("models with windows find prefixes, and free blocks behind the windows") {
+  Llm llm = test::small_llm();
+  for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
+  SmallService service{.blocks = 64, .scheduler = {.name = "vllm-v1", .prefix_caching = true}};
+  service.llm = &llm;
+  service.trace.prefix_block = 16;
+  for (std::int32_t i = 0; i < 2; ++i) {
+    Request r = request(i, 160, 40);
+    r.prefix_first = 10 * i;
+    r.prefix_count = 10;
+    service.trace.requests.push_back(r);
+    for (std::uint64_t b = 0; b < 10; ++b) service.trace.prefix_ids.push_back(b + 1);
+  }
+  const ServeResult r = service.run();
+  REQUIRE(r.startup);
+  REQUIRE(r.startup->groups);
+  CHECK(r.startup->groups->groups.size() == 2);
+  CHECK(r.completed == 2);
+  CHECK(r.prefix_hit_tokens == 144);  // the last block has the token that is computed again
+  CHECK(r.no_hits.empty());
+  // 10 blocks of each group; then 13 of the full one and up to three that the window touches.
+  CHECK(r.peak_blocks == 20);
+
+  SUBCASE("why none is found is said") {
+    service.trace.prefix_ids.resize(10);
+    for (std::uint64_t b = 0; b < 10; ++b) service.trace.prefix_ids.push_back(b + 100);
+    const ServeResult none = service.run();
+    CHECK(none.prefix_hit_tokens == 0);
+    CHECK(has(none.no_hits, "no two prompts begin with the same tokens"));
+  }
+  SUBCASE("a model whose layers all keep every token has one kind of blocks") {
+    service.llm = nullptr;
+    const ServeResult full = service.run();
+    CHECK_FALSE(full.startup->groups);
+    CHECK(full.prefix_hit_tokens == 144);
+  }
+}
+
+TEST_CASE("ids add up whatever comes, with windows and prefixes") {
+  Llm llm = test::small_llm();
+  for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    INFO(seed);
+    SmallService service{.blocks = 40,
+                         .scheduler = {.name = "vllm-v1", .prefix_caching = true},
+                         .trace = test::random_trace(seed, 120, 400, 60, 20, true)};
+    service.llm = &llm;
+    const ServeResult r = service.run();  // checks the sum of units after each step
+    CHECK(r.completed + r.rejected == 120);
+    CHECK(r.peak_blocks <= r.blocks);
+    CHECK(r.prefix_hit_tokens > 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
