@@ -151,6 +151,16 @@ EngineStartup at_factors(const EngineStartup& startup, const TermFactors& factor
   out.kv_cache = std::clamp(left, Bytes{}, out.total);
   out.blocks = out.kv_cache.count() / out.block.count();
   out.tokens = out.blocks * stack.block_tokens;
+  if (out.groups) {
+    const VllmCapacity capacity = capacity_of_blocks(*out.groups, out.blocks, out.max_model_len);
+    out.tokens = capacity.tokens;
+    out.max_concurrency = capacity.concurrency;
+  } else if (out.pools && startup.kv_cache > Bytes{}) {
+    const double share = static_cast<double>(out.kv_cache.count()) /
+                         static_cast<double>(startup.kv_cache.count());
+    out.tokens = static_cast<std::int64_t>(static_cast<double>(startup.tokens) * share);
+    out.blocks = out.tokens / stack.block_tokens;
+  }
   return out;
 }
 

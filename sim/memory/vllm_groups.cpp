@@ -254,6 +254,17 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
   return out;
 }
 
+std::int64_t longest_request(const Llm& shard, VllmGroupSettings settings, Bytes available) {
+  std::int64_t good = 0, bad = settings.max_model_len + 1;
+  while (bad - good > 1) {
+    settings.max_model_len = good + (bad - good) / 2;
+    const VllmGroups groups = vllm_groups(shard, settings);
+    const bool fits = groups.block_id * groups.request_blocks <= available;
+    (fits ? good : bad) = settings.max_model_len;
+  }
+  return good;
+}
+
 VllmCapacity vllm_capacity(const VllmGroups& groups, Bytes available, std::int64_t max_model_len,
                            std::int32_t context_parallel) {
   return capacity_of_blocks(groups, available.count() / groups.block_id.count(), max_model_len,

@@ -86,6 +86,11 @@ struct VllmGroups {
 [[nodiscard]] std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
                                         std::int64_t tokens, const VllmGroupSettings& settings);
 
+/// The longest request, of at most settings.max_model_len tokens, whose blocks `available` bytes
+/// hold; 0: not even one token's. Source: vLLM v1/core/kv_cache_utils.py, estimate_max_model_len.
+[[nodiscard]] std::int64_t longest_request(const Llm& shard, VllmGroupSettings settings,
+                                           Bytes available);
+
 /// What such an engine reports for `available` bytes of cache memory on each GPU.
 struct VllmCapacity {
   std::int64_t blocks = 0;

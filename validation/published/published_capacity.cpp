@@ -94,7 +94,6 @@ class StartPrediction {
   [[nodiscard]] bool states_memory() const;
   [[nodiscard]] Bytes pool();
   [[nodiscard]] double blocks(const VllmGroups& groups, const VllmGroupSettings& settings);
-  [[nodiscard]] double longest(VllmGroupSettings settings);
 
   const PublishedRow& row_;
   const PublishedSetup& setup_;
@@ -159,7 +158,7 @@ VllmGroupSettings StartPrediction::group_settings() const {
                                 std::max<std::int64_t>(1, stated(setup_.settings, "PCP")));
   const std::string said = setup_.settings + "; " + row_.model;
   if (!has_text(said, "no draft")) {
-    for (const std::string_view word : {"MTP", "DSpark", "EAGLE", "K"}) {
+    for (const std::string_view word : {"num_speculative_tokens", "MTP", "DSpark", "K"}) {
       if (settings.draft_tokens == 0) settings.draft_tokens = stated(said, word);
     }
   }
@@ -295,20 +294,6 @@ double StartPrediction::blocks(const VllmGroups& groups, const VllmGroupSettings
                     static_cast<double>(groups.block_id.count()));
 }
 
-double StartPrediction::longest(VllmGroupSettings settings) {
-  const Llm shard = tensor_shard(llm(), ranks());
-  const double memory = static_cast<double>(pool().count());
-  std::int64_t good = 0, bad = std::max<std::int64_t>(settings.max_model_len, 1) + 1;
-  while (bad - good > 1) {
-    settings.max_model_len = good + (bad - good) / 2;
-    const VllmGroups groups = vllm_groups(shard, settings);
-    const double need =
-        static_cast<double>(groups.request_blocks) * static_cast<double>(groups.block_id.count());
-    (need <= memory ? good : bad) = settings.max_model_len;
-  }
-  return static_cast<double>(good);
-}
-
 double StartPrediction::predict() {
   const std::string& metric = row_.metric;
   if (metric == "model_loading") {
@@ -344,7 +329,9 @@ double StartPrediction::predict() {
   if (metric == "kv_needed_for_one_request") {
     return static_cast<double>(groups.request_blocks) * id / kGiB;
   }
-  if (metric == "estimated_max_model_len") return longest(settings);
+  if (metric == "estimated_max_model_len") {
+    return static_cast<double>(longest_request(shard, settings, pool()));
+  }
   const VllmCapacity capacity =
       capacity_of_blocks(groups, std::llround(std::floor(blocks(groups, settings))),
                          settings.max_model_len, settings.context_parallel);

@@ -128,9 +128,10 @@ struct SchedulerContext {
   std::int64_t pool_units = 0;
   std::int64_t block_tokens = 1;
   std::int64_t block_units = 1;  // units of a block: 1, or its bytes
-  std::int64_t state_block =
-      0;                // states are kept after whole blocks of so many tokens; 0: none are
-  std::int64_t most_states = 0;  // sequences that a pool of states holds at once; 0: no such pool
+  // States are kept after whole blocks of so many tokens; 0: none are.
+  std::int64_t state_block = 0;
+  // Sequences that a pool of states holds at once; 0: no such pool.
+  std::int64_t most_states = 0;
   Bytes host_memory{};  // for swapped caches
 };
 

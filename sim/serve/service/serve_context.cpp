@@ -305,15 +305,18 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
     startup_->sequence = sizes_->unit() * pool_units_;
     startup_->max_concurrency = 1;
   } else if (!options_.longest_request && spec_.method.name == "full" && !startup_->serves()) {
+    const auto settings = group_settings(in_, startup_->max_model_len);
+    const std::int64_t longest =
+        settings ? longest_request(llm_, *settings, startup_->kv_cache) : startup_->tokens;
     // vLLM's own words at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
     cannot_start_ = fmt::format(
         "a sequence of max_model_len {} tokens takes {} of cache, {} are there: the longest that "
         "it could be set up for is {} tokens (engine: max_model_len)",
-        startup_->max_model_len, startup_->sequence, startup_->kv_cache, startup_->tokens);
+        startup_->max_model_len, startup_->sequence, startup_->kv_cache, longest);
   }
   note_declarations();
   place_offloads();
-  if (full_law_) return;
+  if (full_law_ || sizes_->groups() != nullptr) return;
   if (!stack_.lazy_compaction)
     notes_.push_back(
         "a method that drops entries frees blocks when the kept ones are compacted, which its cost "

@@ -400,8 +400,10 @@ TEST_CASE("explain: the tokens of a pool name the groups of layers that share it
   // Gemma-3-1B: 22 layers with a window of 512 and 4 that see all; groups of 4, of which two
   // of the windows have three layers.
   const fs::path folder = fresh("groups");
-  run(folder, R"({"model": "gemma-3-1b", "gpu": "L4", "stack": {"name": "vllm", "version": "0.25"},
-                  "dtype": "bf16", "batch": 1, "prompt_tokens": 100, "output_tokens": 4,
+  run(folder, R"({"kind": "serve", "model": "gemma-3-1b", "gpu": "L4",
+                  "stack": {"name": "vllm", "version": "0.25"}, "dtype": "bf16",
+                  "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 10,
+                               "prompt_tokens": 500, "output_tokens": 20},
                   "engine": {"max_model_len": 8192}})");
   const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
   const json& start = point.at("startup");
@@ -413,6 +415,8 @@ TEST_CASE("explain: the tokens of a pool name the groups of layers that share it
         start.at("kv_cache_bytes").get<std::int64_t>());
   const json out = explain(folder, "kv_capacity_tokens");
   CHECK(out.at("value") == start.at("tokens"));
+  CHECK(out.at("low") <= out.at("value"));
+  CHECK(out.at("value") <= out.at("high"));
   std::string notes;
   for (const json& note : out.at("notes")) notes += note.get<std::string>() + "\n";
   CHECK(has(notes, "group of 4 full layers: blocks of 16 tokens, 512 of them a request"));

@@ -263,6 +263,17 @@ TEST_CASE("compressed entries are packed, by release") {
   CHECK(vllm_groups(compressed(0, 30, 31), settings).block_id == Bytes{1'473'408});
 }
 
+TEST_CASE("the longest request fits, and one token more does not") {
+  VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 262'144};
+  const Llm llm = hybrid(16, 4, 48);
+  // 100 blocks: 94 of full layers next to two states in each of three groups.
+  const Bytes hundred = vllm_groups(llm, settings).block_id * 100;
+  CHECK(longest_request(llm, settings, hundred) == 94 * 1568);
+  CHECK(longest_request(llm, settings, Bytes{1}) == 0);
+  settings.max_model_len = 1000;
+  CHECK(longest_request(llm, settings, hundred) == 1000);
+}
+
 TEST_CASE("formats with scales for each head") {
   // Four heads of 256 in 4 bits with two fp32 scales: 1,056 B a token, and blocks of 1,552 tokens
   // next to states of 1,634,304 B in bf16, 3,040 in fp32, as logged.
