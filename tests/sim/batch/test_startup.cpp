@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
@@ -59,6 +61,54 @@ TEST_CASE("the terms of a start fill the memory fraction down to less than a blo
       }
     }
   }
+}
+
+TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other engines") {
+  // States bound how many sequences run: each takes a block.
+  const EngineStartup hybrid = start({.model = "qwen3.5-27b",
+                                      .options = {.max_model_len = 32768, .max_num_seqs = 64},
+                                      .total = 94.97,
+                                      .stack = "vllm@0.24"});
+  REQUIRE(hybrid.groups);
+  CHECK(hybrid.groups->groups.size() == 4);
+  CHECK(hybrid.groups->block_tokens == 784);
+  CHECK(hybrid.block * hybrid.blocks <= hybrid.kv_cache);
+  CHECK(hybrid.block * (hybrid.blocks + 1) > hybrid.kv_cache);
+  CHECK(hybrid.sequence == hybrid.block * (42 + 3 * 2));
+  CHECK(hybrid.tokens == hybrid.blocks * 32768 / 48);
+  CHECK(state_limit_text(hybrid) ==
+        fmt::format(
+            "max_num_seqs of at most {}: the pool has so many blocks, and each sequence takes "
+            "one for its state",
+            hybrid.blocks));
+  // Windows take more where two steps are in flight (0.26), and nothing bounds the sequences.
+  const Case gemma{.model = "gemma-3-12b", .options = {.max_model_len = 32768}};
+  Case later = gemma;
+  later.stack = "vllm@0.27";
+  CHECK(start(later).groups->request_blocks > start(gemma).groups->request_blocks);
+  CHECK(state_limit_text(start(gemma)).empty());
+  // Before 0.9.2 windows were one kind of blocks with the rest.
+  Case before = gemma;
+  before.stack = "vllm@0.9";
+  CHECK_FALSE(start(before).groups);
+  CHECK_FALSE(start({}).groups);
+
+  Case sglang = gemma;
+  sglang.stack = "sglang";
+  const EngineStartup pools = start(sglang);
+  REQUIRE(pools.pools);
+  REQUIRE(pools.pools->pools.size() == 2);
+  Bytes sum;
+  for (const EnginePool& pool : pools.pools->pools) sum += pool.bytes();
+  CHECK(sum <= pools.kv_cache);
+  CHECK(sum > Bytes{pools.kv_cache.count() / 100 * 99});
+  sglang.model = "qwen3.5-27b";
+  const EngineStartup states = start(sglang);
+  CHECK(states.pools->most_states() >= 1);
+  CHECK(state_limit_text(states).find("the pool of states has") != std::string::npos);
+  Case trtllm = gemma;
+  trtllm.stack = "trtllm";
+  CHECK(start(trtllm).pools->pools.size() == 2);
 }
 
 TEST_CASE("terms and capacity of a start move in the right direction") {
