@@ -36,6 +36,16 @@ bool has_latent_attention(const Llm& llm) {
                      [](const LayerSpec& layer) { return caches_latents(layer); });
 }
 
+/// Query heads for each KV head of the first layer with a cache; 0: none has one.
+std::int64_t query_group(const Llm* llm) {
+  if (llm == nullptr) return 0;
+  for (const LayerSpec& layer : llm->layers) {
+    const AttentionSpec& a = layer.attention;
+    if (a.n_kv_heads > 0) return a.n_heads / a.n_kv_heads;
+  }
+  return 0;
+}
+
 bool is_quantized(const Llm& llm) { return llm.unpacked_dtype.has_value(); }
 
 EngineVersion read_version(const Field& field) {
@@ -66,7 +76,7 @@ EngineValues read_values(const Field& field) {
   field.allow_only({"prefill_chunk", "long_prefill_chunk", "max_num_seqs", "block_tokens",
                     "usable_fraction", "counts_graphs", "reserve", "reserve_graphs",
                     "reserve_least", "graph_sequences", "schedules_ahead", "between_steps",
-                    "between_per_sequence", "front_end"});
+                    "between_per_sequence", "front_end", "cutoff", "attention_per_clock"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMostTokens);
@@ -92,13 +102,17 @@ EngineValues read_values(const Field& field) {
     out.between_per_sequence = given->duration();
   }
   if (const auto given = field.find("front_end")) out.front_end = read_front_end(*given);
+  if (const auto given = field.find("cutoff")) out.cutoff = read_cutoff(*given);
+  if (const auto given = field.find("attention_per_clock")) {
+    out.attention_per_clock = given->number(0, 1e4);
+  }
   return out;
 }
 
 DefaultsRule read_rule(const Field& field) {
   field.allow_only({"from", "before", "memory_from", "memory_below", "named", "not_named", "usage",
-                    "gpus_from", "gpus_below", "experts", "latent", "model_types", "quantized",
-                    "set", "source"});
+                    "gpus_from", "gpus_below", "experts", "latent", "model_types", "query_groups",
+                    "quantized", "set", "source"});
   DefaultsRule rule;
   if (const auto given = field.find("from")) rule.from = read_version(*given);
   if (const auto given = field.find("before")) rule.before = read_version(*given);
@@ -122,6 +136,9 @@ DefaultsRule read_rule(const Field& field) {
   if (const auto given = field.find("experts")) rule.experts = given->boolean();
   if (const auto given = field.find("latent")) rule.latent = given->boolean();
   names("model_types", rule.model_types);
+  if (const auto given = field.find("query_groups")) {
+    for (const Field& item : given->items()) rule.query_groups.push_back(item.integer(1, 1024));
+  }
   if (const auto given = field.find("quantized")) rule.quantized = given->boolean();
   rule.values = read_values(field.at("set"));
   rule.source = field.at("source").string();
@@ -176,6 +193,10 @@ bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSit
   if (!model_types.empty() && std::ranges::find(model_types, type) == model_types.end()) {
     return false;
   }
+  if (!query_groups.empty() &&
+      std::ranges::find(query_groups, query_group(site.llm)) == query_groups.end()) {
+    return false;
+  }
   if (quantized && (site.llm != nullptr && is_quantized(*site.llm)) != *quantized) return false;
   return true;
 }
@@ -219,6 +240,10 @@ std::string DefaultsRule::conditions() const {
   if (!model_types.empty()) {
     parts.push_back(fmt::format("models of type {}", fmt::join(model_types, ", ")));
   }
+  if (!query_groups.empty()) {
+    parts.push_back(
+        fmt::format("models of {} query heads for each KV head", fmt::join(query_groups, ", ")));
+  }
   if (quantized) parts.emplace_back(*quantized ? "quantized checkpoints" : "not quantized");
   if (usage) parts.emplace_back(*usage == EngineUsage::kServer ? "server" : "LLM class");
   return fmt::format("{}", fmt::join(parts, "; "));
@@ -238,6 +263,12 @@ std::string_view EngineDefaults::option(std::string_view key) const {
     if (known == key) return option;
   }
   return {};
+}
+
+CutoffTimes read_cutoff(const Field& field) {
+  field.allow_only({"step", "bytes_per_logit"});
+  return {.step = field.at("step").duration(),
+          .bytes_per_logit = field.at("bytes_per_logit").number(0, 1e4)};
 }
 
 FrontEndTimes read_front_end(const Field& field) {

@@ -52,6 +52,14 @@ struct FrontEndTimes {
   friend constexpr bool operator==(const FrontEndTimes&, const FrontEndTimes&) = default;
 };
 
+/// What top-k and top-p take of a step's sampling, in addition to a greedy one.
+struct CutoffTimes {
+  Seconds step;                // of kernels and launches, whatever their size
+  double bytes_per_logit = 0;  // read and written
+
+  friend constexpr bool operator==(const CutoffTimes&, const CutoffTimes&) = default;
+};
+
 /// Values that one rule sets. The first rule that fits sets a key; later ones do not change it.
 struct EngineValues {
   std::optional<std::int64_t> prefill_chunk{}, long_prefill_chunk{}, max_num_seqs{}, block_tokens{};
@@ -64,6 +72,9 @@ struct EngineValues {
   std::optional<bool> schedules_ahead{};
   std::optional<Seconds> between_steps{}, between_per_sequence{};
   std::optional<FrontEndTimes> front_end{};
+  std::optional<CutoffTimes> cutoff{};
+  /// Stack::attention_per_clock.
+  std::optional<double> attention_per_clock{};
 };
 
 /// Default values and the conditions under which an engine takes them. An absent condition holds.
@@ -75,7 +86,9 @@ struct DefaultsRule {
   std::optional<std::int32_t> gpus_from{}, gpus_below{};  // that one replica's model spans
   std::optional<bool> experts{}, latent{};  // the model has routed experts, latent attention
   std::vector<std::string> model_types{};   // Hugging Face's words: "llama"
-  std::optional<bool> quantized{};          // the checkpoint is published quantized
+  /// Query heads for each KV head; a model whose first layer has one of them.
+  std::vector<std::int64_t> query_groups{};
+  std::optional<bool> quantized{};  // the checkpoint is published quantized
   EngineValues values{};
   std::string source{};
 
@@ -98,6 +111,9 @@ struct EngineDefaults {
   [[nodiscard]] bool knows(EngineVersion version) const;
   [[nodiscard]] std::string_view option(std::string_view key) const;  // empty: none
 };
+
+/// {"step": "0.2 ms", "bytes_per_logit": 300}. Errors: InputError.
+[[nodiscard]] CutoffTimes read_cutoff(const Field& field);
 
 /// {"latency": "2 ms", "request": "1 ms", "prompt_token": "2 us", "token": "20 us"}; what is absent
 /// is 0. Errors: InputError.

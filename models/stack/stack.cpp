@@ -175,6 +175,9 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   host("between_per_sequence", &EngineValues::between_per_sequence, out.between_per_sequence,
        own.between_per_sequence);
   host("front_end", &EngineValues::front_end, out.front_end, own.front_end);
+  host("cutoff", &EngineValues::cutoff, out.cutoff, own.cutoff);
+  host("attention_per_clock", &EngineValues::attention_per_clock, out.attention_per_clock,
+       own.attention_per_clock);
 
   rule = nullptr;
   const bool eager = options.cuda_graphs && !*options.cuda_graphs;
@@ -253,6 +256,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   if (options.memory_fraction) out.usable_fraction = *options.memory_fraction;
   if (options.cuda_graphs && !*options.cuda_graphs) out.graphs = Bytes{};
   if (options.async_scheduling) out.schedules_ahead = *options.async_scheduling;
+  if (options.cutoff_sampling) out.samples_cutoff = *options.cutoff_sampling;
   const auto replace = [](Seconds& value, const std::optional<Seconds>& measured) {
     value = measured.value_or(value);
   };
@@ -337,6 +341,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "between_per_sequence",
                              "schedules_ahead",
                              "front_end",
+                             "cutoff",
+                             "attention_per_clock",
                              "overlap",
                              "reached",
                              "kernels",
@@ -354,6 +360,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.between_per_sequence = own.between_per_sequence;
     stack.schedules_ahead = own.schedules_ahead;
     stack.front_end = own.front_end;
+    stack.cutoff = own.cutoff;
+    stack.attention_per_clock = own.attention_per_clock;
   }
   stack.name = std::move(name);
   // An overridden value loses the source of the original.
@@ -431,6 +439,9 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
   read_later_flag("schedules_ahead", stack.schedules_ahead);
   read_later("front_end", [&](const Field& f) { stack.front_end = read_front_end(f); });
+  read_later("cutoff", [&](const Field& f) { stack.cutoff = read_cutoff(f); });
+  read_later("attention_per_clock",
+             [&](const Field& f) { stack.attention_per_clock = f.number(0, 1e4); });
   read_later("fraction_of",
              [&](const Field& f) { stack.fraction_of = read_enum<FractionOf>(f, kFractionWords); });
   read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
@@ -464,7 +475,9 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   stack.profile_host = {.between_steps = stack.between_steps,
                         .between_per_sequence = stack.between_per_sequence,
                         .schedules_ahead = stack.schedules_ahead,
-                        .front_end = stack.front_end};
+                        .front_end = stack.front_end,
+                        .cutoff = stack.cutoff,
+                        .attention_per_clock = stack.attention_per_clock};
   if (const auto defaults = profile.find("defaults")) {
     stack.defaults = std::make_shared<const EngineDefaults>(read_engine_defaults(*defaults));
     stack.version = stack.defaults->last;

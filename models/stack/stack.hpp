@@ -105,7 +105,12 @@ struct Stack {
   /// The host schedules a step while the GPU computes the one before it: the two times above are
   /// hidden behind the GPU's, and a request that arrives waits for one step more.
   bool schedules_ahead = false;
-  FrontEndTimes front_end{};         // of a service
+  FrontEndTimes front_end{};    // of a service
+  CutoffTimes cutoff{};         // of its sampler,
+  bool samples_cutoff = false;  // where requests ask for top-k or top-p
+  /// Decode attention held up by its instructions: flops of an SM in a clock, one sequence's head
+  /// in one block. 0: as `kernels` and `reached` say.
+  double attention_per_clock = 0;
   bool full_causal_mask = false;     // a boolean mask of the full length squared is held throughout
   bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
@@ -128,12 +133,14 @@ struct Stack {
 
   std::map<std::string, std::string> sources;
 
-  /// What the profile itself says of the host; the values above are these, or those of the rules
-  /// that fit the engine's version.
+  /// What the profile itself says of host, sampler and attention; the values above are these, or
+  /// those of the rules that fit the engine's version.
   struct HostTimes {
     Seconds between_steps, between_per_sequence;
     bool schedules_ahead = false;
     FrontEndTimes front_end{};
+    CutoffTimes cutoff{};
+    double attention_per_clock = 0;
   };
   HostTimes profile_host{};
 
@@ -161,6 +168,7 @@ struct StackOptions {
   std::optional<double> memory_fraction{};  // of fraction_of; vLLM: gpu_memory_utilization
   std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
   std::optional<bool> async_scheduling{};   // schedules_ahead
+  std::optional<bool> cutoff_sampling{};    // samples_cutoff
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
       front_end_token{};

@@ -312,7 +312,7 @@ TEST_CASE("engines run in the version that a row names or that its thread's numb
   CHECK(label("vLLM", "a repository", "vLLM 0.11, block 128") == "vllm@0.11.0");
   CHECK(label("SGLang 0.4.6.post1") == "sglang@0.4.6");
   CHECK(label("TensorRT-LLM 1.0 PyTorch backend") == "trtllm@1.0.0");
-  CHECK(label("TensorRT-LLM 0.6.1") == "trtllm@0.13");  // the oldest known
+  CHECK(label("TensorRT-LLM 0.6.1") == "trtllm@0.10");  // the oldest known
   // Threads of vLLM's repository: 10544 and 17885 changed defaults, with 0.6.5 and 0.9.
   CHECK(label("vLLM", "github vllm-project/vllm PR 10511") == "vllm-v0@0.5.3");
   CHECK(label("vLLM", "github vllm-project/vllm PR 12126") == "vllm-v0@0.6.5");

@@ -200,7 +200,8 @@ TEST_CASE("a run with all settings is a complete scenario") {
   CHECK_FALSE(s.contains("kv_dtype"));
   CHECK(s.at("engine").at("max_num_seqs") == 64);
   CHECK(s.at("requests").at("prompt_tokens") == 100);
-  CHECK(s.at("requests").at("output_tokens") == 20);
+  CHECK(s.at("requests").at("output_tokens").at("min") == 18);  // may stop before
+  CHECK(s.at("requests").at("output_tokens").at("max") == 22);
   CHECK(s.at("requests").at("count") == 16);
   CHECK(s.at("requests").at("arrivals").at("kind") == "closed");
   CHECK(s.at("requests").at("arrivals").at("users") == 4);
@@ -330,6 +331,36 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
 
   const MappedRun sglang = mapped(Row{}.set("engine", "SGLang").set("engine_version", "0.5.6"));
   CHECK(sglang.client->name == "SGLang bench_serving");
+}
+
+TEST_CASE("clients: outputs of one length vary where requests may stop") {
+  const auto output = [](const Row& row) {
+    return mapped(row).scenario.at("requests").at("output_tokens");
+  };
+  Row genai;
+  genai.set("note", "GenAI-Perf").set("output_tokens", "200");
+  CHECK(output(genai) == 200);  // ignore_eos
+  CHECK(output(genai.set("not_stated", "client tool")).at("kind") == "uniform");
+  CHECK(output(Row{}.set("output_spread", "fixed (ignore_eos)")) == 20);
+  CHECK(output(Row{}.set("output_spread", "fixed (all requests equal)")) == 20);
+  // Of an open loop no users stay in step.
+  CHECK(output(Row{}.set("arrival", "poisson").set("rate_rps", "2").set("concurrency", "")) == 20);
+  const auto varied = output(Row{}.set("output_tokens", "1000"));
+  CHECK(varied.at("min").get<int>() + varied.at("max").get<int>() == 2000);
+}
+
+TEST_CASE("clients: whose requests are sampled with top-k or top-p") {
+  const auto cuts = [](const Row& row) {
+    const MappedRun run = mapped(row);
+    const auto engine = run.scenario.find("engine");
+    return engine != run.scenario.end() && engine->contains("cutoff_sampling");
+  };
+  CHECK_FALSE(cuts(Row{}));  // temperature 0
+  CHECK(cuts(Row{}.set("engine_version", "0.15.0")));
+  CHECK(cuts(Row{}.set("workload", "inference-perf")));
+  CHECK_FALSE(cuts(Row{}.set("workload", "inference-perf").set("engine_version", "0.7.3")));
+  CHECK_FALSE(cuts(Row{}.set("workload", "inference-perf").set("model", "openai/gpt-oss-20b")));
+  CHECK(cuts(Row{}.set("note", "steady-state window").set("arrival", "offline")));
 }
 
 TEST_CASE("one engine's experts over its GPUs share its attention") {

@@ -186,6 +186,7 @@ std::string stack_of(const ServedRun& run, const ServedEngine& engine, bool is_v
                      ServedSettings& out) {
   auto [version, label] = release_of(run, engine, is_v1, out.assumed);
   out.version = label;
+  out.release = version;
   const ServedEngine::StackOf* of = &engine.stacks.back();
   for (const auto& stack : engine.stacks) {
     if (stack.before && version >= *stack.before) continue;
@@ -332,6 +333,17 @@ Layout layout_of(const ServedRun& run, const ServedEngine& engine, const Llm& ll
   return out;
 }
 
+/// Whether the requests of `client` are sampled with top-k or top-p.
+bool samples_cutoff(const ServedClient& client, const ServedSettings& settings) {
+  ClientSampling sampling = client.sampling;
+  if (client.server_samples_from && settings.release >= *client.server_samples_from) {
+    sampling = ClientSampling::kServer;
+  }
+  if (sampling != ClientSampling::kServer) return sampling == ClientSampling::kCutoff;
+  const auto& from = settings.engine->model_samples_from;
+  return from && settings.release >= *from && is_published_with_cutoff(settings.llm->name);
+}
+
 }  // namespace
 
 const Llm* find_served_llm(std::string_view cell) {
@@ -388,6 +400,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   const Layout layout = layout_of(run, *out.engine, *out.llm, *out.gpu, options, out.assumed);
   out.keys["gpu_count"] = layout.tp;
   out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
+  if (samples_cutoff(client, out)) out.keys["engine"]["cutoff_sampling"] = true;
   const Formats formats =
       formats_of(run, client, *out.engine, *out.llm, *out.gpu, quantization, out.assumed);
   if (!formats.weights.empty()) out.keys["dtype"] = formats.weights;

@@ -24,6 +24,7 @@ struct ServedSettings {
   const ServedEngine* engine = nullptr;
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
+  EngineVersion release{};
   std::string version;  // "0.11.1", or "0.10 (by date)"
   /// Equal engines behind one door, each with its share of the requests. 1 where `keys` has a
   /// cluster.

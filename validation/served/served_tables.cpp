@@ -76,7 +76,8 @@ OptionRule read_option(const Field& field) {
 }
 
 ServedEngine read_engine(const Field& field) {
-  field.allow_only({"name", "words", "stacks", "releases", "releases_source", "options"});
+  field.allow_only(
+      {"name", "words", "stacks", "releases", "releases_source", "model_samples_from", "options"});
   ServedEngine out{.name = field.at("name").string(), .words = words_of(field.at("words"))};
   for (const Field& item : field.at("stacks").items()) {
     item.allow_only({"stack", "before"});
@@ -95,6 +96,9 @@ ServedEngine read_engine(const Field& field) {
             [](const EngineRelease& a, const EngineRelease& b) {
               return std::pair{a.date, a.version} < std::pair{b.date, b.version};
             });
+  if (const auto from = field.find("model_samples_from")) {
+    out.model_samples_from = version_of(*from, from->string());
+  }
   for (const Field& option : field.at("options").items()) {
     out.options.push_back(read_option(option));
   }
@@ -103,11 +107,13 @@ ServedEngine read_engine(const Field& field) {
 
 ServedClient read_client(const Field& field) {
   field.allow_only({"name", "words", "engine", "source", "window", "declares", "constant_gaps",
-                    "repeats_prompts", "full_engine", "fp8_recipe", "requests_per_user",
-                    "send_time", "turn_time", "time_out"});
+                    "ignores_eos", "repeats_prompts", "full_engine", "fp8_recipe",
+                    "requests_per_user", "sampling", "server_samples_from", "send_time",
+                    "turn_time", "time_out"});
   static const std::vector<std::string> windows{"all", "steady"};
   static const std::vector<std::string> declared{"output", "cap"};
   static const std::vector<std::string> gaps{"exponential"};
+  static const std::vector<std::string> sampling{"greedy", "server", "cutoff"};
   ServedClient out{.name = field.at("name").string(),
                    .words = words_of(field.at("words")),
                    .source = field.at("source").string()};
@@ -118,10 +124,18 @@ ServedClient read_client(const Field& field) {
   if (const auto gap = field.find("constant_gaps")) {
     out.exponential_constant = gap->choice(gaps) == "exponential";
   }
+  if (const auto given = field.find("sampling")) {
+    const auto word = std::find(sampling.begin(), sampling.end(), given->choice(sampling));
+    out.sampling = static_cast<ClientSampling>(word - sampling.begin());
+  }
+  if (const auto from = field.find("server_samples_from")) {
+    out.server_samples_from = version_of(*from, from->string());
+  }
   const auto flag = [&](std::string_view key) {
     const auto given = field.find(key);
     return given && given->boolean();
   };
+  out.ignores_eos = flag("ignores_eos");
   out.repeats_prompts = flag("repeats_prompts");
   out.full_engine = flag("full_engine");
   out.fp8_recipe = flag("fp8_recipe");
@@ -157,7 +171,8 @@ struct Tables {
   std::vector<ServedClient> clients;
   std::vector<ServedLengths> lengths;
   std::vector<ServedReason> reasons;
-  double p99_per_mean = 1;
+  std::vector<std::string> cutoff_models;
+  double p99_per_mean = 1, eos_spread = 0;
 };
 
 Tables read_tables() {
@@ -166,7 +181,10 @@ Tables read_tables() {
   engines.allow_only({"schema", "engines"});
   for (const Field& item : engines.at("engines").items()) out.engines.push_back(read_engine(item));
   const Field clients = table_of("served-clients");
-  clients.allow_only({"schema", "clients", "lengths", "generated_p99_per_mean"});
+  clients.allow_only({"schema", "clients", "cutoff_models", "cutoff_models_source", "lengths",
+                      "generated_p99_per_mean", "eos_spread", "eos_spread_source"});
+  out.eos_spread = clients.at("eos_spread").number(0, 0.5);
+  out.cutoff_models = words_of(clients.at("cutoff_models"));
   for (const Field& item : clients.at("clients").items()) out.clients.push_back(read_client(item));
   for (const Field& item : clients.at("lengths").items()) out.lengths.push_back(read_set(item));
   const Field reasons = table_of("served-reasons");
@@ -247,6 +265,14 @@ const ServedReason* find_served_reason(std::string_view source, std::string_view
   }
   return nullptr;
 }
+
+bool is_published_with_cutoff(std::string_view name) {
+  const std::vector<std::string>& models = tables().cutoff_models;
+  return std::any_of(models.begin(), models.end(),
+                     [&](const std::string& model) { return name.starts_with(model); });
+}
+
+double eos_spread() { return tables().eos_spread; }
 
 double generated_p99_per_mean() { return tables().p99_per_mean; }
 

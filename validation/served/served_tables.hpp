@@ -53,6 +53,9 @@ struct ServedEngine {
   };
   std::vector<StackOf> stacks{};          // the first that fits a version
   std::vector<EngineRelease> releases{};  // by date
+  /// First release whose server samples as the model's generation_config.json says where a request
+  /// says nothing.
+  std::optional<EngineVersion> model_samples_from{};
   std::vector<OptionRule> options{};
 
   [[nodiscard]] const OptionRule* find_option(std::string_view option) const;
@@ -64,6 +67,13 @@ enum class MeasureWindow : std::uint8_t {
   kSteady  // the time in which all users are busy: without the start and the end of the run
 };
 
+/// What a client's requests say of sampling.
+enum class ClientSampling : std::uint8_t {
+  kGreedy,  // temperature 0
+  kServer,  // nothing: the server's defaults
+  kCutoff   // top-k or top-p
+};
+
 /// A benchmark client.
 struct ServedClient {
   std::string name;
@@ -73,9 +83,13 @@ struct ServedClient {
   MeasureWindow window = MeasureWindow::kAll;
   bool declares_output = true;        // max_tokens is the output; else a cap of the data set
   bool exponential_constant = false;  // its "constant" load has exponential gaps
+  bool ignores_eos = false;           // requests of one length generate exactly that many tokens
   bool repeats_prompts = false;       // request i sends prompt i mod N
-  bool full_engine = false;           // keeps the engine at its limit of sequences
-  bool fp8_recipe = false;  // weights that are not stated are in the GPU's 8- or 4-bit format
+  ClientSampling sampling = ClientSampling::kGreedy;
+  /// Of the client that comes with an engine: the first release in which it says nothing.
+  std::optional<EngineVersion> server_samples_from{};
+  bool full_engine = false;  // keeps the engine at its limit of sequences
+  bool fp8_recipe = false;   // weights that are not stated are in the GPU's 8- or 4-bit format
   /// A closed loop: from one user's first request to the next user's (0: all start together), and
   /// from an answer to the user's next request.
   Seconds send_time{0.0}, turn_time{0.0};
@@ -113,7 +127,12 @@ struct ServedReason {
 /// Null: no cause is known.
 [[nodiscard]] const ServedReason* find_served_reason(std::string_view source,
                                                      std::string_view metric);
+/// Whether the model called `name` is published with a top-k or a top-p.
+[[nodiscard]] bool is_published_with_cutoff(std::string_view name);
 /// p99 over mean of outputs that a model generated, of which only the mean is stated.
 [[nodiscard]] double generated_p99_per_mean();
+/// Half the range of outputs around the requested length, as a share of it, where requests may stop
+/// at the end of a sequence.
+[[nodiscard]] double eos_spread();
 
 }  // namespace kvsim

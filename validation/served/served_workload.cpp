@@ -379,8 +379,26 @@ class WorkloadMapping {
       output = of_set_mean(set.output_tokens, of_output, "outputs");
     }
     if (output.is_null()) throw NotExpressed{"the lengths of outputs are not stated"};
+    if (output.is_number_integer() && may_stop(output_spread)) {
+      const auto tokens = output.get<std::int64_t>();
+      const auto spread = std::llround(eos_spread() * static_cast<double>(tokens));
+      if (spread > 0)
+        output = {{"kind", "uniform"}, {"min", tokens - spread}, {"max", tokens + spread}};
+    }
     out_.requests["prompt_tokens"] = prompt;
     out_.requests["output_tokens"] = output;
+  }
+
+  /// Whether requests of one output length end at different lengths, because their client does not
+  /// ignore the end of a sequence.
+  [[nodiscard]] bool may_stop(const std::string& output_spread) const {
+    if (out_.arrivals != ServedArrivals::kClosed || !output_spread.starts_with("fixed")) {
+      return false;
+    }
+    const bool is_stated = is_in(output_spread, "ignore") || is_in(output_spread, "equal") ||
+                           is_in(run_.note, "ignore");
+    const bool is_known = !is_in(run_.not_stated, "client tool");
+    return !is_stated && !(is_known && client_.ignores_eos);
   }
 
   void count() {

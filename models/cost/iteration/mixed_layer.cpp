@@ -194,7 +194,9 @@ MixedLayer::Sums MixedLayer::sums(const DecodeBatch& decodes, double attended) c
 
 std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, double attended,
                                                 double attention_read) const {
-  if (!rows_.plain() || stack_.expands_kv_heads) return std::nullopt;
+  if (!rows_.plain() || stack_.expands_kv_heads || stack_.attention_per_clock > 0) {
+    return std::nullopt;
+  }
   const auto batch = static_cast<double>(decodes.sequences);
   // The tokens of a sequence share its cache as the query heads of a group do.
   const auto heads = static_cast<std::int32_t>(a_.n_heads * decodes.tokens);

@@ -260,7 +260,7 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .bytes_read = cache_read + size(q),
            .bytes_written = size(out),
            .dtype = dtype_,
-           .blocks = stack_.splits_keys ? 0.0 : batch * heads,
+           .blocks = stack_.splits_keys && stack_.attention_per_clock == 0 ? 0.0 : batch * heads,
            .kernel = decode_use(decodes, entries, of.all.attention_read)});
   } else {
     const double share = score_width / (score_width + value_width);

@@ -7,7 +7,9 @@ namespace kvsim {
 /// The kernel of a fused decode attention. Formats other than plain rows have no measured one.
 std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
                                                   const StepTraffic& traffic) const {
-  if (!rows_.plain() || in_.stack->expands_kv_heads) return std::nullopt;
+  if (!rows_.plain() || in_.stack->expands_kv_heads || in_.stack->attention_per_clock > 0) {
+    return std::nullopt;
+  }
   const AttentionSpec& a = attention_;
   const KernelFormat* format = shared_attention_format(dtype_, in_.kv_dtype);
   const auto batch = static_cast<double>(in_.batch);
@@ -76,7 +78,8 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
             at),
         at);
   };
-  const double blocks = in_.stack->splits_keys ? 0.0 : batch * a.n_heads;
+  const bool splits = in_.stack->splits_keys && in_.stack->attention_per_clock == 0;
+  const double blocks = splits ? 0.0 : batch * a.n_heads;
   if (in_.stack->attention == AttentionExec::kFused) {
     at = graph_.add({.name = "attention",
                      .family = OpFamily::kDecodeAttention,

@@ -1,6 +1,7 @@
 #include "models/cost/layer/step_graphs.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -142,10 +143,17 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
   }
   graph.release(normed, last);
   if (of.sampled == 0) return graph;
+  // Sorting or searching the logits is a part of sampling, so that it remains one operator.
+  const CutoffTimes cutoff = in.stack->samples_cutoff ? in.stack->cutoff : CutoffTimes{};
+  const double launch = in.stack->launch_overhead.count();
+  const auto launches =
+      launch > 0 ? static_cast<std::int32_t>(std::lround(cutoff.step.count() / launch)) : 0;
   graph.add({.name = "sampling",
              .family = OpFamily::kElementwise,
-             .bytes_read = size(of.sampled * whole_vocab, dtype),
+             .bytes_read = size(of.sampled * whole_vocab, dtype) +
+                           cutoff.bytes_per_logit * static_cast<double>(of.sampled * whole_vocab),
              .bytes_written = static_cast<double>(of.sampled) * 8,
+             .launches = 1 + launches,
              .dtype = Dtype::kFp32},
             {last});
   return graph;

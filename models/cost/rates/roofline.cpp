@@ -34,6 +34,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       adds_{stack.overlap == Overlap::kAdd},
       sm_clocks_{kvsim::sm_clocks(gpu)},
       calibration_{calibration} {
+  attention_flops_ = stack.attention_per_clock * sm_clocks_;
   // NVLink's figure is of both directions together.
   peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
   const bool network = stack.exchange_rate.count() > 0;
@@ -73,9 +74,11 @@ Roofline::Rates Roofline::rates(const Op& op) const {
   const double to_peers = op.exchange ? exchange_link_ : peer_link_;
   const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? to_peers : bandwidth_;
   const double latency = op.exchange ? exchange_latency_ : collective_latency_;
-  return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
+  const double peak = flop_rate_[static_cast<std::size_t>(op.dtype)];
+  const double arithmetic = is_clocked(op) ? std::min(1.0, attention_flops_ / peak) : reached.flops;
+  return {.flops = FlopsPerSecond{peak},
           .bandwidth = BytesPerSecond{link},
-          .flops_reached = efficiency.flops * reached.flops,
+          .flops_reached = efficiency.flops * arithmetic,
           .bandwidth_reached = std::min(1.0, efficiency.bandwidth * share),
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
           .overhead = Seconds{peers ? latency : launch_overhead_}};
@@ -86,7 +89,7 @@ Roofline::Terms Roofline::terms(const Op& op) const {
   return {.fixed = static_cast<double>(op.launches) * r.overhead.count(),
           .per_flop = 1.0 / (r.flops.count() * r.flops_reached * r.fill),
           .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill),
-          .adds = adds_};
+          .adds = adds_ && !is_clocked(op)};
 }
 
 const KernelChoice* Roofline::kernel(const Op& op) const {

@@ -78,6 +78,10 @@ class Roofline {
   [[nodiscard]] bool is_bound() const { return is_bound_; }
 
  private:
+  /// Decode attention that its instructions hold up: it reads the cache while it computes.
+  [[nodiscard]] bool is_clocked(const Op& op) const {
+    return attention_flops_ > 0 && op.family == OpFamily::kDecodeAttention;
+  }
   std::array<double, kDtypes.size()> flop_rate_{};
   double bandwidth_ = 0;
   double link_ = 0;                                  // to host memory
@@ -107,7 +111,8 @@ class Roofline {
   mutable std::vector<Known<ElementwiseCall>> streams_;
   double collective_latency_ = 0;
   bool adds_ = false;
-  double sm_clocks_;  // of all SMs together, Hz
+  double sm_clocks_;            // of all SMs together, Hz
+  double attention_flops_ = 0;  // per second, of decode attention by its instructions; 0: no limit
   bool is_bound_ = false;
   std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;

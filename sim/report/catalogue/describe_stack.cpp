@@ -102,48 +102,52 @@ ordered_json kernels_json(const Stack& stack) {
 }  // namespace
 
 ordered_json stack_json(const Stack& stack) {
-  ordered_json out{{"name", stack.name},
-                   {"summary", stack.summary},
-                   {"growth", word_of(stack.growth)},
-                   {"attention", word_of(stack.attention)},
-                   {"logits", stack.logits == LogitPositions::kLast ? "last" : "all"},
-                   {"logits_fp32", stack.logits_fp32},
-                   {"expands_kv_heads", stack.expands_kv_heads},
-                   {"rounds_allocations", stack.rounds_allocations},
-                   {"keeps_inputs", stack.keeps_inputs},
-                   {"splits_keys", stack.splits_keys},
-                   {"norm_launches", stack.norm_launches},
-                   {"rope_launches", stack.rope_launches},
-                   {"context_bytes", stack.context.count()},
-                   {"usable_fraction", stack.usable_fraction},
-                   {"fraction_of", word_of(stack.fraction_of)},
-                   {"launch_overhead_s", stack.launch_overhead.count()},
-                   {"host_per_layer_s", stack.host_per_layer.count()},
-                   {"host_per_step_s", stack.host_per_step.count()},
-                   {"host_per_launch_s", stack.host_per_launch.count()},
-                   {"block_tokens", stack.block_tokens},
-                   {"prefill_chunk", stack.prefill_chunk},
-                   {"max_num_seqs", stack.max_num_seqs},
-                   {"fused_projections", stack.fused_projections},
-                   {"full_causal_mask", stack.full_causal_mask},
-                   {"attends_allocated", stack.attends_allocated},
-                   {"score_passes", stack.score_passes},
-                   {"between_steps_s", stack.between_steps.count()},
-                   {"between_per_sequence_s", stack.between_per_sequence.count()},
-                   {"schedules_ahead", stack.schedules_ahead},
-                   {"front_end",
-                    {{"latency_s", stack.front_end.latency.count()},
-                     {"request_s", stack.front_end.request.count()},
-                     {"prompt_token_s", stack.front_end.prompt_token.count()},
-                     {"token_s", stack.front_end.token.count()}}},
-                   {"sampler_bytes", stack.sampler_bytes},
-                   {"graphs_bytes", stack.graphs.count()},
-                   {"communication_bytes", stack.communication.count()},
-                   {"collective_latency_s", stack.collective_latency.count()},
-                   {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
-                   {"reached", reached_json(stack)},
-                   {"kernels", kernels_json(stack)},
-                   {"sources", stack.sources}};
+  ordered_json out{
+      {"name", stack.name},
+      {"summary", stack.summary},
+      {"growth", word_of(stack.growth)},
+      {"attention", word_of(stack.attention)},
+      {"logits", stack.logits == LogitPositions::kLast ? "last" : "all"},
+      {"logits_fp32", stack.logits_fp32},
+      {"expands_kv_heads", stack.expands_kv_heads},
+      {"rounds_allocations", stack.rounds_allocations},
+      {"keeps_inputs", stack.keeps_inputs},
+      {"splits_keys", stack.splits_keys},
+      {"norm_launches", stack.norm_launches},
+      {"rope_launches", stack.rope_launches},
+      {"context_bytes", stack.context.count()},
+      {"usable_fraction", stack.usable_fraction},
+      {"fraction_of", word_of(stack.fraction_of)},
+      {"launch_overhead_s", stack.launch_overhead.count()},
+      {"host_per_layer_s", stack.host_per_layer.count()},
+      {"host_per_step_s", stack.host_per_step.count()},
+      {"host_per_launch_s", stack.host_per_launch.count()},
+      {"block_tokens", stack.block_tokens},
+      {"prefill_chunk", stack.prefill_chunk},
+      {"max_num_seqs", stack.max_num_seqs},
+      {"fused_projections", stack.fused_projections},
+      {"full_causal_mask", stack.full_causal_mask},
+      {"attends_allocated", stack.attends_allocated},
+      {"score_passes", stack.score_passes},
+      {"between_steps_s", stack.between_steps.count()},
+      {"between_per_sequence_s", stack.between_per_sequence.count()},
+      {"schedules_ahead", stack.schedules_ahead},
+      {"front_end",
+       {{"latency_s", stack.front_end.latency.count()},
+        {"request_s", stack.front_end.request.count()},
+        {"prompt_token_s", stack.front_end.prompt_token.count()},
+        {"token_s", stack.front_end.token.count()}}},
+      {"cutoff",
+       {{"step_s", stack.cutoff.step.count()}, {"bytes_per_logit", stack.cutoff.bytes_per_logit}}},
+      {"attention_per_clock", stack.attention_per_clock},
+      {"sampler_bytes", stack.sampler_bytes},
+      {"graphs_bytes", stack.graphs.count()},
+      {"communication_bytes", stack.communication.count()},
+      {"collective_latency_s", stack.collective_latency.count()},
+      {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
+      {"reached", reached_json(stack)},
+      {"kernels", kernels_json(stack)},
+      {"sources", stack.sources}};
   if (stack.defaults) {
     out["engine"] = stack.defaults->engine;
     out["version"] = stack.version;
@@ -270,6 +274,14 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   if (stack.between_steps > Seconds{}) {
     facts.add("between steps", fmt::format("{}, and {} a sequence", stack.between_steps,
                                            stack.between_per_sequence));
+  }
+  if (stack.cutoff != CutoffTimes{}) {
+    facts.add("top-k, top-p", fmt::format("{} a step, {:g} B a logit", stack.cutoff.step,
+                                          stack.cutoff.bytes_per_logit));
+  }
+  if (stack.attention_per_clock > 0) {
+    facts.add("decode attention",
+              fmt::format("{:g} flops an SM and clock", stack.attention_per_clock));
   }
   if (stack.full_causal_mask) facts.add("mask", "boolean, of the full length squared");
   facts.add("context", fmt::format("{}", stack.context));

@@ -10,9 +10,11 @@
 
 namespace kvsim {
 
-/// One process that does a piece of work after the other, in the order in which they come: it
-/// parses and tokenizes requests, and streams the tokens of each iteration. It runs next to the
-/// engine, so that only requests and tokens wait for it. Calls must come in the order of time.
+/// One process that parses and tokenizes requests in the order in which they come, and streams the
+/// tokens of each iteration. It runs next to the engine, so that only requests and tokens wait for
+/// it. Its event loop takes turns: tokens wait for the piece of work at hand, not for all requests
+/// that came before them. Left out: requests wait longer while tokens are streamed. Calls must come
+/// in the order of time.
 class FrontEnd {
  public:
   FrontEnd() = default;
@@ -20,23 +22,22 @@ class FrontEnd {
 
   /// When a request of `prompt` tokens that a client sends at `now` reaches the engine.
   [[nodiscard]] SimTime admit(SimTime now, std::int32_t prompt) {
-    return work(now, times_.request + times_.prompt_token * static_cast<double>(prompt)) +
-           to_sim_time(times_.latency);
+    const Seconds takes = times_.request + times_.prompt_token * static_cast<double>(prompt);
+    admitted_ = std::max(now, admitted_) + to_sim_time(takes);
+    return admitted_ + to_sim_time(times_.latency);
   }
   /// When clients have the last of `tokens` tokens that an iteration made that ended at `now`.
   [[nodiscard]] SimTime deliver(SimTime now, std::int64_t tokens) {
-    return work(now, times_.token * static_cast<double>(tokens));
+    const SimTime at_hand =
+        std::min(std::max(admitted_ - now, SimTime{}), to_sim_time(times_.request));
+    const Seconds takes = times_.token * static_cast<double>(tokens);
+    streamed_ = std::max(now + at_hand, streamed_) + to_sim_time(takes);
+    return streamed_;
   }
 
  private:
-  SimTime work(SimTime now, Seconds takes) {
-    if (takes == Seconds{}) return std::max(now, free_);
-    free_ = std::max(now, free_) + to_sim_time(takes);
-    return free_;
-  }
-
   FrontEndTimes times_{};
-  SimTime free_{};
+  SimTime admitted_{}, streamed_{};  // when what came so far is done
 };
 
 }  // namespace kvsim

@@ -160,6 +160,26 @@ TEST_CASE("TensorRT-LLM's blocks have 32 tokens since 1.0 and its limits are tho
   }
 }
 
+TEST_CASE("TensorRT-LLM before 0.13 has XQA only for 8 and 16 query heads a KV head") {
+  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 25);
+  CHECK(on("trtllm@0.12", "A100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 48);
+  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 0);
+  CHECK(on("trtllm@0.13", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 0);
+  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-2-7b").attention_per_clock == 0);
+}
+
+TEST_CASE("vLLM sorts the logits for top-p before 0.17, and FlashInfer does not") {
+  double previous = 1e9;
+  for (const char* label : {"vllm@0.16", "vllm@0.20", "vllm@0.21"}) {
+    const Stack stack = on(label, "H100-80GB-SXM");
+    CHECK(stack.cutoff.bytes_per_logit < previous);
+    CHECK_FALSE(stack.samples_cutoff);
+    previous = stack.cutoff.bytes_per_logit;
+  }
+  CHECK(on("vllm-v0@0.6.3", "H100-80GB-SXM").cutoff == on("vllm@0.16", "H100-80GB-SXM").cutoff);
+  CHECK(on("vllm", "H100-80GB-SXM", {.cutoff_sampling = true}).samples_cutoff);
+}
+
 TEST_CASE("LMDeploy's batch limit depends on the GPU's name and the version") {
   CHECK(on("lmdeploy", "A100-80GB-SXM").max_num_seqs == 384);
   CHECK(on("lmdeploy", "H100-80GB-SXM").max_num_seqs == 1024);

@@ -273,5 +273,45 @@ TEST_CASE("verifying a draft costs more than a step and less than as many steps"
   }
 }
 
+TEST_CASE("top-k and top-p take a step's time and bytes for each logit") {
+  const FullMethod full;
+  const Llm& llm = find_llm("llama-3.1-8b");
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");
+  Stack greedy = find_stack("vllm");
+  greedy.cutoff = {.step = Seconds{200e-6}, .bytes_per_logit = 300};
+  Stack cut = greedy;
+  cut.samples_cutoff = true;
+  const Roofline of_greedy{gpu, greedy, {}}, of_cut{gpu, cut, {}};
+  Plain without{llm, full, greedy, of_greedy}, with{llm, full, cut, of_cut};
+  for (const std::int64_t rows : {1, 64, 512}) {
+    // 200 us, and 300 B for each of rows x 128,256 logits at 3.35 TB/s.
+    const double expected = 200e-6 + 300.0 * static_cast<double>(rows) * 128256 / 3.35e12;
+    CHECK((with.at(rows, 100, {}).time - without.at(rows, 100, {}).time).count() ==
+          doctest::Approx(expected).epsilon(1e-6));
+  }
+  // A prompt that goes on samples nothing.
+  const std::vector<PrefillChunk> open{{.tokens = 512, .before = 0, .last = false}};
+  CHECK(with.at(0, 0, open).time == without.at(0, 0, open).time);
+}
+
+TEST_CASE("attention by its instructions: clocks of all SMs, whatever the cache's format") {
+  const FullMethod full;
+  const Llm& llm = find_llm("llama-3-8b");
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");
+  Stack stack = find_stack("trtllm");
+  stack.attention_per_clock = 25;
+  const Roofline roofline{gpu, stack, {}};
+  Plain cost{llm, full, stack, roofline};
+  const auto slope = [&](std::int64_t batch) {
+    return (cost.at(batch, 3000, {}).time - cost.at(batch, 2000, {}).time).count() /
+           (1000.0 * static_cast<double>(batch));
+  };
+  // 32 layers x 32 heads x 4 x 128 flops over 132 SMs x 1.98 GHz x 25.
+  const double expected = 32.0 * 32 * 4 * 128 / (sm_clocks(gpu) * 25);
+  CHECK(slope(64) == doctest::Approx(expected).epsilon(1e-3));
+  // One sequence's 32 heads leave 100 of 132 SMs idle.
+  CHECK(slope(1) == doctest::Approx(expected * 132 / 32).epsilon(1e-3));
+}
+
 }  // namespace
 }  // namespace kvsim

@@ -14,7 +14,7 @@ constexpr double kMs = 1e-3;
 SimTime ms(double t) { return to_sim_time(Seconds{t * kMs}); }
 double in_ms(SimTime t) { return to_seconds(t).count() / kMs; }
 
-TEST_CASE("an API server does one piece of work after the other") {
+TEST_CASE("an API server does one piece of work after the other, requests and tokens in turns") {
   FrontEnd server{{.latency = Seconds{5 * kMs},
                    .request = Seconds{2 * kMs},
                    .prompt_token = Seconds{0.01 * kMs},
@@ -23,8 +23,9 @@ TEST_CASE("an API server does one piece of work after the other") {
   CHECK(in_ms(server.admit(ms(0), 100)) == test::rel(8));
   // The second waits for the first's 3 ms: 3 + 2 + 5.
   CHECK(in_ms(server.admit(ms(0), 0)) == test::rel(10));
-  // Ten tokens wait until 5 ms and take 1 ms.
-  CHECK(in_ms(server.deliver(ms(1), 10)) == test::rel(6));
+  // Ten tokens wait for the request at hand, 2 ms, and take 1 ms; the next for what is left of it.
+  CHECK(in_ms(server.deliver(ms(1), 10)) == test::rel(4));
+  CHECK(in_ms(server.deliver(ms(3.5), 10)) == test::rel(6));
   // It is idle at 20 ms.
   CHECK(in_ms(server.deliver(ms(20), 1)) == test::rel(20.1));
 }
