@@ -200,8 +200,7 @@ TEST_CASE("a run with all settings is a complete scenario") {
   CHECK_FALSE(s.contains("kv_dtype"));
   CHECK(s.at("engine").at("max_num_seqs") == 64);
   CHECK(s.at("requests").at("prompt_tokens") == 100);
-  CHECK(s.at("requests").at("output_tokens").at("min") == 18);  // may stop before
-  CHECK(s.at("requests").at("output_tokens").at("max") == 22);
+  CHECK(s.at("requests").at("output_tokens").at("kind") == "empirical");  // may stop before
   CHECK(s.at("requests").at("count") == 16);
   CHECK(s.at("requests").at("arrivals").at("kind") == "closed");
   CHECK(s.at("requests").at("arrivals").at("users") == 4);
@@ -340,13 +339,29 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   Row genai;
   genai.set("note", "GenAI-Perf").set("output_tokens", "200");
   CHECK(output(genai) == 200);  // ignore_eos
-  CHECK(output(genai.set("not_stated", "client tool")).at("kind") == "uniform");
+  CHECK(output(genai.set("not_stated", "client tool")).at("kind") == "empirical");
   CHECK(output(Row{}.set("output_spread", "fixed (ignore_eos)")) == 20);
   CHECK(output(Row{}.set("output_spread", "fixed (all requests equal)")) == 20);
   // Of an open loop no users stay in step.
   CHECK(output(Row{}.set("arrival", "poisson").set("rate_rps", "2").set("concurrency", "")) == 20);
-  const auto varied = output(Row{}.set("output_tokens", "1000"));
-  CHECK(varied.at("min").get<int>() + varied.at("max").get<int>() == 2000);
+  const auto varied = output(Row{}.set("output_tokens", "900"));
+  double mean = 0, all = 0;
+  for (std::size_t i = 0; i < varied.at("values").size(); ++i) {
+    mean += varied.at("values")[i].get<double>() * varied.at("weights")[i].get<double>();
+    all += varied.at("weights")[i].get<double>();
+  }
+  CHECK(all == rel(1.0));
+  CHECK(mean == rel(900.0));
+  CHECK(varied.at("values").back() == 1000);
+}
+
+TEST_CASE("options that mean nothing before a release are reported as ignored") {
+  Row row;
+  row.set("engine_options", "async_scheduling=true");
+  CHECK(mapped(row.set("engine_version", "0.14.0")).scenario.at("engine").at("async_scheduling"));
+  const MappedRun early = mapped(row.set("engine_version", "0.11.0"));
+  CHECK_FALSE(early.scenario.contains("engine"));
+  CHECK(early.settings.ignored == std::vector<std::string>{"async_scheduling"});
 }
 
 TEST_CASE("clients: whose requests are sampled with top-k or top-p") {

@@ -418,7 +418,8 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   for (const EngineOption& option : options) {
     const OptionRule* rule = out.engine->find_option(option.name);
     if (rule == nullptr) rule = out.engine->find_option(plain_cell(option.name));
-    if (rule == nullptr || rule->use == OptionUse::kUnmodelled) {
+    const bool early = rule != nullptr && rule->from && out.release < *rule->from;
+    if (rule == nullptr || rule->use == OptionUse::kUnmodelled || early) {
       out.ignored.push_back(option.name);
     } else if (rule->use == OptionUse::kRefused) {
       if (rule->unless.empty() || rule->unless != plain_cell(option.value)) {

@@ -49,7 +49,7 @@ OptionUse use_of(const Field& type) {
 
 OptionRule read_option(const Field& field) {
   field.allow_only({"names", "key", "type", "words", "elsewhere", "no_effect", "unmodelled",
-                    "refused", "unless"});
+                    "refused", "unless", "from", "from_source"});
   OptionRule rule{.names = words_of(field.at("names"))};
   if (const auto key = field.find("key")) {
     rule.key = key->string();
@@ -57,6 +57,7 @@ OptionRule read_option(const Field& field) {
     if (const auto words = field.find("words")) {
       for (const auto& [name, word] : words->members()) rule.words[name] = word.string();
     }
+    if (const auto from = field.find("from")) rule.from = version_of(*from, from->string());
     return rule;
   }
   struct Reason {
@@ -172,7 +173,7 @@ struct Tables {
   std::vector<ServedLengths> lengths;
   std::vector<ServedReason> reasons;
   std::vector<std::string> cutoff_models;
-  double p99_per_mean = 1, eos_spread = 0;
+  double p99_per_mean = 1, stopping_share = 0;
 };
 
 Tables read_tables() {
@@ -182,8 +183,8 @@ Tables read_tables() {
   for (const Field& item : engines.at("engines").items()) out.engines.push_back(read_engine(item));
   const Field clients = table_of("served-clients");
   clients.allow_only({"schema", "clients", "cutoff_models", "cutoff_models_source", "lengths",
-                      "generated_p99_per_mean", "eos_spread", "eos_spread_source"});
-  out.eos_spread = clients.at("eos_spread").number(0, 0.5);
+                      "generated_p99_per_mean", "stopping_share", "stopping_share_source"});
+  out.stopping_share = clients.at("stopping_share").number(0, 0.5);
   out.cutoff_models = words_of(clients.at("cutoff_models"));
   for (const Field& item : clients.at("clients").items()) out.clients.push_back(read_client(item));
   for (const Field& item : clients.at("lengths").items()) out.lengths.push_back(read_set(item));
@@ -272,7 +273,7 @@ bool is_published_with_cutoff(std::string_view name) {
                      [&](const std::string& model) { return name.starts_with(model); });
 }
 
-double eos_spread() { return tables().eos_spread; }
+double stopping_share() { return tables().stopping_share; }
 
 double generated_p99_per_mean() { return tables().p99_per_mean; }
 

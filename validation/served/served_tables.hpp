@@ -37,6 +37,7 @@ struct OptionRule {
   std::map<std::string, std::string> words{};  // of kChoice
   std::string reason{};                        // of the last four
   std::string unless{};                        // kRefused: not with this value
+  std::optional<EngineVersion> from{};         // kUnmodelled in earlier releases
 };
 
 struct EngineRelease {
@@ -131,8 +132,8 @@ struct ServedReason {
 [[nodiscard]] bool is_published_with_cutoff(std::string_view name);
 /// p99 over mean of outputs that a model generated, of which only the mean is stated.
 [[nodiscard]] double generated_p99_per_mean();
-/// Half the range of outputs around the requested length, as a share of it, where requests may stop
-/// at the end of a sequence.
-[[nodiscard]] double eos_spread();
+/// Share of the requests for a fixed number of tokens that stop before it, at the end of a
+/// sequence.
+[[nodiscard]] double stopping_share();
 
 }  // namespace kvsim

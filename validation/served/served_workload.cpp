@@ -129,6 +129,23 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
   return mean;
 }
 
+/// Outputs of a mean of `tokens` of which a share stops anywhere before the length that was asked
+/// for.
+ordered_json stopping(double tokens) {
+  constexpr int kParts = 10;
+  const double share = stopping_share();
+  const double longest = tokens / (1 - share / 2);
+  ordered_json values = ordered_json::array(), weights = ordered_json::array();
+  for (int part = 0; part < kParts; ++part) {
+    const double middle = longest * (part + 0.5) / kParts;
+    values.push_back(std::max<std::int64_t>(1, std::llround(middle)));
+    weights.push_back(share / kParts);
+  }
+  values.push_back(std::llround(longest));
+  weights.push_back(1 - share);
+  return {{"kind", "empirical"}, {"values", values}, {"weights", weights}};
+}
+
 /// "10 groups x 10 users, system 128 + question 64".
 struct SharedPrompts {
   std::int64_t groups = 0, each = 0, prefix = 0;
@@ -380,10 +397,7 @@ class WorkloadMapping {
     }
     if (output.is_null()) throw NotExpressed{"the lengths of outputs are not stated"};
     if (output.is_number_integer() && may_stop(output_spread)) {
-      const auto tokens = output.get<std::int64_t>();
-      const auto spread = std::llround(eos_spread() * static_cast<double>(tokens));
-      if (spread > 0)
-        output = {{"kind", "uniform"}, {"min", tokens - spread}, {"max", tokens + spread}};
+      output = stopping(output.get<double>());
     }
     out_.requests["prompt_tokens"] = prompt;
     out_.requests["output_tokens"] = output;
