@@ -11,6 +11,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "validation/served/served_lengths.hpp"
 #include "validation/served/served_mapping.hpp"
 #include "validation/served/served_runs.hpp"
 #include "validation/served/served_tables.hpp"
@@ -253,6 +254,7 @@ TEST_CASE("every engine's options of the table name existing scenario keys") {
       const MappedRun run = mapped(Row{}
                                        .set("engine", engine.name)
                                        .set("engine_version", "")
+                                       .set("date", "2027-01")
                                        .set("engine_options", rule.names.front() + "=" + value));
       INFO(engine.name, " ", rule.names.front(), " ", run.refused);
       REQUIRE(run.is_expressed());
@@ -279,7 +281,8 @@ TEST_CASE("inexpressible runs have a reason and options without a key are report
   const MappedRun odd = mapped(
       Row{}.set("engine_options", "async-scheduling;api-server-count=3;brand-new-flag=3;seed=1"));
   REQUIRE(odd.is_expressed());
-  CHECK(odd.settings.ignored == std::vector<std::string>{"api_server_count", "brand_new_flag"});
+  CHECK(odd.settings.ignored ==
+        std::vector<std::string>{"async_scheduling", "api_server_count", "brand_new_flag"});
 }
 
 TEST_CASE("one of several equal engines is simulated with its share of the load") {
@@ -353,6 +356,16 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   CHECK(all == rel(1.0));
   CHECK(mean == rel(900.0));
   CHECK(varied.at("values").back() == 1000);
+}
+
+TEST_CASE("outputs of a set keep a stated mean below the cap, and are at it where the mean is") {
+  const std::vector<std::int32_t> outputs{10, 50, 100, 400};
+  // Without a cap the factor is that of the means: 70 / 140.
+  CHECK(output_factor(outputs, 70, 0) == doctest::Approx(0.5));
+  // 200 at the cap, and (10 + 50 + 100) x 1.25 = 200: 400 / 4.
+  CHECK(output_factor(outputs, 100, 200) == doctest::Approx(1.25));
+  CHECK(output_factor(outputs, 128, 128) * 10 >= 128);
+  CHECK(output_factor(outputs, 129, 128) * 10 >= 128);
 }
 
 TEST_CASE("options that mean nothing before a release are reported as ignored") {

@@ -32,7 +32,7 @@ std::string rows(const std::string& id, const std::string& load,
     out += fmt::format(
         "{},own/bench "
         "a.csv,2025-10,H100-80GB-SXM,1,1,1,,llama-3.1-8b,bf16,auto,vLLM,0.11.0,,random,"
-        "128,fixed,16,fixed,{},0,{},,\n",
+        "128,fixed,16,fixed (ignore_eos),{},0,{},,\n",
         id, load, metric);
   }
   return out;

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <map>
-#include <mutex>
 #include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
 
-#include "traces/requests/formats/length_pairs.hpp"
+#include "validation/served/served_lengths.hpp"
 #include "validation/served/served_text.hpp"
 
 namespace kvsim {
@@ -35,37 +33,6 @@ std::string lower(std::string_view text) {
 bool is_file(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
-}
-
-/// Means of the rows of a set that benchmarks sample.
-struct SetMeans {
-  double prompt = 0, output = 0;
-};
-SetMeans means_of(const fs::path& path, const ServedLengths& set) {
-  static std::mutex mutex;
-  static std::map<std::string, SetMeans> known;
-  const std::scoped_lock lock{mutex};
-  const auto [entry, is_new] = known.try_emplace(path.string());
-  if (!is_new) return entry->second;
-  const auto bound = [&](const char* key, std::int64_t otherwise) {
-    const auto found = set.bounds.find(key);
-    return found == set.bounds.end() ? otherwise : found->second;
-  };
-  constexpr std::int64_t kNone = 1 << 24;
-  double n = 0, prompt = 0, output = 0;
-  for (const LengthPairs::Pair& row : read_length_pairs(path).rows) {
-    if (row.prompt < bound("min_prompt_tokens", 1) ||
-        row.prompt > bound("max_prompt_tokens", kNone) ||
-        row.output < bound("min_output_tokens", 0) ||
-        row.prompt + row.output > bound("max_total_tokens", kNone)) {
-      continue;
-    }
-    n += 1;
-    prompt += row.prompt;
-    output += row.output;
-  }
-  if (n > 0) entry->second = {.prompt = prompt / n, .output = output / n};
-  return entry->second;
 }
 
 ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t high) {
@@ -127,23 +94,6 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
     return lognormal(*value, *value * ratio, 1, kMost);
   }
   return mean;
-}
-
-/// Outputs of a mean of `tokens` of which a share stops anywhere before the length that was asked
-/// for.
-ordered_json stopping(double tokens) {
-  constexpr int kParts = 10;
-  const double share = stopping_share();
-  const double longest = tokens / (1 - share / 2);
-  ordered_json values = ordered_json::array(), weights = ordered_json::array();
-  for (int part = 0; part < kParts; ++part) {
-    const double middle = longest * (part + 0.5) / kParts;
-    values.push_back(std::max<std::int64_t>(1, std::llround(middle)));
-    weights.push_back(share / kParts);
-  }
-  values.push_back(std::llround(longest));
-  weights.push_back(1 - share);
-  return {{"kind", "empirical"}, {"values", values}, {"weights", weights}};
 }
 
 /// "10 groups x 10 users, system 128 + question 64".
@@ -354,15 +304,18 @@ class WorkloadMapping {
       pairs["file"] = file.string();
       if (log.empty()) {
         for (const auto& [key, bound] : set_->bounds) pairs[key] = bound;
-        const SetMeans means = means_of(file, *set_);
-        const auto scale = [&](const char* key, std::string_view cell, double mean) {
-          const auto stated = cell_number(cell);
-          if (!stated || *stated < 1 || mean <= 0) return;
-          const double factor = *stated / mean;
+        const SetRows& rows = served_set_rows(file, *set_);
+        const auto scale = [&](const char* key, double factor) {
           if (std::abs(factor - 1) > 0.005) out_.requests[key] = factor;
         };
-        scale("prompt_scale", run_.input_tokens, means.prompt);
-        scale("output_scale", run_.output_tokens, means.output);
+        const auto prompt = cell_number(run_.input_tokens);
+        if (prompt && *prompt >= 1 && rows.prompt_mean > 0) {
+          scale("prompt_scale", *prompt / rows.prompt_mean);
+        }
+        const auto output = cell_number(run_.output_tokens);
+        if (output && *output >= 1 && !rows.outputs.empty()) {
+          scale("output_scale", output_factor(rows.outputs, *output, set_->cap));
+        }
         if (set_->cap > 0) out_.requests["max_output_tokens"] = set_->cap;
       }
       return;
@@ -397,7 +350,7 @@ class WorkloadMapping {
     }
     if (output.is_null()) throw NotExpressed{"the lengths of outputs are not stated"};
     if (output.is_number_integer() && may_stop(output_spread)) {
-      output = stopping(output.get<double>());
+      output = stopping_outputs(output.get<double>());
     }
     out_.requests["prompt_tokens"] = prompt;
     out_.requests["output_tokens"] = output;
