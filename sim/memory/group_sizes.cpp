@@ -21,6 +21,7 @@ std::int64_t first_token(const VllmGroup& group, std::int64_t tokens) {
       return tokens / group.limit * group.limit;
     case GroupGrowth::kFull:
     case GroupGrowth::kState:
+    case GroupGrowth::kStates:
       break;
   }
   return 0;
@@ -39,7 +40,9 @@ GroupSizes::GroupSizes(VllmGroups groups, bool keeps_states, std::int64_t draft_
     if (group.growth == GroupGrowth::kState) {
       ++state_ids_;
     } else {
-      (group.growth == GroupGrowth::kFull ? full_ids_ : window_ids_) += block_ / group.block_tokens;
+      const bool keeps_all =
+          group.growth == GroupGrowth::kFull || group.growth == GroupGrowth::kStates;
+      (keeps_all ? full_ids_ : window_ids_) += block_ / group.block_tokens;
     }
   }
 }

@@ -35,12 +35,18 @@ struct LayerCacheClass {
   std::int64_t block = 0;
 
   [[nodiscard]] std::int64_t page() const {
-    return growth == GroupGrowth::kState ? token_bytes : token_bytes * block;
+    return holds_states(growth) ? token_bytes : token_bytes * block;
   }
 };
 
-GroupGrowth growth_of(const LayerSpec& layer, const CacheItem& item) {
-  if (item.role == CacheRole::kState) return GroupGrowth::kState;
+GroupGrowth growth_of(const LayerSpec& layer, const CacheItem& item,
+                      const VllmGroupSettings& settings) {
+  if (item.role == CacheRole::kState) {
+    const bool mamba =
+        layer.state.kind == StateKind::kMamba1 || layer.state.kind == StateKind::kMamba2;
+    return mamba && settings.keeps_states && settings.draft_tokens == 0 ? GroupGrowth::kStates
+                                                                        : GroupGrowth::kState;
+  }
   if (item.most == 0) return GroupGrowth::kFull;
   return layer.attention.chunk > 0 ? GroupGrowth::kChunk : GroupGrowth::kWindow;
 }
@@ -64,7 +70,7 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
                                ? settings.head_format->token_bytes(layer.attention)
                                : item.entry_bytes;
       LayerCacheClass one{.kind = word_of(layer, item),
-                          .growth = growth_of(layer, item),
+                          .growth = growth_of(layer, item, settings),
                           .limit = item.most,
                           .token_bytes = std::llround(std::ceil(bytes)),
                           .layers = 1};
@@ -103,7 +109,7 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
                       std::vector<LayerCacheClass>& classes) {
   std::int64_t state = 0, token = 0;
   for (const LayerCacheClass& one : classes) {
-    if (one.growth == GroupGrowth::kState) {
+    if (holds_states(one.growth)) {
       state = std::max(state, one.page());
     } else {
       token = std::max(token, one.token_bytes);
@@ -121,7 +127,7 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
   std::int64_t page = state;
   for (const LayerCacheClass& one : classes) page = std::max(page, one.page());
   for (LayerCacheClass& one : classes) {
-    if (one.growth == GroupGrowth::kState) {
+    if (holds_states(one.growth)) {
       one.token_bytes = page;  // padded
     } else if (page % one.page() == 0) {
       one.block *= page / one.page();
@@ -174,7 +180,7 @@ std::int64_t VllmGroupSettings::tokens_in_flight() const {
 
 bool VllmGroups::has_states() const {
   return std::any_of(groups.begin(), groups.end(),
-                     [](const VllmGroup& group) { return group.growth == GroupGrowth::kState; });
+                     [](const VllmGroup& group) { return holds_states(group.growth); });
 }
 
 std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
@@ -188,6 +194,8 @@ std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t b
       return divide_up(std::min(limit - 1 + ahead, tokens), block) + 1;
     case GroupGrowth::kChunk:
       return divide_up(std::min(limit + ahead, tokens), block);
+    case GroupGrowth::kStates:
+      return divide_up(tokens, block);
     case GroupGrowth::kState:
       // The state that is written, with prefix caching the one that is kept, and those of drafts.
       return 1 + (settings.keeps_states ? 1 : 0) + settings.draft_tokens;

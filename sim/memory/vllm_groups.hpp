@@ -46,8 +46,14 @@ struct VllmGroupSettings {
   [[nodiscard]] std::int64_t tokens_in_flight() const;
 };
 
-/// How the blocks that a request holds in a group grow.
-enum class GroupGrowth : std::uint8_t { kFull, kWindow, kChunk, kState };
+/// How the blocks that a request holds in a group grow. A state is one block; kStates keep one
+/// after each block of tokens, which vLLM does for Mamba layers with prefix caching
+/// (mamba_cache_mode "all": vLLM model_executor/models/config.py, MambaModelConfig, for models that
+/// declare supports_mamba_prefix_caching) unless drafts are proposed (PR 40454).
+enum class GroupGrowth : std::uint8_t { kFull, kWindow, kChunk, kState, kStates };
+[[nodiscard]] constexpr bool holds_states(GroupGrowth growth) {
+  return growth == GroupGrowth::kState || growth == GroupGrowth::kStates;
+}
 
 /// Layers that share block ids: one id is a block of each of them.
 struct VllmGroup {

@@ -49,7 +49,7 @@ KvCacheManager::KvCacheManager(const Setup& setup)
       groups_{setup.sizes->groups()},
       holdings_(setup.trace->requests.size()),
       outside_{setup.laws != nullptr ? setup.outside : nullptr} {
-  KVSIM_CHECK(!caches_ || (sizes_->plain() && (groups_ != nullptr || !sizes_->windowed())),
+  KVSIM_CHECK(!caches_ || groups_ != nullptr || (sizes_->plain() && !sizes_->windowed()),
               "prefixes of a cache with unequal rows");
   if (groups_ != nullptr) {
     window_ids_ = groups_->window_ids();

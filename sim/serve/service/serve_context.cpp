@@ -277,7 +277,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         "method takes for it is counted where the prompt is computed");
   }
   prefix_caching_ =
-      wanted && sizes_->plain() && (sizes_->groups() != nullptr || !sizes_->windowed());
+      wanted && (sizes_->groups() != nullptr || (sizes_->plain() && !sizes_->windowed()));
   if (const GroupSizes* groups = sizes_->groups(); groups != nullptr && prefix_caching_) {
     notes_.push_back(fmt::format(
         "prefixes are found in whole blocks of {} tokens, as far as all {} groups of layers can go "

@@ -263,6 +263,36 @@ TEST_CASE("compressed entries are packed, by release") {
   CHECK(vllm_groups(compressed(0, 30, 31), settings).block_id == Bytes{1'473'408});
 }
 
+TEST_CASE("Mamba layers keep a state after each block, delta nets at the ends of steps") {
+  // 64 heads of 64 x 128 in fp32 and 3 columns of 64 * 64 + 2 * 8 * 128 channels: 2,134,016 B,
+  // 2,096 tokens of 1,024 B.
+  Llm llm;
+  llm.name = "mamba";
+  llm.d_model = 64;
+  add_layers(llm, 6, full_layer(2, 128));
+  LayerSpec mamba;
+  mamba.state = {.kind = StateKind::kMamba2,
+                 .n_heads = 64,
+                 .n_groups = 8,
+                 .key_dim = 128,
+                 .value_dim = 64,
+                 .conv_kernel = 4,
+                 .dtype = Dtype::kFp32};
+  mamba.mlp.d_ff = 64;
+  add_layers(llm, 12, mamba);
+  VllmGroupSettings settings{.max_model_len = 209'600};
+  const VllmGroups all = vllm_groups(llm, settings);
+  REQUIRE(all.groups.size() == 3);
+  CHECK(all.block_tokens == 2096);
+  CHECK(all.has_states());
+  CHECK(all.request_blocks == 3 * 100);
+  settings.draft_tokens = 1;  // then at the ends of steps alone; a column more, 2,112 tokens
+  CHECK(vllm_groups(llm, settings).request_blocks == 100 + 2 * 3);
+  settings.draft_tokens = 0;
+  settings.keeps_states = false;
+  CHECK(vllm_groups(llm, settings).request_blocks == 100 + 2 * 1);
+}
+
 TEST_CASE("the longest request fits, and one token more does not") {
   VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 262'144};
   const Llm llm = hybrid(16, 4, 48);
