@@ -36,6 +36,10 @@ struct Gpu {
   std::map<std::string, std::string> sources;
 };
 
+/// Whether CUDA programs run on it; else it is an AMD GPU, whose compute units count as SMs, whose
+/// L2 caches of all dies as one, and whose Infinity Fabric as NVLink.
+[[nodiscard]] inline bool is_nvidia(const Gpu& gpu) { return !gpu.generation.starts_with("cdna"); }
+
 /// Dense arithmetic rate for operands of `dtype`: the tensor-core rate where the sheet has one,
 /// that of the next wider format it computes in otherwise (int4 weights compute in 16 bit), fp32
 /// for fp32.

@@ -245,6 +245,10 @@ Bytes fraction_bytes(const Stack& stack, Bytes total) {
 }
 
 Stack with_options(const Stack& stack, const StackOptions& options, const EngineSite& site) {
+  if (stack.needs_cuda && site.gpu != nullptr && !is_nvidia(*site.gpu)) {
+    throw InputError{
+        fmt::format("stack {} runs on NVIDIA's GPUs, not on {}", stack.name, site.gpu->name)};
+  }
   Stack out = stack;
   if (stack.defaults) take_defaults(out, options, site);
   if (options.max_model_len) out.max_model_len = *options.max_model_len;
@@ -312,6 +316,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "keeps_inputs",
                              "expands_kv_heads",
                              "rounds_allocations",
+                             "needs_cuda",
                              "splits_keys",
                              "norm_launches",
                              "rope_launches",
@@ -427,6 +432,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_tokens("prefill_chunk", 0, stack.prefill_chunk);
   read_tokens("max_num_seqs", 0, stack.max_num_seqs);
   read_later_flag("fused_projections", stack.fused_projections);
+  read_later_flag("needs_cuda", stack.needs_cuda);
   read_later_flag("full_causal_mask", stack.full_causal_mask);
   read_later_flag("masks_evicted", stack.masks_evicted);
   read_later_flag("attends_allocated", stack.attends_allocated);

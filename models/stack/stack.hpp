@@ -66,6 +66,7 @@ struct Stack {
                                     // dtype
   bool expands_kv_heads = false;    // K, V repeated to the query heads before attention (GQA)
   bool rounds_allocations = false;  // PyTorch's block rounding applies
+  bool needs_cuda = false;          // runs on NVIDIA's GPUs only
   bool keeps_inputs = false;        // callers hold the embeddings and a layer's input while it runs
   bool splits_keys = true;  // decode attention cuts the keys so that few heads still fill the GPU
   std::int32_t norm_launches = 1;  // kernels one RMSNorm takes; more than 1: it is not fused

@@ -9,6 +9,7 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -36,6 +37,17 @@ const EngineSetting& setting(const Stack& stack, std::string_view key) {
   }
   FAIL("no setting " << key);
   return stack.settings->settings.front();
+}
+
+TEST_CASE("TensorRT-LLM refuses AMD's GPUs") {
+  const Gpu& gpu = find_gpu("MI300X");
+  try {
+    (void)with_options(find_stack("trtllm"), {}, {&gpu, &find_llm("llama-3.1-8b"), 1});
+    FAIL("accepted");
+  } catch (const InputError& error) {
+    CHECK(test::has(error.what(), "stack trtllm runs on NVIDIA's GPUs, not on MI300X"));
+  }
+  CHECK_NOTHROW(with_options(find_stack("vllm"), {}, {&gpu, &find_llm("llama-3.1-8b"), 1}));
 }
 
 TEST_CASE("vLLM's batch limits depend on GPU memory, the A100, usage and version") {

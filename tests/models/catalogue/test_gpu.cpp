@@ -78,7 +78,10 @@ TEST_CASE("narrower operands are never slower and dense peaks are not the sparse
     CHECK(peak_flops(gpu, Dtype::kFp32) <= peak_flops(gpu, Dtype::kBf16));
     CHECK(peak_flops(gpu, Dtype::kBf16) == peak_flops(gpu, Dtype::kFp16));
     CHECK(peak_flops(gpu, Dtype::kFp16) <= peak_flops(gpu, Dtype::kFp8E4m3));
-    CHECK(peak_flops(gpu, Dtype::kFp16) <= peak_flops(gpu, Dtype::kInt8));
+    // Blackwell Ultra gave up its int8 units.
+    if (gpu.silicon != "B300") {
+      CHECK(peak_flops(gpu, Dtype::kFp16) <= peak_flops(gpu, Dtype::kInt8));
+    }
     // Weights of 4 and 2 bits are widened to 16 before the product.
     CHECK(peak_flops(gpu, Dtype::kInt4) == peak_flops(gpu, Dtype::kFp16));
     CHECK(peak_flops(gpu, Dtype::kInt2) == peak_flops(gpu, Dtype::kFp16));
@@ -120,6 +123,23 @@ TEST_CASE("known data sheet values") {
   CHECK(find_gpu("H200").hbm_bandwidth.count() == rel(4.8e12));
   CHECK(find_gpu("GH200-96GB").c2c->count() == rel(450e9));
   CHECK_FALSE(find_gpu("L40S").nvlink.has_value());
+  // One GPU of eight and of 72: 62 and 576 TB/s.
+  CHECK(find_gpu("B300").hbm_bandwidth.count() * 8 == rel(62e12));
+  CHECK(find_gpu("GB300").hbm_bandwidth.count() * 72 == rel(576e12));
+  CHECK(gib(find_gpu("GB200").hbm_usable) == rel(184.31, 1e-6));
+  CHECK(gib(find_gpu("RTX-5090").hbm_usable) == rel(31.37, 1e-6));
+  CHECK(find_gpu("L4").sms * 128 == 7424);
+  CHECK(find_gpu("A30").nvlink_gpus == 2);
+  CHECK(&find_gpu("DGX-Spark") == &find_gpu("GB10"));
+}
+
+TEST_CASE("AMD's GPUs") {
+  // A CDNA 3 compute unit does 2,048 fp16 operations a clock, one of CDNA 4 4,096.
+  CHECK(peak_flops(find_gpu("MI300X"), Dtype::kBf16).count() == rel(304 * 2048 * 2.1e9, 1e-3));
+  CHECK(peak_flops(find_gpu("MI355X"), Dtype::kBf16).count() == rel(256 * 4096 * 2.4e9, 1e-3));
+  CHECK(find_gpu("MI325X").peak == find_gpu("MI300X").peak);
+  CHECK_FALSE(is_nvidia(find_gpu("MI300X")));
+  CHECK(is_nvidia(find_gpu("H100-80GB-SXM")));
 }
 
 TEST_CASE("silicon names a GPU of the catalogue or is a separate name") {
