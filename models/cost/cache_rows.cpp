@@ -1,21 +1,25 @@
 #include "models/cost/cache_rows.hpp"
 
 #include <algorithm>
-
-#include "models/llm/layer/layer_kind.hpp"
+#include <cmath>
 
 namespace kvsim {
 
 CacheRows::CacheRows(const CostInput& in, std::int32_t layer) : in_{in}, layer_{layer} {
-  const AttentionSpec& attention = in.llm->layers[static_cast<std::size_t>(layer)].attention;
+  const LayerSpec& spec = in.llm->layers[static_cast<std::size_t>(layer)];
+  const AttentionSpec& attention = spec.attention;
   const AttentionWork work = attention_work(attention);
+  items_ = items_without_rows(spec, in.kv_dtype);
   latent_ = work.is_latent;
+  dtype_ = in.kv_dtype;
+  if (work.rows == 0) return;
   shape_ = {
       .n_heads = attention.n_heads, .n_kv_heads = work.rows, .head_dim = work.row_width() / 2};
   stored_heads_ = latent_ ? 1 : in.method->stored_heads(shape_);
+  dtype_ = in.method->store_dtype(in.kv_dtype);
+  if (!work.holds_rows) return;
   key_elements_ = static_cast<std::int64_t>(stored_heads_) * work.key_width;
   value_elements_ = static_cast<std::int64_t>(stored_heads_) * work.row_value_width;
-  dtype_ = in.method->store_dtype(in.kv_dtype);
   plain_ = in.method->plain_rows();
   if (!plain_ && in.prompt > 0) {
     prompt_entries_ = in.method->entries_held(layer, in.prompt, in.prompt).value_or(in.prompt);
@@ -40,14 +44,31 @@ Bytes CacheRows::values(std::int64_t entries) const {
   return latent_ ? Bytes{} : Bytes{(stored(entries).kv * in_.batch).count() / 2};
 }
 Bytes CacheRows::side_asked(std::int64_t entries) const {
+  if (key_elements_ == 0) return {};
   const Bytes one =
       in_.method->side_bytes(layer_, shape_, in_.kv_dtype, of_prompt(entries), entries);
   return one * in_.batch;
 }
 
+Bytes CacheRows::other(std::int64_t entries) const {
+  double one = 0;
+  for (const CacheItem& item : items_) one += item.held(entries);
+  return Bytes{static_cast<std::int64_t>(std::ceil(one)) * in_.batch};
+}
+
+bool CacheRows::other_is_line() const {
+  const std::int64_t start = other(1).count();
+  const std::int64_t each = other(2).count() - start;
+  for (const std::int64_t n : {3, 64, 1000, 1777, 1 << 30}) {
+    if (other(n).count() != start + (n - 1) * each) return false;
+  }
+  return true;
+}
+
 void CacheRows::fit_side_bytes() {
   if (!plain_) return;
   constexpr std::int64_t kFar = 1 << 30;
+  if (key_elements_ == 0) return;
   const auto one = [&](std::int64_t n) {  // one sequence: a batch of kFar entries would overflow
     return in_.method->side_bytes(layer_, shape_, in_.kv_dtype, n, n).count();
   };
@@ -71,10 +92,12 @@ LayerCache CacheRows::cache(std::int64_t entries) const {
     const CacheBytes one = stored(n);
     LayerCache out = rows_of(one);
     out.side = allocator_rounded(in_, one.side * in_.batch);
+    out.other = allocator_rounded(in_, other(n));
     return out;
   }
   LayerCache out = rows(n);
   out.side = allocator_rounded(in_, side(n));
+  out.other = allocator_rounded(in_, other(n));
   return out;
 }
 
@@ -83,14 +106,16 @@ LayerCache CacheRows::rows_of(const CacheBytes& one) const {
   const std::int64_t values = latent_ ? 0 : both / 2;
   return {.keys = allocator_rounded(in_, Bytes{both - values}),
           .values = allocator_rounded(in_, Bytes{values}),
-          .side = {}};
+          .side = {},
+          .other = {}};
 }
 
 LayerCache CacheRows::rows(std::int64_t entries) const {
   if (!plain_) return rows_of(stored(entries));
   return {.keys = allocator_rounded(in_, keys(entries)),
           .values = allocator_rounded(in_, values(entries)),
-          .side = {}};
+          .side = {},
+          .other = {}};
 }
 
 LayerCache CacheRows::cache_after_step(const DecodeState& moment) const {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "models/cost/step.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 
 namespace kvsim {
 
@@ -10,7 +12,8 @@ namespace kvsim {
 inline constexpr Dtype kPackedDtype = Dtype::kFp32;
 inline constexpr std::int32_t kPackedTensors = 3;
 
-/// Sizes of one layer's cache, whole batch, by entries per stored head. A method knows heads of one
+/// Sizes of one layer's cache, whole batch, by entries per stored head. Of layers without rows that
+/// a method can compress, entries are tokens. A method knows heads of one
 /// width; a latent cache is shown to it as one head whose key and value are half the latent row.
 class CacheRows {
  public:
@@ -30,6 +33,12 @@ class CacheRows {
   [[nodiscard]] Bytes side(std::int64_t entries) const {
     return side_is_line_ ? Bytes{side_start_ + entries * side_each_} : side_asked(entries);
   }
+  /// What the layer holds other than rows: states, windows, index keys, compressed entries.
+  [[nodiscard]] Bytes other(std::int64_t entries) const;
+  [[nodiscard]] bool has_other() const { return !items_.empty(); }
+  [[nodiscard]] const std::vector<CacheItem>& items() const { return items_; }
+  /// other() grows by equal amounts per entry from the first on.
+  [[nodiscard]] bool other_is_line() const;
   /// Treats side() of plain rows as linear if it is linear at these numbers of entries: none, one,
   /// whole groups, other numbers, and more than any budget. For rows that are evaluated often.
   void fit_side_bytes();
@@ -51,6 +60,7 @@ class CacheRows {
   std::int64_t prompt_entries_ = 0;
   std::int64_t key_elements_ = 0;  // of one entry of every stored head, one sequence
   std::int64_t value_elements_ = 0;
+  std::vector<CacheItem> items_;  // other()
   bool side_is_line_ = false;
   std::int64_t side_start_ = 0;
   std::int64_t side_each_ = 0;

@@ -28,10 +28,18 @@ enum class OpFamily : std::uint8_t {
   kCompaction,  // survivors rewritten
   kMethod,      // a method's own bookkeeping
   kCollective,
-  kHostCopy
+  kHostCopy,
+  kRecurrence,      // updates and scans of recurrent states
+  kIndex,           // scores of an index, the choice of the best, compression of entries
+  kSparseAttention  // attention over entries that an index or a compressor leaves
 };
-inline constexpr std::size_t kOpFamilies = 16;
+inline constexpr std::size_t kOpFamilies = 19;
 [[nodiscard]] std::string_view name_of(OpFamily family);
+/// No published timings exist of the family's kernels: its times are the data sheet's.
+[[nodiscard]] constexpr bool is_unmeasured(OpFamily family) {
+  return family == OpFamily::kRecurrence || family == OpFamily::kIndex ||
+         family == OpFamily::kSparseAttention;
+}
 
 /// Owners of HBM bytes; the names are those of results.
 enum class Owner : std::uint8_t {

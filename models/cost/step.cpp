@@ -13,8 +13,8 @@
 namespace kvsim {
 namespace {
 
-const AttentionSpec& attention_of(const CostInput& in, std::int32_t layer) {
-  return in.llm->layers[static_cast<std::size_t>(layer)].attention;
+const LayerSpec& layer_of(const CostInput& in, std::int32_t layer) {
+  return in.llm->layers[static_cast<std::size_t>(layer)];
 }
 
 template <class Entries>
@@ -140,13 +140,21 @@ LayerCache cache_after_step(const CostInput& in, std::int32_t layer, const Decod
 
 std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                           std::int64_t tokens) {
-  return within_limit(attention_of(in, layer),
+  const LayerSpec& spec = layer_of(in, layer);
+  if (!caches_rows(spec)) return tokens;
+  return within_limit(spec.attention,
                       entries(in.method->entries_held(layer, prompt, tokens), *in.method));
 }
 
 DecodeState decode_moment(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                           std::int64_t tokens, std::int64_t before) {
-  const AttentionSpec& attention = attention_of(in, layer);
+  const LayerSpec& spec = layer_of(in, layer);
+  if (!caches_rows(spec)) {
+    return {.attended = attention_kind(spec.attention).visited(spec, tokens),
+            .before = before,
+            .after = tokens};
+  }
+  const AttentionSpec& attention = spec.attention;
   const auto [law, attended] = entries(in.method->step_entries(layer, prompt, tokens), *in.method);
   DecodeState moment{.attended = within_limit(attention, attended),
                      .before = before,
@@ -224,6 +232,7 @@ double prefill_passes(const CostInput& in, std::int64_t prompt,
                       std::span<const LayerGroup> groups) {
   double repeats = 0;
   for (const LayerGroup& group : groups) {
+    if (!caches_rows(layer_of(in, group.first))) continue;
     const CacheRows rows{in, group.first};
     repeats = std::max(
         repeats,

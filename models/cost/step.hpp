@@ -95,12 +95,15 @@ struct LayerCache {
   Bytes keys{};
   Bytes values{};
   Bytes side{};
-  [[nodiscard]] Bytes total() const { return keys + values + side; }
+  Bytes other{};  // states, windows, index keys, compressed entries
+  [[nodiscard]] Bytes kv() const { return keys + values + other; }
+  [[nodiscard]] Bytes total() const { return kv() + side; }
 };
 [[nodiscard]] LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t entries);
 
 /// Entries per stored head that `layer` holds after token `tokens`: the method's, and no more than
-/// the layer's window. Errors: InputError where the method's size depends on data.
+/// the layer's window; tokens of layers without rows that a method can compress. Errors: InputError
+/// where the method's size depends on data.
 [[nodiscard]] std::int64_t held_entries(const CostInput& in, std::int32_t layer,
                                         std::int64_t prompt, std::int64_t tokens);
 

@@ -1,12 +1,9 @@
 #include "models/llm/llm.hpp"
 
 #include <cmath>
-#include <map>
-#include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
@@ -39,18 +36,38 @@ std::int64_t total(const std::vector<LayerMatrix>& matrices, bool is_visited) {
 
 }  // namespace
 
-void require_simulated(const Llm& llm) {
-  std::map<std::string, std::int32_t> kinds;
-  for (const LayerSpec& layer : llm.layers) {
-    if (const std::string kind = unsupported_kind(layer); !kind.empty()) ++kinds[kind];
+Llm mtp_head(const Llm& llm) {
+  if (llm.mtp_layers < 1) {
+    throw InputError{fmt::format("{} announces no layers of multi-token prediction", llm.name)};
   }
-  if (kinds.empty()) return;
-  std::vector<std::string> words;
-  for (const auto& [kind, layers] : kinds) words.push_back(fmt::format("{} {}", layers, kind));
-  throw InputError{fmt::format(
-      "{} has {} layers, for which the simulator has no operators; `kvsim show model` prints what "
-      "they hold and read",
-      llm.name, fmt::join(words, " and "))};
+  Llm head = llm;
+  head.name = llm.name + " MTP head";
+  head.layers = {llm.layers.back()};
+  // Tokens near the end of a sequence attend as in the model's own attention layers.
+  for (auto layer = llm.layers.rbegin(); layer != llm.layers.rend(); ++layer) {
+    if (layer->attention.n_heads == 0) continue;
+    head.layers.front().attention = layer->attention;
+    head.layers.front().state = {};
+    head.layers.front().formats = layer->formats;
+    break;
+  }
+  // It keeps what it reads: its own index, and no compressed entries (DeepSeek-V4's head has only
+  // the window).
+  AttentionSpec& attention = head.layers.front().attention;
+  attention.index.is_borrowed = false;
+  if (attention.o_groups > 0) {
+    attention.ratio = 0;
+    attention.index = {};
+  }
+  head.mtp_layers = 0;
+  head.is_draft_head = true;
+  // eh_proj: hidden state and embedding together to the hidden width.
+  const std::int64_t projection = 2 * std::int64_t{llm.d_model} * llm.d_model;
+  head.extra_parameters = projection;
+  head.extra_active_parameters = projection;
+  head.extra_bytes = 0;
+  head.learned_positions = 0;
+  return head;
 }
 
 std::int64_t mixer_parameters(const Llm& llm, const LayerSpec& layer) {
@@ -68,7 +85,7 @@ std::int64_t active_mlp_parameters(const Llm& llm, const MlpSpec& mlp) {
 
 std::int64_t parameters(const Llm& llm) {
   const std::int64_t d = llm.d_model;
-  std::int64_t total = d * llm.vocab_size * (llm.tied_embeddings ? 1 : 2);
+  std::int64_t total = llm.is_draft_head ? 0 : d * llm.vocab_size * (llm.tied_embeddings ? 1 : 2);
   total = sum(total, d * llm.learned_positions);
   total = sum(total, llm.extra_parameters);
   for (const LayerSpec& layer : llm.layers) {
@@ -89,7 +106,8 @@ std::int64_t active_parameters(const Llm& llm) {
 }
 
 std::int64_t kv_elements_per_token(const AttentionSpec& attention) {
-  return attention_work(attention).cached_elements();
+  const AttentionWork work = attention_work(attention);
+  return work.holds_rows ? work.cached_elements() : 0;
 }
 
 Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype) {

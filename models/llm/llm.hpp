@@ -44,14 +44,19 @@ struct Llm {
   // Bytes that the released checkpoint takes in addition to what its formats say: parameters that
   // it stores in fp32 or int64.
   std::int64_t extra_bytes = 0;
+  // Layers of multi-token prediction that the configuration announces; a checkpoint may hold none.
+  std::int32_t mtp_layers = 0;
+  // A draft head (mtp_head): embedding and output projection are the target's.
+  bool is_draft_head = false;
   // What the configuration does not state and was assumed, or states and was not counted.
   std::vector<std::string> notes;
 
   [[nodiscard]] std::int32_t n_layers() const { return static_cast<std::int32_t>(layers.size()); }
 };
 
-/// Errors: InputError naming the kinds of layers that the simulator has no operators for.
-void require_simulated(const Llm& llm);
+/// The multi-token prediction head of a model as a draft model: one layer like its last, and the
+/// projection of hidden state and embedding together. Errors: InputError where none is announced.
+[[nodiscard]] Llm mtp_head(const Llm& llm);
 
 /// Parameters, total: embeddings, output head unless tied, all layers, extra_parameters.
 [[nodiscard]] std::int64_t parameters(const Llm& llm);
@@ -64,8 +69,8 @@ void require_simulated(const Llm& llm);
 [[nodiscard]] std::int64_t mlp_parameters(const Llm& llm, const MlpSpec& mlp);
 [[nodiscard]] std::int64_t active_mlp_parameters(const Llm& llm, const MlpSpec& mlp);
 
-/// Cached elements of one token in one layer of a kind that the simulator runs: n_kv_heads *
-/// (head_dim + v_head_dim), or the latent.
+/// Cached elements of one token in one layer's rows: n_kv_heads * (head_dim + v_head_dim), or the
+/// latent; 0 where it caches no rows (caches_rows) or an earlier layer does.
 [[nodiscard]] std::int64_t kv_elements_per_token(const AttentionSpec& attention);
 /// Bytes of a full (uncompressed) cache of `tokens` tokens of one sequence, recurrent states
 /// included; sliding-window layers hold min(tokens, window).

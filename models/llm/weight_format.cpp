@@ -263,6 +263,7 @@ void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVi
 }
 
 void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit) {
+  if (llm.is_draft_head) return;
   visit(WeightPart::kEmbedding, llm.vocab_size, llm.d_model, 1);
   if (!llm.tied_embeddings) {
     visit({WeightPart::kHead, llm.head_format}, llm.d_model, llm.vocab_size, 1);

@@ -295,7 +295,10 @@ struct MethodContext {
   LayerShape shape{};                   // zeros: one query head per KV head
   std::vector<std::int64_t> windows{};  // window of each layer, 0 for none; empty: no layer has one
   std::int32_t n_layers = 0;            // 0: unknown; methods whose law needs it report an error
-  std::int32_t d_model = 0;             // 0: unknown
+  /// Where a model has layers whose caches no method compresses (`windows` and `n_layers` are of
+  /// the others): for each of its layers the number among the others, or -1.
+  std::vector<std::int32_t> ordinals{};
+  std::int32_t d_model = 0;                      // 0: unknown
   std::optional<TraceInputs> recorded_inputs{};  // what the trace holds; nullopt: there is no trace
 };
 

@@ -1,8 +1,11 @@
 #include "sim/batch/assumptions.hpp"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/cost/cache_rows.hpp"
 #include "models/llm/layer/layer_kind.hpp"
@@ -10,6 +13,26 @@
 #include "sim/network/expert_network.hpp"
 
 namespace kvsim {
+
+namespace {
+
+/// Layers whose caches the method leaves as they are, by kind; none: it applies to all.
+std::optional<std::string> layers_without_method(const StaticSpec& spec) {
+  if (spec.method->name() == "full") return std::nullopt;
+  std::map<std::string, std::int32_t> kinds;
+  for (const LayerSpec& layer : spec.llm->layers) {
+    if (!caches_rows(layer) && !mixer_kinds(layer).empty()) ++kinds[kind_name(layer)];
+  }
+  if (kinds.empty()) return std::nullopt;
+  std::vector<std::string> words;
+  for (const auto& [kind, layers] : kinds) words.push_back(fmt::format("{} {}", layers, kind));
+  return fmt::format(
+      "method {} applies to layers that cache keys and values of every token: {} "
+      "layers stay full",
+      spec.method->name(), fmt::join(words, " and "));
+}
+
+}  // namespace
 
 std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in) {
   std::vector<std::string> notes;
@@ -36,6 +59,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
     notes.push_back(
         fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
   }
+  if (const auto full = layers_without_method(spec)) notes.push_back(*full);
   const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer ||
                              spec.stack->growth == CacheGrowth::kConcatAll;
   if (spec.tensor_parallel > 1) {
@@ -50,9 +74,12 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
         fmt::format("{}: what method {} lets go stays in the cache, masked out of attention", stack,
                     spec.method->name()));
   }
-  if (!spec.method->plain_rows() && grows_by_copy) {
-    const StepTraffic step = spec.method->decode_traffic(
-        0, CacheRows{in, 0}.shape(), spec.kv_dtype, static_cast<double>(spec.prompt_tokens), false);
+  const auto first = std::find_if(layers.begin(), layers.end(), caches_rows);
+  const auto first_rows = static_cast<std::int32_t>(first - layers.begin());
+  if (!spec.method->plain_rows() && grows_by_copy && first != layers.end()) {
+    const StepTraffic step =
+        spec.method->decode_traffic(first_rows, CacheRows{in, first_rows}.shape(), spec.kv_dtype,
+                                    static_cast<double>(spec.prompt_tokens), false);
     notes.push_back(
         step.repacked + step.recopied > 0
             ? fmt::format("method {} does not keep plain rows: a step concatenates what its "
@@ -67,6 +94,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   bool estimated = false;
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
+    if (!caches_rows(layers[static_cast<std::size_t>(layer)])) continue;
     const CacheRows rows{in, layer};
     const auto bytes =
         spec.method->layer_bytes(layer, rows.shape(), spec.kv_dtype, spec.prompt_tokens, tokens);
@@ -79,9 +107,13 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     "what its parameters suggest, and a replay measures it",
                     spec.method->name()));
   }
-  const StepTraffic step =
-      spec.method->decode_traffic(spec.llm->n_layers() - 1, CacheRows{in, 0}.shape(), spec.kv_dtype,
-                                  static_cast<double>(tokens), /*evicts=*/false);
+  StepTraffic step;
+  const auto with_rows = std::find_if(layers.rbegin(), layers.rend(), caches_rows);
+  if (with_rows != layers.rend()) {
+    const auto layer = static_cast<std::int32_t>(layers.rend() - with_rows) - 1;
+    step = spec.method->decode_traffic(layer, CacheRows{in, layer}.shape(), spec.kv_dtype,
+                                       static_cast<double>(tokens), /*evicts=*/false);
+  }
   if (host > Bytes{} && step.link_read > 0) {
     notes.push_back(
         fmt::format("method {}: a step is charged for fetching all it reads from host memory; what "

@@ -89,13 +89,13 @@ PeakLocation StaticRun::place_of(RunPart part, std::int32_t layer, std::int64_t 
 
 void StaticRun::put_cache(std::int32_t layer, const LayerCache& cache) {
   caches_[static_cast<std::size_t>(layer)] = cache;
-  holdings_[Owner::kKvCache] += cache.keys + cache.values;
+  holdings_[Owner::kKvCache] += cache.kv();
   holdings_[Owner::kSideData] += cache.side;
 }
 
 void StaticRun::take_cache(std::int32_t layer) {
   LayerCache& cache = caches_[static_cast<std::size_t>(layer)];
-  holdings_[Owner::kKvCache] -= cache.keys + cache.values;
+  holdings_[Owner::kKvCache] -= cache.kv();
   holdings_[Owner::kSideData] -= cache.side;
   cache = {};
 }
@@ -185,8 +185,8 @@ bool StaticRun::load() {
         stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
                            held_entries(in_, l, spec_.prompt_tokens, static_end_)));
     LayerCache& placed = caches_[static_cast<std::size_t>(l)];
-    if (!place(Owner::kKvCache, cache.keys + cache.values, "static cache")) return false;
-    placed = {.keys = cache.keys, .values = cache.values};
+    if (!place(Owner::kKvCache, cache.kv(), "static cache")) return false;
+    placed = {.keys = cache.keys, .values = cache.values, .side = {}, .other = cache.other};
     if (!place(Owner::kSideData, cache.side, "static side data")) return false;
     placed.side = cache.side;
   }
@@ -414,8 +414,7 @@ bool StaticRun::decode_one(std::int64_t step) {
             place_of(RunPart::kDecodeLayer, first + static_cast<std::int32_t>(highest), step);
         peak_place_.moment = moment;
         peak_base_ = holdings_;
-        (*peak_base_)[Owner::kKvCache] +=
-            (after.keys + after.values) * highest - (before.keys + before.values) * (highest + 1);
+        (*peak_base_)[Owner::kKvCache] += after.kv() * highest - before.kv() * (highest + 1);
         (*peak_base_)[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
         (*peak_base_)[Owner::kConcatCopy] += old.total() * highest;
       }
@@ -428,7 +427,7 @@ bool StaticRun::decode_one(std::int64_t step) {
         held_[static_cast<std::size_t>(l)] = moment.after;
         if (!is_static_) caches_[static_cast<std::size_t>(l)] = after;
       }
-      holdings_[Owner::kKvCache] += (after.keys + after.values - before.keys - before.values) * n;
+      holdings_[Owner::kKvCache] += (after.kv() - before.kv()) * n;
       holdings_[Owner::kSideData] += (after.side - before.side) * n;
       holdings_[Owner::kConcatCopy] += old.total() * n;
       standing += growth * n;

@@ -30,11 +30,12 @@ struct Action {
   std::size_t from = 0;  // kBecomes: the tensor whose block it takes over; kTakeCache: its part
 };
 
-/// Keys, values and side data of a layer, as they are between graphs.
-using StandingCache = std::array<std::optional<Held>, 3>;
+/// Keys, values, side data and all else that a layer holds, as they are between graphs.
+using StandingCache = std::array<std::optional<Held>, 4>;
 
 std::size_t part_of(const Tensor& tensor) {
   if (tensor.owner == Owner::kSideData) return 2;
+  if (tensor.name == "states and index") return 3;
   return tensor.name == "values" ? 1 : 0;
 }
 
@@ -232,7 +233,7 @@ struct AllocationSession::Impl {
                                                     held_entries(in, l, run_->prompt, end)));
       for (const auto& [owner, bytes] :
            {std::pair{Owner::kKvCache, cache.keys}, std::pair{Owner::kKvCache, cache.values},
-            std::pair{Owner::kSideData, cache.side}}) {
+            std::pair{Owner::kKvCache, cache.other}, std::pair{Owner::kSideData, cache.side}}) {
         if (!keep(owner, bytes, "static cache", l)) return false;
       }
     }

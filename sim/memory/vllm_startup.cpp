@@ -37,6 +37,22 @@ bool has_operators(const CostInput& in, std::int32_t layer) {
   return unsupported_kind(in.llm->layers[static_cast<std::size_t>(layer)]).empty();
 }
 
+/// What a layer holds other than such rows, of a sequence of `tokens` tokens and of a further
+/// block of tokens.
+struct OtherBytes {
+  Bytes sequence, block;
+};
+OtherBytes other_bytes(const CostInput& in, std::int32_t layer, std::int64_t tokens) {
+  double held = 0, grows = 0;
+  for (const CacheItem& item :
+       items_without_rows(in.llm->layers[static_cast<std::size_t>(layer)], in.kv_dtype)) {
+    held += item.held(tokens);
+    grows += item.per_token() * static_cast<double>(in.stack->block_tokens);
+  }
+  return {.sequence = truncated<Bytes>(std::ceil(held)),
+          .block = truncated<Bytes>(std::ceil(grows))};
+}
+
 /// Peak of one layer's pass over `tokens` tokens, its cache aside.
 Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   CostInput one = in;
@@ -295,22 +311,34 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
     out.max_concurrency = out.pools->concurrency(out.max_model_len);
     return out;
   }
+  const std::int64_t blocks_of_length = divide_up(out.max_model_len, stack.block_tokens);
+  bool has_other = false;
   for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
     const Bytes one = block_bytes(in, layer);
     out.block += one;
     const std::int64_t limit =
         entry_limit(in.llm->layers[static_cast<std::size_t>(layer)].attention);
-    std::int64_t blocks = divide_up(out.max_model_len, stack.block_tokens);
+    std::int64_t blocks = blocks_of_length;
     if (limit > 0) {
       // A pass may add a chunk before the window lets go; the window may start within a block.
       blocks = std::min(blocks, divide_up(limit - 1 + batched, stack.block_tokens) + 1);
     }
     out.sequence += one * blocks;
+    const OtherBytes other = other_bytes(in, layer, blocks_of_length * stack.block_tokens);
+    out.sequence += other.sequence;
+    out.block += other.block;
+    has_other = has_other || other.sequence > Bytes{};
   }
-  out.blocks = out.kv_cache.count() / out.block.count();
+  out.blocks = out.block > Bytes{} ? out.kv_cache.count() / out.block.count() : 0;
   out.tokens = out.blocks * stack.block_tokens;
-  out.max_concurrency = static_cast<double>((out.block * out.blocks).count()) /
-                        static_cast<double>(out.sequence.count());
+  const Bytes pool = has_other ? out.kv_cache : out.block * out.blocks;
+  out.max_concurrency =
+      static_cast<double>(pool.count()) / static_cast<double>(out.sequence.count());
+  // States take no blocks: tokens as in requests of full length (vLLM since mid 2026).
+  if (has_other) {
+    out.tokens = static_cast<std::int64_t>(
+        std::floor(out.max_concurrency * static_cast<double>(out.max_model_len)));
+  }
   return out;
 }
 

@@ -64,11 +64,14 @@ struct ClusterSpec {
   bool compress_before_transfer = true;  // the method's survivors move, not the prompt's cache
 };
 
-/// A draft model that proposes tokens, verified together.
+/// A draft model, or the model's own head, that proposes tokens, verified together.
 struct SpeculationSpec {
   const Llm* draft = nullptr;  // null: none
+  bool uses_mtp = false;       // the model's multi-token prediction head instead
   std::int32_t tokens = 4;     // proposed a step
   double acceptance = 0.7;     // of each proposed token, given that those before it were accepted
+
+  [[nodiscard]] bool is_on() const { return draft != nullptr || uses_mtp; }
 };
 
 /// NVMe of one replica, where its caches go that host memory has no room for.

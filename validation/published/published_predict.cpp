@@ -573,7 +573,6 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
       return out;
     }
     for (const Llm* llm : setup.llms) {
-      require_simulated(*llm);
       RowPrediction prediction{row, setup, *llm, out.assumed};
       sum += prediction.predict(*metric);
       if (metric->kind == PublishedKind::kPeakMemory) out.peak = prediction.peak();

@@ -10,21 +10,11 @@
 #include "models/methods/settle/measured.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {
-
-MethodContext site_of(const Llm& llm, Dtype kv_dtype) {
-  const AttentionSpec& attention = llm.layers.front().attention;
-  MethodContext site{.recorded = kv_dtype,
-                     .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
-                     .windows = {},
-                     .n_layers = llm.n_layers(),
-                     .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(entry_limit(layer.attention));
-  return site;
-}
 
 /// The largest n in [0, most] for which `fits` holds; it holds up to some n and not beyond.
 template <class Fits>
@@ -133,7 +123,7 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
   spec.batch = size.batch;
   spec.prompt_tokens = size.prompt;
   spec.output_tokens = size.steps;
-  spec.method = make_method(method_, size.prompt, site_of(llm_, kv_dtype_));
+  spec.method = make_method(method_, size.prompt, method_site(llm_, kv_dtype_));
   if (!spec.method->entries_held(0, size.prompt, size.prompt)) {
     const auto law = expected_law(*spec.method, size.prompt, llm_.n_layers());
     if (law) spec.method = with_measured_law(spec.method, *law, llm_.n_layers());

@@ -25,7 +25,9 @@ constexpr std::array<CompiledGraph<3>::Counts, CompiledGraph<3>::kSamples> kCoun
 CompiledGraph<3> compile(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
                          const Roofline& roofline) {
   // Other formats grow in steps.
-  if (!in.method->plain_rows()) return {*in.stack, roofline};
+  if (!in.method->plain_rows() || !CacheRows{in, layer}.other_is_line()) {
+    return {*in.stack, roofline};
+  }
   CostInput exact = in;
   exact.exact_sizes = true;
   std::vector<CompiledGraph<3>::Sample> samples;

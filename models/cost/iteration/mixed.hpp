@@ -103,7 +103,7 @@ class MixedStepCost {
   /// where a prompt ends whose size the method does not know.
   [[nodiscard]] MixedCost cost(const MixedStep& step);
   /// Number of layer classes in `loads`: 1 if the method's layers are equal and no layer has a
-  /// different window.
+  /// different cache.
   [[nodiscard]] std::int32_t laws() const;
   /// First layer of each law, and layers that follow it.
   struct Law {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
@@ -41,16 +40,24 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
     bool operator==(const Key&) const = default;
   };
   std::vector<Key> keys;  // of columns
-  // Of layer classes, if the method's layers hold equal numbers: limit, store and read.
-  std::vector<std::pair<std::int64_t, std::int32_t>> held;
+  // First layers of layer classes, if the method's layers hold equal numbers: those of one class
+  // have equal caches, and are of one kind to the method.
+  std::vector<std::int32_t> held;
+  const auto equal_caches = [&](std::int32_t a, std::int32_t b) {
+    const LayerSpec& one = llm.layers[static_cast<std::size_t>(a)];
+    const LayerSpec& other = llm.layers[static_cast<std::size_t>(b)];
+    return one.attention == other.attention && one.state == other.state &&
+           method.layer_kind(a) == method.layer_kind(b);
+  };
   for (const LayerGroup& group : groups) {
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-      const std::pair holds{entry_limit(llm.layers[static_cast<std::size_t>(l)].attention),
-                            method.layer_kind(l)};
-      const auto same = alike ? std::find(held.begin(), held.end(), holds) : held.end();
+      const auto same =
+          alike ? std::find_if(held.begin(), held.end(),
+                               [&](std::int32_t other) { return equal_caches(l, other); })
+                : held.end();
       const auto law = static_cast<std::int32_t>(same - held.begin());
       if (same == held.end()) {
-        held.push_back(holds);
+        held.push_back(l);
         out.laws.push_back({.layer = l, .layers = 0});
       }
       ++out.laws[static_cast<std::size_t>(law)].layers;
@@ -76,7 +83,8 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
 MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
     : in_{in},
       stack_{*in.stack},
-      a_{in.llm->layers[static_cast<std::size_t>(layer)].attention},
+      spec_{in.llm->layers[static_cast<std::size_t>(layer)]},
+      a_{spec_.attention},
       work_{attention_work(a_)},
       rows_{in, layer},
       layer_{layer},
@@ -88,16 +96,19 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
       parts_{work_.is_latent ? 1 : 2},
       decode_format_{shared_attention_format(dtype_, in.kv_dtype)},
       prefill_format_{shared_attention_format(dtype_, dtype_)},
-      extra_launches_{method_operators(*in.method, *in.stack)} {
+      extra_launches_{has_rows() ? method_operators(*in.method, *in.stack) : 0},
+      mixes_{!mixer_operators(spec_, {}).empty()} {
   KVSIM_CHECK(in.batch == 1, "a mixed layer of a batch of {}", in.batch);
   const bool plain = rows_.plain();
   by_copy_ = stack_.growth == CacheGrowth::kConcatLayer || stack_.growth == CacheGrowth::kConcatAll;
-  concats_ = plain && by_copy_;
+  const bool holds_rows = has_rows() && work_.holds_rows;
+  concats_ = plain && by_copy_ && holds_rows;
   expands_ = stack_.expands_kv_heads && !work_.is_latent;
   // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
   // elsewhere or in another form.
-  writes_chunks_ = is_preallocated(stack_) || !plain || bits_of(rows_.dtype()) != bits_of(dtype_) ||
-                   rows_.stored_heads() != rows_.shape().n_kv_heads;
+  writes_chunks_ = holds_rows && (is_preallocated(stack_) || !plain ||
+                                  bits_of(rows_.dtype()) != bits_of(dtype_) ||
+                                  rows_.stored_heads() != rows_.shape().n_kv_heads);
   if (plain) {
     // Of eight entries, so that formats narrower than a byte come out even.
     entry_bytes_ = {static_cast<double>(rows_.keys(8).count()) / 8,
@@ -108,6 +119,7 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   stored_entry_bytes_ =
       static_cast<double>((rows_.keys(kMany) + rows_.values(kMany)).count()) / kMany;
   kv_elements_ = static_cast<double>(work_.cached_elements());
+  other_written_ = written_per_token(rows_.items());
   kv_attended_ = static_cast<double>(work_.prompt_elements);
   // Latents are expanded to activations first. What a prompt caches is compressed at its end, so
   // that until then its earlier parts are read as they were recorded.
@@ -122,7 +134,7 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   if (!work_.is_latent && apart) {
     streaming_ = streaming_heads(*in.method, in.llm->n_layers(), rows_.stored_heads());
   }
-  lines_ = {line(false), line(true)};
+  if (has_rows()) lines_ = {line(false), line(true)};
 }
 
 StepTraffic MixedLayer::asked(double attended, bool evicts) const {
@@ -218,7 +230,9 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
 }
 
 double MixedLayer::pairs(const PrefillChunk& chunk) const {
-  return causal_pairs(chunk.before + chunk.tokens, limit_) - causal_pairs(chunk.before, limit_);
+  const LayerKind& kind = attention_kind(a_);
+  return kind.pairs(spec_, static_cast<double>(chunk.before + chunk.tokens)) -
+         kind.pairs(spec_, static_cast<double>(chunk.before));
 }
 
 std::vector<PrefillChunk> MixedLayer::streamed(std::span<const PrefillChunk> chunks) const {
@@ -268,6 +282,7 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
 MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> chunks) const {
   ChunkWrites out;
   for (const PrefillChunk& chunk : chunks) {
+    out.other += other_written_ * static_cast<double>(chunk.tokens);
     if (writes_chunks_) {
       out.read += size(static_cast<double>(chunk.tokens) * kv_elements_);
       out.written += stored(chunk);
@@ -278,6 +293,40 @@ MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> c
     }
   }
   return out;
+}
+
+Op MixedLayer::attend_items(const DecodeBatch& decodes) const {
+  const auto sequences = static_cast<double>(decodes.sequences);
+  const auto tokens = static_cast<double>(decodes.tokens);
+  const double heads = a_.n_heads;
+  const double pairs =
+      heads * (tokens * decodes.load.attended - sequences * tokens * (tokens - 1) / 2);
+  const double rows = sequences * tokens * heads;
+  return {.name = "attention to chosen entries",
+          .family = OpFamily::kSparseAttention,
+          .flops = FlopCount{2 * pairs * (work_.score_width + work_.value_width)},
+          .bytes_read = decodes.load.attended * entry_bytes(rows_.items()) +
+                        size(rows * work_.prompt_score_width),
+          .bytes_written = size(rows * work_.prompt_value_width),
+          .dtype = dtype_};
+}
+
+Op MixedLayer::attend_items(std::span<const PrefillChunk> chunks) const {
+  double tokens = 0, visited = 0, cached = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    tokens += static_cast<double>(chunk.tokens);
+    visited += pairs(chunk);
+    cached += entries_held(rows_.items(), chunk.before);
+  }
+  const double heads = a_.n_heads;
+  return {.name = "attention to chosen entries",
+          .family = OpFamily::kSparseAttention,
+          .flops = FlopCount{2 * heads * visited *
+                             (work_.prompt_score_width + work_.prompt_value_width)},
+          .bytes_read = size(tokens * heads * work_.prompt_score_width) +
+                        size(tokens * static_cast<double>(work_.prompt_elements)) + cached,
+          .bytes_written = size(tokens * heads * work_.prompt_value_width),
+          .dtype = dtype_};
 }
 
 double MixedLayer::stored(const PrefillChunk& chunk) const {

@@ -9,6 +9,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/iteration/mixed.hpp"
+#include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
 #include "models/llm/layer/layer_kind.hpp"
@@ -51,6 +52,7 @@ class MixedLayer {
     double read = 0;  // bytes
     double written = 0;
     double copied = 0;  // entries of caches made longer by copying them
+    double other = 0;   // bytes that go into what is not rows
     bool any = false;
   };
   [[nodiscard]] ChunkWrites chunk_writes(std::span<const PrefillChunk> chunks) const;
@@ -66,6 +68,16 @@ class MixedLayer {
   void prefill(std::span<const PrefillChunk> chunks, Add&& add) const;
 
  private:
+  /// Operators of an index or a recurrent state.
+  template <class Add>
+  void mix(const DecodeBatch& decodes, Add&& add) const;
+  template <class Add>
+  void mix(std::span<const PrefillChunk> chunks, Add&& add) const;
+  /// Attention of layers without rows.
+  [[nodiscard]] Op attend_items(const DecodeBatch& decodes) const;
+  [[nodiscard]] Op attend_items(std::span<const PrefillChunk> chunks) const;
+  [[nodiscard]] bool has_rows() const { return work_.rows > 0; }
+
   /// Traffic of a sequence's token: base + slope * attended where that holds.
   struct Line {
     StepTraffic base{};
@@ -114,6 +126,7 @@ class MixedLayer {
 
   const CostInput& in_;
   const Stack& stack_;
+  const LayerSpec& spec_;
   const AttentionSpec& a_;
   AttentionWork work_;
   CacheRows rows_;
@@ -133,9 +146,11 @@ class MixedLayer {
   double kv_elements_;                   // made per token
   double kv_attended_;                   // of these, as prefill attention takes them
   double prefix_entry_bytes_;            // of a cached token, as prefill attention takes it
+  double other_written_;                 // bytes per token into what is not rows
   const KernelFormat* decode_format_;
   const KernelFormat* prefill_format_;
   std::int32_t extra_launches_;
+  bool mixes_;        // an index or a state has operators
   bool column_sums_;  // of eager attention, for the method
   double score_copies_;
   StreamingHeads streaming_;
@@ -144,6 +159,16 @@ class MixedLayer {
 
 template <class Add>
 void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const {
+  const double others =
+      other_written_ * static_cast<double>(decodes.sequences * decodes.tokens) + chunks.other;
+  if (others > 0) {
+    add(Op{.name = "entry append",
+           .family = OpFamily::kCacheWrite,
+           .bytes_read = others,
+           .bytes_written = others,
+           .dtype = dtype_});
+  }
+  if (!has_rows() || !work_.holds_rows) return;
   std::int64_t appends = decodes.sequences;
   double copied = chunks.copied;
   if (concats_ && decodes.sequences > 0) {
@@ -178,6 +203,34 @@ void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Ad
 }
 
 template <class Add>
+void MixedLayer::mix(const DecodeBatch& decodes, Add&& add) const {
+  if (!mixes_) return;
+  const double mean = decodes.load.held / static_cast<double>(decodes.sequences);
+  const auto tokens = static_cast<double>(decodes.tokens);
+  std::vector<Op> ops;
+  add_mixer_operators(spec_, {.tokens = tokens, .before = std::max(0.0, mean - tokens)}, dtype_,
+                      static_cast<double>(decodes.sequences), ops);
+  for (const Op& op : ops) add(op);
+}
+
+template <class Add>
+void MixedLayer::mix(std::span<const PrefillChunk> chunks, Add&& add) const {
+  if (!mixes_) return;
+  std::vector<Op> ops;
+  for (const PrefillChunk& chunk : chunks) {
+    add_mixer_operators(spec_,
+                        {.tokens = static_cast<double>(chunk.tokens),
+                         .before = static_cast<double>(chunk.before),
+                         .decodes = false},
+                        dtype_, 1, ops);
+  }
+  for (Op& op : ops) {
+    op.launches = 1;  // over a ragged batch
+    add(op);
+  }
+}
+
+template <class Add>
 void MixedLayer::softmax(double n, double mask, Dtype element, Add&& add) const {
   const double wide = n * 4;
   const double narrow = n * bits_of(element) / 8.0;
@@ -209,6 +262,11 @@ template <class Add>
 void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
   if (decodes.sequences == 0) return;
   check(decodes);
+  mix(decodes, add);
+  if (!has_rows()) {
+    if (a_.n_heads > 0) add(attend_items(decodes));
+    return;
+  }
   const double heads = a_.n_heads;
   const auto batch = static_cast<double>(decodes.sequences);
   const auto tokens = static_cast<double>(decodes.tokens);
@@ -366,6 +424,11 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
 template <class Add>
 void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const {
   if (chunks.empty()) return;
+  mix(chunks, add);
+  if (!has_rows()) {
+    if (a_.n_heads > 0) add(attend_items(chunks));
+    return;
+  }
   const std::vector<PrefillChunk> near = streamed(chunks);
   if (near.empty()) {
     attend(chunks, 1, add);

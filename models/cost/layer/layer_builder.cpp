@@ -17,6 +17,7 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
       spec_{in.llm->layers[static_cast<std::size_t>(layer)]},
       attention_{spec_.attention},
       work_{attention_work(attention_)},
+      matrices_{mixer_matrices(spec_, llm_.d_model)},
       mlp_{spec_.mlp},
       rows_{in, layer},
       layer_{layer},
@@ -112,6 +113,7 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .compacted = "compacted values"}};
 
 std::span<const LayerBuilder::CachePart> LayerBuilder::parts() const {
+  if (work_.rows == 0 || !work_.holds_rows) return {};
   return std::span{kParts}.first(work_.is_latent ? 1 : 2);
 }
 
@@ -123,6 +125,12 @@ void LayerBuilder::hold_cache(CacheTensors& cache, const CachePart& part, std::i
                               OpIndex first) {
   cache.*part.tensor = graph_.hold(part.name, Owner::kKvCache,
                                    allocator_rounded(in_, payload(part, entries)), first);
+}
+
+void LayerBuilder::hold_other(CacheTensors& cache, std::int64_t entries, OpIndex first) {
+  if (!rows_.has_other()) return;
+  cache.other = graph_.hold("states and index", Owner::kKvCache,
+                            allocator_rounded(in_, rows_.other(entries)), first);
 }
 
 void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) {
@@ -215,8 +223,8 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
 }
 
 LayerBuilder::Projected LayerBuilder::open() {
-  matrices_ = mixer_matrices(spec_, llm_.d_model);
   input_ = activation("layer input", m_ * llm_.d_model, 0);
+  if (!has_mixers()) return {.op = -1};
   const OpIndex first = norm("input norm", -1);
   normed_ = activation("input norm output", m_ * llm_.d_model, first);
   return project(first);
@@ -231,6 +239,12 @@ std::size_t LayerBuilder::matrix_of(MatrixRole role) const {
 
 LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
   Projected out;
+  out.op = after;
+  if (!has_attention()) {
+    out.op = project_sides(after);
+    if (!in_.stack->keeps_inputs) drop(normed_, out.op);
+    return out;
+  }
   OpIndex at = after;
   const std::size_t end = matrix_of(MatrixRole::kOutput);
   const std::span inputs = std::span{matrices_}.first(end);
@@ -244,6 +258,7 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
   std::int64_t rotated = 0;  // elements per token
   for (std::size_t i = 0; i < end; ++i) {
     const LayerMatrix& m = matrices_[i];
+    if (m.role == MatrixRole::kOutputInner) continue;
     if (!fused) at = gemm(m.operation, m_, m.in, m.out, at, place_of(i));
     const std::size_t made = activation(m.result, m_ * m.out, at);
     drop(inner, at);
@@ -254,6 +269,7 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
     if (m.role == MatrixRole::kValue) out.v = made;
     if (m.role == MatrixRole::kQuery || m.role == MatrixRole::kKey) rotated += m.out;
   }
+  at = project_sides(at);
   if (!in_.stack->keeps_inputs) drop(normed_, at);
 
   if (llm_.rope_theta > 0) {
@@ -280,15 +296,39 @@ void LayerBuilder::release_inputs(const Projected& qkv, OpIndex last) {
 }
 
 OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
-  const std::size_t output = matrix_of(MatrixRole::kOutput);
-  const LayerMatrix& m = matrices_[output];
-  OpIndex at = gemm(m.operation, m_, m.in, m.out, after, place_of(output));
-  if (in_.stack->keeps_inputs) {
-    for (const auto& tensor : {qkv.q, qkv.k, qkv.v, normed_}) drop(tensor, at);
+  if (!has_mixers()) return after;
+  OpIndex at = after;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const LayerMatrix& m = matrices_[i];
+    if (m.role == MatrixRole::kOutputInner) {
+      at = gemm(m.operation, m_, m.in, m.out, at, place_of(i));
+      drop(attended_, at);
+      attended_ = activation(m.result, m_ * m.out, at);
+    }
+    if (m.role != MatrixRole::kOutput) continue;
+    const bool of_state = !has_attention() || i > matrix_of(MatrixRole::kOutput);
+    std::optional<std::size_t>& block = of_state ? recurrent_ : attended_;
+    if (!of_state && attention_.gate_dim > 0) {
+      at = stream("output gate", OpFamily::kElementwise, 2 * m_ * m.in, m_ * m.in, at);
+    }
+    at = gemm(m.operation, m_, m.in, m.out, at, place_of(i));
+    if (in_.stack->keeps_inputs && !of_state) {
+      for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
+    }
+    const bool is_last = of_state || state_kind(spec_.state).name() == "none";
+    if (in_.stack->keeps_inputs && is_last) drop(normed_, at);
+    drop(block, at);
+    block = activation(of_state ? m.result : "attention block output", m_ * llm_.d_model, at);
+    at = all_reduce(m_ * llm_.d_model, at);
   }
-  drop(attended_, at);
-  attended_ = activation("attention block output", m_ * llm_.d_model, at);
-  at = all_reduce(m_ * llm_.d_model, at);
+  for (const std::size_t side : sides_) graph_.release(side, at);
+  if (attended_ && recurrent_) {
+    at = stream("sum of both blocks", OpFamily::kElementwise, 2 * m_ * llm_.d_model,
+                m_ * llm_.d_model, at);
+    drop(recurrent_, at);
+  } else if (recurrent_) {
+    attended_ = recurrent_;
+  }
   return at;
 }
 
@@ -296,17 +336,28 @@ OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
 OpIndex LayerBuilder::close(OpIndex after) {
   const std::int64_t n = m_ * llm_.d_model;
   const bool keeps = in_.stack->keeps_inputs;
-  OpIndex at = stream("residual add", OpFamily::kElementwise, 2 * n, n, after);
-  drop(attended_, at);
-  if (!keeps) drop(input_, at);
-  const std::size_t residual = activation("residual", n, at);
-  at = norm("feed-forward norm", at);
-  const std::size_t normed = activation("feed-forward norm output", n, at);
-  at = all_reduce(n, feed_forward(at));
-  graph_.release(normed, at);
-  at = stream("residual add", OpFamily::kElementwise, 2 * n, n, at);
-  drop(block_out_, at);
-  graph_.release(residual, at);
+  OpIndex at = after;
+  std::optional<std::size_t> residual = input_;
+  const auto add_residual = [&] {
+    at = stream("residual add", OpFamily::kElementwise, 2 * n, n, at);
+  };
+  if (has_mixers()) {
+    add_residual();
+    drop(attended_, at);
+    if (!keeps) drop(input_, at);
+    residual = activation("residual", n, at);
+  }
+  if (mlp_.d_ff > 0) {
+    at = norm("feed-forward norm", at);
+    const std::size_t normed = activation("feed-forward norm output", n, at);
+    at = all_reduce(n, feed_forward(at));
+    graph_.release(normed, at);
+    add_residual();
+    drop(block_out_, at);
+    drop(residual, at);
+  } else {
+    drop(residual, at);
+  }
   if (keeps) drop(input_, at);
   (void)activation("layer output", n, at);
   return at;

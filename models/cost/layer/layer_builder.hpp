@@ -13,9 +13,15 @@
 
 namespace kvsim {
 
-/// (query, key) pairs one head of a causal prompt attends over: half the square, cut
-/// where a layer holds no more than `limit` entries (0: no limit).
-[[nodiscard]] double causal_pairs(std::int64_t prompt, std::int64_t limit);
+/// An operator of a layer's mixer over so many equal sequences, activations in `dtype`.
+[[nodiscard]] Op mixer_operator(const MixerOp& one, Dtype dtype, double sequences);
+/// Adds the operators of `span` to those of other spans of the same layer, one by one.
+void add_mixer_operators(const LayerSpec& layer, const NewTokens& span, Dtype dtype,
+                         double sequences, std::vector<Op>& out);
+/// Bytes of an entry among `items`, all of which have the same size, and of those that a sequence
+/// of `tokens` tokens holds.
+[[nodiscard]] double entry_bytes(std::span<const CacheItem> items);
+[[nodiscard]] double entries_held(std::span<const CacheItem> items, std::int64_t tokens);
 
 /// Writes down the operators and tensors of one layer. Tensors follow Hugging Face's decoder layer
 /// where the stack keeps its inputs; other stacks free each tensor after its last use.
@@ -30,7 +36,7 @@ class LayerBuilder {
   /// The same in two parts: everything before the layer drops entries, and the rest, which copies
   /// of the builder may write for different numbers.
   struct CacheTensors {
-    std::optional<std::size_t> keys, values;
+    std::optional<std::size_t> keys, values, other;
   };
   struct Prefilled {
     CacheTensors cache;
@@ -67,6 +73,7 @@ class LayerBuilder {
   struct BlockSpec {
     std::int64_t rows = 0;
     std::int64_t width = 0;
+    std::int64_t model = 0;           // columns that it takes and gives back
     std::optional<double> experts{};  // distinct routed ones whose weights are read; none: dense
     const WeightFormat* format = nullptr;  // that a checkpoint packs it into
   };
@@ -75,9 +82,11 @@ class LayerBuilder {
   // What every moment is written with, and the ends they share: layer_builder.cpp.
   [[nodiscard]] static double size(std::int64_t elements, Dtype dtype);  // bytes
   [[nodiscard]] std::size_t activation(std::string_view name, std::int64_t elements, OpIndex first);
-  /// Keys and values; only keys for a latent cache.
+  /// Keys and values; only keys for a latent cache, neither if the layer holds no rows.
   [[nodiscard]] std::span<const CachePart> parts() const;
   [[nodiscard]] Bytes payload(const CachePart& part, std::int64_t entries) const;
+  /// CacheRows::other.
+  void hold_other(CacheTensors& cache, std::int64_t entries, OpIndex first);
   void hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries, OpIndex first);
   void drop(const std::optional<std::size_t>& tensor, OpIndex last);
   /// The old tensor and its copy live together at operator `at`; after it only the copy does.
@@ -91,9 +100,20 @@ class LayerBuilder {
   OpIndex stream(std::string_view name, OpFamily family, std::int64_t read, std::int64_t written,
                  OpIndex after, std::int32_t launches = 1);
   OpIndex norm(std::string_view name, OpIndex after);
-  /// From the layer's input to Q, K and V.
+  /// From the layer's input to Q, K and V, and to what its index or state takes.
   Projected open();
   Projected project(OpIndex after);
+  /// Matrices of indexes, gates and recurrent states.
+  OpIndex project_sides(OpIndex after);
+  [[nodiscard]] bool has_mixers() const { return !matrices_.empty(); }
+  [[nodiscard]] bool has_attention() const { return attention_.n_heads > 0; }
+  /// Operators of indexes and states: of a step that brings sequences to `tokens` tokens, and of a
+  /// prompt in its pieces.
+  OpIndex mix_step(OpIndex after, std::int64_t tokens);
+  OpIndex mix_prompt(OpIndex after, std::int64_t prompt);
+  /// Attention of layers without rows.
+  OpIndex attend_items(const Projected& qkv, const DecodeState& moment);
+  OpIndex attend_prompt_items(const Projected& qkv, std::int64_t prompt);
   /// Where matrix `i` of the layer is, and the matrix of a role. Errors: ContractError if there is
   /// none.
   [[nodiscard]] MatrixPlace place_of(std::size_t i) const {
@@ -152,7 +172,8 @@ class LayerBuilder {
   const LayerSpec& spec_;
   const AttentionSpec& attention_;
   AttentionWork work_;
-  std::vector<LayerMatrix> matrices_;  // of attention, from open() on
+  std::vector<LayerMatrix> matrices_;  // of attention and state
+  std::vector<std::size_t> sides_;  // tensors of an index, a gate or a state, until they are used
   const MlpSpec& mlp_;
   CacheRows rows_;
   std::int32_t layer_;
@@ -166,6 +187,7 @@ class LayerBuilder {
   std::optional<std::size_t> input_;      // the layer's hidden states
   std::optional<std::size_t> normed_;     // input of the attention block
   std::optional<std::size_t> attended_;   // output of attention, then of its projection
+  std::optional<std::size_t> recurrent_;  // output of a recurrent state
   std::optional<std::size_t> block_out_;  // output of the feed-forward block
 };
 

@@ -30,6 +30,7 @@ OpGraph LayerBuilder::compress(std::int64_t prompt, std::int64_t kept) {
   CacheTensors cache;
   if (!is_preallocated(*in_.stack)) {
     for (const CachePart& part : parts()) hold_cache(cache, part, prompt, 0);
+    hold_other(cache, prompt, 0);
     const Bytes side = allocator_rounded(in_, rows_.side(prompt));
     if (side > Bytes{}) graph_.hold("side data", Owner::kSideData, side, 0);
   }

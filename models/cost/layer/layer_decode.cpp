@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
@@ -34,6 +36,8 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
 
 OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& moment,
                                    const StepTraffic& traffic) {
+  if (!has_attention()) return qkv.op;
+  if (work_.rows == 0) return attend_items(qkv, moment);
   const AttentionSpec& a = attention_;
   const auto batch = static_cast<double>(in_.batch);
   const auto attended = static_cast<double>(moment.attended);
@@ -176,13 +180,17 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
 OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
-  const StepTraffic traffic = in_.method->decode_traffic(
-      layer_, rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
+  const bool has_rows = work_.rows > 0;
+  const StepTraffic traffic =
+      has_rows ? in_.method->decode_traffic(layer_, rows_.shape(), in_.kv_dtype,
+                                            static_cast<double>(moment.attended), moment.evicts)
+               : StepTraffic{};
 
   CacheTensors cache;
   std::optional<std::size_t> side;
   if (!is_static) {
     for (const CachePart& part : parts()) hold_cache(cache, part, moment.before, 0);
+    hold_other(cache, moment.before, 0);
     if (rows_.side(moment.before + 1) > Bytes{}) {
       side = graph_.hold("side data", Owner::kSideData,
                          allocator_rounded(in_, rows_.side(moment.before)), 0);
@@ -219,7 +227,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
       }
     }
   }
-  if (!concats || !grows) {
+  if (!parts().empty() && (!concats || !grows)) {
     at = graph_.add({.name = "cache append",
                      .family = OpFamily::kCacheWrite,
                      .bytes_read = traffic.append_write * batch,
@@ -231,6 +239,18 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
       drop(cache.*part.tensor, at - 1);
       hold_cache(cache, part, moment.before + 1, at);
     }
+  }
+  if (const double written = written_per_token(rows_.items()); written > 0) {
+    at = graph_.add({.name = "entry append",
+                     .family = OpFamily::kCacheWrite,
+                     .bytes_read = written * batch,
+                     .bytes_written = written * batch,
+                     .dtype = dtype_},
+                    {at});
+  }
+  if (cache.other) {
+    drop(cache.other, std::max(at - 1, 0));
+    hold_other(cache, moment.after, std::max(at, 1));
   }
   if (by_copy) {
     at = concat_apart("concat packed rows", traffic.repacked * batch, kPackedDtype, kPackedTensors,
@@ -256,6 +276,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
     }
     rotated = graph_.hold("rotated cached keys", Owner::kActivations, tensor, at);
   }
+  at = mix_step(at, moment.after);
   qkv.op = at;
   at = attend_cache(qkv, moment, traffic);
   drop(rotated, at);
@@ -264,7 +285,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   // The method's own bookkeeping and what it moves.
   const double side_read = traffic.side_read * batch;
   const double side_written = traffic.side_write * batch;
-  const std::int32_t operators = method_operators(*in_.method, *in_.stack);
+  const std::int32_t operators = has_rows ? method_operators(*in_.method, *in_.stack) : 0;
   if (operators > 0 || side_read + side_written + traffic.extra_flops > 0) {
     at = graph_.add({.name = "method",
                      .family = OpFamily::kMethod,
@@ -275,7 +296,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
                      .dtype = Dtype::kFp32},
                     {at});
   }
-  if (in_.stack->masks_evicted) {
+  if (in_.stack->masks_evicted && has_rows) {
     const PrefillExtra all =
         in_.method->masked_step(layer_, rows_.shape(), in_.kv_dtype, moment.attended);
     if (all.launches > 0) {
@@ -304,7 +325,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   const double move_read = traffic.move_read * batch;
   const double move_written = traffic.move_write * batch;
   if (moment.change == CacheChange::kRewrite) {
-    const double share = 1.0 / static_cast<double>(parts().size());
+    const double share = parts().empty() ? 0 : 1.0 / static_cast<double>(parts().size());
     for (const CachePart& part : parts()) {
       at = graph_.add({.name = part.gather,
                        .family = OpFamily::kCompaction,

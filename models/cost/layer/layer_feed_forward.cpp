@@ -12,11 +12,16 @@ double expected_experts(const MlpSpec& mlp, std::int64_t held, double tokens) {
          (1 - std::pow(1 - static_cast<double>(mlp.top_k) / mlp.n_experts, tokens));
 }
 
+/// Columns that routed experts take and give back.
+std::int64_t expert_columns(const Llm& llm, const MlpSpec& mlp) {
+  return mlp.latent_dim > 0 ? mlp.latent_dim : llm.d_model;
+}
+
 }  // namespace
 
 /// One gated or plain block of `width` columns over `rows` rows.
 OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
-  const std::int64_t d = llm_.d_model;
+  const std::int64_t d = block.model;
   const std::int64_t n = block.rows * block.width;
   const MatrixPlace part{block.experts ? WeightPart::kExperts : WeightPart::kLinear, block.format};
   const double copies = block.experts.value_or(1);
@@ -59,7 +64,7 @@ std::optional<KernelUse> LayerBuilder::routed_use() {
 
 OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, OpIndex after) {
   if (in_.stack->expert_parallel == 1) return after;
-  const double vector = size(llm_.d_model, dtype_);
+  const double vector = size(expert_columns(llm_, mlp_), dtype_);
   return graph_.add({.name = name,
                      .family = OpFamily::kCollective,
                      .bytes_read = share.exchanged * vector,
@@ -72,15 +77,24 @@ OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, 
 OpIndex LayerBuilder::feed_forward(OpIndex after) {
   const std::int64_t d = llm_.d_model;
   if (mlp_.n_experts == 0) {
-    const OpIndex at = dense_block({.rows = m_, .width = mlp_.d_ff, .format = mlp_.format}, after);
+    const OpIndex at =
+        dense_block({.rows = m_, .width = mlp_.d_ff, .model = d, .format = mlp_.format}, after);
     block_out_ = activation("feed-forward output", m_ * d, at);
     return at;
   }
   OpIndex at = gemm("router", m_, d, mlp_.n_experts, after, WeightPart::kPlain);
   std::optional<std::size_t> shared;
   if (mlp_.shared_d_ff > 0) {
-    at = dense_block({.rows = m_, .width = mlp_.shared_d_ff, .format = mlp_.shared_format}, at);
+    at = dense_block(
+        {.rows = m_, .width = mlp_.shared_d_ff, .model = d, .format = mlp_.shared_format}, at);
     shared = activation("shared expert output", m_ * d, at);
+  }
+  const std::int64_t columns = expert_columns(llm_, mlp_);
+  std::optional<std::size_t> latents;
+  if (mlp_.latent_dim > 0) {
+    at = gemm("projection to the experts' width", m_, d, columns, at,
+              {WeightPart::kLinear, mlp_.latent_format});
+    latents = activation("expert inputs", m_ * columns, at);
   }
   const ExpertShare share = expert_share(in_, mlp_, m_);
   const double visited =
@@ -89,13 +103,22 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
   if (mlp_.gated && in_.stack->kernels.contains(name_of(KernelOp::kMoe))) {
     routed_ = moe_use(in_, mlp_, share, passes_);
   }
-  at = dense_block(
-      {.rows = share.rows, .width = share.width, .experts = visited, .format = mlp_.format}, at);
-  const std::size_t parts = activation("expert outputs", share.rows * d, at);
+  at = dense_block({.rows = share.rows,
+                    .width = share.width,
+                    .model = columns,
+                    .experts = visited,
+                    .format = mlp_.format},
+                   at);
+  const std::size_t parts = activation("expert outputs", share.rows * columns, at);
   at = exchange("expert combine", share, at);
-  at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * d, share.own * d,
-              at);
+  at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * columns,
+              share.own * columns, at);
   routed_.reset();
+  if (latents) {
+    at = gemm("projection from the experts' width", m_, columns, d, at,
+              {WeightPart::kLinear, mlp_.latent_format});
+    graph_.release(*latents, at);
+  }
   graph_.release(parts, at);
   drop(shared, at);
   block_out_ = activation("feed-forward output", m_ * d, at);

@@ -22,12 +22,6 @@ void scale(Op& op, double share) {
 
 }  // namespace
 
-double causal_pairs(std::int64_t prompt, std::int64_t limit) {
-  const auto s = static_cast<double>(prompt);
-  const auto w = static_cast<double>(limit);
-  return within_limit(limit, prompt) == prompt ? s * s / 2 : w * s - w * w / 2;
-}
-
 /// Which kernel a fused causal attention is. Of windows shorter than the prompt none was measured.
 std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const AttentionSpec& a = attention_;
@@ -66,7 +60,8 @@ LayerBuilder::Pieces LayerBuilder::streamed(std::int64_t prompt, std::int64_t en
   for (std::int64_t done = 0; done < prompt; done += held_) {
     const std::int64_t before = std::min(done, entries);
     const std::int64_t tokens = std::min(held_, prompt - done);
-    out.pairs += causal_pairs(before + tokens, limit) - causal_pairs(before, limit);
+    out.pairs += causal_pairs(static_cast<double>(before + tokens), limit) -
+                 causal_pairs(static_cast<double>(before), limit);
     out.cached += before;
     ++out.count;
   }
@@ -101,6 +96,8 @@ Op LayerBuilder::attend_streamed(const Op& all, double share, std::int64_t promp
 }
 
 OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
+  if (!has_attention()) return qkv.op;
+  if (work_.rows == 0) return attend_prompt_items(qkv, prompt);
   const AttentionSpec& a = attention_;
   const auto batch = static_cast<double>(in_.batch);
   const auto heads = static_cast<double>(a.n_heads);
@@ -122,7 +119,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                            allocator_rounded(in_, bytes_of(kv_read, dtype_)), at);
   }
   if (in_.stack->attention != AttentionExec::kEager) {
-    const double pairs = causal_pairs(prompt, entry_limit(a));
+    const double pairs = attention_kind(a).pairs(spec_, static_cast<double>(prompt));
     Op attention{.name = "attention",
                  .family = OpFamily::kPrefillAttention,
                  .flops = FlopCount{2 * batch * heads * pairs *
@@ -207,7 +204,7 @@ OpIndex LayerBuilder::add_after(OpIndex after, const Op& op) {
 /// What a method pays at prefill for scores that fused attention does not return.
 OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   const MethodNeeds needs = in_.method->needs();
-  if (needs.prompt_scores == PromptScoreClass::kNone ||
+  if (work_.rows == 0 || needs.prompt_scores == PromptScoreClass::kNone ||
       in_.stack->attention == AttentionExec::kEager) {
     return after;
   }
@@ -239,14 +236,15 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
 
   if (needs.score_exec == ScoreExec::kFusedTwoPass) {
     const std::int64_t row_sums = in_.batch * a.n_heads * s;
-    const OpIndex at =
-        add_after(after, {.name = "column sums",
-                          .family = OpFamily::kScorePass,
-                          .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
-                                             causal_pairs(s, entry_limit(a)) * a.head_dim},
-                          .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
-                          .bytes_written = sums,
-                          .dtype = dtype_});
+    const OpIndex at = add_after(
+        after,
+        {.name = "column sums",
+         .family = OpFamily::kScorePass,
+         .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
+                            attention_kind(a).pairs(spec_, static_cast<double>(s)) * a.head_dim},
+         .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
+         .bytes_written = sums,
+         .dtype = dtype_});
     hold_once("row sums", bytes_of(row_sums, Dtype::kFp32), at);
     return at;
   }
@@ -281,6 +279,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
 
 /// What the method does with the prompt beyond scores: factorise, quantise, judge hidden states.
 OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
+  if (work_.rows == 0) return after;
   const PrefillExtra extra = in_.method->prefill_extra(layer_, rows_.shape(), in_.kv_dtype, prompt);
   if (extra.launches == 0 && extra.flops == 0 && extra.read + extra.written == 0) return after;
   const auto batch = static_cast<double>(in_.batch);
@@ -314,12 +313,13 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
   if (direct) {
     for (const CachePart& part : parts()) {
       std::optional<std::size_t>& made = part.tensor == &CacheTensors::keys ? qkv.k : qkv.v;
-      const OpIndex since = graph_.tensors()[*made].first;
+      // Values that are the keys before rotation have no tensor.
+      const OpIndex since = made ? graph_.tensors()[*made].first : qkv.op;
       drop(made, since - 1);  // held as cache instead, from the same operator on
       made.reset();
       hold_cache(cache, part, moment.prompt, since);
     }
-  } else {
+  } else if (!parts().empty()) {
     const double made = size(m_ * work_.cached_elements(), dtype_);
     const Bytes stored = rows_.keys(moment.prompt) + rows_.values(moment.prompt);
     qkv.op = graph_.add({.name = "cache write",
@@ -333,7 +333,19 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
       if (!is_static) hold_cache(cache, part, moment.prompt, qkv.op);
     }
   }
+  if (const double written = written_per_token(rows_.items()); written > 0) {
+    const double bytes = written * static_cast<double>(m_);
+    qkv.op = graph_.add({.name = "entry write",
+                         .family = OpFamily::kCacheWrite,
+                         .bytes_read = bytes,
+                         .bytes_written = bytes,
+                         .launches = passes_,
+                         .dtype = dtype_},
+                        {qkv.op});
+  }
+  if (!is_static) hold_other(cache, moment.prompt, std::max(qkv.op, 0));
 
+  qkv.op = mix_prompt(qkv.op, moment.prompt);
   OpIndex at = attend_prompt(qkv, moment.prompt);
   at = score_prompt(at, moment);
   at = prepare_method(at, moment.prompt);
@@ -344,7 +356,7 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
 OpGraph LayerBuilder::prefill_kept(Prefilled before, std::int64_t prompt, std::int64_t kept) {
   OpIndex at = before.at;
   std::int64_t entries = prompt;
-  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && kept < prompt) {
+  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && kept < prompt && !parts().empty()) {
     entries = kept;
     at = compact(before.cache, prompt, kept, at);
   }
@@ -362,7 +374,10 @@ OpGraph LayerBuilder::around(std::span<const Op> middle) {
   const Projected qkv = open();
   OpIndex at = qkv.op;
   for (const Op& op : middle) at = graph_.add(op, {at});
-  attended_ = activation("attention output", m_ * attention_.n_heads * attention_.v_head_dim, at);
+  if (has_attention()) {
+    attended_ =
+        activation("attention output", m_ * attention_.n_heads * work_.prompt_value_width, at);
+  }
   release_inputs(qkv, at);
   close(project_out(qkv, at));
   return std::move(graph_);
@@ -371,7 +386,8 @@ OpGraph LayerBuilder::around(std::span<const Op> middle) {
 OpGraph LayerBuilder::finish(const PrefillState& moment) {
   const OpIndex at = prepare_method(score_prompt(-1, moment), moment.prompt);
   CacheTensors none;
-  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt) {
+  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt &&
+      !parts().empty()) {
     compact(none, moment.prompt, moment.kept, at);
   }
   return std::move(graph_);

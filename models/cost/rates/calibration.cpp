@@ -18,7 +18,10 @@ Calibration fitted(std::string id, std::string provenance, const KernelLibrary& 
                   .families = {},
                   .kernels = &kernels,
                   .host_residual = kProfileResidual};
-  for (Efficiency& family : out.families) family.relative_residual = kProfileResidual;
+  for (std::size_t i = 0; i < kOpFamilies; ++i) {
+    out.families[i].relative_residual =
+        is_unmeasured(static_cast<OpFamily>(i)) ? kUnmeasuredResidual : kProfileResidual;
+  }
   return out;
 }
 

@@ -41,6 +41,9 @@ struct Calibration {
 /// host from its times, is a judgement: published eager stacks take 0.4 to 1.6 ms a layer, within a
 /// factor of 2 of their middle in either direction.
 inline constexpr double kProfileResidual = 0.3;
+/// That of families without any measurement, whose times are those of the data sheet: a judgement
+/// too. A 90 % interval then reaches from 0 to 2.6 times the time.
+inline constexpr double kUnmeasuredResidual = 1;
 
 /// The calibrations shipped with the program: fitted kernels and, for operators without a form, the
 /// shares of the data sheet's rates that streaming kernels reach.

@@ -47,11 +47,12 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   // Experts that are not shared out are cut as the rest of the model is.
   const double cut = in.tensor_parallel / std::min<double>(ranks, in.tensor_parallel);
   const MatrixPlace place{WeightPart::kExperts, mlp.format};
+  const std::int64_t columns = mlp.latent_dim > 0 ? mlp.latent_dim : llm.d_model;
   const auto weights =
-      static_cast<double>(matrix_bytes(llm, in.weights(), place, llm.d_model, share.width).count());
-  const double values = static_cast<double>(llm.d_model) * static_cast<double>(share.width);
+      static_cast<double>(matrix_bytes(llm, in.weights(), place, columns, share.width).count());
+  const double values = static_cast<double>(columns) * static_cast<double>(share.width);
   return {.call = MoeCall{.tokens = share.tokens / passes,
-                          .hidden = static_cast<double>(llm.d_model),
+                          .hidden = static_cast<double>(columns),
                           .inter = static_cast<double>(mlp.d_ff) * in.tensor_parallel,
                           .top_k = static_cast<double>(mlp.top_k),
                           .experts = static_cast<double>(mlp.n_experts),

@@ -167,6 +167,7 @@ void note_prediction_layers(const Field& config, Llm& llm) {
   for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"}) {
     const auto layers = config.find(key);
     if (!layers || says_nothing(layers->raw())) continue;
+    llm.mtp_layers = static_cast<std::int32_t>(layers->integer(0, hf::kMostLayers));
     llm.notes.push_back(fmt::format(
         "{} announces layers that predict further tokens: neither their weights nor their cache "
         "are counted",

@@ -37,8 +37,26 @@ class BlockSparseKind final : public FullKind {
     out.push_back({.role = CacheRole::kIndex,
                    .entry_bytes = bytes_in(layer.attention.index.head_dim, Dtype::kBf16)});
   }
-  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& /*layer*/) const override {
-    return std::nullopt;
+  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override {
+    auto work = FullKind::work(layer);
+    work->rows = 0;
+    return work;
+  }
+  [[nodiscard]] std::int64_t visited(const LayerSpec& layer, std::int64_t tokens) const override {
+    return within_limit(layer.attention.index.top_k, tokens);
+  }
+  [[nodiscard]] double pairs(const LayerSpec& layer, double tokens) const override {
+    return causal_pairs(tokens, layer.attention.index.top_k);
+  }
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    const IndexSpec& index = layer.attention.index;
+    add_index_scores(index, span,
+                     {.entries = span.end(),
+                      .pairs = causal_pairs(span.end(), 0) - causal_pairs(span.before, 0),
+                      .key_bytes = bytes_in(index.head_dim, Dtype::kBf16),
+                      .is_8_bit = false},
+                     out);
   }
 };
 

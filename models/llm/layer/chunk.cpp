@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "models/llm/layer/kinds.hpp"
@@ -15,9 +17,11 @@ class ChunkKind final : public FullKind {
     return FullKind::describe(layer) +
            fmt::format(", chunks of {} tokens", with_commas(layer.attention.chunk));
   }
-  /// Masks by chunk, and a cache that empties at a chunk's end, are not costed.
-  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& /*layer*/) const override {
-    return std::nullopt;
+  [[nodiscard]] double pairs(const LayerSpec& layer, double tokens) const override {
+    const double chunk = layer.attention.chunk;
+    const double whole = std::floor(tokens / chunk);
+    const double rest = tokens - whole * chunk;
+    return whole * causal_pairs(chunk, 0) + causal_pairs(rest, 0);
   }
 };
 

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "models/llm/layer/kinds.hpp"
@@ -10,6 +13,9 @@ namespace {
 constexpr std::int32_t kOverlappingRatio = 4;
 std::int64_t sets_of(const AttentionSpec& a) { return a.ratio == kOverlappingRatio ? 2 : 1; }
 bool has_index(const AttentionSpec& a) { return a.ratio > 0 && a.index.n_heads > 0; }
+
+/// Compressed entries that a query visits at most; 0: all.
+std::int64_t most_chosen(const AttentionSpec& a) { return has_index(a) ? a.index.top_k : 0; }
 
 /// Bytes of a compressor's fp32 state for keys of `width`: inputs and gates of the tokens that wait
 /// to be compressed, of two windows where they overlap.
@@ -54,7 +60,8 @@ class CompressedKind final : public LayerKind {
     add("attn.wq_a", "query down projection", d_model, a.q_lora_rank, MatrixRole::kInner);
     add("attn.wq_b", "query up projection", a.q_lora_rank, q_width, MatrixRole::kQuery);
     add("attn.wkv", "entry projection", d_model, a.head_dim, MatrixRole::kKey);
-    add("attn.wo_a", "grouped output projection", q_width / a.o_groups, o_rank, MatrixRole::kInner);
+    add("attn.wo_a", "grouped output projection", q_width / a.o_groups, o_rank,
+        MatrixRole::kOutputInner);
     add("attn.wo_b", "output projection", o_rank, d_model, MatrixRole::kOutput);
     if (a.ratio == 0) return;
     const auto add_compressor = [&](std::string_view values, std::string_view gates,
@@ -84,8 +91,7 @@ class CompressedKind final : public LayerKind {
             : bytes_in(a.head_dim, kv_dtype);
     out.push_back({.entry_bytes = entry, .most = a.window});
     if (a.ratio == 0) return;
-    out.push_back(
-        {.entry_bytes = entry, .ratio = a.ratio, .most_read = has_index(a) ? a.index.top_k : 0});
+    out.push_back({.entry_bytes = entry, .ratio = a.ratio, .most_read = most_chosen(a)});
     double state = state_bytes(a, a.head_dim);
     if (has_index(a)) {
       out.push_back({.role = CacheRole::kIndex,
@@ -94,6 +100,56 @@ class CompressedKind final : public LayerKind {
       state += state_bytes(a, a.index.head_dim);
     }
     out.push_back({.role = CacheRole::kState, .entry_bytes = state});
+  }
+  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override {
+    const AttentionSpec& a = layer.attention;
+    return AttentionWork{.is_latent = true,
+                         .score_width = a.head_dim,
+                         .value_width = a.head_dim,
+                         .key_width = a.head_dim,
+                         .prompt_elements = a.head_dim,
+                         .prompt_key_heads = 1,
+                         .prompt_score_width = a.head_dim,
+                         .prompt_value_width = a.head_dim};
+  }
+  [[nodiscard]] std::int64_t visited(const LayerSpec& layer, std::int64_t tokens) const override {
+    const AttentionSpec& a = layer.attention;
+    const std::int64_t near = within_limit(a.window, tokens);
+    return a.ratio == 0 ? near : near + within_limit(most_chosen(a), tokens / a.ratio);
+  }
+  [[nodiscard]] double pairs(const LayerSpec& layer, double tokens) const override {
+    const AttentionSpec& a = layer.attention;
+    const double near = causal_pairs(tokens, a.window);
+    // Token t sees t / ratio entries, or as many as are chosen.
+    return a.ratio == 0 ? near : near + causal_pairs(tokens, most_chosen(a) * a.ratio) / a.ratio;
+  }
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    const AttentionSpec& a = layer.attention;
+    if (a.ratio == 0) return;
+    double state = state_bytes(a, a.head_dim);
+    double width = a.head_dim;
+    if (has_index(a)) {
+      state += state_bytes(a, a.index.head_dim);
+      width += a.index.head_dim;
+    }
+    const auto slots = static_cast<double>(a.ratio * sets_of(a));
+    // Values times the softmax of their gates over the tokens of an entry, and their sum.
+    const double columns = span.tokens * static_cast<double>(sets_of(a)) * width;
+    out.push_back({.name = "compressor",
+                   .kind = MixerOpKind::kIndex,
+                   .flops = 4 * columns,
+                   .cache_read = state,
+                   .cache_written = std::min(span.tokens, slots) / slots * state,
+                   .read = 2 * columns,
+                   .written = span.tokens / a.ratio * width});
+    if (!has_index(a)) return;
+    add_index_scores(
+        a.index, span,
+        {.entries = std::floor(span.end() / a.ratio),
+         .pairs = (causal_pairs(span.end(), 0) - causal_pairs(span.before, 0)) / a.ratio,
+         .key_bytes = fp8_index_key_bytes(a.index.head_dim)},
+        out);
   }
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     AttentionSpec& a = layer.attention;

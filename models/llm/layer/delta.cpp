@@ -31,6 +31,25 @@ class DeltaKind : public LayerKind {
     s.n_heads = divided(s.n_heads, ranks, "heads with a state", model);
     s.n_groups = divided(s.n_groups, ranks, "key heads of recurrent layers", model);
   }
+  /// A decode step computes S k, the decay, the update by one rank and S q: 7 operations for each
+  /// element of a state. A prompt is scanned in chunks, flash-linear-attention's: within a chunk
+  /// its scores, a triangular solve and the products W and U, between chunks three products with
+  /// the state.
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    constexpr double kChunk = 64;  // flash-linear-attention, chunk_gated_delta_rule
+    const StateSpec& s = layer.state;
+    const double state = double{1} * s.key_dim * s.value_dim;
+    const double scanned =
+        6 * state + kChunk * (6.0 * s.key_dim + 4.0 * s.value_dim) + kChunk * kChunk / 3;
+    const double values = double{1} * s.n_heads * s.value_dim;
+    add_recurrence(layer, span, kChunk,
+                   {.name = "delta rule",
+                    .flops = span.tokens * s.n_heads * (span.decodes ? 7 * state : scanned),
+                    .read = span.tokens * (static_cast<double>(channels(s)) + values),
+                    .written = span.tokens * values},
+                   out);
+  }
 
  protected:
   /// Channels of the convolution: queries, keys and values.
@@ -61,8 +80,8 @@ class GatedDelta final : public DeltaKind {
     add(out, "linear_attn.in_proj_z", "gate projection", d_model, values);
     add(out, "linear_attn.in_proj_b", "step projection", d_model, s.n_heads);
     add(out, "linear_attn.in_proj_a", "decay projection", d_model, s.n_heads);
-    add(out, "linear_attn.conv1d", "convolution", s.conv_kernel, channels(s), WeightPart::kPlain);
-    add(out, "linear_attn.out_proj", "output projection", values, d_model);
+    add_convolution(out, "linear_attn.conv1d", s.conv_kernel, channels(s));
+    add_state_output(out, "linear_attn.out_proj", values, d_model);
   }
 };
 
@@ -86,9 +105,8 @@ class KimiDelta final : public DeltaKind {
     } else {
       add(out, "self_attn.g_proj", "gate projection", d_model, width);
     }
-    add(out, "self_attn.qkv_conv1d", "convolutions", s.conv_kernel, channels(s),
-        WeightPart::kPlain);
-    add(out, "self_attn.o_proj", "output projection", width, d_model);
+    add_convolution(out, "self_attn.qkv_conv1d", s.conv_kernel, channels(s));
+    add_state_output(out, "self_attn.o_proj", width, d_model);
   }
 };
 

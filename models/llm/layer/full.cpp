@@ -73,14 +73,16 @@ void FullKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view mode
 
 std::optional<AttentionWork> FullKind::work(const LayerSpec& layer) const {
   const AttentionSpec& a = layer.attention;
-  if (a.gate_dim > 0 || a.shares_cache || !a.has_kv_weights || !a.has_v_weights) return {};
   return AttentionWork{.score_width = a.head_dim,
                        .value_width = a.v_head_dim,
                        .rows = a.n_kv_heads,
                        .key_width = a.head_dim,
                        .row_value_width = a.v_head_dim,
+                       .holds_rows = !a.shares_cache,
                        .prompt_elements = std::int64_t{a.n_kv_heads} * (a.head_dim + a.v_head_dim),
-                       .prompt_key_heads = a.n_kv_heads};
+                       .prompt_key_heads = a.n_kv_heads,
+                       .prompt_score_width = a.head_dim,
+                       .prompt_value_width = a.v_head_dim};
 }
 
 const LayerKind& full_kind() {

@@ -21,6 +21,7 @@ namespace kvsim {
 [[nodiscard]] const LayerKind& kimi_delta_kind();
 [[nodiscard]] const LayerKind& mamba1_kind();
 [[nodiscard]] const LayerKind& mamba2_kind();
+[[nodiscard]] const LayerKind& short_conv_kind();
 
 /// Attention with keys and values of separate heads: full attention, and the base of kinds that
 /// limit what a token sees.
@@ -60,5 +61,29 @@ class LatentKind : public LayerKind {
 /// An index key in fp8 with an fp32 scale for each 128 elements (vLLM
 /// model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache: 128 + 4 bytes).
 [[nodiscard]] double fp8_index_key_bytes(std::int32_t head_dim);
+
+/// What an index scores: entries that it holds at the end of a span, their keys, and pairs of its
+/// queries with keys.
+struct IndexKeys {
+  double entries = 0;
+  double pairs = 0;
+  double key_bytes = 0;
+  bool is_8_bit = true;
+};
+/// Scores of every query of the span with every key before it, ReLU and weighted sum over the
+/// index's heads, and the choice of the best. A decode step's single query reads all keys; queries
+/// of a prompt share one pass over them.
+void add_index_scores(const IndexSpec& index, const NewTokens& span, const IndexKeys& keys,
+                      std::vector<MixerOp>& out);
+
+/// The convolution of a recurrent layer, and the projection of its output.
+void add_convolution(std::vector<LayerMatrix>& out, std::string_view module, std::int64_t taps,
+                     std::int64_t channels);
+void add_state_output(std::vector<LayerMatrix>& out, std::string_view module, std::int64_t in,
+                      std::int64_t d_model);
+/// Appends `op`, with the traffic of the layer's state: a step reads it whole and writes it after
+/// each of its tokens; the scan of a prompt reads and writes it once per chunk of `chunk` tokens.
+void add_recurrence(const LayerSpec& layer, const NewTokens& span, double chunk, MixerOp op,
+                    std::vector<MixerOp>& out);
 
 }  // namespace kvsim

@@ -60,8 +60,31 @@ class IndexedLatentKind final : public LatentKind {
     out.push_back(
         {.role = CacheRole::kIndex, .entry_bytes = fp8_index_key_bytes(a.index.head_dim)});
   }
-  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& /*layer*/) const override {
-    return std::nullopt;
+  /// Queries and outputs take the expansion at prefill too: each query visits other entries.
+  [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override {
+    auto work = LatentKind::work(layer);
+    work->rows = 0;
+    work->prompt_elements = work->score_width;
+    work->prompt_score_width = work->score_width;
+    work->prompt_value_width = work->value_width;
+    work->expansion_in = work->expansion_out = 0;
+    return work;
+  }
+  [[nodiscard]] std::int64_t visited(const LayerSpec& layer, std::int64_t tokens) const override {
+    return within_limit(layer.attention.index.top_k, tokens);
+  }
+  [[nodiscard]] double pairs(const LayerSpec& layer, double tokens) const override {
+    return causal_pairs(tokens, layer.attention.index.top_k);
+  }
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    const IndexSpec& index = layer.attention.index;
+    if (index.is_borrowed) return;
+    add_index_scores(index, span,
+                     {.entries = span.end(),
+                      .pairs = causal_pairs(span.end(), 0) - causal_pairs(span.before, 0),
+                      .key_bytes = fp8_index_key_bytes(index.head_dim)},
+                     out);
   }
 };
 
@@ -125,14 +148,16 @@ void LatentKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view mo
 
 std::optional<AttentionWork> LatentKind::work(const LayerSpec& layer) const {
   const AttentionSpec& a = layer.attention;
-  if (a.gate_dim > 0 || a.shares_cache) return {};
   return AttentionWork{.is_latent = true,
                        .score_width = a.kv_lora_rank + a.rope_head_dim,
                        .value_width = a.kv_lora_rank,
                        .rows = 1,
                        .key_width = a.kv_lora_rank + a.rope_head_dim,
+                       .holds_rows = !a.shares_cache,
                        .prompt_elements = expanded_width(a),
                        .prompt_key_heads = a.n_heads,
+                       .prompt_score_width = a.head_dim,
+                       .prompt_value_width = a.v_head_dim,
                        .expansion_in = a.kv_lora_rank,
                        .expansion_out = expanded_width(a)};
 }

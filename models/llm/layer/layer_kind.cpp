@@ -1,6 +1,7 @@
 #include "models/llm/layer/layer_kind.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -29,6 +30,22 @@ double CacheItem::per_token() const {
 
 std::optional<AttentionWork> LayerKind::work(const LayerSpec& /*layer*/) const {
   return std::nullopt;
+}
+
+std::int64_t LayerKind::visited(const LayerSpec& layer, std::int64_t tokens) const {
+  return within_limit(layer.attention, tokens);
+}
+
+double LayerKind::pairs(const LayerSpec& layer, double tokens) const {
+  return causal_pairs(tokens, entry_limit(layer.attention));
+}
+
+void LayerKind::add_operators(const LayerSpec& /*layer*/, const NewTokens& /*span*/,
+                              std::vector<MixerOp>& /*out*/) const {}
+
+double causal_pairs(double tokens, std::int64_t limit) {
+  const auto w = static_cast<double>(limit);
+  return limit > 0 && tokens > w ? w * tokens - w * w / 2 : tokens * tokens / 2;
 }
 
 namespace {
@@ -75,6 +92,8 @@ const LayerKind& state_kind(const StateSpec& state) {
       return mamba1_kind();
     case StateKind::kMamba2:
       return mamba2_kind();
+    case StateKind::kShortConv:
+      return short_conv_kind();
   }
   return no_attention_kind();
 }
@@ -118,26 +137,87 @@ void shard_mixers(LayerSpec& layer, std::int32_t ranks, std::string_view model) 
 AttentionWork attention_work(const AttentionSpec& attention) {
   LayerSpec layer;
   layer.attention = attention;
-  const auto work = attention_kind(attention).work(layer);
-  KVSIM_CHECK(work, "no operators of a {} layer", attention_kind(attention).name());
-  return *work;
+  return attention_kind(attention).work(layer).value_or(AttentionWork{});
 }
 
-std::string unsupported_kind(const LayerSpec& layer) {
-  const auto kinds = mixer_kinds(layer);
-  if (kinds.empty() || layer.mlp.d_ff == 0) return "single-block";
-  if (kinds.size() > 1 || !kinds.front()->work(layer)) {
-    const AttentionSpec& a = layer.attention;
-    std::string out = kind_name(layer);
-    if (a.shares_cache) out = "shared " + out;
-    if (a.gate_dim > 0) out = "gated " + out;
-    return out;
+std::vector<MixerOp> mixer_operators(const LayerSpec& layer, const NewTokens& span) {
+  std::vector<MixerOp> out;
+  attention_kind(layer.attention).add_operators(layer, span, out);
+  state_kind(layer.state).add_operators(layer, span, out);
+  return out;
+}
+
+bool caches_rows(const LayerSpec& layer) { return attention_work(layer.attention).rows > 0; }
+
+std::vector<CacheItem> items_without_rows(const LayerSpec& layer, Dtype kv_dtype) {
+  std::vector<CacheItem> items = cache_items(layer, kv_dtype);
+  if (caches_rows(layer)) items.erase(items.begin());
+  return items;
+}
+
+double written_per_token(const std::vector<CacheItem>& items) {
+  double sum = 0;
+  for (const CacheItem& item : items) {
+    if (item.is_held && item.role != CacheRole::kState) {
+      sum += item.entry_bytes / static_cast<double>(item.ratio);
+    }
   }
-  return layer.mlp.latent_dim > 0 ? "latent-expert" : "";
+  return sum;
 }
 
 std::int64_t entry_limit(const AttentionSpec& attention) {
+  if (attention.o_groups > 0) return 0;
   return attention.window > 0 ? attention.window : attention.chunk;
+}
+
+void add_convolution(std::vector<LayerMatrix>& out, std::string_view module, std::int64_t taps,
+                     std::int64_t channels) {
+  out.push_back({.module = module,
+                 .operation = "convolution",
+                 .result = "convolved",
+                 .in = taps,
+                 .out = channels,
+                 .role = MatrixRole::kConvolution,
+                 .part = WeightPart::kPlain});
+}
+
+void add_state_output(std::vector<LayerMatrix>& out, std::string_view module, std::int64_t in,
+                      std::int64_t d_model) {
+  out.push_back({.module = module,
+                 .operation = "output projection of the state",
+                 .result = "recurrent block output",
+                 .in = in,
+                 .out = d_model,
+                 .role = MatrixRole::kOutput});
+}
+
+void add_recurrence(const LayerSpec& layer, const NewTokens& span, double chunk, MixerOp op,
+                    std::vector<MixerOp>& out) {
+  std::vector<CacheItem> items;
+  state_kind(layer.state).add_cache(layer, Dtype::kBf16, items);
+  const double state = items.front().entry_bytes;
+  const double times = span.decodes ? 1 : std::ceil(span.tokens / chunk);
+  op.cache_read = times * state;
+  op.cache_written = (span.decodes ? span.tokens : times) * state;
+  out.push_back(op);
+}
+
+void add_index_scores(const IndexSpec& index, const NewTokens& span, const IndexKeys& keys,
+                      std::vector<MixerOp>& out) {
+  const double heads = index.n_heads;
+  const double scores = span.decodes ? span.tokens * keys.entries : keys.pairs;
+  out.push_back({.name = "index scores",
+                 .kind = MixerOpKind::kIndex,
+                 .flops = heads * scores * (2.0 * index.head_dim + 2),
+                 .cache_read = keys.entries * keys.key_bytes,
+                 .read = span.tokens * heads * (index.head_dim + 1),
+                 .written = 2 * scores,  // fp32
+                 .is_8_bit = keys.is_8_bit});
+  out.push_back({.name = "index choice",
+                 .kind = MixerOpKind::kIndex,
+                 .flops = scores,
+                 .read = 2 * scores,
+                 .written = 2 * span.tokens * index.top_k});  // 32-bit positions
 }
 
 double fp8_index_key_bytes(std::int32_t head_dim) {

@@ -13,12 +13,14 @@ namespace kvsim {
 
 /// What the output of a matrix is to its layer.
 enum class MatrixRole : std::uint8_t {
-  kInner,   // goes into the next matrix
-  kQuery,   // of attention,
-  kKey,     // as cached: a latent is a key
-  kValue,   //
-  kOutput,  // the projection back to the hidden width
-  kSide     // of an index, a compressor, a recurrent state
+  kInner,        // goes into the next matrix
+  kQuery,        // of attention,
+  kKey,          // as cached: a latent is a key
+  kValue,        //
+  kOutputInner,  // goes into the projection back to the hidden width
+  kOutput,       // that projection
+  kConvolution,  // taps over the last tokens, channel by channel: no product
+  kSide          // of an index, a compressor, a gate, a recurrent state
 };
 
 /// A weight matrix of `in` x `out` of a layer.
@@ -40,13 +42,18 @@ struct AttentionWork {
   // Decode: elements of an entry that each query head scores, and that it sums.
   std::int32_t score_width = 0;
   std::int32_t value_width = 0;
-  // The cache: rows of a token, elements of a row's key and of its value.
+  // The cache: rows of a token, elements of a row's key and of its value. No rows: what the cache
+  // holds and a step reads is known only by its items, and no method compresses it.
   std::int32_t rows = 0;
   std::int32_t key_width = 0;
   std::int32_t row_value_width = 0;  // 0 of a latent: the key is all
+  bool holds_rows = true;            // false: they are an earlier layer's
   // Prefill: elements of keys and values per token, and heads of the keys.
   std::int64_t prompt_elements = 0;
   std::int32_t prompt_key_heads = 0;
+  // Elements that each query head scores and sums there.
+  std::int32_t prompt_score_width = 0;
+  std::int32_t prompt_value_width = 0;
   // Latent rows of earlier parts of a prompt are expanded again by a matrix of so many rows and
   // columns; 0: no expansion.
   std::int64_t expansion_in = 0;
@@ -79,6 +86,32 @@ struct CacheItem {
   [[nodiscard]] double per_token() const;
 };
 
+/// New tokens of one sequence, and those before them.
+struct NewTokens {
+  double tokens = 1;
+  double before = 0;
+  bool decodes = true;  // one step, or the verification of a draft; false: part of a prompt
+
+  [[nodiscard]] double end() const { return before + tokens; }
+};
+
+enum class MixerOpKind : std::uint8_t {
+  kRecurrence,  // a state's update, step by step or in chunks of a scan
+  kIndex        // scores of an index, and the choice of the best; compressed entries
+};
+
+/// An operator of a layer for one sequence, other than products with its matrices and attention.
+struct MixerOp {
+  std::string_view name{};
+  MixerOpKind kind = MixerOpKind::kRecurrence;
+  double flops = 0;
+  double cache_read = 0;  // bytes
+  double cache_written = 0;
+  double read = 0;  // elements of activations
+  double written = 0;
+  bool is_8_bit = false;  // its arithmetic
+};
+
 /// A kind of layer: its weights, its cache, its arithmetic and how ranks share it. One file per
 /// kind. A kind has no state; a layer's numbers are those of its LayerSpec.
 class LayerKind {
@@ -106,9 +139,20 @@ class LayerKind {
   /// Divides heads and channels among `ranks`. Errors: InputError "MODEL has N heads, …".
   virtual void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const = 0;
 
-  /// Sizes of its attention operators; none: the simulator has no operators of this kind.
+  /// Sizes of its attention operators; none: a layer without attention.
   [[nodiscard]] virtual std::optional<AttentionWork> work(const LayerSpec& layer) const;
+  /// Entries that attention of a decode step visits once the sequence has `tokens` tokens.
+  [[nodiscard]] virtual std::int64_t visited(const LayerSpec& layer, std::int64_t tokens) const;
+  /// (query, key) pairs that one head visits over the first `tokens` tokens of a prompt: half the
+  /// square, less what the layer does not see.
+  [[nodiscard]] virtual double pairs(const LayerSpec& layer, double tokens) const;
+  /// Its other operators over new tokens of a sequence.
+  virtual void add_operators(const LayerSpec& layer, const NewTokens& span,
+                             std::vector<MixerOp>& out) const;
 };
+
+/// Half the square of `tokens`, cut where a layer holds no more than `limit` entries; 0: no limit.
+[[nodiscard]] double causal_pairs(double tokens, std::int64_t limit);
 
 /// The kind of a layer's attention, and of its recurrent state; "none" where it has neither.
 [[nodiscard]] const LayerKind& attention_kind(const AttentionSpec& attention);
@@ -134,15 +178,22 @@ class LayerKind {
 /// Divides attention and recurrent state among `ranks`. Errors: InputError.
 void shard_mixers(LayerSpec& layer, std::int32_t ranks, std::string_view model);
 
-/// Sizes of the attention operators of a layer of a kind that has them. Errors: ContractError.
+/// Sizes of the attention operators of a layer; zeros where it has no attention.
 [[nodiscard]] AttentionWork attention_work(const AttentionSpec& attention);
-/// The kind of a layer's part that the simulator has no operators for; empty: it runs this layer.
-[[nodiscard]] std::string unsupported_kind(const LayerSpec& layer);
+/// Operators of attention and recurrent state, other than products and attention itself.
+[[nodiscard]] std::vector<MixerOp> mixer_operators(const LayerSpec& layer, const NewTokens& span);
+/// Whether its attention caches rows that a method can compress: keys and values, or latents, of
+/// every token that it sees. What other kinds cache stays full under every method.
+[[nodiscard]] bool caches_rows(const LayerSpec& layer);
+/// What a layer holds other than such rows: states, windows, indexes, compressed entries.
+[[nodiscard]] std::vector<CacheItem> items_without_rows(const LayerSpec& layer, Dtype kv_dtype);
+/// Bytes that a further token writes into such items, recurrent states aside.
+[[nodiscard]] double written_per_token(const std::vector<CacheItem>& items);
 
 [[nodiscard]] inline bool caches_latents(const LayerSpec& layer) {
   return attention_kind(layer.attention).caches_latents();
 }
-/// Most entries that such a layer holds, 0: it grows with the sequence.
+/// Most rows that such a layer holds, 0: they grow with the sequence.
 [[nodiscard]] std::int64_t entry_limit(const AttentionSpec& attention);
 [[nodiscard]] inline bool is_bounded(const AttentionSpec& attention) {
   return entry_limit(attention) > 0;

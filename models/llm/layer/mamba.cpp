@@ -42,8 +42,8 @@ class Mamba2 final : public LayerKind {
     const StateSpec& s = layer.state;
     const std::int64_t inner = std::int64_t{s.n_heads} * s.value_dim;
     add(out, "mamba.in_proj", "input projection", d_model, inner + channels(s) + s.n_heads);
-    add(out, "mamba.conv1d", "convolution", s.conv_kernel, channels(s), WeightPart::kPlain);
-    add(out, "mamba.out_proj", "output projection", inner, d_model);
+    add_convolution(out, "mamba.conv1d", s.conv_kernel, channels(s));
+    add_state_output(out, "mamba.out_proj", inner, d_model);
   }
   void add_cache(const LayerSpec& layer, Dtype /*kv_dtype*/,
                  std::vector<CacheItem>& out) const override {
@@ -54,6 +54,24 @@ class Mamba2 final : public LayerKind {
     s.n_heads = divided(s.n_heads, ranks, "heads with a state", model);
     // Groups that ranks do not divide are raised to one for each rank (vLLM mamba_utils.py).
     s.n_groups = s.n_groups % ranks == 0 ? s.n_groups / ranks : 1;
+  }
+  /// A decode step computes the decay, B x, their sum and C h: 6 operations for each element of a
+  /// state. A prompt is scanned in chunks: products with the state, and, within a chunk, C B of a
+  /// group and their product with x below the diagonal (Dao and Gu 2024, section 6).
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    constexpr double kChunk = 256;  // mamba_ssm, ssd_combined: default chunk_size
+    const StateSpec& s = layer.state;
+    const double state = double{1} * s.value_dim * s.key_dim;
+    const double shared = double{1} * s.key_dim * s.n_groups / s.n_heads;
+    const double scanned = 4 * state + kChunk * (shared + s.value_dim);
+    const double inner = double{1} * s.n_heads * s.value_dim;
+    add_recurrence(layer, span, kChunk,
+                   {.name = "state space scan",
+                    .flops = span.tokens * s.n_heads * (span.decodes ? 6 * state : scanned),
+                    .read = span.tokens * (static_cast<double>(channels(s)) + inner + s.n_heads),
+                    .written = span.tokens * inner},
+                   out);
   }
 
  private:
@@ -76,11 +94,11 @@ class Mamba1 final : public LayerKind {
                     std::vector<LayerMatrix>& out) const override {
     const StateSpec& s = layer.state;
     add(out, "mamba.in_proj", "input projection", d_model, 2 * std::int64_t{s.n_heads});
-    add(out, "mamba.conv1d", "convolution", s.conv_kernel, s.n_heads, WeightPart::kPlain);
+    add_convolution(out, "mamba.conv1d", s.conv_kernel, s.n_heads);
     add(out, "mamba.x_proj", "step, B and C projection", s.n_heads,
         s.gate_rank + 2 * std::int64_t{s.key_dim});
     add(out, "mamba.dt_proj", "step up projection", s.gate_rank, s.n_heads);
-    add(out, "mamba.out_proj", "output projection", s.n_heads, d_model);
+    add_state_output(out, "mamba.out_proj", s.n_heads, d_model);
   }
   void add_cache(const LayerSpec& layer, Dtype /*kv_dtype*/,
                  std::vector<CacheItem>& out) const override {
@@ -88,6 +106,19 @@ class Mamba1 final : public LayerKind {
   }
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     layer.state.n_heads = divided(layer.state.n_heads, ranks, "channels with a state", model);
+  }
+  /// Token by token in both phases: 6 operations for each element of a state, which a prompt's
+  /// kernel reads and writes once (Gu and Dao 2023, section 3.3.2).
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    const StateSpec& s = layer.state;
+    const double channels = s.n_heads;
+    add_recurrence(layer, span, span.tokens,
+                   {.name = "selective scan",
+                    .flops = span.tokens * channels * 6 * s.key_dim,
+                    .read = span.tokens * (3 * channels + 2.0 * s.key_dim),
+                    .written = span.tokens * channels},
+                   out);
   }
 };
 

@@ -67,14 +67,15 @@ enum class StateKind : std::uint8_t {
   kGatedDelta,  // gated delta net (Qwen3-Next, Qwen3.5)
   kKimiDelta,   // Kimi delta attention
   kMamba1,
-  kMamba2
+  kMamba2,
+  kShortConv  // a gated convolution over the last tokens (LFM2); no matrix
 };
 
 /// A recurrent state of fixed size per sequence: a matrix for each head, and the last columns of a
 /// short convolution.
 struct StateSpec {
   StateKind kind = StateKind::kNone;
-  std::int32_t n_heads = 0;      // with a matrix each; channels of Mamba 1
+  std::int32_t n_heads = 0;      // with a matrix each; channels of Mamba 1 and of a convolution
   std::int32_t n_groups = 0;     // heads of keys (delta nets), groups of B and C (Mamba 2)
   std::int32_t key_dim = 0;      // columns of a head's matrix: of a key, or Mamba's state size
   std::int32_t value_dim = 0;    // rows of it; 1 for Mamba 1

@@ -13,6 +13,7 @@
 #include "models/methods/params.hpp"
 #include "models/methods/settle/choices.hpp"
 #include "models/methods/settle/named.hpp"
+#include "models/methods/settle/on_layers.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
@@ -383,7 +384,8 @@ class Settler final : public MethodResolver {
 std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
                                           const MethodContext& site) {
   if (prompt < 1) throw InputError{fmt::format("method \"{}\": the prompt is empty", spec.name)};
-  return Settler{spec, prompt, site}.settle();
+  auto method = Settler{spec, prompt, site}.settle();
+  return site.ordinals.empty() ? method : on_layers(std::move(method), site.ordinals);
 }
 
 }  // namespace kvsim

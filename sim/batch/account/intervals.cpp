@@ -27,11 +27,14 @@ std::string time_basis(std::span<const Step> some, const Roofline& roofline, con
   }
   // Kernel families by the basis of their measurements, closest basis first.
   std::map<KernelBasis, std::set<std::string_view>> kernels;
+  std::set<std::string_view> unmeasured;
   bool others = false;
   for (const Step& step : some) {
     for (const OpCost& line : explain(step, roofline)) {
       if (const KernelChoice* choice = roofline.kernel(line.op)) {
         kernels[choice->basis()].insert(name_of(op_of(line.op.kernel->call)));
+      } else if (is_unmeasured(line.op.family)) {
+        unmeasured.insert(name_of(line.op.family));
       } else {
         others = others || line.time > Seconds{};
       }
@@ -41,8 +44,13 @@ std::string time_basis(std::span<const Step> some, const Roofline& roofline, con
   for (const auto& [basis, families] : kernels) {
     parts.push_back(fmt::format("{}: {} kernels", fmt::join(families, ", "), name_of(basis)));
   }
+  constexpr double kPercent = 100;
+  if (!unmeasured.empty()) {
+    parts.push_back(fmt::format(
+        "{}: no measurements, the data sheet's rates: {:.0f} % a standard deviation, a judgement",
+        fmt::join(unmeasured, ", "), kPercent * kUnmeasuredResidual));
+  }
   if (others) {
-    constexpr double kPercent = 100;
     parts.push_back(fmt::format(
         "{}operators about the shares of stack {}: {:.0f} % a standard deviation, a judgement",
         kernels.empty() ? "" : "other ", stack.name,

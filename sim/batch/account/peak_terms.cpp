@@ -133,6 +133,12 @@ class Shapes {
     const CacheRows stored{in_, place_.layer};
     std::vector<Product> out;
     for (const std::int64_t n : entries_) {
+      if (name == "states and index") {
+        out.push_back(Product{}
+                          .times(in_.batch, "batch")
+                          .in_bytes(Bytes{stored.other(n).count() / in_.batch}));
+        continue;
+      }
       if (!stored.plain()) {
         out.push_back(
             Product{}.in_bytes(name.ends_with("values") ? stored.values(n) : stored.keys(n)));
@@ -397,7 +403,7 @@ std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakLocat
 void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
   using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int64_t,
-                         std::int64_t>;
+                         std::int64_t, std::int64_t>;
   struct Group {
     std::int32_t first = 0;
     std::int64_t layers = 0;
@@ -415,7 +421,7 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
                                  ? (*in.static_caches)[static_cast<std::size_t>(l)]
                                  : layer_cache(cost, l, *entries);
     Group& group = groups[{*entries, work.rows, work.key_width, work.row_value_width,
-                           cache.keys.count(), cache.side.count()}];
+                           cache.keys.count(), cache.side.count(), cache.other.count()}];
     if (group.layers++ == 0) group.first = l;
     group.entries = *entries;
     group.cache = cache;
@@ -460,7 +466,14 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
       terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
                 with_rounding(k.text() + " + " + v.text(), k.bytes() + v.bytes(), kv));
     }
+    const Bytes other = group.cache.other * group.layers;
+    const Product items = start()
+                              .times(cost.batch, "batch")
+                              .in_bytes(Bytes{stored.other(group.entries).count() / cost.batch});
+    terms.add(Owner::kKvCache, fmt::format("states, windows and index {}", layers), other,
+              with_rounding(items.text(), items.bytes(), other));
     const Bytes side = group.cache.side * group.layers;
+    if (side == Bytes{}) continue;
     const Product p = Shapes::side_of(cost, group.first, group.entries, start());
     terms.add(Owner::kSideData, fmt::format("side data {}", layers), side,
               with_rounding(p.text(), p.bytes(), side));

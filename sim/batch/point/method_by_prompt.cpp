@@ -1,5 +1,6 @@
 #include "sim/batch/point/method_by_prompt.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "models/llm/layer/layer_kind.hpp"
@@ -7,13 +8,20 @@
 
 namespace kvsim {
 MethodContext method_site(const Llm& llm, Dtype kv_dtype) {
-  const AttentionSpec& attention = llm.layers.front().attention;
+  // That of the first layer whose cache a method can compress.
+  const auto found = std::find_if(llm.layers.begin(), llm.layers.end(), caches_rows);
+  const AttentionSpec attention = found != llm.layers.end() ? found->attention : AttentionSpec{};
   MethodContext site{.recorded = kv_dtype,
                      .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
                      .windows = {},
-                     .n_layers = llm.n_layers(),
+                     .n_layers = 0,
                      .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(entry_limit(layer.attention));
+  for (const LayerSpec& layer : llm.layers) {
+    const bool has_rows = caches_rows(layer);
+    site.ordinals.push_back(has_rows ? site.n_layers++ : -1);
+    if (has_rows) site.windows.push_back(entry_limit(layer.attention));
+  }
+  if (site.n_layers == llm.n_layers()) site.ordinals.clear();
   return site;
 }
 

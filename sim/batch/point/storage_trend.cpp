@@ -33,6 +33,7 @@ void StorageTrend::take(const CostInput& in, const DecodeState& m, State& state)
                   .kv = static_cast<double>((rows.keys(entries) + rows.values(entries)).count()),
                   .side = static_cast<double>(rows.side(entries).count())};
   };
+  if (rows.shape().n_heads == 0) return;  // no method changes what such a layer holds
   const Stored before = stored(m.before);
   const Stored within = stored(m.before + 1);
   const Stored after = m.after == within.entries ? within : stored(m.after);
@@ -64,7 +65,7 @@ void StorageTrend::take(const CostInput& in, const DecodeState& m, State& state)
   auto page = state.pages.begin();
   for (const std::int64_t entries : {m.before, m.after}) {
     const LayerCache held = rows.cache(entries);
-    *page++ = static_cast<double>((held.keys + held.values).count());
+    *page++ = static_cast<double>(held.kv().count());
     *page++ = static_cast<double>(held.side.count());
   }
   state.falls =

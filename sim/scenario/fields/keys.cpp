@@ -346,7 +346,9 @@ constexpr std::array kClusterKeys{
            "true: the entries that the method keeps move; false: the whole prompt's cache"),
 };
 constexpr std::array kSpeculationKeys{
-    points("draft", name(), "required", "the draft model, a name of `kvsim list models`"),
+    points("draft", name(), "required",
+           "the draft model, a name of `kvsim list models`; `mtp`: the model's multi-token "
+           "prediction head"),
     points("tokens", integer(1, 64), "4", "tokens proposed per step"),
     points("acceptance", number(0, 1), "0.7",
            "probability that a proposed token is accepted, given that those before it were"),

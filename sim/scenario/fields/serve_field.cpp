@@ -124,10 +124,11 @@ SpeculationSpec read_speculation(const Members& members) {
   constexpr std::string_view kObject = "speculation";
   SpeculationSpec spec;
   for (const auto& [key, value] : members) {
-    if (key == "draft") {
+    if (key == "draft" && value.string() == "mtp") {
+      spec.uses_mtp = true;
+    } else if (key == "draft") {
       try {
         spec.draft = &find_llm(value.string());
-        require_simulated(*spec.draft);
       } catch (const InputError& error) {
         value.fail(error.what());
       }

@@ -11,6 +11,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/engine_field.hpp"
 #include "sim/scenario/fields/key_value.hpp"
@@ -52,19 +53,13 @@ Choices<const Llm*> read_models(const Field& field, const fs::path& folder,
     refuse_unless_model(item);
     if (item.is_object()) {
       own.models.push_back(std::make_shared<const Llm>(read_own_model(item, folder)));
-      placed(item, [&] { require_simulated(*own.models.back()); });
       out.push_back({own.models.back().get(), item});
     } else {
       const std::string name = item.string();
       if (name.ends_with(".json")) {
         item.fail(fmt::format("a model's own file is given as {{\"config\": \"{}\"}}", name));
       }
-      const auto find = [&] {
-        const Llm& llm = find_llm(name);
-        require_simulated(llm);
-        return &llm;
-      };
-      out.push_back({placed(item, find), item});
+      out.push_back({placed(item, [&] { return &find_llm(name); }), item});
     }
   }
   return out;
@@ -178,17 +173,6 @@ const Gpu* corrected(const Gpu* gpu, const Field& memory, InlineDefinitions& own
   }
   own.gpus.push_back(copy);
   return own.gpus.back().get();
-}
-
-MethodContext site_of(const Llm& llm, Dtype kv_dtype) {
-  const AttentionSpec& attention = llm.layers.front().attention;
-  MethodContext site{.recorded = kv_dtype,
-                     .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
-                     .windows = {},
-                     .n_layers = llm.n_layers(),
-                     .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(entry_limit(layer.attention));
-  return site;
 }
 
 ordered_json params_json(const Params& params) {
@@ -398,7 +382,8 @@ std::shared_ptr<const Method> ResolvedMethods::settle(std::size_t method, std::s
   if (!slot) {
     const auto& asked = axes_->methods[method];
     slot = placed(asked.field, [&] {
-      return make_method(asked.value.spec, prompt, site_of(*axes_->models[model].value, kv_dtype));
+      return make_method(asked.value.spec, prompt,
+                         method_site(*axes_->models[model].value, kv_dtype));
     });
   }
   return slot;

@@ -163,8 +163,8 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
   keys["pipeline_parallel"] = spec.pipeline_parallel;
   keys["replicas"] = spec.cluster.replicas;
   put_members(keys, cluster, "cluster");
-  if (spec.speculation.draft != nullptr) {
-    keys["draft"] = spec.speculation.draft->name;
+  if (spec.speculation.is_on()) {
+    keys["draft"] = spec.speculation.uses_mtp ? "mtp" : spec.speculation.draft->name;
     keys["draft_tokens"] = spec.speculation.tokens;
     keys["acceptance"] = spec.speculation.acceptance;
   }

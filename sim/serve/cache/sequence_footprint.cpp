@@ -19,7 +19,7 @@ constexpr std::int64_t kStepsAhead = 16;  // steps of a size law that are evalua
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 Bytes rows_of(const CacheRows& rows, std::int64_t entries) {
-  return rows.keys(entries) + rows.values(entries) + rows.side(entries);
+  return rows.keys(entries) + rows.values(entries) + rows.side(entries) + rows.other(entries);
 }
 
 std::vector<LayerClass> columns_of(const BlockSizes& sizes) {
@@ -58,22 +58,32 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
     const std::int64_t limit =
         entry_limit(in.llm->layers[static_cast<std::size_t>(l.layer)].attention);
     windowed_ = windowed_ || limit > 0;
-    laws_.push_back({.layers = l, .limit = limit, .units = (bytes * l.layers).count()});
+    has_other_ = has_other_ || rows.has_other();
+    laws_.push_back(
+        {.layers = l, .limit = limit, .units = (bytes * l.layers).count(), .other = rows.items()});
   }
   for (Law& l : laws_) {
-    if (plain_) break;
+    if (plain_ && !has_other_) break;
     // Packed rows and the method's side data are added at the end of the prompt.
     const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
     l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
   }
   per_head_ = in.stack->per_head_blocks;
+  plain_ = plain_ && !has_other_;
   counts_blocks_ = !groups_ && laws_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
   if (counts_blocks_) {
     unit_ = Bytes{laws_.front().units};
     laws_.front().units = 1;
   }
   block_units_ = 0;
-  for (const Law& l : laws_) block_units_ += l.units;
+  double grows = 0;  // of what is not rows, in bytes
+  for (const Law& l : laws_) {
+    block_units_ += l.units;
+    for (const CacheItem& item : l.other) {
+      grows += item.per_token() * static_cast<double>(block_ * l.layers.layers);
+    }
+  }
+  if (has_other_) block_units_ += std::max<std::int64_t>(1, std::llround(grows));
   if (groups_) {
     block_ = groups_->block_tokens();
     block_units_ = std::max<std::int64_t>(1, groups_->full_ids());
@@ -81,14 +91,21 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
   }
 }
 
+Bytes BlockSizes::Law::other_bytes(std::int64_t tokens) const {
+  double one = 0;
+  for (const CacheItem& item : other) one += item.held(tokens);
+  return Bytes{static_cast<std::int64_t>(std::ceil(one))} * layers.layers;
+}
+
 std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) const {
   if (groups_) return groups_->ids(tokens, chunk);
   const std::int64_t blocks = divide_up(tokens, block_);
-  if (!windowed_) return blocks * block_units_;
+  if (!windowed_ && !has_other_) return blocks * block_units_;
   std::int64_t units = 0;
   for (const Law& l : laws_) {
     const std::int64_t reach = divide_up(l.limit - 1 + chunk, block_) + 1;
-    units += l.units * (l.limit > 0 ? std::min(blocks, reach) : blocks);
+    units += l.units * (l.limit > 0 ? std::min(blocks, reach) : blocks) +
+             l.other_bytes(blocks * block_).count();
   }
   return units;
 }
@@ -98,6 +115,7 @@ Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
   for (const Law& l : laws_) {
     const std::int64_t held = within_limit(l.limit, tokens);
     units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(rows_);
+    units += static_cast<double>(l.other_bytes(tokens).count());
   }
   if (groups_) return truncated<Bytes>(units);
   return truncated<Bytes>(units * static_cast<double>(unit_.count()));
@@ -183,7 +201,7 @@ Bytes SequenceFootprint::in_hbm(std::size_t l, std::int64_t entries, std::int64_
   const std::int64_t block = sizes_->block_tokens();
   const std::int64_t stays =
       read >= entries ? entries : std::min(room, divide_up(read, block) * block);
-  return rows.keys(stays) + rows.values(stays) + rows.side(entries);
+  return rows.keys(stays) + rows.values(stays) + rows.side(entries) + rows.other(entries);
 }
 
 Bytes SequenceFootprint::own_host(std::size_t l, std::int64_t step, std::int64_t entries) const {
@@ -233,7 +251,7 @@ std::int64_t SequenceFootprint::units_of(std::size_t l, std::span<const std::int
 
 void SequenceFootprint::heads_after(std::size_t l, std::int64_t step,
                                     std::vector<std::int64_t>& heads) {
-  if (!ragged_) {
+  if (!ragged_ || rows_[l]->stored_heads() == 0) {
     heads.assign(1, step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]));
     return;
   }

@@ -58,8 +58,12 @@ class BlockSizes {
 
   struct Law {
     LawLayers layers;
-    std::int64_t limit = 0;  // most entries, of a window; 0: none
-    std::int64_t units = 1;  // of a block; of rows that are not plain, one of the prompt's
+    std::int64_t limit = 0;          // most entries, of a window; 0: none
+    std::int64_t units = 1;          // of a block; of rows that are not plain, one of the prompt's
+    std::vector<CacheItem> other{};  // states, windows, index keys, compressed entries: no rows
+
+    /// Of them in all layers, for one sequence.
+    [[nodiscard]] Bytes other_bytes(std::int64_t tokens) const;
   };
   [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
 
@@ -73,6 +77,7 @@ class BlockSizes {
   bool counts_blocks_ = true;
   bool plain_ = true;
   bool windowed_ = false;
+  bool has_other_ = false;
   bool per_head_ = false;
 };
 

@@ -76,19 +76,19 @@ std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target
                     speculation.acceptance)};
   }
   auto draft = std::make_unique<Draft>();
-  draft->llm = tensor_shard(*speculation.draft, spec.tensor_parallel);
-  draft->method =
-      make_method({"full", {}, {}}, target.prompt, method_site(*speculation.draft, spec.kv_dtype));
+  const Llm whole = speculation.uses_mtp ? mtp_head(*spec.llm) : *speculation.draft;
+  draft->llm = tensor_shard(whole, spec.tensor_parallel);
+  draft->method = make_method({"full", {}, {}}, target.prompt, method_site(whole, spec.kv_dtype));
   draft->in = target;
   draft->in.llm = &draft->llm;
   draft->in.method = draft->method.get();
-  draft->in.weight_format = nullptr;
+  if (!speculation.uses_mtp) draft->in.weight_format = nullptr;
   draft->in.measured_weights.reset();
-  draft->in.vocab_size = speculation.draft->vocab_size;
+  draft->in.vocab_size = whole.vocab_size;
   for (const LayerSpec& layer : draft->llm.layers) {
     if (is_bounded(layer.attention)) {
-      throw InputError{fmt::format("speculation: draft: the layers of {} have windows",
-                                   speculation.draft->name)};
+      throw InputError{
+          fmt::format("speculation: draft: the layers of {} have windows", whole.name)};
     }
   }
   draft->weights = weights_held(draft->in);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
+#include "models/llm/cache_summary.hpp"
 #include "models/methods/params.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -114,7 +115,7 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
-  if (spec.speculation.draft != nullptr && scheduler_ != "vllm-v1") {
+  if (spec.speculation.is_on() && scheduler_ != "vllm-v1") {
     throw InputError{
         fmt::format("scheduler {}: only vllm-v1 schedules a draft's proposals", scheduler_)};
   }
@@ -258,7 +259,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         "with the least room, between stages goes {} a token",
         spec_.pipeline_parallel, pipeline_->row));
   }
-  if (spec_.speculation.draft != nullptr) add_draft(hooks);
+  if (spec_.speculation.is_on()) add_draft(hooks);
   usable_ = startup_->limit();
   standing_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
@@ -387,7 +388,7 @@ void ServeContext::add_draft(const ServeHooks& hooks) {
   notes_.push_back(fmt::format(
       "{} proposes {} tokens a step, each accepted with probability {} if those before it were: "
       "tokens of one step arrive at one moment, with gaps of 0 between them",
-      spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
+      draft_->llm.name, spec_.speculation.tokens, spec_.speculation.acceptance));
 }
 
 void ServeContext::note_declarations() {
@@ -577,8 +578,16 @@ std::int64_t ServeContext::capacity_tokens() const {
   if (startup_) return startup_->tokens;
   Bytes standing;
   for (const auto& [owner, bytes] : standing_) standing += bytes;
-  return std::max<std::int64_t>(0, (usable_ - standing).count()) /
-         full_cache_bytes(llm_, 1, spec_.kv_dtype).count();
+  const auto room = static_cast<double>(std::max<std::int64_t>(0, (usable_ - standing).count()));
+  // In one sequence, where states and windows are held once.
+  const CacheTerms terms = cache_terms(llm_, spec_.kv_dtype);
+  const bool has_fixed = terms.state + terms.index_per_token > 0;
+  if (!has_fixed) {
+    return static_cast<std::int64_t>(room) / full_cache_bytes(llm_, 1, spec_.kv_dtype).count();
+  }
+  const double left = room - terms.state - terms.window;
+  return static_cast<std::int64_t>(std::max(0.0, left) /
+                                   std::max(1.0, terms.per_token + terms.index_per_token));
 }
 
 }  // namespace kvsim

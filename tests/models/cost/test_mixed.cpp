@@ -235,7 +235,7 @@ TEST_CASE("the stages of a pipeline add up to the whole") {
   }
 }
 
-TEST_CASE("there is one layer class unless windows or budgets differ by layer") {
+TEST_CASE("there is one layer class unless caches or budgets differ by layer") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Stack& stack = find_stack("vllm");
   const Roofline roofline{gpu, stack, {}};
@@ -252,7 +252,8 @@ TEST_CASE("there is one layer class unless windows or budgets differ by layer") 
   const BoundedMethod by_layer{{.budget = 333, .budget_step = 10}};
   CHECK(laws(small_llm(), full) == 1);
   CHECK(laws(find_llm("deepseek-v3"), full) == 1);  // dense layers first, then experts
-  CHECK(laws(many_kinds(), full) == 2);
+  CHECK(laws(many_kinds(), full) == 3);
+  CHECK(laws(find_llm("qwen3-next-80b-a3b"), full) == 2);
   CHECK(laws(find_llm("gemma-3-27b"), full) == 2);
   CHECK(laws(small_llm(), by_layer) == 4);
 }
@@ -311,7 +312,8 @@ TEST_CASE("an invalid step is a broken promise") {
   const Roofline roofline{gpu, stack, {}};
   const CostInput in{.llm = &llm, .method = &full, .stack = &stack};
   MixedStepCost cost{in, roofline};
-  const DecodeLoad loads[] = {{.attended = 10, .held = 10}, {.attended = 10, .held = 10}};
+  const DecodeLoad load{.attended = 10, .held = 10};
+  const DecodeLoad loads[] = {load, load, load};
   CHECK_NOTHROW((void)cost.cost({.decodes = 1, .loads = loads, .chunks = {}}));
   CHECK_THROWS_AS((void)cost.cost({}), ContractError);
   CHECK_THROWS_AS((void)cost.cost({.decodes = 1, .loads = {loads, 1}, .chunks = {}}),
@@ -320,7 +322,7 @@ TEST_CASE("an invalid step is a broken promise") {
   const PrefillChunk none{.tokens = 0};
   CHECK_THROWS_AS((void)cost.cost({.decodes = 1, .loads = loads, .chunks = {&none, 1}}),
                   ContractError);
-  const DecodeLoad more[] = {{.attended = 10, .held = 10, .evicting = 2}, loads[1]};
+  const DecodeLoad more[] = {{.attended = 10, .held = 10, .evicting = 2}, load, load};
   CHECK_THROWS_AS((void)cost.cost({.decodes = 1, .loads = more, .chunks = {}}), ContractError);
   const CostInput in_unknown{.llm = &llm, .method = &unknown, .stack = &stack};
   MixedStepCost of_unknown{in_unknown, roofline};

@@ -24,7 +24,6 @@
 #include "sim/serve/cache/sequence_footprint.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
-#include "tests/support/simulated_llms.hpp"
 
 namespace kvsim {
 namespace {
@@ -85,7 +84,7 @@ bool same_as_run(CompiledPoint& compiled, const PointSpec& spec, const Point& po
 
 TEST_CASE("points of the catalogue's models, stacks and methods equal run_static") {
   std::mt19937 random{20261121};
-  const std::vector<Llm> llms = test::simulated_llms();
+  const std::vector<Llm>& llms = builtin_llms();
   int fitted = 0, compared = 0;
   for (const MethodInfo& info : builtin_methods()) {
     const std::string& name = info.name;

@@ -1,0 +1,155 @@
+// Operators of layers that hold more than rows of keys and values: recurrent states, indexes,
+// compressed entries.
+
+#include <algorithm>
+
+#include "models/cost/layer/layer_builder.hpp"
+
+namespace kvsim {
+namespace {
+
+Op& operator+=(Op& sum, const Op& one) {
+  sum.flops += one.flops;
+  sum.bytes_read += one.bytes_read;
+  sum.bytes_written += one.bytes_written;
+  sum.launches += one.launches;
+  return sum;
+}
+
+}  // namespace
+
+Op mixer_operator(const MixerOp& one, Dtype dtype, double sequences) {
+  const double element = bits_of(dtype) / 8.0;
+  return {.name = one.name,
+          .family = one.kind == MixerOpKind::kRecurrence ? OpFamily::kRecurrence : OpFamily::kIndex,
+          .flops = FlopCount{one.flops * sequences},
+          .bytes_read = (one.cache_read + one.read * element) * sequences,
+          .bytes_written = (one.cache_written + one.written * element) * sequences,
+          .dtype = one.is_8_bit ? Dtype::kFp8E4m3 : dtype};
+}
+
+void add_mixer_operators(const LayerSpec& layer, const NewTokens& span, Dtype dtype,
+                         double sequences, std::vector<Op>& out) {
+  std::size_t i = 0;
+  for (const MixerOp& one : mixer_operators(layer, span)) {
+    const Op op = mixer_operator(one, dtype, sequences);
+    if (i == out.size()) {
+      out.push_back(op);
+    } else {
+      out[i] += op;
+    }
+    ++i;
+  }
+}
+
+double entry_bytes(std::span<const CacheItem> items) {
+  for (const CacheItem& item : items) {
+    if (item.role == CacheRole::kEntries) return item.entry_bytes;
+  }
+  return 0;
+}
+
+double entries_held(std::span<const CacheItem> items, std::int64_t tokens) {
+  double sum = 0;
+  for (const CacheItem& item : items) {
+    if (item.role == CacheRole::kEntries) sum += item.held(tokens);
+  }
+  return sum;
+}
+
+OpIndex LayerBuilder::project_sides(OpIndex after) {
+  OpIndex at = after;
+  // Those of a state come after attention's output projection.
+  const std::size_t first = has_attention() ? matrix_of(MatrixRole::kOutput) + 1 : 0;
+  for (std::size_t i = first; i < matrices_.size();) {
+    const LayerMatrix& m = matrices_[i];
+    if (m.role == MatrixRole::kOutput) break;
+    if (m.role == MatrixRole::kConvolution) {
+      at = stream("convolution", OpFamily::kElementwise, m_ * m.out, m_ * m.out, at);
+      sides_.push_back(activation(m.result, m_ * m.out, at));
+      ++i;
+      continue;
+    }
+    // Matrices of one input that are stored in one format form one product where the stack fuses
+    // projections.
+    std::int64_t width = m.out;
+    std::size_t next = i + 1;
+    const auto joins = [&](const LayerMatrix& other) {
+      return in_.stack->fused_projections && other.role == m.role && other.in == m.in &&
+             other.part == m.part && spec_.formats[next] == spec_.formats[i];
+    };
+    for (; next < matrices_.size() && joins(matrices_[next]); ++next) width += matrices_[next].out;
+    at = gemm(m.operation, m_, m.in, width, at, place_of(i));
+    sides_.push_back(activation(m.result, m_ * width, at));
+    i = next;
+  }
+  return at;
+}
+
+OpIndex LayerBuilder::mix_step(OpIndex after, std::int64_t tokens) {
+  std::vector<Op> ops;
+  const NewTokens span{.tokens = 1, .before = static_cast<double>(tokens - 1)};
+  add_mixer_operators(spec_, span, dtype_, static_cast<double>(in_.batch), ops);
+  OpIndex at = after;
+  for (const Op& op : ops) at = graph_.add(op, {at});
+  return at;
+}
+
+OpIndex LayerBuilder::mix_prompt(OpIndex after, std::int64_t prompt) {
+  std::vector<Op> ops;
+  const std::int64_t piece = std::min(prompt, held_);
+  for (std::int64_t done = 0; done < prompt; done += piece) {
+    const NewTokens span{.tokens = static_cast<double>(std::min(piece, prompt - done)),
+                         .before = static_cast<double>(done),
+                         .decodes = false};
+    add_mixer_operators(spec_, span, dtype_, static_cast<double>(in_.batch), ops);
+  }
+  OpIndex at = after;
+  for (const Op& op : ops) at = graph_.add(op, {at});
+  return at;
+}
+
+/// One fused operator on every stack.
+OpIndex LayerBuilder::attend_items(const Projected& qkv, const DecodeState& moment) {
+  const auto batch = static_cast<double>(in_.batch);
+  const std::int64_t out = m_ * attention_.n_heads * work_.prompt_value_width;
+  const double queries = size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_);
+  const OpIndex at = graph_.add(
+      {.name = "attention to chosen entries",
+       .family = OpFamily::kSparseAttention,
+       .flops = FlopCount{2 * batch * attention_.n_heads * static_cast<double>(moment.attended) *
+                          (work_.score_width + work_.value_width)},
+       .bytes_read =
+           batch * static_cast<double>(moment.attended) * entry_bytes(rows_.items()) + queries,
+       .bytes_written = size(out, dtype_),
+       .dtype = dtype_},
+      {qkv.op});
+  attended_ = activation("attention output", out, at);
+  return at;
+}
+
+OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t prompt) {
+  const auto batch = static_cast<double>(in_.batch);
+  const std::int64_t out = m_ * attention_.n_heads * work_.prompt_value_width;
+  const std::int64_t piece = std::min(prompt, held_);
+  double cached = 0;  // bytes that pieces find of earlier ones
+  for (std::int64_t done = piece; done < prompt; done += piece) {
+    cached += entries_held(rows_.items(), done);
+  }
+  const OpIndex at = graph_.add(
+      {.name = "attention to chosen entries",
+       .family = OpFamily::kSparseAttention,
+       .flops = FlopCount{2 * batch * attention_.n_heads *
+                          attention_kind(attention_).pairs(spec_, static_cast<double>(prompt)) *
+                          (work_.prompt_score_width + work_.prompt_value_width)},
+       .bytes_read = size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_) +
+                     size(m_ * work_.prompt_elements, dtype_) + batch * cached,
+       .bytes_written = size(out, dtype_),
+       .launches = passes_,
+       .dtype = dtype_},
+      {qkv.op});
+  attended_ = activation("attention output", out, at);
+  return at;
+}
+
+}  // namespace kvsim
