@@ -2,7 +2,7 @@
 
 usage: test_recipes.py SOURCE SCRATCH [CMAKE_ARGUMENT...]
 
-Each recipe adds one thing: a GPU, a model, a method, a part of methods, a scheduler, a scenario key. The number of
+Each recipe adds one thing: a GPU, a model, a family of models, a kind of layer, a method, a part of methods, a scheduler, a scenario key. The number of
 files that it writes or changes is that of the last column of its row, tests and documents included. Files that a
 command generates and CHANGELOG.md are not counted. Then kvsim is built once, with little
 optimisation, and uses all of it; the tests that were changed are compiled, but not run.
@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 
-MOST = {"method": 6, "part": 6, "scheduler": 6, "GPU": 3, "model": 3, "key": 2}
+MOST = {"method": 6, "part": 6, "scheduler": 6, "GPU": 3, "model": 3, "key": 2, "family": 3, "kind of layer": 7}
 
 
 class Tree:
@@ -60,6 +60,110 @@ def add_model(tree):
     tree.write("models/llm/data/recipe-model.json", json.dumps(entry, indent=2) + "\n")
     tree.before("tests/models/catalogue/test_llm.cpp", '{"llama-1-7b", 6\'738',
                 "      {\"recipe-model\", 8'030'261'248},\n")
+
+
+def add_family(tree):
+    """A family of configurations: Llama's layers with every second one sliding."""
+    tree.write("models/llm/hf/family/recipe.cpp", """\
+#include "models/llm/hf/families.hpp"
+#include "models/llm/hf/keys.hpp"
+
+namespace kvsim::hf {
+namespace {
+
+Llm read_recipe(const Field& config) {
+  Llm llm = read_llama(config);
+  const std::int32_t window = count(config.at("sliding_window"), 1, kMostPositions);
+  for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = window;
+  return llm;
+}
+
+}  // namespace
+
+Family recipe_family() {
+  return {.model_type = "recipe", .architectures = {"RecipeForCausalLM"}, .read = read_recipe};
+}
+
+}  // namespace kvsim::hf
+""")
+    entry = json.loads(tree.read("models/llm/data/llama-3.1-8b.json"))
+    entry.update(name="recipe-family", aliases=["Recipe/Family"], source="config.json of Recipe/Family")
+    entry.pop("checkpoints", None)
+    entry["config"].update(model_type="recipe", sliding_window=512)
+    entry["config"].pop("architectures", None)
+    tree.write("models/llm/data/recipe-family.json", json.dumps(entry, indent=2) + "\n")
+    tree.before("tests/models/catalogue/test_layer_kinds.cpp", 'TEST_CASE("recurrent states do not grow', """\
+TEST_CASE("the family of the recipe") {
+  CHECK(find_llm("recipe-family").layers[0].attention.window == 512);
+  CHECK(find_llm("recipe-family").layers[1].attention.window == 0);
+}
+
+""")
+
+
+def add_layer_kind(tree):
+    """A state of one vector for each head."""
+    tree.write("models/llm/layer/recipe.cpp", """\
+#include <fmt/format.h>
+
+#include "models/llm/layer/kinds.hpp"
+
+namespace kvsim {
+namespace {
+
+class RecipeKind final : public LayerKind {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "recipe"; }
+  [[nodiscard]] std::string_view word(const LayerSpec& /*layer*/) const override { return name(); }
+  [[nodiscard]] std::string describe(const LayerSpec& layer) const override {
+    return fmt::format("recipe: {} vectors of {}", layer.state.n_heads, layer.state.key_dim);
+  }
+  void add_matrices(const LayerSpec& layer, std::int64_t d_model,
+                    std::vector<LayerMatrix>& out) const override {
+    const std::int64_t width = std::int64_t{layer.state.n_heads} * layer.state.key_dim;
+    out.push_back({.module = "recipe.in", .operation = "projection", .in = d_model, .out = width});
+    add_state_output(out, "recipe.out", width, d_model);
+  }
+  void add_cache(const LayerSpec& layer, Dtype /*kv_dtype*/,
+                 std::vector<CacheItem>& out) const override {
+    const double elements = double{1} * layer.state.n_heads * layer.state.key_dim;
+    out.push_back({.role = CacheRole::kState, .entry_bytes = bytes_in(elements, layer.state.dtype)});
+  }
+  void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
+    layer.state.n_heads = divided(layer.state.n_heads, ranks, "vectors", model);
+  }
+  void add_operators(const LayerSpec& layer, const NewTokens& span,
+                     std::vector<MixerOp>& out) const override {
+    const double elements = double{1} * layer.state.n_heads * layer.state.key_dim;
+    add_recurrence(layer, span, span.tokens,
+                   {.name = "recipe", .flops = 2 * span.tokens * elements}, out);
+  }
+};
+
+}  // namespace
+
+const LayerKind& recipe_kind() {
+  static const RecipeKind kind;
+  return kind;
+}
+
+}  // namespace kvsim
+""")
+    tree.before("models/llm/layer/spec.hpp", "kShortConv", "  kRecipe,\n")
+    tree.before("models/llm/layer/kinds.hpp", "[[nodiscard]] const LayerKind& short_conv_kind();",
+                "[[nodiscard]] const LayerKind& recipe_kind();\n")
+    tree.before("models/llm/layer/layer_kind.cpp", "case StateKind::kShortConv:",
+                "    case StateKind::kRecipe:\n      return recipe_kind();\n")
+    tree.before("models/llm/CMakeLists.txt", "layer/full.cpp layer/latent.cpp", "          layer/recipe.cpp\n")
+    tree.before("docs/models.md", "| `none` | nothing", "| `recipe` | a vector for each head | the vectors | no |\n")
+    tree.before("tests/models/catalogue/test_layer_kinds.cpp", 'TEST_CASE("compressed entries', """\
+TEST_CASE("the kind of layer of the recipe") {
+  LayerSpec layer;
+  layer.state = {.kind = StateKind::kRecipe, .n_heads = 3, .key_dim = 4};
+  CHECK(at(layer, 9).held == 3 * 4 * 2);
+}
+
+""")
 
 
 def add_method(tree):
@@ -279,7 +383,7 @@ def add_key(tree):
 
 
 RECIPES = {"GPU": add_gpu, "model": add_model, "method": add_method, "part": add_part,
-           "scheduler": add_scheduler, "key": add_key}
+           "scheduler": add_scheduler, "key": add_key, "family": add_family, "kind of layer": add_layer_kind}
 
 
 def stated_files(contributing):
@@ -361,6 +465,8 @@ def use(kvsim, scratch):
     for method in ["recipe-method", "recipe"]:
         less = point("--method", method, "--budget", "0.2")
         check(less.get("kv_bytes", 0) < plain.get("kv_bytes", 0), f"{method} holds less than the full cache")
+    status, _, err = run("run", "--model", "recipe-family", "--gpu", "recipe-gpu", "--isl", "1000", "--osl", "50")
+    check(status == 0, f"a family: {err.strip() or 'done'}")
     served = point("--rate", "2", "--requests", "20", "--set", "/scheduler=recipe")
     check(served.get("completed") == 20, "the scheduler serves all requests")
     point("--set", "/engine/recipe_key=5")

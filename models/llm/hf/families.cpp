@@ -237,12 +237,17 @@ constexpr std::array<std::string_view, 184> kKnownKeys{"_sliding_window_pattern"
                                                        "window_length",
                                                        "word_embed_proj_dim"};
 
+std::vector<Family> with_files(std::vector<Family> table) {
+  for (Family& family : families_of_files()) table.push_back(std::move(family));
+  return table;
+}
+
 const std::vector<Family>& table() {
   const std::vector<Rename> block_sparse_moe{
       {"mlp.experts.", "block_sparse_moe.experts."},
       {"mlp.shared_experts.", "block_sparse_moe.shared_experts."}};
   const std::vector<Rename> feed_forward{{"mlp.", "feed_forward."}};
-  static const std::vector<Family> kTable{
+  static const std::vector<Family> kTable = with_files({
       {.model_type = "bamba",
        .architectures = {"BambaForCausalLM"},
        .read = read_bamba,
@@ -372,9 +377,8 @@ const std::vector<Family>& table() {
        .read = read_nemotron_h,
        .reads = {"hybrid_override_pattern", "layers_block_type", "mamba_num_heads",
                  "moe_latent_size", "ssm_state_size"},
-       .checkpoint = {.renames = {{"mamba.", "mixer."},
-                                  {"self_attn.", "mixer."},
-                                  {"mlp.", "mixer."}}}},
+       .checkpoint =
+           {.renames = {{"mamba.", "mixer."}, {"self_attn.", "mixer."}, {"mlp.", "mixer."}}}},
       {.model_type = "opt", .architectures = {"OPTForCausalLM"}, .read = read_opt},
       {.model_type = "phi", .architectures = {"PhiForCausalLM"}, .read = read_phi},
       {.model_type = "phi3", .architectures = {"Phi3ForCausalLM"}, .read = read_phi3},
@@ -404,7 +408,7 @@ const std::vector<Family>& table() {
        .read = read_step3p5,
        .checkpoint = {.renames = {{"mlp.experts.", "moe."},
                                   {"mlp.shared_experts.", "share_expert."}}}},
-  };
+  });
   return kTable;
 }
 

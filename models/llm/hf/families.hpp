@@ -37,7 +37,11 @@ struct MemoryKey {
 /// Whether a key that no reader knows is named like a size of caches or weights.
 [[nodiscard]] bool may_change_memory(std::string_view key);
 
-// One reader per family.
+/// Families of files in models/llm/hf/family, each of which defines `Family NAME_family()`; the
+/// build makes the list from the names of the files.
+[[nodiscard]] std::vector<Family> families_of_files();
+
+// Readers of the other families.
 [[nodiscard]] Llm read_bamba(const Field& config);
 [[nodiscard]] Llm read_bloom(const Field& config);
 [[nodiscard]] Llm read_chatglm(const Field& config);

@@ -256,6 +256,26 @@ TEST_CASE("short convolutions hold the columns before the newest") {
   CHECK(ops[0].cache_read == 2 * 20 * 2);
 }
 
+TEST_CASE("LFM2: convolutions and full attention by its list of layers") {
+  const Llm& llm = find_llm("lfm2-1.2b");
+  CHECK(std::count_if(llm.layers.begin(), llm.layers.end(),
+                      [](const LayerSpec& l) { return kind_name(l) == "short-conv"; }) == 10);
+  CHECK(kind_name(llm.layers[2]) == "full");
+  // Two thirds of 12,288, a multiple of 256.
+  CHECK(llm.layers[0].mlp.d_ff == 8192);
+  // Embeddings 65,536 x 2,048, tied; 10 convolutions of 2,048 x (6,144 + 2,048) + 3 x 2,048;
+  // 6 attentions of 2 x 2,048^2 + 2 x 2,048 x 512 and 128 of norms; 16 blocks of 3 x 2,048 x 8,192;
+  // 33 norms.
+  CHECK(parameters(llm) == 134'217'728 + 10 * 16'783'360 + 6 * 10'485'888 + 16 * 50'331'648 +
+                               33 * 2'048);
+  json config = catalogue_config("lfm2-1.2b");
+  config.erase("layer_types");
+  CHECK(has(refusal(config), "layer_types"));
+  config = catalogue_config("lfm2-1.2b");
+  config["layer_types"][0] = "sliding_attention";
+  CHECK(has(refusal(config), "full_attention, conv"));
+}
+
 // ---- families ----------------------------------------------------------------------------------
 
 json small(const char* type) {
