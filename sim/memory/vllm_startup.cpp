@@ -22,19 +22,8 @@ std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / 
 
 /// Keys and values of one block of a layer, unrounded by an allocator: blocks are rows of a pool.
 Bytes block_bytes(const CostInput& in, std::int32_t layer) {
-  double bytes = 0;
-  for (const CacheItem& item :
-       cache_items(in.llm->layers[static_cast<std::size_t>(layer)], in.kv_dtype)) {
-    if (!item.is_held || item.role == CacheRole::kState) continue;
-    bytes += item.entry_bytes * static_cast<double>(in.stack->block_tokens) /
-             static_cast<double>(item.ratio);
-  }
-  return Bytes{std::llround(std::ceil(bytes))};
-}
-
-/// Peak of those layers whose operators are known.
-bool has_operators(const CostInput& in, std::int32_t layer) {
-  return unsupported_kind(in.llm->layers[static_cast<std::size_t>(layer)]).empty();
+  const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(layer)].attention;
+  return bytes_of(in.stack->block_tokens * kv_elements_per_token(a), in.kv_dtype);
 }
 
 /// What a layer holds other than such rows, of a sequence of `tokens` tokens and of a further
@@ -63,7 +52,6 @@ Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   one.stack = &whole;
   Bytes peak;
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
-    if (!has_operators(in, group.first)) continue;
     const OpGraph graph =
         prefill_layer(one, group.first, {.prompt = tokens, .kept = tokens, .score_rows = tokens});
     peak = std::max(peak, graph.alive_peak().bytes);

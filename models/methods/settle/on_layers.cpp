@@ -52,7 +52,6 @@ class MethodOnLayers final : public Method {
     }
   }
   bool layers_alike() const override { return method_->layers_alike(); }
-  PromptRange prompts() const override { return method_->prompts(); }
   std::int32_t stored_heads(const LayerShape& shape) const override {
     return method_->stored_heads(shape);
   }
