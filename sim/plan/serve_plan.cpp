@@ -350,7 +350,7 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
       std::max<double>(spec.tensor_parallel, spec.options.expert_parallel.value_or(1));
   const double read = std::max(0.0, active - 2 * embedding) * bytes / readers;
   // A step may bring a token and all that a draft proposed.
-  const double at_once = spec.speculation.draft != nullptr ? 1.0 + spec.speculation.tokens : 1.0;
+  const double at_once = spec.speculation.is_on() ? 1.0 + spec.speculation.tokens : 1.0;
   const double token_s = read / spec.gpu->hbm_bandwidth.count() / at_once;
 
   std::vector<double> work, least;

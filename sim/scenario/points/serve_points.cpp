@@ -259,7 +259,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     spec.slo = axes.slo;
     spec.cluster = read_cluster(cluster);
     spec.speculation = read_speculation(speculation);
-    if (const auto field = group.find("speculation"); field && spec.speculation.draft == nullptr) {
+    if (const auto field = group.find("speculation"); field && !spec.speculation.is_on()) {
       field->fail("\"draft\" is missing");
     }
     spec.host_memory = axes.host_memory;

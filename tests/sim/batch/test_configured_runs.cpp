@@ -40,8 +40,8 @@ StaticResult run(const Llm& llm, const char* stack, const MethodSpec& method, st
                         .batch = 2,
                         .prompt_tokens = prompt,
                         .output_tokens = 3,
-                        .tensor_parallel = gpus,
-                        .calibration = &builtin_calibration()};
+                        .calibration = &builtin_calibration(),
+                        .tensor_parallel = gpus};
   return run_static(spec);
 }
 

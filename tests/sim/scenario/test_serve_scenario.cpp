@@ -350,6 +350,7 @@ TEST_CASE("the schema and the reader accept and refuse the same services") {
   agree(R"(, "cluster": [{"replicas": 1}, {"replicas": 2}])", true);
   agree(R"(, "cluster": {"link": "1 GB"})", false);
   agree(R"(, "speculation": {"draft": "llama-3.2-1b"})", true);
+  agree(R"(, "speculation": {"draft": "mtp"})", true);
   agree(R"(, "speculation": {})", false);
   agree(R"(, "host_memory": "1 GiB")", true);
   agree(R"(, "nvme": {"capacity": "1 TB", "read": "7 GB/s", "write": "5 GB/s"})", true);

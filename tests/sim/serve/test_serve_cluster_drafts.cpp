@@ -92,6 +92,26 @@ TEST_CASE("nothing accepted: one token per step at the price of verifying and dr
   }
 }
 
+TEST_CASE("a model's own head: one layer, and the projection of hidden state and embedding") {
+  Llm llm = test::small_llm();
+  ServeSpec spec;
+  spec.llm = &llm;
+  spec.kv_dtype = Dtype::kFp16;
+  spec.speculation = {.uses_mtp = true, .tokens = 2, .acceptance = 0.8};
+  const CostInput target{.llm = &llm,
+                         .stack = &find_stack("vllm"),
+                         .weight_dtype = Dtype::kFp16,
+                         .kv_dtype = Dtype::kFp16,
+                         .prompt = 100};
+  CHECK_THROWS_AS((void)make_draft(spec, target), InputError);  // none announced
+  llm.mtp_layers = 1;
+  const auto draft = make_draft(spec, target);
+  // Queries and output 256 x 256, keys and values 256 x 64, block 3 x 256 x 704; projection 512 x
+  // 256. No embedding, no output projection.
+  CHECK(draft->weights.count() == 2 * (2 * 65'536 + 2 * 16'384 + 3 * 256 * 704 + 2 * 65'536));
+  CHECK(draft->block * 4 == full_cache_bytes(llm, 16, Dtype::kFp16));
+}
+
 TEST_CASE("tokens and memory are conserved and a step yields the expected number of tokens") {
   const Llm draft = small_draft();
   for (const std::int64_t blocks : {30, 60, 600}) {
