@@ -156,7 +156,7 @@ const LayerKind& recipe_kind() {
                 "    case StateKind::kRecipe:\n      return recipe_kind();\n")
     tree.before("models/llm/CMakeLists.txt", "layer/full.cpp layer/latent.cpp", "          layer/recipe.cpp\n")
     tree.before("docs/models.md", "| `none` | nothing", "| `recipe` | a vector for each head | the vectors | no |\n")
-    tree.before("tests/models/catalogue/test_layer_kinds.cpp", 'TEST_CASE("compressed entries', """\
+    tree.before("tests/models/catalogue/test_layer_kinds.cpp", 'TEST_CASE("short convolutions hold', """\
 TEST_CASE("the kind of layer of the recipe") {
   LayerSpec layer;
   layer.state = {.kind = StateKind::kRecipe, .n_heads = 3, .key_dim = 4};
