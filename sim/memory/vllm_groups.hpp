@@ -26,6 +26,12 @@ struct HeadFormat {
 /// not a format of that kind.
 [[nodiscard]] std::optional<HeadFormat> find_head_format(std::string_view name);
 
+/// Whether that release caches prefixes of models with recurrent states unless it is switched off.
+/// Starts of 0.19 log capacities without kept states, starts of 0.26 with them.
+[[nodiscard]] constexpr bool keeps_states_by_default(EngineVersion release) {
+  return release >= EngineVersion{0, 22, 0};
+}
+
 /// What decides how a vLLM V1 engine divides its cache memory among a model's layers.
 struct VllmGroupSettings {
   Dtype kv_dtype = Dtype::kBf16;

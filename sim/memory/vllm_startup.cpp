@@ -239,6 +239,7 @@ std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_
   constexpr std::int64_t kDefaultBlock = 16;
   if (stack.block_tokens != kDefaultBlock) out.block_tokens = stack.block_tokens;
   out.schedules_ahead = stack.schedules_ahead;
+  out.keeps_states = keeps_states_by_default(*release);
   return out;
 }
 

@@ -39,11 +39,17 @@ const PublishedScore& whole_score(const std::filesystem::path& data) {
   return score;
 }
 
+/// That of logged starts, likewise.
+const PublishedScore& start_score(const std::filesystem::path& data) {
+  static const PublishedScore score =
+      score_published(read_published_csv(data / "published/capacity_2026.csv"));
+  return score;
+}
+
 TEST_CASE("capacities that vLLM logged for hybrid and sparse models") {
   const auto data = test::data_dir();
   if (!data) return;
-  const PublishedScore score =
-      score_published(read_published_csv(*data / "published/capacity_2026.csv"));
+  const PublishedScore& score = start_score(*data);
   // Complete: nothing had to be assumed.
   std::vector<double> complete, all;
   std::size_t expressed = 0;
@@ -125,9 +131,12 @@ TEST_CASE("every error above half and every stack with a bad median has a reason
   // No reason is left without a miss.
   for (const RowReason& reason : row_reasons()) {
     INFO(reason.document, ": ", reason.rows);
-    CHECK(std::any_of(score.rows.begin(), score.rows.end(), [&](const ScoredRow& row) {
+    const auto explains = [&](const ScoredRow& row) {
       return misses_badly(row) && find_reason(row) == &reason;
-    }));
+    };
+    const std::vector<ScoredRow>& starts = start_score(*data).rows;
+    CHECK((std::any_of(score.rows.begin(), score.rows.end(), explains) ||
+           std::any_of(starts.begin(), starts.end(), explains)));
   }
   for (const StackReason& reason : stack_reasons()) {
     INFO(reason.stack);

@@ -172,7 +172,7 @@ VllmGroupSettings StartPrediction::group_settings() const {
   if (has_text(said, "prefix caching off")) {
     settings.keeps_states = false;
   } else if (!has_text(said, "prefix caching on")) {
-    settings.keeps_states = counts_by_concurrency();
+    settings.keeps_states = keeps_states_by_default(release_);
   }
   return settings;
 }

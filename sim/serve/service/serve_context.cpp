@@ -235,10 +235,12 @@ std::string ServeContext::offload_note(bool has_own) const {
 }
 
 void ServeContext::start_paged(const ServeHooks& hooks) {
-  const bool wanted =
-      spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
+  bool wanted = spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
   if (spec_.pipeline_parallel == 1) {
     startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
+    if (!spec_.scheduler.prefix_caching && startup_->groups && startup_->groups->has_states()) {
+      wanted = wanted && keeps_states_by_default(*parse_engine_version(stack_.version));
+    }
     cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
     std::optional<GroupSizes> groups;
     if (startup_->groups && spec_.method.name == "full" && !spec_.measured) {
