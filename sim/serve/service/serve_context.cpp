@@ -350,11 +350,22 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
       "as one prompt");
 }
 
-/// vLLM refuses to start where more sequences may run than there are blocks: each needs one for its
-/// state. Source: vLLM v1/worker/gpu_model_runner.py, "max_num_seqs … exceeds available Mamba cache
-/// blocks".
+/// vLLM refuses to start where more sequences may run than there are blocks, of which each needs
+/// one for its state, and where a step cannot end on a block. Sources: vLLM
+/// v1/worker/gpu_model_runner.py, "max_num_seqs … exceeds available Mamba cache blocks";
+/// config/vllm.py, "In Mamba cache align mode, block_size … must be <= max_num_batched_tokens".
 std::string ServeContext::beyond_states() const {
-  if (!startup_->groups || !startup_->groups->has_states() || stack_.max_num_seqs == 0) return {};
+  if (!startup_->groups || !startup_->groups->has_states()) return {};
+  const std::int64_t step = spec_.scheduler.max_num_batched_tokens.value_or(stack_.prefill_chunk);
+  const GroupSizes* groups = sizes_->groups();
+  if (prefix_caching_ && groups != nullptr && groups->state_ids() > 0 && step > 0 &&
+      groups->block_tokens() > step) {
+    return fmt::format(
+        "a block next to states has {} tokens, a step at most {}: no state is kept at its end "
+        "(scheduler: max_num_batched_tokens, or prefix_caching false)",
+        with_commas(groups->block_tokens()), with_commas(step));
+  }
+  if (stack_.max_num_seqs == 0) return {};
   if (stack_.max_num_seqs <= startup_->blocks) return {};
   return fmt::format(
       "max_num_seqs {} exceeds the {} blocks of the pool, of which each sequence takes one for its "
