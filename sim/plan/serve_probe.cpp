@@ -235,6 +235,12 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       out.need = wanted;
       out.constraint = "activations";
       out.text = lacking_text(*result.startup);
+    } else if (starts && result.startup && result.startup->serves() && result.startup->groups &&
+               !result.ooms.empty() && result.ooms.front().request < 0) {
+      // More sequences may run than there are states for, or a step is shorter than a block.
+      out.need = std::nextafter(1.0, 2.0);
+      out.constraint = "kv_capacity";
+      out.text = result.ooms.front().what;
     } else if (result.kv_capacity_tokens > 0) {
       out.need = std::max(wanted, std::nextafter(1.0, 2.0));
       out.constraint = "kv_capacity";

@@ -365,8 +365,8 @@ std::string ServeContext::beyond_states() const {
         "(scheduler: max_num_batched_tokens, or prefix_caching false)",
         with_commas(groups->block_tokens()), with_commas(step));
   }
-  if (stack_.max_num_seqs == 0) return {};
-  if (stack_.max_num_seqs <= startup_->blocks) return {};
+  // Graphs of decode steps are captured for so many sequences.
+  if (!options_.cuda_graphs.value_or(true) || stack_.max_num_seqs <= startup_->blocks) return {};
   return fmt::format(
       "max_num_seqs {} exceeds the {} blocks of the pool, of which each sequence takes one for its "
       "state (engine: max_num_seqs)",
