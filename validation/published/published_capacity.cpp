@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -169,10 +170,15 @@ VllmGroupSettings StartPrediction::group_settings() const {
   if (const std::size_t at = said.find(kStates); at != std::string::npos) {
     settings.state_dtype = parse_dtype(first_word(said.substr(at + kStates.size())));
   }
-  if (has_text(said, "prefix caching off")) {
+  const auto says = [&](std::initializer_list<std::string_view> words) {
+    return std::any_of(words.begin(), words.end(), [&](auto word) { return has_text(said, word); });
+  };
+  settings.keeps_states = keeps_states_by_default(release_);
+  if (says({"prefix caching"})) settings.keeps_states = true;
+  if (says({"prefix caching: default"})) settings.keeps_states = keeps_states_by_default(release_);
+  if (says({"prefix caching off", "no prefix caching", "without prefix caching",
+            "prefix caching disabled", "no-enable-prefix-caching", "mamba_cache_mode none"})) {
     settings.keeps_states = false;
-  } else if (!has_text(said, "prefix caching on")) {
-    settings.keeps_states = keeps_states_by_default(release_);
   }
   return settings;
 }
