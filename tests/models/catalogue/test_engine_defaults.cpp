@@ -172,12 +172,12 @@ TEST_CASE("TensorRT-LLM's blocks have 32 tokens since 1.0 and its limits are tho
   }
 }
 
-TEST_CASE("TensorRT-LLM before 0.13 has XQA only for 8 and 16 query heads a KV head") {
-  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 25);
-  CHECK(on("trtllm@0.12", "A100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 48);
-  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 0);
-  CHECK(on("trtllm@0.13", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 0);
-  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-2-7b").attention_per_clock == 0);
+TEST_CASE("TensorRT-LLM before 0.12 has XQA only for 8 and 16 query heads a KV head") {
+  CHECK(on("trtllm@0.11", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 25);
+  CHECK(on("trtllm@0.11", "A100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 48);
+  CHECK(on("trtllm@0.11", "H100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 0);
+  CHECK(on("trtllm@0.12", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 0);
+  CHECK(on("trtllm@0.11", "H100-80GB-SXM", {}, 1, "llama-2-7b").attention_per_clock == 0);
 }
 
 TEST_CASE("vLLM sorts the logits for top-p before 0.17, and FlashInfer does not") {
