@@ -27,7 +27,7 @@ struct SetRows {
                                    std::int64_t cap);
 
 /// A distribution of outputs with mean `tokens` of which a share stops anywhere before the length
-/// that was asked for (stopping_share).
+/// requested (stopping_share).
 [[nodiscard]] nlohmann::ordered_json stopping_outputs(double tokens);
 
 }  // namespace kvsim

@@ -250,8 +250,7 @@ constexpr std::array kEngineKeys{
            "whether the host schedules a step while the GPU computes the one before it (vLLM's "
            "async_scheduling, SGLang's and TensorRT-LLM's overlap scheduler)",
            &StackOptions::async_scheduling),
-    engine("cutoff_sampling", boolean(), "false",
-           "whether requests sample with top-k or top-p, which some samplers sort the logits for",
+    engine("cutoff_sampling", boolean(), "false", "whether requests sample with top-k or top-p",
            &StackOptions::cutoff_sampling),
     engine("front_end_latency", time(), "the stack's",
            "measured: time from client to engine in addition to the API server's work",
