@@ -254,19 +254,17 @@ std::string file_stem(std::string name) {
 /// Retained score over kept bytes, a figure per model and suite of tasks, a line per method.
 std::vector<Figure> quality_figures(const std::vector<QualityGroup>& groups,
                                     std::vector<std::string>& notes) {
+  using Names = std::pair<std::string, std::string>;
   struct Mean {
     double sum = 0.0, variance = 0.0, n = 0.0;
     bool all_errors = true;
   };
-  std::map<std::pair<std::string, std::string>, std::map<std::string, std::map<double, Mean>>>
-      found;
+  std::map<Names, std::map<Names, std::map<double, Mean>>> found;
   for (const QualityGroup& group : groups) {
     const QualityRow& row = *group.first;
     if (!group.retained || !group.kept_bytes || row.is_full()) continue;
     const std::string suite = row.task.substr(0, row.task.find('/'));
-    Mean& mean = found[{row.model, suite}]
-                      [row.when.empty() ? row.method : fmt::format("{} ({})", row.method, row.when)]
-                      [*group.kept_bytes];
+    Mean& mean = found[{row.model, suite}][{row.method, row.when}][*group.kept_bytes];
     mean.sum += *group.retained;
     mean.n += 1.0;
     mean.all_errors = mean.all_errors && group.standard_error;
@@ -277,7 +275,7 @@ std::vector<Figure> quality_figures(const std::vector<QualityGroup>& groups,
   std::size_t left_out = 0;
   for (const auto& [place, methods] : found) {
     const auto& [model, suite] = place;
-    std::vector<std::pair<std::size_t, std::string>> by_size;
+    std::vector<std::pair<std::size_t, Names>> by_size;
     for (const auto& [method, points] : methods) by_size.emplace_back(points.size(), method);
     std::stable_sort(by_size.begin(), by_size.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -299,8 +297,17 @@ std::vector<Figure> quality_figures(const std::vector<QualityGroup>& groups,
                     .x_column = "kept_bytes_percent",
                     .y_column = "retained_percent",
                     .integer_x = false};
+    std::set<std::string> protocols;
+    for (const auto& [size, method] : by_size) protocols.insert(method.second);
+    // A protocol that all share is the title's.
+    if (protocols.size() == 1 && !protocols.begin()->empty()) {
+      chart.title += fmt::format(", {}", *protocols.begin());
+    }
     for (const auto& [size, method] : by_size) {
-      ChartLine line{.label = method};
+      const auto& [name, protocol] = method;
+      ChartLine line{.label = protocols.size() == 1 || protocol.empty()
+                                  ? name
+                                  : fmt::format("{} ({})", name, protocol)};
       for (const auto& [kept, mean] : methods.at(method)) {
         const double retained = 100.0 * mean.sum / mean.n;
         line.points.push_back({.x = 100.0 * kept, .y = retained});
