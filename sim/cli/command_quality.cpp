@@ -120,7 +120,7 @@ ordered_json errors_json(ErrorOf error_of) {
 }
 
 std::string_view basis_name(SavingBasis basis) {
-  return basis == SavingBasis::kMeasured ? "measured" : "predicted from other models";
+  return basis == SavingBasis::kMeasured ? "measured" : "predicted";
 }
 
 ordered_json saving_json(const MethodSaving& saving) {
@@ -173,7 +173,10 @@ std::string savings_text(const std::vector<MethodSaving>& savings, double max_lo
                    sized ? percent(one.possible) : "unknown",
                    with_commas(static_cast<std::int64_t>(one.rows)),
                    fmt::format("{}", one.models.size()), std::string{basis_name(one.basis)}});
-    std::string line = fmt::format("- {}, {}: {}; {}", one.method, one.protocol,
+    std::string line = fmt::format("- {}, {}: {} {}; {}", one.method, one.protocol,
+                                   one.basis == SavingBasis::kMeasured
+                                       ? "measured by"
+                                       : "predicted from other models, measured by",
                                    fmt::join(one.harnesses, ", "), fmt::join(one.models, ", "));
     if (one.nearest_context) {
       line += fmt::format("; nearest context {:.0f} tokens", *one.nearest_context);
@@ -411,6 +414,10 @@ int run_quality(const Arguments& arguments) {
                                  with_commas(static_cast<std::int64_t>(rows.size())),
                                  methods.size(), models.size(), sources.size(),
                                  with_commas(static_cast<std::int64_t>(groups.size())));
+  if (rows.empty()) {
+    text = fmt::format("{} rows, none of these models\n\n",
+                       with_commas(static_cast<std::int64_t>(all.size())));
+  }
   text += savings_text(savings, query.max_loss, width);
   text += "\n" + errors_text("predictions of score over full score, each (source, model) left out",
                              errors_by_kind(leave_out(LeaveOut::kPair)), width);
@@ -445,7 +452,7 @@ Command quality_command() {
           "  FILE  a table (CSV) of measured scores, or a kvpress results folder",
       .examples =
           "kvsim quality scenarios/samples/quality-made.csv --max-loss 5%\n"
-          "kvsim quality results.csv --model llama-3.1-8b-instruct --task longbench -o out",
+          "kvsim quality results.csv --model qwen3-8b --task longbench -o out",
       .options = std::move(options),
       .run = run_quality};
 }

@@ -359,7 +359,8 @@ Command requests_info_command() {
       .usage = "kvsim requests info FILE... [options]",
       .examples =
           "kvsim requests info scenarios/samples/chat-azure.csv\n"
-          "kvsim requests info scenarios/samples/long-mooncake.jsonl --capacity-blocks 1000\n"
+          "kvsim requests info scenarios/samples/long-mooncake.jsonl \\\n"
+          "      --capacity-blocks 1000,4000\n"
           "kvsim requests info trace.jsonl --format mooncake --skip-bad 10 --json",
       .options = std::move(options),
       .run = run_requests_info};
