@@ -27,7 +27,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kStagger = 300.0;    // seconds between the starts of sessions
-constexpr double kLongestSpan = 9e6;  // seconds
+constexpr double kLatestStart = 6e6;  // seconds; services that start then end within the clock
 constexpr std::int64_t kMostCapacity = std::int64_t{1} << 40;
 
 /// Reuse of prefixes under one order of the requests.
@@ -72,11 +72,13 @@ ReuseReport reuse_of(const RequestTrace& trace, const Arguments& arguments) {
   if (trace.agents.empty()) {
     out.schedules.push_back({.name = "recorded"});
   } else {
-    const double stagger = arguments.number("stagger", 0, kLongestSpan).value_or(kStagger);
-    if (stagger * static_cast<double>(trace.agent_sessions.size()) > kLongestSpan) {
-      throw InputError{
-          "--stagger", fmt::format("starts within {:.0f} s", kLongestSpan),
-          fmt::format("{} sessions every {:g} s", trace.agent_sessions.size(), stagger)};
+    const double stagger = arguments.number("stagger", 0, kLatestStart).value_or(kStagger);
+    const std::vector<SimTime> starts = recorded_starts(trace, SimTime{});
+    const double last = to_seconds(*std::max_element(starts.begin(), starts.end())).count();
+    if (stagger * static_cast<double>(trace.agent_sessions.size()) + last > kLatestStart) {
+      throw InputError{"--stagger", fmt::format("starts within {:.0f} s", kLatestStart),
+                       fmt::format("{} sessions every {:g} s, of up to {:g} s",
+                                   trace.agent_sessions.size(), stagger, last)};
     }
     out.schedules.push_back({.name = "together"});
     out.schedules.push_back({.name = "staggered", .stagger = to_sim_time(Seconds{stagger})});

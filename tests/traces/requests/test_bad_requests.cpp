@@ -281,7 +281,17 @@ TEST_CASE("mutated inputs give a valid trace or an InputError and nothing else")
       "\"gpt\", \"tokens\": 30}]},\n {\"conversations\": [{\"from\": \"user\", \"num_tokens\": "
       "1}, {\"from\": \"gpt\", \"tokens\": 3}]}]\n",
       "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
-      "0,2,0,0.125,1,374,44\n1,2,0,0.5,1,4,4\n"};
+      "0,2,0,0.125,1,374,44\n1,2,0,0.5,1,4,4\n",
+      R"({"block_size": 4, "hash_id_scope": "local", "requests": [
+        {"t": 0, "type": "n", "in": 9, "out": 3, "hash_ids": [1, 2], "api_time": 2.5},
+        {"t": 3, "type": "subagent", "status": "completed", "requests": [
+          {"t": 0, "type": "n", "in": 5, "out": 1, "hash_ids": [7]}]},
+        {"t": 9, "type": "s", "in": 8, "out": 2, "hash_ids": [1, 5], "think_time": 1}]})",
+      "{\"request_id\": \"a\", \"input_length\": 9, \"output_length\": 5, \"hash_ids\": [1, 2], "
+      "\"timestamp\": 3}\n{\"request_id\": \"b\", \"input_length\": 12, \"output_length\": 5, "
+      "\"hash_ids\": [1, 2, 4], \"wait_for\": [\"a\"], \"delay\": 2.5}\n",
+      "{\"chat_id\": 1, \"parent_chat_id\": -1, \"timestamp\": 0.5, \"input_length\": 20, "
+      "\"output_length\": 3, \"type\": \"text\", \"turn\": 1, \"hash_ids\": [1, 2]}\n"};
   std::mt19937_64 random{7};
   int sound = 0;
   int refused = 0;
@@ -290,7 +300,7 @@ TEST_CASE("mutated inputs give a valid trace or an InputError and nothing else")
     ReadOptions options;
     options.skip_bad = static_cast<std::int64_t>(random() % 3);
     options.sort = random() % 2 == 0;
-    if (random() % 4 == 0) options.format = RequestFormat{static_cast<std::uint8_t>(random() % 8)};
+    if (random() % 4 == 0) options.format = RequestFormat{static_cast<std::uint8_t>(random() % 11)};
     INFO(text);
     try {
       const RequestTrace t = parse_requests(text, "f", options);

@@ -72,9 +72,10 @@ void take_ids(const Field& row, RequestTrace& trace, Request& r) {
 /// with.
 class BlockSizes {
  public:
-  /// Errors: InputError at the row's ids if no size is left.
-  void take(const Field& row, const Request& r) {
-    if (r.prefix_count == 0) return;
+  /// Those that agree with a row too. Errors: InputError at the row's ids if no size is left.
+  [[nodiscard]] BlockSizes with(const Field& row, const Request& r) const {
+    BlockSizes out = *this;
+    if (r.prefix_count == 0) return out;
     const std::int32_t ids = r.prefix_count;
     const std::int32_t low = (r.prompt_tokens + ids - 1) / ids;
     const std::int32_t high = ids == 1 ? kMostTokens : (r.prompt_tokens - 1) / (ids - 1);
@@ -84,9 +85,10 @@ class BlockSizes {
                             low_, high_ > low_ ? fmt::format(" to {}", high_) : "", ids,
                             r.prompt_tokens));
     }
-    low_ = std::max(low, low_);
-    high_ = std::min(high, high_);
-    any_ = true;
+    out.low_ = std::max(low, low_);
+    out.high_ = std::min(high, high_);
+    out.any_ = true;
+    return out;
   }
   void fix(std::int32_t block) { low_ = high_ = block; }
   [[nodiscard]] bool any() const { return any_; }
@@ -241,8 +243,9 @@ RequestTrace read_agentic(LineReader& lines, std::string first, const ReadOption
       if (const auto list = row.find("hash_ids")) {
         probe.prefix_count = static_cast<std::int32_t>(list->raw().size());
       }
-      blocks.take(row, probe);
+      const BlockSizes narrower = blocks.with(row, probe);
       reader.read(row, lines.place());
+      blocks = narrower;
     });
     is_first = false;
   } while (lines.next(line));

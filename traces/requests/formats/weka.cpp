@@ -29,10 +29,13 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kHead = 4096;  // bytes of a file that show its format
 constexpr std::int64_t kMostBlock = 1 << 20;
+/// Seconds of a time in a session: the sum of an entry's, a request's and its service stays within
+/// the clock.
+constexpr double kLongestAgentTime = kLongestTrace / 3.0;
 
 /// Of published times, which have at most nine decimals.
 SimTime agent_seconds(const Field& field, double least = 0.0) {
-  const double value = field.number(least, 1.0 * kLongestTrace);
+  const double value = field.number(least, kLongestAgentTime);
   const double whole = std::floor(value);
   return SimTime{static_cast<std::int64_t>(whole) * kPicosecondsPerSecond +
                  std::llround((value - whole) * 1e9) * 1000};
@@ -128,7 +131,7 @@ class SessionReader {
     if (const auto service = entry.find("api_time")) d.agent.service = agent_seconds(*service);
     if (const auto think = entry.find("think_time")) {
       // Below 0 where a request was sent before the one in front of it had ended.
-      d.think = std::max(SimTime{}, agent_seconds(*think, -1.0 * kLongestTrace));
+      d.think = std::max(SimTime{}, agent_seconds(*think, -kLongestAgentTime));
     }
     d.request.prompt_tokens = static_cast<std::int32_t>(entry.at("in").integer(1, kMostTokens));
     d.request.output_tokens = static_cast<std::int32_t>(entry.at("out").integer(0, kMostTokens));

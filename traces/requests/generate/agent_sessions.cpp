@@ -10,6 +10,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "traces/requests/formats/context_ids.hpp"
+#include "traces/requests/formats/record_reader.hpp"
 #include "traces/requests/random_stream.hpp"
 
 namespace kvsim {
@@ -139,6 +140,10 @@ class AgentGenerator {
     r.prefix_count = full + (tail ? 1 : 0);
     agent.last = static_cast<std::int32_t>(trace_.requests.size());
     agent.end = record.start + record.service;
+    if (to_seconds(agent.end) > Seconds{1.0 * kLongestTrace}) {
+      throw InputError{"agents", fmt::format("sessions of at most {} s", kLongestTrace),
+                       "pauses that add up to more"};
+    }
     trace_.requests.push_back(r);
     trace_.agents.push_back(record);
   }
