@@ -10,27 +10,22 @@
 namespace kvsim {
 namespace {
 
-// What a difference costs; chosen once, on rows of which each pair was left out in turn.
-constexpr double kOtherMethod = 0.1;
+// What a difference costs: round numbers, chosen by errors with each pair left out in turn.
+constexpr double kOtherMethod = 0.005;
 constexpr double kOtherHarness = 0.3;
 constexpr double kOtherProtocol = 0.02;
 constexpr double kOtherUnit = 0.05;   // of budgets, or a width that is not stated
 constexpr double kBudgetScale = 0.5;  // of the logarithm of budgets
 constexpr double kBitsScale = 0.25;   // of the logarithm of bits
-constexpr double kOtherTask = 0.03;   // of the same suite
-constexpr double kOtherSuite = 0.01;
+constexpr double kOtherTask = 0.03;
 constexpr double kPairPower = 0.3;  // a pair of n rows weighs n^(1 - this)
-constexpr double kLeastWeight = 1e-5;
+constexpr double kLeastWeight = 1e-9;
 
 constexpr double kHighest = 1.3;         // scores far above the full one are noise of small scores
 constexpr double kFloor = 0.03;          // of the spread: noise of tasks
 constexpr double kTail = 0.05;           // outside a 90 % interval on either side
 constexpr std::size_t kFewestPairs = 5;  // for an interval
 constexpr std::size_t kFewestRows = 50;
-
-std::string_view suite_of(std::string_view task) {
-  return task.substr(0, task.find_first_of("/-"));
-}
 
 bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::any_of(words.begin(), words.end(),
@@ -51,7 +46,7 @@ double closeness(const std::optional<double>& a, const std::optional<double>& b,
 /// What two rows are compared by.
 struct Likeness {
   QualityKind kind;
-  std::string method, harness, protocol, task, suite, unit, model;
+  std::string method, harness, protocol, task, unit, model;
   std::optional<double> budget, bits;
 
   explicit Likeness(const QualityRow& row)
@@ -60,7 +55,6 @@ struct Likeness {
         harness{row.harness()},
         protocol{protocol_of(row)},
         task{row.task},
-        suite{suite_of(row.task)},
         unit{row.budget_unit},
         model{folded_name(row.model)},
         budget{row.budget},
@@ -71,7 +65,7 @@ struct Likeness {
     if (kind != other.kind) return 0.0;
     double weight = method == other.method ? 1.0 : kOtherMethod;
     if (harness != other.harness) weight *= kOtherHarness;
-    if (task != other.task) weight *= suite == other.suite ? kOtherTask : kOtherSuite;
+    if (task != other.task) weight *= kOtherTask;
     if (kind == QualityKind::kFormat) return weight * closeness(bits, other.bits, kBitsScale);
     if (kind == QualityKind::kCompute) return weight;
     if (protocol != other.protocol) weight *= kOtherProtocol;
