@@ -295,6 +295,27 @@ TEST_CASE("agentic Mooncake: waits for several requests, turns, block sizes") {
         }).starts_with("f:2: /hash_ids: expected one id for each block of 20 to 39 tokens"));
 }
 
+TEST_CASE("agentic Mooncake: a header names the block size, and its version is checked") {
+  const std::string row =
+      "{\"request_id\": \"a\", \"input_length\": 9, \"output_length\": 5, \"hash_ids\": [1, 2, "
+      "3]}\n";
+  const std::string header =
+      "{\"schema\": \"dynamo.agentic_mooncake\", \"version\": 1, \"block_size\": 3}\n";
+  CHECK(parse_requests(header + row, "f").prefix_block == 3);
+  CHECK(complaint<InputError>([&] {
+          (void)parse_requests(
+              "{\"schema\": \"dynamo.agentic_mooncake\", \"version\": 2, \"block_size\": 3, "
+              "\"hash_id_scope\": \"local\"}\n" +
+                  row,
+              "f");
+        }).starts_with("f:1: /version: expected version 1"));
+  CHECK(complaint<InputError>([&] {
+          ReadOptions options;
+          options.prefix_block = 4;
+          (void)parse_requests(header + row, "f", options);
+        }) == "f:1: /block_size: expected 4 as \"prefix_block\", got 3");
+}
+
 TEST_CASE("Bailian: chats of one root are a session") {
   const RequestTrace t = parse_requests(
       R"({"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 20, "output_length": 3, "type": "text", "turn": 1, "hash_ids": [1, 2]}

@@ -105,10 +105,14 @@ class BlockSizes {
   bool any_ = false;
 };
 
-/// A header of the format's second version; it names the block size.
+/// A header; it names the block size. Rows of the second version wait for dispatches of others,
+/// which a workload has no place for.
 void read_header(const Field& row, BlockSizes& blocks, const ReadOptions& options) {
   static const std::vector<std::string> schemas{std::string{kAgenticSchema}};
   (void)row.at("schema").choice(schemas);
+  if (const auto version = row.find("version"); version && version->integer(0, 1000) != 1) {
+    version->expected("version 1 (rows with wait_for), as dynamo-data-gen up to 1.5 writes it");
+  }
   const auto block = static_cast<std::int32_t>(row.at("block_size").integer(1, kMostTokens));
   if (options.prefix_block && *options.prefix_block != block) {
     row.at("block_size").expected(fmt::format("{} as \"prefix_block\"", *options.prefix_block));
@@ -123,7 +127,6 @@ class AgenticReader {
   void read(const Field& row, const std::string& place) {
     row.allow_only({"request_id",
                     "session_id",
-                    "play_id",
                     "input_length",
                     "input_tokens",
                     "output_length",
@@ -143,8 +146,7 @@ class AgenticReader {
                     "branches",
                     "prefix_reset",
                     "tool_wait_ms",
-                    "tool_events",
-                    "model"});
+                    "tool_events"});
     Request r;
     r.prompt_tokens = row_tokens(row, "input_length", "input_tokens", 1);
     r.output_tokens = row_tokens(row, "output_length", "output_tokens", 0);

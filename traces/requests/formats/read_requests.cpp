@@ -59,8 +59,7 @@ std::optional<RequestFormat> detect(std::string_view line) {
   if (text.starts_with('{')) {
     if (looks_like_weka(text)) return RequestFormat::kWeka;
     if (names(text, {"chat_id"})) return RequestFormat::kBailian;
-    if (names(text,
-              {"request_id", "session_id", "wait_for", "input_tokens", "delay", "hash_id_scope"})) {
+    if (names(text, {"request_id", "session_id", "wait_for", "input_tokens", "delay", "schema"})) {
       return RequestFormat::kAgentic;
     }
     if (names(text, {"timestamp", "input_length", "output_length", "hash_ids"})) {
