@@ -358,6 +358,13 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   CHECK(varied.at("values").back() == 1000);
 }
 
+TEST_CASE("a client in the engine's process has no API server before it") {
+  const MappedRun run = mapped(Row{}.set("workload", "mlperf-openorca"));
+  CHECK(run.client->in_process);
+  CHECK(run.scenario.at("engine").at("front_end_token") == "0 s");
+  CHECK_FALSE(mapped(Row{}).scenario.at("engine").contains("front_end_token"));
+}
+
 TEST_CASE("outputs of a set keep a stated mean below the cap, and are at it where the mean is") {
   const std::vector<std::int32_t> outputs{10, 50, 100, 400};
   // Without a cap the factor is that of the means: 70 / 140.

@@ -400,6 +400,11 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   const Layout layout = layout_of(run, *out.engine, *out.llm, *out.gpu, options, out.assumed);
   out.keys["gpu_count"] = layout.tp;
   out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
+  if (client.in_process) {
+    for (const char* key : {"front_end_latency", "front_end_request", "front_end_token"}) {
+      out.keys["engine"][key] = "0 s";
+    }
+  }
   if (samples_cutoff(client, out)) out.keys["engine"]["cutoff_sampling"] = true;
   const Formats formats =
       formats_of(run, client, *out.engine, *out.llm, *out.gpu, quantization, out.assumed);

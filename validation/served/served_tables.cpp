@@ -108,7 +108,7 @@ ServedEngine read_engine(const Field& field) {
 
 ServedClient read_client(const Field& field) {
   field.allow_only({"name", "words", "engine", "source", "window", "declares", "constant_gaps",
-                    "ignores_eos", "repeats_prompts", "full_engine", "fp8_recipe",
+                    "in_process", "ignores_eos", "repeats_prompts", "full_engine", "fp8_recipe",
                     "requests_per_user", "sampling", "server_samples_from", "send_time",
                     "turn_time", "time_out"});
   static const std::vector<std::string> windows{"all", "steady"};
@@ -136,6 +136,7 @@ ServedClient read_client(const Field& field) {
     const auto given = field.find(key);
     return given && given->boolean();
   };
+  out.in_process = flag("in_process");
   out.ignores_eos = flag("ignores_eos");
   out.repeats_prompts = flag("repeats_prompts");
   out.full_engine = flag("full_engine");

@@ -84,6 +84,7 @@ struct ServedClient {
   MeasureWindow window = MeasureWindow::kAll;
   bool declares_output = true;        // max_tokens is the output; else a cap of the data set
   bool exponential_constant = false;  // its "constant" load has exponential gaps
+  bool in_process = false;            // calls the engine without an API server
   bool ignores_eos = false;           // requests of one length generate exactly that many tokens
   bool repeats_prompts = false;       // request i sends prompt i mod N
   ClientSampling sampling = ClientSampling::kGreedy;
