@@ -3,7 +3,7 @@ kvsim_test(serve
           sim/serve/test_front_end.cpp sim/serve/test_scheduler_cases.cpp sim/serve/test_scheduler_laws.cpp
           sim/serve/test_scheduler_orders.cpp sim/serve/test_scheduler_pressure.cpp
           sim/serve/test_serve_cases.cpp sim/serve/test_serve_cluster.cpp
-          sim/serve/test_serve_cluster_apart.cpp sim/serve/test_serve_cluster_drafts.cpp
+          sim/serve/test_serve_cluster_apart.cpp sim/serve/test_serve_cluster_drafts.cpp sim/serve/test_serve_hybrids.cpp
           sim/serve/test_serve_cluster_links.cpp sim/serve/test_serve_cluster_pipeline.cpp
           sim/serve/test_serve_groups.cpp
           sim/serve/test_serve_heads.cpp sim/serve/test_serve_intervals.cpp sim/serve/test_serve_laws.cpp

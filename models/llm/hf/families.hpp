@@ -20,7 +20,8 @@ struct Family {
   std::vector<std::string_view> aliases{};
   /// Fills all but name, model_type, source and published formats. Errors: InputError.
   Llm (*read)(const Field& config) = nullptr;
-  /// Keys that it reads among those that change a cache or weights (memory_keys()).
+  /// Keys that it reads among those that change a cache or weights: memory_keys(), and others
+  /// whose names are those of sizes.
   std::vector<std::string_view> reads{};
   CheckpointTraits checkpoint{};
 };

@@ -177,10 +177,14 @@ void note_prediction_layers(const Field& config, Llm& llm) {
 }
 
 /// Keys that no reader knows and whose names are those of sizes.
-void note_unknown_keys(const Field& config, Llm& llm) {
+void note_unknown_keys(const Field& config, const hf::Family& family, Llm& llm) {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : config.members()) {
-    if (!says_nothing(value.raw()) && hf::may_change_memory(key)) unknown.push_back(key);
+    const bool is_read =
+        std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
+    if (!is_read && !says_nothing(value.raw()) && hf::may_change_memory(key)) {
+      unknown.push_back(key);
+    }
   }
   if (unknown.empty()) return;
   llm.notes.push_back(fmt::format("not read, and may change memory: {}", fmt::join(unknown, ", ")));
@@ -205,7 +209,7 @@ Llm read_hf_config(const Field& config, std::string name,
     llm.notes.emplace_back("only the language model is counted, no vision or audio tower");
   llm.max_positions = positions_with_rope_scaling(text, llm);
   note_prediction_layers(text, llm);
-  note_unknown_keys(text, llm);
+  note_unknown_keys(text, family, llm);
   llm.compute_dtype = llm.published_dtype = hf::plain_dtype(text);
   hf::read_quantization(text, quant_config, family.checkpoint, llm);
   if (const std::int64_t total = parameters(llm); total > hf::kMostParameters)

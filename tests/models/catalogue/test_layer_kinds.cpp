@@ -266,8 +266,9 @@ TEST_CASE("LFM2: convolutions and full attention by its list of layers") {
   // Embeddings 65,536 x 2,048, tied; 10 convolutions of 2,048 x (6,144 + 2,048) + 3 x 2,048;
   // 6 attentions of 2 x 2,048^2 + 2 x 2,048 x 512 and 128 of norms; 16 blocks of 3 x 2,048 x 8,192;
   // 33 norms.
-  CHECK(parameters(llm) == 134'217'728 + 10 * 16'783'360 + 6 * 10'485'888 + 16 * 50'331'648 +
-                               33 * 2'048);
+  CHECK(parameters(llm) ==
+        134'217'728 + 10 * 16'783'360 + 6 * 10'485'888 + 16 * 50'331'648 + 33 * 2'048);
+  CHECK(llm.notes.empty());
   json config = catalogue_config("lfm2-1.2b");
   config.erase("layer_types");
   CHECK(has(refusal(config), "layer_types"));

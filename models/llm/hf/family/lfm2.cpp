@@ -57,7 +57,8 @@ Family lfm2_family() {
   return {.model_type = "lfm2",
           .architectures = {"Lfm2ForCausalLM"},
           .read = read_lfm2,
-          .reads = {"conv_L_cache"},
+          .reads = {"conv_L_cache", "block_auto_adjust_ff_dim", "block_ff_dim",
+                    "block_ffn_dim_multiplier"},
           .checkpoint = {.renames = {{"mlp.", "feed_forward."}}}};
 }
 

@@ -1,0 +1,94 @@
+// Services of models whose layers hold more than rows: states, indexes, windows, compressed
+// entries.
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/cache_summary.hpp"
+#include "models/llm/catalogue.hpp"
+#include "sim/serve/service/serve_run.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+ServeResult serve(const Llm& llm, const RequestTrace& trace, std::optional<Bytes> hbm,
+                  const MethodSpec& method = {"full", {}, {}}) {
+  Gpu gpu = find_gpu("H200-141GB-SXM");
+  gpu.hbm = gpu.hbm_usable = hbm.value_or(40_GiB * 1024);
+  const ServeSpec spec{
+      .llm = &llm,
+      .gpu = &gpu,
+      .stack = &find_stack("vllm"),
+      .method = method,
+      .weight_dtype = Dtype::kBf16,
+      .kv_dtype = Dtype::kBf16,
+      .calibration = &builtin_calibration(),
+      .options = {.prefill_chunk = 2048, .memory_fraction = 1.0, .weights = Bytes{0}},
+      .requests = std::make_shared<RequestTrace>(trace),
+      .scheduler = {.name = "vllm-v1"}};
+  return run_serve(spec, {});
+}
+
+/// Most bytes of entries that its sequences held together.
+double most_held(const ServeResult& r) {
+  Bytes most;
+  for (const ServeSample& sample : r.timeline.front()) most = std::max(most, sample.kv_logical);
+  return static_cast<double>(most.count());
+}
+
+TEST_CASE("hybrid models are served, and one sequence holds what its summary says") {
+  for (const char* name : {"Qwen3-Next-80B-A3B", "Kimi-Linear-48B-A3B", "Nemotron-H-56B",
+                           "Jamba-1.5-Mini", "Falcon-H1-34B", "DeepSeek-V3.2", "GLM-5.2",
+                           "DeepSeek-V4-Flash", "MiniMax-M3", "Gemma-4-26B-A4B", "LFM2-1.2B"}) {
+    INFO(name);
+    const Llm& llm = find_llm(name);
+    RequestTrace trace;
+    trace.requests = {test::request(0, 3000, 40)};
+    const ServeResult alone = serve(llm, trace, std::nullopt);
+    CHECK(alone.completed == 1);
+    // After each iteration; the last of these is before its last token is cached, or after.
+    CHECK(most_held(alone) >= held_bytes(llm, 3038, Dtype::kBf16));
+    CHECK(most_held(alone) <= held_bytes(llm, 3040, Dtype::kBf16) + llm.n_layers());
+
+    for (int i = 0; i < 12; ++i)
+      trace.requests.push_back(test::request(0.01 * i, 800 + 90 * i, 30));
+    const ServeResult many = serve(llm, trace, std::nullopt);
+    CHECK(many.completed == 13);
+    CHECK(most_held(many) > most_held(alone));
+    CHECK(many.kv_capacity_tokens > 3040);
+  }
+}
+
+TEST_CASE("a small GPU serves fewer sequences of a recurrent model at once") {
+  const Llm& llm = find_llm("Nemotron-H-56B");
+  RequestTrace trace;
+  for (int i = 0; i < 24; ++i) trace.requests.push_back(test::request(0, 500, 200));
+  const ServeResult large = serve(llm, trace, std::nullopt);
+  const ServeResult small = serve(llm, trace, 10_GiB);
+  CHECK(large.completed == 24);
+  CHECK(small.completed == 24);
+  CHECK(small.makespan > large.makespan);
+}
+
+TEST_CASE("a method frees memory of a hybrid model's full layers") {
+  const Llm& llm = find_llm("Qwen3-Next-80B-A3B");
+  RequestTrace trace;
+  trace.requests = {test::request(0, 16'000, 40)};
+  const MethodSpec snapkv{"snapkv", {}, Budget{.fraction = 0, .entries = 512}};
+  const ServeResult r = serve(llm, trace, std::nullopt, snapkv);
+  CHECK(r.completed == 1);
+  const auto noted = [&](std::string_view words) {
+    return std::any_of(r.notes.begin(), r.notes.end(), [&](const std::string& note) {
+      return note.find(words) != std::string::npos;
+    });
+  };
+  CHECK(noted("36 gated-delta layers stay full"));
+}
+
+}  // namespace
+}  // namespace kvsim
