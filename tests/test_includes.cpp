@@ -48,7 +48,7 @@ const std::vector<Folder>& floors() {
         {"models/json", {"models/units"}},
         {"models/math", {"models/units"}, {"", "attention", "low_rank", "merging"}},
         {"models/quality", {"models/units", "models/json"}},
-        {"models/llm", join({basics, {"models/gpu"}}), {"layer", "", "hf"}},
+        {"models/llm", join({basics, {"models/gpu"}}), {"layer", "", "hf", "hf/family"}},
         {"models/gpu", join({basics, {"models/llm"}})},
         {"traces", described, {"", "synthetic"}},
         {"traces/requests", basics, {"", "reuse", "formats", "generate"}},
