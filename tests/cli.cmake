@@ -1,6 +1,7 @@
 # The program as a user runs it: exit statuses, streams, messages, files.
 kvsim_test(cli JSON
-  SOURCES sim/cli/program.cpp sim/cli/test_calibrate_log.cpp sim/cli/test_cli.cpp sim/cli/test_explain.cpp
+  SOURCES sim/cli/program.cpp sim/cli/test_calibrate_bench.cpp sim/cli/test_calibrate_log.cpp sim/cli/test_cli.cpp
+          sim/cli/test_explain.cpp
           sim/cli/test_explain_intervals.cpp sim/cli/test_explain_service.cpp sim/cli/test_explorer.cpp
           sim/cli/test_full_disk.cpp sim/cli/test_golden.cpp sim/cli/test_hostile_inputs.cpp
           sim/cli/test_interrupts.cpp sim/cli/test_options_cli.cpp sim/cli/test_places.cpp

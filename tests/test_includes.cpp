@@ -40,7 +40,8 @@ const std::vector<Folder>& floors() {
     const Names floor1 = join({described, {"traces", "traces/requests"}});
     const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
     const Names floor3 = join({floor2, {"sim/metrics", "sim/engine", "sim/memory", "sim/network"}});
-    const Names all3 = join({floor3, {"sim/batch", "sim/replay", "sim/serve", "sim/scenario"}});
+    const Names all3 =
+        join({floor3, {"sim/batch", "sim/replay", "sim/serve", "sim/bench", "sim/scenario"}});
     const Names floor4 = join({all3, {"sim/plan", "sim/sweep", "sim/run"}});
     return std::vector<Folder>{
         // 1: descriptions
@@ -74,6 +75,7 @@ const std::vector<Folder>& floors() {
         {"sim/scenario",
          join({floor3, {"sim/batch", "sim/replay", "sim/serve"}}),
          {"fields", "", "points", "read"}},
+        {"sim/bench", join({floor3, {"sim/batch", "sim/serve"}})},
         // 4: searches over simulations
         {"sim/plan", all3},
         {"sim/sweep", join({all3, {"sim/plan"}})},

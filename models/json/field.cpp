@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "models/json/python_numbers.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
@@ -51,30 +52,6 @@ std::string escaped(std::string_view token) {
       out += c;
   }
   return out;
-}
-
-/// `text` with the numbers that Python writes and JSON does not have as null, padded so that
-/// columns stay where that is possible.
-std::string without_python_numbers(std::string text) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNumbers{
-      {{"-Infinity", "     null"}, {"Infinity", "    null"}, {"NaN", "null"}}};
-  bool in_string = false;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if (in_string && c == '\\') {
-      ++at;
-    } else if (c == '"') {
-      in_string = !in_string;
-    } else if (!in_string && (c == '-' || c == 'I' || c == 'N')) {
-      for (const auto& [number, null] : kNumbers) {
-        if (std::string_view{text}.substr(at, number.size()) != number) continue;
-        text.replace(at, number.size(), null);
-        at += null.size() - 1;
-        break;
-      }
-    }
-  }
-  return text;
 }
 
 /// The parser's own words ("[json.exception.parse_error.101] parse error at line 3, column 4:
@@ -378,6 +355,28 @@ void Field::expected(std::string_view what) const {
 
 void Field::fail(std::string_view complaint) const {
   throw InputError{fmt::format("{}: {}", place(), complaint)};
+}
+
+std::string without_python_numbers(std::string text) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNumbers{
+      {{"-Infinity", "     null"}, {"Infinity", "    null"}, {"NaN", "null"}}};
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (in_string && c == '\\') {
+      ++at;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '-' || c == 'I' || c == 'N')) {
+      for (const auto& [number, null] : kNumbers) {
+        if (std::string_view{text}.substr(at, number.size()) != number) continue;
+        text.replace(at, number.size(), null);
+        at += null.size() - 1;
+        break;
+      }
+    }
+  }
+  return text;
 }
 
 }  // namespace kvsim

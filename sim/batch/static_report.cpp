@@ -77,10 +77,9 @@ void StaticRun::find_intervals() {
   RunIntervals out;
   const std::int64_t prompt = spec_.prompt_tokens;
   std::vector<Step> prefill, decode;
-  const TimeResidual system = time_residual(stack_);
   if (result_.prefill_time) {
     prefill.push_back(prefill_step(in_, prompt, layer_score_rows_));
-    out.prefill = interval_of(*result_.prefill_time, prefill, roofline_, stack_);
+    out.prefill = interval_of(*result_.prefill_time, prefill, roofline_, in_, RunPhase::kPrefill);
   }
   if (result_.decode_time && spec_.output_tokens > 0) {
     // The first, the middle and the last step: errors change as the cache grows.
@@ -89,11 +88,14 @@ void StaticRun::find_intervals() {
     for (const std::int64_t number : numbers) {
       decode.push_back(decode_step(in_, prompt, prompt + number));
     }
-    out.decode = interval_of(*result_.decode_time, decode, roofline_, stack_);
+    out.decode = interval_of(*result_.decode_time, decode, roofline_, in_, RunPhase::kDecode);
   }
+  const RunPhase phase = decode.empty() ? RunPhase::kPrefill : RunPhase::kDecode;
   prefill.insert(prefill.end(), decode.begin(), decode.end());
   out.time_basis = time_basis(prefill, roofline_, stack_);
-  if (out.prefill) out.time_basis = fmt::format("{}; {}", system.basis, out.time_basis);
+  if (out.prefill) {
+    out.time_basis = fmt::format("{}; {}", time_residual(in_, phase).basis, out.time_basis);
+  }
   if (const auto ends = memory_ends(stack_, spec_.tensor_parallel)) {
     Bytes cache;
     for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {

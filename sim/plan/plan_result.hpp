@@ -125,6 +125,9 @@ struct PlanCandidate {
   MemoryMargin memory{};               // at the requested confidence
   double time_factor = 1;
   std::string time_basis;
+  /// That a service keeps its bounds at its answer; nullopt where nothing says how far times may be
+  /// off.
+  std::optional<double> slo_probability{};
   std::vector<std::string> notes;
 };
 

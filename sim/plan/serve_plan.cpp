@@ -87,7 +87,7 @@ struct ServeCandidate::Impl {
     };
     AnswerRange out;
     out.predicted = is_prediction ? found : answer(worse_machine(spec, start, 0));
-    out.is_known = worse.memory.end != better.memory.end || worse.time.factor != 1;
+    out.is_known = worse.memory.end != better.memory.end || worse.factors.decode != 1;
     if (!out.is_known) return out;
     if (!is_prediction) {
       out.safe = found;
@@ -96,6 +96,11 @@ struct ServeCandidate::Impl {
     }
     out.optimistic = answer(better);
     return out;
+  }
+
+  [[nodiscard]] std::optional<double> probability(const ServeLoad& load) {
+    if (!start.times) return std::nullopt;
+    return service.probability(load, *start.times);
   }
 
   [[nodiscard]] OperatingPoint point_at(const ServeProbe& probe) const {
@@ -172,6 +177,7 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   out.answer = at.offered;
   out.times = at.times;
   out.bounds = at.bounds;
+  out.slo_probability = me.probability({.scale = last});
   if (!found.at_most) out.next = me.service.offered(me.rate_of(*found.last + 1));
   if (found.at_most) out.notes.emplace_back("no higher rate was tried");
 }
@@ -217,6 +223,7 @@ void ServeCandidate::fewest_gpus(PlanCandidate& out) {
   const ServeProbe& at = me.service.at(Impl::copies(out.replicas));
   out.times = at.times;
   out.bounds = at.bounds;
+  out.slo_probability = me.probability(Impl::copies(out.replicas));
   if (out.replicas > 1) {
     out.next = static_cast<double>((out.replicas - 1) * me.service.gpus());
   }
@@ -230,9 +237,9 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                              : Impl::copies(me.most_copies());
   const PlanSection& plan = *me.in.plan;
   const auto need_of = [&](const ServeSpec& spec,
-                           std::optional<double> factor = std::nullopt) -> double {
+                           const std::optional<TimeFactors>& factors = std::nullopt) -> double {
     try {
-      return ServeCase{spec, plan.confidence, plan.attainment, factor}.at(load).need;
+      return ServeCase{spec, plan.confidence, plan.attainment, factors}.at(load).need;
     } catch (const InputError&) {
       return INFINITY;  // what cannot be at all is no help
     }
@@ -250,7 +257,7 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                                   fmt::format("{}, {} {}", gpu.name, name, times_text(ratio));
                               ServeSpec spec = base;
                               spec.gpu = &gpu;
-                              return need_of(spec, me.service.time_end().factor);
+                              return need_of(spec, me.service.factors());
                             }});
     }
     knobs.push_back(std::move(knob));

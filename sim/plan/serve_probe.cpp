@@ -52,18 +52,6 @@ constexpr std::array<const char*, 3> kBounds{"ttft", "tpot", "e2e"};
 constexpr std::array<const char*, 3> kBoundWords{"time to first token", "time per output token",
                                                  "time to the last token"};
 
-/// Of a bound of each kind the share that a request takes; 0 where it has none.
-std::array<double, 3> shares(const SloSpec& slo, const RequestOutcome& r) {
-  const SimTime total = r.finish - r.arrival;
-  const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
-  const double token = r.output_tokens >= 2
-                           ? to_seconds(r.finish - r.first_token).count() / (r.output_tokens - 1)
-                           : 0;
-  return {slo.ttft ? to_seconds(answer).count() / slo.ttft->count() : 0,
-          slo.tpot ? token / slo.tpot->count() : 0,
-          slo.e2e ? to_seconds(total).count() / slo.e2e->count() : 0};
-}
-
 /// The value that the share `q` of all `n` is at or below; what is missing is infinite.
 double quantile(std::vector<double> values, double q, std::size_t n) {
   const std::size_t rank = requests_of_share(q, n);
@@ -90,8 +78,10 @@ ServeStart start_of(const ServeSpec& spec) {
     if (!limit.empty()) out.cache_notes.push_back(std::move(limit));
   }
   if (!result.no_hits.empty()) out.cache_notes.push_back(result.no_hits);
-  out.times = time_ends(plain, mean_iteration(plain, result));
-  if (!out.times) {
+  const ServeResiduals residuals{plain, result, mean_iteration(plain, result)};
+  if (residuals.known()) {
+    out.times = residuals;
+  } else {
     out.no_times = !result.startup         ? "none: batches are static"
                    : result.completed == 0 ? "none: nothing was served"
                                            : "none: the calibration gives no intervals";
@@ -101,8 +91,8 @@ ServeStart start_of(const ServeSpec& spec) {
 
 namespace {
 
-ServeMachine machine_of(MemoryMargin memory, const ServeStart& start, double TimeEnds::*end,
-                        double confidence) {
+ServeMachine machine_of(MemoryMargin memory, const ServeStart& start,
+                        TimeFactors ServeResiduals::Ends::*end, double confidence) {
   const Bytes held_back =
       start.startup ? Bytes{} : beyond_prediction(memory.end, start.activations);
   ServeMachine out{.startup = start.startup,
@@ -110,18 +100,22 @@ ServeMachine machine_of(MemoryMargin memory, const ServeStart& start, double Tim
                    .gpus = start.gpus,
                    .memory = std::move(memory),
                    .time = {.factor = 1, .basis = start.no_times},
+                   .factors = {},
                    .confidence = confidence};
   if (start.times) {
-    out.time = {.factor = std::pow((*start.times).*end, confidence_power(confidence)),
-                .basis = start.times->basis};
+    out.factors = start.times->ends(confidence).*end;
+    out.time = {.factor = out.factors.decode, .basis = start.times->basis()};
   }
   return out;
 }
 
 ServeMachine machine_at(const ServeSpec& spec, double confidence,
-                        std::optional<double> time_factor) {
+                        const std::optional<TimeFactors>& factors) {
   ServeMachine out = worse_machine(spec, start_of(spec), confidence);
-  if (time_factor) out.time = {.factor = *time_factor, .basis = "as given"};
+  if (factors) {
+    out.factors = *factors;
+    out.time = {.factor = factors->decode, .basis = "as given"};
+  }
   return out;
 }
 
@@ -129,17 +123,17 @@ ServeMachine machine_at(const ServeSpec& spec, double confidence,
 
 ServeMachine worse_machine(const ServeSpec& spec, const ServeStart& start, double confidence) {
   return machine_of(memory_end(*spec.stack, spec.tensor_parallel, confidence), start,
-                    &TimeEnds::slower, confidence);
+                    &ServeResiduals::Ends::slower, confidence);
 }
 
 ServeMachine better_machine(const ServeSpec& spec, const ServeStart& start, double confidence) {
   return machine_of(better_memory_end(*spec.stack, spec.tensor_parallel, confidence), start,
-                    &TimeEnds::faster, confidence);
+                    &ServeResiduals::Ends::faster, confidence);
 }
 
 ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
-                     std::optional<double> time_factor)
-    : ServeCase{spec, machine_at(spec, confidence, time_factor), attainment} {}
+                     std::optional<TimeFactors> factors)
+    : ServeCase{spec, machine_at(spec, confidence, factors), attainment} {}
 
 ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
     : spec_{std::move(spec)}, machine_{std::move(machine)}, attainment_{attainment} {
@@ -178,6 +172,19 @@ bool ServeCase::holds(const ServeLoad& load) {
   return probe && probe->holds;
 }
 
+double ServeCase::probability(const ServeLoad& load, const ServeResiduals& residuals) {
+  const auto need = [&](const TimeFactors& factors) {
+    return slo_need(
+        spec_,
+        service_->run(hurried(spec_.requests, load.scale), load.copies,
+                      {.max_samples = kFewestSamples, .keep_gaps = false, .factors = factors}),
+        attainment_);
+  };
+  std::array<double, kServeDraws> drawn{};
+  for (std::size_t i = 0; i < kServeDraws; ++i) drawn[i] = need(serve_draws()[i]);
+  return slo_probability(residuals, need({}), drawn);
+}
+
 const ServeProbe& ServeCase::at(const ServeLoad& load) {
   std::optional<ServeProbe>& known = known_[load];
   if (!known) known = run(load, false);
@@ -189,7 +196,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       service_->run(hurried(spec_.requests, load.scale), load.copies,
                     {.max_samples = kFewestSamples,
                      .keep_gaps = false,
-                     .time_scale = machine_.time.factor,
+                     .factors = machine_.factors,
                      .attained = gives_up ? std::optional{attainment_} : std::nullopt});
   if (result.gave_up) return std::nullopt;
 
@@ -205,7 +212,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
     good += keeps(spec_.slo, r) ? 1U : 0U;
-    const auto taken = shares(spec_.slo, r);
+    const auto taken = slo_shares(spec_.slo, r);
     for (std::size_t b = 0; b < taken.size(); ++b) each[b].push_back(taken[b]);
     most.push_back(*std::max_element(taken.begin(), taken.end()));
   }

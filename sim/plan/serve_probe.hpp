@@ -47,7 +47,7 @@ struct ServeStart {
   std::optional<EngineStartup> startup;
   Bytes activations{};  // of static batches, at the service's peak
   std::int64_t gpus = 1;
-  std::optional<TimeEnds> times;  // nullopt: `no_times` says why
+  std::optional<ServeResiduals> times;  // nullopt: `no_times` says why
   std::string no_times;
   /// What the groups of the cache say: the highest max_num_seqs, why no prefix was found.
   std::vector<std::string> cache_notes;
@@ -61,7 +61,8 @@ struct ServeMachine {
   Bytes held_back{};                     // of static batches: of the GPU's memory
   std::int64_t gpus = 1;
   MemoryMargin memory;
-  ConservativeBound time;
+  ConservativeBound time;  // of decoding
+  TimeFactors factors;
   double confidence = 0;
 };
 /// At the worse end of a confidence; at 0 as predicted.
@@ -77,9 +78,9 @@ class ServeCase {
  public:
   /// Runs the workload once as it is, for the memory of the start and the uncertainty of times.
   /// Errors: as run_serve; InputError without bounds, or if the rate of the workload cannot be
-  /// scaled. `time_factor`: replaces that of the workload's mean iteration.
+  /// scaled. `factors`: replace those of the confidence.
   ServeCase(ServeSpec spec, double confidence, double attainment,
-            std::optional<double> time_factor = std::nullopt);
+            std::optional<TimeFactors> factors = std::nullopt);
   ServeCase(ServeSpec spec, ServeMachine machine, double attainment);
   ServeCase(const ServeCase&) = delete;
   ServeCase& operator=(const ServeCase&) = delete;
@@ -87,12 +88,16 @@ class ServeCase {
   [[nodiscard]] const ServeSpec& spec() const { return spec_; }
   [[nodiscard]] const MemoryMargin& memory_end() const { return machine_.memory; }
   [[nodiscard]] const ConservativeBound& time_end() const { return machine_.time; }
+  [[nodiscard]] const TimeFactors& factors() const { return machine_.factors; }
   /// Requests a second at `scale` times the workload's rate.
   [[nodiscard]] double offered(double scale) const { return rate_ * scale; }
   /// GPUs of the service as the spec has it.
   [[nodiscard]] std::int64_t gpus() const { return machine_.gpus; }
   /// Whether the bounds are kept: a run ends as soon as it is sure that they are not.
   [[nodiscard]] bool holds(const ServeLoad& load);
+  /// How likely the bounds are kept, if memory is as on this machine and times are as predicted
+  /// within `residuals`. Runs the load again at serve_draws.
+  [[nodiscard]] double probability(const ServeLoad& load, const ServeResiduals& residuals);
   /// The whole run; each is made once.
   [[nodiscard]] const ServeProbe& at(const ServeLoad& load);
 

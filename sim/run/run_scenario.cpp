@@ -213,6 +213,12 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
     parallel_for(report.iterations.size(), how.threads, [&](std::size_t i) {
       report.serve_intervals[i] = serve_intervals(*scenario.points[i].serve, report.serves[i],
                                                   report.iterations[i], within);
+      if (report.serve_intervals[i]) {
+        // Of a service, not of a static run.
+        ExplainedStep& step = report.iterations[i]->step;
+        step.interval = {.low = step.time * report.serve_intervals[i]->faster.decode,
+                         .high = step.time * report.serve_intervals[i]->slower.decode};
+      }
     });
     if (scenario.points.size() > kMostWithGaps) {
       report.notes.push_back(

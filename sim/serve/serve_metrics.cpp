@@ -143,6 +143,17 @@ bool keeps(const SloSpec& slo, const RequestOutcome& r) {
          (!slo.e2e || seconds(total) <= slo.e2e->count());
 }
 
+std::array<double, 3> slo_shares(const SloSpec& slo, const RequestOutcome& r) {
+  const SimTime total = r.finish - r.arrival;
+  const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
+  const double token = r.output_tokens >= 2
+                           ? to_seconds(r.finish - r.first_token).count() / (r.output_tokens - 1)
+                           : 0;
+  return {slo.ttft ? to_seconds(answer).count() / slo.ttft->count() : 0,
+          slo.tpot ? token / slo.tpot->count() : 0,
+          slo.e2e ? to_seconds(total).count() / slo.e2e->count() : 0};
+}
+
 void measure(ServeResult& result, const SloSpec& slo) {
   Durations durations;
   SimTime first{-1}, last{-1};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -28,6 +29,9 @@ struct WeightedTime {
 /// Whether a request completed within all bounds. A request without output tokens has its answer
 /// when it ends; its time per token is 0, as with a single output token.
 [[nodiscard]] bool keeps(const SloSpec& slo, const RequestOutcome& outcome);
+
+/// The share of each bound (TTFT, TPOT, E2E) that a completed request takes; 0 where there is none.
+[[nodiscard]] std::array<double, 3> slo_shares(const SloSpec& slo, const RequestOutcome& outcome);
 
 /// Fills counts, times, rates and goodput of `result` from its outcomes, spans and iteration ends.
 ///

@@ -16,6 +16,7 @@
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/allocator_config.hpp"
+#include "sim/serve/time_factors.hpp"
 #include "traces/requests/request.hpp"
 
 namespace kvsim {
@@ -116,6 +117,8 @@ struct ServeSpec {
   Bytes host_memory{0};  // for swapped and offloaded caches; 0: none
   NvmeSpec nvme{};
   OffloadSpec offload{};
+  /// Of a benchmark of this service: replaces what is known of services like it.
+  std::optional<ServiceCalibration> calibrated{};
   std::uint64_t seed = 0;
   /// False: settings that decide times are assumed, not known (runs that others published);
   /// intervals are wider.

@@ -1,8 +1,12 @@
-// The residual model of services: its fit, and its file.
+// The residual model: its fit, its file, and the classes that the program has.
 
 #include <cmath>
+#include <set>
+
+#include <fmt/format.h>
 
 #include "models/cost/residuals/residuals.hpp"
+#include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "validation/residuals/fit_residuals.hpp"
@@ -10,31 +14,35 @@
 namespace kvsim {
 namespace {
 
-ResidualKey key_of(std::string stack) { return {.metric = "ttft", .stack = std::move(stack)}; }
+using Path = std::vector<std::string>;
 
-void add(std::vector<ResidualRow>& rows, const std::string& stack, const std::string& document,
-         double first, double step, int n) {
+void add(std::vector<ResidualRow>& rows, const Path& path, const std::string& document,
+         double first, double step, int n, double sensitivity = 1) {
   for (int i = 0; i < n; ++i) {
-    rows.push_back({.key = key_of(stack), .document = document, .log_ratio = first + step * i});
+    rows.push_back({.metric = "TPOT",
+                    .features = path,
+                    .document = document,
+                    .log_ratio = first + step * i,
+                    .sensitivity = sensitivity});
   }
 }
 
-const ResidualClass& class_of(const std::vector<ResidualClass>& classes, const ResidualKey& key) {
-  for (const ResidualClass& c : classes) {
-    if (c.key == key) return c;
+const ResidualClass& class_of(const FittedResiduals& fitted, const Path& path) {
+  for (const ResidualClass& c : fitted.classes) {
+    if (c.path == path) return c;
   }
   throw ContractError{"no such class"};
 }
 
 TEST_CASE("rows of one document weigh as much as twenty of another") {
   std::vector<ResidualRow> rows;
-  add(rows, "a", "large", -1, 0, 1000);
-  add(rows, "a", "small", 1, 0, 20);
-  const auto classes = fit_residuals(rows);
+  add(rows, {}, "large", -1, 0, 1000);
+  add(rows, {}, "small", 1, 0, 20);
+  const FittedResiduals fitted = fit_residuals(rows);
   // Half of the weight is at -1, half at 1: both ends are reached.
-  const ResidualClass& c = class_of(classes, key_of("a"));
-  CHECK(c.low == test::rel(std::exp(-1.0)));
-  CHECK(c.high == test::rel(std::exp(1.0)));
+  const ResidualClass& c = class_of(fitted, {});
+  CHECK(c.factor(0.05, 1) <= std::exp(-1.0) * (1 + 1e-9));
+  CHECK(c.factor(0.95, 1) >= std::exp(1.0) * (1 - 1e-9));
   CHECK(c.documents == 2);
   CHECK(c.rows == 1020);
   // Each document is outside of the other's interval.
@@ -43,39 +51,110 @@ TEST_CASE("rows of one document weigh as much as twenty of another") {
 
 TEST_CASE("a class of many documents has a separate interval") {
   std::vector<ResidualRow> rows;
-  add(rows, "other", "wide", -2, 0.004, 1001);
-  for (int d = 0; d < 20; ++d) add(rows, "a", "d" + std::to_string(d), -0.1, 0.0002, 1001);
-  const auto classes = fit_residuals(rows);
-  const ResidualClass& narrow = class_of(classes, key_of("a"));
-  CHECK(narrow.high < 1.2);  // its own end is exp(0.1)
-  CHECK(narrow.low > 0.8);
-  CHECK(narrow.coverage > 0.85);
-  CHECK(narrow.coverage <= 1);
+  for (int d = 0; d < 5; ++d) add(rows, {"wide"}, fmt::format("w{}", d), -1, 0.002, 1001);
+  for (int d = 0; d < 20; ++d) add(rows, {"narrow"}, fmt::format("n{}", d), -0.1, 0.0002, 1001);
+  const FittedResiduals fitted = fit_residuals(rows);
+  const auto width = [&](const Path& path) {
+    const ResidualClass& c = class_of(fitted, path);
+    return c.factor(0.95, 1) / c.factor(0.05, 1);
+  };
+  CHECK(width({"narrow"}) < 0.5 * width({}));
+  CHECK(class_of(fitted, {}).documents == 25);
 }
 
-TEST_CASE("the class of all stacks has every document") {
+TEST_CASE("a feature that says nothing of errors makes no class") {
   std::vector<ResidualRow> rows;
-  add(rows, "a", "x", 0, 0.1, 5);
-  add(rows, "b", "y", 0, 0.1, 5);
-  const ResidualClass all = class_of(fit_residuals(rows), key_of(""));
-  CHECK(all.documents == 2);
-  CHECK(all.rows == 10);
+  for (int d = 0; d < 12; ++d) {
+    add(rows, {d % 2 == 0 ? "even" : "odd"}, fmt::format("d{}", d), -0.1, 0.01, 21);
+  }
+  CHECK(fit_residuals(rows).classes.size() == 1);
 }
 
-TEST_CASE("classes shipped with the program are valid") {
-  const ServiceResiduals& known = ServiceResiduals::builtin();
-  for (const ResidualClass& c : known.classes()) {
-    INFO(c.key.words());
-    CHECK(c.low <= c.high);
-    CHECK(c.low > 0);
-    CHECK(known.find(c.key) == &c);
+TEST_CASE("rows twice as sensitive have intervals twice as wide") {
+  std::vector<ResidualRow> rows;
+  for (int d = 0; d < 12; ++d) {
+    add(rows, {}, fmt::format("d{}", d), -0.1 + 0.005 * d, 0.005, 21);
+    add(rows, {}, fmt::format("e{}", d), -0.4 + 0.02 * d, 0.02, 21, 4);
   }
-  REQUIRE_FALSE(known.classes().empty());
-  // A stack without a class has that of all stacks.
-  const ResidualKey unknown = key_of("no such stack");
-  const ResidualClass* found = known.find(unknown);
-  REQUIRE(found != nullptr);
-  CHECK(found->key.stack.empty());
+  const FittedResiduals fitted = fit_residuals(rows);
+  const LeftOutEnds& once = fitted.left_out.front();
+  const LeftOutEnds& more = fitted.left_out.back();
+  CHECK(more.high - more.low > 2.5 * (once.high - once.low));
+}
+
+TEST_CASE("what is left out does not know itself") {
+  // Six documents alike, and one far off: the others do not cover it.
+  std::vector<ResidualRow> rows;
+  for (int d = 0; d < 6; ++d) add(rows, {}, fmt::format("d{}", d), -0.05, 0.005, 21);
+  add(rows, {}, "far", 3, 0, 20);
+  const FittedResiduals fitted = fit_residuals(rows);
+  CHECK_FALSE(fitted.left_out.back().covers(3));
+  CHECK(fitted.left_out.front().covers(0));
+  CHECK(class_of(fitted, {}).coverage < 1);
+}
+
+TEST_CASE("errors within services are apart from those between them") {
+  std::vector<ResidualRow> rows;
+  for (int s = 0; s < 8; ++s) {
+    add(rows, {}, fmt::format("d{}", s), -0.8 + 0.2 * s, 0.01, 5);
+    for (std::size_t i = rows.size() - 5; i < rows.size(); ++i) rows[i].service = "one";
+  }
+  const ResidualClass& c = fit_residuals(rows).classes.front();
+  CHECK(c.within > 0.005);
+  CHECK(c.within < 0.05);
+}
+
+TEST_CASE("quantiles and shares are each other's inverse, within and beyond what is stored") {
+  ResidualClass c{.metric = "TPOT", .path = {}, .quantiles = {}};
+  for (std::size_t i = 0; i < c.quantiles.size(); ++i) {
+    c.quantiles[i] = -0.4 + 0.1 * static_cast<double>(i);
+  }
+  for (const double share : {0.001, 0.05, 0.2, 0.5, 0.9, 0.95, 0.999}) {
+    CHECK(c.share_below(c.quantile(share)) == test::rel(share, 1e-9));
+  }
+  CHECK(std::abs(c.quantile(0.5)) < 1e-12);
+  CHECK(c.quantile(0.999) > c.quantiles.back());
+  CHECK(c.factor(0.95, 2) > c.factor(0.95, 1));
+}
+
+TEST_CASE("a run has the first class whose word it has, and the words after that") {
+  const std::vector<Path> paths{{}, {"vllm"}, {"one GPU"}, {"vllm", "one GPU"}, {"x", "y"}};
+  using Chain = std::vector<std::size_t>;
+  CHECK(class_chain(paths, Path{}) == Chain{0});
+  CHECK(class_chain(paths, Path{"one GPU", "vllm"}) == Chain{0, 1, 3});
+  CHECK(class_chain(paths, Path{"one GPU", "sglang"}) == Chain{0, 2});
+  CHECK(class_chain(paths, Path{"x", "y"}) == Chain{0});
+  CHECK(class_chain(std::vector<Path>{{"a"}}, Path{"a"}).empty());
+}
+
+void check_order(const ResidualModel& model) {
+  std::set<std::pair<std::string, Path>> seen;
+  REQUIRE_FALSE(model.classes().empty());
+  for (const ResidualClass& c : model.classes()) {
+    INFO(c.words());
+    CHECK(seen.insert({c.metric, c.path}).second);
+    CHECK(c.factor(0.05, 1) <= c.factor(0.95, 1));
+    CHECK(c.within >= 0);
+    // Features that no class has are left out, wherever they are.
+    Path longer = c.path;
+    longer.emplace(longer.begin(), "no such feature");
+    const ResidualClass* found = model.find(c.metric, longer);
+    REQUIRE(found != nullptr);
+    CHECK(found->metric == c.metric);
+  }
+}
+
+TEST_CASE("classes shipped with the program are in order, and every metric has one of all runs") {
+  check_order(ResidualModel::services());
+  check_order(ResidualModel::static_runs());
+  for (const char* metric : {"TTFT", "TTFT tail", "TPOT", "TPOT tail", "ITL", "ITL tail", "E2E",
+                             "E2E tail", "throughput", "duration"}) {
+    CHECK(ResidualModel::services().find(metric, {}) != nullptr);
+  }
+  for (const char* metric : {"prefill", "decode"}) {
+    CHECK(ResidualModel::static_runs().find(metric, {}) != nullptr);
+  }
+  CHECK(ResidualModel::services().find("speed", {}) == nullptr);
 }
 
 TEST_CASE("a wrong residual file is refused by place") {
@@ -88,24 +167,26 @@ TEST_CASE("a wrong residual file is refused by place") {
     return "";
   };
   const std::string head =
-      R"({"schema": "kvsim.residuals/1", "provenance": "x", "date": "2026-01-01", "classes": )";
+      R"({"schema": "kvsim.residuals/2", "provenance": "x", "date": "2026-01-01", "classes": )";
   const std::string good =
-      R"({"metric": "tpot", "stack": "vllm", "complete": true, "queued": false,
-          "low": 0.8, "high": 1.2, "documents": 3, "rows": 9, "coverage": 0.9, "interval_score": 1})";
-  const auto with = [&](std::string from, const std::string& to) {
+      R"({"metric": "TPOT", "path": ["vllm"], "quantiles": [-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3],
+          "floor": 0.1, "within": 0.02, "documents": 3, "rows": 9, "coverage": 0.9,
+          "interval_score": 1})";
+  const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = good;
     return head + "[" + text.replace(text.find(from), from.size(), to) + "]}";
   };
+  const auto says = [&](const std::string& text, const char* place) {
+    return complaint(text).find(place) != std::string::npos;
+  };
   CHECK(complaint(head + "[" + good + "]}").empty());
-  CHECK(complaint(R"({"schema": "x", "provenance": "x", "date": "", "classes": []})")
-            .find("/schema") != std::string::npos);
-  CHECK(complaint(with("\"high\": 1.2", "\"high\": 0.1")).find("/classes/0/high") !=
-        std::string::npos);
-  CHECK(complaint(with("\"low\": 0.8", "\"low\": 0")).find("/classes/0/low") != std::string::npos);
-  CHECK(complaint(with("tpot", "speed")).find("/classes/0/metric") != std::string::npos);
-  CHECK(complaint(with("\"rows\": 9", "\"rows\": 1.5")).find("/classes/0/rows") !=
-        std::string::npos);
-  CHECK(complaint(with("\"rows\": 9, ", "")).find("rows") != std::string::npos);
+  CHECK(says(R"({"schema": "x", "provenance": "x", "date": "", "classes": []})", "/schema"));
+  CHECK(says(with("0.5, 1,", "0.5, -1,"), "/classes/0/quantiles/6"));
+  CHECK(says(with("-3, ", ""), "/classes/0/quantiles"));
+  CHECK(says(with("[\"vllm\"]", "[1]"), "/classes/0/path/0"));
+  CHECK(says(with("\"rows\": 9", "\"rows\": 1.5"), "/classes/0/rows"));
+  CHECK(says(with("\"rows\": 9, ", ""), "rows"));
+  CHECK(says(with("\"floor\": 0.1", "\"floor\": -1"), "/classes/0/floor"));
 }
 
 }  // namespace

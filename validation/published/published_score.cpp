@@ -10,6 +10,8 @@
 
 #include "models/cost/kernels/spread.hpp"
 #include "models/llm/llm.hpp"
+#include "models/units/dtype.hpp"
+#include "sim/batch/account/time_residual.hpp"
 #include "validation/published/published_stacks.hpp"
 
 namespace kvsim {
@@ -194,6 +196,11 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     if (const auto* rule = find_metric_rule(row.metric)) scored.kind = rule->kind;
     scored.value = setup.value;
     scored.document = document_of(row.source);
+    if (setup.stack != nullptr && setup.method) {
+      scored.residual_path =
+          static_residual_path(*setup.stack, setup.method->name,
+                               setup.kv_dtype && bits_of(*setup.kv_dtype) < bits_of(Dtype::kFp16));
+    }
     scored.prediction = predict_published(row, setup);
     scored.in_scope = setup.in_scope;
     scored.out_of_scope = setup.out_of_scope;

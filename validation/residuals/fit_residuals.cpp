@@ -4,144 +4,350 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
-#include <tuple>
-#include <utility>
+#include <string_view>
 
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr std::array kPooledWeights{0.1, 0.25, 0.5, 1.0};  // documents
-constexpr double kLeastRows = 20;
 constexpr double kTail = 0.05;
+constexpr double kFullDocument = 20;                     // rows
+constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
+constexpr std::array kFloors{0.1, 0.3, 1.0};
+constexpr std::array kStretches{1.0, 1.15, 1.3, 1.5, 1.75, 2.0};
+constexpr double kLeastGain = 0.01;  // of the score, for a further class
+constexpr std::size_t kFewestDocuments = 3;
+constexpr std::size_t kMostClasses = 12;
+constexpr std::size_t kMostWords = 3;  // of a class
 
-/// Logarithms of one class by document.
-using Documents = std::map<std::string, std::vector<double>>;
+using Path = std::vector<std::string>;
 
-struct Weighted {
-  double value = 0, weight = 0;
+/// What is chosen per metric.
+struct Choice {
+  std::vector<Path> classes{{}};
+  double floor = 1;
+  double upper = 1;    // documents that the class above counts as
+  double stretch = 1;  // of quantiles from the median
 };
 
-void add(std::vector<Weighted>& out, const Documents& documents, double total,
-         const std::string& left_out) {
-  double all = 0;
-  const auto weight = [](const std::vector<double>& values) {
-    return std::min(1.0, static_cast<double>(values.size()) / kLeastRows);
+/// The rows of one metric at one floor, by ascending error.
+class Errors {
+ public:
+  Errors(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& of, double floor,
+         const std::vector<Path>& classes) {
+    for (const std::size_t i : of) {
+      const double scale = residual_scale(rows[i].sensitivity, floor);
+      rows_.push_back({.row = &rows[i],
+                       .index = i,
+                       .scale = scale,
+                       .error = rows[i].log_ratio / scale,
+                       .classes = {}});
+    }
+    std::stable_sort(rows_.begin(), rows_.end(),
+                     [](const One& a, const One& b) { return a.error < b.error; });
+    std::map<std::string_view, std::size_t> numbers;
+    for (One& one : rows_) {
+      one.document = numbers.try_emplace(one.row->document, numbers.size()).first->second;
+      one.classes = class_chain(classes, one.row->features);
+    }
+    documents_ = numbers.size();
+  }
+
+  struct One {
+    const ResidualRow* row = nullptr;
+    std::size_t index = 0;  // of all rows
+    double scale = 1, error = 0;
+    std::size_t document = 0;
+    std::vector<std::size_t> classes;  // from that of all rows to the most particular
   };
-  for (const auto& [name, values] : documents) all += name == left_out ? 0 : weight(values);
-  if (all <= 0) return;
-  for (const auto& [name, values] : documents) {
-    if (name == left_out) continue;
-    const double each =
-        (total > 0 ? total / all : 1) * weight(values) / static_cast<double>(values.size());
-    for (const double value : values) out.push_back({.value = value, .weight = each});
-  }
-}
+  [[nodiscard]] const std::vector<One>& rows() const { return rows_; }
+  [[nodiscard]] std::size_t documents() const { return documents_; }
 
-double quantile(const std::vector<Weighted>& sorted, double share) {
-  double all = 0;
-  for (const Weighted& w : sorted) all += w.weight;
-  // Each value is at the middle of its weight; between two middles in proportion.
-  double before = 0;
-  double previous_at = 0;
-  double previous = sorted.front().value;
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    const double at = (before + sorted[i].weight / 2) / all;
-    if (at >= share) {
-      if (i == 0) return sorted[i].value;
-      const double part = (share - previous_at) / (at - previous_at);
-      return previous + part * (sorted[i].value - previous);
+  /// Weights of the rows for a run of these classes, which sum to 1; without document `left_out`.
+  /// nullopt if no row is left.
+  [[nodiscard]] std::optional<std::vector<double>> weights(
+      const std::vector<std::size_t>& classes, double upper,
+      std::optional<std::size_t> left_out) const {
+    std::optional<std::vector<double>> out;
+    for (std::size_t depth = 0; depth < classes.size(); ++depth) {
+      std::vector<double> counts(documents_);
+      const auto belongs = [&](const One& one) {
+        return one.document != left_out && one.classes.size() > depth &&
+               one.classes[depth] == classes[depth];
+      };
+      for (const One& one : rows_) counts[one.document] += belongs(one) ? 1 : 0;
+      double total = 0;
+      for (const double n : counts) total += std::min(1.0, n / kFullDocument);
+      if (total <= 0) return out;  // more particular classes have no other document either
+      const double above = out ? upper : 0;
+      if (!out) out.emplace(rows_.size());
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        double& weight = (*out)[i];
+        weight *= above / (total + above);
+        if (!belongs(rows_[i])) continue;
+        const double n = counts[rows_[i].document];
+        weight += std::min(1.0, n / kFullDocument) / n / (total + above);
+      }
     }
-    before += sorted[i].weight;
-    previous_at = at;
-    previous = sorted[i].value;
+    return out;
   }
-  return sorted.back().value;
-}
 
-struct Ends {
-  double low = 0, high = 0;
+  /// Each row's error is at the middle of its weight; between two middles in proportion.
+  [[nodiscard]] double quantile(const std::vector<double>& weights, double share) const {
+    double before = 0;
+    double previous_at = 0;
+    std::optional<double> previous;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (weights[i] <= 0) continue;
+      const double at = before + weights[i] / 2;
+      if (at >= share) {
+        if (!previous) return rows_[i].error;
+        const double part = (share - previous_at) / (at - previous_at);
+        return *previous + part * (rows_[i].error - *previous);
+      }
+      before += weights[i];
+      previous_at = at;
+      previous = rows_[i].error;
+    }
+    return previous.value_or(0);
+  }
+
+ private:
+  std::vector<One> rows_;
+  std::size_t documents_ = 0;
 };
-Ends ends_of(const Documents& own, const Documents& others, double pooled,
-             const std::string& left_out) {
-  std::vector<Weighted> all;
-  add(all, own, 0, left_out);
-  add(all, others, pooled, left_out);
-  KVSIM_CHECK(!all.empty(), "a class without rows");
-  std::sort(all.begin(), all.end(),
-            [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
-  return {.low = quantile(all, kTail), .high = quantile(all, 1 - kTail)};
-}
 
-/// Winkler's score of a 90 % interval of logarithms.
-double winkler(const Ends& ends, double value) {
-  double out = ends.high - ends.low;
-  if (value < ends.low) out += (ends.low - value) / kTail;
-  if (value > ends.high) out += (value - ends.high) / kTail;
-  return out;
-}
-
-ResidualClass class_of(const ResidualKey& key, const Documents& own, const Documents& others,
-                       double pooled) {
-  ResidualClass out{.key = key};
-  const Ends ends = ends_of(own, others, pooled, "");
-  out.low = std::exp(ends.low);
-  out.high = std::exp(ends.high);
-  out.documents = static_cast<std::int64_t>(own.size());
-  for (const auto& [name, values] : own) {
-    out.rows += std::ssize(values);
-    if (own.size() + others.size() < 2) continue;
-    const Ends of_others = ends_of(own, others, pooled, name);
-    double inside = 0;
-    double score = 0;
-    for (const double value : values) {
-      inside += value >= of_others.low && value <= of_others.high ? 1 : 0;
-      score += winkler(of_others, value);
+/// Errors of a service at several loads about their median, as a normal's standard deviation that
+/// has the same 90 % of distances.
+double spread_within_services(const Errors& errors) {
+  std::map<std::pair<std::size_t, std::string_view>, std::vector<double>> services;
+  for (const Errors::One& one : errors.rows()) {
+    if (!one.row->service.empty()) {
+      services[{one.document, one.row->service}].push_back(one.error);  // ascending
     }
-    const auto n = static_cast<double>(values.size() * own.size());
-    out.coverage += inside / n;
-    out.interval_score += score / n;
+  }
+  std::vector<double> counts(errors.documents());
+  constexpr std::size_t kFewest = 3;
+  for (const auto& [key, of] : services) {
+    if (of.size() >= kFewest) counts[key.first] += static_cast<double>(of.size());
+  }
+  struct Distance {
+    double value, weight;
+  };
+  std::vector<Distance> distances;
+  double all = 0;
+  for (const auto& [key, of] : services) {
+    if (of.size() < kFewest) continue;
+    const auto n = static_cast<double>(of.size());
+    const double unbiased = std::sqrt(n / (n - 1));
+    const double weight = std::min(1.0, counts[key.first] / kFullDocument) / counts[key.first];
+    for (const double error : of) {
+      distances.push_back({unbiased * std::abs(error - of[of.size() / 2]), weight});
+      all += weight;
+    }
+  }
+  std::sort(distances.begin(), distances.end(),
+            [](const Distance& a, const Distance& b) { return a.value < b.value; });
+  constexpr double kShare = 0.9, kDeviate = 1.6448536269514722;
+  double before = 0;
+  for (const Distance& distance : distances) {
+    before += distance.weight;
+    if (before >= kShare * all) return distance.value / kDeviate;
+  }
+  return 0;
+}
+
+double stretched(double quantile, double median, double stretch) {
+  return median + stretch * (quantile - median);
+}
+
+/// The 5 %, 50 % and 95 % quantiles for one document's rows of one class from all others.
+struct Group {
+  std::vector<std::size_t> members;  // of Errors::rows
+  double low = 0, median = 0, high = 0;
+};
+
+std::vector<Group> left_out_groups(const Errors& errors, double upper) {
+  std::map<std::pair<std::size_t, std::vector<std::size_t>>, Group> groups;
+  for (std::size_t i = 0; i < errors.rows().size(); ++i) {
+    const Errors::One& one = errors.rows()[i];
+    groups[{one.document, one.classes}].members.push_back(i);
+  }
+  std::vector<Group> out;
+  for (auto& [key, group] : groups) {
+    const auto weights = errors.weights(key.second, upper, key.first);
+    if (!weights) continue;
+    group.low = errors.quantile(*weights, kTail);
+    group.median = errors.quantile(*weights, 0.5);
+    group.high = errors.quantile(*weights, 1 - kTail);
+    out.push_back(std::move(group));
   }
   return out;
+}
+
+LeftOutEnds ends_of(const Group& group, double stretch, double scale) {
+  // Intervals contain the prediction.
+  return {.low = std::min(0.0, scale * stretched(group.low, group.median, stretch)),
+          .high = std::max(0.0, scale * stretched(group.high, group.median, stretch))};
+}
+
+/// Mean score over documents, each with its weight.
+double mean_score(const Errors& errors, const std::vector<Group>& groups, double stretch) {
+  std::vector<double> sums(errors.documents()), counts(errors.documents());
+  for (const Group& group : groups) {
+    for (const std::size_t i : group.members) {
+      const Errors::One& one = errors.rows()[i];
+      sums[one.document] += ends_of(group, stretch, one.scale).score(one.row->log_ratio);
+      counts[one.document] += 1;
+    }
+  }
+  double sum = 0, all = 0;
+  for (std::size_t d = 0; d < counts.size(); ++d) {
+    if (counts[d] == 0) continue;
+    const double weight = std::min(1.0, counts[d] / kFullDocument);
+    sum += weight * sums[d] / counts[d];
+    all += weight;
+  }
+  return all > 0 ? sum / all : 0;
+}
+
+ResidualClass make_class(const std::string& metric, const Errors& errors, std::size_t number,
+                         const Choice& choice, double within,
+                         const std::vector<LeftOutEnds>& ends) {
+  ResidualClass c{.metric = metric,
+                  .path = choice.classes[number],
+                  .quantiles = {},
+                  .floor = choice.floor,
+                  .within = within};
+  const auto weights =
+      errors.weights(class_chain(choice.classes, c.path), choice.upper, std::nullopt);
+  const double median = errors.quantile(*weights, 0.5);
+  for (std::size_t i = 0; i < kResidualShares.size(); ++i) {
+    c.quantiles[i] =
+        stretched(errors.quantile(*weights, kResidualShares[i]), median, choice.stretch);
+  }
+  struct Sum {
+    double n = 0, inside = 0, score = 0;
+  };
+  std::map<std::string_view, Sum> documents;
+  for (const Errors::One& one : errors.rows()) {
+    if (std::find(one.classes.begin(), one.classes.end(), number) == one.classes.end()) continue;
+    Sum& sum = documents[one.row->document];
+    const LeftOutEnds& interval = ends[one.index];
+    sum.n += 1;
+    sum.inside += interval.covers(one.row->log_ratio) ? 1 : 0;
+    sum.score += interval.score(one.row->log_ratio);
+    ++c.rows;
+  }
+  c.documents = std::ssize(documents);
+  double all = 0;
+  for (const auto& [name, sum] : documents) {
+    const double weight = std::min(1.0, sum.n / kFullDocument);
+    c.coverage += weight * sum.inside / sum.n;
+    c.interval_score += weight * sum.score / sum.n;
+    all += weight;
+  }
+  c.coverage /= all;
+  c.interval_score /= all;
+  return c;
+}
+
+struct Scored {
+  Choice choice;
+  double score = 0;
+};
+
+/// The best choice with these classes.
+Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& members,
+               const std::vector<Path>& classes) {
+  std::optional<Scored> best;
+  for (const double floor : kFloors) {
+    const Errors errors{rows, members, floor, classes};
+    for (const double upper : kUpperWeights) {
+      const std::vector<Group> groups = left_out_groups(errors, upper);
+      for (const double stretch : kStretches) {
+        const double score = mean_score(errors, groups, stretch);
+        if (best && score >= best->score) continue;
+        best = Scored{{classes, floor, upper, stretch}, score};
+      }
+    }
+  }
+  return *best;
+}
+
+/// Classes with one word more than one of `known`, each with enough documents.
+std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
+                               const std::vector<std::size_t>& members,
+                               const std::vector<Path>& known) {
+  std::map<Path, std::set<std::string_view>> documents;
+  for (const std::size_t i : members) {
+    const ResidualRow& row = rows[i];
+    const Path& above = known[class_chain(known, row.features).back()];
+    if (above.size() == kMostWords) continue;
+    for (const std::string& word : row.features) {
+      if (std::find(above.begin(), above.end(), word) != above.end()) continue;
+      Path path = above;
+      path.push_back(word);
+      documents[path].insert(row.document);
+    }
+  }
+  std::set<Path> out;
+  for (const auto& [path, of] : documents) {
+    if (of.size() >= kFewestDocuments) out.insert(path);
+  }
+  return out;
+}
+
+Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& members) {
+  Scored best = best_of(rows, members, {Path{}});
+  while (best.choice.classes.size() < kMostClasses) {
+    std::optional<Scored> next;
+    for (const Path& path : further_classes(rows, members, best.choice.classes)) {
+      std::vector<Path> classes = best.choice.classes;
+      classes.push_back(path);
+      Scored with = best_of(rows, members, classes);
+      if (!next || with.score < next->score) next = std::move(with);
+    }
+    if (!next || next->score > (1 - kLeastGain) * best.score) break;
+    best = *std::move(next);
+  }
+  return best.choice;
 }
 
 }  // namespace
 
-std::vector<ResidualClass> fit_residuals(const std::vector<ResidualRow>& rows) {
+double LeftOutEnds::score(double log_ratio) const {
+  double out = high - low;
+  if (log_ratio < low) out += (low - log_ratio) / kTail;
+  if (log_ratio > high) out += (log_ratio - high) / kTail;
+  return out;
+}
+
+FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows) {
   KVSIM_CHECK(!rows.empty(), "no rows to fit residuals to");
-  std::map<ResidualKey, Documents> classes;
-  for (const ResidualRow& row : rows) {
-    classes[row.key][row.document].push_back(row.log_ratio);
-    ResidualKey all = row.key;
-    all.stack.clear();
-    classes[all][row.document].push_back(row.log_ratio);
-  }
-  std::map<ResidualKey, Documents> others;
-  for (const auto& [key, own] : classes) {
-    for (const ResidualRow& row : rows) {
-      if (row.key.metric != key.metric || row.key.is_queued != key.is_queued ||
-          own.contains(row.document)) {
-        continue;
+  std::map<std::string, std::vector<std::size_t>> by_metric;
+  for (std::size_t i = 0; i < rows.size(); ++i) by_metric[rows[i].metric].push_back(i);
+  FittedResiduals out;
+  out.left_out.resize(rows.size());
+  for (const auto& [metric, members] : by_metric) {
+    const Choice best = choose(rows, members);
+    const Errors errors{rows, members, best.floor, best.classes};
+    for (const Group& group : left_out_groups(errors, best.upper)) {
+      for (const std::size_t i : group.members) {
+        const Errors::One& one = errors.rows()[i];
+        out.left_out[one.index] = ends_of(group, best.stretch, one.scale);
       }
-      others[key][row.document].push_back(row.log_ratio);
+    }
+    const double within = spread_within_services(errors);
+    // In the order in which they were chosen: of two that a run belongs to, the first counts.
+    for (std::size_t number = 0; number < best.classes.size(); ++number) {
+      out.classes.push_back(make_class(metric, errors, number, best, within, out.left_out));
     }
   }
-  std::vector<ResidualClass> best;
-  double lowest = 0;
-  for (const double pooled : kPooledWeights) {
-    std::vector<ResidualClass> out;
-    double score = 0;
-    for (const auto& [key, own] : classes) {
-      out.push_back(class_of(key, own, others[key], pooled));
-      score += out.back().interval_score * static_cast<double>(out.back().documents);
-    }
-    if (!best.empty() && score >= lowest) continue;
-    best = std::move(out);
-    lowest = score;
-  }
-  return best;
+  return out;
 }
 
 }  // namespace kvsim

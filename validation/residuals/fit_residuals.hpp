@@ -1,29 +1,51 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/cost/residuals/residuals.hpp"
 
 namespace kvsim {
 
-/// One measured value of a service next to its prediction.
+/// One measured value next to its prediction.
 struct ResidualRow {
-  ResidualKey key;
+  std::string metric;                 // ResidualClass::metric
+  std::vector<std::string> features;  // in words, none of which is of two features
   std::string document;
-  double log_ratio = 0;  // log(measured / predicted)
+  std::string service{};  // rows of one service at several loads have the same
+  double log_ratio = 0;   // log(measured / predicted)
+  double sensitivity = 1;
 };
 
-/// The classes of `rows`: one per key, and one of all stacks per metric, completeness and
-/// queue.
+/// A row's interval from all other documents.
+struct LeftOutEnds {
+  double low = 0, high = 0;  // of log(measured / predicted), of 90 % of cases
+  [[nodiscard]] bool covers(double log_ratio) const {
+    return low <= log_ratio && log_ratio <= high;
+  }
+  /// Winkler's score of a 90 % interval: its width, and 20 times the distance of a value outside.
+  [[nodiscard]] double score(double log_ratio) const;
+};
+
+struct FittedResiduals {
+  std::vector<ResidualClass> classes;
+  std::vector<LeftOutEnds> left_out;  // of each row
+};
+
+/// Classes by features.
 ///
-/// The distribution of a class is a mixture: each of its documents has the weight 1, whatever its
-/// number of rows, and the documents of the same metric and queue outside of the class have a
-/// weight together, in documents: the one of kPooledWeights that gives the lowest interval score
-/// over all classes with each document left out in turn. So a class with one document leans on the
-/// pool, and one with ten has mostly its own. `low` and `high` are the 5 % and 95 % quantiles of
-/// the mixture. Documents that have fewer than kLeastRows rows in a class count with rows /
-/// kLeastRows. Errors: ContractError if `rows` is empty.
-[[nodiscard]] std::vector<ResidualClass> fit_residuals(const std::vector<ResidualRow>& rows);
+/// Rows of a document err together, so a document counts as one however many rows it has; with
+/// fewer than kFullDocument rows in a class it counts less in proportion. The distribution of a
+/// class is a mixture of its documents' errors and of the class above, which has the weight of some
+/// documents: a class of one document stays close to the one above, one of ten is mostly its own.
+/// That weight, the floor under sensitivities and a factor that moves quantiles away from the
+/// median (few documents show too little of the tails) are chosen per metric, and so are classes:
+/// starting from that of all runs, the class with one word more that lowers the score most is
+/// added, while it lowers it by kLeastGain and has kFewestDocuments. The score is the interval
+/// score over all documents, each left out in turn. `within` is a quantile of the distances of
+/// errors from the middle of their service's, with the same weights. Errors: ContractError if
+/// `rows` is empty.
+[[nodiscard]] FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows);
 
 }  // namespace kvsim

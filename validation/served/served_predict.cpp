@@ -1,9 +1,11 @@
 #include "validation/served/served_predict.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,7 +14,7 @@
 #include "models/units/error.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
-#include "sim/serve/account/serve_intervals.hpp"
+#include "sim/serve/account/serve_draws.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/service/serve_run.hpp"
 
@@ -247,16 +249,19 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
   return out;
 }
 
-std::optional<ResidualPart> residual_metric(std::string_view metric, std::string_view stat) {
-  if (metric.ends_with("_throughput") || metric == "duration") {
-    return ResidualPart{.metric = "throughput", .is_tail = false};
+std::string_view residual_metric(std::string_view metric, std::string_view stat) {
+  if (metric.ends_with("_throughput")) return "throughput";
+  if (metric == "duration") return "duration";
+  const bool is_tail = stat != "mean" && stat != "median";
+  struct Name {
+    std::string_view metric, middle, tail;
+  };
+  constexpr std::array kNames{Name{"ttft", "TTFT", "TTFT tail"}, Name{"tpot", "TPOT", "TPOT tail"},
+                              Name{"itl", "ITL", "ITL tail"}, Name{"e2e", "E2E", "E2E tail"}};
+  for (const Name& name : kNames) {
+    if (metric == name.metric) return is_tail ? name.tail : name.middle;
   }
-  for (const std::string_view known : {"ttft", "tpot", "itl", "e2e"}) {
-    if (metric == known) {
-      return ResidualPart{.metric = known, .is_tail = stat != "mean" && stat != "median"};
-    }
-  }
-  return std::nullopt;
+  return {};
 }
 
 namespace {
@@ -268,27 +273,25 @@ Scenario read(const MappedRun& run) {
   return scenario_of(keys, name, name, false);
 }
 
-void put_interval(std::vector<PredictedMetric>& metrics,
-                  const std::vector<PredictedMetric>& other) {
+/// Sensitivities of `metrics` by their values at serve_draws, and the intervals that they and the
+/// residual classes of `path` give.
+void put_intervals(std::vector<PredictedMetric>& metrics,
+                   const std::array<std::vector<PredictedMetric>, kServeDraws>& drawn,
+                   const std::vector<std::string>& path) {
   for (PredictedMetric& m : metrics) {
-    for (const PredictedMetric& o : other) {
-      if (o.metric != m.metric || o.stat != m.stat) continue;
-      m.low = std::min(m.low.value_or(m.value), o.value);
-      m.high = std::max(m.high.value_or(m.value), o.value);
+    const std::string_view name = residual_metric(m.metric, m.stat);
+    if (name.empty()) continue;
+    std::array<double, kServeDraws> values{};
+    for (std::size_t i = 0; i < kServeDraws; ++i) {
+      for (const PredictedMetric& other : drawn[i]) {
+        if (other.metric == m.metric && other.stat == m.stat) values[i] = other.value;
+      }
     }
+    m.sensitivity = sensitivity(m.value, values);
+    const ResidualClass* of = ResidualModel::services().find(name, path);
+    if (of == nullptr || !m.sensitivity) continue;
+    std::tie(m.low, m.high) = residual_ends(*of, m.value, *m.sensitivity);
   }
-}
-
-/// Widens the interval of `m` to the errors of its metric in measured services.
-void widen_to_residual(PredictedMetric& m, const ServeSpec& spec, const ServeResult& result) {
-  const auto part = residual_metric(m.metric, m.stat);
-  if (!part || !m.low || !m.high) return;
-  const ResidualClass* of = residual_of(spec, result, part->metric);
-  if (of == nullptr) return;
-  // A duration is the inverse of a rate.
-  const bool is_inverse = m.metric == "duration";
-  m.low = std::min(*m.low, m.value * (is_inverse ? 1 / of->high : of->low));
-  m.high = std::max(*m.high, m.value * (is_inverse ? 1 / of->low : of->high));
 }
 
 void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) {
@@ -323,19 +326,16 @@ std::optional<ServedPrediction> predict(const MappedRun& run) {
                              .keep_gaps = true};
   const ServeResult result = service.run(spec.requests, 1, options);
   if (result.completed == 0) return std::nullopt;
-  const bool serves = run.workload.arrivals != ServedArrivals::kNone;
   out.metrics = client_metrics(result, run);
-  out.stack = spec.stack->name;
-  out.is_queued = is_queued(result);
-  const auto ends = serves ? time_ends(spec, mean_iteration(spec, result)) : std::nullopt;
-  if (ends) {
-    out.interval_basis = ends->basis;
-    for (const double factor : {ends->faster, ends->slower}) {
+  if (run.workload.arrivals != ServedArrivals::kNone) {
+    out.residual_path = residual_path(spec, result, mean_iteration(spec, result));
+    std::array<std::vector<PredictedMetric>, kServeDraws> drawn;
+    for (std::size_t i = 0; i < kServeDraws; ++i) {
       ServeOptions other = options;
-      other.time_scale = factor;
-      put_interval(out.metrics, client_metrics(service.run(spec.requests, 1, other), run));
+      other.factors = serve_draws()[i];
+      drawn[i] = client_metrics(service.run(spec.requests, 1, other), run);
     }
-    for (PredictedMetric& m : out.metrics) widen_to_residual(m, spec, result);
+    put_intervals(out.metrics, drawn, out.residual_path);
   }
   add_capacity(result, out.metrics);
   return out;
@@ -371,6 +371,15 @@ ServedPrediction predict_served(MappedRun& run) {
     // One run of thousands: the others are still compared, and the fault is listed.
     return {.failed = fmt::format("internal fault: {}", error.what())};
   }
+}
+
+std::vector<PredictedMetric> simulate_served(const MappedRun& run, const TimeFactors& factors) {
+  const Scenario scenario = read(run);
+  const ServeResult result =
+      run_serve(*scenario.points.at(0).serve,
+                {.max_samples = kNoSamples, .keep_gaps = true, .factors = factors});
+  if (result.completed == 0) return {};
+  return client_metrics(result, run);
 }
 
 std::string saturation_key(const MappedRun& run) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/serve/serve_result.hpp"
+#include "sim/serve/time_factors.hpp"
 #include "validation/served/served_mapping.hpp"
 #include "validation/served/served_runs.hpp"
 
@@ -17,6 +18,7 @@ struct PredictedMetric {
   std::string metric, stat;
   double value = 0;
   std::optional<double> low{}, high{};
+  std::optional<double> sensitivity{};  // to times: sim/serve/account/serve_draws.hpp
 };
 
 /// What was simulated of one run.
@@ -26,8 +28,7 @@ struct ServedPrediction {
   /// Rate over the highest that the simulated service keeps up with; nullopt: not known.
   std::optional<double> load{};
   std::string interval_basis{};
-  std::string stack{};     // the stack that ran: "vllm"
-  bool is_queued = false;  // sim/serve/account/serve_intervals.hpp
+  std::vector<std::string> residual_path{};  // sim/serve/account/serve_draws.hpp
   [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
 };
 
@@ -35,20 +36,19 @@ struct ServedPrediction {
 [[nodiscard]] std::vector<PredictedMetric> client_metrics(const ServeResult& result,
                                                           const MappedRun& run);
 
-/// Simulates a run that is expressed: as predicted, and with iteration times at both ends of their
-/// interval. A real engine did start: where the run does not state the memory fraction and the
-/// engine would not start with its default, the scenario of `run` is changed to a larger fraction,
-/// and to the longest sequence that the pool holds, which is noted. Leaves `load` to the caller.
-/// Errors: none that the run's settings cause; those are in `failed`.
+/// The same of a run whose times differ from the predicted ones. Empty: no request is served.
+[[nodiscard]] std::vector<PredictedMetric> simulate_served(const MappedRun& run,
+                                                           const TimeFactors& factors);
+
+/// Simulates a run that is expressed: as predicted, and at serve_draws for its intervals. A real
+/// engine did start: where the run does not state the memory fraction and the engine would not
+/// start with its default, the scenario of `run` is changed to a larger fraction, and to the
+/// longest sequence that the pool holds, which is noted. Leaves `load` to the caller. Errors: none
+/// that the run's settings cause; those are in `failed`.
 [[nodiscard]] ServedPrediction predict_served(MappedRun& run);
 
-/// The part of the residual model that a value belongs to; nullopt: none.
-struct ResidualPart {
-  std::string_view metric;
-  bool is_tail = false;
-};
-[[nodiscard]] std::optional<ResidualPart> residual_metric(std::string_view metric,
-                                                          std::string_view stat);
+/// The metric of the residual model that a value belongs to ("TTFT", "TTFT tail"); empty: none.
+[[nodiscard]] std::string_view residual_metric(std::string_view metric, std::string_view stat);
 
 /// Runs with equal keys have the same highest rate.
 [[nodiscard]] std::string saturation_key(const MappedRun& run);

@@ -108,7 +108,8 @@ void compare(ServedScore& score, std::size_t index) {
                                  .measured = value.value,
                                  .predicted = predicted->value,
                                  .low = predicted->low,
-                                 .high = predicted->high});
+                                 .high = predicted->high,
+                                 .sensitivity = predicted->sensitivity});
   }
 }
 

@@ -19,6 +19,7 @@ struct ServedComparison {
   std::string metric{}, stat{};
   double measured = 0, predicted = 0;
   std::optional<double> low{}, high{};  // the 90 % interval
+  std::optional<double> sensitivity{};  // PredictedMetric's
 
   /// (predicted - measured) / measured.
   [[nodiscard]] double error() const { return (predicted - measured) / measured; }

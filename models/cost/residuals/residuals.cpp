@@ -1,12 +1,15 @@
 #include "models/cost/residuals/residuals.hpp"
 
 #include <algorithm>
-#include <array>
-#include <span>
+#include <cmath>
+#include <optional>
 
+#include <boost/math/special_functions/erf.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/json/embedded.hpp"
+#include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim::embedded {
@@ -16,68 +19,138 @@ std::span<const EmbeddedFile> residual_files();
 namespace kvsim {
 namespace {
 
-constexpr std::string_view kSchema = "kvsim.residuals/1";
-constexpr double kMaxRatio = 1e6;
+constexpr std::string_view kSchema = "kvsim.residuals/2";
+constexpr double kMostError = 20;  // e^20: no measured time is so far from any prediction
+
+double deviate(double share) { return boost::math::erf_inv(2 * share - 1) * std::sqrt(2.0); }
+
+/// Where a straight line through the two points is at `x`; a vertical one is at its middle.
+double on_line(double x, double x0, double y0, double x1, double y1) {
+  return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : 0.5 * (y0 + y1);
+}
 
 ResidualClass read_class(const Field& field) {
-  field.allow_only({"metric", "stack", "complete", "queued", "low", "high", "documents", "rows",
+  field.allow_only({"metric", "path", "quantiles", "floor", "within", "documents", "rows",
                     "coverage", "interval_score"});
   constexpr std::int64_t kMostRows = 1'000'000'000;
-  const std::vector<std::string> metrics{"ttft", "tpot", "itl", "e2e", "throughput"};
-  ResidualClass out{.key = {.metric = field.at("metric").choice(metrics),
-                            .stack = field.at("stack").string(),
-                            .complete = field.at("complete").boolean(),
-                            .is_queued = field.at("queued").boolean()},
-                    .low = field.at("low").number(1 / kMaxRatio, kMaxRatio),
-                    .high = field.at("high").number(1 / kMaxRatio, kMaxRatio),
+  constexpr double kMostScore = 1e6;
+  ResidualClass out{.metric = field.at("metric").string(),
+                    .path = {},
+                    .quantiles = {},
+                    .floor = field.at("floor").number(0, kMostError),
+                    .within = field.at("within").number(0, kMostError),
                     .documents = field.at("documents").integer(1, kMostRows),
                     .rows = field.at("rows").integer(1, kMostRows),
                     .coverage = field.at("coverage").number(0, 1),
-                    .interval_score = field.at("interval_score").number(0, kMaxRatio)};
-  if (out.low > out.high) field.at("high").fail("expected a number of at least \"low\"");
+                    .interval_score = field.at("interval_score").number(0, kMostScore)};
+  for (const Field& word : field.at("path").items()) out.path.push_back(word.string());
+  const std::vector<Field> values = field.at("quantiles").items();
+  if (values.size() != out.quantiles.size()) {
+    field.at("quantiles")
+        .fail(fmt::format("expected {} numbers, got {}", out.quantiles.size(), values.size()));
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    out.quantiles[i] = values[i].number(-kMostError, kMostError);
+    if (i > 0 && out.quantiles[i] < out.quantiles[i - 1]) {
+      values[i].fail("expected quantiles that ascend");
+    }
+  }
   return out;
+}
+
+ResidualModel read_builtin(std::string_view name) {
+  for (const embedded::EmbeddedFile& file : embedded::residual_files()) {
+    if (file.name != name) continue;
+    return read_residuals(
+        Field::parse(file.text, fmt::format("models/cost/residuals/{}", file.name)));
+  }
+  throw ContractError{fmt::format("no residuals {} are built in", name)};
 }
 
 }  // namespace
 
-std::string ResidualKey::words() const {
-  const std::string name = metric == "throughput" ? metric : [&] {
-    std::string upper = metric;
-    for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-    return upper;
-  }();
-  return fmt::format("{} of {}, {}, {}", name, stack.empty() ? "all stacks" : stack,
-                     complete ? "all settings stated" : "settings not all stated",
-                     is_queued ? "with a queue" : "without a queue");
+double residual_scale(double sensitivity, double floor) { return std::hypot(sensitivity, floor); }
+
+double ResidualClass::quantile(double share) const {
+  KVSIM_CHECK(share > 0 && share < 1, "a quantile at {}", share);
+  const auto above = std::upper_bound(kResidualShares.begin(), kResidualShares.end(), share);
+  const auto i = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(
+      above - kResidualShares.begin(), 1, std::ssize(kResidualShares) - 1));
+  return on_line(deviate(share), deviate(kResidualShares[i - 1]), quantiles[i - 1],
+                 deviate(kResidualShares[i]), quantiles[i]);
 }
 
-const ResidualClass* ServiceResiduals::find(const ResidualKey& key) const {
-  ResidualKey wanted = key;
-  for (int tries = 0; tries < 2; ++tries) {
-    const auto found =
-        std::find_if(classes_.begin(), classes_.end(),
-                     [&](const ResidualClass& known) { return known.key == wanted; });
-    if (found != classes_.end()) return &*found;
-    wanted.stack.clear();
+double ResidualClass::share_below(double error) const {
+  const auto above = std::upper_bound(quantiles.begin(), quantiles.end(), error);
+  const auto i = static_cast<std::size_t>(
+      std::clamp<std::ptrdiff_t>(above - quantiles.begin(), 1, std::ssize(quantiles) - 1));
+  const double at = on_line(error, quantiles[i - 1], deviate(kResidualShares[i - 1]), quantiles[i],
+                            deviate(kResidualShares[i]));
+  return 0.5 * (1 + std::erf(at / std::sqrt(2.0)));
+}
+
+double ResidualClass::factor(double share, double sensitivity) const {
+  return std::exp(quantile(share) * residual_scale(sensitivity, floor));
+}
+
+std::pair<double, double> residual_ends(const ResidualClass& of, double value, double sensitivity) {
+  return {value * std::min(1.0, of.factor(0.05, sensitivity)),
+          value * std::max(1.0, of.factor(0.95, sensitivity))};
+}
+
+std::string ResidualClass::words() const {
+  return fmt::format("{}{}{}: {} document{}", metric, path.empty() ? "" : ", ",
+                     fmt::join(path, ", "), documents, documents == 1 ? "" : "s");
+}
+
+std::vector<std::size_t> class_chain(std::span<const std::vector<std::string>> paths,
+                                     std::span<const std::string> features) {
+  const auto is_feature = [&](const std::string& word) {
+    return std::find(features.begin(), features.end(), word) != features.end();
+  };
+  std::vector<std::size_t> out;
+  for (std::size_t depth = 0;; ++depth) {
+    const auto next = std::find_if(paths.begin(), paths.end(), [&](const auto& path) {
+      if (path.size() != depth) return false;
+      if (depth == 0) return true;
+      const std::vector<std::string>& above = paths[out.back()];
+      return std::equal(above.begin(), above.end(), path.begin()) && is_feature(path.back());
+    });
+    if (next == paths.end()) return out;
+    out.push_back(static_cast<std::size_t>(next - paths.begin()));
   }
-  return nullptr;
 }
 
-ServiceResiduals read_residuals(const Field& document) {
+const ResidualClass* ResidualModel::find(std::string_view metric,
+                                         std::span<const std::string> features) const {
+  std::vector<std::vector<std::string>> paths;
+  std::vector<const ResidualClass*> of;
+  for (const ResidualClass& c : classes_) {
+    if (c.metric != metric) continue;
+    paths.push_back(c.path);
+    of.push_back(&c);
+  }
+  const std::vector<std::size_t> chain = class_chain(paths, features);
+  return chain.empty() ? nullptr : of[chain.back()];
+}
+
+ResidualModel read_residuals(const Field& document) {
   document.allow_only({"schema", "provenance", "date", "classes"});
   if (document.at("schema").string() != kSchema) {
     document.at("schema").expected(fmt::format("\"{}\"", kSchema));
   }
   std::vector<ResidualClass> classes;
   for (const Field& item : document.at("classes").items()) classes.push_back(read_class(item));
-  return ServiceResiduals{std::move(classes)};
+  return ResidualModel{std::move(classes)};
 }
 
-const ServiceResiduals& ServiceResiduals::builtin() {
-  static const ServiceResiduals known = [] {
-    const auto& file = embedded::residual_files().front();
-    return read_residuals(Field::parse(file.text, "models/cost/residuals/services.json"));
-  }();
+const ResidualModel& ResidualModel::services() {
+  static const ResidualModel known = read_builtin("services");
+  return known;
+}
+
+const ResidualModel& ResidualModel::static_runs() {
+  static const ResidualModel known = read_builtin("static");
   return known;
 }
 

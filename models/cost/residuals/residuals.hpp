@@ -1,53 +1,84 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/json/field.hpp"
 
 namespace kvsim {
 
-/// What an error of a predicted metric depends on.
-struct ResidualKey {
-  std::string metric;      // "ttft", "tpot", "itl", "e2e", "throughput"
-  std::string stack;       // "vllm"; empty: stacks without a class
-  bool complete = true;    // all settings that decide times are known
-  bool is_queued = false;  // requests wait for longer than they are prefilled
+/// Shares whose quantiles a residual class has.
+inline constexpr std::array kResidualShares{0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975};
+using ResidualQuantiles = std::array<double, kResidualShares.size()>;
 
-  friend auto operator<=>(const ResidualKey&, const ResidualKey&) = default;
-  /// "TTFT of vllm, all settings stated, without a queue"
+/// The errors of one kind of metric in one kind of run. An error is log(measured / predicted) over
+/// the sensitivity of the predicted value: 1 where the value is as long as its iterations, more
+/// near saturation.
+struct ResidualClass {
+  std::string metric;
+  /// Features of its runs, in words: {"requests wait", "vllm"}. The class of an empty path has all
+  /// runs.
+  std::vector<std::string> path;
+  /// Of a run from a document that took no part: ascending, below 0 where predictions are too long.
+  ResidualQuantiles quantiles{};
+  /// Added in quadrature to a sensitivity: the part of an error that does not come from times.
+  double floor = 0;
+  /// Standard deviation of the errors of one service at several loads about their middle; 0: not
+  /// known.
+  double within = 0;
+  std::int64_t documents = 0, rows = 0;
+  /// With each document left out in turn: the share of its rows inside the 90 % interval of the
+  /// others, and Winkler's score of it; means over documents.
+  double coverage = 0, interval_score = 0;
+
+  /// The quantile at `share`, between and beyond kResidualShares linear in the normal deviate.
+  [[nodiscard]] double quantile(double share) const;
+  /// Its inverse: the share of errors up to `error`.
+  [[nodiscard]] double share_below(double error) const;
+  /// What a predicted value of this sensitivity is multiplied with at `share`.
+  [[nodiscard]] double factor(double share, double sensitivity) const;
+  /// "TTFT, without a queue, vllm: 7 documents".
   [[nodiscard]] std::string words() const;
 };
 
-/// Measured over predicted values of one class of metrics: 90 % of new documents' values are in
-/// [low, high].
-struct ResidualClass {
-  ResidualKey key;
-  double low = 1, high = 1;
-  std::int64_t documents = 0, rows = 0;
-  /// With each document left out in turn: the share of its values that the interval of the others
-  /// covers, mean over documents, and Winkler's score of their logarithms.
-  double coverage = 0, interval_score = 0;
-};
-
-/// The residual model of services (models/cost/residuals/services.json), which
-/// `kvsim calibrate --residuals` writes.
-class ServiceResiduals {
+/// A residual model, which `kvsim calibrate --residuals` writes.
+class ResidualModel {
  public:
-  explicit ServiceResiduals(std::vector<ResidualClass> classes) : classes_{std::move(classes)} {}
-  [[nodiscard]] static const ServiceResiduals& builtin();
+  explicit ResidualModel(std::vector<ResidualClass> classes) : classes_{std::move(classes)} {}
+  /// Of services: models/cost/residuals/services.json.
+  [[nodiscard]] static const ResidualModel& services();
+  /// Of static runs: models/cost/residuals/static.json.
+  [[nodiscard]] static const ResidualModel& static_runs();
 
-  /// The class of `key`, else that of all stacks, else null.
-  [[nodiscard]] const ResidualClass* find(const ResidualKey& key) const;
+  /// The last of class_chain; null for an unknown metric.
+  [[nodiscard]] const ResidualClass* find(std::string_view metric,
+                                          std::span<const std::string> features) const;
   [[nodiscard]] const std::vector<ResidualClass>& classes() const { return classes_; }
 
  private:
   std::vector<ResidualClass> classes_;
 };
 
+/// The 90 % interval of a predicted value above 0; it contains the value.
+[[nodiscard]] std::pair<double, double> residual_ends(const ResidualClass& of, double value,
+                                                      double sensitivity);
+
+/// The classes of a run from the general to the particular, as indices of `paths`: that of all runs
+/// (an empty path), and of those with one word more always the first whose word is a feature of the
+/// run. Empty without a class of all runs.
+[[nodiscard]] std::vector<std::size_t> class_chain(std::span<const std::vector<std::string>> paths,
+                                                   std::span<const std::string> features);
+
+/// sqrt(sensitivity^2 + floor^2), what errors are divided by.
+[[nodiscard]] double residual_scale(double sensitivity, double floor);
+
 /// Errors: InputError.
-[[nodiscard]] ServiceResiduals read_residuals(const Field& document);
+[[nodiscard]] ResidualModel read_residuals(const Field& document);
 
 }  // namespace kvsim

@@ -2,33 +2,43 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "models/methods/method.hpp"
+#include "models/units/check.hpp"
+#include "models/units/dtype.hpp"
+
 namespace kvsim {
 
-TimeResidual time_residual(const Stack& stack) {
-  // Ends of log(published / predicted) over the table described in docs/published-data.md. They are
-  // moved outward to account for the small number of documents and for correlated errors of rows of
-  // one document (upper_limit of models/cost/kernels/spread.hpp). A test compares them with the
-  // table and counts the rows of each document that are in the interval of the others.
-  if (stack.growth == CacheGrowth::kPaged) {
-    return {.low = 0.81,
-            .high = 2.24,
-            .basis =
-                "whole runs: 90 % of 540 published times of engines, of ten documents, are 0.81 to "
-                "2.24 times the predicted (validate published)"};
-  }
-  if (stack.growth == CacheGrowth::kStatic) {
-    return {.low = 0.74,
-            .high = 5.75,
-            .basis =
-                "whole runs: 90 % of 134 published times with a static cache in PyTorch, of six "
-                "documents, are 0.74 to 5.75 times the predicted (validate published)"};
-  }
-  return {.low = 0.33,
-          .high = 5.40,
-          .basis =
-              "whole runs: 90 % of 140 published times with a growing cache in PyTorch, of nine "
-              "documents and as many hosts, are 0.33 to 5.40 times the predicted (validate "
-              "published)"};
+std::string_view residual_metric(RunPhase phase) {
+  return phase == RunPhase::kPrefill ? "prefill" : "decode";
+}
+
+std::vector<std::string> static_residual_path(const Stack& stack, std::string_view method,
+                                              bool narrow) {
+  const bool is_engine = stack.growth == CacheGrowth::kPaged;
+  return {is_engine                              ? "engine"
+          : stack.growth == CacheGrowth::kStatic ? "static cache in PyTorch"
+                                                 : "growing cache in PyTorch",
+          method != "full" ? is_engine ? "method in an engine" : "method in research code"
+          : narrow         ? "full cache in fewer bits"
+                           : "full cache",
+          stack.name};
+}
+
+TimeResidual time_residual(const CostInput& in, RunPhase phase) {
+  constexpr std::int32_t kSixteenBits = 16;
+  const std::vector<std::string> path =
+      static_residual_path(*in.stack, in.method != nullptr ? in.method->name() : "full",
+                           bits_of(in.kv_dtype) < kSixteenBits);
+  const ResidualClass* of = ResidualModel::static_runs().find(residual_metric(phase), path);
+  KVSIM_CHECK(of != nullptr, "no residuals of {}", residual_metric(phase));
+  const auto [low, high] = residual_ends(*of, 1, 1);
+  return {.low = low,
+          .high = high,
+          .basis = fmt::format("whole runs: 90 % of published times are {:.2f} to {:.2f} times the "
+                               "predicted ({})",
+                               low, high, of->words())};
 }
 
 Interval at_least(const Interval& interval, Seconds time, const TimeResidual& residual) {
@@ -37,7 +47,7 @@ Interval at_least(const Interval& interval, Seconds time, const TimeResidual& re
 }
 
 std::optional<Interval> interval_of(Seconds time, std::span<const Step> some,
-                                    const Roofline& roofline, const Stack& stack) {
+                                    const Roofline& roofline, const CostInput& in, RunPhase phase) {
   if (some.empty()) return std::nullopt;
   double known = 0, low = 0, high = 0;
   for (const Step& step : some) {
@@ -49,7 +59,7 @@ std::optional<Interval> interval_of(Seconds time, std::span<const Step> some,
   }
   if (known <= 0) return std::nullopt;
   return at_least({.low = time * (low / known), .high = time * (high / known)}, time,
-                  time_residual(stack));
+                  time_residual(in, phase));
 }
 
 }  // namespace kvsim

@@ -229,7 +229,8 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
   ExplainedStep out{.step = number,
                     .tokens = tokens,
                     .time = time,
-                    .interval = interval_of(time, {&step, 1}, *in.roofline, *in.cost->stack),
+                    .interval = interval_of(time, {&step, 1}, *in.roofline, *in.cost,
+                                            number == 0 ? RunPhase::kPrefill : RunPhase::kDecode),
                     .terms = {}};
   const Explainer explainer{in};
   for (const OpCost& line : explain(step, *in.roofline)) {

@@ -11,6 +11,7 @@
 
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
+#include "sim/cli/calibrate/calibrate_bench.hpp"
 #include "sim/cli/calibrate/calibrate_log.hpp"
 #include "sim/cli/options/command.hpp"
 
@@ -19,20 +20,22 @@ namespace {
 
 int run_calibrate(const Arguments& arguments) {
   int sources = 0;
-  for (const char* source : {"measured", "from-log", "device", "residuals"})
+  for (const char* source : {"measured", "from-log", "from-bench", "device", "residuals"})
     sources += arguments.has(source);
   if (sources > 1) {
-    throw InputError{"calibrate", "one of --measured, --from-log, --device and --residuals",
+    throw InputError{"calibrate",
+                     "one of --measured, --from-log, --from-bench, --device and --residuals",
                      "several"};
   }
   if (arguments.has("device")) return calibrate_on_device(arguments);
   if (arguments.has("measured")) return calibrate_measured(arguments);
   if (arguments.has("residuals")) return calibrate_residuals(arguments);
+  if (arguments.has("from-bench")) return calibrate_from_bench(arguments);
   if (arguments.has("from-log")) return calibrate_from_log(arguments);
   throw InputError{
       "calibrate",
-      "a source of measurements: --measured PATH, --from-log FILE, --residuals RUNS.csv or "
-      "--device cuda",
+      "a source of measurements: --measured PATH, --from-log FILE, --from-bench FILE, --residuals "
+      "RUNS.csv or --device cuda",
       "none"};
 }
 
@@ -80,7 +83,8 @@ Command calibrate_command() {
           .usage =
               "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
               "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]\n"
-              "kvsim calibrate --residuals RUNS.csv -o DIR [options]\n"
+              "kvsim calibrate --from-bench FILE... SCENARIO [-o OVERRIDES] [options]\n"
+              "kvsim calibrate --residuals TABLE.csv... -o DIR [options]\n"
               "kvsim calibrate --device cuda -o FILE",
           .examples =
               "kvsim calibrate --measured timings/ -o calibration/\n"
@@ -89,21 +93,26 @@ Command calibrate_command() {
           .options = {{"measured", 0, "PATH", false,
                        "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
                       {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
+                      {"from-bench", 0, "FILE", true,
+                       "results of a service's benchmark: vllm bench serve, SGLang, AIPerf, "
+                       "GuideLLM, inference-perf (docs/howto/calibrate.md)"},
                       {"device", 0, "WHERE", false, "cuda: time kvsim's kernels on the first GPU"},
-                      {"residuals", 0, "RUNS.csv", false,
-                       "measured services: intervals by kind of metric, from the errors of "
-                       "`kvsim validate served`"},
+                      {"residuals", 0, "TABLE.csv", true,
+                       "measured runs: intervals by kind of metric, from the errors of `kvsim "
+                       "validate served` or `published`, by the table's columns"},
                       {"threads", 'j', "N", false,
                        "of services: threads (0: as many as the machine has)"},
                       {"out", 'o', "PATH", false,
-                       "folder for calibration files, one a GPU and operator family; of a log: "
-                       "overrides to write, for a scenario's extends; of a device: the file"},
+                       "folder for calibration files, one a GPU and operator family; of a log or "
+                       "a benchmark: overrides to write, for a scenario's extends; of a device: "
+                       "the file"},
                       {"op", 0, "OP", true, "of timings: only this operator family"},
                       {"provenance", 0, "TEXT", false, "of timings: where they come from"},
                       {"date", 0, "DATE", false, "of the fit, YYYY-MM-DD (today)"},
                       {"quiet", 'q', "", false, "no table, no progress"},
                       {"json", 0, "", false,
-                       "print JSON (schema kvsim.calibrate/1, kvsim.calibrate-log/1)"}},
+                       "print JSON (schema kvsim.calibrate/1, kvsim.calibrate-log/1, "
+                       "kvsim.calibrate-bench/1)"}},
           .run = run_calibrate};
 }
 

@@ -121,6 +121,9 @@ Command validate_served_command() {
                        "lengths of data sets (the folder lengths next to the table)"},
                       {"set", 's', "/KEY=VALUE", true, "a key of every run's scenario"},
                       {"print-scenario", 0, "RUN", false, "print a run's scenario and stop"},
+                      {"two-loads", 0, "", false,
+                       "calibrate each service by two of its loads (`calibrate --from-bench`) and "
+                       "predict the others"},
                       {"rows", 0, "", false, "every run and value with its prediction"},
                       {"threads", 'j', "N", false, "threads (0: as many as the machine has)"},
                       {"out", 'o', "DIR", false, "folder for result.json, CSV files and figures"},

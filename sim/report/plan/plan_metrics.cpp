@@ -74,6 +74,11 @@ constexpr auto kCandidateMetrics = std::to_array<Metric<Candidate>>({
     OfCandidate(Kind::kText, "time_basis", "", "what it rests on",
                 of_candidate<&Candidate::time_basis>)
         .in(Part::kTimes),
+    OfCandidate(Kind::kShare, "slo_probability", "share",
+                "of a service: how likely it keeps its bounds at the answer; null where nothing "
+                "says how far times may be off",
+                of_candidate<&Candidate::slo_probability>)
+        .in(Part::kTimes),
     OfCandidate(Kind::kBytes, "peak_hbm_bytes", "B",
                 "of static batches: the run at the answer, as predicted",
                 of_run<&RunAtAnswer::peak>)

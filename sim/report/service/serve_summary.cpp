@@ -169,14 +169,26 @@ std::string interval_table(const RunReport& report, std::size_t width) {
                          return range_cell(median_of(ends.low), median_of(ends.high), shown.unit);
                        }});
   }
+  const bool has_bounds = std::any_of(report.serve_intervals.begin(), report.serve_intervals.end(),
+                                      [](const auto& of) { return of && of->slo_probability; });
+  if (has_bounds) {
+    // That 90 % of requests keep all bounds.
+    columns.push_back({1, "SLO met", "p %", [=](std::size_t point) {
+                         const ServeIntervals* of = intervals(point);
+                         if (of == nullptr || !of->slo_probability) return std::string{"-"};
+                         return percent(*of->slo_probability);
+                       }});
+  }
   const std::vector<PointGroup> groups = point_groups(*report.scenario, heading_keys());
   std::string basis;
   for (const PointGroup& group : groups) {
     for (const std::size_t point : group.points) {
       const ServeIntervals* of = intervals(point);
       if (of == nullptr) continue;
-      basis = fmt::format("intervals: repeated with all iteration times x{:.2f} and x{:.2f}: {}.",
-                          of->faster, of->slower, of->basis);
+      basis = fmt::format(
+          "intervals: iterations take x{:.2f} to x{:.2f}, prompts x{:.2f} to "
+          "x{:.2f}: {}.",
+          of->faster.decode, of->slower.decode, of->faster.prefill, of->slower.prefill, of->basis);
     }
   }
   if (basis.empty()) return {};

@@ -147,6 +147,8 @@ constexpr std::array kPointKeys{
         "NVMe of one replica, for swapped caches that exceed host memory"),
     one("offload", object("offload"), "none",
         "where entries are kept that a method holds but a step does not read"),
+    one("bench", object("bench"), "none",
+        "what a benchmark of this service says of its times (`kvsim calibrate --from-bench`)"),
 };
 
 constexpr std::array kFirstKeys{
@@ -451,6 +453,21 @@ constexpr std::array kWhereKeys{
     ScenarioKey{
         .name = "output_tokens", .type = kOutputTokens, .help = "the point's output length"},
 };
+constexpr std::array kBenchKeys{
+    one("decode_factor", number(0.01, 100), "1",
+        "measured over predicted time of iterations without prompt tokens"),
+    one("prompt_factor", number(0.01, 100), "1", "likewise of iterations with prompt tokens"),
+    one("request_s", number(-3600, 3600), "0",
+        "seconds added to a request's way to the engine; below 0: less than predicted"),
+    one("sequence_s", number(-1, 1), "0",
+        "seconds added to an iteration for each sequence that decodes"),
+    one("ttft_error", number(0, 10), "required",
+        "standard deviation of log(measured / predicted) at other loads"),
+    one("tpot_error", number(0, 10), "required", "likewise of TPOT and ITL"),
+    one("e2e_error", number(0, 10), "required", "likewise of E2E"),
+    one("throughput_error", number(0, 10), "required", "likewise of rates"),
+    one("runs", integer(1, 1'000'000), "1", "load points of the benchmark"),
+};
 // traces/requests reads these; docs/requests.md explains them.
 constexpr double kLargestCount = 2147483647;
 constexpr KeyType kLength = of(Kind::kAnyObject);
@@ -524,6 +541,7 @@ constexpr std::array kObjects{
     ScenarioObject{"speculation", kSpeculationKeys},
     ScenarioObject{"nvme", kNvmeKeys},
     ScenarioObject{"offload", kOffloadKeys},
+    ScenarioObject{"bench", kBenchKeys},
     ScenarioObject{"requests", kRequestsKeys},
     ScenarioObject{"arrivals", kArrivalsKeys},
     ScenarioObject{"sweep", kSweepKeys},
@@ -540,35 +558,18 @@ constexpr std::array kObjects{
 };
 
 constexpr std::array<std::string_view, 3> kStaticOnly{"batch", "prompt_tokens", "output_tokens"};
-constexpr std::array<std::string_view, 9> kServeOnly{
+constexpr std::array<std::string_view, 10> kServeOnly{
     "requests",    "scheduler",   "slo",  "cluster", "pipeline_parallel",
-    "speculation", "host_memory", "nvme", "offload"};
+    "speculation", "host_memory", "nvme", "offload", "bench"};
 
+// clang-format off
 constexpr std::array<std::string_view, 23> kFigures{
-    "memory_vs_length",
-    "throughput_vs_length",
-    "peak_vs_final_length",
-    "cache_size",
-    "hbm_breakdown",
-    "cache_per_layer",
-    "error_vs_step",
-    "bytes_vs_step",
-    "replay_cache_per_layer",
-    "error_vs_bytes",
-    "error_vs_read",
-    "ttft_cdf",
-    "tpot_cdf",
-    "itl_cdf",
-    "e2e_cdf",
-    "hbm_timeline",
-    "running_timeline",
-    "waiting_timeline",
-    "throughput_ttft",
-    "throughput_tpot",
-    "throughput_e2e",
-    "memory_vs_load",
-    "goodput",
-};
+    "memory_vs_length", "throughput_vs_length", "peak_vs_final_length", "cache_size",
+    "hbm_breakdown", "cache_per_layer", "error_vs_step", "bytes_vs_step", "replay_cache_per_layer",
+    "error_vs_bytes", "error_vs_read", "ttft_cdf", "tpot_cdf", "itl_cdf", "e2e_cdf", "hbm_timeline",
+    "running_timeline", "waiting_timeline", "throughput_ttft", "throughput_tpot", "throughput_e2e",
+    "memory_vs_load", "goodput"};
+// clang-format on
 
 }  // namespace
 

@@ -148,6 +148,22 @@ NvmeSpec read_nvme(const Field& field) {
           .write = read_bandwidth(nvme.at("write"), "nvme", "write")};
 }
 
+ServiceCalibration read_bench(const Field& field) {
+  const KeyReader bench{field, "bench"};
+  const auto error = [&](std::string_view key) { return read_number(bench.at(key), "bench", key); };
+  const double prompt = bench.number("prompt_factor").value_or(1);
+  return {.times = {.decode = bench.number("decode_factor").value_or(1),
+                    .prefill = prompt,
+                    .front_end = 1,
+                    .request = Seconds{bench.number("request_s").value_or(0)},
+                    .sequence = Seconds{bench.number("sequence_s").value_or(0)}},
+          .ttft_error = error("ttft_error"),
+          .tpot_error = error("tpot_error"),
+          .e2e_error = error("e2e_error"),
+          .throughput_error = error("throughput_error"),
+          .runs = bench.integer("runs").value_or(1)};
+}
+
 OffloadSpec read_offload(const Field& field) {
   const KeyReader offload{field, "offload"};
   OffloadSpec spec;

@@ -30,6 +30,7 @@ using Members = std::vector<std::pair<std::string, Field>>;
 [[nodiscard]] SpeculationSpec read_speculation(const Members& members);
 [[nodiscard]] SloSpec read_slo(const Field& field);
 [[nodiscard]] NvmeSpec read_nvme(const Field& field);
+[[nodiscard]] ServiceCalibration read_bench(const Field& field);
 [[nodiscard]] OffloadSpec read_offload(const Field& field);
 
 /// Names in scenario files.

@@ -114,6 +114,7 @@ struct ServeAxes {
   SloSpec slo;
   Bytes host_memory{0};
   NvmeSpec nvme{};
+  std::optional<ServiceCalibration> bench{};
   OffloadSpec offload{};
   std::optional<AllocatorConfig> allocator;
 };
@@ -145,6 +146,7 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, InlineDefin
     axes.host_memory = read_size(*memory, "point", "host_memory");
   }
   if (const auto nvme = group.find("nvme")) axes.nvme = read_nvme(*nvme);
+  if (const auto bench = group.find("bench")) axes.bench = read_bench(*bench);
   if (const auto offload = group.find("offload")) axes.offload = read_offload(*offload);
   for (RequestedRequests& asked : request_choices(group.required("requests"))) {
     axes.workloads.push_back(make(std::move(asked), in));
@@ -207,6 +209,7 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
     (void)read_size(*field, "point", "host_memory");
   }
   if (const auto field = keys.find("nvme")) (void)read_nvme(*field);
+  if (const auto field = keys.find("bench")) (void)read_bench(*field);
   if (const auto field = keys.find("offload")) (void)read_offload(*field);
   if (const auto field = keys.find("requests")) {
     for (const RequestedRequests& asked : request_choices(*field)) {
@@ -264,6 +267,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     }
     spec.host_memory = axes.host_memory;
     spec.nvme = axes.nvme;
+    spec.calibrated = axes.bench;
     spec.offload = axes.offload;
     spec.seed = in.seed;
 

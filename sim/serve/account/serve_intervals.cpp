@@ -2,36 +2,73 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
+#include <boost/math/special_functions/erf.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
+#include "models/units/dtype.hpp"
 #include "sim/batch/account/time_residual.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/serve/account/service_metrics.hpp"
+#include "sim/serve/engine/slo_watch.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/service/serve_run.hpp"
 
 namespace kvsim {
 namespace {
 
-using Choose = const double& (*)(const double&, const double&);
-constexpr Choose kLower = std::min<double>, kHigher = std::max<double>;
+constexpr double kLowShare = 0.05, kHighShare = 0.95;
+constexpr std::array kParts{&Distribution::mean, &Distribution::p50, &Distribution::p90,
+                            &Distribution::p95, &Distribution::p99};
 
-/// The lesser (or the larger) of each number; of one that only one run has, that one.
-MetricValue chosen(const MetricValue& a, const MetricValue& b, Choose choose) {
-  if (a.distribution() != nullptr && b.distribution() != nullptr) {
-    Distribution out = *a.distribution();
-    for (double Distribution::*member :
-         {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p95,
-          &Distribution::p99}) {
-      out.*member = choose(out.*member, b.distribution()->*member);
-    }
-    return out;
+/// The class of a metric, and whether it is of a rate that falls as times grow.
+struct ClassName {
+  std::string_view middle, tail;
+};
+ClassName class_of(const MetricInfo& info) {
+  struct Known {
+    std::string_view key;
+    ClassName name;
+  };
+  constexpr std::array kKnown{
+      Known{"ttft_s", {"TTFT", "TTFT tail"}}, Known{"queue_s", {"TTFT", "TTFT tail"}},
+      Known{"tpot_s", {"TPOT", "TPOT tail"}}, Known{"itl_s", {"ITL", "ITL tail"}},
+      Known{"e2e_s", {"E2E", "E2E tail"}},    Known{"makespan_s", {"duration", "duration"}}};
+  for (const Known& known : kKnown) {
+    if (known.key == info.key) return known.name;
   }
-  if (a.number() && b.number()) return choose(*a.number(), *b.number());
-  return b.distribution() != nullptr ? b : a;
+  if (info.kind == MetricKind::kRate) return {"throughput", "throughput"};
+  return {"TPOT", "TPOT"};
+}
+
+using Drawn = std::array<double, kServeDraws>;
+
+/// The ends of one number from its values at the draws.
+std::pair<double, double> number_ends(const ServeResiduals& residuals, std::string_view name,
+                                      double value, const Drawn& drawn) {
+  const auto [least, most] = std::minmax_element(drawn.begin(), drawn.end());
+  const std::pair all{std::min(value, *least), std::max(value, *most)};
+  const std::optional<double> slope = sensitivity(value, drawn);
+  const ResidualClass* of = residuals.find(name);
+  if (!slope || of == nullptr) return all;
+  const auto ends = residual_ends(*of, value, *slope);
+  // A class of times for what falls as times grow: where the sum of the draws' logarithms says so.
+  const bool is_time = of->metric != "throughput";
+  double together = 0;
+  for (std::size_t i = 0; i < kServeDraws; ++i) {
+    together += std::log(drawn[i] / value) *
+                (std::log(serve_draws()[i].decode) + std::log(serve_draws()[i].prefill));
+  }
+  if (!is_time || together >= 0) return ends;
+  return {value * (value / ends.second), value * (value / ends.first)};
 }
 
 std::vector<MetricValue> varying_metrics(const ServeResult& result) {
@@ -42,53 +79,130 @@ std::vector<MetricValue> varying_metrics(const ServeResult& result) {
   return out;
 }
 
-/// The residual model's name of a metric: of latencies the key without its unit, of rates
-/// "throughput"; empty: none.
-std::string_view residual_name(const MetricInfo& info) {
-  if (!info.varies_with_times) return {};
-  if (info.kind == MetricKind::kRate) return "throughput";
-  constexpr std::string_view kSeconds = "_s";
-  const std::string_view key = info.key;
-  if (info.kind != MetricKind::kLatency || !key.ends_with(kSeconds)) return {};
-  return key.substr(0, key.size() - kSeconds.size());
+double number_of(const MetricValue& value, double Distribution::*part) {
+  if (const Distribution* of = value.distribution()) return of->*part;
+  return value.number().value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
-/// `value` times an end of its class.
-MetricValue scaled(const MetricValue& value, double factor) {
-  if (const Distribution* of = value.distribution()) {
-    Distribution out = *of;
-    for (double* part : {&out.mean, &out.p50, &out.p90, &out.p95, &out.p99}) *part *= factor;
-    return out;
-  }
-  if (const auto number = value.number()) return *number * factor;
-  return value;
-}
-
-void widen_to_residuals(ServeIntervals& out, const ServeSpec& spec, const ServeResult& result) {
-  std::size_t at = 0;
-  for (const Metric<ServeResult>& metric : service_metrics()) {
-    const std::size_t i = at++;
-    const std::string_view name = residual_name(metric.info);
-    if (name.empty()) continue;
-    const ResidualClass* of = residual_of(spec, result, name);
-    if (of == nullptr) continue;
-    const MetricValue value = metric.value(result);
-    out.low[i] = chosen(out.low[i], scaled(value, of->low), kLower);
-    out.high[i] = chosen(out.high[i], scaled(value, of->high), kHigher);
+void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
+              const ServeResiduals& residuals,
+              const std::array<std::vector<MetricValue>, kServeDraws>& drawn) {
+  const MetricValue value = out.low[at];
+  const ClassName names = class_of(info);
+  const auto ends = [&](std::string_view name, double Distribution::*part) {
+    const double here = number_of(value, part);
+    Drawn values{};
+    for (std::size_t i = 0; i < kServeDraws; ++i) {
+      values[i] = number_of(drawn[i][at], part);
+      if (std::isnan(values[i])) values[i] = here;  // nothing was served in time
+    }
+    const bool is_attained = info.kind == MetricKind::kAttained || info.key == "goodput";
+    auto of = number_ends(residuals, is_attained ? "" : name, here, values);
+    if (info.kind == MetricKind::kShare) of.second = std::min(of.second, std::max(1.0, here));
+    return of;
+  };
+  if (const Distribution* times = value.distribution()) {
+    Distribution low = *times, high = *times;
+    for (double Distribution::*part : kParts) {
+      const bool is_middle = part == &Distribution::mean || part == &Distribution::p50;
+      std::tie(low.*part, high.*part) = ends(is_middle ? names.middle : names.tail, part);
+    }
+    out.low[at] = low;
+    out.high[at] = high;
+  } else if (value.number()) {
+    const auto [low, high] = ends(names.middle, &Distribution::mean);
+    out.low[at] = low;
+    out.high[at] = high;
   }
 }
 
 }  // namespace
 
-bool is_queued(const ServeResult& result) { return result.queue.mean > 0.5 * result.ttft.mean; }
+ServeResiduals::ServeResiduals(const ServeSpec& spec, const ServeResult& result,
+                               const std::optional<MeanIteration>& iteration) {
+  if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) return;
+  known_ = true;
+  path_ = residual_path(spec, result, iteration);
+  if (!spec.calibrated && (spec.method.name != "full" || !spec.stack->defaults)) {
+    // No service of this kind was measured, only runs with a fixed batch.
+    is_static_ = true;
+    path_ = static_residual_path(*spec.stack, spec.method.name,
+                                 bits_of(spec.kv_dtype) < bits_of(Dtype::kFp16));
+    model_ = std::shared_ptr<const ResidualModel>{std::shared_ptr<void>{},
+                                                  &ResidualModel::static_runs()};
+    return;
+  }
+  const ResidualModel& all = ResidualModel::services();
+  if (!spec.calibrated) {
+    model_ = std::shared_ptr<const ResidualModel>{std::shared_ptr<void>{}, &all};
+    return;
+  }
+  runs_ = spec.calibrated->runs;
+  std::vector<ResidualClass> own;
+  for (const ResidualClass& c : all.classes()) {
+    if (!c.path.empty()) continue;
+    const ResidualClass& before = *all.find(c.metric, path_);
+    own.push_back(
+        calibrated_class(before, error_of(*spec.calibrated, c.metric), spec.calibrated->runs));
+  }
+  model_ = std::make_shared<const ResidualModel>(std::move(own));
+}
 
-const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
-                                 std::string_view metric) {
-  if (spec.method.name != "full" || !spec.stack->defaults) return nullptr;
-  return ServiceResiduals::builtin().find({.metric = std::string{metric},
-                                           .stack = spec.stack->name,
-                                           .complete = spec.settings_stated,
-                                           .is_queued = is_queued(result)});
+double error_of(const ServiceCalibration& calibration, std::string_view metric) {
+  if (metric.starts_with("TTFT")) return calibration.ttft_error;
+  if (metric.starts_with("E2E")) return calibration.e2e_error;
+  if (metric == "throughput" || metric == "duration") return calibration.throughput_error;
+  return calibration.tpot_error;
+}
+
+ResidualClass calibrated_class(const ResidualClass& before, double error, std::int64_t runs) {
+  ResidualClass out = before;
+  out.path.clear();
+  out.documents = runs;
+  out.rows = runs;
+  for (std::size_t i = 0; i < kResidualShares.size(); ++i) {
+    const double deviate = boost::math::erf_inv(2 * kResidualShares[i] - 1) * std::sqrt(2.0);
+    out.quantiles[i] = error * deviate;
+  }
+  return out;
+}
+
+const ResidualClass* ServeResiduals::find(std::string_view metric) const {
+  if (!known_) return nullptr;
+  if (is_static_)
+    metric = residual_metric(metric.starts_with("TTFT") ? RunPhase::kPrefill : RunPhase::kDecode);
+  return model_->find(metric, path_);
+}
+
+ServeResiduals::Ends ServeResiduals::ends(double share) const {
+  Ends out;
+  const ResidualClass* decode = find("TPOT");
+  const ResidualClass* prompt = find("TTFT");
+  if (share <= 0 || decode == nullptr || prompt == nullptr) return out;
+  const auto at = [&](double end) {
+    const bool low = end < 0.5;
+    const auto one = [&](const ResidualClass& of) {
+      const double factor = of.factor(end, 1);
+      return low ? std::min(1.0, factor) : std::max(1.0, factor);
+    };
+    return TimeFactors{.decode = one(*decode), .prefill = one(*prompt), .front_end = one(*prompt)};
+  };
+  return {.faster = at(0.5 * (1 - share)), .slower = at(0.5 * (1 + share))};
+}
+
+std::string ServeResiduals::basis() const {
+  if (runs_ > 0) {
+    return fmt::format("errors left after calibration by {} load point{} of a benchmark of this "
+                       "service",
+                       runs_, runs_ == 1 ? "" : "s");
+  }
+  std::vector<std::string> parts;
+  for (const char* metric : {"TTFT", "TPOT", "throughput"}) {
+    if (const ResidualClass* of = find(metric)) parts.push_back(of->words());
+  }
+  if (is_static_) parts.resize(2);
+  return fmt::format("errors of measured {}: {}", is_static_ ? "static runs" : "services",
+                     fmt::join(parts, "; "));
 }
 
 MetricEnds ServeIntervals::ends(std::string_view key) const {
@@ -98,46 +212,52 @@ MetricEnds ServeIntervals::ends(std::string_view key) const {
   return {low.at(at), high.at(at)};
 }
 
-std::optional<TimeEnds> time_ends(const ServeSpec& spec,
-                                  const std::optional<MeanIteration>& iteration) {
-  if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) {
-    return std::nullopt;
+double slo_need(const ServeSpec& spec, const ServeResult& result, double share) {
+  std::vector<double> needs;
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.status != RequestStatus::kCompleted) continue;
+    const std::array<double, 3> shares = slo_shares(spec.slo, r);
+    needs.push_back(*std::max_element(shares.begin(), shares.end()));
   }
-  const Interval& interval = *iteration->step.interval;
-  return TimeEnds{.faster = interval.low / iteration->step.time,
-                  .slower = interval.high / iteration->step.time,
-                  .basis = time_residual(*spec.stack).basis};
+  const std::size_t rank = requests_of_share(share, result.outcomes.size());
+  if (rank > needs.size()) return std::numeric_limits<double>::infinity();
+  const auto at = needs.begin() + static_cast<std::ptrdiff_t>(rank) - 1;
+  std::nth_element(needs.begin(), at, needs.end());
+  return *at;
+}
+
+double slo_probability(const ServeResiduals& residuals, double need,
+                       std::span<const double, kServeDraws> drawn) {
+  const ResidualClass* of = residuals.find("E2E tail");
+  const std::optional<double> slope = sensitivity(need, drawn);
+  if (of == nullptr || !slope) return need <= 1 ? 1 : 0;
+  return of->share_below(-std::log(need) / residual_scale(*slope, of->floor));
 }
 
 std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const ServeResult& result,
                                               const std::optional<MeanIteration>& iteration,
                                               int threads) {
-  const std::optional<TimeEnds> ends = time_ends(spec, iteration);
-  if (!ends) return std::nullopt;
+  const ServeResiduals residuals{spec, result, iteration};
+  if (!residuals.known()) return std::nullopt;
   ServeIntervals out;
-  out.faster = ends->faster;
-  out.slower = ends->slower;
-  out.basis = ends->basis;
+  out.faster = residuals.ends().faster;
+  out.slower = residuals.ends().slower;
+  out.basis = residuals.basis();
   out.low = out.high = varying_metrics(result);
-  const std::array factors{out.faster, out.slower};
-  std::array<std::vector<MetricValue>, 2> others;
-  parallel_for(factors.size(), threads, [&](std::size_t i) {
-    others[i] = varying_metrics(
-        run_serve(spec, {.max_samples = 2, .keep_gaps = false, .time_scale = factors[i]}));
+  std::array<std::vector<MetricValue>, kServeDraws> drawn;
+  Drawn needs{};
+  parallel_for(kServeDraws, threads, [&](std::size_t i) {
+    const ServeResult other =
+        run_serve(spec, {.max_samples = 2, .keep_gaps = false, .factors = serve_draws()[i]});
+    drawn[i] = varying_metrics(other);
+    needs[i] = slo_need(spec, other, kSloShare);
   });
-  for (const std::vector<MetricValue>& other : others) {
-    for (std::size_t i = 0; i < other.size(); ++i) {
-      out.low[i] = chosen(out.low[i], other[i], kLower);
-      out.high[i] = chosen(out.high[i], other[i], kHigher);
-    }
+  std::size_t at = 0;
+  for (const Metric<ServeResult>& metric : service_metrics()) {
+    put_ends(out, at++, metric.info, residuals, drawn);
   }
-  widen_to_residuals(out, spec, result);
-  for (const char* metric : {"ttft", "throughput"}) {
-    const ResidualClass* of = residual_of(spec, result, metric);
-    if (of == nullptr) continue;
-    out.basis +=
-        fmt::format("; {}: also x{:.2f} to x{:.2f}, errors of measured services, {} documents",
-                    of->key.words(), of->low, of->high, of->documents);
+  if (!spec.slo.empty()) {
+    out.slo_probability = slo_probability(residuals, slo_need(spec, result, kSloShare), needs);
   }
   return out;
 }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,50 +11,79 @@
 #include "models/cost/residuals/residuals.hpp"
 #include "sim/metrics/metric.hpp"
 #include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/account/serve_draws.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
+#include "sim/serve/time_factors.hpp"
 
 namespace kvsim {
 
-/// The 90 % interval of a service's iteration times, as factors of the predicted ones: faster <= 1
-/// <= slower.
-struct TimeEnds {
-  double faster = 1, slower = 1;
-  std::string basis;
+/// The errors of a service's metrics in runs like this one.
+class ServeResiduals {
+ public:
+  /// Of a calibrated service (ServeSpec::calibrated) the classes are those of its benchmark.
+  ServeResiduals(const ServeSpec& spec, const ServeResult& result,
+                 const std::optional<MeanIteration>& iteration);
+
+  /// False if no error of times is known: a stack that is a bound, a calibration without kernels,
+  /// an engine without a mean iteration.
+  [[nodiscard]] bool known() const { return known_; }
+  /// `metric`: of ResidualClass, for instance "TPOT". Never null if known.
+  [[nodiscard]] const ResidualClass* find(std::string_view metric) const;
+  /// The 90 % interval of the factors of a run's times, or that of another share of cases: those of
+  /// TPOT for decoding, those of TTFT for prompts and the front end. At a share of 0 both ends are
+  /// the prediction.
+  struct Ends {
+    TimeFactors faster, slower;
+  };
+  [[nodiscard]] Ends ends(double share = 0.9) const;
+  /// The classes of TTFT, TPOT and throughput, in words.
+  [[nodiscard]] std::string basis() const;
+
+ private:
+  bool known_ = false;
+  bool is_static_ = false;  // classes of static runs
+  std::int64_t runs_ = 0;   // of the benchmark that calibrated the service
+  std::shared_ptr<const ResidualModel> model_;
+  std::vector<std::string> path_;
 };
-/// Factors of the mean iteration's kernels, no narrower than the errors of published runs on such
-/// stacks (time_residual). nullopt if no error of times is known: a stack that is a bound, a
-/// calibration without kernels, an engine without a mean iteration.
-[[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
-                                                const std::optional<MeanIteration>& iteration);
 
-/// Whether requests of a run wait for longer than they are prefilled.
-[[nodiscard]] bool is_queued(const ServeResult& result);
-/// The errors of `metric` ("ttft", "throughput") in measured services like this one; null if there
-/// are none, or the service runs a method.
-[[nodiscard]] const ResidualClass* residual_of(const ServeSpec& spec, const ServeResult& result,
-                                               std::string_view metric);
+/// A class of errors whose logarithms are normal with the standard deviation `error`.
+[[nodiscard]] ResidualClass calibrated_class(const ResidualClass& before, double error,
+                                             std::int64_t runs);
+[[nodiscard]] double error_of(const ServiceCalibration& calibration, std::string_view metric);
 
-/// The range of a service's metrics in 90 % of cases. It is simulated again with all iteration
-/// times multiplied by `faster` and `slower`: one error is taken for all iterations, because they
-/// run the same kernels on the same host. Each metric's ends are its least and its largest of the
-/// three runs, widened to the errors of that metric in measured services (residual_of), which
-/// include what does not scale with iterations. Left out: how far the capacity of the cache may be
-/// from what is predicted, and the workload's own chance.
+/// The range of a service's metrics in 90 % of cases. It is simulated again at serve_draws. A
+/// metric of a residual class has the quantiles of its class at the sensitivity that the draws
+/// show; others that depend on times have those of step times. The share of requests within their
+/// bounds is between its least and its largest of all runs.
 struct ServeIntervals {
   /// One per service metric; null of those that do not vary with times.
   std::vector<MetricValue> low, high;
-  double faster = 1, slower = 1;  // times a predicted time
+  TimeFactors faster, slower;  // ServeResiduals::ends
+  /// That the share `slo_share` of requests keeps all bounds; nullopt without bounds.
+  std::optional<double> slo_probability;
   std::string basis;
 
   /// Errors: ContractError if no service metric has that key.
   [[nodiscard]] MetricEnds ends(std::string_view key) const;
 };
+/// The share of requests that has to keep all bounds for a service to be within them, unless a plan
+/// says otherwise.
+inline constexpr double kSloShare = 0.9;
 
-/// The factors are those of time_ends; nullopt where there are none. The service's two other runs
-/// go on up to `threads` threads (0: the machine's).
+/// nullopt where no error of times is known. The service's other runs go on up to `threads` threads
+/// (0: the machine's).
 [[nodiscard]] std::optional<ServeIntervals> serve_intervals(
     const ServeSpec& spec, const ServeResult& result, const std::optional<MeanIteration>& iteration,
     int threads = 1);
+
+/// The least share of its bounds that `share` of all requests stay within: at most 1 where the
+/// bounds are kept; infinite where fewer requests complete.
+[[nodiscard]] double slo_need(const ServeSpec& spec, const ServeResult& result, double share);
+/// The probability that `share` of requests keeps the bounds, from slo_need of the prediction and
+/// at serve_draws.
+[[nodiscard]] double slo_probability(const ServeResiduals& residuals, double need,
+                                     std::span<const double, kServeDraws> drawn);
 
 }  // namespace kvsim

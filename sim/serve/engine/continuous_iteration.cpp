@@ -147,7 +147,8 @@ SimTime ContinuousEngine::pass(SimTime now) {
     const MixedCost cost = of_stage.cost(step);
     const Seconds time = with_transfers(cost);
     // The clock's smallest step: even a cost of nothing lets time go on.
-    const SimTime took = std::max(SimTime{1}, to_sim_time(time * state_->time_scale));
+    const Seconds real = state_->factors.iteration(time, prefilled_ > 0, decodes_);
+    const SimTime took = std::max(SimTime{1}, to_sim_time(real));
     if (stage > 0) at += to_sim_time(hop);
     at = std::max(at, stage_free_[stage]) + took;
     stage_free_[stage] = at;

@@ -7,6 +7,7 @@
 
 #include "models/stack/engine_defaults.hpp"
 #include "models/units/units.hpp"
+#include "sim/serve/time_factors.hpp"
 
 namespace kvsim {
 
@@ -19,6 +20,14 @@ class FrontEnd {
  public:
   FrontEnd() = default;
   explicit FrontEnd(const FrontEndTimes& times) : times_{times} {}
+
+  /// As if its times had been off by `factors`.
+  void change(const TimeFactors& factors) {
+    for (Seconds* time : {&times_.latency, &times_.request, &times_.prompt_token, &times_.token}) {
+      *time = *time * factors.front_end;
+    }
+    times_.latency = std::max(Seconds{}, times_.latency + factors.request);
+  }
 
   /// When a request of `prompt` tokens that a client sends at `now` reaches the engine.
   [[nodiscard]] SimTime admit(SimTime now, std::int32_t prompt) {

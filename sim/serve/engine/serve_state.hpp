@@ -8,6 +8,7 @@
 
 #include "sim/serve/cache/sequence.hpp"
 #include "sim/serve/serve_result.hpp"
+#include "sim/serve/time_factors.hpp"
 #include "traces/requests/request.hpp"
 
 namespace kvsim {
@@ -56,7 +57,7 @@ struct ServeState {
   std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
   std::int64_t cut_short = 0;  // requests that end at the engine's longest sequence
   std::int32_t arrived = 0;
-  double time_scale = 1;         // of iterations
+  TimeFactors factors{};
   std::int32_t most_stride = 1;  // of spans; batches that go through a pipeline by turns
 
  private:

@@ -223,7 +223,8 @@ std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
   }
   started_ = now;
   const SimTime took =
-      std::max(SimTime{1}, to_sim_time(run_.timeline[next_].time * state_->time_scale));
+      std::max(SimTime{1}, to_sim_time(state_->factors.iteration(run_.timeline[next_].time,
+                                                                 next_ == 0, std::ssize(batch_))));
   work_.busy += took;
   work_.add_phase(took, next_ == 0, false);
   if (std::ssize(batch_) >= most_ && !queue_.empty()) work_.seqs_full += took;

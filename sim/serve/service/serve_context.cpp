@@ -526,7 +526,7 @@ std::vector<std::string> ServeContext::notes() const {
     notes.push_back(
         fmt::format("no service of this kind was compared with a real one: intervals come from "
                     "static runs; {}",
-                    time_residual(stack_).basis));
+                    time_residual(in_, RunPhase::kDecode).basis));
   }
   if (spec_.scheduler.swap.value_or(false)) {
     notes.push_back(fmt::format("swap: copies between a GPU and its host reach {} of {}'s {}",

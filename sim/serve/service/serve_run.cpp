@@ -56,7 +56,8 @@ class Service {
         queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
                    std::ssize(trace_.requests) +
                1024} {
-    state_.time_scale = options.time_scale;
+    state_.factors = options.factors;
+    if (spec.calibrated) state_.factors = state_.factors * spec.calibrated->times;
     if (options.attained && !spec.slo.empty()) {
       watch_.emplace(spec.slo, *options.attained, trace_.requests.size());
     }
@@ -72,6 +73,7 @@ class Service {
                        : i < cluster.replicas ? ReplicaRole::kDecode
                                               : ReplicaRole::kPrefill);
       engines_.push_back(site_.make_engine(state_, i, options.max_samples, roles_.back()));
+      engines_.back()->front_end().change(state_.factors);
     }
     first_door_ = apart ? static_cast<std::size_t>(cluster.replicas) : 0;
     router_ = make_router(cluster.router, cluster.prefix_margin);

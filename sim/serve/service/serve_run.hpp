@@ -7,13 +7,14 @@
 
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
+#include "sim/serve/time_factors.hpp"
 
 namespace kvsim {
 
 struct ServeOptions {
   std::size_t max_samples = 2048;  // of a replica's timeline
   bool keep_gaps = true;           // iteration ends and token spans
-  double time_scale = 1;           // of every iteration's time: what if all were so much slower?
+  TimeFactors factors{};           // what if times were so much longer?
   /// Ends the run as soon as it is sure that a smaller share of all requests keeps the spec's
   /// bounds: the result's `gave_up` then says so, and what was not served is unfinished.
   std::optional<double> attained{};

@@ -150,9 +150,10 @@ TEST_CASE("intervals: a step's is within the sum of its terms' and includes host
     CHECK(step.interval->low.count() >= low * (1 - 1e-9));
     CHECK(step.interval->high.count() <= high * (1 + 1e-9));
   }
-  // Prefill is one step: the run's interval contains its own interval and the residuals of whole
-  // runs.
-  const TimeResidual system = time_residual(c.stack);
+  // Prefill is one step: the run's interval holds its own, and what whole runs are off by.
+  const TimeResidual system = time_residual(
+      {.llm = c.spec.llm, .stack = &c.stack, .kv_dtype = c.spec.kv_dtype}, RunPhase::kPrefill);
+  CHECK(system.basis.find("documents") != std::string::npos);
   CHECK(r.intervals->prefill->low.count() ==
         rel(std::min(r.explained[0].interval->low.count(), r.prefill_time->count() * system.low)));
   CHECK(r.intervals->prefill->high.count() == rel(std::max(r.explained[0].interval->high.count(),

@@ -72,6 +72,11 @@ int run_validate_served(const Arguments& arguments) {
   const ServedScore score = score_served(std::move(runs), options);
   progress.finish();
 
+  if (arguments.has("two-loads")) {
+    write_out(
+        two_loads_text(score, predict_from_two_loads(score, options.threads), terminal_width()));
+    return kDone;
+  }
   const bool rows = arguments.has("rows");
   const std::string name = file.filename().string();  // results name no path
   std::string written;

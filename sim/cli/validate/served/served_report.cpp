@@ -303,4 +303,47 @@ std::string served_runs_csv(const ServedScore& score) {
   return out;
 }
 
+std::string two_loads_text(const ServedScore& score, const std::vector<UnseenValue>& values,
+                           std::size_t width) {
+  std::map<std::pair<std::string, std::string>, std::vector<const UnseenValue*>> groups;
+  for (const UnseenValue& value : values) {
+    if (value.of.before.predicted <= 0 || value.of.after.predicted <= 0) continue;
+    groups[{"all", value.metric}].push_back(&value);
+    groups[{score.runs[value.run].source, value.metric}].push_back(&value);
+  }
+  Table table{{{"source", Table::Align::kLeft},
+               {"metric", Table::Align::kLeft},
+               {"values"},
+               {"before", Table::Align::kRight, "median %"},
+               {"before", Table::Align::kRight, "in 90 %"},
+               {"before", Table::Align::kRight, "width"},
+               {"after", Table::Align::kRight, "median %"},
+               {"after", Table::Align::kRight, "in 90 %"},
+               {"after", Table::Align::kRight, "width"}}};
+  for (const auto& [key, of] : groups) {
+    std::vector<std::string> cells{key.first, key.second, fmt::format("{}", of.size())};
+    for (BenchOutcome::Side BenchOutcome::*side : {&BenchOutcome::before, &BenchOutcome::after}) {
+      std::vector<const ServedComparison*> compared;
+      std::vector<ServedComparison> made;
+      made.reserve(of.size());
+      for (const UnseenValue* value : of) {
+        const BenchOutcome::Side& at = value->of.*side;
+        made.push_back({.run = value->run,
+                        .metric = value->metric,
+                        .stat = "",
+                        .measured = value->measured,
+                        .predicted = at.predicted,
+                        .low = at.low,
+                        .high = at.high});
+        compared.push_back(&made.back());
+      }
+      const ServedGroup group = group_of(compared);
+      cells.insert(cells.end(), {percent(group.median_ape), percent(group.coverage),
+                                 factor(group.width_median)});
+    }
+    table.add_row(std::move(cells));
+  }
+  return table.str(width);
+}
+
 }  // namespace kvsim

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/cost/residuals/residuals.hpp"
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/serve_result.hpp"
+#include "sim/serve/serve_spec.hpp"
+#include "sim/serve/time_factors.hpp"
+
+namespace kvsim {
+
+// How far a service's metrics move if times are wrong: it is simulated again at a few draws of the
+// factors of its components, each drawn once for the whole run.
+
+inline constexpr std::size_t kServeDraws = 3;
+/// Corners of a triangle around the prediction, in the logarithms of two factors: that of
+/// iterations that only decode, and that of prompts and the front end. Their means are 0, their
+/// variances equal and their covariance is 0, so three runs show the slope in every direction.
+[[nodiscard]] const std::array<TimeFactors, kServeDraws>& serve_draws();
+
+/// The slope of a metric's logarithm against those of the factors: 1 for a time that is as long as
+/// its iterations, 0 for what does not depend on them, and more than 1 near saturation. `drawn`:
+/// its values at serve_draws. nullopt if a value is not above 0.
+[[nodiscard]] std::optional<double> sensitivity(double predicted,
+                                                std::span<const double, kServeDraws> drawn);
+
+/// Whether requests of a run wait for longer than they are prefilled.
+[[nodiscard]] bool is_queued(const ServeResult& result);
+
+/// The features that residual classes of services may have: whether requests wait, how busy the
+/// engine is, its stack, whether all settings are known, GPUs, what an iteration is bound by, where
+/// its kernels were measured.
+[[nodiscard]] std::vector<std::string> residual_path(const ServeSpec& spec,
+                                                     const ServeResult& result,
+                                                     const std::optional<MeanIteration>& iteration);
+
+}  // namespace kvsim

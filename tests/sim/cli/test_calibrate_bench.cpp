@@ -1,0 +1,114 @@
+// `kvsim calibrate --from-bench`: what a benchmark's files say of a scenario's service.
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/cli/program.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::fresh;
+using test::has;
+using test::Outcome;
+using test::run_kvsim;
+using test::text_of;
+using test::write;
+
+constexpr const char* kService = R"({"kind": "serve", "model": "llama-3.1-8b",
+  "gpu": "H100-80GB-SXM", "stack": "vllm", "slo": {"ttft": "1 s"}, "figures": false,
+  "requests": {"arrivals": {"kind": "poisson", "rate": 1}, "count": 40, "prompt_tokens": 500,
+               "output_tokens": 50}})";
+
+std::string bench(double rate, double ttft_ms, double tpot_ms) {
+  return json{{"request_rate", rate},        {"max_concurrency", nullptr},
+              {"duration", 40 / rate},       {"completed", 40},
+              {"total_input_tokens", 20000}, {"total_output_tokens", 2000},
+              {"median_ttft_ms", ttft_ms},   {"mean_tpot_ms", tpot_ms}}
+      .dump();
+}
+
+json document_of(const Outcome& outcome) {
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  return json::parse(outcome.out);
+}
+
+TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario takes the file") {
+  const fs::path folder = fresh("calibrate_bench");
+  write(folder / "s.json", kService);
+  // As predicted, with decoding a tenth slower and 20 ms more to the first token.
+  const json before =
+      document_of(run_kvsim({"run", "s.json", "--json", "-q", "-o", "r"}, folder)).at("points")[0];
+  const double tpot = 1.1e3 * before.at("tpot_s").at("mean").get<double>();
+  const double ttft = 20 + 1e3 * before.at("ttft_s").at("p50").get<double>();
+  write(folder / "one.json", bench(1, ttft, tpot));
+  write(folder / "two.json", bench(4, 1.05 * ttft, 1.05 * tpot));
+  const json out = document_of(run_kvsim(
+      {"calibrate", "--from-bench", "one.json", "two.json", "s.json", "-o", "m.json", "--json"},
+      folder));
+  CHECK(out.at("schema") == "kvsim.calibrate-bench/1");
+  REQUIRE(out.at("runs").size() == 2);
+  CHECK(out.at("runs")[1].at("load") == "4 req/s");
+  for (const json& run : out.at("runs")) {
+    CHECK(run.at("tool") == "vllm bench serve");
+    for (const json& value : run.at("values")) {
+      const double measured = value.at("measured").get<double>();
+      const auto side = [&](const char* name) { return value.at(name); };
+      const auto error = [&](const char* name) {
+        return std::abs(side(name).at("predicted").get<double>() / measured - 1);
+      };
+      const auto width = [&](const char* name) {
+        return side(name).at("high").get<double>() / side(name).at("low").get<double>();
+      };
+      CHECK(error("after") < error("before"));
+      CHECK(width("after") < width("before"));
+    }
+  }
+  CHECK(json::parse(text_of(folder / "m.json")) == out.at("overrides"));
+  std::string extended = kService;
+  extended.insert(1, R"("extends": "m.json", )");
+  write(folder / "e.json", extended);
+  const json after =
+      document_of(run_kvsim({"run", "e.json", "--json", "-q", "-o", "r2"}, folder)).at("points")[0];
+  CHECK(after.at("tpot_s").at("mean").get<double>() > before.at("tpot_s").at("mean").get<double>());
+  CHECK(has(after.at("intervals").at("basis").get<std::string>(), "benchmark of this service"));
+  CHECK(after.at("intervals").at("slo_probability").get<double>() > 0.9);
+}
+
+TEST_CASE("calibrate --from-bench: wrong files and scenarios are refused by place") {
+  const fs::path folder = fresh("calibrate_bench_wrong");
+  write(folder / "s.json", kService);
+  write(folder / "b.json", bench(1, 50, 10));
+  const auto complaint = [&](const std::string& file, const std::string& scenario) {
+    const Outcome outcome = run_kvsim({"calibrate", "--from-bench", file, scenario, "-q"}, folder);
+    CHECK(outcome.status == 2);
+    return outcome.err;
+  };
+  write(folder / "bad.json", R"({"duration": 1, "completed": "all"})");
+  CHECK(has(complaint("bad.json", "s.json"), "bad.json: /completed"));
+  write(folder / "other.json", R"({"a": 1})");
+  CHECK(has(complaint("other.json", "s.json"), "vllm bench serve"));
+  CHECK(has(complaint("missing.json", "s.json"), "missing.json"));
+  write(folder / "static.json",
+        R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "prompt_tokens": 9,
+            "output_tokens": 1})");
+  CHECK(complaint("b.json", "static.json").size() > 0);
+  write(folder / "ideal.json", [] {
+    std::string text = kService;
+    return text.replace(text.find("\"vllm\""), 6, "\"ideal\"");
+  }());
+  CHECK(has(complaint("b.json", "ideal.json"), "intervals"));
+  const Outcome none = run_kvsim({"calibrate", "--from-bench", "b.json"}, folder);
+  CHECK(none.status == 2);
+  CHECK(has(none.err, "SCENARIO"));
+}
+
+}  // namespace
+}  // namespace kvsim
