@@ -24,7 +24,7 @@ constexpr double kLeastWeight = 1e-9;
 constexpr double kHighest = 1.3;         // scores far above the full one are noise of small scores
 constexpr double kFloor = 0.03;          // of the spread: noise of tasks
 constexpr double kTail = 0.05;           // outside a 90 % interval on either side
-constexpr std::size_t kFewestPairs = 5;  // for an interval
+constexpr std::size_t kFewestPairs = 6;  // for an interval
 constexpr std::size_t kFewestRows = 50;
 
 bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> words) {
