@@ -9,8 +9,8 @@
 #include "models/cost/step.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
-#include "sim/memory/engine_pools.hpp"
-#include "sim/memory/vllm_groups.hpp"
+#include "sim/memory/groups/engine_pools.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 
 namespace kvsim {
 

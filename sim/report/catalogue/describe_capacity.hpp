@@ -7,7 +7,7 @@
 
 #include "models/llm/llm.hpp"
 #include "models/units/units.hpp"
-#include "sim/memory/vllm_groups.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 
 namespace kvsim {
 

@@ -14,7 +14,7 @@
 #include "models/methods/settle/measured.hpp"
 #include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
-#include "sim/memory/group_sizes.hpp"
+#include "sim/memory/groups/group_sizes.hpp"
 #include "sim/serve/cache/fragmented_blocks.hpp"
 
 namespace kvsim {

@@ -1,6 +1,6 @@
 // Pools of SGLang and TensorRT-LLM by kind of layer. Cases by hand.
 
-#include "sim/memory/engine_pools.hpp"
+#include "sim/memory/groups/engine_pools.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

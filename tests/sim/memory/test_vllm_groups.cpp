@@ -5,7 +5,7 @@
 
 #include "models/llm/weight_format.hpp"
 #include "models/units/error.hpp"
-#include "sim/memory/vllm_groups.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
 

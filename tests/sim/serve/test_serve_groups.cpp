@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/memory/group_sizes.hpp"
+#include "sim/memory/groups/group_sizes.hpp"
 #include "sim/serve/cache/kv_cache_manager.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"

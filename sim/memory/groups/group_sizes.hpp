@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "sim/memory/vllm_groups.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 
 namespace kvsim {
 

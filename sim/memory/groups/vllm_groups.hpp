@@ -86,7 +86,7 @@ struct VllmGroups {
 /// largest where that has less than 1.5 times as many. Pages are made equal by longer blocks where
 /// they are smaller; attention blocks are made as large as a recurrent state. Layers whose caches
 /// grow without a bound (full, latent, index keys) and that differ only in their pages form one
-/// group. Compressed entries (DeepSeek-V4) are packed: sim/memory/vllm_packed.hpp. Errors:
+/// group. Compressed entries (DeepSeek-V4) are packed: sim/memory/groups/vllm_packed.hpp. Errors:
 /// InputError where pages cannot be made equal. Sources: vLLM v1/core/kv_cache_utils.py
 /// (get_kv_cache_groups), v1/kv_cache_interface.py, model_executor/models/config.py
 /// (HybridAttentionMambaModelConfig).

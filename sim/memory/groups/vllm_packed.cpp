@@ -1,4 +1,4 @@
-#include "sim/memory/vllm_packed.hpp"
+#include "sim/memory/groups/vllm_packed.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "models/llm/llm.hpp"
-#include "sim/memory/vllm_groups.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 
 namespace kvsim {
 

@@ -1,4 +1,4 @@
-#include "sim/memory/engine_pools.hpp"
+#include "sim/memory/groups/engine_pools.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "sim/memory/group_sizes.hpp"
+#include "sim/memory/groups/group_sizes.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "sim/memory/vllm_groups.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
-#include "sim/memory/vllm_packed.hpp"
+#include "sim/memory/groups/vllm_packed.hpp"
 
 namespace kvsim {
 namespace {
