@@ -545,7 +545,7 @@ TEST_CASE("intervals of whole runs cover published times of documents that took 
                     .features = row.residual_path,
                     .document = row.document,
                     .log_ratio = *error});
-    // The file that is shipped covers most of its own table.
+    // The file that is shipped covers most of the table that it was fitted to.
     REQUIRE(ResidualModel::static_runs().find(rows.back().metric, rows.back().features) != nullptr);
   }
   const FittedResiduals fitted = fit_residuals(rows);

@@ -83,7 +83,7 @@ TEST_CASE("rows twice as sensitive have intervals twice as wide") {
 }
 
 TEST_CASE("what is left out does not know itself") {
-  // Six documents alike, and one far off: the others do not cover it.
+  // Six equal documents, and one far off: the others do not cover it.
   std::vector<ResidualRow> rows;
   for (int d = 0; d < 6; ++d) add(rows, {}, fmt::format("d{}", d), -0.05, 0.005, 21);
   add(rows, {}, "far", 3, 0, 20);

@@ -72,7 +72,7 @@ TEST_CASE("TensorRT-LLM: memory is shared out by window times bytes") {
   CHECK(p.tokens() == 10'000);
   CHECK(p.pools[1].capacity == 1000);
   CHECK(p.concurrency(1000) == test::rel(10.0));
-  // Layers alike have one pool of all.
+  // Equal layers share one pool.
   const EnginePools one = trtllm_pools(layers(2, 0, 0), settings, memory);
   CHECK(one.pools.size() == 1);
   CHECK(one.tokens() == 13'000);

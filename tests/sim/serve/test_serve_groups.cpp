@@ -20,7 +20,7 @@ using test::has;
 using test::request;
 using test::SmallService;
 
-/// A group of full layers, and beside it one of each of `others`, all with blocks of 16 tokens.
+/// A group of full layers and one of each of `others`, all with blocks of 16 tokens.
 VllmGroups groups_with(std::vector<VllmGroup> others) {
   VllmGroups out;
   out.groups = {{.kind = "full", .layers = 2, .block_tokens = 16}};

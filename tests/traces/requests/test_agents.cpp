@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 constexpr SimTime seconds(double s) { return SimTime{static_cast<std::int64_t>(s * 1e12)}; }
 
 /// Blocks of 4 tokens. The main agent's requests start at 0, 10 and 20 s and take 2 s; a sub-agent
-/// runs from 12 to 19 s, and another that nobody waits for starts at 13 s.
+/// runs from 12 to 19 s, and another that no request waits for starts at 13 s.
 const std::string kSession = R"({"id": "one", "models": ["m"], "block_size": 4,
   "hash_id_scope": "local", "tool_tokens": 2, "system_tokens": 1, "requests": [
   {"t": 0.0, "type": "n", "model": "m", "in": 9, "out": 3, "hash_ids": [1, 2], "api_time": 2.0,
@@ -192,7 +192,7 @@ TEST_CASE("reuse: sessions of local ids do not share, and add up") {
   CHECK(curve.hits == 8);
   CHECK(curve.distinct == 14);
   CHECK(summarise_requests(both).prefix->reusable == 8);
-  // A folder stands for its sessions; other files in it do not count.
+  // A folder means its sessions; other files in it do not count.
   std::ofstream{folder / "expected.json"} << R"({"block_size": 4, "requests": 12})";
   CHECK(read_requests(folder).requests.size() == 12);
   // Ids of the scope "global" are shared.
