@@ -17,9 +17,10 @@ constexpr double kTail = 0.05;
 constexpr double kFullDocument = 20;                     // rows
 constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
 constexpr std::array kFloors{0.1, 0.3, 1.0};
-constexpr std::array kStretches{1.0, 1.15, 1.3, 1.5, 1.75, 2.0};
-constexpr double kLeastGain = 0.01;  // of the score, for a further class
-constexpr std::size_t kFewestDocuments = 3;
+constexpr std::array kStretches{0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
+constexpr double kCoverage = 0.9;
+constexpr double kLeastGain = 0.01;    // of the width, for a further class
+constexpr double kLeastDocuments = 2;  // of kFullDocument rows
 constexpr std::size_t kMostClasses = 12;
 constexpr std::size_t kMostWords = 3;  // of a class
 
@@ -194,24 +195,34 @@ LeftOutEnds ends_of(const Group& group, double stretch, double scale) {
           .high = std::max(0.0, scale * stretched(group.high, group.median, stretch))};
 }
 
-/// Mean score over documents, each with its weight.
-double mean_score(const Errors& errors, const std::vector<Group>& groups, double stretch) {
-  std::vector<double> sums(errors.documents()), counts(errors.documents());
+/// Of left-out intervals, means over documents with their weights.
+struct LeftOutMeans {
+  double coverage = 0;
+  double width = 0;  // high - low
+};
+LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups, double stretch) {
+  std::vector<LeftOutMeans> sums(errors.documents());
+  std::vector<double> counts(errors.documents());
   for (const Group& group : groups) {
     for (const std::size_t i : group.members) {
       const Errors::One& one = errors.rows()[i];
-      sums[one.document] += ends_of(group, stretch, one.scale).score(one.row->log_ratio);
+      const LeftOutEnds ends = ends_of(group, stretch, one.scale);
+      sums[one.document].coverage += ends.covers(one.row->log_ratio) ? 1 : 0;
+      sums[one.document].width += ends.high - ends.low;
       counts[one.document] += 1;
     }
   }
-  double sum = 0, all = 0;
+  LeftOutMeans out;
+  double all = 0;
   for (std::size_t d = 0; d < counts.size(); ++d) {
     if (counts[d] == 0) continue;
     const double weight = std::min(1.0, counts[d] / kFullDocument);
-    sum += weight * sums[d] / counts[d];
+    out.coverage += weight * sums[d].coverage / counts[d];
+    out.width += weight * sums[d].width / counts[d];
     all += weight;
   }
-  return all > 0 ? sum / all : 0;
+  if (all > 0) out = {.coverage = out.coverage / all, .width = out.width / all};
+  return out;
 }
 
 ResidualClass make_class(const std::string& metric, const Errors& errors, std::size_t number,
@@ -257,10 +268,10 @@ ResidualClass make_class(const std::string& metric, const Errors& errors, std::s
 
 struct Scored {
   Choice choice;
-  double score = 0;
+  double width = 0;  // of left-out intervals, a mean over documents
 };
 
-/// The best choice with these classes.
+/// The best choice with these classes: the narrowest that covers enough.
 Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& members,
                const std::vector<Path>& classes) {
   std::optional<Scored> best;
@@ -269,9 +280,13 @@ Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size
     for (const double upper : kUpperWeights) {
       const std::vector<Group> groups = left_out_groups(errors, upper);
       for (const double stretch : kStretches) {
-        const double score = mean_score(errors, groups, stretch);
-        if (best && score >= best->score) continue;
-        best = Scored{{classes, floor, upper, stretch}, score};
+        const LeftOutMeans means = means_of(errors, groups, stretch);
+        // The widest has to do where none covers enough.
+        if (means.coverage < kCoverage && stretch < kStretches.back()) continue;
+        if (!best || means.width < best->width) {
+          best = Scored{{classes, floor, upper, stretch}, means.width};
+        }
+        break;
       }
     }
   }
@@ -282,7 +297,7 @@ Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size
 std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
                                const std::vector<std::size_t>& members,
                                const std::vector<Path>& known) {
-  std::map<Path, std::set<std::string_view>> documents;
+  std::map<Path, std::map<std::string_view, double>> documents;
   for (const std::size_t i : members) {
     const ResidualRow& row = rows[i];
     const Path& above = known[class_chain(known, row.features).back()];
@@ -291,12 +306,14 @@ std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
       if (std::find(above.begin(), above.end(), word) != above.end()) continue;
       Path path = above;
       path.push_back(word);
-      documents[path].insert(row.document);
+      documents[path][row.document] += 1;
     }
   }
   std::set<Path> out;
   for (const auto& [path, of] : documents) {
-    if (of.size() >= kFewestDocuments) out.insert(path);
+    double weight = 0;
+    for (const auto& [name, n] : of) weight += std::min(1.0, n / kFullDocument);
+    if (weight >= kLeastDocuments) out.insert(path);
   }
   return out;
 }
@@ -309,9 +326,9 @@ Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_
       std::vector<Path> classes = best.choice.classes;
       classes.push_back(path);
       Scored with = best_of(rows, members, classes);
-      if (!next || with.score < next->score) next = std::move(with);
+      if (!next || with.width < next->width) next = std::move(with);
     }
-    if (!next || next->score > (1 - kLeastGain) * best.score) break;
+    if (!next || next->width > (1 - kLeastGain) * best.width) break;
     best = *std::move(next);
   }
   return best.choice;
