@@ -28,9 +28,10 @@ std::vector<std::string> static_residual_path(const Stack& stack, std::string_vi
 
 TimeResidual time_residual(const CostInput& in, RunPhase phase) {
   constexpr std::int32_t kSixteenBits = 16;
-  const std::vector<std::string> path =
+  std::vector<std::string> path =
       static_residual_path(*in.stack, in.method != nullptr ? in.method->name() : "full",
                            bits_of(in.kv_dtype) < kSixteenBits);
+  path.emplace_back(residual_metric(phase));
   const ResidualClass* of = ResidualModel::static_runs().find(residual_metric(phase), path);
   KVSIM_CHECK(of != nullptr, "no residuals of {}", residual_metric(phase));
   const auto [low, high] = residual_ends(*of, 1, 1);

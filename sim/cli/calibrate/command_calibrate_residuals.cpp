@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -155,13 +156,19 @@ Written fit_static_runs(const fs::path& file) {
         row.residual_path.empty()) {
       continue;
     }
-    const bool is_prefill = row.row.metric.starts_with("ttft");
-    rows.push_back({.metric = std::string{residual_metric(is_prefill ? RunPhase::kPrefill
-                                                                     : RunPhase::kDecode)},
-                    .features = row.residual_path,
-                    .document = row.document,
-                    .log_ratio = *error});
-    of.push_back(&row);
+    const RunPhase phase =
+        row.row.metric.starts_with("ttft") ? RunPhase::kPrefill : RunPhase::kDecode;
+    // Few documents have times of prompts: the class of all runs is theirs and that of decoding.
+    for (const RunPhase of_phase : {RunPhase::kPrefill, RunPhase::kDecode}) {
+      if (of_phase == RunPhase::kDecode && phase != of_phase) continue;
+      std::vector<std::string> features = row.residual_path;
+      features.emplace_back(residual_metric(phase));
+      rows.push_back({.metric = std::string{residual_metric(of_phase)},
+                      .features = std::move(features),
+                      .document = row.document,
+                      .log_ratio = *error});
+      of.push_back(&row);
+    }
   }
   if (rows.empty()) throw InputError{file.string(), "published times with a prediction", "none"};
   FittedResiduals fitted = fit_residuals(rows);
