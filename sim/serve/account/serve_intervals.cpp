@@ -29,24 +29,22 @@ constexpr double kLowShare = 0.05, kHighShare = 0.95;
 constexpr std::array kParts{&Distribution::mean, &Distribution::p50, &Distribution::p90,
                             &Distribution::p95, &Distribution::p99};
 
-/// The class of a metric, and whether it is of a rate that falls as times grow.
+/// The classes of a metric: of a time of requests the one that has its key's name ("ttft_s": TTFT),
+/// else that of TTFT (a queue); of rates and of whole runs theirs; of all others that of step
+/// times.
 struct ClassName {
-  std::string_view middle, tail;
+  std::string middle, tail;
 };
-ClassName class_of(const MetricInfo& info) {
-  struct Known {
-    std::string_view key;
-    ClassName name;
-  };
-  constexpr std::array kKnown{
-      Known{"ttft_s", {"TTFT", "TTFT tail"}}, Known{"queue_s", {"TTFT", "TTFT tail"}},
-      Known{"tpot_s", {"TPOT", "TPOT tail"}}, Known{"itl_s", {"ITL", "ITL tail"}},
-      Known{"e2e_s", {"E2E", "E2E tail"}},    Known{"makespan_s", {"duration", "duration"}}};
-  for (const Known& known : kKnown) {
-    if (known.key == info.key) return known.name;
-  }
+ClassName class_of(const MetricInfo& info, const ServeResiduals& residuals) {
   if (info.kind == MetricKind::kRate) return {"throughput", "throughput"};
-  return {"TPOT", "TPOT"};
+  if (info.kind == MetricKind::kTime) return {"duration", "duration"};
+  if (info.kind != MetricKind::kLatency) return {"TPOT", "TPOT"};
+  std::string name;
+  for (const char c : info.key.substr(0, info.key.find('_'))) {
+    name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  if (residuals.find(name) == nullptr) name = "TTFT";
+  return {name, name + " tail"};
 }
 
 using Drawn = std::array<double, kServeDraws>;
@@ -88,7 +86,7 @@ void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
               const ServeResiduals& residuals,
               const std::array<std::vector<MetricValue>, kServeDraws>& drawn) {
   const MetricValue value = out.low[at];
-  const ClassName names = class_of(info);
+  const ClassName names = class_of(info, residuals);
   const auto ends = [&](std::string_view name, double Distribution::*part) {
     const double here = number_of(value, part);
     Drawn values{};
@@ -96,7 +94,7 @@ void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
       values[i] = number_of(drawn[i][at], part);
       if (std::isnan(values[i])) values[i] = here;  // nothing was served in time
     }
-    const bool is_attained = info.kind == MetricKind::kAttained || info.key == "goodput";
+    const bool is_attained = info.kind == MetricKind::kAttained;
     auto of = number_ends(residuals, is_attained ? "" : name, here, values);
     if (info.kind == MetricKind::kShare) of.second = std::min(of.second, std::max(1.0, here));
     return of;
@@ -192,9 +190,10 @@ ServeResiduals::Ends ServeResiduals::ends(double share) const {
 
 std::string ServeResiduals::basis() const {
   if (runs_ > 0) {
-    return fmt::format("errors left after calibration by {} load point{} of a benchmark of this "
-                       "service",
-                       runs_, runs_ == 1 ? "" : "s");
+    return fmt::format(
+        "errors left after calibration by {} load point{} of a benchmark of this "
+        "service",
+        runs_, runs_ == 1 ? "" : "s");
   }
   std::vector<std::string> parts;
   for (const char* metric : {"TTFT", "TPOT", "throughput"}) {
