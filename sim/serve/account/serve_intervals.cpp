@@ -29,7 +29,7 @@ constexpr double kLowShare = 0.05, kHighShare = 0.95;
 constexpr std::array kParts{&Distribution::mean, &Distribution::p50, &Distribution::p90,
                             &Distribution::p95, &Distribution::p99};
 
-/// The classes of a metric: of a time of requests the one that has its key's name ("ttft_s": TTFT),
+/// The classes of a metric: of a time of requests the one that has its key's name (TTFT),
 /// else that of TTFT (a queue); of rates and of whole runs theirs; of all others that of step
 /// times.
 struct ClassName {

@@ -62,7 +62,7 @@ TEST_CASE("every metric of a service is between its ends and slower is never bet
   CHECK(s.intervals->faster.decode < 1);
   CHECK(s.intervals->slower.decode > 1);
   // It names the classes of TTFT, TPOT and throughput, and how many documents each has.
-  for (const char* part : {"TTFT, ", "TPOT, ", "throughput, ", "document"}) {
+  for (const char* part : {"TTFT", "TPOT", "throughput", "document"}) {
     CHECK(s.intervals->basis.find(part) != std::string::npos);
   }
   const auto ends = [&](std::string_view key) { return s.intervals->ends(key); };
