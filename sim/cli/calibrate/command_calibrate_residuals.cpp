@@ -1,5 +1,6 @@
 // kvsim calibrate --residuals: intervals of services from the errors of measured runs.
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -23,6 +24,7 @@
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/progress.hpp"
 #include "sim/report/text/table.hpp"
+#include "sim/serve/account/serve_draws.hpp"
 #include "validation/published/published_csv.hpp"
 #include "validation/published/published_score.hpp"
 #include "validation/residuals/fit_residuals.hpp"
@@ -44,9 +46,11 @@ ServiceRows rows_of(const ServedScore& score) {
   for (const ServedComparison& c : score.comparisons) {
     const ScoredRun& run = score.runs[c.run];
     const std::string_view metric = residual_metric(c.metric, c.stat);
+    const std::vector<std::string>& path = run.predicted.residual_path;
+    if (std::find(path.begin(), path.end(), kDataSheetLayers) != path.end()) continue;
     if (metric.empty() || !c.sensitivity || !(c.measured > 0) || !(c.predicted > 0)) continue;
     out.rows.push_back({.metric = std::string{metric},
-                        .features = run.predicted.residual_path,
+                        .features = path,
                         .document = run.source,
                         .service = saturation_key(run.mapped),
                         .log_ratio = std::log(c.measured / c.predicted),

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <numbers>
 
+#include "models/llm/layer/layer_kind.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -86,6 +88,11 @@ std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult&
                                                  : "batches above 64");
   out.push_back(iteration ? regime_of(iteration->step) : "unknown regime");
   out.push_back(iteration ? kernels_of(iteration->step) : "unknown kernels");
+  if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), [&](const LayerSpec& layer) {
+        return !items_without_rows(layer, spec.kv_dtype).empty();
+      })) {
+    out.emplace_back(kDataSheetLayers);
+  }
   return out;
 }
 

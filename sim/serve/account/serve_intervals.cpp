@@ -200,8 +200,13 @@ std::string ServeResiduals::basis() const {
     if (const ResidualClass* of = find(metric)) parts.push_back(of->words());
   }
   if (is_static_) parts.resize(2);
-  return fmt::format("errors of measured {}: {}", is_static_ ? "static runs" : "services",
-                     fmt::join(parts, "; "));
+  const bool outside = std::find(path_.begin(), path_.end(), kDataSheetLayers) != path_.end();
+  return fmt::format("errors of measured {}: {}{}", is_static_ ? "static runs" : "services",
+                     fmt::join(parts, "; "),
+                     outside
+                         ? "; none had layers at the data sheet's rates, as this model has: times "
+                           "may be several times as long"
+                         : "");
 }
 
 MetricEnds ServeIntervals::ends(std::string_view key) const {
