@@ -116,7 +116,7 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
         "share of all requests that are within all bounds; null without bounds",
         of<&Result::slo_attained>,
         {.summary = {4, "good", "%"},
-         .page = {6, "within bounds", "share"},
+         .page = {6, "in bounds", "share"},
          .most_is_best = true,
          .varies_with_times = true}),
     Row(Kind::kCount, "gpus", "GPUs", "of the whole service", of<&Result::gpus>),
