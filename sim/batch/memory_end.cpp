@@ -156,8 +156,8 @@ EngineStartup at_factors(const EngineStartup& startup, const TermFactors& factor
     out.tokens = capacity.tokens;
     out.max_concurrency = capacity.concurrency;
   } else if (out.pools && startup.kv_cache > Bytes{}) {
-    const double share = static_cast<double>(out.kv_cache.count()) /
-                         static_cast<double>(startup.kv_cache.count());
+    const double share =
+        static_cast<double>(out.kv_cache.count()) / static_cast<double>(startup.kv_cache.count());
     out.tokens = static_cast<std::int64_t>(static_cast<double>(startup.tokens) * share);
     out.blocks = out.tokens / stack.block_tokens;
   }

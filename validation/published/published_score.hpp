@@ -18,8 +18,8 @@ namespace kvsim {
 /// One row and its outcome.
 struct ScoredRow {
   PublishedRow row;
-  std::string gpu, stack, dtype;  // names of the catalogue, or as the file has them
-  std::string document;           // the source without the place in it
+  std::string gpu, stack, dtype;             // names of the catalogue, or as the file has them
+  std::string document;                      // the source without the place in it
   std::vector<std::string> residual_path{};  // of a time: sim/batch/account/time_residual.hpp
   std::optional<PublishedKind> kind{};
   std::optional<double> value{};

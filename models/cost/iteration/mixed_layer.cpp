@@ -34,7 +34,7 @@ bool near(double a, double b) {
 MixedColumns mixed_columns(const Llm& llm, const Method& method) {
   MixedColumns out;
   const std::vector<LayerGroup> groups = layer_groups(llm, method);
-  const bool alike = method.layers_alike();
+  const bool layers_equal = method.layers_alike();
   struct Key {
     std::int32_t like, law;
     bool operator==(const Key&) const = default;
@@ -52,9 +52,9 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
   for (const LayerGroup& group : groups) {
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
       const auto same =
-          alike ? std::find_if(held.begin(), held.end(),
-                               [&](std::int32_t other) { return equal_caches(l, other); })
-                : held.end();
+          layers_equal ? std::find_if(held.begin(), held.end(),
+                                      [&](std::int32_t other) { return equal_caches(l, other); })
+                       : held.end();
       const auto law = static_cast<std::int32_t>(same - held.begin());
       if (same == held.end()) {
         held.push_back(l);

@@ -31,8 +31,8 @@ inline constexpr std::size_t kServeDraws = 3;
 [[nodiscard]] std::optional<double> sensitivity(double predicted,
                                                 std::span<const double, kServeDraws> drawn);
 
-/// A feature of models with layers whose kernels no benchmark timed. Their runs take no part in the fit
-/// of residual classes: their errors are those of the data sheet's rates.
+/// A feature of models with layers whose kernels no benchmark timed. Their runs take no part in the
+/// fit of residual classes: their errors are those of the data sheet's rates.
 inline constexpr std::string_view kDataSheetLayers = "layers at the data sheet's rates";
 
 /// Whether requests of a run wait for longer than they are prefilled.

@@ -24,9 +24,10 @@ TEST_CASE("spread: correlation of values beyond a limit, solved by hand") {
   ExceedanceCorrelation whole;    // all or none of a cluster is beyond
   whole.add({{1, 1, 1}, {0, 0, 0}, {0, 0, 0}}, 0.5);
   CHECK(whole.value() == rel(1));
-  ExceedanceCorrelation alike;  // every cluster has the same share beyond: no variance between them
-  alike.add({{1, 0}, {0, 1}, {1, 0}}, 0.5);
-  CHECK(alike.value() == 0);
+  ExceedanceCorrelation
+      equal_shares;  // every cluster has the same share beyond: no variance between them
+  equal_shares.add({{1, 0}, {0, 1}, {1, 0}}, 0.5);
+  CHECK(equal_shares.value() == 0);
   // Two clusters of four, shares 3/4 and 1/4: between = 2 * 4 * (1/4)^2 / 1 = 0.5, within =
   // 2 * 4 * 3/16 / 6 = 0.25; (0.5 - 0.25) / (0.5 + 3 * 0.25) = 0.2.
   ExceedanceCorrelation some;

@@ -21,20 +21,19 @@ ServeResult serve(const Llm& llm, const RequestTrace& trace, std::optional<Bytes
                   std::optional<std::int64_t> max_num_seqs = std::nullopt) {
   Gpu gpu = find_gpu("H200-141GB-SXM");
   gpu.hbm = gpu.hbm_usable = hbm.value_or(40_GiB * 1024);
-  const ServeSpec spec{
-      .llm = &llm,
-      .gpu = &gpu,
-      .stack = &find_stack("vllm"),
-      .method = method,
-      .weight_dtype = Dtype::kBf16,
-      .kv_dtype = Dtype::kBf16,
-      .calibration = &builtin_calibration(),
-      .options = {.max_num_seqs = max_num_seqs,
-                  .prefill_chunk = 2048,
-                  .memory_fraction = 1.0,
-                  .weights = Bytes{0}},
-      .requests = std::make_shared<RequestTrace>(trace),
-      .scheduler = {.name = "vllm-v1"}};
+  const ServeSpec spec{.llm = &llm,
+                       .gpu = &gpu,
+                       .stack = &find_stack("vllm"),
+                       .method = method,
+                       .weight_dtype = Dtype::kBf16,
+                       .kv_dtype = Dtype::kBf16,
+                       .calibration = &builtin_calibration(),
+                       .options = {.max_num_seqs = max_num_seqs,
+                                   .prefill_chunk = 2048,
+                                   .memory_fraction = 1.0,
+                                   .weights = Bytes{0}},
+                       .requests = std::make_shared<RequestTrace>(trace),
+                       .scheduler = {.name = "vllm-v1"}};
   return run_serve(spec, {});
 }
 
