@@ -12,8 +12,8 @@
 #include <limits>
 #include <memory>
 
-#include "models/methods/settle/choices.hpp"
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/choices.hpp"
+#include "models/methods/resolve/presets.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 
@@ -68,11 +68,11 @@ class ValueNormRule final : public SelectRule {
   std::int64_t recent_;
 };
 
-std::shared_ptr<const SelectRule> make_value_norm(MethodResolver& settling) {
-  const std::int64_t entries = settling.budget_entries(0.2);
-  const std::int64_t recent = settling.integer("recent_tokens");
-  if (recent >= entries) settling.refuse("recent_tokens leave nothing of the budget to choose");
-  settling.set_entries(entries);
+std::shared_ptr<const SelectRule> make_value_norm(MethodResolver& resolver) {
+  const std::int64_t entries = resolver.budget_entries(0.2);
+  const std::int64_t recent = resolver.integer("recent_tokens");
+  if (recent >= entries) resolver.refuse("recent_tokens leave nothing of the budget to choose");
+  resolver.set_entries(entries);
   return std::make_shared<ValueNormRule>(recent);
 }
 
@@ -143,7 +143,7 @@ class NeighbourRule final : public MergeRule {
   }
 };
 
-std::shared_ptr<const MergeRule> make_neighbour(MethodResolver& /*settling*/) {
+std::shared_ptr<const MergeRule> make_neighbour(MethodResolver& /*resolving*/) {
   return std::make_shared<NeighbourRule>();
 }
 

@@ -200,7 +200,7 @@ class Plan {
 
   /// The layers of which the file has q, k or v, ascending.
   [[nodiscard]] std::vector<std::int32_t> layers_in_file() const {
-    constexpr std::size_t kMostDigits = 6;
+    constexpr std::size_t kMaxDigits = 6;
     std::set<std::int32_t> found;
     for (const char* word : {"q", "k", "v"}) {
       const auto mapped = options_.names.find(word);
@@ -211,7 +211,7 @@ class Plan {
         if (!name.starts_with(prefix)) continue;
         const std::size_t end = name.find_first_not_of("0123456789", prefix.size());
         const std::string digits = name.substr(prefix.size(), end - prefix.size());
-        if (digits.empty() || digits.size() > kMostDigits) continue;
+        if (digits.empty() || digits.size() > kMaxDigits) continue;
         const std::int32_t layer = std::stoi(digits);
         if (name == name_in(word, layer)) found.insert(layer);
       }

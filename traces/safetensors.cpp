@@ -41,8 +41,8 @@ constexpr std::array kTypes{
 };
 
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's own limit
-constexpr std::size_t kMostDimensions = 8;
-constexpr std::int64_t kMostElements = std::int64_t{1} << 60;
+constexpr std::size_t kMaxDimensions = 8;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;
 
 /// A file mapped for reading; unmapped at the end.
 class Mapping {
@@ -110,14 +110,14 @@ TensorEntry read_entry(const Field& field, const std::string& place, std::uint64
   TensorEntry entry;
   entry.type = read_type(field.at("dtype"));
   const auto shape = field.at("shape").items();
-  if (shape.size() > kMostDimensions) {
-    throw InputError{place, fmt::format("at most {} dimensions", kMostDimensions),
+  if (shape.size() > kMaxDimensions) {
+    throw InputError{place, fmt::format("at most {} dimensions", kMaxDimensions),
                      std::to_string(shape.size())};
   }
   std::int64_t elements = 1;
   for (const Field& dimension : shape) {
-    const std::int64_t n = dimension.integer(0, kMostElements);
-    if (n != 0 && elements > kMostElements / n) {
+    const std::int64_t n = dimension.integer(0, kMaxElements);
+    if (n != 0 && elements > kMaxElements / n) {
       throw InputError{place, "a shape whose product can be counted",
                        fmt::format("[{}, …]", fmt::join(entry.shape, ", "))};
     }

@@ -18,10 +18,10 @@ namespace kvsim {
 namespace {
 
 // Generous bounds: nothing real is near them, and products of them cannot overflow.
-constexpr std::int64_t kMostLayers = 10'000;
-constexpr std::int64_t kMostHeads = 100'000;
+constexpr std::int64_t kMaxLayers = 10'000;
+constexpr std::int64_t kMaxHeads = 100'000;
 constexpr std::int64_t kWidest = 1'000'000;
-constexpr std::int64_t kMostTokens = 100'000'000;
+constexpr std::int64_t kMaxTokens = 100'000'000;
 constexpr double kLargestScale = 1000;
 // Models record hundreds. Below this bound no dot product or logit can leave the range of fp32.
 constexpr float kLargestElement = 1e6F;
@@ -135,7 +135,7 @@ void read_marks(const Metadata& meta, TraceInfo& info) {
         meta.integer("answer_start", info.question_start.value_or(0) + 1, info.tokens - 1);
   }
   if (const std::string* text = meta.find("segments")) {
-    constexpr std::size_t kMostSegments = 1000;
+    constexpr std::size_t kMaxSegments = 1000;
     constexpr std::size_t kLongestName = 64;
     const Field all = Field::parse(*text, meta.place("segments"));
     std::int64_t end = 0;
@@ -149,8 +149,8 @@ void read_marks(const Metadata& meta, TraceInfo& info) {
       segment.end = each.at("end").integer(segment.start + 1, info.tokens);
       end = segment.end;
       info.segments.push_back(std::move(segment));
-      if (info.segments.size() > kMostSegments) {
-        all.expected(fmt::format("at most {} segments", kMostSegments));
+      if (info.segments.size() > kMaxSegments) {
+        all.expected(fmt::format("at most {} segments", kMaxSegments));
       }
     }
     return;
@@ -179,8 +179,8 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   info.name = path.stem().string();
   info.metadata = file.metadata();
   if (const std::string* model = meta.find("model")) info.model = *model;
-  info.n_layers = static_cast<std::int32_t>(meta.integer("num_layers", 1, kMostLayers));
-  info.n_heads = static_cast<std::int32_t>(meta.integer("num_q_heads", 1, kMostHeads));
+  info.n_layers = static_cast<std::int32_t>(meta.integer("num_layers", 1, kMaxLayers));
+  info.n_heads = static_cast<std::int32_t>(meta.integer("num_q_heads", 1, kMaxHeads));
   info.n_kv_heads = static_cast<std::int32_t>(meta.integer("num_kv_heads", 1, info.n_heads));
   if (info.n_heads % info.n_kv_heads != 0) {
     throw InputError{meta.place("num_kv_heads"),
@@ -188,7 +188,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
                      std::to_string(info.n_kv_heads)};
   }
   info.head_dim = static_cast<std::int32_t>(meta.integer("head_dim", 1, kWidest));
-  info.tokens = meta.integer("num_tokens", 1, kMostTokens);
+  info.tokens = meta.integer("num_tokens", 1, kMaxTokens);
   info.prompt_tokens = meta.integer("prompt_len", 1, info.tokens);
   if (const std::string* mask = meta.find("mask"); mask != nullptr && *mask != "causal") {
     throw InputError{meta.place("mask"), "\"causal\": a replay has no other attention",
@@ -204,8 +204,8 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
     }
     info.rope_style = *style == "interleaved" ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit;
   }
-  constexpr double kMostParameters = 1e18;
-  if (meta.find("parameters") != nullptr) (void)meta.positive("parameters", kMostParameters);
+  constexpr double kMaxParameters = 1e18;
+  if (meta.find("parameters") != nullptr) (void)meta.positive("parameters", kMaxParameters);
   if (meta.find("rope_theta") != nullptr) info.rope_theta = meta.positive("rope_theta", 1e15);
   if (meta.find("repeat_start") != nullptr || meta.find("repeat_len") != nullptr) {
     info.repeat_start = meta.integer("repeat_start", 0, info.tokens - 1);

@@ -41,10 +41,10 @@ std::uint32_t Executor::site_of(std::source_location where) {
 }
 
 std::uint32_t Executor::add_site(std::source_location where, std::size_t slot) {
-  if (sites_.size() >= kMostSites) {
-    fault(FaultKind::kLaunch,
-          fmt::format("kernels of one device with more than {} lines that access memory",
-                      kMostSites));
+  if (sites_.size() >= kMaxSites) {
+    fault(
+        FaultKind::kLaunch,
+        fmt::format("kernels of one device with more than {} lines that access memory", kMaxSites));
   }
   const auto id = static_cast<std::uint32_t>(sites_.size());
   sites_.push_back({.where = where, .accesses = {}, .more = {}});

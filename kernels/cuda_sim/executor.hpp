@@ -165,7 +165,7 @@ class Executor {
 
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
   static constexpr std::size_t kSlots = 4096;
-  static constexpr std::uint32_t kMostSites = 3000;
+  static constexpr std::uint32_t kMaxSites = 3000;
 
   FiberPool fibers_;
   Counters counters_;

@@ -55,8 +55,8 @@ DeviceState read_device_state(const std::string& pci_bus_id) {
   } else {
     state.sm_mhz = clock(nvml, "nvmlDeviceGetClockInfo", device, kClockSm);
     state.memory_mhz = clock(nvml, "nvmlDeviceGetClockInfo", device, kClockMemory);
-    state.most_sm_mhz = clock(nvml, "nvmlDeviceGetMaxClockInfo", device, kClockSm);
-    state.most_memory_mhz = clock(nvml, "nvmlDeviceGetMaxClockInfo", device, kClockMemory);
+    state.max_sm_mhz = clock(nvml, "nvmlDeviceGetMaxClockInfo", device, kClockSm);
+    state.max_memory_mhz = clock(nvml, "nvmlDeviceGetMaxClockInfo", device, kClockMemory);
     state.power_w = watts(nvml, "nvmlDeviceGetPowerUsage", device);
     state.power_limit_w = watts(nvml, "nvmlDeviceGetEnforcedPowerLimit", device);
     int performance = -1;

@@ -11,7 +11,7 @@ using kernels::ResidualShape;
 constexpr std::int64_t kWarps = 4;
 constexpr std::int64_t kThreads = 32 * kWarps;
 
-constexpr int kMostPieces = 8;  // of a row that slerp_rows takes
+constexpr int kMaxPieces = 8;  // of a row that slerp_rows takes
 
 /// A row in kPieces pieces of a warp's width.
 template <class T, int kPieces>
@@ -75,7 +75,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
 
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) zip_kernel(MergeShape shape, ZipPairs<T> a) {
-  constexpr float kLeastLogit = 1e-3F;
+  constexpr float kMinLogit = 1e-3F;
   const std::int64_t n = grid_warp();
   if (n >= shape.merges) return;
   const bool leads = threadIdx.x % 32 == 0;
@@ -111,7 +111,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) zip_kernel(MergeShape shape, ZipPairs
   const float logit = highest + logf(sum) - logf(votes + other_votes);
   const float factor = logit / mean_logit;
   const bool tame =
-      (mean_logit >= kLeastLogit || mean_logit <= -kLeastLogit) && factor >= 0.5F && factor <= 2.0F;
+      (mean_logit >= kMinLogit || mean_logit <= -kMinLogit) && factor >= 0.5F && factor <= 2.0F;
   const float stretch = tame ? factor : 1.0F;
   Part<T> x;
   Part<T> y;
@@ -179,7 +179,7 @@ void slerp_rows(Stream stream, const MergeShape& s, float t, Span<const T> a, Sp
                 Span<T> direction, Span<float> norm_a, Span<float> norm_b, Span<float> distance) {
   constexpr std::int64_t kPiece = 32 * kv::Vec16<T>::kSize;
   KVSIM_LAUNCH_CHECK(s.merges >= 1 && s.head_dim >= 1, "sizes are 1 at least");
-  KVSIM_LAUNCH_CHECK(s.head_dim % kv::Vec16<T>::kSize == 0 && s.head_dim <= kMostPieces * kPiece,
+  KVSIM_LAUNCH_CHECK(s.head_dim % kv::Vec16<T>::kSize == 0 && s.head_dim <= kMaxPieces * kPiece,
                      "a row is whole 16 bytes, 256 times that at most");
   const std::int64_t elements = s.merges * s.head_dim;
   KVSIM_LAUNCH_CHECK(a.size >= elements && b.size >= elements && direction.size >= elements,
@@ -190,7 +190,7 @@ void slerp_rows(Stream stream, const MergeShape& s, float t, Span<const T> a, Sp
   const auto kernel = pieces <= 1   ? slerp_kernel<T, 1>
                       : pieces <= 2 ? slerp_kernel<T, 2>
                       : pieces <= 4 ? slerp_kernel<T, 4>
-                                    : slerp_kernel<T, kMostPieces>;
+                                    : slerp_kernel<T, kMaxPieces>;
   launch(stream, "slerp_rows", grid_of(s.merges), kBlock, 0, kernel, s, t, a, b, direction, norm_a,
          norm_b, distance);
 }

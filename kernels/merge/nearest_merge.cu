@@ -108,13 +108,13 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kMergeThreads) spread_kernel(SpreadShape shape,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t base = row * shape.capacity;
   const auto taker = [&](std::int64_t first) {
-    return first + lane < shape.most_takers
-               ? kv::load(a.takers, row * shape.most_takers + first + lane)
+    return first + lane < shape.max_takers
+               ? kv::load(a.takers, row * shape.max_takers + first + lane)
                : -1;
   };
   float sum = 0;
   int takers = 0;
-  for (std::int64_t first = 0; first < shape.most_takers; first += 32) {
+  for (std::int64_t first = 0; first < shape.max_takers; first += 32) {
     const std::int32_t mine = taker(first);
     if (mine >= 0) sum += kv::load(a.attention, base + mine);
     takers += __popc(__ballot_sync(kAllLanes, mine >= 0));
@@ -139,7 +139,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kMergeThreads) spread_kernel(SpreadShape shape,
   const float part = share / static_cast<float>(takers);
   Part<T> gone;
   gone.load(a.values, base + victim, shape.head_dim);
-  for (std::int64_t first = 0; first < shape.most_takers; first += 32) {
+  for (std::int64_t first = 0; first < shape.max_takers; first += 32) {
     const std::int32_t mine = taker(first);
     for (int i = 0; i < 32; ++i) {
       const std::int32_t to = __shfl_sync(kAllLanes, mine, i);
@@ -191,12 +191,12 @@ void cosine_merge_entries(Stream stream, const NearestShape& s, const CosineMerg
 template <class T>
 void spread_values(Stream stream, const SpreadShape& s, const ValueSpread<T>& a) {
   check_rows<T>(s.rows, s.head_dim);
-  KVSIM_LAUNCH_CHECK(s.most_takers >= 1 && s.capacity >= 2, "a taker and a victim at least");
+  KVSIM_LAUNCH_CHECK(s.max_takers >= 1 && s.capacity >= 2, "a taker and a victim at least");
   KVSIM_LAUNCH_CHECK(
       a.values.size >= s.rows * s.capacity * s.head_dim && a.attention.size >= s.rows * s.capacity,
       "values are [rows, capacity, head_dim], attention [rows, capacity]");
   KVSIM_LAUNCH_CHECK(a.victim.size >= s.rows && a.chance.size >= s.rows &&
-                         a.spread.size >= s.rows && a.takers.size >= s.rows * s.most_takers,
+                         a.spread.size >= s.rows && a.takers.size >= s.rows * s.max_takers,
                      "victim, chance and spread are [rows], takers [rows, most_takers]");
   launch(stream, "spread_values", grid_of_warps(s.rows), {kMergeThreads}, 0, spread_kernel<T>, s,
          a);

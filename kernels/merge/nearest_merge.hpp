@@ -50,7 +50,7 @@ void cosine_merge_entries(Stream stream, const kernels::NearestShape& shape,
 template <class T>
 struct ValueSpread {
   Span<const std::int32_t> victim;  // [rows]
-  Span<const std::int32_t> takers;  // [rows, most_takers]
+  Span<const std::int32_t> takers;  // [rows, max_takers]
   Span<const float> attention;      // [rows, capacity]
   Span<const float> chance;         // [rows], in [0, 1)
   bool expected = false;

@@ -10,7 +10,7 @@ namespace kvsim::KVSIM_EXECUTOR {
 /// page], of which live[page] entries count. leaving[r, i]: the entries of sequence r that leave,
 /// each once; -1: none.
 struct LazyPages {
-  Span<const std::int32_t> leaving;  // [rows, most_leaving]
+  Span<const std::int32_t> leaving;  // [rows, max_leaving]
   Span<const std::int32_t> pages;    // [rows, pages_per_sequence]
   Span<std::int32_t> live;           // [n_pages]
   Span<float> bias;                  // [rows, pages_per_sequence * page]

@@ -57,7 +57,7 @@ struct ConcatShape {
 
 /// Entries that leave a paged cache.
 struct LazyPageShape {
-  std::int64_t rows = 1, most_leaving = 1;
+  std::int64_t rows = 1, max_leaving = 1;
   std::int64_t page = 16;               // entries
   std::int64_t pages_per_sequence = 1;  // of the table
   std::int64_t n_pages = 1;
@@ -66,7 +66,7 @@ struct LazyPageShape {
 /// and one more a page freed are atomic.
 [[nodiscard]] constexpr KernelTraffic lazy_page_traffic(const LazyPageShape& s,
                                                         std::int64_t leaving, std::int64_t freed) {
-  return {Bytes{4 * s.rows * s.most_leaving + 4 * leaving}, Bytes{4 * leaving + 4 * freed},
+  return {Bytes{4 * s.rows * s.max_leaving + 4 * leaving}, Bytes{4 * leaving + 4 * freed},
           leaving + freed};
 }
 

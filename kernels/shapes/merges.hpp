@@ -65,7 +65,7 @@ inline constexpr std::int64_t kNearestWarps = 8;  // of a row's block
 /// Rows in which an entry's value may be spread over others'.
 struct SpreadShape {
   std::int64_t rows = 1;
-  std::int64_t most_takers = 1;
+  std::int64_t max_takers = 1;
   std::int64_t capacity = 2;
   std::int64_t head_dim = 128;
 };
@@ -76,8 +76,8 @@ struct SpreadShape {
                                                      std::int64_t spread_takers,
                                                      std::int64_t element_bytes) {
   const std::int64_t row = s.head_dim * element_bytes;
-  return {Bytes{s.rows * (12 + 4 * s.most_takers) + 4 * takers +
-                spread_rows * (4 * s.most_takers + row) + spread_takers * row},
+  return {Bytes{s.rows * (12 + 4 * s.max_takers) + 4 * takers +
+                spread_rows * (4 * s.max_takers + row) + spread_takers * row},
           Bytes{4 * s.rows + spread_takers * row}};
 }
 

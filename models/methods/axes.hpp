@@ -142,7 +142,7 @@ class SelectRule {
   /// Query heads of a group may see different entries of the same cache.
   [[nodiscard]] virtual bool hides_entries() const { return false; }
   /// Minimum budget of a layer in addition to a merge's slots: the protected entries.
-  [[nodiscard]] virtual std::int64_t least_entries() const { return 1; }
+  [[nodiscard]] virtual std::int64_t min_entries() const { return 1; }
   [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
   [[nodiscard]] virtual Compaction compaction(Compaction of_merge) const { return of_merge; }
   /// As Method::eager_operators, from a step's rows to the eviction: sum over the group, decay,

@@ -61,7 +61,7 @@ class MethodResolver {
   [[nodiscard]] virtual bool flag(const std::string& name) const = 0;
   [[nodiscard]] virtual bool given(std::string_view name) const = 0;
   /// Records a resolved value for reports: a solved window, a count from a fraction.
-  virtual void settle(const std::string& name, const ParamValue& value) = 0;
+  virtual void resolve(const std::string& name, const ParamValue& value) = 0;
 
   /// The requested budget; nullopt: none.
   [[nodiscard]] virtual const std::optional<Budget>& budget() const = 0;

@@ -77,10 +77,10 @@ bool means_the_same(const ParamInfo& a, const ParamInfo& b) {
          a.words == b.words && a.help == b.help;
 }
 
-Params settle_params(const std::string& method, const std::vector<ParamInfo>& known,
-                     const Params& given) {
-  Params settled;
-  for (const ParamInfo& info : known) settled[info.name] = info.default_value;
+Params resolve_params(const std::string& method, const std::vector<ParamInfo>& known,
+                      const Params& given) {
+  Params resolved;
+  for (const ParamInfo& info : known) resolved[info.name] = info.default_value;
   Params seen;
   for (const auto& [word, value] : given) {
     const ParamInfo* info = find_param(known, word);
@@ -94,9 +94,9 @@ Params settle_params(const std::string& method, const std::vector<ParamInfo>& kn
       throw InputError{
           fmt::format("method \"{}\": parameter {} is given twice", method, info->name)};
     }
-    settled[info->name] = checked(method, *info, value);
+    resolved[info->name] = checked(method, *info, value);
   }
-  return settled;
+  return resolved;
 }
 
 double param_number(const Params& params, const std::string& name) {

@@ -20,8 +20,8 @@ namespace kvsim {
 /// Every declared parameter at its given or default value. An integer is accepted for a number.
 /// Errors: InputError that names parameter, value, range and the range's source; for unknown names,
 /// the nearest.
-[[nodiscard]] Params settle_params(const std::string& method, const std::vector<ParamInfo>& known,
-                                   const Params& given);
+[[nodiscard]] Params resolve_params(const std::string& method, const std::vector<ParamInfo>& known,
+                                    const Params& given);
 
 /// Reads a resolved parameter. Errors: ContractError if it is missing or has another type.
 [[nodiscard]] double param_number(const Params& params, const std::string& name);

@@ -19,13 +19,13 @@ constexpr double kBudgetScale = 0.5;  // of the logarithm of budgets
 constexpr double kBitsScale = 0.25;   // of the logarithm of bits
 constexpr double kOtherTask = 0.03;
 constexpr double kPairPower = 0.3;  // a pair of n rows weighs n^(1 - this)
-constexpr double kLeastWeight = 1e-9;
+constexpr double kMinWeight = 1e-9;
 
-constexpr double kHighest = 1.3;         // scores far above the full one are noise of small scores
-constexpr double kFloor = 0.03;          // of the spread: noise of tasks
-constexpr double kTail = 0.05;           // outside a 90 % interval on either side
-constexpr std::size_t kFewestPairs = 6;  // for an interval
-constexpr std::size_t kFewestRows = 50;
+constexpr double kHighest = 1.3;      // scores far above the full one are noise of small scores
+constexpr double kFloor = 0.03;       // of the spread: noise of tasks
+constexpr double kTail = 0.05;        // outside a 90 % interval on either side
+constexpr std::size_t kMinPairs = 6;  // for an interval
+constexpr std::size_t kMinRows = 50;
 
 bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::any_of(words.begin(), words.end(),
@@ -193,7 +193,7 @@ std::optional<QualityPrediction> QualityModel::mean(const Query& query, Skip ski
       ++out.rows;
       models.insert(other.model);
     }
-    if (weight < kLeastWeight) continue;
+    if (weight < kMinWeight) continue;
     weight /= std::pow(pair_rows_[row_pairs_[i]], kPairPower);
     weights += weight;
     sum += weight * retained_[i];
@@ -224,7 +224,7 @@ void QualityModel::add_interval(QualityPrediction& p, QualityKind kind,
     errors.push_back(score.error);
     pairs.insert(score.pair);
   }
-  if (pairs.size() < kFewestPairs || errors.size() < kFewestRows) return;
+  if (pairs.size() < kMinPairs || errors.size() < kMinRows) return;
   // The smallest error that the tail's share is at most: conservative by less than one row.
   const auto at = [&](double share) {
     const double place = std::ceil(share * static_cast<double>(errors.size())) - 1.0;

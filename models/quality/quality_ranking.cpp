@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kFewestRanked = 3;
+constexpr std::size_t kMinRanked = 3;
 constexpr double kSameBudget = 0.01;  // of the prompt
 
 /// Ranks from 1; ties share the mean of theirs.
@@ -35,7 +35,7 @@ std::vector<double> ranks_of(std::span<const double> values) {
 
 std::optional<double> rank_correlation(std::span<const double> a, std::span<const double> b) {
   KVSIM_CHECK(a.size() == b.size(), "{} and {} values", a.size(), b.size());
-  if (a.size() < kFewestRanked) return std::nullopt;
+  if (a.size() < kMinRanked) return std::nullopt;
   const std::vector<double> x = ranks_of(a);
   const std::vector<double> y = ranks_of(b);
   const double mean = 0.5 * (static_cast<double>(a.size()) + 1.0);
@@ -87,13 +87,13 @@ std::vector<ReplayError> read_replay_errors(const fs::path& path) {
   static const std::vector<std::string> schemas{"kvsim.replay/1"};
   (void)root.at("schema").choice(schemas);
   std::vector<ReplayError> out;
-  constexpr double kMost = 1e300;
+  constexpr double kMax = 1e300;
   for (const Field& method : root.at("methods").items()) {
     const auto error = method.find("rel_error_mean");
     if (!error) continue;
-    ReplayError one{.method = method.at("name").string(), .rel_error = error->number(0, kMost)};
+    ReplayError one{.method = method.at("name").string(), .rel_error = error->number(0, kMax)};
     if (const auto budget = method.find("budget"); budget && budget->is_number()) {
-      const double value = budget->number(0, kMost);
+      const double value = budget->number(0, kMax);
       if (value > 0.0 && value <= 1.0) one.kept = value;
     }
     out.push_back(std::move(one));

@@ -243,12 +243,12 @@ std::string method_of(const std::string& press) {
 /// Scores of one kvpress run: a number, or tasks with a number or a number per metric.
 void add_metrics(const Field& field, const QualityRow& like, const std::string& task,
                  std::vector<QualityRow>& rows) {
-  constexpr double kMost = 1e9;
+  constexpr double kMax = 1e9;
   const auto add = [&](std::string name, std::string metric, const Field& score) {
     QualityRow row = like;
     row.task = std::move(name);
     row.metric = std::move(metric);
-    row.score = score.number(-kMost, kMost);
+    row.score = score.number(-kMax, kMax);
     rows.push_back(std::move(row));
   };
   if (field.is_number()) {

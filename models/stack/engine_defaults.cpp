@@ -16,8 +16,8 @@ namespace kvsim {
 namespace {
 
 constexpr std::array kUsages{"server", "llm"};
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
-constexpr std::int64_t kMostGpus = 1024;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxGpus = 1024;
 
 std::string lower(std::string_view text) {
   std::string out{text};
@@ -79,7 +79,7 @@ EngineValues read_values(const Field& field) {
                     "between_per_sequence", "front_end", "cutoff", "attention_per_clock"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
-    if (const auto given = field.find(key)) value = given->integer(0, kMostTokens);
+    if (const auto given = field.find(key)) value = given->integer(0, kMaxTokens);
   };
   const auto size = [&](std::string_view key, std::optional<Bytes>& value) {
     if (const auto given = field.find(key)) value = given->bytes();
@@ -97,9 +97,9 @@ EngineValues read_values(const Field& field) {
   size("reserve_graphs", out.reserve_graphs);
   size("reserve_least", out.reserve_least);
   if (const auto given = field.find("schedules_ahead")) out.schedules_ahead = given->boolean();
-  if (const auto given = field.find("between_steps")) out.between_steps = given->duration();
+  if (const auto given = field.find("between_steps")) out.inter_step_overhead = given->duration();
   if (const auto given = field.find("between_per_sequence")) {
-    out.between_per_sequence = given->duration();
+    out.inter_step_per_sequence = given->duration();
   }
   if (const auto given = field.find("front_end")) out.front_end = read_front_end(*given);
   if (const auto given = field.find("cutoff")) out.cutoff = read_cutoff(*given);
@@ -128,7 +128,7 @@ DefaultsRule read_rule(const Field& field) {
   if (const auto given = field.find("usage")) rule.usage = read_usage(*given);
   const auto gpus = [&](std::string_view key, std::optional<std::int32_t>& out) {
     if (const auto given = field.find(key)) {
-      out = static_cast<std::int32_t>(given->integer(1, kMostGpus));
+      out = static_cast<std::int32_t>(given->integer(1, kMaxGpus));
     }
   };
   gpus("gpus_from", rule.gpus_from);
@@ -150,7 +150,7 @@ DefaultsRule read_rule(const Field& field) {
 std::string_view word_of(EngineUsage usage) { return kUsages[static_cast<std::size_t>(usage)]; }
 
 std::optional<EngineVersion> parse_engine_version(std::string_view text, int* parts) {
-  constexpr std::size_t kMostDigits = 4;
+  constexpr std::size_t kMaxDigits = 4;
   if (text.starts_with('v')) text.remove_prefix(1);
   EngineVersion version{};
   int read = 0;
@@ -159,7 +159,7 @@ std::optional<EngineVersion> parse_engine_version(std::string_view text, int* pa
     std::int32_t number = 0;
     while (at < text.size() && text[at] >= '0' && text[at] <= '9') {
       number = number * 10 + (text[at++] - '0');
-      if (++digits > kMostDigits) return std::nullopt;
+      if (++digits > kMaxDigits) return std::nullopt;
     }
     if (digits == 0 || read == 3) return std::nullopt;
     version[static_cast<std::size_t>(read++)] = number;

@@ -70,7 +70,7 @@ struct EngineValues {
   std::optional<std::int64_t> graph_sequences{};
   // What the host takes: not options of the engine, so they are not among its settings.
   std::optional<bool> schedules_ahead{};
-  std::optional<Seconds> between_steps{}, between_per_sequence{};
+  std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<FrontEndTimes> front_end{};
   std::optional<CutoffTimes> cutoff{};
   /// Stack::attention_per_clock.

@@ -22,7 +22,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::array kFractionWords{"all", "before_weights", "after_weights", "free"};
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 
 /// The enumerator whose word is the value of `field`; words are in the order of the enumeration.
 template <class Enum, std::size_t N>
@@ -85,10 +85,10 @@ class DefaultsTaker {
 double fraction_beside(const MemoryReserve& reserve, const DefaultsTaker& taker, const Stack& stack,
                        const EngineSite& site) {
   constexpr double kDecimals = 1000;
-  constexpr std::int64_t kLeastTokens = 2048;  // sglang server_args.py: max(chunk, 2048)
+  constexpr std::int64_t kMinTokens = 2048;  // sglang server_args.py: max(chunk, 2048)
   const std::int64_t sequences = taker.find(&EngineValues::graph_sequences).value_or(0);
   Bytes kept = reserve.base +
-               reserve.per_prefill_token * std::max(stack.prefill_chunk, kLeastTokens) +
+               reserve.per_prefill_token * std::max(stack.prefill_chunk, kMinTokens) +
                reserve.per_graph_sequence * sequences + reserve.per_gpu * std::int64_t{site.gpus} +
                taker.find(&EngineValues::reserve_graphs).value_or(Bytes{});
   kept = std::max(kept, taker.find(&EngineValues::reserve_least).value_or(Bytes{}));
@@ -171,9 +171,10 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   };
   const Stack::HostTimes& own = out.profile_host;
   host("schedules_ahead", &EngineValues::schedules_ahead, out.schedules_ahead, own.schedules_ahead);
-  host("between_steps", &EngineValues::between_steps, out.between_steps, own.between_steps);
-  host("between_per_sequence", &EngineValues::between_per_sequence, out.between_per_sequence,
-       own.between_per_sequence);
+  host("between_steps", &EngineValues::inter_step_overhead, out.inter_step_overhead,
+       own.inter_step_overhead);
+  host("between_per_sequence", &EngineValues::inter_step_per_sequence, out.inter_step_per_sequence,
+       own.inter_step_per_sequence);
   host("front_end", &EngineValues::front_end, out.front_end, own.front_end);
   host("cutoff", &EngineValues::cutoff, out.cutoff, own.cutoff);
   host("attention_per_clock", &EngineValues::attention_per_clock, out.attention_per_clock,
@@ -268,8 +269,8 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   replace(out.front_end.request, options.front_end_request);
   replace(out.front_end.prompt_token, options.front_end_prompt_token);
   replace(out.front_end.token, options.front_end_token);
-  replace(out.between_steps, options.between_steps);
-  replace(out.between_per_sequence, options.between_per_sequence);
+  replace(out.inter_step_overhead, options.inter_step_overhead);
+  replace(out.inter_step_per_sequence, options.inter_step_per_sequence);
   if (options.non_torch) {
     out.context = *options.non_torch;
     out.communication = Bytes{};
@@ -361,8 +362,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack = find_among(known, base->string());
     // Not what the rules of its newest version say of the host.
     const Stack::HostTimes& own = stack.profile_host;
-    stack.between_steps = own.between_steps;
-    stack.between_per_sequence = own.between_per_sequence;
+    stack.inter_step_overhead = own.inter_step_overhead;
+    stack.inter_step_per_sequence = own.inter_step_per_sequence;
     stack.schedules_ahead = own.schedules_ahead;
     stack.front_end = own.front_end;
     stack.cutoff = own.cutoff;
@@ -423,7 +424,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     take(*field);
   };
   const auto read_tokens = [&](std::string_view key, std::int64_t least, std::int64_t& tokens) {
-    read_later(key, [&](const Field& f) { tokens = f.integer(least, kMostTokens); });
+    read_later(key, [&](const Field& f) { tokens = f.integer(least, kMaxTokens); });
   };
   const auto read_later_flag = [&](std::string_view key, bool& flag) {
     read_later(key, [&](const Field& f) { flag = f.boolean(); });
@@ -441,8 +442,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.score_passes = static_cast<std::int32_t>(f.integer(0, 10));
   });
   read_later("between_per_sequence",
-             [&](const Field& f) { stack.between_per_sequence = f.duration(); });
-  read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
+             [&](const Field& f) { stack.inter_step_per_sequence = f.duration(); });
+  read_later("between_steps", [&](const Field& f) { stack.inter_step_overhead = f.duration(); });
   read_later_flag("schedules_ahead", stack.schedules_ahead);
   read_later("front_end", [&](const Field& f) { stack.front_end = read_front_end(f); });
   read_later("cutoff", [&](const Field& f) { stack.cutoff = read_cutoff(f); });
@@ -478,8 +479,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.fraction_of = FractionOf::kAll;  // of the paged profile that it extends
     stack.sources.erase("fraction_of");
   }
-  stack.profile_host = {.between_steps = stack.between_steps,
-                        .between_per_sequence = stack.between_per_sequence,
+  stack.profile_host = {.inter_step_overhead = stack.inter_step_overhead,
+                        .inter_step_per_sequence = stack.inter_step_per_sequence,
                         .schedules_ahead = stack.schedules_ahead,
                         .front_end = stack.front_end,
                         .cutoff = stack.cutoff,

@@ -101,8 +101,8 @@ struct Stack {
   /// Of eager attention: operators that read and write the score matrix between the product of
   /// queries and keys and the softmax (scaling, adding a mask).
   std::int32_t score_passes = 0;
-  Seconds between_steps;         // scheduling, input preparation and output on the host,
-  Seconds between_per_sequence;  // and what they take more for each sequence
+  Seconds inter_step_overhead;      // scheduling, input preparation and output on the host,
+  Seconds inter_step_per_sequence;  // and what they take more for each sequence
   /// The host schedules a step while the GPU computes the one before it: the two times above are
   /// hidden behind the GPU's, and a request that arrives waits for one step more.
   bool schedules_ahead = false;
@@ -137,7 +137,7 @@ struct Stack {
   /// What the profile itself says of host, sampler and attention; the values above are these, or
   /// those of the rules that fit the engine's version.
   struct HostTimes {
-    Seconds between_steps, between_per_sequence;
+    Seconds inter_step_overhead, inter_step_per_sequence;
     bool schedules_ahead = false;
     FrontEndTimes front_end{};
     CutoffTimes cutoff{};
@@ -173,7 +173,7 @@ struct StackOptions {
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
       front_end_token{};
-  std::optional<Seconds> between_steps{}, between_per_sequence{};
+  std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};
   std::optional<BytesPerSecond> expert_link{};

@@ -34,8 +34,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 constexpr std::size_t kLongestWordShown = 80;
-constexpr std::size_t kMostNamesShown = 40;  // of all models there would be a page
-constexpr std::size_t kMostNameBytesShown = 800;
+constexpr std::size_t kMaxNamesShown = 40;  // of all models there would be a page
+constexpr std::size_t kMaxNameBytesShown = 800;
 
 constexpr std::size_t kLongestMessage = 4096;
 constexpr std::size_t kTailOfMessage = 1024;
@@ -97,10 +97,10 @@ std::string unknown_name(std::string_view kind, std::string_view word,
   std::vector<std::string> sorted{known.begin(), known.end()};
   std::sort(sorted.begin(), sorted.end());
   std::size_t shown_names = 0;
-  for (std::size_t bytes = 0; shown_names < std::min(sorted.size(), kMostNamesShown);
+  for (std::size_t bytes = 0; shown_names < std::min(sorted.size(), kMaxNamesShown);
        ++shown_names) {
     bytes += sorted[shown_names].size();
-    if (shown_names > 0 && bytes > kMostNameBytesShown) break;
+    if (shown_names > 0 && bytes > kMaxNameBytesShown) break;
   }
   if (const std::size_t more = sorted.size() - shown_names; more > 0) {
     sorted.resize(shown_names);
@@ -112,8 +112,8 @@ std::string unknown_name(std::string_view kind, std::string_view word,
 
 std::string ambiguous_name(std::string_view kind, std::string_view word,
                            std::span<const std::string> candidates) {
-  constexpr std::size_t kMostCandidates = 8;
-  const std::size_t shown = std::min(candidates.size(), kMostCandidates);
+  constexpr std::size_t kMaxCandidates = 8;
+  const std::size_t shown = std::min(candidates.size(), kMaxCandidates);
   return fmt::format(
       "{} \"{}\" is ambiguous; one of {}{}", kind, excerpt(word),
       fmt::join(candidates.first(shown), ", "),

@@ -13,20 +13,20 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kLongestWordShown = 80;
-constexpr std::size_t kMostExamples = 8;
+constexpr std::size_t kMaxExamples = 8;
 constexpr std::size_t kShortestPart = 3;  // shorter words are contained in too many names
 
 bool is_separator(char c) { return c == ' ' || c == '_' || c == '-'; }
 
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
-/// At most kMostExamples of `names`, and how many more there are.
+/// At most kMaxExamples of `names`, and how many more there are.
 std::string examples(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   const std::size_t all = names.size();
-  if (all > kMostExamples) {
-    names.resize(kMostExamples);
-    names.push_back(fmt::format("and {} more", all - kMostExamples));
+  if (all > kMaxExamples) {
+    names.resize(kMaxExamples);
+    names.push_back(fmt::format("and {} more", all - kMaxExamples));
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }

@@ -14,7 +14,7 @@ namespace {
 
 // From published peaks in PyTorch (memory_ends): the largest predicted activations, and the
 // reserves at both ends.
-constexpr Bytes kMostActivations{INT64_C(7'765'000'000)};
+constexpr Bytes kMaxActivations{INT64_C(7'765'000'000)};
 constexpr Bytes kHighReserve{INT64_C(1'935'000'000)};
 constexpr Bytes kLowReserve{INT64_C(70'000'000)};
 
@@ -91,7 +91,7 @@ std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus) {
 
 Bytes beyond_prediction(const MemoryEnd& end, Bytes activations) {
   if (end == MemoryEnd{} || activations < Bytes{}) return {};
-  const Bytes within = std::min(activations, kMostActivations);
+  const Bytes within = std::min(activations, kMaxActivations);
   const Bytes taken = std::max(Bytes{}, scaled(within, end.terms.activation) + end.reserve);
   return activations == within ? taken - within
                                : scaled(taken - within, static_cast<double>(activations.count()) /

@@ -9,7 +9,7 @@
 
 #include "models/cost/layer/step_graphs.hpp"
 #include "models/llm/layer/layer_kind.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/batch/assumptions.hpp"
 #include "sim/batch/score_chunks.hpp"
@@ -168,7 +168,7 @@ bool StaticRun::load() {
     return false;
   };
   Bytes outside;
-  for (const OutsideBytes& part : outside_bytes(in_)) outside += part.bytes;
+  for (const OffloadedBytes& part : offloaded_bytes(in_)) outside += part.bytes;
   if (!place(Owner::kContext, outside, "CUDA context")) return false;
   if (!place(Owner::kWeights, weights_held(in_), "weights")) {
     return false;
@@ -331,7 +331,8 @@ bool StaticRun::prefill() {
         "the method makes {} passes over the prompt; each is charged the time of the first",
         passes));
   }
-  prefill_time_ = (std::max(prefill_device_, host_time(in_, false)) + between_steps(in_)).count();
+  prefill_time_ =
+      (std::max(prefill_device_, host_time(in_, false)) + inter_step_overhead(in_)).count();
   sample(0, result_.prefill_peak, Seconds{prefill_time_});
   return true;
 }
@@ -449,7 +450,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);
 
-  const Seconds time = std::max(total.time, compiled_->host()) + between_steps(in_);
+  const Seconds time = std::max(total.time, compiled_->host()) + inter_step_overhead(in_);
   decode_time_ += time.count();
   result_.flops += total.flops;
   result_.at_peak += total.at_peak;

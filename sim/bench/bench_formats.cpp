@@ -15,8 +15,8 @@ namespace kvsim {
 namespace {
 
 constexpr double kMilli = 1e-3;
-constexpr double kLongest = 1e7;     // seconds, four months
-constexpr double kMostCount = 1e12;  // tokens, requests
+constexpr double kLongest = 1e7;    // seconds, four months
+constexpr double kMaxCount = 1e12;  // tokens, requests
 constexpr const char* kTools =
     "a result of vllm bench serve, SGLang bench_serving, AIPerf, GuideLLM or inference-perf";
 
@@ -27,7 +27,7 @@ std::optional<double> number(const Field& object, std::string_view key, double m
   return field->number(0, most / unit) * unit;
 }
 std::optional<double> count(const Field& object, std::string_view key) {
-  return number(object, key, kMostCount);
+  return number(object, key, kMaxCount);
 }
 std::optional<double> seconds(const Field& object, std::string_view key, double unit) {
   return number(object, key, kLongest, unit);
@@ -44,7 +44,7 @@ std::optional<double> limit(const Field& object, std::string_view key) {
     if (field->string() == "inf" || field->string() == "trace") return std::nullopt;
     field->expected("a number or \"inf\"");
   }
-  const double value = field->number(0, kMostCount);
+  const double value = field->number(0, kMaxCount);
   return value > 0 ? std::optional{value} : std::nullopt;
 }
 std::optional<std::int64_t> whole(const std::optional<double>& value) {
@@ -174,16 +174,16 @@ BenchRun aiperf_records(const std::vector<Field>& records, const std::string& fi
     };
     const auto tokens = [&](std::string_view name) {
       const auto metric = metrics.find(name);
-      return metric ? metric->at("value").number(0, kMostCount) : 0;
+      return metric ? metric->at("value").number(0, kMaxCount) : 0;
     };
     put(ttft, "time_to_first_token");
     put(tpot, "inter_token_latency");
     put(e2e, "request_latency");
     inputs += tokens("input_sequence_length");
     outputs += tokens("output_sequence_length");
-    constexpr double kMostNs = 1e19;
-    const double start = metadata.at("request_start_ns").number(0, kMostNs) * 1e-9;
-    const double end = metadata.at("request_end_ns").number(0, kMostNs) * 1e-9;
+    constexpr double kMaxNs = 1e19;
+    const double start = metadata.at("request_start_ns").number(0, kMaxNs) * 1e-9;
+    const double end = metadata.at("request_end_ns").number(0, kMaxNs) * 1e-9;
     first = done == 0 ? start : std::min(first, start);
     last = std::max(last, end);
     ++done;
@@ -224,7 +224,7 @@ BenchRun guidellm_run(const Field& run) {
   const Field strategy = object_at(config, "strategy");
   const std::string kind = strategy.at("type_").string();
   if (kind == "constant" || kind == "poisson" || kind == "async") {
-    out.rate = strategy.at("rate").number(0, kMostCount);
+    out.rate = strategy.at("rate").number(0, kMaxCount);
   } else if (kind == "concurrent") {
     out.users = strategy.at("streams").integer(1, 1'000'000);
   } else if (kind == "synchronous") {

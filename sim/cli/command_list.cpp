@@ -10,7 +10,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"

@@ -37,7 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxThreads = 1024;
 
 /// What measured scores say of a planned method: its label, and a verdict per protocol.
 struct PlannedQuality {
@@ -144,7 +144,7 @@ int answer_plan(const Arguments& arguments, bool by_options) {
       folder_options(arguments, !scenario.figures || !scenario.figures->empty());
   if (folder) check_results_folder(*folder);
   const bool quiet = arguments.has("quiet");
-  const auto threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  const auto threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   PlanOptions options{.threads = threads};
   Progress progress{"planning " + scenario.name};
   options.begins = [&](std::size_t n) { progress.expect(static_cast<double>(n), "searches"); };

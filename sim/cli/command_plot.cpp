@@ -189,8 +189,8 @@ FigureStyle read_style(const Arguments& arguments) {
 }
 
 int run_plot(const Arguments& arguments) {
-  constexpr std::size_t kMostResults = 16;
-  arguments.expect_words(1, kMostResults, "a results folder");
+  constexpr std::size_t kMaxResults = 16;
+  arguments.expect_words(1, kMaxResults, "a results folder");
   const auto out = arguments.value("out");
   if (!out) throw InputError{"plot", "-o DIR, where the figures go", "none"};
   const FigureStyle style = read_style(arguments);

@@ -36,8 +36,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kZ90 = 1.6448536269514722;  // standard normal's 95th percentile
-constexpr std::size_t kMostLines = 8;        // of a figure
-constexpr std::size_t kMostFigures = 24;
+constexpr std::size_t kMaxLines = 8;         // of a figure
+constexpr std::size_t kMaxFigures = 24;
 
 template <class T>
 ordered_json maybe(const std::optional<T>& value) {
@@ -283,15 +283,15 @@ std::vector<Figure> quality_figures(const std::vector<QualityGroup>& groups,
     std::stable_sort(by_size.begin(), by_size.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
     if (by_size.front().first < 2) continue;
-    if (figures.size() == kMostFigures) {
+    if (figures.size() == kMaxFigures) {
       ++left_out;
       continue;
     }
-    if (by_size.size() > kMostLines) {
+    if (by_size.size() > kMaxLines) {
       notes.push_back(
           fmt::format("figure of {}, {}: {} methods with the fewest settings are left out", model,
-                      suite, by_size.size() - kMostLines));
-      by_size.resize(kMostLines);
+                      suite, by_size.size() - kMaxLines));
+      by_size.resize(kMaxLines);
     }
     LineChart chart{.name = file_stem(fmt::format("quality_{}_{}", model, suite)),
                     .title = fmt::format("Score over cache bytes: {}, {}", model, suite),

@@ -56,12 +56,12 @@ std::vector<MethodSpec> read_specs(const Arguments& arguments,
 
 /// Sizes of --block-size, each once.
 std::vector<std::int64_t> read_block_sizes(const Arguments& arguments) {
-  constexpr std::int64_t kMostEntries = 1 << 20;
+  constexpr std::int64_t kMaxEntries = 1 << 20;
   std::vector<std::int64_t> sizes;
   for (const std::string& text : arguments.list("block-size")) {
     const auto size = parse_integer(text);
-    if (!size || *size < 1 || *size > kMostEntries) {
-      throw InputError{"--block-size", fmt::format("an integer in [1, {}]", kMostEntries),
+    if (!size || *size < 1 || *size > kMaxEntries) {
+      throw InputError{"--block-size", fmt::format("an integer in [1, {}]", kMaxEntries),
                        fmt::format("\"{}\"", text)};
     }
     if (std::find(sizes.begin(), sizes.end(), *size) != sizes.end()) {

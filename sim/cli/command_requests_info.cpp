@@ -28,7 +28,7 @@ using nlohmann::ordered_json;
 
 constexpr double kStagger = 300.0;    // seconds between the starts of sessions
 constexpr double kLatestStart = 6e6;  // seconds; services that start then end within the clock
-constexpr std::int64_t kMostCapacity = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxCapacity = std::int64_t{1} << 40;
 
 /// Reuse of prefixes under one order of the requests.
 struct ScheduledReuse {
@@ -54,9 +54,9 @@ std::vector<std::int64_t> read_capacities(const Arguments& arguments) {
   std::vector<std::int64_t> out;
   for (const std::string& word : arguments.list("capacity-blocks")) {
     const auto blocks = parse_integer(word);
-    if (!blocks || *blocks < 1 || *blocks > kMostCapacity) {
+    if (!blocks || *blocks < 1 || *blocks > kMaxCapacity) {
       throw InputError{"--capacity-blocks",
-                       fmt::format("integers in [1, {}], joined by commas", kMostCapacity),
+                       fmt::format("integers in [1, {}], joined by commas", kMaxCapacity),
                        fmt::format("\"{}\"", word)};
     }
     out.push_back(*blocks);

@@ -39,7 +39,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxThreads = 1024;
 
 /// Where the results of a scenario go; nullopt where none are written.
 std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& scenario,
@@ -77,7 +77,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   const FolderOptions writes =
       folder_options(arguments, !scenario.figures || !scenario.figures->empty());
   const bool quiet = arguments.has("quiet");
-  const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  const int threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   std::optional<Progress> bar;
   // The page maps the entries of each head; documents have them if the scenario requests them.
   RunOptions how{

@@ -8,7 +8,7 @@
 #include "models/json/field.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/settle/named.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_parse.hpp"
@@ -58,7 +58,7 @@ std::optional<CapacityQuestion> capacity_of(const Arguments& arguments, const Ll
   if (!available || *available <= Bytes{}) {
     throw InputError{"--kv-memory", "a size such as \"5.98 GiB\"", fmt::format("\"{}\"", *memory)};
   }
-  constexpr std::int64_t kMostTokens = 1 << 30;
+  constexpr std::int64_t kMaxTokens = 1 << 30;
   CapacityQuestion out{.available = *available};
   VllmGroupSettings& settings = out.settings;
   settings.kv_dtype = default_kv_dtype(llm, llm.published_dtype);
@@ -69,7 +69,7 @@ std::optional<CapacityQuestion> capacity_of(const Arguments& arguments, const Ll
     settings.kv_dtype = *dtype;
   }
   const auto count = [&](std::string_view option, std::int64_t otherwise, std::int64_t low) {
-    return arguments.integer(option, low, kMostTokens).value_or(otherwise);
+    return arguments.integer(option, low, kMaxTokens).value_or(otherwise);
   };
   out.tensor_parallel = static_cast<std::int32_t>(arguments.integer("tp", 1, 1024).value_or(1));
   settings.max_model_len = count("max-model-len", llm.max_positions, 1);

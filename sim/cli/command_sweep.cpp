@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kMostCombinations = 10'000;
+constexpr double kMaxCombinations = 10'000;
 
 /// 1 and 1.0 are the same value, 1 and true are not.
 bool same_value(const ParamValue& a, const ParamValue& b) {
@@ -111,9 +111,9 @@ void refuse_too_many(const ReplaySweep& sweep) {
     }
     total += product;
   }
-  if (total > kMostCombinations) {
+  if (total > kMaxCombinations) {
     throw InputError{fmt::format("sweep: the lists make {} combinations, more than {}", total,
-                                 kMostCombinations)};
+                                 kMaxCombinations)};
   }
 }
 

@@ -27,9 +27,9 @@ using nlohmann::ordered_json;
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostThreads = 1024;
-constexpr std::int64_t kFewestRows = 2;
-constexpr std::int64_t kMostRows = 1 << 20;
+constexpr std::int64_t kMaxThreads = 1024;
+constexpr std::int64_t kMinRows = 2;
+constexpr std::int64_t kMaxRows = 1 << 20;
 constexpr std::int64_t kUsualRows = 2048;
 
 std::string_view word_of(RopeStyle style) {
@@ -187,8 +187,8 @@ std::string check_text(const TraceInfo& info, const TraceCheck& check, std::size
 int run_check(const Arguments& arguments) {
   arguments.expect_words(1, 1, "a trace file");
   const Trace trace = Trace::open(arguments.words().front());
-  const std::int64_t rows = arguments.integer("rows", kFewestRows, kMostRows).value_or(kUsualRows);
-  const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  const std::int64_t rows = arguments.integer("rows", kMinRows, kMaxRows).value_or(kUsualRows);
+  const int threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   Progress progress{"checking " + fs::path{arguments.words().front()}.stem().string(),
                     static_cast<double>(trace.info().n_layers), "layers"};
   CheckWork work;

@@ -17,11 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
 
 /// Ranges are the generator's and the converter's own; here only what a number can hold.
 std::int32_t count_or(const Arguments& arguments, std::string_view option, std::int32_t fallback) {
-  return static_cast<std::int32_t>(arguments.integer(option, 0, kMostCount).value_or(fallback));
+  return static_cast<std::int32_t>(arguments.integer(option, 0, kMaxCount).value_or(fallback));
 }
 
 std::optional<Dtype> dtype_of(const Arguments& arguments) {
@@ -70,7 +70,7 @@ int run_generate(const Arguments& arguments) {
   const std::int64_t usual_prompt = options.with_repeat
                                         ? (options.tokens - 1) / 2
                                         : std::max<std::int64_t>(1, options.tokens * 3 / 4);
-  options.prompt_tokens = arguments.integer("prompt-tokens", 0, kMostCount).value_or(usual_prompt);
+  options.prompt_tokens = arguments.integer("prompt-tokens", 0, kMaxCount).value_or(usual_prompt);
   if (options.with_repeat && !arguments.has("tokens")) {
     options.tokens = 2 * options.prompt_tokens + 1;
   }
@@ -97,10 +97,10 @@ int run_convert(const Arguments& arguments) {
   arguments.expect_words(2, 2, "the file to read and the file to write");
   ConvertOptions options;
   options.dtype = dtype_of(arguments);
-  options.tokens = arguments.integer("tokens", 1, kMostCount);
+  options.tokens = arguments.integer("tokens", 1, kMaxCount);
   for (const std::string& text : arguments.list("layers")) {
     const auto layer = parse_integer(text);
-    if (!layer || *layer < 0 || *layer > kMostCount) {
+    if (!layer || *layer < 0 || *layer > kMaxCount) {
       throw InputError{"--layers", "layer numbers joined by commas", fmt::format("\"{}\"", text)};
     }
     options.layers.push_back(static_cast<std::int32_t>(*layer));

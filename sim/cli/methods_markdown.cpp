@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "models/methods/method.hpp"
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 #include "sim/report/catalogue/describe.hpp"
 
 namespace kvsim {

@@ -34,14 +34,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxThreads = 1024;
 
 SweepPlan read_plan(const Arguments& arguments) {
   SweepChanges changes;
   for (const std::string& text : arguments.values("vary")) {
     changes.vary.push_back(axis_of_text(text));
   }
-  changes.samples = arguments.integer("samples", 1, kMostSweepPoints);
+  changes.samples = arguments.integer("samples", 1, kMaxSweepPoints);
   if (const auto seed = arguments.integer("seed", 0, kLargestSeed)) {
     changes.seed = static_cast<std::uint64_t>(*seed);
   }
@@ -174,7 +174,7 @@ int run_scenario_sweep(const Arguments& arguments) {
   arguments.expect_words(1, 1, "one scenario file");
   refuse_formats_without_folder(arguments, arguments.has("out") || !arguments.has("json"));
   (void)folder_options(arguments);  // before anything runs
-  const auto threads_asked = arguments.integer("threads", 0, kMostThreads);
+  const auto threads_asked = arguments.integer("threads", 0, kMaxThreads);
   std::unique_ptr<Ranks> ranks;
   if (processes_started() > 1) ranks = join_ranks();
   auto prepared = prepare(arguments, ranks.get());

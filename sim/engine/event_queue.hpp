@@ -26,8 +26,8 @@ class EventQueue {
     Payload payload{};
   };
 
-  /// `most_at_once`: events that may share one time; more are an endless loop.
-  explicit EventQueue(std::int64_t most_at_once = 1 << 20) : most_at_once_{most_at_once} {}
+  /// `max_concurrent`: events that may share one time; more are an endless loop.
+  explicit EventQueue(std::int64_t max_concurrent = 1 << 20) : max_concurrent_{max_concurrent} {}
 
   /// Errors: ContractError if `at` is in the past.
   void schedule(SimTime at, Phase phase, Payload payload) {
@@ -40,14 +40,14 @@ class EventQueue {
   [[nodiscard]] SimTime now() const { return now_; }
 
   /// The next event; the clock moves to it. Errors: ContractError if there is none, or where more
-  /// than `most_at_once` share a time.
+  /// than `max_concurrent` share a time.
   Event pop() {
     KVSIM_CHECK(!events_.empty(), "no event is left");
     std::pop_heap(events_.begin(), events_.end(), later);
     Event event = std::move(events_.back());
     events_.pop_back();
     standing_still_ = event.at > now_ ? 0 : standing_still_ + 1;
-    KVSIM_CHECK(standing_still_ < most_at_once_, "no progress at {} ps", now_.count());
+    KVSIM_CHECK(standing_still_ < max_concurrent_, "no progress at {} ps", now_.count());
     now_ = event.at;  // the only line that moves the clock
     return event;
   }
@@ -59,7 +59,7 @@ class EventQueue {
   std::vector<Event> events_;  // a heap
   SimTime now_{};
   std::uint64_t next_ = 0;
-  std::int64_t most_at_once_;
+  std::int64_t max_concurrent_;
   std::int64_t standing_still_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/llm/weight_format.hpp"
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/explorer/explore.hpp"
@@ -89,7 +89,7 @@ ordered_json explorer_catalogue() {
   for (const DtypeName& format : kDtypes) out["dtypes"].push_back(format.name);
   out["kv_dtypes"] = out["dtypes"];
   for (const WeightFormat& format : builtin_weight_formats()) out["dtypes"].push_back(format.name);
-  out["bounds"] = {{"tokens", kMostPointTokens}, {"batch", kMostBatch}, {"gpus", kMostGpus}};
+  out["bounds"] = {{"tokens", kMaxPointTokens}, {"batch", kMaxBatch}, {"gpus", kMaxGpus}};
   out["owners"] = ordered_json::array();
   for (const OwnerStyle& style : owner_styles()) {
     out["owners"].push_back(part_json(style.owner, style.style));

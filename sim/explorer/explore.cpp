@@ -31,9 +31,9 @@ Scenario explored_scenario(std::string_view text) {
     document.at("kind").fail("the explorer runs static batches (\"kind\": \"static\")");
   }
   if (scenario.points.empty()) document.fail("has no points");
-  if (scenario.points.size() > kMostExplored) {
+  if (scenario.points.size() > kMaxExplored) {
     document.fail(fmt::format("has {} points; the explorer takes {} at most",
-                              scenario.points.size(), kMostExplored));
+                              scenario.points.size(), kMaxExplored));
   }
   for (const ScenarioPoint& point : scenario.points) {
     if (point.measured_on.empty()) continue;

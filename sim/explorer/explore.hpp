@@ -16,7 +16,7 @@ inline constexpr std::string_view kExplorerFile = "explorer.json";
 /// The document of `kvsim run explorer.json --json` ("kvsim.run/1"), of a scenario of kind "static"
 /// whose text is `scenario`. Errors: InputError as read_scenario; for what needs files or is no
 /// static batch (extends, replay, sweep, plan, "kind": "serve", a method without a closed size
-/// law); for more than kMostExplored points.
+/// law); for more than kMaxExplored points.
 [[nodiscard]] nlohmann::ordered_json explore_run(std::string_view scenario);
 
 /// How far each point of the same scenario goes, and what it takes on the way
@@ -30,6 +30,6 @@ inline constexpr std::string_view kExplorerFile = "explorer.json";
 /// formats, bounds, and the styles of the owners of memory.
 [[nodiscard]] nlohmann::ordered_json explorer_catalogue();
 
-inline constexpr std::size_t kMostExplored = 16;
+inline constexpr std::size_t kMaxExplored = 16;
 
 }  // namespace kvsim

@@ -71,11 +71,11 @@ PeakParts outside_cache(const StaticSpec& spec) {
   start.batch = 1;
   start.output_tokens = 0;
   start.allocator.reset();
-  constexpr std::size_t kFewest = 3;
-  return peak_parts(spec, run_static(start, {.max_samples = kFewest}), Bytes{}, Bytes{});
+  constexpr std::size_t kMin = 3;
+  return peak_parts(spec, run_static(start, {.max_samples = kMin}), Bytes{}, Bytes{});
 }
 
-/// The point at any prompt, its method settled for each as a scenario of that prompt settles it.
+/// The point at any prompt, its method resolved for each as a scenario of that prompt resolves it.
 class Curve {
  public:
   explicit Curve(const ScenarioPoint& point)
@@ -129,7 +129,7 @@ class Curve {
 
  private:
   const ScenarioPoint& point_;
-  MethodByPrompt method_;  // as a scenario of the prompt settles it; too short ones as a plan does
+  MethodByPrompt method_;  // as a scenario of the prompt resolves it; too short ones as a plan does
   std::optional<MemoryEnds> ends_;
   PeakParts outside_ = outside_cache(point_.spec);
   CompiledPoint compiled_;
@@ -157,7 +157,7 @@ ordered_json explore_reach(std::string_view text) {
     const auto asked = static_cast<double>(point.spec.prompt_tokens + point.spec.output_tokens);
     furthest = std::max({furthest, reach.predicted.answer.value_or(0), asked});
   }
-  const auto longest = static_cast<double>(kMostPointTokens);
+  const auto longest = static_cast<double>(kMaxPointTokens);
   const auto top = static_cast<std::int64_t>(std::min(furthest * kBeyond, longest));
   ordered_json out = {{"schema", "kvsim.explore/1"}, {"points", ordered_json::array()}};
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::int64_t kMinBlock = 512;
 constexpr std::int64_t kMiB = 1 << 20;
-constexpr std::int64_t kLeastMb = 20;                    // kLargeBuffer
-constexpr std::int64_t kMostMb = std::int64_t{1} << 40;  // keeps MiB in bytes within int64
+constexpr std::int64_t kMinMb = 20;                     // kLargeBuffer
+constexpr std::int64_t kMaxMb = std::int64_t{1} << 40;  // keeps MiB in bytes within int64
 
 /// Words and the marks `: , [ ]` of a setting, blanks between them dropped.
 struct Token {
@@ -96,7 +96,7 @@ class ConfParser {
   }
   std::int64_t divisions() {
     const Token token = peek();
-    const auto value = number<std::int64_t>(0, kMostMb, "a power of two, or 0");
+    const auto value = number<std::int64_t>(0, kMaxMb, "a power of two, or 0");
     if (value != 0 && !std::has_single_bit(static_cast<std::uint64_t>(value))) {
       fail(token, "a power of two, or 0");
     }
@@ -134,9 +134,9 @@ class ConfParser {
       if (backend.text != "native") fail(backend, "native, the only backend that is modelled");
     } else if (std::find(known.begin(), known.end(), key.text) != known.end()) {
       if (key.text.ends_with("threads") && !key.text.ends_with("background_threads")) {
-        (void)number<std::int64_t>(1, kMostMb, "a number of threads");
+        (void)number<std::int64_t>(1, kMaxMb, "a number of threads");
       } else if (key.text.ends_with("_mb")) {
-        (void)number<std::int64_t>(1, kMostMb, "a number of MiB");
+        (void)number<std::int64_t>(1, kMaxMb, "a number of MiB");
       } else {
         (void)flag();
       }
@@ -147,7 +147,7 @@ class ConfParser {
   }
 
   Bytes megabytes() {
-    return Bytes{number<std::int64_t>(kLeastMb, kMostMb, "a number of MiB from 20 on") * kMiB};
+    return Bytes{number<std::int64_t>(kMinMb, kMaxMb, "a number of MiB from 20 on") * kMiB};
   }
 
   /// "4" for all sizes, or "[256:1,512:2,>:8]": by size in MiB, "<256" taking the first's.
@@ -168,7 +168,7 @@ class ConfParser {
                   divisions());
       } else {
         const auto mb = static_cast<std::uint64_t>(
-            number<std::int64_t>(1, kMostMb, "a power of two in MiB, or >"));
+            number<std::int64_t>(1, kMaxMb, "a power of two in MiB, or >"));
         if (!std::has_single_bit(mb)) fail(size, "a power of two in MiB, or >");
         const std::size_t at = std::min<std::size_t>(
             static_cast<std::size_t>(std::bit_width(mb)) - 1, AllocatorConfig::kIntervals - 1);

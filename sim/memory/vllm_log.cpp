@@ -33,10 +33,10 @@ struct Line {
   }
 };
 
-constexpr double kMostCount = 4e9;  // tokens, blocks
-constexpr double kMostGiB = 1e6;    // a thousand times the largest GPU; sums stay below 2^63 bytes
+constexpr double kMaxCount = 4e9;  // tokens, blocks
+constexpr double kMaxGiB = 1e6;    // a thousand times the largest GPU; sums stay below 2^63 bytes
 
-double number(std::string_view text, const Line& line, double most = kMostCount) {
+double number(std::string_view text, const Line& line, double most = kMaxCount) {
   std::string digits{text};
   std::erase(digits, ',');
   double value = 0;
@@ -52,7 +52,7 @@ double number(std::string_view text, const Line& line, double most = kMostCount)
   return value;
 }
 
-double positive(std::string_view text, const Line& line, double most = kMostCount) {
+double positive(std::string_view text, const Line& line, double most = kMaxCount) {
   const double value = number(text, line, most);
   if (!(value > 0)) {
     throw InputError{
@@ -156,11 +156,11 @@ class LogReader {
     }
     static const LogWording graphs{"graph capturing finished in D secs?, took N~mi?b"};
     if (graphs.find_in(line.text, numbers_)) {
-      log_.graphs = rounded<Bytes>(number(numbers_[0], line, kMostGiB) * kMiB);
+      log_.graphs = rounded<Bytes>(number(numbers_[0], line, kMaxGiB) * kMiB);
       found_ = true;
     }
     static const LogWording peak{"peak_torch_memory=N~gi?b"};
-    if (peak.find_in(line.text, numbers_)) peak_ = gib(positive(numbers_[0], line, kMostGiB));
+    if (peak.find_in(line.text, numbers_)) peak_ = gib(positive(numbers_[0], line, kMaxGiB));
     static const LogWording blocks{"# gpu blocks: N"}, other_blocks{"# cuda blocks: N"};
     for (const LogWording* wording : {&blocks, &other_blocks}) {
       if (wording->find_in(line.text, numbers_)) log_.blocks = count(numbers_[0], line);
@@ -205,10 +205,10 @@ class LogReader {
  private:
   void put_size(std::optional<Bytes> VllmLog::*size, std::string_view text, const Line& line) {
     found_ = true;
-    if (size == &VllmLog::kv_cache && number(text, line, kMostGiB) <= 0) return outcome_.fail(line);
+    if (size == &VllmLog::kv_cache && number(text, line, kMaxGiB) <= 0) return outcome_.fail(line);
     // The others may be negative: another process freed memory meanwhile.
     const bool is_held = size == &VllmLog::total || size == &VllmLog::weights;
-    log_.*size = gib(is_held ? positive(text, line, kMostGiB) : number(text, line, kMostGiB));
+    log_.*size = gib(is_held ? positive(text, line, kMaxGiB) : number(text, line, kMaxGiB));
   }
   void put_fraction(std::string_view text, const Line& line) {
     const double value = number(text, line);

@@ -16,7 +16,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kLeastBatchedTokens = 2048;  // vllm config.py: SchedulerConfig
+constexpr std::int64_t kMinBatchedTokens = 2048;  // vllm config.py: SchedulerConfig
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -141,7 +141,7 @@ double EngineStartup::need() const {
 
 std::string lacking_text(const EngineStartup& startup) {
   return fmt::format("the cache's pool leaves {} for activations and CUDA graphs, which take {}",
-                     startup.beside_pool() - startup.lacking(), startup.beside_pool());
+                     startup.non_kv_bytes() - startup.lacking(), startup.non_kv_bytes());
 }
 
 std::string state_limit_text(const EngineStartup& startup) {
@@ -253,7 +253,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   out.counts_graphs = stack.counts_graphs;
   out.settings = stack.settings;
   out.weights = weights_held(in);
-  for (const OutsideBytes& part : outside_bytes(in)) {
+  for (const OffloadedBytes& part : offloaded_bytes(in)) {
     if (part.key == "graphs") {
       out.graphs += part.bytes;
     } else {
@@ -263,7 +263,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   out.max_model_len = stack.max_model_len > 0 ? stack.max_model_len : run_tokens;
   const std::int64_t batched = stack.prefill_chunk > 0
                                    ? stack.prefill_chunk
-                                   : std::max(out.max_model_len, kLeastBatchedTokens);
+                                   : std::max(out.max_model_len, kMinBatchedTokens);
   const Dtype dtype = activation_dtype(in.weight_dtype);
   const Bytes hidden = bytes_of(batched * in.llm->d_model, dtype);
   const std::int64_t vocab = in.vocab_size > 0 ? in.vocab_size : in.llm->vocab_size;

@@ -64,12 +64,12 @@ struct EngineStartup {
   [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
 
   /// Memory that must fit next to the pool: the activations of a full pass and CUDA graphs.
-  [[nodiscard]] Bytes beside_pool() const { return activation + graphs; }
+  [[nodiscard]] Bytes non_kv_bytes() const { return activation + graphs; }
   /// What the pool leaves too little for these: the engine runs out of memory while it captures its
   /// graphs, or in its first full pass.
   [[nodiscard]] Bytes lacking() const {
     if (missing > Bytes{}) return {};  // nothing is left for a pool
-    return std::max(Bytes{}, weights + non_torch + kv_cache + beside_pool() - total);
+    return std::max(Bytes{}, weights + non_torch + kv_cache + non_kv_bytes() - total);
   }
   /// Memory left next to the pool for CUDA graphs, before any pass runs.
   [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }

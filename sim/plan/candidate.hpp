@@ -38,7 +38,7 @@ class ServeCandidate {
   void highest_rate(PlanCandidate& searched);
   /// The workload before as many copies of the service as it takes, all of them simulated, with the
   /// router that the service has.
-  void fewest_gpus(PlanCandidate& searched);
+  void min_gpus(PlanCandidate& searched);
   [[nodiscard]] std::vector<KnobEffect> knobs(PlanQuestion question);
 
   /// A lower bound of every run of the workload on this model and GPU, by the data sheet:

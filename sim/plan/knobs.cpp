@@ -13,7 +13,7 @@ std::vector<double> knob_ratios() { return {1.1, 1.25, 1.5, 2, 3, 4, 6, 8}; }
 
 std::vector<KnobEffect> try_knobs(double need, const std::vector<Knob>& knobs) {
   constexpr double kNothing = 1e-3;
-  constexpr std::size_t kMostMovedFurther = 4;
+  constexpr std::size_t kMaxMovedFurther = 4;
   struct Tried {
     KnobEffect effect;
     const Knob* knob;
@@ -43,7 +43,7 @@ std::vector<KnobEffect> try_knobs(double need, const std::vector<Knob>& knobs) {
   std::vector<KnobEffect> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
     Tried& tried = all[i];
-    for (std::size_t s = 1; i < kMostMovedFurther && s < tried.knob->steps.size(); ++s) {
+    for (std::size_t s = 1; i < kMaxMovedFurther && s < tried.knob->steps.size(); ++s) {
       if (!tried.effect.enough.empty()) break;
       if (tried.knob->steps[s].need() <= 1) tried.effect.enough = tried.knob->steps[s].change;
     }

@@ -37,21 +37,21 @@ class UnitSearch {
     // may still be the cheapest or the fastest. Numbers of GPUs are for a single load: they come
     // last, the cheapest bound first, and candidates that are certainly dominated are skipped.
     const auto rank = [&](std::size_t c) {
-      const bool fewest = candidate(c).question == PlanQuestion::kFewestGpus;
+      const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
       return std::pair{fewest, fewest ? ServeCandidate::bound_of(all_.inputs[c]).cost : 0.0};
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
     std::map<const ScenarioPoint*, std::unique_ptr<ServeCandidate>> engines;
     for (const std::size_t c : order) {
-      const bool fewest = candidate(c).question == PlanQuestion::kFewestGpus;
+      const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
       if (fewest && prune_ && cannot_win(c)) continue;
       auto& engine = engines[all_.inputs[c].point];
       if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);
       if (candidate(c).question == PlanQuestion::kHighestRate) {
         engine->highest_rate(candidate(c));
       } else {
-        engine->fewest_gpus(candidate(c));
+        engine->min_gpus(candidate(c));
       }
     }
   }
@@ -90,7 +90,7 @@ class UnitSearch {
 /// are equal as far as the search can see.
 bool is_as_good(PlanQuestion question, double one, double best, double rate_step) {
   constexpr double kRounding = 1e-9;
-  if (question == PlanQuestion::kFewestGpus) return one <= best;
+  if (question == PlanQuestion::kMinGpus) return one <= best;
   if (question == PlanQuestion::kHighestRate) {
     return one * (1 + rate_step) >= best * (1 - kRounding);
   }
@@ -102,7 +102,7 @@ bool is_as_good(PlanQuestion question, double one, double best, double rate_step
 void find_best(PlanCandidates& all, const PlanSection& plan) {
   PlanResult& result = all.result;
   for (PlanGroup& group : result.groups) {
-    const bool fewest = group.question == PlanQuestion::kFewestGpus;
+    const bool fewest = group.question == PlanQuestion::kMinGpus;
     std::optional<double> top;
     for (const std::size_t c : group.candidates) {
       const auto& answer = result.candidates[c].answer;
@@ -225,7 +225,7 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
   } else {
     notes.emplace_back("latency is that of the whole batch: prefill and all decode steps");
   }
-  if (std::find(plan.questions.begin(), plan.questions.end(), PlanQuestion::kFewestGpus) !=
+  if (std::find(plan.questions.begin(), plan.questions.end(), PlanQuestion::kMinGpus) !=
       plan.questions.end()) {
     notes.emplace_back(
         "replicas are simulated together, each with its own engine and cache, behind one "

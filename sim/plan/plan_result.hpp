@@ -62,7 +62,7 @@ struct AnswerRange {
   std::optional<double> predicted;
   std::optional<double> optimistic;  // at their better end
   bool is_known = false;  // false: nothing says how far predictions may be off, the ends are empty
-  double most_tried = 0;  // of fewest_gpus: the most GPUs that the search tried
+  double max_tried = 0;   // of min_gpus: the most GPUs that the search tried
 };
 
 /// The sizes of a static batch.

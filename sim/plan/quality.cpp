@@ -42,7 +42,7 @@ class Judge {
         continue;
       }
       try {
-        (void)settle_for_trace(spec, trace_.info());
+        (void)resolve_for_trace(spec, trace_.info());
       } catch (const InputError& error) {
         one->why = error.what();
         continue;

@@ -23,8 +23,8 @@ namespace {
 
 constexpr double kHour = 3600;
 constexpr double kMillion = 1e6;
-constexpr double kLeastRate = 1.0 / 1024;  // of the workload's own
-constexpr double kMostRate = 16384;
+constexpr double kMinRate = 1.0 / 1024;  // of the workload's own
+constexpr double kMaxRate = 16384;
 constexpr std::size_t kNeighbours = 2;  // +2 and +3: each is a whole run
 
 /// "3 engines behind a round-robin router".
@@ -62,10 +62,10 @@ struct ServeCandidate::Impl {
     return std::pow(1 + in.plan->rate_step, static_cast<double>(k));
   }
   [[nodiscard]] double lowest_rate() const {
-    return rate_of(-steps_of(1 / kLeastRate, in.plan->rate_step));
+    return rate_of(-steps_of(1 / kMinRate, in.plan->rate_step));
   }
-  [[nodiscard]] std::int64_t most_copies() const {
-    return std::max<std::int64_t>(1, in.plan->most_gpus / service.gpus());
+  [[nodiscard]] std::int64_t max_copies() const {
+    return std::max<std::int64_t>(1, in.plan->max_gpus / service.gpus());
   }
   /// The workload as it is, before so many of the service.
   [[nodiscard]] static ServeLoad copies(std::int64_t n) {
@@ -138,8 +138,8 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   Impl& me = *impl_;
   me.begin(out);
   const double step = me.in.plan->rate_step;
-  const Search search{.least = -steps_of(1 / kLeastRate, step),
-                      .most = steps_of(kMostRate, step),
+  const Search search{.least = -steps_of(1 / kMinRate, step),
+                      .most = steps_of(kMaxRate, step),
                       .start = 0,
                       .stride = std::max<std::int64_t>(1, steps_of(1.17, step)),
                       .neighbours = kNeighbours};
@@ -182,10 +182,10 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   if (found.at_most) out.notes.emplace_back("no higher rate was tried");
 }
 
-void ServeCandidate::fewest_gpus(PlanCandidate& out) {
+void ServeCandidate::min_gpus(PlanCandidate& out) {
   Impl& me = *impl_;
   me.begin(out);
-  const std::int64_t most = me.most_copies();
+  const std::int64_t most = me.max_copies();
   std::vector<std::int64_t> held;
   // Copies fall as the search climbs.
   const Search search{
@@ -205,7 +205,7 @@ void ServeCandidate::fewest_gpus(PlanCandidate& out) {
     return gpus_of(largest_feasible(
         search, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
   });
-  out.range.most_tried = static_cast<double>(most * me.service.gpus());
+  out.range.max_tried = static_cast<double>(most * me.service.gpus());
   if (!found.last) {
     out.simulated = engines_text(me.service.spec().cluster, most);
     me.refuse(out, me.service.at(Impl::copies(most)),
@@ -234,7 +234,7 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   const ServeSpec& base = me.service.spec();
   const ServeLoad load = question == PlanQuestion::kHighestRate
                              ? ServeLoad{.scale = me.lowest_rate()}
-                             : Impl::copies(me.most_copies());
+                             : Impl::copies(me.max_copies());
   const PlanSection& plan = *me.in.plan;
   const auto need_of = [&](const ServeSpec& spec,
                            const std::optional<TimeFactors>& factors = std::nullopt) -> double {
@@ -346,9 +346,9 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
   for (const auto& [dtype, rate] : spec.gpu->peak) peak = std::max(peak, rate);
   const auto active = static_cast<double>(active_parameters(*spec.llm));
   // A decode step reads the weights that a token needs; formats below 4 bits are not known.
-  constexpr double kLeastWeightBytes = 0.5;
+  constexpr double kMinWeightBytes = 0.5;
   const double bytes = spec.weight_format != nullptr
-                           ? kLeastWeightBytes
+                           ? kMinWeightBytes
                            : static_cast<double>(bits_of(spec.weight_dtype)) / 8;
   const auto embedding =
       static_cast<double>(spec.llm->d_model) * static_cast<double>(spec.llm->vocab_size);

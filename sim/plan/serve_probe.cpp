@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kFewestSamples = 2;  // the timeline is not kept
+constexpr std::size_t kMinSamples = 2;  // the timeline is not kept
 
 /// Requests a second of the whole workload: those that come by themselves, and with each as many as
 /// wait for it on average.
@@ -177,7 +177,7 @@ double ServeCase::probability(const ServeLoad& load, const ServeResiduals& resid
     return slo_need(
         spec_,
         service_->run(hurried(spec_.requests, load.scale), load.copies,
-                      {.max_samples = kFewestSamples, .keep_gaps = false, .factors = factors}),
+                      {.max_samples = kMinSamples, .keep_gaps = false, .factors = factors}),
         attainment_);
   };
   std::array<double, kServeDraws> drawn{};
@@ -194,11 +194,11 @@ const ServeProbe& ServeCase::at(const ServeLoad& load) {
 std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   const ServeResult result =
       service_->run(hurried(spec_.requests, load.scale), load.copies,
-                    {.max_samples = kFewestSamples,
+                    {.max_samples = kMinSamples,
                      .keep_gaps = false,
                      .factors = machine_.factors,
                      .attained = gives_up ? std::optional{attainment_} : std::nullopt});
-  if (result.gave_up) return std::nullopt;
+  if (result.stopped_early) return std::nullopt;
 
   ServeProbe out;
   out.offered = offered(load.scale);

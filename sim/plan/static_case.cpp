@@ -7,7 +7,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kFewestSamples = 3;
+constexpr std::size_t kMinSamples = 3;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
     StaticSpec least = spec_;
     least.batch = 1;
     least.output_tokens = 0;
-    startup_ = run_static(least, {.max_samples = kFewestSamples}).startup;
+    startup_ = run_static(least, {.max_samples = kMinSamples}).startup;
     set_start_end(margin_.end.terms, *startup_, gpu_, options_);
   }
   compiled_ = std::make_unique<CompiledPoint>(
@@ -82,7 +82,7 @@ StaticResult StaticCase::run(const Point& point, bool at_end) {
     one.gpu = &gpu;
     one.options = options_;
   }
-  return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_end});
+  return run_static(one, {.max_samples = kMinSamples, .intervals = !at_end});
 }
 
 }  // namespace kvsim

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "models/methods/method.hpp"
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "sim/batch/point/compiled_point.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/batch/static_run.hpp"
@@ -42,7 +42,7 @@ class StaticCase {
     return margin_text(margin_, spec_.gpu->hbm_usable, held_back(point), confidence_);
   }
   /// Prompts too short for the method hold every token.
-  [[nodiscard]] bool settles(std::int64_t prompt) const { return method_.settles(prompt); }
+  [[nodiscard]] bool resolves(std::int64_t prompt) const { return method_.resolves(prompt); }
 
  private:
   /// Memory at the end of the interval beyond the prediction, without a pool.

@@ -17,8 +17,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kMostSequences = 1 << 16;
-constexpr std::int64_t kMostPrompt = 1 << 24;
+constexpr std::int64_t kMaxSequences = 1 << 16;
+constexpr std::int64_t kMaxPrompt = 1 << 24;
 
 /// The run of size n of the question.
 Point point_of(const StaticSpec& spec, PlanQuestion question, std::int64_t n) {
@@ -231,11 +231,11 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   }
   const std::int64_t positions = spec.llm->max_positions;
   const std::int64_t longest = in.plan->beyond_positions || positions == 0
-                                   ? kMostPrompt
-                                   : std::min(kMostPrompt, positions - spec.output_tokens);
+                                   ? kMaxPrompt
+                                   : std::min(kMaxPrompt, positions - spec.output_tokens);
   const std::int64_t most = !batch         ? longest
-                            : together > 0 ? std::min(together, kMostSequences)
-                                           : kMostSequences;
+                            : together > 0 ? std::min(together, kMaxSequences)
+                                           : kMaxSequences;
   const Boundary found = largest_feasible(
       {.least = 1, .most = most, .start = 1},
       [&](std::int64_t n) { return one.memory(point_of(spec, question, n)).fits; });
@@ -259,7 +259,7 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   } else if (!found.at_most) {
     out.runs_out = why_not(one, next);
   }
-  if (!one.settles(prompt)) {
+  if (!one.resolves(prompt)) {
     out.notes.push_back(fmt::format("a prompt of {} tokens is too short for {} and holds them all",
                                     with_commas(prompt), in.method.name));
   }

@@ -29,12 +29,12 @@ std::optional<Rope> rope_of(const TraceInfo& info) {
 /// there are threads, and then no more than fit in a quarter of a GiB, so that long traces stay
 /// streamed.
 std::int32_t layers_at_once(const TraceInfo& info, int threads) {
-  constexpr std::int64_t kMostBytes = 256 << 20;
+  constexpr std::int64_t kMaxBytes = 256 << 20;
   const std::int64_t layer_bytes = info.tokens * info.head_dim *
                                    (info.n_heads + 2LL * info.n_kv_heads) *
                                    static_cast<std::int64_t>(sizeof(float));
   const std::int64_t wanted = (threads + info.n_kv_heads - 1) / info.n_kv_heads;
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(kMostBytes / layer_bytes, 1, wanted));
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(kMaxBytes / layer_bytes, 1, wanted));
 }
 
 /// Reports progress from many threads, one at a time, never going back.
@@ -350,7 +350,7 @@ MethodContext site_of(const TraceInfo& info) {
       .recorded_inputs = std::move(recorded)};
 }
 
-std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo& info) {
+std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const TraceInfo& info) {
   auto method = make_method(spec, info.prompt_tokens, site_of(info));
   const std::string missing = lacking(method->needs().inputs, info);
   if (!missing.empty()) {
@@ -363,7 +363,7 @@ std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const Tra
 ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
                     const ReplayOptions& options) {
   std::vector<std::shared_ptr<const Method>> methods;
-  for (const MethodSpec& spec : specs) methods.push_back(settle_for_trace(spec, trace.info()));
+  for (const MethodSpec& spec : specs) methods.push_back(resolve_for_trace(spec, trace.info()));
   ReplayResult result;
   result.trace = trace.info().name;
   result.source = trace_words(trace.info());

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "models/methods/method.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "models/methods/session/kept_entry.hpp"
-#include "models/methods/settle/measured.hpp"
 #include "sim/memory/block_allocator.hpp"
 #include "traces/trace.hpp"
 
@@ -19,14 +19,14 @@ namespace kvsim {
 inline constexpr double kRoundingError = 1e-5;
 
 /// Most entries of a method for which the rule that keeps each is recorded.
-inline constexpr std::int64_t kMostWhy = 200'000;
+inline constexpr std::int64_t kMaxWhy = 200'000;
 
 /// What replay is to do beyond the totals, and how.
 struct ReplayOptions {
   std::int32_t threads = 0;  // 0: as many as the machine has; no result depends on it
   bool per_step = false;     // keep the series over steps
   bool per_head = false;     // keep the means per (layer, head)
-  /// Keep the reason for each entry at the end, unless a method has more than kMostWhy entries.
+  /// Keep the reason for each entry at the end, unless a method has more than kMaxWhy entries.
   bool why_kept = false;
   bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
   std::vector<std::int64_t> block_sizes{};  // of a paged cache to report on, entries
@@ -88,7 +88,7 @@ struct ReplaySegment {
 
 struct ReplayMethod {
   std::string name;
-  std::map<std::string, ParamValue> params;  // every parameter as settled
+  std::map<std::string, ParamValue> params;  // every parameter as resolved
   std::optional<double> budget;              // as requested; absent for methods without one
   std::optional<double>
       budget_reached;                   // K and V bytes at the end of prefill over the full cache's
@@ -138,8 +138,8 @@ struct ReplayResult {
 
 /// Resolves `spec` for a trace. Errors: InputError as make_method, or if the trace does not have
 /// data that the method needs.
-[[nodiscard]] std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec,
-                                                             const TraceInfo& info);
+[[nodiscard]] std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec,
+                                                              const TraceInfo& info);
 
 /// Replays `trace` through each of `methods`, teacher-forced: queries, keys and values are the
 /// recorded ones, so an error is one layer's and one step's; drift through layers and tokens is not

@@ -150,7 +150,7 @@ void ReplaySummary::add_kept(std::int32_t layer, const std::vector<HeadSeries>& 
     by_role[r].role = static_cast<KeptRole>(r);
     result_.kept_by_role.push_back(by_role[r]);
   }
-  if (!options_.why_kept || why_entries_ > kMostWhy) return;
+  if (!options_.why_kept || why_entries_ > kMaxWhy) return;
   std::vector<std::vector<KeptEntry>>& of_layer = result_.why.emplace_back();
   for (const HeadSeries& head : heads) {
     why_entries_ += std::ssize(head.why);
@@ -271,10 +271,10 @@ ReplayMethod ReplaySummary::finish() {
     note("the prompt stays whole until the first decode step, and budget_reached is of its end");
   }
 
-  if (why_entries_ > kMostWhy) {
+  if (why_entries_ > kMaxWhy) {
     result_.why.clear();
     note(fmt::format("its entries are counted by what keeps them, not listed: more than {}",
-                     kMostWhy));
+                     kMaxWhy));
   }
 
   std::int64_t closed = 0;

@@ -13,14 +13,14 @@ namespace kvsim {
 namespace {
 
 /// Methods replayed side by side: each holds its series of every head of the layers at hand.
-constexpr std::size_t kMostAtOnce = 64;
+constexpr std::size_t kMaxConcurrent = 64;
 
 /// Same as replay(), whose result for a method does not depend on the other methods.
 ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>& methods,
                                const ReplayOptions& options) {
   ReplayResult all;
-  for (std::size_t first = 0; first < methods.size(); first += kMostAtOnce) {
-    const std::size_t count = std::min(kMostAtOnce, methods.size() - first);
+  for (std::size_t first = 0; first < methods.size(); first += kMaxConcurrent) {
+    const std::size_t count = std::min(kMaxConcurrent, methods.size() - first);
     ReplayOptions part = options;
     if (options.progress) {
       part.progress = [&](double done) {
@@ -56,7 +56,7 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
     // others run.
     if (!whole_catalogue.contains(spec.name)) (void)make_method(spec, info.prompt_tokens, site);
     try {
-      (void)settle_for_trace(spec, info);
+      (void)resolve_for_trace(spec, info);
       able.push_back(spec);
       job.ran.push_back(i);
     } catch (const InputError& error) {

@@ -22,16 +22,16 @@ namespace kvsim {
 namespace {
 
 /// Timeline samples of one point, and of a whole scenario (they bound memory and file sizes).
-constexpr std::size_t kMostSamples = 512;
-constexpr std::size_t kFewestSamples = 3;
+constexpr std::size_t kMaxSamples = 512;
+constexpr std::size_t kMinSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
 /// Points beyond which time is not explained term by term: some 30 KB of a result each.
-constexpr std::size_t kMostExplained = 1000;
+constexpr std::size_t kMaxExplained = 1000;
 /// Points beyond which the largest batch and the fewest GPUs are not searched for.
-constexpr std::size_t kMostFitted = 100;
+constexpr std::size_t kMaxFitted = 100;
 /// Of a replica of a service; and points beyond which gaps between tokens are not kept for figures.
-constexpr std::size_t kMostServeSamples = 2048;
-constexpr std::size_t kMostWithGaps = 256;
+constexpr std::size_t kMaxServeSamples = 2048;
+constexpr std::size_t kMaxWithGaps = 256;
 
 void begin(const RunOptions& options, const std::string& what, double total = 0,
            const std::string& unit = "") {
@@ -88,14 +88,14 @@ void keep_ran(const std::vector<char>& ran, Scenario& scenario) {
 
 /// "a, b and 7 more".
 std::string missing_labels(const Scenario& scenario, const std::vector<char>& ran) {
-  constexpr std::size_t kMost = 6;
+  constexpr std::size_t kMax = 6;
   std::string text;
   std::size_t n = 0;
   for (std::size_t i = 0; i < ran.size(); ++i) {
     if (ran[i] != 0) continue;
-    if (++n <= kMost) text += fmt::format("{}{}", n == 1 ? "" : ", ", scenario.points[i].label);
+    if (++n <= kMax) text += fmt::format("{}{}", n == 1 ? "" : ", ", scenario.points[i].label);
   }
-  return n > kMost ? fmt::format("{} and {} more", text, n - kMost) : text;
+  return n > kMax ? fmt::format("{} and {} more", text, n - kMax) : text;
 }
 
 /// Removes what did not run from the results, the scenario and the report.
@@ -116,21 +116,21 @@ void put_notes(const ScenarioPoint& point, Result& result) {
 }
 
 std::size_t samples_of(std::size_t points, std::size_t most) {
-  return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kFewestSamples, most);
+  return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kMinSamples, most);
 }
 
 std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunOptions& how,
                                             std::vector<char>& ran) {
   const std::size_t n = scenario.points.size();
-  const std::size_t samples = samples_of(n, kMostSamples);
-  const bool explains = n <= kMostExplained;
+  const std::size_t samples = samples_of(n, kMaxSamples);
+  const bool explains = n <= kMaxExplained;
   std::vector<StaticResult> results(n);
   ran = for_each_point(scenario, how, [&](std::size_t i) {
     const StaticSpec& spec = scenario.points[i].spec;
     results[i] =
         run_static(spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
     if (explains) find_oom_range(spec, results[i]);
-    if (n <= kMostFitted) results[i].fit_range = fit_range(spec, results[i].startup);
+    if (n <= kMaxFitted) results[i].fit_range = fit_range(spec, results[i].startup);
     put_notes(scenario.points[i], results[i]);
   });
   return results;
@@ -139,8 +139,8 @@ std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunO
 std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOptions& how,
                                           std::vector<char>& ran) {
   const std::size_t n = scenario.points.size();
-  const ServeOptions options{.max_samples = samples_of(n, kMostServeSamples),
-                             .keep_gaps = n <= kMostWithGaps};
+  const ServeOptions options{.max_samples = samples_of(n, kMaxServeSamples),
+                             .keep_gaps = n <= kMaxWithGaps};
   std::vector<ServeResult> results(n);
   ran = for_each_point(scenario, how, [&](std::size_t i) {
     results[i] = run_serve(*scenario.points[i].serve, options);
@@ -204,7 +204,7 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
   if (serves) {
     report.serves = run_serve_points(scenario, how, ran);
     drop_missing(ran, report.serves, scenario, report);
-    for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
+    for (std::size_t i = 0; i < scenario.points.size() && i < kMaxWithGaps; ++i) {
       report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
     }
     report.serve_intervals.resize(report.iterations.size());
@@ -220,21 +220,21 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
                          .high = step.time * report.serve_intervals[i]->slower.decode};
       }
     });
-    if (scenario.points.size() > kMostWithGaps) {
+    if (scenario.points.size() > kMaxWithGaps) {
       report.notes.push_back(
           fmt::format("no figure shows gaps between tokens or what the cache "
                       "takes under load: {} points, more than {}",
-                      scenario.points.size(), kMostWithGaps));
+                      scenario.points.size(), kMaxWithGaps));
     }
   } else {
     report.results = run_static_points(scenario, how, ran);
     drop_missing(ran, report.results, scenario, report);
   }
-  if (!serves && scenario.points.size() > kMostExplained) {
+  if (!serves && scenario.points.size() > kMaxExplained) {
     report.notes.push_back(
         fmt::format("times are not explained term by term and no figure has an interval: {} "
                     "points, more than {}",
-                    scenario.points.size(), kMostExplained));
+                    scenario.points.size(), kMaxExplained));
   }
   if (scenario.replay) replay_trace(scenario, how, report);
   return report;

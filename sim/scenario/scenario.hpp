@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/plan_field.hpp"

@@ -128,8 +128,8 @@ struct ServeResult {
   std::int64_t completed = 0, rejected = 0, unfinished = 0;
   /// The run ended before its workload did: too few requests could keep their bounds any more
   /// (ServeOptions::attained).
-  bool gave_up = false;
-  std::int64_t cut_short = 0;  // requests that ended at the engine's longest sequence
+  bool stopped_early = false;
+  std::int64_t truncated_requests = 0;  // requests that ended at the engine's longest sequence
   std::int64_t preemptions = 0, oom_events = 0;
   std::int64_t iterations = 0;
   std::int64_t output_tokens = 0, prompt_tokens = 0;  // of completed requests

@@ -11,7 +11,7 @@
 #include "models/llm/llm.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"

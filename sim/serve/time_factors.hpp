@@ -19,10 +19,10 @@ struct TimeFactors {
   /// An iteration that is predicted to take `time`. What is added may be below 0: a tenth of the
   /// predicted time is always left.
   [[nodiscard]] Seconds iteration(Seconds time, bool prefills, std::int64_t decodes) const {
-    constexpr double kLeast = 0.1;
+    constexpr double kMin = 0.1;
     const double factor = prefills ? prefill : decode;
     if (sequence == Seconds{}) return time * factor;
-    return std::max(time * (kLeast * factor),
+    return std::max(time * (kMin * factor),
                     time * factor + sequence * static_cast<double>(decodes));
   }
   /// Both: factors multiply, what is added adds up.

@@ -40,7 +40,7 @@ constexpr std::chrono::microseconds kIdle{100};
 /// Number of tasks handed out at once: about 20 ms of work, so that requests cost little, and few
 /// enough at the end that all processes finish together.
 constexpr double kBatchSeconds = 0.02;
-constexpr std::size_t kMostAtOnce = 64;
+constexpr std::size_t kMaxConcurrent = 64;
 
 /// The tasks not yet handed out. Used by rank 0's two threads.
 class Queue {
@@ -55,8 +55,8 @@ class Queue {
     std::size_t n = 1;
     if (done_ > 0) {
       const double each = seconds_ / static_cast<double>(done_);
-      n = each * kMostAtOnce < kBatchSeconds ? kMostAtOnce
-                                             : static_cast<std::size_t>(kBatchSeconds / each);
+      n = each * kMaxConcurrent < kBatchSeconds ? kMaxConcurrent
+                                                : static_cast<std::size_t>(kBatchSeconds / each);
     }
     n = std::min(n, left / (4 * processes_));
     n = std::clamp<std::size_t>(std::max(n, at_least_), 1, left);

@@ -23,10 +23,10 @@ std::string shown(const json& value) {
 
 /// "/batch: 4 there, 8 here": the keys in which this sweep differs from the interrupted one.
 std::string differences(const json& then, const json& now) {
-  constexpr std::size_t kMostSaid = 3;
+  constexpr std::size_t kMaxSaid = 3;
   std::vector<std::string> said;
   for (const json& change : json::diff(then, now)) {
-    if (said.size() == kMostSaid) {
+    if (said.size() == kMaxSaid) {
       said.emplace_back("…");
       break;
     }

@@ -6,8 +6,8 @@
 namespace kvsim {
 
 nlohmann::ordered_json run_static_point(const Scenario& /*scenario*/, const ScenarioPoint& point) {
-  constexpr std::size_t kFewestSamples = 3;  // the timeline is not kept
-  StaticResult result = run_static(point.spec, {.max_samples = kFewestSamples, .intervals = true});
+  constexpr std::size_t kMinSamples = 3;  // the timeline is not kept
+  StaticResult result = run_static(point.spec, {.max_samples = kMinSamples, .intervals = true});
   find_oom_range(point.spec, result);
   nlohmann::ordered_json out;
   const bool fits = !result.oom;

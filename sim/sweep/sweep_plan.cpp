@@ -160,9 +160,9 @@ SweepPlan::SweepPlan(json document, fs::path file, const SweepChanges& changes)
                     "no --vary /key=value,value",
                     file_.lexically_normal().string())};
   }
-  if (axes_.size() > kMostAxes) {
+  if (axes_.size() > kMaxAxes) {
     throw InputError{fmt::format("{}: {} axes, more than {}", file_.lexically_normal().string(),
-                                 axes_.size(), kMostAxes)};
+                                 axes_.size(), kMaxAxes)};
   }
   std::vector<std::size_t> depth;
   for (const ScenarioAxis& axis : axes_) {
@@ -291,9 +291,9 @@ void SweepPlan::refuse_too_many() {
     axis.range.reset();
     product *= static_cast<double>(axis.values.size());
   }
-  if (product > static_cast<double>(kMostSweepPoints)) {
+  if (product > static_cast<double>(kMaxSweepPoints)) {
     throw InputError{fmt::format("{}: the axes make {} points, more than {}",
-                                 file_.lexically_normal().string(), product, kMostSweepPoints)};
+                                 file_.lexically_normal().string(), product, kMaxSweepPoints)};
   }
   size_ = static_cast<std::size_t>(product);
 }

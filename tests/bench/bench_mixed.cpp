@@ -36,7 +36,7 @@ struct Timing {
 
 /// Iterations of a run: sequences arrive, leave and grow, chunks advance along their prompts.
 Timing time_calls(MixedStepCost& cost, bool chunks, double& sink) {
-  std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.laws()));
+  std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.layer_class_count()));
   const auto run = [&](std::int64_t calls_alike) {
     std::uint64_t state = 1;
     std::int64_t decodes = 0;
@@ -96,8 +96,8 @@ bool bench(const std::string& llm_name, const std::string& stack_name,
   fmt::print(
       "{:13} {:6} {:12} {:2} laws: decodes {:6.3f} us, with a chunk {:6.3f} us; {:6.3f} us and "
       "{:6.3f} us while tables fill; {:6.3f} us where loads stay{}\n",
-      llm.name, stack_name, method_name, cost.laws(), decode.filled, chunk.filled, decode.first,
-      chunk.first, decode.steady, sink > 0 ? "" : "!");
+      llm.name, stack_name, method_name, cost.layer_class_count(), decode.filled, chunk.filled,
+      decode.first, chunk.first, decode.steady, sink > 0 ? "" : "!");
   return !gated || (decode.filled <= kDecodeGateMicros && chunk.filled <= kChunkGateMicros);
 }
 

@@ -240,7 +240,7 @@ void bench_catalogue(const Trace& trace, int repeats, const std::vector<std::str
               repeats);
   std::printf("%-42s %10s %10s %7s %17s %6s\n", "method", "prompt ms", "us a step", "x full",
               "least..most", "limit");
-  const auto full = settle_for_trace({"full", {}, {}}, info);
+  const auto full = resolve_for_trace({"full", {}, {}}, info);
   std::vector<MethodSpec> specs;
   for (const MethodInfo& info_of : builtin_methods()) specs.push_back({info_of.name, {}, {}});
   const auto word = [](const char* text) { return ParamValue{std::string{text}}; };
@@ -266,7 +266,7 @@ void bench_catalogue(const Trace& trace, int repeats, const std::vector<std::str
     for (const double budget : {0.2, 0.9}) {
       if (takes_budget(spec.name)) spec.budget = Budget{budget, 0};
       try {
-        method = settle_for_trace(spec, info);
+        method = resolve_for_trace(spec, info);
         break;
       } catch (const InputError& error) {
         refusal = error.what();

@@ -133,13 +133,13 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
   // The same for known prompts: their resolved methods are reused.
   constexpr std::int64_t kPrompts = 64;
   const auto prompt_of = [](std::int64_t i) { return 1000 + 64 * i; };
-  const auto settled = [&] {
+  const auto resolved = [&] {
     compiled.emplace(spec);
     for (std::int64_t i = 0; i < kPrompts; ++i) {
       ask(*compiled, {.batch = 1, .prompt_tokens = prompt_of(i), .output_tokens = 1});
     }
   };
-  const double again = micros_per_call(asked, settled, [&] {
+  const double again = micros_per_call(asked, resolved, [&] {
     ask(*compiled, {.batch = 1 + draw(32),
                     .prompt_tokens = prompt_of(draw(static_cast<std::uint64_t>(kPrompts))),
                     .output_tokens = 1});

@@ -167,7 +167,7 @@ TEST_CASE("graph: CaM's spread of a value except indices and attention") {
         Buffer<std::int32_t> spread{device, "spread", rows};
         spread_values<kv::Half>(
             {&device},
-            {.rows = rows, .most_takers = takers, .capacity = entries, .head_dim = kHeadDim},
+            {.rows = rows, .max_takers = takers, .capacity = entries, .head_dim = kHeadDim},
             {.victim = in(victim),
              .takers = in(all),
              .attention = in(attention),

@@ -34,18 +34,18 @@ TEST_CASE("time is bytes over bandwidth") {
 }
 
 TEST_CASE("bytes and clock times never wrap") {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const Bytes most{kMost};
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const Bytes most{kMax};
   CHECK(most + 0_B == most);
   CHECK((most - 1_B) + 1_B == most);
   CHECK_THROWS_AS((void)(most + 1_B), OverflowError);
   CHECK_THROWS_AS((void)(Bytes{-2} - most), OverflowError);
   CHECK_THROWS_AS((void)(most * 2), OverflowError);
-  CHECK_THROWS_AS((void)(2 * SimTime{kMost}), OverflowError);
+  CHECK_THROWS_AS((void)(2 * SimTime{kMax}), OverflowError);
   Bytes sum = most;
   CHECK_THROWS_AS(sum += 1_B, OverflowError);
   CHECK(sum == most);  // unchanged
-  CHECK(round_up(Bytes{kMost - 1}, 2_B) == Bytes{kMost - 1});
+  CHECK(round_up(Bytes{kMax - 1}, 2_B) == Bytes{kMax - 1});
   CHECK_THROWS_AS((void)round_up(most, 2_B), OverflowError);
   CHECK(round_up(5_B, 4_B) == 8_B);
   CHECK(rounded<Bytes>(-2.5) == Bytes{-3});

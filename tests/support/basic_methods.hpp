@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim::test {
 

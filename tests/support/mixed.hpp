@@ -60,9 +60,9 @@ inline void check_equal(const MixedCost& got, const MixedCost& expected, double 
 inline std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepCost& cost,
                                            std::int64_t prompt, std::int64_t tokens) {
   std::vector<DecodeLoad> loads;
-  for (const MixedStepCost::Law& law : cost.law_layers()) {
-    const DecodeState m = decode_moment(in, law.layer, prompt, tokens,
-                                        held_entries(in, law.layer, prompt, tokens - 1));
+  for (const MixedStepCost::LayerClass& one : cost.layer_classes()) {
+    const DecodeState m = decode_moment(in, one.layer, prompt, tokens,
+                                        held_entries(in, one.layer, prompt, tokens - 1));
     loads.push_back({.attended = static_cast<double>(in.batch * m.attended),
                      .held = static_cast<double>(in.batch * m.after),
                      .evicting = m.evicts ? in.batch : 0,
@@ -79,12 +79,12 @@ struct Drawn {
   MixedStep step;
 };
 inline Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows,
-                  std::int64_t most_chunks, std::int64_t tokens = 1) {
+                  std::int64_t max_chunks, std::int64_t tokens = 1) {
   const auto below = [&](std::int64_t n) {
     return static_cast<std::int64_t>(dice() % static_cast<std::uint64_t>(n));
   };
   Drawn out;
-  const std::int64_t n_chunks = below(most_chunks + 1);
+  const std::int64_t n_chunks = below(max_chunks + 1);
   for (std::int64_t i = 0; i < n_chunks; ++i) {
     out.chunks.push_back(
         {.tokens = 1 + below(700), .before = below(3) * below(900), .last = below(2) == 1});
@@ -117,8 +117,8 @@ inline Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows,
 
 inline std::vector<std::int64_t> windows_of(const Llm& llm, const MixedStepCost& cost) {
   std::vector<std::int64_t> windows;
-  for (const MixedStepCost::Law& law : cost.law_layers()) {
-    windows.push_back(llm.layers[static_cast<std::size_t>(law.layer)].attention.window);
+  for (const MixedStepCost::LayerClass& one : cost.layer_classes()) {
+    windows.push_back(llm.layers[static_cast<std::size_t>(one.layer)].attention.window);
   }
   return windows;
 }

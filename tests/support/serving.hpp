@@ -30,8 +30,8 @@ struct LinearTimes {
 class LinearCost : public IterationCost {
  public:
   LinearCost(const CostInput& in, LinearTimes times) : times_{times} {
-    for (const auto& law : mixed_columns(*in.llm, *in.method).laws) {
-      laws_.push_back({.layer = law.layer, .layers = law.layers});
+    for (const auto& law : mixed_columns(*in.llm, *in.method).classes) {
+      layer_classes_.push_back({.layer = law.layer, .layers = law.layers});
     }
   }
   MixedCost cost(const MixedStep& step) override {
@@ -48,11 +48,11 @@ class LinearCost : public IterationCost {
         .bytes = entries,
         .at_peak = Seconds{1e-9 * tokens}};
   }
-  std::span<const LawLayers> laws() const override { return laws_; }
+  std::span<const LayerSpan> layer_classes() const override { return layer_classes_; }
 
  private:
   LinearTimes times_;
-  std::vector<LawLayers> laws_;
+  std::vector<LayerSpan> layer_classes_;
 };
 
 /// A service with a pool of so many blocks of the full cache (1 KiB a token).
@@ -255,11 +255,11 @@ class CheckingObserver : public ServeObserver {
     }
     KVSIM_CHECK(waiting == static_cast<std::int64_t>(v.waiting) && running == std::ssize(v.running),
                 "a request is lost");
-    most_running = std::max(most_running, v.running.size());
+    max_running = std::max(max_running, v.running.size());
   }
 
   std::int64_t planned_tokens = 0;
-  std::size_t most_running = 0;
+  std::size_t max_running = 0;
   std::vector<std::tuple<SimTime, RequestId, std::int32_t>> decisions;
 
  private:

@@ -12,9 +12,9 @@
 namespace kvsim::test {
 
 struct SessionRun {
-  SessionRun(std::shared_ptr<const Method> settled, const HeadVectors& vectors)
+  SessionRun(std::shared_ptr<const Method> resolved, const HeadVectors& vectors)
       : head{vectors},
-        method{std::move(settled)},
+        method{std::move(resolved)},
         session{as_composed(*method),
                 {.layer = 0,
                  .group = vectors.group,

@@ -281,15 +281,15 @@ class WorkObserver : public CheckingObserver {
     if (site_.spec.policy == "max-utilization") {
       wants = blocks(known) + owed(v);
     } else {
-      wants = blocks(most_tokens(at(id)));
+      wants = blocks(max_tokens(at(id)));
       for (const RequestId one : v.running) {
         const Sequence& s = at(one);
-        wants += std::max<std::int64_t>(0, blocks(most_tokens(s)) - blocks(s.computed + s.planned));
+        wants += std::max<std::int64_t>(0, blocks(max_tokens(s)) - blocks(s.computed + s.planned));
       }
     }
     refuse(wants <= f.free, id, wants, f.free);
   }
-  [[nodiscard]] std::int64_t most_tokens(const Sequence& s) const {
+  [[nodiscard]] std::int64_t max_tokens(const Sequence& s) const {
     return s.declared > 0 ? std::min<std::int64_t>(s.prompt + s.declared, site_.longest)
                           : site_.longest;
   }
@@ -298,8 +298,8 @@ class WorkObserver : public CheckingObserver {
   /// decoding sequences may still generate. After a refusal no request is checked until a sequence
   /// has left and one more decode has run.
   void sglang(const IterationView& v, const Formed& f) {
-    constexpr std::int64_t kMostPrefill = 16384;
-    constexpr double kFirst = 0.7, kLeast = 0.7 * 0.14, kSteps = 600;
+    constexpr std::int64_t kMaxPrefill = 16384;
+    constexpr double kFirst = 0.7, kMin = 0.7 * 0.14, kSteps = 600;
     if (f.ran.empty()) {
       ratio_ = kFirst;
       full_ = false;
@@ -316,7 +316,7 @@ class WorkObserver : public CheckingObserver {
       reserve += static_cast<double>(std::max<std::int64_t>(0, more)) * ratio_;
     }
     if (f.prefills) {
-      std::int64_t left = kMostPrefill;
+      std::int64_t left = kMaxPrefill;
       std::int64_t chunk = chunked_ ? budget_ : std::numeric_limits<std::int32_t>::max();
       bool cut = false;
       for (const Planned& p : v.plan) {
@@ -358,25 +358,25 @@ class WorkObserver : public CheckingObserver {
     }
     if (f.ran.size() < last_running_) full_ = false;
     if (f.put_out.empty()) {
-      ratio_ = std::max(ratio_ - (kFirst - kLeast) / kSteps, kLeast);
+      ratio_ = std::max(ratio_ - (kFirst - kMin) / kSteps, kMin);
     } else {
       ++exempt;
       full_ = false;
       std::int64_t generated = 0, most = 0;
       for (const RequestId id : v.running) {
         generated += at(id).generated() + 20;
-        most += most_new(at(id));
+        most += max_new(at(id));
       }
       ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
     }
     prefilled_ = false;
   }
-  [[nodiscard]] std::int64_t most_new(const Sequence& s) const {
+  [[nodiscard]] std::int64_t max_new(const Sequence& s) const {
     const std::int64_t room = std::max<std::int64_t>(0, site_.longest - 2 - s.prompt);
     return s.declared > 0 ? std::min<std::int64_t>(s.declared, room) : room;
   }
   [[nodiscard]] std::int64_t to_come(const Sequence& s) const {
-    return std::clamp<std::int64_t>(most_new(s) - s.generated(), 0, 4096);
+    return std::clamp<std::int64_t>(max_new(s) - s.generated(), 0, 4096);
   }
   [[nodiscard]] std::int64_t future(const Sequence& s) const {
     return blocks(s.known + to_come(s)) - blocks(s.known);

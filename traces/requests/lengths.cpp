@@ -31,7 +31,7 @@ std::int32_t rounded(double x, std::int32_t low, std::int32_t high) {
 
 }  // namespace
 
-double most_p99_per_mean() { return std::exp(0.5 * kZ99 * kZ99); }
+double max_p99_per_mean() { return std::exp(0.5 * kZ99 * kZ99); }
 
 LognormalShape lognormal_of(double mean, double p99) {
   KVSIM_CHECK(mean > 0.0 && p99 >= mean, "lognormal of mean {} and p99 {}", mean, p99);
@@ -43,7 +43,7 @@ LognormalShape lognormal_of(double mean, double p99) {
 }
 
 LengthSampler::LengthSampler(const LengthSpec& spec) : spec_{spec} {
-  KVSIM_CHECK(spec.low >= 0 && spec.low <= spec.high && spec.high <= kMostTokens,
+  KVSIM_CHECK(spec.low >= 0 && spec.low <= spec.high && spec.high <= kMaxTokens,
               "lengths in [{}, {}]", spec.low, spec.high);
   const auto accumulate = [this](double weight) {
     cumulative_.push_back((cumulative_.empty() ? 0.0 : cumulative_.back()) + weight);
@@ -68,7 +68,7 @@ LengthSampler::LengthSampler(const LengthSpec& spec) : spec_{spec} {
     case LengthKind::kZipf:
       KVSIM_CHECK(spec.low >= 1 && spec.exponent >= 0.0, "Zipf from {}, exponent {}", spec.low,
                   spec.exponent);
-      KVSIM_CHECK(static_cast<std::int64_t>(spec.high) - spec.low < kMostTokens, "Zipf range");
+      KVSIM_CHECK(static_cast<std::int64_t>(spec.high) - spec.low < kMaxTokens, "Zipf range");
       if (spec.high - spec.low < kTabled) {
         for (std::int32_t n = spec.low; n <= spec.high; ++n) {
           accumulate(std::pow(static_cast<double>(n), -spec.exponent));

@@ -17,7 +17,7 @@ struct LengthSpec {
   /// Bounds, inclusive. A fixed length is `low`; uniform and Zipf lengths have the bounds as their
   /// range; a lognormal is truncated at them (values outside are never drawn).
   std::int32_t low = 1;
-  std::int32_t high = kMostTokens;
+  std::int32_t high = kMaxTokens;
   double mu = 0.0;        // lognormal: mean of ln(length)
   double sigma = 0.0;     // lognormal: deviation of ln(length)
   double exponent = 1.0;  // Zipf: P(n) proportional to n^-exponent for n in [low, high]
@@ -33,7 +33,7 @@ struct LognormalShape {
 };
 [[nodiscard]] LognormalShape lognormal_of(double mean, double p99);
 /// The largest p99 / mean that a lognormal can have.
-[[nodiscard]] double most_p99_per_mean();
+[[nodiscard]] double max_p99_per_mean();
 
 /// Draws lengths by inverting the distribution function, one uniform number a draw; a Zipf of more
 /// than 65,536 lengths by rejection-inversion (Hörmann and Derflinger 1996).

@@ -11,7 +11,7 @@
 namespace kvsim {
 
 /// No prompt and no output is longer than this; more is taken for a broken record.
-inline constexpr std::int32_t kMostTokens = 1 << 24;
+inline constexpr std::int32_t kMaxTokens = 1 << 24;
 
 /// One request of a workload: when it comes and how long it is. No text.
 struct Request {

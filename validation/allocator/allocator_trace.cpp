@@ -19,7 +19,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::string_view kFormat = "kvsim.allocator-trace/1";
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() >> 4;
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() >> 4;
 
 struct OpName {
   AllocatorOp op;
@@ -83,20 +83,20 @@ AllocatorEvent read_event(const Field& field, std::int64_t line) {
   field.allow_only({"op", "id", "size", "stream", "address", "reserved", "allocated", "segments"});
   AllocatorEvent event{.op = read_op(field.at("op")), .line = line};
   if (event.op == AllocatorOp::kAlloc || is_free(event.op)) {
-    event.id = field.at("id").integer(0, kMost);
+    event.id = field.at("id").integer(0, kMax);
   }
   if (event.op == AllocatorOp::kAlloc || event.op == AllocatorOp::kOom || is_segment(event.op)) {
-    event.size = field.at("size").integer(1, kMost);
+    event.size = field.at("size").integer(1, kMax);
   }
   if (const auto f = field.find("stream")) {
     event.stream = static_cast<std::int32_t>(f->integer(0, 1 << 20));
   }
   if (const auto f = field.find("address")) {
-    event.address = static_cast<std::uint64_t>(f->integer(0, kMost));
+    event.address = static_cast<std::uint64_t>(f->integer(0, kMax));
   }
-  if (const auto f = field.find("reserved")) event.reserved = Bytes{f->integer(0, kMost)};
-  if (const auto f = field.find("allocated")) event.allocated = Bytes{f->integer(0, kMost)};
-  if (const auto f = field.find("segments")) event.segments = f->integer(0, kMost);
+  if (const auto f = field.find("reserved")) event.reserved = Bytes{f->integer(0, kMax)};
+  if (const auto f = field.find("allocated")) event.allocated = Bytes{f->integer(0, kMax)};
+  if (const auto f = field.find("segments")) event.segments = f->integer(0, kMax);
   return event;
 }
 
@@ -106,10 +106,11 @@ void read_header(const Field& field, AllocatorTrace& trace) {
   const std::string format = field.at("format").string();
   if (format != kFormat) field.at("format").expected(fmt::format("\"{}\"", kFormat));
   if (const auto f = field.find("source")) trace.source = f->string();
-  if (const auto f = field.find("device_bytes")) trace.device_bytes = Bytes{f->integer(1, kMost)};
-  if (const auto f = field.find("outside_bytes")) trace.outside_bytes = Bytes{f->integer(0, kMost)};
+  if (const auto f = field.find("device_bytes")) trace.device_bytes = Bytes{f->integer(1, kMax)};
+  if (const auto f = field.find("outside_bytes"))
+    trace.offloaded_bytes = Bytes{f->integer(0, kMax)};
   if (const auto f = field.find("alloc_conf")) trace.alloc_conf = f->string();
-  if (const auto f = field.find("initial_blocks")) trace.initial_blocks = f->integer(0, kMost);
+  if (const auto f = field.find("initial_blocks")) trace.initial_blocks = f->integer(0, kMax);
 }
 
 }  // namespace

@@ -40,10 +40,10 @@ struct AllocatorEvent {
 
 /// A recorded sequence of allocations, with what the recording machine reported.
 struct AllocatorTrace {
-  std::string source;                    // where it comes from, for people
-  std::optional<Bytes> device_bytes{};   // of the device
-  std::optional<Bytes> outside_bytes{};  // taken by others and by the CUDA context
-  std::string alloc_conf;                // PYTORCH_CUDA_ALLOC_CONF
+  std::string source;                      // where it comes from, for people
+  std::optional<Bytes> device_bytes{};     // of the device
+  std::optional<Bytes> offloaded_bytes{};  // taken by others and by the CUDA context
+  std::string alloc_conf;                  // PYTORCH_CUDA_ALLOC_CONF
   std::int64_t initial_blocks = 0;  // allocations at the beginning that represent existing blocks
   std::vector<AllocatorEvent> events;
   bool has_segments = false;  // segment events were recorded

@@ -56,7 +56,7 @@ std::vector<std::int32_t> slot_order(const EntryTable& entries) {
   return slots;
 }
 
-State prompt_cache(const Retelling& told, const LoopSpec& s, std::int64_t layer) {
+State prompt_cache(const ReferenceForward& told, const LoopSpec& s, std::int64_t layer) {
   State state;
   for (std::int64_t row = 0; row < s.cache_rows(); ++row) {
     const CacheSession& session = told.session(layer, row);
@@ -143,7 +143,7 @@ class Checker {
   }
 
   void compare_layer(std::int64_t step, std::int64_t layer) {
-    const Retelling::Layer& right = told_.layer(layer);
+    const ReferenceForward::Layer& right = told_.layer(layer);
     note(out_.projection_error, loop_.queries(), right.q, step, "queries");
     note(out_.projection_error, loop_.fresh_keys(), right.keys, step, "keys");
     note(out_.projection_error, loop_.fresh_values(), right.values, step, "values");
@@ -203,7 +203,7 @@ class Checker {
   const LoopSpec& s_;
   cuda_sim::Device device_;
   Loop loop_;
-  Retelling told_;
+  ReferenceForward told_;
   LoopCheck out_;
 };
 

@@ -34,13 +34,13 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
     return memory(tokens - 1, 1).decode_peak <= out.usable;
   };
   std::int64_t most = 1;  // fits, or nothing does
-  while (most < kMostE2eTokens && fits(2 * most)) most *= 2;
+  while (most < kMaxE2eTokens && fits(2 * most)) most *= 2;
   if (most == 1) {
     out.longest = 0;
     return out;
   }
   for (std::int64_t step = most / 2; step > 0; step /= 2) {
-    if (most < kMostE2eTokens && fits(most + step)) most += step;
+    if (most < kMaxE2eTokens && fits(most + step)) most += step;
   }
   out.longest = most;
   return out;

@@ -20,7 +20,7 @@ struct E2ePrediction {
 };
 
 /// The longest sequence that is looked for.
-inline constexpr std::int64_t kMostE2eTokens = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxE2eTokens = std::int64_t{1} << 24;
 
 /// `plan` need not fit. Errors: as run_static.
 [[nodiscard]] E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu);

@@ -48,7 +48,7 @@ void add(std::vector<double>& to, const std::vector<double>& x) {
 
 }  // namespace
 
-Retelling::Retelling(const E2ePlan& plan, std::vector<float> weights)
+ReferenceForward::ReferenceForward(const E2ePlan& plan, std::vector<float> weights)
     : plan_{plan},
       weights_{std::move(weights)},
       rope_{static_cast<std::int32_t>(plan.loop.model.head_dim), plan.loop.model.rope_theta, false},
@@ -62,7 +62,7 @@ Retelling::Retelling(const E2ePlan& plan, std::vector<float> weights)
 }
 
 /// The prompt, and the cache that the method makes of it.
-void Retelling::begin(HeadStream& stream, std::int64_t layer, std::int64_t row) {
+void ReferenceForward::begin(HeadStream& stream, std::int64_t layer, std::int64_t row) {
   const kernels::LoopSpec& s = plan_.loop;
   const std::int64_t group = s.model.n_heads / s.model.n_kv_heads;
   const std::int64_t tokens = s.prompt + s.steps;
@@ -114,7 +114,7 @@ void Retelling::begin(HeadStream& stream, std::int64_t layer, std::int64_t row) 
 }
 
 /// From the projection's rows to the attention's output, a stored head at a time.
-void Retelling::attend(std::int64_t layer, const std::vector<double>& projected) {
+void ReferenceForward::attend(std::int64_t layer, const std::vector<double>& projected) {
   const kernels::LoopModel& m = plan_.loop.model;
   const std::int64_t d = m.head_dim;
   const std::int64_t group = m.n_heads / m.n_kv_heads;
@@ -148,7 +148,7 @@ void Retelling::attend(std::int64_t layer, const std::vector<double>& projected)
   }
 }
 
-void Retelling::step(std::span<const std::int32_t> tokens) {
+void ReferenceForward::step(std::span<const std::int32_t> tokens) {
   const kernels::LoopSpec& s = plan_.loop;
   const kernels::LoopModel& m = s.model;
   const kernels::LayerWeights w = layer_weights(s);

@@ -14,10 +14,10 @@ namespace kvsim {
 
 /// The loop's reference on the CPU: plain sums in double precision over the loop's weights, the
 /// method by its replay. Queries, keys and values are rounded to fp32, the input of replays.
-class Retelling {
+class ReferenceForward {
  public:
   /// `weights` as DecodeLoop has them. The prompt's queries, keys and values are random numbers.
-  Retelling(const E2ePlan& plan, std::vector<float> weights);
+  ReferenceForward(const E2ePlan& plan, std::vector<float> weights);
 
   /// One layer of the last step: what the loop's buffers must hold.
   struct Layer {

@@ -141,7 +141,7 @@ KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<do
       fitted.push_back(row);
     }
   }
-  if (fitted.size() < kLeastRows / 2) std::swap(fitted, held);  // only one shape, and held out
+  if (fitted.size() < kMinRows / 2) std::swap(fitted, held);  // only one shape, and held out
   std::vector<std::vector<double>> all_starts(starts.begin(), starts.end());
   if (has_floor(form)) all_starts.push_back(floored_start(form, fitted));
   const FitResult fit = fit_form(form, fitted, all_starts);
@@ -188,7 +188,7 @@ std::vector<TimingGroup> timing_groups(const std::vector<MeasuredFile>& files) {
 
 std::vector<TimingGroup> groups_with_too_few_rows(const std::vector<MeasuredFile>& files) {
   std::vector<TimingGroup> out = timing_groups(files);
-  std::erase_if(out, [](const TimingGroup& group) { return group.rows >= kLeastRows; });
+  std::erase_if(out, [](const TimingGroup& group) { return group.rows >= kMinRows; });
   return out;
 }
 
@@ -204,7 +204,7 @@ std::vector<KernelCalibrationFile> calibrate_kernels(
   std::map<Key, Pointers> groups = grouped(files);
   std::vector<std::pair<Key, Pointers>> tasks;
   for (auto& [key, rows] : groups) {
-    if (rows.size() >= kLeastRows) tasks.emplace_back(key, std::move(rows));
+    if (rows.size() >= kMinRows) tasks.emplace_back(key, std::move(rows));
   }
   std::vector<KernelCalibration> fits(tasks.size());
   std::vector<Clusters> errors(tasks.size());

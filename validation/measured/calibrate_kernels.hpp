@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// Fits every (op, GPU, stack, format) that has at least kLeastRows rows, with the held-out
+/// Fits every (op, GPU, stack, format) that has at least kMinRows rows, with the held-out
 /// shapes kept from it, and says how well each holds on both parts. One file a GPU and family, in
 /// the order of their names. Fits run side by side;
 /// `progress` is called after each with how many are done, and of how many.
@@ -18,7 +18,7 @@ namespace kvsim {
     const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
     const std::function<void(std::size_t done, std::size_t all)>& progress = {});
 
-inline constexpr std::size_t kLeastRows = 16;
+inline constexpr std::size_t kMinRows = 16;
 
 /// Rows that are fitted together.
 struct TimingGroup {
@@ -29,7 +29,7 @@ struct TimingGroup {
 };
 /// All groups of `files`, in the order of their names.
 [[nodiscard]] std::vector<TimingGroup> timing_groups(const std::vector<MeasuredFile>& files);
-/// Those with fewer than kLeastRows rows, which calibrate_kernels leaves out.
+/// Those with fewer than kMinRows rows, which calibrate_kernels leaves out.
 [[nodiscard]] std::vector<TimingGroup> groups_with_too_few_rows(
     const std::vector<MeasuredFile>& files);
 

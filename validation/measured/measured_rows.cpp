@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kMostMicroseconds = 1e9;
+constexpr double kMaxMicroseconds = 1e9;
 constexpr std::int64_t kLargest = 1'000'000'000'000;
 
 /// A row the model has no call for: its reason is counted, the file goes on.
@@ -44,7 +44,7 @@ class Cells {
     return static_cast<std::int32_t>(table_.integer(row_, table_.index(column), 1, 1 << 24));
   }
   [[nodiscard]] double microseconds(std::string_view column) const {
-    return table_.number(row_, table_.index(column), 1e-6, kMostMicroseconds);
+    return table_.number(row_, table_.index(column), 1e-6, kMaxMicroseconds);
   }
   [[nodiscard]] bool has(std::string_view column) const { return table_.has(column); }
 

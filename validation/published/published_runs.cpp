@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/llm/layer/layer_kind.hpp"
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
@@ -39,7 +39,7 @@ namespace {
 
 /// Whether the run's bytes can be counted exactly.
 bool is_countable(const Llm& llm, const RunSize& size) {
-  constexpr double kMostBytes = 0x1p58;
+  constexpr double kMaxBytes = 0x1p58;
   const auto batch = static_cast<double>(size.batch);
   const auto prompt = static_cast<double>(size.prompt);
   const double tokens = prompt + static_cast<double>(size.steps);
@@ -50,7 +50,7 @@ bool is_countable(const Llm& llm, const RunSize& size) {
     cache += batch * tokens * 4 * a.n_heads * (a.head_dim + a.v_head_dim);
     scores = std::max(scores, batch * prompt * prompt * 16 * a.n_heads);
   }
-  return std::max(cache, scores) < kMostBytes && size.prompt <= kMostPointTokens;
+  return std::max(cache, scores) < kMaxBytes && size.prompt <= kMaxPointTokens;
 }
 
 }  // namespace
@@ -95,13 +95,13 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
 
 std::optional<std::int64_t> PublishedRuns::pass_tokens(const RunSize& size) const {
   constexpr std::int64_t kPieces = 8192;
-  constexpr std::int64_t kLeastPass = 2048;   // max_num_batched_tokens of vLLM's V0 engine
+  constexpr std::int64_t kMinPass = 2048;     // max_num_batched_tokens of vLLM's V0 engine
   constexpr std::int64_t kLongModel = 32768;  // beyond, that engine cuts prompts
   if (stack_ == nullptr) return std::nullopt;
   if (is_paged() && stack_->prefill_chunk == 0) {
     const std::int64_t longest = options_.max_model_len.value_or(size.prompt + size.steps);
     if (longest > kLongModel && stack_->long_prefill_chunk > 0) return stack_->long_prefill_chunk;
-    return std::max(kLeastPass, size.prompt);  // whole prompts, as many as a pass takes
+    return std::max(kMinPass, size.prompt);  // whole prompts, as many as a pass takes
   }
   // How the prompt came into the cache is not part of a row about one decode step.
   if (setup_.output && setup_.output->steady && stack_->prefill_chunk == 0) return kPieces;
@@ -132,10 +132,10 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
 }
 
 void PublishedRuns::check(const RunSize& size) const {
-  constexpr std::int64_t kMostSteps = std::int64_t{1} << 20;
-  if (size.steps > kMostSteps) {
+  constexpr std::int64_t kMaxSteps = std::int64_t{1} << 20;
+  if (size.steps > kMaxSteps) {
     throw InputError{fmt::format("an output of {} tokens: more than {} are not run step by step",
-                                 size.steps, kMostSteps)};
+                                 size.steps, kMaxSteps)};
   }
   if (!is_countable(llm_, size)) {
     throw InputError{
@@ -200,11 +200,11 @@ EngineStartup PublishedRuns::startup() {
 }
 
 std::int64_t PublishedRuns::largest_batch(std::int64_t prompt, std::int64_t steps) {
-  constexpr std::int64_t kMostSearched = std::int64_t{1} << 17;  // a search makes some forty runs
-  if (steps > kMostSearched) {
+  constexpr std::int64_t kMaxSearched = std::int64_t{1} << 17;  // a search makes some forty runs
+  if (steps > kMaxSearched) {
     throw InputError{fmt::format("no search for a batch over an output of {} tokens", steps)};
   }
-  return largest(kMostBatch, [&](std::int64_t batch) {
+  return largest(kMaxBatch, [&](std::int64_t batch) {
     const RunSize size{.batch = batch, .prompt = prompt, .steps = steps};
     return is_countable(llm_, size) && !run(size).oom;
   });

@@ -118,8 +118,8 @@ std::vector<double> as_one(const std::vector<double>& errors) {
 
 std::optional<std::pair<double, double>> spread_elsewhere(const Errors& errors,
                                                           const std::string& document) {
-  constexpr std::size_t kFewestDocuments = 3;  // rows of one document err together
-  constexpr double kEnd = 0.9;                 // of 8 in 10, either side
+  constexpr std::size_t kMinDocuments = 3;  // rows of one document err together
+  constexpr double kEnd = 0.9;              // of 8 in 10, either side
   Clusters others, negative;
   for (const auto& [name, values] : errors) {
     if (name == document) continue;
@@ -127,7 +127,7 @@ std::optional<std::pair<double, double>> spread_elsewhere(const Errors& errors,
     negative.push_back(others.back());
     for (double& value : negative.back()) value = -value;
   }
-  if (others.size() < kFewestDocuments) return std::nullopt;
+  if (others.size() < kMinDocuments) return std::nullopt;
   return std::pair{-upper_limit(negative, kEnd), upper_limit(others, kEnd)};
 }
 

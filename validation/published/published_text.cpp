@@ -19,10 +19,10 @@ bool is_word(char c) {
 
 std::int64_t whole(double value) { return std::llround(value); }
 
-constexpr double kMostTokens = 1e9;  // what no prompt or output reaches
+constexpr double kMaxTokens = 1e9;  // what no prompt or output reaches
 
 std::optional<std::int64_t> as_count(std::optional<double> value) {
-  if (!value || *value < 0 || *value > kMostTokens || *value != std::floor(*value)) {
+  if (!value || *value < 0 || *value > kMaxTokens || *value != std::floor(*value)) {
     return std::nullopt;
   }
   return whole(*value);
@@ -38,7 +38,7 @@ std::vector<double> numbers_in(std::string_view text) {
 }
 
 /// "8K" is 8,000, but 8,192 where the note spells that out and not the other.
-std::int64_t settled_count(std::string_view text, double value, std::string_view note) {
+std::int64_t resolved_count(std::string_view text, double value, std::string_view note) {
   const bool has_k = std::any_of(text.begin(), text.end(), [](char c) { return lower(c) == 'k'; });
   if (!has_k || value < 1000) return whole(value);
   const double binary = value / 1000 * 1024;
@@ -180,7 +180,7 @@ std::optional<PromptText> parse_prompt(std::string_view text, std::string_view n
   const auto count = as_count(numbers.front());
   if (!count || *count < 1) return std::nullopt;
   out.total = has_word(outside, "total");
-  out.tokens = settled_count(text, numbers.front(), note);
+  out.tokens = resolved_count(text, numbers.front(), note);
   return out;
 }
 

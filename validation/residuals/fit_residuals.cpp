@@ -19,10 +19,10 @@ constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
 constexpr std::array kFloors{0.1, 0.3, 1.0};
 constexpr std::array kStretches{0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
 constexpr double kCoverage = 0.9;
-constexpr double kLeastGain = 0.01;    // of the width, for a further class
-constexpr double kLeastDocuments = 2;  // of kFullDocument rows
-constexpr std::size_t kMostClasses = 12;
-constexpr std::size_t kMostWords = 3;  // of a class
+constexpr double kMinGain = 0.01;    // of the width, for a further class
+constexpr double kMinDocuments = 2;  // of kFullDocument rows
+constexpr std::size_t kMaxClasses = 12;
+constexpr std::size_t kMaxWords = 3;  // of a class
 
 using Path = std::vector<std::string>;
 
@@ -131,9 +131,9 @@ double spread_within_services(const Errors& errors) {
     }
   }
   std::vector<double> counts(errors.documents());
-  constexpr std::size_t kFewest = 3;
+  constexpr std::size_t kMin = 3;
   for (const auto& [key, of] : services) {
-    if (of.size() >= kFewest) counts[key.first] += static_cast<double>(of.size());
+    if (of.size() >= kMin) counts[key.first] += static_cast<double>(of.size());
   }
   struct Distance {
     double value, weight;
@@ -141,7 +141,7 @@ double spread_within_services(const Errors& errors) {
   std::vector<Distance> distances;
   double all = 0;
   for (const auto& [key, of] : services) {
-    if (of.size() < kFewest) continue;
+    if (of.size() < kMin) continue;
     const auto n = static_cast<double>(of.size());
     const double unbiased = std::sqrt(n / (n - 1));
     const double weight = std::min(1.0, counts[key.first] / kFullDocument) / counts[key.first];
@@ -301,7 +301,7 @@ std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
   for (const std::size_t i : members) {
     const ResidualRow& row = rows[i];
     const Path& above = known[class_chain(known, row.features).back()];
-    if (above.size() == kMostWords) continue;
+    if (above.size() == kMaxWords) continue;
     for (const std::string& word : row.features) {
       if (std::find(above.begin(), above.end(), word) != above.end()) continue;
       Path path = above;
@@ -313,14 +313,14 @@ std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
   for (const auto& [path, of] : documents) {
     double weight = 0;
     for (const auto& [name, n] : of) weight += std::min(1.0, n / kFullDocument);
-    if (weight >= kLeastDocuments) out.insert(path);
+    if (weight >= kMinDocuments) out.insert(path);
   }
   return out;
 }
 
 Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& members) {
   Scored best = best_of(rows, members, {Path{}});
-  while (best.choice.classes.size() < kMostClasses) {
+  while (best.choice.classes.size() < kMaxClasses) {
     std::optional<Scored> next;
     for (const Path& path : further_classes(rows, members, best.choice.classes)) {
       std::vector<Path> classes = best.choice.classes;
@@ -328,7 +328,7 @@ Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_
       Scored with = best_of(rows, members, classes);
       if (!next || with.width < next->width) next = std::move(with);
     }
-    if (!next || next->width > (1 - kLeastGain) * best.width) break;
+    if (!next || next->width > (1 - kMinGain) * best.width) break;
     best = *std::move(next);
   }
   return best.choice;

@@ -43,7 +43,7 @@ struct FittedResiduals {
 /// median (few documents show too little of the tails) are chosen per metric: with each document
 /// left out in turn, those with the narrowest intervals that cover 90 %, means over documents. So
 /// are classes: starting from that of all runs, the class with one word more that narrows most is
-/// added, while it narrows by kLeastGain and has the weight of kLeastDocuments. `within` is a
+/// added, while it narrows by kMinGain and has the weight of kMinDocuments. `within` is a
 /// quantile of the distances of errors from the middle of their service's, with the same weights.
 /// Errors: ContractError if `rows` is empty.
 [[nodiscard]] FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows);

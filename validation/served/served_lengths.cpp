@@ -37,7 +37,7 @@ const SetRows& served_set_rows(const std::filesystem::path& path, const ServedLe
 }
 
 double output_factor(const std::vector<std::int32_t>& outputs, double stated, std::int64_t cap) {
-  constexpr double kMost = 1000;
+  constexpr double kMax = 1000;
   const auto mean = [&](double factor) {
     double sum = 0;
     for (const std::int32_t n : outputs) {
@@ -46,7 +46,7 @@ double output_factor(const std::vector<std::int32_t>& outputs, double stated, st
     }
     return sum / static_cast<double>(outputs.size());
   };
-  double low = 0, high = kMost;
+  double low = 0, high = kMax;
   if (mean(high) <= stated) return high;
   for (int step = 0; step < 60; ++step) {
     const double middle = (low + high) / 2;

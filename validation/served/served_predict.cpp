@@ -409,11 +409,10 @@ double saturation_rate(const MappedRun& run) {
   const auto seqs = static_cast<double>(one.limits.seqs > 0 ? one.limits.seqs : kUsualLimit);
   // A closed loop of as many users as the engine serves at once, in which each has a few turns.
   constexpr double kMore = 1.2;
-  constexpr double kFewest = 8;
-  constexpr double kMost = 512;
+  constexpr double kMin = 8;
+  constexpr double kMax = 512;
   constexpr std::size_t kTurns = 3;
-  const auto users =
-      static_cast<std::size_t>(std::clamp(kMore * std::min(fit, seqs), kFewest, kMost));
+  const auto users = static_cast<std::size_t>(std::clamp(kMore * std::min(fit, seqs), kMin, kMax));
   loop = std::make_shared<RequestTrace>(*sent);
   loop->requests.clear();
   for (std::size_t i = 0; i < kTurns * users; ++i) {

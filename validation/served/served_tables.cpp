@@ -151,19 +151,19 @@ ServedClient read_client(const Field& field) {
 ServedLengths read_set(const Field& field) {
   field.allow_only({"words", "file", "bounds", "prompt_tokens", "prompt_p99", "output_tokens",
                     "output_p99", "cap", "source"});
-  constexpr std::int64_t kMost = 1 << 24;
+  constexpr std::int64_t kMax = 1 << 24;
   ServedLengths out{.words = words_of(field.at("words")), .source = field.at("source").string()};
   if (const auto file = field.find("file")) out.file = file->string();
   const auto length = [&](std::string_view key, double& value) {
-    if (const auto given = field.find(key)) value = given->number(1, static_cast<double>(kMost));
+    if (const auto given = field.find(key)) value = given->number(1, static_cast<double>(kMax));
   };
   length("prompt_tokens", out.prompt_tokens);
   length("prompt_p99", out.prompt_p99);
   length("output_tokens", out.output_tokens);
   length("output_p99", out.output_p99);
-  if (const auto cap = field.find("cap")) out.cap = cap->integer(1, kMost);
+  if (const auto cap = field.find("cap")) out.cap = cap->integer(1, kMax);
   if (const auto bounds = field.find("bounds")) {
-    for (const auto& [key, bound] : bounds->members()) out.bounds[key] = bound.integer(1, kMost);
+    for (const auto& [key, bound] : bounds->members()) out.bounds[key] = bound.integer(1, kMax);
   }
   return out;
 }

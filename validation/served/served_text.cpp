@@ -169,8 +169,8 @@ std::optional<std::pair<std::int32_t, std::int32_t>> parse_apart(std::string_vie
   const std::int64_t prefill = digits(text, at);
   if (prefill < 1 || at >= text.size() || text[at] != 'p') return std::nullopt;
   const std::int64_t decode = digits(text, ++at);
-  constexpr std::int64_t kMost = 4096;
-  if (decode < 1 || decode > kMost || prefill > kMost) return std::nullopt;
+  constexpr std::int64_t kMax = 4096;
+  if (decode < 1 || decode > kMax || prefill > kMax) return std::nullopt;
   if (at + 1 != text.size() || text[at] != 'd') return std::nullopt;
   return std::pair{static_cast<std::int32_t>(prefill), static_cast<std::int32_t>(decode)};
 }

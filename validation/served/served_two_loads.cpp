@@ -119,8 +119,8 @@ std::vector<UnseenValue> predict_from_two_loads(const ServedScore& score, int th
                              return load_of(score.runs[a].mapped) == load_of(score.runs[b].mapped);
                            }),
                runs.end());
-    constexpr std::size_t kFewest = 3;
-    if (runs.size() >= kFewest) sweeps.push_back(std::move(runs));
+    constexpr std::size_t kMin = 3;
+    if (runs.size() >= kMin) sweeps.push_back(std::move(runs));
   }
   std::vector<std::vector<UnseenValue>> parts(sweeps.size());
   parallel_for(sweeps.size(), threads,

@@ -49,7 +49,7 @@ ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t h
 ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std::int64_t least,
                         double ratio, std::vector<std::string>& assumed) {
   const std::string spread = lower(spread_cell);
-  constexpr std::int64_t kMost = 1 << 22;
+  constexpr std::int64_t kMax = 1 << 22;
   const auto value = cell_number(cell);
   if (!value) {
     // "p50 3500", and "p90 10000" of its spread.
@@ -68,7 +68,7 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
     }
     return nullptr;
   }
-  if (*value < 0.5 || *value > static_cast<double>(kMost)) {
+  if (*value < 0.5 || *value > static_cast<double>(kMax)) {
     throw NotExpressed{"lengths that are no numbers of tokens"};
   }
   const std::int64_t mean = std::max<std::int64_t>(least, std::llround(*value));
@@ -91,7 +91,7 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
   if (generated && mean > 1) {
     assumed.push_back(
         fmt::format("{} as a lognormal with p99 = {:.1f} means", kSpreadRemark, ratio));
-    return lognormal(*value, *value * ratio, 1, kMost);
+    return lognormal(*value, *value * ratio, 1, kMax);
   }
   return mean;
 }
@@ -277,8 +277,8 @@ class WorkloadMapping {
     // Of gaps in turn to n engines each engine sees sums of n.
     cv /= std::sqrt(static_cast<double>(settings_.replicas));
     ordered_json& arrivals = out_.requests["arrivals"];
-    constexpr double kLeast = 0.02;
-    if (cv < kLeast) {
+    constexpr double kMin = 0.02;
+    if (cv < kMin) {
       arrivals = {{"kind", "fixed"}, {"rate", out_.rate}};
     } else if (cv == 1) {
       arrivals = {{"kind", "poisson"}, {"rate", out_.rate}};
@@ -382,8 +382,8 @@ class WorkloadMapping {
       out_.is_whole =
           out_.arrivals == ServedArrivals::kClosed && client_.window == MeasureWindow::kAll;
       if (out_.users > 0) {
-        constexpr std::int64_t kFewest = 20;
-        n = std::max({kFewest, client_.requests_per_user * out_.users, kTimes * groups});
+        constexpr std::int64_t kMin = 20;
+        n = std::max({kMin, client_.requests_per_user * out_.users, kTimes * groups});
       } else if (const auto seconds = point_seconds(); seconds && out_.rate > 0) {
         n = std::max<std::int64_t>(1, std::llround(*seconds * out_.rate));
         if (n <= kMaxSimulatedRequests) {

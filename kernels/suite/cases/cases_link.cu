@@ -108,7 +108,7 @@ void lazy_page_cases(Bench& bench) {
     constexpr std::int64_t kPages = 5;
     for (const std::int64_t page : {8, 16, 64}) {
       const kernels::LazyPageShape shape{.rows = rows,
-                                         .most_leaving = 2 * page + 3,
+                                         .max_leaving = 2 * page + 3,
                                          .page = page,
                                          .pages_per_sequence = kPages,
                                          .n_pages = rows * kPages};
@@ -124,7 +124,7 @@ void lazy_page_cases(Bench& bench) {
                     for (std::int64_t p = 0; p < kPages; ++p) {
                       table.push_back(static_cast<std::int32_t>((p * rows + rows - 1 - r)));
                     }
-                    for (std::int64_t i = 0; i < shape.most_leaving; ++i) {
+                    for (std::int64_t i = 0; i < shape.max_leaving; ++i) {
                       const std::int64_t entry = (i + page / 2) % (kPages * page);
                       const bool none = r % 3 == 2 && i == page;
                       leaving.push_back(none ? -1 : static_cast<std::int32_t>(entry));
@@ -138,7 +138,7 @@ void lazy_page_cases(Bench& bench) {
                     const std::int32_t entry = leaving[at(i)];
                     if (entry < 0) continue;
                     ++left;
-                    const std::int64_t row = i / shape.most_leaving;
+                    const std::int64_t row = i / shape.max_leaving;
                     expected_bias[at(row * kPages * page + entry)] =
                         -std::numeric_limits<float>::infinity();
                     const std::int32_t of = table[at(row * kPages + entry / page)];

@@ -126,8 +126,8 @@ void cosine_merge_case(Bench& bench, const NearestShape& shape) {
 template <class T>
 void spread_case(Bench& bench, const SpreadShape& shape, bool expected) {
   bench.add(
-      text(shape.rows) + " rows, " + text(shape.most_takers) + " takers of " +
-          text(shape.head_dim) + (expected ? ", expected" : ", by chance"),
+      text(shape.rows) + " rows, " + text(shape.max_takers) + " takers of " + text(shape.head_dim) +
+          (expected ? ", expected" : ", by chance"),
       Stored<T>::kName, [&](Case& c) {
         const std::int64_t d = shape.head_dim;
         const auto values = c.draw<T>(shape.rows * shape.capacity * d);
@@ -143,9 +143,9 @@ void spread_case(Bench& bench, const SpreadShape& shape, bool expected) {
           victim.push_back(static_cast<std::int32_t>(r % 2));
           const float* a = &attention[at(r * shape.capacity)];
           if (r % 7 == 3) attention[at(r * shape.capacity + victim.back())] = 0;
-          const std::int64_t m = r % 5 == 4 ? 0 : shape.most_takers - r % 2;
+          const std::int64_t m = r % 5 == 4 ? 0 : shape.max_takers - r % 2;
           double sum = 0;
-          for (std::int64_t i = 0; i < shape.most_takers; ++i) {
+          for (std::int64_t i = 0; i < shape.max_takers; ++i) {
             takers.push_back(static_cast<std::int32_t>(i < m ? i + 2 : -1));
             if (i < m) sum += static_cast<double>(a[i + 2]);
           }
@@ -215,8 +215,7 @@ void spread_value_cases(Bench& bench) {
     for (const bool expected : {false, true}) {
       const auto add = [&](auto type) {
         spread_case<decltype(type)>(
-            bench, {.rows = 9, .most_takers = most, .capacity = most + 4, .head_dim = 64},
-            expected);
+            bench, {.rows = 9, .max_takers = most, .capacity = most + 4, .head_dim = 64}, expected);
       };
       add(float{});
       add(kv::Half{});

@@ -127,7 +127,7 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline,
 
 const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeState& moment) {
   const std::size_t form = static_cast<std::size_t>(moment.change) * 2 + (moment.evicts ? 1 : 0);
-  const auto like = static_cast<std::size_t>(groups_[group].like);
+  const auto like = static_cast<std::size_t>(groups_[group].first_equal);
   auto& slot = forms_[like][form];
   if (!slot) {
     slot = std::make_unique<CompiledLayer>(in_, groups_[like].first, moment.change, moment.evicts,

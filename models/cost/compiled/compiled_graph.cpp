@@ -148,7 +148,7 @@ void CompiledGraph<V>::reduce_tensors(std::span<const Sample> samples) {
         continue;
       }
     }
-    linear_ = linear_ && tensors_.size() < kMostTensors;
+    linear_ = linear_ && tensors_.size() < kMaxTensors;
     if (!linear_) return;
     const std::uint32_t bit = std::uint32_t{1} << tensors_.size();
     for (std::size_t i = first; i <= last; ++i) sets[i].varying |= bit;
@@ -204,7 +204,7 @@ GraphCost CompiledGraph<V>::cost(const Counts& counts) const {
 
 template <std::size_t V>
 Bytes CompiledGraph<V>::alive_peak(const Counts& counts, const Side& side) const {
-  std::array<std::int64_t, kMostTensors> size;  // as many as there are
+  std::array<std::int64_t, kMaxTensors> size;  // as many as there are
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const VaryingTensor& tensor = tensors_[t];
     size[t] = tensor.how == Size::kLinear

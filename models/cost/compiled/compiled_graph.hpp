@@ -87,7 +87,7 @@ class CompiledGraph {
     std::int64_t constant = 0;
     std::uint32_t varying = 0;  // bit i: varying tensor i is in it
   };
-  static constexpr std::size_t kMostTensors = 32;  // that vary
+  static constexpr std::size_t kMaxTensors = 32;  // that vary
 
   template <class ValueOf>
   Linear<double> fit(std::span<const Sample> samples, ValueOf&& value_of);

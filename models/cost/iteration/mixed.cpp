@@ -62,7 +62,7 @@ CostInput of_sequences(const CostInput& in, const MixedStep& step) {
 }  // namespace
 
 Seconds mixed_between(const CostInput& in, const MixedStep& step) {
-  return between_steps(of_sequences(in, step));
+  return inter_step_overhead(of_sequences(in, step));
 }
 
 Seconds mixed_hidden(const CostInput& in, const MixedStep& step) {
@@ -70,12 +70,12 @@ Seconds mixed_hidden(const CostInput& in, const MixedStep& step) {
 }
 
 void check_step(const CostInput& in, const MixedStep& step, const LayerRange& layers,
-                std::size_t laws) {
+                std::size_t classes) {
   KVSIM_CHECK(layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
               "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
   KVSIM_CHECK(step.decodes >= 0 && step.rows() >= 1, "a step of {} tokens", step.rows());
-  KVSIM_CHECK(step.decodes == 0 || step.loads.size() == laws, "{} loads for {} laws",
-              step.loads.size(), laws);
+  KVSIM_CHECK(step.decodes == 0 || step.loads.size() == classes, "{} loads for {} layer classes",
+              step.loads.size(), classes);
   for (const PrefillChunk& chunk : step.chunks) {
     KVSIM_CHECK(chunk.tokens >= 1 && chunk.before >= 0, "a chunk of {} tokens after {}",
                 chunk.tokens, chunk.before);
@@ -127,7 +127,7 @@ namespace {
 Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& range) {
   const CostInput one = of_one_sequence(in);
   const MixedColumns columns = mixed_columns(*in.llm, *in.method);
-  check_step(in, step, range, columns.laws.size());
+  check_step(in, step, range, columns.classes.size());
   const std::int64_t rows = step.rows();
   Step out{.host = mixed_host_time(in, step.decodes > 0, range.last - range.first) +
                    (range.head ? mixed_hidden(in, step) : Seconds{}),
@@ -138,7 +138,7 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
     const auto add = [&](const Op& op) { middle.push_back(op); };
     const MixedLayer layer{one, l};
     DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
-    if (step.decodes > 0) decodes.load = step.loads[static_cast<std::size_t>(column.law)];
+    if (step.decodes > 0) decodes.load = step.loads[static_cast<std::size_t>(column.layer_class)];
     layer.write(decodes, layer.chunk_writes(step.chunks), add);
     layer.decode(decodes, add);
     layer.prefill(step.chunks, add);

@@ -18,7 +18,7 @@ struct PrefillChunk {
   bool last = false;        // the prompt ends here: a token is sampled, the method compresses
 };
 
-/// Sequences that decode, as the layers of one law see them (MixedStepCost::law_layers).
+/// Sequences that decode, as the layers of one layer class see them (MixedStepCost::layer_classes).
 struct DecodeLoad {
   double attended = 0;         // entries per stored head, the new ones included; sum over sequences
   double held = 0;             // entries held after the step; likewise
@@ -41,7 +41,7 @@ struct DecodeLoad {
 /// One iteration of an engine with continuous batching.
 struct MixedStep {
   std::int64_t decodes = 0;           // sequences that decode
-  std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
+  std::span<const DecodeLoad> loads;  // [classes]; ignored where decodes is 0
   std::span<const PrefillChunk> chunks;
   /// New tokens of each decoding sequence: more than one if a draft's proposals are verified. Each
   /// is a row of the projections and of the logits. A sequence's cache is read once for all; the
@@ -99,18 +99,18 @@ class MixedStepCost {
   MixedStepCost& operator=(MixedStepCost&&) noexcept;
   ~MixedStepCost();
 
-  /// Errors: ContractError for a step without tokens or with fewer loads than laws; InputError
-  /// where a prompt ends whose size the method does not know.
+  /// Errors: ContractError for a step without tokens or with fewer loads than layer classes;
+  /// InputError where a prompt ends whose size the method does not know.
   [[nodiscard]] MixedCost cost(const MixedStep& step);
   /// Number of layer classes in `loads`: 1 if the method's layers are equal and no layer has a
   /// different cache.
-  [[nodiscard]] std::int32_t laws() const;
-  /// First layer of each law, and layers that follow it.
-  struct Law {
+  [[nodiscard]] std::int32_t layer_class_count() const;
+  /// First layer of each layer class, and layers that follow it.
+  struct LayerClass {
     std::int32_t layer = 0;
     std::int32_t layers = 0;
   };
-  [[nodiscard]] std::span<const Law> law_layers() const;
+  [[nodiscard]] std::span<const LayerClass> layer_classes() const;
 
  private:
   struct Impl;

@@ -71,7 +71,7 @@ struct MixedStepCost::Impl {
   struct Column {
     MixedLayer layer;
     std::int32_t first;  // a layer of it
-    std::size_t law;
+    std::size_t layer_class;
     double layers;  // of the range
     double alike;   // of the range, with those of further columns equal to this first of them; else
                     // 0: parts that do not depend on the class are computed once for all
@@ -98,15 +98,15 @@ struct MixedStepCost::Impl {
     for (std::int32_t l = layers.first; l < layers.last; ++l) {
       const auto c = static_cast<std::size_t>(all.of_layer[static_cast<std::size_t>(l)]);
       counts[c] += 1;
-      alike[static_cast<std::size_t>(all.columns[c].like)] += 1;
+      alike[static_cast<std::size_t>(all.columns[c].first_equal)] += 1;
     }
     for (std::size_t c = 0; c < counts.size(); ++c) {
       if (counts[c] == 0) continue;
       const MixedColumn& column = all.columns[c];
-      const auto like = static_cast<std::size_t>(column.like);
+      const auto like = static_cast<std::size_t>(column.first_equal);
       columns.push_back({.layer = MixedLayer{one, column.first},
                          .first = column.first,
-                         .law = static_cast<std::size_t>(column.law),
+                         .layer_class = static_cast<std::size_t>(column.layer_class),
                          .layers = counts[c],
                          .alike = leader[like] ? 0 : alike[like],
                          .leader = leader[like].value_or(columns.size())});
@@ -212,7 +212,7 @@ struct MixedStepCost::Impl {
     for (Column& column : columns) {
       if (column.alike > 0) column.writes = column.layer.chunk_writes(step.chunks);
       of = {};
-      if (step.decodes > 0) decodes.load = step.loads[column.law];
+      if (step.decodes > 0) decodes.load = step.loads[column.layer_class];
       column.layer.write(decodes, columns[column.leader].writes, add);
       sum += of * column.layers;
       if (step.decodes > 0) {
@@ -233,7 +233,7 @@ struct MixedStepCost::Impl {
   }
 
   MixedCost cost(const MixedStep& step) {
-    check_step(one, step, range, all.laws.size());
+    check_step(one, step, range, all.classes.size());
     Sum sum = body(step);
     for (const PrefillChunk& chunk : step.chunks) {
       if (chunk.last) sum += end(chunk.before + chunk.tokens);
@@ -271,9 +271,11 @@ MixedStepCost& MixedStepCost::operator=(MixedStepCost&&) noexcept = default;
 MixedStepCost::~MixedStepCost() = default;
 
 MixedCost MixedStepCost::cost(const MixedStep& step) { return impl_->cost(step); }
-std::int32_t MixedStepCost::laws() const {
-  return static_cast<std::int32_t>(impl_->all.laws.size());
+std::int32_t MixedStepCost::layer_class_count() const {
+  return static_cast<std::int32_t>(impl_->all.classes.size());
 }
-std::span<const MixedStepCost::Law> MixedStepCost::law_layers() const { return impl_->all.laws; }
+std::span<const MixedStepCost::LayerClass> MixedStepCost::layer_classes() const {
+  return impl_->all.classes;
+}
 
 }  // namespace kvsim

@@ -36,7 +36,7 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
   const std::vector<LayerGroup> groups = layer_groups(llm, method);
   const bool layers_equal = method.layers_alike();
   struct Key {
-    std::int32_t like, law;
+    std::int32_t first_equal, layer_class;
     bool operator==(const Key&) const = default;
   };
   std::vector<Key> keys;  // of columns
@@ -55,22 +55,23 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
           layers_equal ? std::find_if(held.begin(), held.end(),
                                       [&](std::int32_t other) { return equal_caches(l, other); })
                        : held.end();
-      const auto law = static_cast<std::int32_t>(same - held.begin());
+      const auto layer_class = static_cast<std::int32_t>(same - held.begin());
       if (same == held.end()) {
         held.push_back(l);
-        out.laws.push_back({.layer = l, .layers = 0});
+        out.classes.push_back({.layer = l, .layers = 0});
       }
-      ++out.laws[static_cast<std::size_t>(law)].layers;
-      const Key key{.like = group.like, .law = law};
+      ++out.classes[static_cast<std::size_t>(layer_class)].layers;
+      const Key key{.first_equal = group.first_equal, .layer_class = layer_class};
       const auto known = std::find(keys.begin(), keys.end(), key);
       const auto column = static_cast<std::int32_t>(known - keys.begin());
       if (known == keys.end()) {
-        const auto like = std::find_if(keys.begin(), keys.end(),
-                                       [&](const Key& other) { return other.like == key.like; });
+        const auto like = std::find_if(keys.begin(), keys.end(), [&](const Key& other) {
+          return other.first_equal == key.first_equal;
+        });
         out.columns.push_back({.first = l,
-                               .law = law,
+                               .layer_class = layer_class,
                                .layers = 0,
-                               .like = static_cast<std::int32_t>(like - keys.begin())});
+                               .first_equal = static_cast<std::int32_t>(like - keys.begin())});
         keys.push_back(key);
       }
       ++out.columns[static_cast<std::size_t>(column)].layers;

@@ -21,14 +21,14 @@ namespace kvsim {
 /// class.
 struct MixedColumn {
   std::int32_t first = 0;  // layer
-  std::int32_t law = 0;
+  std::int32_t layer_class = 0;
   std::int32_t layers = 0;
-  std::int32_t like = 0;  // first column of equal layers, whose class may differ
+  std::int32_t first_equal = 0;  // first column of equal layers, whose class may differ
 };
 struct MixedColumns {
   std::vector<MixedColumn> columns;
-  std::vector<std::int32_t> of_layer;    // column of each layer
-  std::vector<MixedStepCost::Law> laws;  // in the order of their first layers
+  std::vector<std::int32_t> of_layer;              // column of each layer
+  std::vector<MixedStepCost::LayerClass> classes;  // in the order of their first layers
 };
 [[nodiscard]] MixedColumns mixed_columns(const Llm& llm, const Method& method);
 

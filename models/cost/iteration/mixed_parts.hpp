@@ -17,12 +17,12 @@ namespace kvsim {
 /// host_time of `layers` layers without scheduling; `decodes`: a method's own launches are among
 /// it.
 [[nodiscard]] Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers);
-/// between_steps and hidden_scheduling of the sequences in `step`.
+/// inter_step_overhead and hidden_scheduling of the sequences in `step`.
 [[nodiscard]] Seconds mixed_between(const CostInput& in, const MixedStep& step);
 [[nodiscard]] Seconds mixed_hidden(const CostInput& in, const MixedStep& step);
-/// Errors: ContractError where `step` is not one of `layers` and `laws` laws.
+/// Errors: ContractError where `step` is not one of `layers` and of `classes` layer classes.
 void check_step(const CostInput& in, const MixedStep& step, const LayerRange& layers,
-                std::size_t laws);
+                std::size_t classes);
 /// What a layer does once a prompt is there, and after all layers where it compresses then. `one`
 /// is of one sequence.
 [[nodiscard]] OpGraph prompt_compression(const CostInput& one, std::int32_t layer,

@@ -295,7 +295,7 @@ std::vector<const KernelTransfer*> KernelLibrary::transfers() const {
 /// the family, whose limit is then their largest error, come before any of others.
 std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis) const {
   constexpr std::size_t kEnough = 4;  // cases, before less similar ones are used too
-  constexpr std::size_t kFewest = 2;
+  constexpr std::size_t kMin = 2;
   constexpr double kLevel = 0.9;
   Clusters cases;
   const auto take = [&](bool same_op, bool same_basis) {
@@ -308,7 +308,7 @@ std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis)
   };
   take(true, true);
   if (cases.size() < kEnough) take(true, false);
-  if (cases.size() < kFewest) {
+  if (cases.size() < kMin) {
     take(false, true);
     if (cases.size() < kEnough) return std::nullopt;
   }
@@ -368,7 +368,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                .power = power,
                                .coefficients = carried_over(*c.entry, form, gpu)});
   };
-  const auto settle = [&](KernelBasis basis, std::string provenance) {
+  const auto resolve = [&](KernelBasis basis, std::string provenance) {
     choice.basis_ = basis;
     choice.provenance_ = std::move(provenance);
     if (const auto reach =
@@ -406,9 +406,9 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   };
   const auto use = [&](const Candidate& c, KernelBasis basis) {
     factor(c, 1);
-    return settle(basis, c.gpu == Nearness::kSame
-                             ? named(c)
-                             : fmt::format("{}, by data-sheet ratios", named(c)));
+    return resolve(basis, c.gpu == Nearness::kSame
+                              ? named(c)
+                              : fmt::format("{}, by data-sheet ratios", named(c)));
   };
   const auto same = [](const Candidate& c) { return c.gpu == Nearness::kSame; };
   const auto silicon = [](const Candidate& c) { return c.gpu == Nearness::kSilicon; };
@@ -470,7 +470,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     }
     if (some.size() > 1) provenance = fmt::format("mean of {}", provenance);
     if (basis == KernelBasis::kSibling) provenance += ", by data-sheet ratios";
-    return settle(basis, std::move(provenance));
+    return resolve(basis, std::move(provenance));
   };
   const auto those = [&](auto&& fits) {
     std::vector<const Candidate*> some;
@@ -499,7 +499,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   for (const Coefficient& c : form.coefficients) choice.nominal_.push_back(c.start);
   choice.factors_.push_back(
       {.calibration = nullptr, .form = &form, .gpu = here, .format = format, .power = 1});
-  return settle(KernelBasis::kNominal, "no measurement: typical shares of the data sheet's rates");
+  return resolve(KernelBasis::kNominal, "no measurement: typical shares of the data sheet's rates");
 }
 
 }  // namespace kvsim

@@ -15,7 +15,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::string_view kSchema = "kvsim.calibrate-device/1";
-constexpr double kMost = 1e18;
+constexpr double kMax = 1e18;
 // Matrix products on CUDA cores, which represent a library's kernels.
 constexpr std::array<std::string_view, 3> kStandIns{"gemm", "gemv", "mlp_scores"};
 
@@ -51,7 +51,7 @@ double median(std::vector<double> values) {
 Efficiency summarise(const std::vector<TimedCase>& cases) {
   std::vector<double> shares;
   Efficiency out;
-  out.min_bytes = kMost;
+  out.min_bytes = kMax;
   out.max_bytes = 0;
   double spread = 0;
   for (const TimedCase& one : cases) {
@@ -85,7 +85,7 @@ std::shared_ptr<const Calibration> read_device_calibration(const Field& document
     document.at("schema").expected(fmt::format("\"{}\"", kSchema));
   }
   const Gpu& gpu = read_gpu(document.at("device"));
-  const double l2 = document.at("l2_bytes").number(1, kMost);
+  const double l2 = document.at("l2_bytes").number(1, kMax);
   std::array<std::vector<TimedCase>, kOpFamilies> cases;
   bool any = false;
   for (const Field& each : document.at("kernels").items()) {
@@ -99,7 +99,7 @@ std::shared_ptr<const Calibration> read_device_calibration(const Field& document
     }
     const OpFamily family = read_family(each.at("family"));
     const std::string name = each.at("name").string();
-    const double bytes = each.at("bytes_model").number(0, kMost);
+    const double bytes = each.at("bytes_model").number(0, kMax);
     const double us = each.at("time_us").number(1e-6, 1e12);
     const double spread = each.at("spread").number(0, 1e6);
     const bool stands_in = std::find(kStandIns.begin(), kStandIns.end(), name) != kStandIns.end();

@@ -43,7 +43,7 @@ namespace kvsim {
 /// pairs, which are linear in the cached length, sum to those of the whole prompt.
 template <class Visit>
 void visit_calls(const KernelUse& use, Visit&& visit) {
-  constexpr double kMostGroups = 8;
+  constexpr double kMaxGroups = 8;
   if (use.times <= 0) return;
   const double tokens = use.chunk > 0 ? length_of(use.call) : 0;
   if (tokens <= use.chunk) {
@@ -51,7 +51,7 @@ void visit_calls(const KernelUse& use, Visit&& visit) {
     return;
   }
   const double pieces = std::floor(tokens / use.chunk);
-  const double groups = std::min(pieces, kMostGroups);
+  const double groups = std::min(pieces, kMaxGroups);
   double first = 0;
   for (double group = 1; group <= groups; ++group) {
     const double next = std::floor(pieces * group / groups);

@@ -20,7 +20,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::string_view kSchema = "kvsim.residuals/2";
-constexpr double kMostError = 20;  // e^20: no measured time is so far from any prediction
+constexpr double kMaxError = 20;  // e^20: no measured time is so far from any prediction
 
 double deviate(double share) { return boost::math::erf_inv(2 * share - 1) * std::sqrt(2.0); }
 
@@ -32,17 +32,17 @@ double on_line(double x, double x0, double y0, double x1, double y1) {
 ResidualClass read_class(const Field& field) {
   field.allow_only({"metric", "path", "quantiles", "floor", "within", "documents", "rows",
                     "coverage", "interval_score"});
-  constexpr std::int64_t kMostRows = 1'000'000'000;
-  constexpr double kMostScore = 1e6;
+  constexpr std::int64_t kMaxRows = 1'000'000'000;
+  constexpr double kMaxScore = 1e6;
   ResidualClass out{.metric = field.at("metric").string(),
                     .path = {},
                     .quantiles = {},
-                    .floor = field.at("floor").number(0, kMostError),
-                    .within = field.at("within").number(0, kMostError),
-                    .documents = field.at("documents").integer(1, kMostRows),
-                    .rows = field.at("rows").integer(1, kMostRows),
+                    .floor = field.at("floor").number(0, kMaxError),
+                    .within = field.at("within").number(0, kMaxError),
+                    .documents = field.at("documents").integer(1, kMaxRows),
+                    .rows = field.at("rows").integer(1, kMaxRows),
                     .coverage = field.at("coverage").number(0, 1),
-                    .interval_score = field.at("interval_score").number(0, kMostScore)};
+                    .interval_score = field.at("interval_score").number(0, kMaxScore)};
   for (const Field& word : field.at("path").items()) out.path.push_back(word.string());
   const std::vector<Field> values = field.at("quantiles").items();
   if (values.size() != out.quantiles.size()) {
@@ -50,7 +50,7 @@ ResidualClass read_class(const Field& field) {
         .fail(fmt::format("expected {} numbers, got {}", out.quantiles.size(), values.size()));
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
-    out.quantiles[i] = values[i].number(-kMostError, kMostError);
+    out.quantiles[i] = values[i].number(-kMaxError, kMaxError);
     if (i > 0 && out.quantiles[i] < out.quantiles[i - 1]) {
       values[i].fail("expected quantiles that ascend");
     }

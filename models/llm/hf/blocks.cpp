@@ -18,9 +18,9 @@ Blocks::Blocks(const Field& config, Experts experts, std::int32_t d_model) : exp
                   : experts == Experts::kDeepSeek
                       ? any_of(config, {"n_routed_experts", "num_local_experts"})
                       : any_of(config, {"num_experts", "num_local_experts"});
-  mlp.n_experts = count(n, 1, kMostExperts);
+  mlp.n_experts = count(n, 1, kMaxExperts);
   const Field top = any_of(config, {"num_experts_per_tok", "experts_per_token"});
-  mlp.top_k = count(top, 1, kMostExperts);
+  mlp.top_k = count(top, 1, kMaxExperts);
   if (mlp.top_k > mlp.n_experts)
     top.fail(fmt::format("a token visits {} of {} experts", mlp.top_k, mlp.n_experts));
   mlp.d_ff =
@@ -32,21 +32,20 @@ Blocks::Blocks(const Field& config, Experts experts, std::int32_t d_model) : exp
     mlp.shared_d_ff = count(config.at("shared_expert_intermediate_size"), 0, kLargestFfn);
     sparse_.extra = d_model;  // the gate of the shared expert
   } else if (experts == Experts::kDeepSeek) {
-    const std::int64_t shared = count_or(config, "n_shared_experts", 0, 0, kMostExperts);
+    const std::int64_t shared = count_or(config, "n_shared_experts", 0, 0, kMaxExperts);
     if (shared * mlp.d_ff > kLargestFfn)
       config.at("n_shared_experts")
           .fail(fmt::format("{} shared experts of width {}", shared, mlp.d_ff));
     mlp.shared_d_ff = static_cast<std::int32_t>(shared * mlp.d_ff);
   }
   if (experts == Experts::kQwen2 || experts == Experts::kQwen3) {
-    step_ = count_or(config, "decoder_sparse_step", 1, 1, kMostLayers);
+    step_ = count_or(config, "decoder_sparse_step", 1, 1, kMaxLayers);
     if (const auto only = config.find("mlp_only_layers")) {
-      for (const Field& layer : only->items())
-        dense_layers_.push_back(count(layer, 0, kMostLayers));
+      for (const Field& layer : only->items()) dense_layers_.push_back(count(layer, 0, kMaxLayers));
     }
   } else if (experts == Experts::kDeepSeek) {
-    first_sparse_ = count_or(config, "first_k_dense_replace", 0, 0, kMostLayers);
-    step_ = count_or(config, "moe_layer_freq", 1, 1, kMostLayers);
+    first_sparse_ = count_or(config, "first_k_dense_replace", 0, 0, kMaxLayers);
+    step_ = count_or(config, "moe_layer_freq", 1, 1, kMaxLayers);
   }
 }
 

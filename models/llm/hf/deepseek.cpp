@@ -44,9 +44,9 @@ std::vector<bool> own_indexers(const Field& config, std::int32_t n_layers) {
 }
 
 IndexSpec read_index(const Field& config) {
-  return {.n_heads = count(config.at("index_n_heads"), 1, kMostHeads),
+  return {.n_heads = count(config.at("index_n_heads"), 1, kMaxHeads),
           .head_dim = count(config.at("index_head_dim"), 1, kLargestHead),
-          .top_k = count(config.at("index_topk"), 1, kMostPositions)};
+          .top_k = count(config.at("index_topk"), 1, kMaxPositions)};
 }
 
 Llm read_deepseek(const Field& config, bool router_bias) {
@@ -100,7 +100,7 @@ Llm read_kimi_linear(const Field& config) {
 
   const Field linear = config.at("linear_attn_config");
   StateSpec state{.kind = StateKind::kKimiDelta, .dtype = Dtype::kFp32};
-  state.n_heads = count(linear.at("num_heads"), 1, kMostHeads);
+  state.n_heads = count(linear.at("num_heads"), 1, kMaxHeads);
   state.n_groups = state.n_heads;
   state.key_dim = count(linear.at("head_dim"), 1, kLargestHead);
   state.value_dim = state.key_dim;
@@ -164,35 +164,35 @@ Llm read_deepseek_v4(const Field& config) {
   const std::int64_t d = llm.d_model;
   const std::int32_t n_layers = read_layer_count(config);
   AttentionSpec attention;
-  attention.n_heads = count(config.at("num_attention_heads"), 1, kMostHeads);
+  attention.n_heads = count(config.at("num_attention_heads"), 1, kMaxHeads);
   attention.n_kv_heads = 1;
   attention.head_dim = count(config.at("head_dim"), 1, kLargestHead);
   attention.v_head_dim = attention.head_dim;
   attention.rope_head_dim = count(config.at("qk_rope_head_dim"), 1, attention.head_dim);
   attention.q_lora_rank = count(config.at("q_lora_rank"), 1, kLargestWidth);
   attention.o_lora_rank = count(config.at("o_lora_rank"), 1, kLargestWidth);
-  attention.o_groups = count(config.at("o_groups"), 1, kMostHeads);
+  attention.o_groups = count(config.at("o_groups"), 1, kMaxHeads);
   if (attention.n_heads % attention.o_groups != 0) {
     config.at("o_groups").fail(fmt::format("does not divide {} heads", attention.n_heads));
   }
-  attention.window = count(config.at("sliding_window"), 1, kMostPositions);
+  attention.window = count(config.at("sliding_window"), 1, kMaxPositions);
   const IndexSpec index = read_index(config);
 
   // One ratio for each layer, and for those that predict further tokens.
   const Field list = config.at("compress_ratios");
   const std::vector<Field> ratios = list.items();
-  const std::int32_t n_mtp = count_or(config, "num_nextn_predict_layers", 0, 0, kMostLayers);
+  const std::int32_t n_mtp = count_or(config, "num_nextn_predict_layers", 0, 0, kMaxLayers);
   if (std::ssize(ratios) != n_layers && std::ssize(ratios) != n_layers + n_mtp) {
     list.fail(fmt::format("{} entries for {} layers", ratios.size(), n_layers));
   }
   const std::int64_t streams = count_or(config, "hc_mult", 1, 1, 64);
-  const std::int32_t n_hash = count_or(config, "num_hash_layers", 0, 0, kMostLayers);
+  const std::int32_t n_hash = count_or(config, "num_hash_layers", 0, 0, kMaxLayers);
   FeedForward blocks = read_feed_forward(config, n_layers);
   std::int64_t fp32 = 0;
   for (std::int32_t l = 0; l < n_layers; ++l) {
     LayerSpec layer{.attention = attention, .mlp = blocks.of(l)};
     AttentionSpec& a = layer.attention;
-    a.ratio = count(ratios[static_cast<std::size_t>(l)], 0, kMostPositions);
+    a.ratio = count(ratios[static_cast<std::size_t>(l)], 0, kMaxPositions);
     // The ratio that overlaps is the one with an index (inference/model.py of the release).
     constexpr std::int32_t kIndexedRatio = 4;
     if (a.ratio == kIndexedRatio) a.index = index;

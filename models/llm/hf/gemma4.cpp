@@ -14,7 +14,7 @@ namespace {
 /// Marks the last `num_kv_shared_layers` layers as readers of the last own cache of their kind.
 /// `otherwise`: their number where the file has none. Returns the first of them.
 std::int32_t first_shared(const Field& config, std::int64_t otherwise, std::int32_t n_layers) {
-  const std::int32_t shared = count_or(config, "num_kv_shared_layers", otherwise, 0, kMostLayers);
+  const std::int32_t shared = count_or(config, "num_kv_shared_layers", otherwise, 0, kMaxLayers);
   if (shared >= n_layers) {
     config.at("num_kv_shared_layers").fail(fmt::format("of {} layers none has a cache", n_layers));
   }
@@ -85,16 +85,16 @@ Llm read_gemma3n(const Field& config) {
   Llm llm;
   llm.d_model = count_or(config, "hidden_size", 2048, 1, kLargestWidth);
   llm.vocab_size = count_or(config, "vocab_size", 262400, 1, kLargestVocabulary);
-  llm.max_positions = count_or(config, "max_position_embeddings", 32768, 1, kMostPositions);
+  llm.max_positions = count_or(config, "max_position_embeddings", 32768, 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", true);
   llm.rope_theta = rope_theta(config, {"rope_theta"}, 1000000);
   const std::int64_t d = llm.d_model;
-  const std::int32_t n_layers = count_or(config, "num_hidden_layers", 35, 1, kMostLayers);
+  const std::int32_t n_layers = count_or(config, "num_hidden_layers", 35, 1, kMaxLayers);
   AttentionSpec attention;
-  attention.n_heads = count_or(config, "num_attention_heads", 8, 1, kMostHeads);
+  attention.n_heads = count_or(config, "num_attention_heads", 8, 1, kMaxHeads);
   attention.head_dim = count_or(config, "head_dim", 256, 1, kLargestHead);
   attention.v_head_dim = attention.head_dim;
-  attention.n_kv_heads = count_or(config, "num_key_value_heads", 2, 1, kMostHeads);
+  attention.n_kv_heads = count_or(config, "num_key_value_heads", 2, 1, kMaxHeads);
   if (attention.n_heads % attention.n_kv_heads != 0) {
     config.at("num_key_value_heads")
         .fail(fmt::format("does not divide {} heads", attention.n_heads));

@@ -41,12 +41,12 @@ Llm read_gpt2(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("n_embd"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count(config.at("n_positions"), 1, kMostPositions);
+  llm.max_positions = count(config.at("n_positions"), 1, kMaxPositions);
   llm.learned_positions = llm.max_positions;
   llm.tied_embeddings = flag(config, "tie_word_embeddings", true);
   const AttentionSpec attention = read_heads(config, config.at("n_head"), llm.d_model, {});
   const std::int32_t d_ff = ffn_or_four_widths(config, {"n_inner"}, llm.d_model);
-  fill_layers(llm, count(config.at("n_layer"), 1, kMostLayers), attention, d_ff,
+  fill_layers(llm, count(config.at("n_layer"), 1, kMaxLayers), attention, d_ff,
               {.bias_per_layer = all_biases(llm, attention, d_ff)});
   return llm;
 }
@@ -55,13 +55,13 @@ Llm read_gptj(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("n_embd"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count(config.at("n_positions"), 1, kMostPositions);
+  llm.max_positions = count(config.at("n_positions"), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", false);
   llm.rope_theta = 10000;
   const AttentionSpec attention = read_heads(config, config.at("n_head"), llm.d_model, {});
   const std::int32_t d_ff = ffn_or_four_widths(config, {"n_inner"}, llm.d_model);
   // One norm per layer, biases only in the block, and a bias on the head.
-  fill_layers(llm, count(config.at("n_layer"), 1, kMostLayers), attention, d_ff,
+  fill_layers(llm, count(config.at("n_layer"), 1, kMaxLayers), attention, d_ff,
               {.norms_per_layer = 1,
                .bias_per_layer = std::int64_t{d_ff} + llm.d_model,
                .extra = llm.vocab_size});
@@ -72,14 +72,14 @@ Llm read_gpt_neox(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count(config.at("max_position_embeddings"), 1, kMostPositions);
+  llm.max_positions = count(config.at("max_position_embeddings"), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", false);
   llm.rope_theta = rope_theta(config, {"rotary_emb_base", "rope_theta"}, 10000);
   const AttentionSpec attention =
       read_heads(config, config.at("num_attention_heads"), llm.d_model, {});
   const std::int32_t d_ff = count(config.at("intermediate_size"), 1, kLargestFfn);
   const bool bias = flag(config, "attention_bias", true);
-  fill_layers(llm, count(config.at("num_hidden_layers"), 1, kMostLayers), attention, d_ff,
+  fill_layers(llm, count(config.at("num_hidden_layers"), 1, kMaxLayers), attention, d_ff,
               {.bias_per_layer =
                    bias ? all_biases(llm, attention, d_ff) : std::int64_t{d_ff} + llm.d_model});
   return llm;
@@ -89,7 +89,7 @@ Llm read_opt(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count(config.at("max_position_embeddings"), 1, kMostPositions);
+  llm.max_positions = count(config.at("max_position_embeddings"), 1, kMaxPositions);
   llm.learned_positions = llm.max_positions + 2;  // the table starts at an offset of 2
   llm.tied_embeddings = flag(config, "tie_word_embeddings", true);
   if (const auto width = config.find("word_embed_proj_dim")) {
@@ -102,7 +102,7 @@ Llm read_opt(const Field& config) {
       read_heads(config, config.at("num_attention_heads"), llm.d_model, {});
   const std::int32_t d_ff = count(config.at("ffn_dim"), 1, kLargestFfn);
   const bool bias = flag(config, "enable_bias", true);
-  fill_layers(llm, count(config.at("num_hidden_layers"), 1, kMostLayers), attention, d_ff,
+  fill_layers(llm, count(config.at("num_hidden_layers"), 1, kMaxLayers), attention, d_ff,
               {.bias_per_layer = bias ? all_biases(llm, attention, d_ff) : 0});
   return llm;
 }
@@ -111,14 +111,14 @@ Llm read_bloom(const Field& config) {
   Llm llm;
   llm.d_model = count(any_of(config, {"hidden_size", "n_embed"}), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count_or(config, "seq_length", 2048, 1, kMostPositions);
+  llm.max_positions = count_or(config, "seq_length", 2048, 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", true);
   const AttentionSpec attention =
       read_heads(config, any_of(config, {"n_head", "num_attention_heads"}), llm.d_model, {});
   const std::int32_t d_ff = 4 * llm.d_model;
   // A norm on the embeddings as well.
   fill_layers(
-      llm, count(any_of(config, {"n_layer", "num_hidden_layers"}), 1, kMostLayers), attention, d_ff,
+      llm, count(any_of(config, {"n_layer", "num_hidden_layers"}), 1, kMaxLayers), attention, d_ff,
       {.bias_per_layer = all_biases(llm, attention, d_ff), .extra = 2 * std::int64_t{llm.d_model}});
   return llm;
 }
@@ -127,7 +127,7 @@ Llm read_falcon(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count_or(config, "max_position_embeddings", 2048, 1, kMostPositions);
+  llm.max_positions = count_or(config, "max_position_embeddings", 2048, 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", true);
   if (!flag(config, "alibi", false)) llm.rope_theta = rope_theta(config, {"rope_theta"}, 10000);
   AttentionSpec attention =
@@ -145,7 +145,7 @@ Llm read_falcon(const Field& config) {
   else if (flag(config, "parallel_attn", true))
     norms = 1;
   fill_layers(
-      llm, count(any_of(config, {"num_hidden_layers", "n_layer"}), 1, kMostLayers), attention, d_ff,
+      llm, count(any_of(config, {"num_hidden_layers", "n_layer"}), 1, kMaxLayers), attention, d_ff,
       {.norms_per_layer = norms,
        .bias_per_layer = flag(config, "bias", false) ? all_biases(llm, attention, d_ff) : 0});
   return llm;
@@ -156,7 +156,7 @@ Llm read_phi(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-  llm.max_positions = count(config.at("max_position_embeddings"), 1, kMostPositions);
+  llm.max_positions = count(config.at("max_position_embeddings"), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", false);
   llm.rope_theta = rope_theta(config, {"rope_theta"}, 10000);
   AttentionSpec attention = read_heads(config, config.at("num_attention_heads"), llm.d_model, {});
@@ -164,7 +164,7 @@ Llm read_phi(const Field& config) {
   const std::int32_t d_ff = count(config.at("intermediate_size"), 1, kLargestFfn);
   const std::int64_t qk_norm =
       flag(config, "qk_layernorm", false) ? 4 * std::int64_t{attention.head_dim} : 0;
-  fill_layers(llm, count(config.at("num_hidden_layers"), 1, kMostLayers), attention, d_ff,
+  fill_layers(llm, count(config.at("num_hidden_layers"), 1, kMaxLayers), attention, d_ff,
               {.norms_per_layer = 1,
                .bias_per_layer = all_biases(llm, attention, d_ff) + qk_norm,
                .extra = llm.vocab_size});

@@ -66,12 +66,12 @@ std::int32_t positions_with_rope_scaling(const Field& config, const Llm& llm) {
     return llm.max_positions;
   }
   const std::int32_t base = word == "yarn" ? hf::count_or(*rope, "original_max_position_embeddings",
-                                                          llm.max_positions, 1, hf::kMostPositions)
+                                                          llm.max_positions, 1, hf::kMaxPositions)
                                            : llm.max_positions;
   const double scaled = factor->number(0, kLargestFactor) * base;
-  if (scaled < 1 || scaled > static_cast<double>(hf::kMostPositions)) {
+  if (scaled < 1 || scaled > static_cast<double>(hf::kMaxPositions)) {
     factor->fail(fmt::format("scales {} positions to {:g}; expected 1 to {}", base, scaled,
-                             hf::kMostPositions));
+                             hf::kMaxPositions));
   }
   return static_cast<std::int32_t>(scaled);
 }
@@ -167,7 +167,7 @@ void note_prediction_layers(const Field& config, Llm& llm) {
   for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"}) {
     const auto layers = config.find(key);
     if (!layers || says_nothing(layers->raw())) continue;
-    llm.mtp_layers = static_cast<std::int32_t>(layers->integer(0, hf::kMostLayers));
+    llm.mtp_layers = static_cast<std::int32_t>(layers->integer(0, hf::kMaxLayers));
     llm.notes.push_back(fmt::format(
         "{} announces layers that predict further tokens: neither their weights nor their cache "
         "are counted",
@@ -212,7 +212,7 @@ Llm read_hf_config(const Field& config, std::string name,
   note_unknown_keys(text, family, llm);
   llm.compute_dtype = llm.published_dtype = hf::plain_dtype(text);
   hf::read_quantization(text, quant_config, family.checkpoint, llm);
-  if (const std::int64_t total = parameters(llm); total > hf::kMostParameters)
+  if (const std::int64_t total = parameters(llm); total > hf::kMaxParameters)
     config.fail(fmt::format("{} parameters; no more than 1e15 are believed", total));
   return llm;
 }

@@ -44,7 +44,7 @@ AttentionSpec read_heads(const Field& config, const Field& n_heads, std::int32_t
                          std::initializer_list<std::string_view> head_dim_keys,
                          std::int64_t head_dim_otherwise) {
   AttentionSpec out;
-  out.n_heads = count(n_heads, 1, kMostHeads);
+  out.n_heads = count(n_heads, 1, kMaxHeads);
   for (const std::string_view key : head_dim_keys) {
     if (out.head_dim != 0) break;
     out.head_dim = count_or(config, key, 0, 1, kLargestHead);
@@ -63,7 +63,7 @@ AttentionSpec read_heads(const Field& config, const Field& n_heads, std::int32_t
 }
 
 void set_kv_heads(AttentionSpec& attention, const Field& value) {
-  attention.n_kv_heads = count(value, 1, kMostHeads);
+  attention.n_kv_heads = count(value, 1, kMaxHeads);
   if (attention.n_heads % attention.n_kv_heads != 0) {
     value.fail(fmt::format("{} cached heads do not divide {} query heads", attention.n_kv_heads,
                            attention.n_heads));

@@ -13,15 +13,15 @@ namespace kvsim::hf {
 
 // Bounds of what is believed. They keep every count below 2^63 and catch slips of the pen; the
 // largest published models stay a factor of 8 below each.
-inline constexpr std::int64_t kMostLayers = 1024;
-inline constexpr std::int64_t kMostHeads = 4096;
+inline constexpr std::int64_t kMaxLayers = 1024;
+inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kLargestHead = 8192;
 inline constexpr std::int64_t kLargestWidth = 1 << 17;
 inline constexpr std::int64_t kLargestFfn = 1 << 20;
-inline constexpr std::int64_t kMostExperts = 4096;
+inline constexpr std::int64_t kMaxExperts = 4096;
 inline constexpr std::int64_t kLargestVocabulary = 1 << 24;
-inline constexpr std::int64_t kMostPositions = 1 << 30;
-inline constexpr std::int64_t kMostParameters = 1'000'000'000'000'000;
+inline constexpr std::int64_t kMaxPositions = 1 << 30;
+inline constexpr std::int64_t kMaxParameters = 1'000'000'000'000'000;
 
 [[nodiscard]] std::int32_t count(const Field& value, std::int64_t low, std::int64_t high);
 /// The same of `config[key]`; `otherwise` where the key is absent or null.

@@ -42,7 +42,7 @@ Llm read_llama_build(const Field& config, const Traits& traits) {
                        : count(config.at("vocab_size"), 1, kLargestVocabulary);
   llm.max_positions = traits.positions > 0 && !config.has("max_position_embeddings")
                           ? static_cast<std::int32_t>(traits.positions)
-                          : count(config.at("max_position_embeddings"), 1, kMostPositions);
+                          : count(config.at("max_position_embeddings"), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", traits.tied);
   llm.rope_theta = rope_theta(config, {"rope_theta"}, 10000);
 
@@ -68,7 +68,7 @@ Llm read_llama_build(const Field& config, const Traits& traits) {
     attention.n_kv_heads = static_cast<std::int32_t>(traits.n_kv_heads);
   }
 
-  const std::int32_t n_layers = count(config.at("num_hidden_layers"), 1, kMostLayers);
+  const std::int32_t n_layers = count(config.at("num_hidden_layers"), 1, kMaxLayers);
   const std::vector<std::int32_t> windows = read_windows(config, traits.window, n_layers);
   Blocks blocks{config, traits.experts, llm.d_model};
   if (traits.experts == Experts::kDeepSeek) blocks.add_router_bias();

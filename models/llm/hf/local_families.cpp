@@ -20,12 +20,12 @@ Llm read_mimo_v2(const Field& config) {
   const std::int32_t n_layers = read_layer_count(config);
   const AttentionSpec full = read_grouped_heads(config, llm.d_model);
   AttentionSpec sliding = full;
-  sliding.n_heads = count_or(config, "swa_num_attention_heads", full.n_heads, 1, kMostHeads);
+  sliding.n_heads = count_or(config, "swa_num_attention_heads", full.n_heads, 1, kMaxHeads);
   sliding.head_dim = count_or(config, "swa_head_dim", full.head_dim, 1, kLargestHead);
   sliding.v_head_dim = count_or(config, "swa_v_head_dim", full.v_head_dim, 1, kLargestHead);
   if (const auto kv = config.find("swa_num_key_value_heads")) set_kv_heads(sliding, *kv);
   sliding.window =
-      count(any_of(config, {"sliding_window", "sliding_window_size"}), 1, kMostPositions);
+      count(any_of(config, {"sliding_window", "sliding_window_size"}), 1, kMaxPositions);
   const std::vector<std::int32_t> is_sliding =
       layer_numbers(config.at("hybrid_layer_pattern"), n_layers, 0, 1);
   const FeedForward blocks = read_feed_forward(config, n_layers);
@@ -62,7 +62,7 @@ Llm read_step3p5(const Field& config) {
   if (const auto groups = config.find("num_attention_groups")) set_kv_heads(attention, *groups);
   AttentionSpec sliding = attention;
   if (const auto other = config.find("attention_other_setting"); other && other->is_object()) {
-    sliding.n_heads = count_or(*other, "num_attention_heads", attention.n_heads, 1, kMostHeads);
+    sliding.n_heads = count_or(*other, "num_attention_heads", attention.n_heads, 1, kMaxHeads);
     sliding.head_dim = count_or(*other, "head_dim", attention.head_dim, 1, kLargestHead);
     sliding.v_head_dim = sliding.head_dim;
     if (const auto groups = other->find("num_attention_groups")) set_kv_heads(sliding, *groups);
@@ -96,7 +96,7 @@ Llm read_llama4(const Field& config) {
   const std::int64_t d = llm.d_model;
   const std::int32_t n_layers = read_layer_count(config);
   const AttentionSpec attention = read_grouped_heads(config, llm.d_model);
-  const std::int32_t chunk = count_or(config, "attention_chunk_size", 8192, 1, kMostPositions);
+  const std::int32_t chunk = count_or(config, "attention_chunk_size", 8192, 1, kMaxPositions);
   // 1 marks a layer with positions, which are the local ones (Llama4TextConfig).
   std::vector<bool> is_local;
   const auto types = config.find("layer_types");
@@ -114,7 +114,7 @@ Llm read_llama4(const Field& config) {
       is_local.push_back(mark == 1);
     }
   } else {
-    const std::int32_t step = count_or(config, "no_rope_layer_interval", 4, 1, kMostLayers);
+    const std::int32_t step = count_or(config, "no_rope_layer_interval", 4, 1, kMaxLayers);
     for (std::int32_t l = 0; l < n_layers; ++l) is_local.push_back((l + 1) % step != 0);
   }
   FeedForward blocks = read_feed_forward(config, n_layers);
@@ -163,7 +163,7 @@ Llm read_decilm(const Field& config) {
       layer.attention = heads;
       const Field group = any_of(attention, {"n_heads_in_group", "num_key_value_heads"});
       if (attention.has("n_heads_in_group")) {
-        const std::int32_t size = count(group, 1, kMostHeads);
+        const std::int32_t size = count(group, 1, kMaxHeads);
         if (heads.n_heads % size != 0) {
           group.fail(fmt::format("does not divide {} heads", heads.n_heads));
         }
@@ -171,7 +171,7 @@ Llm read_decilm(const Field& config) {
       } else {
         set_kv_heads(layer.attention, group);
       }
-      layer.attention.window = count_or(attention, "window_length", 0, 0, kMostPositions);
+      layer.attention.window = count_or(attention, "window_length", 0, 0, kMaxPositions);
       llm.extra_parameters += d;
       if (bias) llm.extra_parameters += q_width(heads) + 2 * kv_width(layer.attention) + d;
     }

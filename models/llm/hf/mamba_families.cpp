@@ -34,7 +34,7 @@ std::int64_t vectors_of(const StateSpec& s, std::int64_t d_model, const Mamba2Ve
 /// The keys of Granite, Bamba and Falcon-H1. `inner`: channels of all heads.
 StateSpec read_mamba2(const Field& config, std::int64_t inner) {
   StateSpec s{.kind = StateKind::kMamba2, .dtype = state_dtype(config)};
-  s.n_heads = count(config.at("mamba_n_heads"), 1, kMostHeads);
+  s.n_heads = count(config.at("mamba_n_heads"), 1, kMaxHeads);
   const auto head = config.find("mamba_d_head");
   if (head && head->is_number()) {
     s.value_dim = count(*head, 1, kLargestHead);
@@ -44,7 +44,7 @@ StateSpec read_mamba2(const Field& config, std::int64_t inner) {
     }
     s.value_dim = static_cast<std::int32_t>(inner / s.n_heads);
   }
-  s.n_groups = count_or(config, "mamba_n_groups", 1, 1, kMostHeads);
+  s.n_groups = count_or(config, "mamba_n_groups", 1, 1, kMaxHeads);
   s.key_dim = count(config.at("mamba_d_state"), 1, kLargestHead);
   s.conv_kernel = count_or(config, "mamba_d_conv", 4, 2, kLargestHead);
   return s;
@@ -112,8 +112,8 @@ std::vector<bool> attention_layers(const Field& config, std::int32_t n_layers) {
     }
     return out;
   }
-  const std::int32_t period = count(config.at("attn_layer_period"), 1, kMostLayers);
-  const std::int32_t offset = count_or(config, "attn_layer_offset", 0, 0, kMostLayers);
+  const std::int32_t period = count(config.at("attn_layer_period"), 1, kMaxLayers);
+  const std::int32_t offset = count_or(config, "attn_layer_offset", 0, 0, kMaxLayers);
   for (std::int32_t l = offset; l < n_layers; l += period) out[static_cast<std::size_t>(l)] = true;
   return out;
 }
@@ -131,9 +131,9 @@ Llm read_nemotron_h(const Field& config) {
 
   const AttentionSpec attention = read_grouped_heads(config, llm.d_model);
   StateSpec state{.kind = StateKind::kMamba2, .dtype = state_dtype(config)};
-  state.n_heads = count(config.at("mamba_num_heads"), 1, kMostHeads);
+  state.n_heads = count(config.at("mamba_num_heads"), 1, kMaxHeads);
   state.value_dim = count(config.at("mamba_head_dim"), 1, kLargestHead);
-  state.n_groups = count(config.at("n_groups"), 1, kMostHeads);
+  state.n_groups = count(config.at("n_groups"), 1, kMaxHeads);
   state.key_dim = count(config.at("ssm_state_size"), 1, kLargestHead);
   state.conv_kernel = count_or(config, "conv_kernel", 4, 2, kLargestHead);
   const Mamba2Vectors vectors{.conv_bias = flag(config, "use_conv_bias", true),
@@ -178,7 +178,7 @@ Llm read_granite_hybrid(const Field& config) {
   const Mamba2Vectors vectors{.conv_bias = flag(config, "mamba_conv_bias", true),
                               .projection_bias = flag(config, "mamba_proj_bias", false)};
   MlpSpec mlp{.d_ff = count(config.at("shared_intermediate_size"), 1, kLargestFfn)};
-  if (count_or(config, "num_local_experts", 0, 0, kMostExperts) > 0) {
+  if (count_or(config, "num_local_experts", 0, 0, kMaxExperts) > 0) {
     mlp = read_feed_forward(config, n_layers).sparse;
   }
   const std::vector<bool> is_attention = attention_layers(config, n_layers);

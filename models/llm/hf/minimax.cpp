@@ -35,7 +35,7 @@ Llm read_minimax(const Field& config) {
   std::vector<std::int32_t> sparse(static_cast<std::size_t>(n_layers), 0);
   if (const auto keys = config.find("sparse_attention_config");
       keys && flag(*keys, "use_sparse_attention", true)) {
-    index.n_heads = count(keys->at("sparse_num_index_heads"), 1, kMostHeads);
+    index.n_heads = count(keys->at("sparse_num_index_heads"), 1, kMaxHeads);
     index.head_dim = count(keys->at("sparse_index_dim"), 1, kLargestHead);
     index.top_k = count(keys->at("sparse_topk_blocks"), 1, 1 << 14) *
                   count(keys->at("sparse_block_size"), 1, 1 << 14);

@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 2> kLatentWidth{"moe_latent_size",
 
 std::int32_t shared_width(const Field& config, std::int32_t expert_width) {
   const auto n = first_of(config, kSharedCount);
-  const std::int64_t experts = n ? n->integer(0, kMostExperts) : 0;
+  const std::int64_t experts = n ? n->integer(0, kMaxExperts) : 0;
   if (const auto one = config.find("moe_shared_expert_intermediate_size")) {
     return static_cast<std::int32_t>(experts * count(*one, 0, kLargestFfn));
   }
@@ -103,24 +103,24 @@ std::vector<bool> sparse_layers(const Field& config, std::int32_t n_layers) {
     return fill([&](std::int32_t l) { return marks[static_cast<std::size_t>(l)] == 1; });
   }
   if (config.has("expert_layer_period")) {
-    const std::int32_t period = count(config.at("expert_layer_period"), 1, kMostLayers);
-    const std::int32_t offset = count_or(config, "expert_layer_offset", 0, 0, kMostLayers);
+    const std::int32_t period = count(config.at("expert_layer_period"), 1, kMaxLayers);
+    const std::int32_t offset = count_or(config, "expert_layer_offset", 0, 0, kMaxLayers);
     return fill([&](std::int32_t l) { return (l - offset) % period == 0 && l >= offset; });
   }
   if (config.has("interleave_moe_layer_step")) {
-    const std::int32_t step = count(config.at("interleave_moe_layer_step"), 1, kMostLayers);
+    const std::int32_t step = count(config.at("interleave_moe_layer_step"), 1, kMaxLayers);
     return fill([&](std::int32_t l) { return (l + 1) % step == 0; });
   }
   if (config.has("first_k_dense_replace") || freq) {
-    const std::int32_t first = count_or(config, "first_k_dense_replace", 0, 0, kMostLayers);
-    const std::int32_t step = freq ? count(*freq, 1, kMostLayers) : 1;
+    const std::int32_t first = count_or(config, "first_k_dense_replace", 0, 0, kMaxLayers);
+    const std::int32_t step = freq ? count(*freq, 1, kMaxLayers) : 1;
     return fill([&](std::int32_t l) { return l >= first && l % step == 0; });
   }
-  const std::int32_t step = count_or(config, "decoder_sparse_step", 1, 1, kMostLayers);
+  const std::int32_t step = count_or(config, "decoder_sparse_step", 1, 1, kMaxLayers);
   fill([&](std::int32_t l) { return (l + 1) % step == 0; });
   if (const auto only = config.find("mlp_only_layers")) {
     for (const Field& layer : only->items()) {
-      const std::int64_t l = layer.integer(0, kMostLayers);
+      const std::int64_t l = layer.integer(0, kMaxLayers);
       if (l < n_layers) out[static_cast<std::size_t>(l)] = false;
     }
   }
@@ -134,14 +134,14 @@ Llm read_outline(const Field& config, bool tied_otherwise) {
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
   llm.max_positions =
-      count(any_of(config, {"max_position_embeddings", "model_max_length"}), 1, kMostPositions);
+      count(any_of(config, {"max_position_embeddings", "model_max_length"}), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", tied_otherwise);
   llm.rope_theta = rope_theta(config, {"rope_theta"}, 10000);
   return llm;
 }
 
 std::int32_t read_layer_count(const Field& config) {
-  return count(config.at("num_hidden_layers"), 1, kMostLayers);
+  return count(config.at("num_hidden_layers"), 1, kMaxLayers);
 }
 
 AttentionSpec read_grouped_heads(const Field& config, std::int32_t d_model) {
@@ -154,7 +154,7 @@ AttentionSpec read_grouped_heads(const Field& config, std::int32_t d_model) {
 
 AttentionSpec read_latent_heads(const Field& config) {
   AttentionSpec out;
-  out.n_heads = count(config.at("num_attention_heads"), 1, kMostHeads);
+  out.n_heads = count(config.at("num_attention_heads"), 1, kMaxHeads);
   out.n_kv_heads = out.n_heads;
   if (const auto kv = config.find("num_key_value_heads")) set_kv_heads(out, *kv);
   out.kv_lora_rank = count(config.at("kv_lora_rank"), 1, kLargestHead);
@@ -232,12 +232,12 @@ FeedForward read_feed_forward(const Field& config, std::int32_t n_layers) {
   FeedForward out;
   out.is_sparse.assign(static_cast<std::size_t>(n_layers), false);
   const auto experts = first_of(config, kExperts);
-  const std::int32_t n_experts = experts ? count(*experts, 0, kMostExperts) : 0;
+  const std::int32_t n_experts = experts ? count(*experts, 0, kMaxExperts) : 0;
   if (n_experts > 0) {
     MlpSpec& mlp = out.sparse;
     mlp.n_experts = n_experts;
     const Field visited = required_of(config, kVisited);
-    mlp.top_k = count(visited, 1, kMostExperts);
+    mlp.top_k = count(visited, 1, kMaxExperts);
     if (mlp.top_k > mlp.n_experts) {
       visited.fail(fmt::format("a token visits {} of {} experts", mlp.top_k, mlp.n_experts));
     }

@@ -11,7 +11,7 @@ Llm read_qwen(const Field& config) {
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
   llm.max_positions =
-      count(any_of(config, {"max_position_embeddings", "seq_length"}), 1, kMostPositions);
+      count(any_of(config, {"max_position_embeddings", "seq_length"}), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", false);
   llm.rope_theta = rope_theta(config, {"rotary_emb_base"}, 10000);
   const AttentionSpec attention =
@@ -20,7 +20,7 @@ Llm read_qwen(const Field& config) {
   const std::int32_t both = count(ffn, 2, 2 * kLargestFfn);
   if (both % 2 != 0) ffn.expected("an even number: gate and up together");
   const bool bias = !flag(config, "no_bias", true);
-  const std::int32_t n_layers = count(config.at("num_hidden_layers"), 1, kMostLayers);
+  const std::int32_t n_layers = count(config.at("num_hidden_layers"), 1, kMaxLayers);
   llm.layers.assign(static_cast<std::size_t>(n_layers),
                     LayerSpec{attention, MlpSpec{.d_ff = both / 2}});
   std::int64_t extra = 2 * std::int64_t{llm.d_model} + 3 * q_width(attention);
@@ -34,11 +34,11 @@ Llm read_chatglm(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
   const Field layers = any_of(config, {"num_layers", "num_hidden_layers"});
-  const std::int32_t n_layers = count(layers, 1, kMostLayers);
+  const std::int32_t n_layers = count(layers, 1, kMaxLayers);
   llm.rope_theta = 10000;
   if (config.has("inner_hidden_size") || config.has("position_encoding_2d")) {
     llm.vocab_size = count(config.at("vocab_size"), 1, kLargestVocabulary);
-    llm.max_positions = count(config.at("max_sequence_length"), 1, kMostPositions);
+    llm.max_positions = count(config.at("max_sequence_length"), 1, kMaxPositions);
     llm.tied_embeddings = true;
     const AttentionSpec attention =
         read_heads(config, config.at("num_attention_heads"), llm.d_model, {});
@@ -52,7 +52,7 @@ Llm read_chatglm(const Field& config) {
   }
   llm.vocab_size =
       count(any_of(config, {"padded_vocab_size", "vocab_size"}), 1, kLargestVocabulary);
-  llm.max_positions = count(config.at("seq_length"), 1, kMostPositions);
+  llm.max_positions = count(config.at("seq_length"), 1, kMaxPositions);
   llm.tied_embeddings = flag(config, "tie_word_embeddings", false);
   AttentionSpec attention =
       read_heads(config, config.at("num_attention_heads"), llm.d_model, {"kv_channels"});

@@ -20,7 +20,7 @@ std::vector<bool> full_layers(const Field& config, std::int32_t n_layers) {
     }
     return out;
   }
-  const std::int32_t interval = count_or(config, "full_attention_interval", 4, 1, kMostLayers);
+  const std::int32_t interval = count_or(config, "full_attention_interval", 4, 1, kMaxLayers);
   for (std::int32_t l = 0; l < n_layers; ++l) out.push_back((l + 1) % interval == 0);
   return out;
 }
@@ -37,8 +37,8 @@ Llm read_qwen_next(const Field& config) {
   if (flag(config, "attn_output_gate", true)) attention.gate_dim = attention.head_dim;
 
   StateSpec state{.kind = StateKind::kGatedDelta, .dtype = state_dtype(config)};
-  state.n_heads = count(config.at("linear_num_value_heads"), 1, kMostHeads);
-  state.n_groups = count(config.at("linear_num_key_heads"), 1, kMostHeads);
+  state.n_heads = count(config.at("linear_num_value_heads"), 1, kMaxHeads);
+  state.n_groups = count(config.at("linear_num_key_heads"), 1, kMaxHeads);
   state.key_dim = count(config.at("linear_key_head_dim"), 1, kLargestHead);
   state.value_dim = count(config.at("linear_value_head_dim"), 1, kLargestHead);
   state.conv_kernel = count_or(config, "linear_conv_kernel_dim", 4, 2, kLargestHead);

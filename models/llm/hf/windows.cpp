@@ -13,7 +13,7 @@ namespace kvsim::hf {
 std::vector<std::int32_t> read_windows(const Field& config, Window policy, std::int32_t n_layers) {
   std::vector<std::int32_t> out(static_cast<std::size_t>(n_layers), 0);
   const auto given = config.find("sliding_window");
-  std::int32_t window = given ? count(*given, 1, kMostPositions) : 0;
+  std::int32_t window = given ? count(*given, 1, kMaxPositions) : 0;
   const bool upper_off = policy == Window::kUpper && !flag(config, "use_sliding_window", false);
   if (upper_off) window = 0;
 
@@ -57,7 +57,7 @@ std::vector<std::int32_t> read_windows(const Field& config, Window policy, std::
     case Window::kUpper: {
       if (upper_off) break;
       if (window == 0) config.at("sliding_window").expected("a window: use_sliding_window is true");
-      const std::int32_t first = count(config.at("max_window_layers"), 0, kMostLayers);
+      const std::int32_t first = count(config.at("max_window_layers"), 0, kMaxLayers);
       fill([&](std::int32_t layer) { return layer >= first; });
       break;
     }
@@ -73,7 +73,7 @@ std::vector<std::int32_t> read_windows(const Field& config, Window policy, std::
       if (window == 0) config.at("sliding_window").expected("a window: five of six layers slide");
       const std::int32_t pattern =
           count_or(config, "sliding_window_pattern",
-                   count_or(config, "_sliding_window_pattern", 6, 1, kMostLayers), 1, kMostLayers);
+                   count_or(config, "_sliding_window_pattern", 6, 1, kMaxLayers), 1, kMaxLayers);
       fill([&](std::int32_t layer) { return (layer + 1) % pattern != 0; });
       break;
     }

@@ -9,9 +9,9 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLeastLogit = 1e-3;  // below it the ratio of logits is meaningless
-constexpr double kLeastFactor = 0.5;
-constexpr double kMostFactor = 2.0;
+constexpr double kMinLogit = 1e-3;  // below it the ratio of logits is meaningless
+constexpr double kMinFactor = 0.5;
+constexpr double kMaxFactor = 2.0;
 
 }  // namespace
 
@@ -78,10 +78,10 @@ ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
       }
       break;
     case ZipKey::kGuarded: {
-      const bool tame = std::abs(mean_logit) >= kLeastLogit && factor >= kLeastFactor &&
-                        factor <= kMostFactor &&
-                        (!rule.bound_product || (merged.scale_low * factor >= kLeastFactor &&
-                                                 merged.scale_high * factor <= kMostFactor));
+      const bool tame =
+          std::abs(mean_logit) >= kMinLogit && factor >= kMinFactor && factor <= kMaxFactor &&
+          (!rule.bound_product ||
+           (merged.scale_low * factor >= kMinFactor && merged.scale_high * factor <= kMaxFactor));
       if (tame) {
         stretch(factor);
       } else {

@@ -153,24 +153,24 @@ class AdaBudget final : public BudgetRule {
   Settings settings_;
 };
 
-std::shared_ptr<const BudgetRule> settle_ada(MethodResolver& settling) {
-  if (settling.entries() < 1) {
-    settling.refuse(fmt::format("budget=ada gives out a budget of entries, and select={} has none",
-                                settling.choice("select")));
+std::shared_ptr<const BudgetRule> resolve_ada(MethodResolver& resolver) {
+  if (resolver.entries() < 1) {
+    resolver.refuse(fmt::format("budget=ada gives out a budget of entries, and select={} has none",
+                                resolver.choice("select")));
   }
-  const bool kvpress = settling.word("ada_form") == "kvpress";
-  const std::string& select = settling.choice("select");
-  if (settling.flag("ada_normalize") && (select == "knorm" || select == "keydiff")) {
-    settling.refuse("ada_normalize weighs scores by shares of their sum, and those of select=" +
+  const bool kvpress = resolver.word("ada_form") == "kvpress";
+  const std::string& select = resolver.choice("select");
+  if (resolver.flag("ada_normalize") && (select == "knorm" || select == "keydiff")) {
+    resolver.refuse("ada_normalize weighs scores by shares of their sum, and those of select=" +
                     select + " are not all positive");
   }
-  double floor = settling.number("ada_alpha");
+  double floor = resolver.number("ada_alpha");
   if (floor < 0) floor = kvpress ? kKvpressFloor : kOfficialFloor;
-  settling.settle("ada_alpha", floor);
-  return std::make_shared<AdaBudget>(Settings{.entries = settling.entries(),
+  resolver.resolve("ada_alpha", floor);
+  return std::make_shared<AdaBudget>(Settings{.entries = resolver.entries(),
                                               .floor = floor,
                                               .kvpress = kvpress,
-                                              .normalize = settling.flag("ada_normalize")});
+                                              .normalize = resolver.flag("ada_normalize")});
 }
 
 }  // namespace
@@ -190,7 +190,7 @@ AxisChoice budget_ada() {
                  flag_param("ada_normalize", false,
                             "weigh a head's scores by the share its top ones hold",
                             "AdaKV, released code")},
-      .make = &settle_ada};
+      .make = &resolve_ada};
 }
 
 }  // namespace kvsim

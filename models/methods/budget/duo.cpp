@@ -61,40 +61,40 @@ class DuoBudget final : public BudgetRule {
   HeadTable table_;
 };
 
-std::shared_ptr<const BudgetRule> settle_duo(MethodResolver& settling) {
-  if (settling.choice("select") != "streaming-heads") {
-    settling.refuse("budget=duo is a budget of whole heads: expected select=streaming-heads");
+std::shared_ptr<const BudgetRule> resolve_duo(MethodResolver& resolver) {
+  if (resolver.choice("select") != "streaming-heads") {
+    resolver.refuse("budget=duo is a budget of whole heads: expected select=streaming-heads");
   }
-  const std::int64_t entries = settling.integer("n_sink") + settling.integer("n_recent");
+  const std::int64_t entries = resolver.integer("n_sink") + resolver.integer("n_recent");
   HeadTable table;
-  if (const std::string& path = settling.word("heads"); !path.empty()) {
+  if (const std::string& path = resolver.word("heads"); !path.empty()) {
     table = read_head_table(path);
-    const auto heads = static_cast<std::size_t>(settling.site().shape.n_kv_heads);
-    const auto layers = static_cast<std::size_t>(settling.n_layers());
+    const auto heads = static_cast<std::size_t>(resolver.site().shape.n_kv_heads);
+    const auto layers = static_cast<std::size_t>(resolver.n_layers());
     if (table.size() != layers || (heads > 0 && table.front().size() != heads)) {
-      settling.refuse(fmt::format("heads: expected {} layers of {} KV heads, got {} of {} in {}",
+      resolver.refuse(fmt::format("heads: expected {} layers of {} KV heads, got {} of {} in {}",
                                   layers, heads, table.size(), table.front().size(), path));
     }
   }
-  double fraction = settling.number("streaming_fraction");
-  if (settling.budget()) {
-    if (settling.given("streaming_fraction")) {
-      settling.refuse("budget and streaming_fraction are both given; one follows from the other");
+  double fraction = resolver.number("streaming_fraction");
+  if (resolver.budget()) {
+    if (resolver.given("streaming_fraction")) {
+      resolver.refuse("budget and streaming_fraction are both given; one follows from the other");
     }
-    const auto prompt = static_cast<double>(settling.prompt());
+    const auto prompt = static_cast<double>(resolver.prompt());
     const double share =
-        std::min(static_cast<double>(settling.entries_of(*settling.budget())) / prompt, 1.0);
+        std::min(static_cast<double>(resolver.entries_of(*resolver.budget())) / prompt, 1.0);
     const double streaming = std::min(static_cast<double>(entries) / prompt, 1.0);
     if (share < streaming) {
-      settling.refuse(fmt::format(
+      resolver.refuse(fmt::format(
           "a budget of {:.4g} of {} prompt tokens is below the {:.4g} that sinks and recent tokens "
           "hold in every head (DuoAttention: at least {} entries)",
-          share, settling.prompt(), streaming, entries));
+          share, resolver.prompt(), streaming, entries));
     }
     fraction = streaming < 1 ? (1 - share) / (1 - streaming) : 0;
-    settling.settle("streaming_fraction", fraction);
+    resolver.resolve("streaming_fraction", fraction);
   }
-  return std::make_shared<DuoBudget>(entries, fraction, settling.budget().has_value(),
+  return std::make_shared<DuoBudget>(entries, fraction, resolver.budget().has_value(),
                                      std::move(table));
 }
 
@@ -112,7 +112,7 @@ AxisChoice budget_duo() {
                  path_param("heads",
                             "table of head scores, a line a layer; none: scored on the prompt",
                             "DuoAttention, full_attention_heads.tsv")},
-      .make = &settle_duo};
+      .make = &resolve_duo};
 }
 
 }  // namespace kvsim

@@ -102,18 +102,18 @@ class GlobalBudget final : public BudgetRule {
   std::int64_t entries_;
 };
 
-std::shared_ptr<const BudgetRule> settle_global(MethodResolver& settling) {
-  const std::string& select = settling.choice("select");
+std::shared_ptr<const BudgetRule> resolve_global(MethodResolver& resolver) {
+  const std::string& select = resolver.choice("select");
   if (select != "kvzip" && select != "kvzip-plus") {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "budget=global may leave a head without any entry of the prompt, and select={} protects "
         "or replaces a number of entries per head (expected select=kvzip or kvzip-plus)",
         select));
   }
-  const auto& budget = settling.budget();
-  return std::make_shared<GlobalBudget>(settling.word("level") == "layerwise",
-                                        settling.number("ratio"),
-                                        budget && budget->fraction <= 0 ? settling.entries() : 0);
+  const auto& budget = resolver.budget();
+  return std::make_shared<GlobalBudget>(resolver.word("level") == "layerwise",
+                                        resolver.number("ratio"),
+                                        budget && budget->fraction <= 0 ? resolver.entries() : 0);
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ AxisChoice budget_global() {
                                 "one ranking for all layers and heads, or one a layer with equal "
                                 "totals",
                                 "KVzip, official code: pair, pair-uniform")},
-          .make = &settle_global};
+          .make = &resolve_global};
 }
 
 }  // namespace kvsim

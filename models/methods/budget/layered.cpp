@@ -25,17 +25,17 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 bool beyond_any_prompt(std::int64_t entries) { return entries > std::int64_t{1} << 50; }
 
 /// Entries that the pyramid keeps in every layer: the selector's window or recent tokens.
-std::int64_t window_of(const MethodResolver& settling) {
-  const std::string& select = settling.choice("select");
-  if (select == "window" || select == "fusion") return settling.integer("window");
+std::int64_t window_of(const MethodResolver& resolver) {
+  const std::string& select = resolver.choice("select");
+  if (select == "window" || select == "fusion") return resolver.integer("window");
   if (select == "accumulated" || select == "gumbel" || select == "persistence") {
-    return settling.integer("recent");
+    return resolver.integer("recent");
   }
   return 0;
 }
 
 struct Pyramid {
-  const MethodResolver& settling;
+  const MethodResolver& resolver;
   std::int64_t window = 0, layers = 1;
   double beta = 20;
 
@@ -44,11 +44,11 @@ struct Pyramid {
   [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
-    if (m <= 0 || layers == 1 || settling.prompt() < std::max(cap + 1, 2 * m)) return all;
+    if (m <= 0 || layers == 1 || resolver.prompt() < std::max(cap + 1, 2 * m)) return all;
     auto least = static_cast<std::int64_t>(static_cast<double>(m) / beta);
     std::int64_t most = 2 * m - least;
-    if (settling.prompt() <= window + most) {
-      most = settling.prompt() - window;
+    if (resolver.prompt() <= window + most) {
+      most = resolver.prompt() - window;
       least = 2 * m - most;
     }
     const std::int64_t step = (most - least) / (layers - 1);
@@ -64,8 +64,8 @@ struct Pyramid {
     double least = m / beta;
     double most = 2 * m - least;
     bool fits = layers > 1;
-    if (settling.prompt() <= window + static_cast<std::int64_t>(most)) {
-      const auto s = static_cast<double>(settling.prompt());
+    if (resolver.prompt() <= window + static_cast<std::int64_t>(most)) {
+      const auto s = static_cast<double>(resolver.prompt());
       most = s - w;
       least = 2 * m - most;
       fits = fits && s >= most;
@@ -82,14 +82,14 @@ struct Pyramid {
   }
 };
 
-std::shared_ptr<const BudgetRule> pyramid(MethodResolver& settling) {
-  const Pyramid rule{.settling = settling,
-                     .window = window_of(settling),
-                     .layers = settling.n_layers(),
-                     .beta = settling.number("pyramid_beta")};
-  std::int64_t cap = settling.entries();
-  const double share = settling.budget() ? settling.budget()->fraction : 0.0;
-  const bool as_released = settling.flag("window_outside");
+std::shared_ptr<const BudgetRule> pyramid(MethodResolver& resolver) {
+  const Pyramid rule{.resolver = resolver,
+                     .window = window_of(resolver),
+                     .layers = resolver.n_layers(),
+                     .beta = resolver.number("pyramid_beta")};
+  std::int64_t cap = resolver.entries();
+  const double share = resolver.budget() ? resolver.budget()->fraction : 0.0;
+  const bool as_released = resolver.flag("window_outside");
   if (beyond_any_prompt(cap)) {
     return std::make_shared<LayerBudget>(
         std::vector<std::int64_t>(static_cast<std::size_t>(rule.layers), cap));
@@ -97,7 +97,7 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& settling) {
   if (!as_released) {
     if (share <= 0) return std::make_shared<LayerBudget>(rule.kvpress(static_cast<double>(cap)));
     // Entries of the prompt, before truncation.
-    const double exact = share * static_cast<double>(settling.prompt());
+    const double exact = share * static_cast<double>(resolver.prompt());
     return std::make_shared<LayerBudget>(
         rule.kvpress(static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap)));
   }
@@ -107,7 +107,7 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& settling) {
     while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > most) {
       all = rule.released(--cap);
     }
-    if (settling.choice("select") == "window") settling.settle("cap", cap);
+    if (resolver.choice("select") == "window") resolver.resolve("cap", cap);
   }
   return std::make_shared<LayerBudget>(std::move(all));
 }
@@ -148,14 +148,14 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
   return given;
 }
 
-std::shared_ptr<const BudgetRule> cosine(MethodResolver& settling) {
-  const std::int32_t layers = settling.n_layers();
-  const double delta = settling.number("cosine_delta");
+std::shared_ptr<const BudgetRule> cosine(MethodResolver& resolver) {
+  const std::int32_t layers = resolver.n_layers();
+  const double delta = resolver.number("cosine_delta");
   std::vector<double> share;
   for (std::int32_t l = 0; l < layers; ++l) {
     share.push_back(cosine_share(l, layers, delta));
   }
-  const std::int64_t mean = settling.entries();
+  const std::int64_t mean = resolver.entries();
   if (beyond_any_prompt(mean)) {
     return std::make_shared<LayerBudget>(std::vector<std::int64_t>(share.size(), mean));
   }
@@ -163,10 +163,10 @@ std::shared_ptr<const BudgetRule> cosine(MethodResolver& settling) {
   const double largest =
       static_cast<double>(mean * layers) * *std::max_element(share.begin(), share.end()) / sum;
   // At its end, a layer cannot use more than the prompt; beyond that only the mean counts.
-  const bool unlimited = settling.prompt() < mean ||
-                         settling.prompt() >= static_cast<std::int64_t>(std::ceil(largest));
+  const bool unlimited = resolver.prompt() < mean ||
+                         resolver.prompt() >= static_cast<std::int64_t>(std::ceil(largest));
   return std::make_shared<LayerBudget>(
-      apportion(mean * layers, share, unlimited ? kNoLimit : settling.prompt()));
+      apportion(mean * layers, share, unlimited ? kNoLimit : resolver.prompt()));
 }
 
 class FirstFull final : public BudgetRule {
@@ -182,25 +182,25 @@ class FirstFull final : public BudgetRule {
   std::int64_t whole_, entries_;
 };
 
-std::shared_ptr<const BudgetRule> first_full(MethodResolver& settling) {
-  const std::int64_t whole = settling.integer("full_layers");
-  if (whole == 0) return std::make_shared<FirstFull>(whole, settling.entries());
-  const std::int64_t layers = settling.n_layers();
+std::shared_ptr<const BudgetRule> first_full(MethodResolver& resolver) {
+  const std::int64_t whole = resolver.integer("full_layers");
+  if (whole == 0) return std::make_shared<FirstFull>(whole, resolver.entries());
+  const std::int64_t layers = resolver.n_layers();
   if (whole >= layers) {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "parameter full_layers: expected fewer than the {} layers (MorphKV keeps 3), got {}",
         layers, whole));
   }
-  std::int64_t rest = settling.entries();
-  const bool of_all = settling.budget() && settling.budget()->fraction > 0;
-  if (of_all && rest < settling.prompt()) {
-    const std::int64_t s = settling.prompt();
+  std::int64_t rest = resolver.entries();
+  const bool of_all = resolver.budget() && resolver.budget()->fraction > 0;
+  if (of_all && rest < resolver.prompt()) {
+    const std::int64_t s = resolver.prompt();
     rest = (layers * rest - whole * s) / (layers - whole);
     if (rest < 1) {
-      settling.refuse(
+      resolver.refuse(
           fmt::format("a budget of {} entries in each of {} layers leaves nothing for layers other "
                       "than {} whole ones of {}",
-                      settling.entries(), layers, whole, s));
+                      resolver.entries(), layers, whole, s));
     }
   }
   return std::make_shared<FirstFull>(whole, rest);

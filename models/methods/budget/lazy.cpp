@@ -37,12 +37,12 @@ class LazyBudget final : public BudgetRule {
   double threshold_;
 };
 
-std::shared_ptr<const BudgetRule> settle_lazy(MethodResolver& settling) {
-  if (settling.choice("select") != "lazy-layers") {
-    settling.refuse("budget=lazy judges layers by a statistic that only select=lazy-layers has");
+std::shared_ptr<const BudgetRule> resolve_lazy(MethodResolver& resolver) {
+  if (resolver.choice("select") != "lazy-layers") {
+    resolver.refuse("budget=lazy judges layers by a statistic that only select=lazy-layers has");
   }
-  return std::make_shared<LazyBudget>(settling.integer("n_sink") + settling.integer("n_recent") - 1,
-                                      settling.number("lazy_threshold"));
+  return std::make_shared<LazyBudget>(resolver.integer("n_sink") + resolver.integer("n_recent") - 1,
+                                      resolver.number("lazy_threshold"));
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ AxisChoice budget_lazy() {
               "share of the last query's attention on sinks and recent tokens above which a layer "
               "is lazy",
               "SimLayerKV: Llama-3 0.9, Llama-2 0.65, Mistral 0.8, Qwen 0.85; kvpress 1")},
-          .make = &settle_lazy};
+          .make = &resolve_lazy};
 }
 
 }  // namespace kvsim

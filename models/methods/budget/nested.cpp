@@ -46,26 +46,26 @@ class NestedBudget final : public LayerBudget {
   bool layers_alike() const override { return false; }
 };
 
-std::shared_ptr<const BudgetRule> settle_nested(MethodResolver& settling) {
-  if (settling.choice("select") != "pyramidinfer") {
-    settling.refuse(fmt::format(
+std::shared_ptr<const BudgetRule> resolve_nested(MethodResolver& resolver) {
+  if (resolver.choice("select") != "pyramidinfer") {
+    resolver.refuse(fmt::format(
         "budget=nested gives each layer a part of what the layer before it kept, and select={} "
         "selects again in each layer (expected select=pyramidinfer)",
-        settling.choice("select")));
+        resolver.choice("select")));
   }
   return std::make_shared<NestedBudget>(
-      nested_lengths({.shape = settling.word("schedule"),
-                      .delta = settling.number("delta"),
-                      .recent = settling.integer("recent_tokens"),
-                      .min_context = settling.integer("min_context"),
-                      .interval = static_cast<std::int32_t>(settling.integer("interval"))},
-                     settling.prompt(), settling.n_layers()));
+      nested_lengths({.shape = resolver.word("schedule"),
+                      .delta = resolver.number("delta"),
+                      .recent = resolver.integer("recent_tokens"),
+                      .min_context = resolver.integer("min_context"),
+                      .interval = static_cast<std::int32_t>(resolver.integer("interval"))},
+                     resolver.prompt(), resolver.n_layers()));
 }
 
 }  // namespace
 
 AxisChoice budget_nested() {
-  return {.axis = "budget", .name = "nested", .params = {}, .make = &settle_nested};
+  return {.axis = "budget", .name = "nested", .params = {}, .make = &resolve_nested};
 }
 
 }  // namespace kvsim

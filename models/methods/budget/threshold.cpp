@@ -65,22 +65,22 @@ class ThresholdBudget final : public BudgetRule {
   double share_;
 };
 
-std::shared_ptr<const BudgetRule> settle_threshold(MethodResolver& settling) {
-  if (settling.choice("select") != "kvzap") {
-    settling.refuse(fmt::format(
+std::shared_ptr<const BudgetRule> resolve_threshold(MethodResolver& resolver) {
+  if (resolver.choice("select") != "kvzap") {
+    resolver.refuse(fmt::format(
         "budget=threshold needs a selection that judges by one, and select={} does not (expected "
         "select=kvzap)",
-        settling.choice("select")));
+        resolver.choice("select")));
   }
   double share = 0;
-  if (const auto& budget = settling.budget()) {
-    share = static_cast<double>(settling.entries()) / static_cast<double>(settling.prompt());
+  if (const auto& budget = resolver.budget()) {
+    share = static_cast<double>(resolver.entries()) / static_cast<double>(resolver.prompt());
     if (budget->fraction > 0) {  // not rounded to whole entries per head
       share = budget->fraction;
-      const double bits = settling.store().bits_per_element(
-          std::max(settling.site().shape.head_dim, 1), settling.site().recorded);
-      if (bits != bits_of(settling.site().recorded)) {
-        share *= bits_of(settling.site().recorded) / bits;
+      const double bits = resolver.store().bits_per_element(
+          std::max(resolver.site().shape.head_dim, 1), resolver.site().recorded);
+      if (bits != bits_of(resolver.site().recorded)) {
+        share *= bits_of(resolver.site().recorded) / bits;
       }
     }
   }
@@ -90,7 +90,7 @@ std::shared_ptr<const BudgetRule> settle_threshold(MethodResolver& settling) {
 }  // namespace
 
 AxisChoice budget_threshold() {
-  return {.axis = "budget", .name = "threshold", .params = {}, .make = &settle_threshold};
+  return {.axis = "budget", .name = "threshold", .params = {}, .make = &resolve_threshold};
 }
 
 }  // namespace kvsim

@@ -17,12 +17,12 @@ class UniformBudget final : public BudgetRule {
   std::int64_t entries_;
 };
 
-std::shared_ptr<const BudgetRule> unlimited(MethodResolver& /*settling*/) {
+std::shared_ptr<const BudgetRule> unlimited(MethodResolver& /*resolving*/) {
   return std::make_shared<UniformBudget>(std::numeric_limits<std::int64_t>::max());
 }
 
-std::shared_ptr<const BudgetRule> uniform(MethodResolver& settling) {
-  return std::make_shared<UniformBudget>(settling.entries());
+std::shared_ptr<const BudgetRule> uniform(MethodResolver& resolver) {
+  return std::make_shared<UniformBudget>(resolver.entries());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLeastShare = 0.01;
+constexpr double kMinShare = 0.01;
 constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
 
 double variance(const std::vector<double>& values) {
@@ -64,7 +64,7 @@ class VarianceBudget final : public BudgetRule {
     for (std::size_t l = 0; l < layers.size(); ++l) {
       if (is_whole(static_cast<std::int32_t>(l))) continue;
       share[l] = std::clamp(std::exp(-spread[l]) / sum * count * settings_.entries / prompt,
-                            kLeastShare, 1.0);
+                            kMinShare, 1.0);
       given += share[l];
     }
     std::vector<std::vector<EntryBudget>> all;
@@ -108,38 +108,38 @@ class VarianceBudget final : public BudgetRule {
   Settings settings_;
 };
 
-std::shared_ptr<const BudgetRule> settle_variance(MethodResolver& settling) {
-  if (settling.choice("select") != "accumulated") {
-    settling.refuse(
+std::shared_ptr<const BudgetRule> resolve_variance(MethodResolver& resolver) {
+  if (resolver.choice("select") != "accumulated") {
+    resolver.refuse(
         "budget=variance compares column sums of attention: expected "
         "select=accumulated");
   }
-  const std::int32_t layers = settling.n_layers();
-  const bool some_whole = settling.flag("whole_layers");
+  const std::int32_t layers = resolver.n_layers();
+  const bool some_whole = resolver.flag("whole_layers");
   const std::int32_t whole = some_whole ? std::min(layers, 3) : 0;
-  const auto prompt = static_cast<double>(settling.prompt());
-  auto entries = static_cast<double>(settling.entries());
+  const auto prompt = static_cast<double>(resolver.prompt());
+  auto entries = static_cast<double>(resolver.entries());
   if (whole == layers) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("the first two layers and the last stay whole, which is all {} of them, so "
                     "nothing would be "
                     "compressed: expected whole_layers=false or a model of more than 3 layers",
                     layers));
   }
-  if (settling.word("budget_of") == "all") {
+  if (resolver.word("budget_of") == "all") {
     entries = (entries * layers - prompt * whole) / (layers - whole);
     if (entries < 1) {
-      settling.refuse(fmt::format(
+      resolver.refuse(fmt::format(
           "{} of {} layers stay whole, which alone is {:.3g} of the cache: expected a budget above "
           "that, whole_layers=false, or budget_of=compressed (the share of the other layers)",
           whole, layers, static_cast<double>(whole) / layers));
     }
   }
   return std::make_shared<VarianceBudget>(Settings{.entries = entries,
-                                                   .prompt = settling.prompt(),
+                                                   .prompt = resolver.prompt(),
                                                    .n_layers = layers,
                                                    .some_whole = some_whole,
-                                                   .renormalise = settling.flag("renormalise")});
+                                                   .renormalise = resolver.flag("renormalise")});
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ AxisChoice budget_variance() {
                             "D2O gives its ratio of the compressed layers"),
                  flag_param("renormalise", false,
                             "brings the sum back to the budget after shares are clamped", "ours")},
-      .make = &settle_variance};
+      .make = &resolve_variance};
 }
 
 }  // namespace kvsim

@@ -1,7 +1,7 @@
 // The full cache, sliding windows and accumulated attention. A new method that composes existing
 // choices is one more row in such a file.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 

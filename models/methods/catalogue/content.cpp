@@ -1,6 +1,6 @@
 // Selection by the contents of keys and values, and wrappers of such scorers.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 namespace {

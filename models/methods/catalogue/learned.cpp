@@ -1,6 +1,6 @@
 // Oracles, surrogates and recorded decisions.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 

@@ -1,6 +1,6 @@
 // Methods that merge evicted entries into others.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 

@@ -1,6 +1,6 @@
 // Methods that hold everything and read a part, and the references.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 

@@ -1,6 +1,6 @@
 // Low-bit stores, and layers that share.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 

@@ -1,6 +1,6 @@
 // Selection by the attention of recent queries.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 namespace kvsim {
 

@@ -70,8 +70,8 @@ void LogitAverage::take_row(Rows& rows, double log_sample, std::int64_t t) {
   const double gone = at;
   at = log_sample;
   // A sample further above the peak would overflow the sum.
-  constexpr double kMostAbove = 300;
-  if (rows.peak == kLogOfZero || log_sample - rows.peak > kMostAbove) {
+  constexpr double kMaxAbove = 300;
+  if (rows.peak == kLogOfZero || log_sample - rows.peak > kMaxAbove) {
     rows.resum();
     return;
   }

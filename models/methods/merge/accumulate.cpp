@@ -94,12 +94,12 @@ class AccumulateRule final : public MergeRule {
   }
 };
 
-std::shared_ptr<const MergeRule> settle_accumulate(MethodResolver& settling) {
-  if (settling.choice("select") != "dmc") {
-    settling.refuse(
+std::shared_ptr<const MergeRule> resolve_accumulate(MethodResolver& resolver) {
+  if (resolver.choice("select") != "dmc") {
+    resolver.refuse(
         fmt::format("merge=accumulate takes the newest token into the entry before it, "
                     "so it needs select=dmc, not select={}",
-                    settling.choice("select")));
+                    resolver.choice("select")));
   }
   return std::make_shared<AccumulateRule>();
 }
@@ -107,7 +107,7 @@ std::shared_ptr<const MergeRule> settle_accumulate(MethodResolver& settling) {
 }  // namespace
 
 AxisChoice merge_accumulate() {
-  return {.axis = "merge", .name = "accumulate", .params = {}, .make = &settle_accumulate};
+  return {.axis = "merge", .name = "accumulate", .params = {}, .make = &resolve_accumulate};
 }
 
 }  // namespace kvsim

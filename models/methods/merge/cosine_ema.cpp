@@ -209,15 +209,15 @@ class CosineEmaRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_cosine_ema(MethodResolver& settling) {
+std::shared_ptr<const MergeRule> resolve_cosine_ema(MethodResolver& resolver) {
   return std::make_shared<CosineEmaRule>(
-      Settings{.keep = settling.number("threshold_keep"),
-               .take = 1.0 - settling.number("threshold_keep"),
-               .code_weights = settling.word("weights") == "code",
-               .rank_gate = settling.word("gate") == "rank_mean",
-               .budget = settling.entries(),
-               .at_first_step = settling.choice("select") == "accumulated" &&
-                                settling.word("first_compression") == "first_step"});
+      Settings{.keep = resolver.number("threshold_keep"),
+               .take = 1.0 - resolver.number("threshold_keep"),
+               .code_weights = resolver.word("weights") == "code",
+               .rank_gate = resolver.word("gate") == "rank_mean",
+               .budget = resolver.entries(),
+               .at_first_step = resolver.choice("select") == "accumulated" &&
+                                resolver.word("first_compression") == "first_step"});
 }
 
 }  // namespace
@@ -239,7 +239,7 @@ AxisChoice merge_cosine_ema() {
                             "them at equal rank, which mixes unrelated tokens; the threshold is "
                             "then the layer's",
                             "D2O against its released code")},
-      .make = &settle_cosine_ema};
+      .make = &resolve_cosine_ema};
 }
 
 }  // namespace kvsim

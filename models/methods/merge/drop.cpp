@@ -34,14 +34,14 @@ class DropRule final : public MergeRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const MergeRule> settle_drop(MethodResolver& /*settling*/) {
+std::shared_ptr<const MergeRule> resolve_drop(MethodResolver& /*resolving*/) {
   return std::make_shared<DropRule>();
 }
 
 }  // namespace
 
 AxisChoice merge_drop() {
-  return {.axis = "merge", .name = "drop", .params = {}, .make = &settle_drop};
+  return {.axis = "merge", .name = "drop", .params = {}, .make = &resolve_drop};
 }
 
 }  // namespace kvsim

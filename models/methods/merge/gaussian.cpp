@@ -119,15 +119,15 @@ class GaussianRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_gaussian(MethodResolver& settling) {
-  if (settling.choice("select") != "key_runs") {
-    settling.refuse("merge=gaussian merges runs of similar keys: expected select=key_runs");
+std::shared_ptr<const MergeRule> resolve_gaussian(MethodResolver& resolver) {
+  if (resolver.choice("select") != "key_runs") {
+    resolver.refuse("merge=gaussian merges runs of similar keys: expected select=key_runs");
   }
-  const bool by_distance = settling.word("sigma_rule") == "mean_dist";
+  const bool by_distance = resolver.word("sigma_rule") == "mean_dist";
   return std::make_shared<GaussianRule>(
-      Settings{.sigma = by_distance ? 0.0 : settling.number("sigma"),
+      Settings{.sigma = by_distance ? 0.0 : resolver.number("sigma"),
                .mean_distance = by_distance,
-               .times_size = settling.word("value_multiplier") == "set_size"});
+               .times_size = resolver.word("value_multiplier") == "set_size"});
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ AxisChoice merge_gaussian() {
                      word_param("value_multiplier", {"none", "set_size"},
                                 "a merged value is the mean, or the mean times the run's length",
                                 "KVMerger against what later papers quote")},
-          .make = &settle_gaussian};
+          .make = &resolve_gaussian};
 }
 
 }  // namespace kvsim

@@ -120,12 +120,12 @@ class LowRankMerger final : public Merger {
   /// target is attention over the kept entries and these.
   [[nodiscard]] LowRankTask task(const EntryTable& entries,
                                  std::span<const std::int32_t> losers) const {
-    constexpr std::int64_t kMostQueries = 32;  // per query head
-    constexpr std::size_t kMostKeys = 512;
+    constexpr std::int64_t kMaxQueries = 32;  // per query head
+    constexpr std::size_t kMaxKeys = 512;
     const auto d = static_cast<std::size_t>(place_.head_dim);
     LowRankTask task;
     std::vector<std::int32_t> left;
-    const std::size_t stride = (losers.size() + kMostKeys - 1) / kMostKeys;
+    const std::size_t stride = (losers.size() + kMaxKeys - 1) / kMaxKeys;
     for (std::size_t i = 0; i < losers.size(); i += stride) left.push_back(losers[i]);
     for (const std::int32_t id : left) {
       const auto k = prompt_.key(id);
@@ -133,7 +133,7 @@ class LowRankMerger final : public Merger {
       task.keys.insert(task.keys.end(), k.begin(), k.end());
       task.values.insert(task.values.end(), v.begin(), v.end());
     }
-    for (std::int64_t t = std::max<std::int64_t>(prompt_.prompt - kMostQueries, 0);
+    for (std::int64_t t = std::max<std::int64_t>(prompt_.prompt - kMaxQueries, 0);
          t < prompt_.prompt; ++t) {
       for (std::int32_t g = 0; g < prompt_.group; ++g) {
         const auto q = prompt_.query(g, t);
@@ -169,12 +169,12 @@ class LowRankMerger final : public Merger {
         for (double& x : all_out) x /= all;
         // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift. If all
         // logits are far below 0, the kept entries must vanish instead.
-        constexpr double kLeastShift = -300;
-        if (shift < kLeastShift) {
-          const double by = std::exp(shift - kLeastShift);
+        constexpr double kMinShift = -300;
+        if (shift < kMinShift) {
+          const double by = std::exp(shift - kMinShift);
           for (double& x : kept_out) x *= by;
           kept *= by;
-          shift = kLeastShift;
+          shift = kMinShift;
         }
         task.queries.insert(task.queries.end(), q.begin(), q.end());
         task.kept_out.insert(task.kept_out.end(), kept_out.begin(), kept_out.end());
@@ -260,35 +260,35 @@ class LowRankRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_low_rank(MethodResolver& settling) {
-  Settings settings{.rank = static_cast<std::int32_t>(settling.integer("rank")),
-                    .hidden = static_cast<std::int32_t>(settling.integer("hidden")),
-                    .fit_steps = static_cast<std::int32_t>(settling.integer("fit_steps")),
-                    .rate = settling.number("fit_rate"),
-                    .budget = settling.entries(),
+std::shared_ptr<const MergeRule> resolve_low_rank(MethodResolver& resolver) {
+  Settings settings{.rank = static_cast<std::int32_t>(resolver.integer("rank")),
+                    .hidden = static_cast<std::int32_t>(resolver.integer("hidden")),
+                    .fit_steps = static_cast<std::int32_t>(resolver.integer("fit_steps")),
+                    .rate = resolver.number("fit_rate"),
+                    .budget = resolver.entries(),
                     .weights = nullptr};
-  if (const std::string& path = settling.word("weights"); !path.empty()) {
+  if (const std::string& path = resolver.word("weights"); !path.empty()) {
     for (const char* name : {"rank", "hidden", "fit_steps", "fit_rate"}) {
-      if (settling.given(name)) {
-        settling.refuse(
+      if (resolver.given(name)) {
+        resolver.refuse(
             fmt::format("weights and {} are both given; the file says how it is", name));
       }
     }
     settings.weights = LowRankWeights::read(path);
     const LowRankShape& shape = settings.weights->shape();
-    const LayerShape& site = settling.site().shape;
+    const LayerShape& site = resolver.site().shape;
     if (shape.head_dim != site.head_dim || settings.weights->n_heads() != site.n_kv_heads ||
-        settings.weights->n_layers() != settling.n_layers()) {
-      settling.refuse(fmt::format(
+        settings.weights->n_layers() != resolver.n_layers()) {
+      resolver.refuse(fmt::format(
           "weights are of {} layers, {} heads and head dimension {}; the model has {}, {} and {}",
           settings.weights->n_layers(), settings.weights->n_heads(), shape.head_dim,
-          settling.n_layers(), site.n_kv_heads, site.head_dim));
+          resolver.n_layers(), site.n_kv_heads, site.head_dim));
     }
     settings.rank = shape.rank;
     settings.hidden = shape.hidden;
-    settling.settle("rank", std::int64_t{shape.rank});
-    settling.settle("hidden", std::int64_t{shape.hidden});
-    settling.settle("fit_steps", std::int64_t{0});
+    resolver.resolve("rank", std::int64_t{shape.rank});
+    resolver.resolve("hidden", std::int64_t{shape.hidden});
+    resolver.resolve("fit_steps", std::int64_t{0});
   }
   return std::make_shared<LowRankRule>(settings);
 }
@@ -314,7 +314,7 @@ AxisChoice merge_low_rank() {
                                    "ours"),
                      number_param("fit_rate", "", 0.01, 1e-9, 1, "a number in (0, 1]",
                                   "learning rate of these steps", "ours; 0.001 in LESS")},
-          .make = &settle_low_rank};
+          .make = &resolve_low_rank};
 }
 
 }  // namespace kvsim

@@ -31,8 +31,8 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
   LowRankShape& shape = weights->shape_;
   words >> magic >> version >> weights->layers_ >> weights->heads_ >> shape.head_dim >>
       shape.hidden >> shape.rank;
-  constexpr std::int32_t kMost = 1 << 16;
-  const auto sane = [](std::int32_t x) { return x >= 1 && x <= kMost; };
+  constexpr std::int32_t kMax = 1 << 16;
+  const auto sane = [](std::int32_t x) { return x >= 1 && x <= kMax; };
   if (!words || magic != "kvsim-low-rank" || version != 1 || !sane(weights->layers_) ||
       !sane(weights->heads_) || !sane(shape.head_dim) || !sane(shape.hidden) || !sane(shape.rank)) {
     fail("expected a first line \"kvsim-low-rank 1 LAYERS HEADS HEAD_DIM HIDDEN RANK\"");

@@ -175,26 +175,26 @@ class ResidualRule final : public MergeRule {
   std::int32_t count_cap_;
 };
 
-std::int64_t slots(MethodResolver& settling, std::int64_t beyond_tail) {
-  const double asked = settling.number("residual_slots");
+std::int64_t slots(MethodResolver& resolver, std::int64_t beyond_tail) {
+  const double asked = resolver.number("residual_slots");
   const std::int64_t slots = share_or_count(asked, beyond_tail);
   return asked > 0 ? std::max<std::int64_t>(slots, 1) : slots;
 }
 
-std::shared_ptr<const MergeRule> settle_residual(MethodResolver& settling) {
-  if (settling.choice("select") != "accumulated") {
-    settling.refuse("residual slots need scores: expected select=accumulated");
+std::shared_ptr<const MergeRule> resolve_residual(MethodResolver& resolver) {
+  if (resolver.choice("select") != "accumulated") {
+    resolver.refuse("residual slots need scores: expected select=accumulated");
   }
-  settling.settle("residual_slots", settling.slots());
+  resolver.resolve("residual_slots", resolver.slots());
   return std::make_shared<ResidualRule>(
-      ResidualSettings{.slots = settling.slots(),
-                       .alpha = settling.number("alpha"),
-                       .l2_metric = settling.word("metric") == "l2",
-                       .score_max = settling.word("score_update") == "max",
-                       .one_by_one = settling.word("prefill") == "online",
-                       .ring_layout = settling.word("layout") == "ring",
-                       .count_in_cache_dtype = settling.word("count_dtype") == "kv",
-                       .recorded = settling.store().dtype(settling.site().recorded)});
+      ResidualSettings{.slots = resolver.slots(),
+                       .alpha = resolver.number("alpha"),
+                       .l2_metric = resolver.word("metric") == "l2",
+                       .score_max = resolver.word("score_update") == "max",
+                       .one_by_one = resolver.word("prefill") == "online",
+                       .ring_layout = resolver.word("layout") == "ring",
+                       .count_in_cache_dtype = resolver.word("count_dtype") == "kv",
+                       .recorded = resolver.store().dtype(resolver.site().recorded)});
 }
 
 }  // namespace
@@ -225,7 +225,7 @@ AxisChoice merge_residual() {
                      "how counts are stored; in the cache's dtype they stop at 2048 (fp16) or "
                      "256 (bf16)",
                      "ZeroMerge, released code")},
-      .make = &settle_residual,
+      .make = &resolve_residual,
       .takes_budget = true,
       .slots = &slots};
 }

@@ -138,10 +138,10 @@ class ValueBlendRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_value_blend(MethodResolver& settling) {
-  return std::make_shared<ValueBlendRule>(Settings{.threshold = settling.number("threshold"),
-                                                   .fraction = settling.number("merge_fraction"),
-                                                   .budget = settling.entries()});
+std::shared_ptr<const MergeRule> resolve_value_blend(MethodResolver& resolver) {
+  return std::make_shared<ValueBlendRule>(Settings{.threshold = resolver.number("threshold"),
+                                                   .fraction = resolver.number("merge_fraction"),
+                                                   .budget = resolver.entries()});
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ AxisChoice merge_value_blend() {
                                   "share of what leaves at once that is merged, the most similar "
                                   "first",
                                   "kvpress, MergingPress")},
-          .make = &settle_value_blend};
+          .make = &resolve_value_blend};
 }
 
 }  // namespace kvsim

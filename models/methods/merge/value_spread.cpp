@@ -148,17 +148,17 @@ class ValueSpreadRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> settle_value_spread(MethodResolver& settling) {
-  std::int64_t recent = settling.entries();
-  if (settling.choice("select") == "recent") recent = settling.integer("window");
-  if (settling.choice("select") == "accumulated") recent = settling.integer("recent");
+std::shared_ptr<const MergeRule> resolve_value_spread(MethodResolver& resolver) {
+  std::int64_t recent = resolver.entries();
+  if (resolver.choice("select") == "recent") recent = resolver.integer("window");
+  if (resolver.choice("select") == "accumulated") recent = resolver.integer("recent");
   const std::int64_t window =
-      std::min(settling.integer("merge_window"), std::max<std::int64_t>(recent, 1));
-  settling.settle("merge_window", window);
+      std::min(resolver.integer("merge_window"), std::max<std::int64_t>(recent, 1));
+  resolver.resolve("merge_window", window);
   return std::make_shared<ValueSpreadRule>(
       Settings{.window = static_cast<std::int32_t>(window),
-               .cumulative = settling.word("attention") == "cumulative",
-               .expectation = settling.flag("expectation")});
+               .cumulative = resolver.word("attention") == "cumulative",
+               .expectation = resolver.flag("expectation")});
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ AxisChoice merge_value_spread() {
                      flag_param("expectation", false,
                                 "merges the expected part instead of all or nothing by chance",
                                 "ours")},
-          .make = &settle_value_spread};
+          .make = &resolve_value_spread};
 }
 
 }  // namespace kvsim

@@ -303,28 +303,28 @@ ZipKey key_of(const std::string& word) {
   return ZipKey::kGuarded;
 }
 
-std::shared_ptr<const MergeRule> settle_zip(MethodResolver& settling) {
+std::shared_ptr<const MergeRule> resolve_zip(MethodResolver& resolver) {
   constexpr double kPaperRecentShare = 0.2;
-  ZipSettings settings{.rule = {.key = key_of(settling.word("key_rule")), .bound_product = false},
-                       .threshold = settling.number("threshold"),
-                       .merge_first = settling.word("prefill_order") == "merge_first",
-                       .refresh_period = settling.integer("refresh_period"),
+  ZipSettings settings{.rule = {.key = key_of(resolver.word("key_rule")), .bound_product = false},
+                       .threshold = resolver.number("threshold"),
+                       .merge_first = resolver.word("prefill_order") == "merge_first",
+                       .refresh_period = resolver.integer("refresh_period"),
                        .own_average = {},
-                       .budget = settling.entries()};
-  if (settling.word("key_rule") == "zip_guarded") {
-    settings.rule.bound_product = settling.word("guard") == "cumulative";
-  } else if (settling.given("guard")) {
-    settling.refuse(
+                       .budget = resolver.entries()};
+  if (resolver.word("key_rule") == "zip_guarded") {
+    settings.rule.bound_product = resolver.word("guard") == "cumulative";
+  } else if (resolver.given("guard")) {
+    resolver.refuse(
         fmt::format("guard bounds what the guard of key_rule=zip_guarded lets through, and "
                     "key_rule={} has none",
-                    settling.word("key_rule")));
+                    resolver.word("key_rule")));
   }
-  if (settling.choice("select") != "logit_average") {
-    settings.own_average = settle_logit_average(
-        settling, settling.choice("select") == "accumulated"
-                      ? settling.integer("recent")
+  if (resolver.choice("select") != "logit_average") {
+    settings.own_average = resolve_logit_average(
+        resolver, resolver.choice("select") == "accumulated"
+                      ? resolver.integer("recent")
                       : static_cast<std::int64_t>(kPaperRecentShare *
-                                                  static_cast<double>(settling.entries())));
+                                                  static_cast<double>(resolver.entries())));
   }
   return std::make_shared<ZipMergeRule>(settings);
 }
@@ -355,7 +355,7 @@ AxisChoice merge_zip() {
                          "decode steps after which the cache is rebuilt from all tokens,  "
                          "kept in host memory; 0: never",
                          "KeepKV's periodic lossless mode")},
-      .make = &settle_zip};
+      .make = &resolve_zip};
   for (ParamInfo& info : logit_average_params()) choice.params.push_back(std::move(info));
   return choice;
 }

@@ -100,8 +100,8 @@ class OracleRule final : public ReadRule {
   std::int32_t group_;
 };
 
-std::shared_ptr<const ReadRule> settle_oracle_step(MethodResolver& settling) {
-  return std::make_shared<OracleRule>(settle_token_budget(settling, 0.2), group_of(settling));
+std::shared_ptr<const ReadRule> resolve_oracle_step(MethodResolver& resolver) {
+  return std::make_shared<OracleRule>(resolve_token_budget(resolver, 0.2), group_of(resolver));
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ AxisChoice read_oracle_step() {
           .params = {token_budget_param(
               0, "entries each query head attends over; the budget is what is read, all is held",
               "a reference of this program")},
-          .make = &settle_oracle_step};
+          .make = &resolve_oracle_step};
 }
 
 }  // namespace kvsim

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kLeastPages = 3;  // the minimum of the released code
+constexpr std::int64_t kMinPages = 3;  // the minimum of the released code
 
 /// How the query heads that share a stored head choose pages.
 enum class Choosing : std::uint8_t { kEach, kUnion, kSum };
@@ -23,7 +23,7 @@ struct QuestSettings {
   std::int64_t tokens = 0;
   std::int32_t page = 16;
   Choosing choosing = Choosing::kEach;
-  [[nodiscard]] std::int64_t pages() const { return std::max(kLeastPages, tokens / page); }
+  [[nodiscard]] std::int64_t pages() const { return std::max(kMinPages, tokens / page); }
 };
 
 class QuestReader final : public Reader {
@@ -235,20 +235,20 @@ class QuestRule final : public ReadRule {
   std::int32_t dense_, group_;
 };
 
-std::shared_ptr<const ReadRule> settle_quest(MethodResolver& settling) {
-  if (settling.store().groups_tokens()) {
-    settling.refuse(
+std::shared_ptr<const ReadRule> resolve_quest(MethodResolver& resolver) {
+  if (resolver.store().groups_tokens()) {
+    resolver.refuse(
         fmt::format("read=quest bounds keys as they are written, and store={} rewrites them later",
-                    settling.choice("store")));
+                    resolver.choice("store")));
   }
   QuestSettings set;
-  set.tokens = settle_token_budget(settling, 0.2);
-  set.page = static_cast<std::int32_t>(settling.integer("page"));
-  const std::string& choosing = settling.word("pages_chosen");
+  set.tokens = resolve_token_budget(resolver, 0.2);
+  set.page = static_cast<std::int32_t>(resolver.integer("page"));
+  const std::string& choosing = resolver.word("pages_chosen");
   if (choosing == "union") set.choosing = Choosing::kUnion;
   if (choosing == "sum") set.choosing = Choosing::kSum;
-  return std::make_shared<QuestRule>(set, static_cast<std::int32_t>(settling.integer("dense")),
-                                     group_of(settling));
+  return std::make_shared<QuestRule>(set, static_cast<std::int32_t>(resolver.integer("dense")),
+                                     group_of(resolver));
 }
 
 }  // namespace
@@ -269,7 +269,7 @@ AxisChoice read_quest() {
                                 "pages of each query head's own; of all heads that share a KV head "
                                 "what any chose; or those of the largest sum of bounds",
                                 "query_head: the released code; the others decide by KV head")},
-          .make = &settle_quest};
+          .make = &resolve_quest};
 }
 
 }  // namespace kvsim

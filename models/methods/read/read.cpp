@@ -12,30 +12,30 @@ ParamInfo token_budget_param(std::int64_t value, std::string help, std::string s
                        std::move(source));
 }
 
-std::int64_t settle_token_budget(MethodResolver& settling, double fallback) {
-  const std::string& reader = settling.choice("read");
-  if (settling.choice("select") != "all" || settling.choice("share") != "none") {
-    settling.refuse(
+std::int64_t resolve_token_budget(MethodResolver& resolver, double fallback) {
+  const std::string& reader = resolver.choice("read");
+  if (resolver.choice("select") != "all" || resolver.choice("share") != "none") {
+    resolver.refuse(
         fmt::format("read={} reads part of a cache that holds every token of its layer: "
                     "expected select=all and share=none, got select={} and share={}",
-                    reader, settling.choice("select"), settling.choice("share")));
+                    reader, resolver.choice("select"), resolver.choice("share")));
   }
-  std::int64_t tokens = settling.integer("token_budget");
-  if (settling.budget()) {
-    if (settling.given("token_budget")) {
-      settling.refuse("budget and token_budget are both given; one is the other");
+  std::int64_t tokens = resolver.integer("token_budget");
+  if (resolver.budget()) {
+    if (resolver.given("token_budget")) {
+      resolver.refuse("budget and token_budget are both given; one is the other");
     }
-    tokens = settling.entries_of(*settling.budget());
+    tokens = resolver.entries_of(*resolver.budget());
   } else if (tokens == 0) {
-    tokens = settling.budget_entries(fallback);
+    tokens = resolver.budget_entries(fallback);
   }
-  settling.settle("token_budget", tokens);
+  resolver.resolve("token_budget", tokens);
   return tokens;
 }
 
-std::int32_t group_of(const MethodResolver& settling) {
-  const LayerShape& shape = settling.site().shape;
-  if (shape.n_kv_heads < 1 || settling.word("granularity") == "query_head") return 1;
+std::int32_t group_of(const MethodResolver& resolver) {
+  const LayerShape& shape = resolver.site().shape;
+  if (shape.n_kv_heads < 1 || resolver.word("granularity") == "query_head") return 1;
   return shape.n_heads / shape.n_kv_heads;
 }
 

@@ -17,9 +17,9 @@ AxisChoice read_shadowkv();
 /// The requested budget in entries read; else `token_budget`; else, if that is 0, the share
 /// `fallback` of the prompt. Resolves `token_budget`. Errors: refuses both at once, and caches that
 /// drop entries or share them between layers, because readers need all entries.
-[[nodiscard]] std::int64_t settle_token_budget(MethodResolver& settling, double fallback);
+[[nodiscard]] std::int64_t resolve_token_budget(MethodResolver& resolver, double fallback);
 
 /// Query heads that share a stored head; 1 if the shape is unknown.
-[[nodiscard]] std::int32_t group_of(const MethodResolver& settling);
+[[nodiscard]] std::int32_t group_of(const MethodResolver& resolver);
 
 }  // namespace kvsim

@@ -358,24 +358,24 @@ class ShadowRule final : public ReadRule {
   Dtype stored_;
 };
 
-std::shared_ptr<const ReadRule> settle_shadowkv(MethodResolver& settling) {
-  if (settling.word("granularity") == "query_head") {
-    settling.refuse("read=shadowkv factors the keys of KV heads: expected granularity=kv_head");
+std::shared_ptr<const ReadRule> resolve_shadowkv(MethodResolver& resolver) {
+  if (resolver.word("granularity") == "query_head") {
+    resolver.refuse("read=shadowkv factors the keys of KV heads: expected granularity=kv_head");
   }
-  const std::string& store = settling.choice("store");
+  const std::string& store = resolver.choice("store");
   if (store != "recorded" && store != "fp16" && store != "bf16" && store != "fp32") {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "read=shadowkv stores keys as factors: expected a floating-point store, got {}", store));
   }
   ShadowSettings set;
-  set.tokens = settle_token_budget(settling, 0.2);
-  set.rank = settling.integer("rank");
-  set.chunk = settling.integer("chunk");
-  set.local_chunks = settling.integer("local_chunks");
-  set.outlier_chunks = settling.integer("outlier_chunks");
-  const MethodContext& site = settling.site();
+  set.tokens = resolve_token_budget(resolver, 0.2);
+  set.rank = resolver.integer("rank");
+  set.chunk = resolver.integer("chunk");
+  set.local_chunks = resolver.integer("local_chunks");
+  set.outlier_chunks = resolver.integer("outlier_chunks");
+  const MethodContext& site = resolver.site();
   return std::make_shared<ShadowRule>(set, site.shape.n_kv_heads,
-                                      settling.store().dtype(site.recorded));
+                                      resolver.store().dtype(site.recorded));
 }
 
 }  // namespace
@@ -403,7 +403,7 @@ AxisChoice read_shadowkv() {
                                    "an integer in [0, 65536], or -1 for 24 in 1024 of the budget",
                                    "chunks kept in full, whose keys are least like their mean",
                                    source + ": 48 at 2048, 24 in 1024 in its batched form")},
-          .make = &settle_shadowkv};
+          .make = &resolve_shadowkv};
 }
 
 }  // namespace kvsim

@@ -31,10 +31,10 @@ class AllRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> settle_all(MethodResolver& settling) {
+std::shared_ptr<const SelectRule> resolve_all(MethodResolver& resolver) {
   // If a reader takes the budget, it limits what is read.
-  if (settling.budget() && settling.choice("read") == "all")
-    settling.refuse("it keeps every token and takes no budget");
+  if (resolver.budget() && resolver.choice("read") == "all")
+    resolver.refuse("it keeps every token and takes no budget");
   return std::make_shared<AllRule>();
 }
 
@@ -42,7 +42,7 @@ std::shared_ptr<const SelectRule> settle_all(MethodResolver& settling) {
 
 AxisChoice select_all() {
   return {
-      .axis = "select", .name = "all", .params = {}, .make = &settle_all, .takes_budget = false};
+      .axis = "select", .name = "all", .params = {}, .make = &resolve_all, .takes_budget = false};
 }
 
 }  // namespace kvsim

@@ -26,15 +26,15 @@ class RandomScore final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_random_score(MethodResolver& settling) {
-  return make_scored(settling, make_random(settling));
+std::shared_ptr<const SelectRule> resolve_random_score(MethodResolver& resolver) {
+  return make_scored(resolver, make_random(resolver));
 }
 
 }  // namespace
 
-std::shared_ptr<const Scorer> make_random(MethodResolver& /*settling*/) {
+std::shared_ptr<const Scorer> make_random(MethodResolver& /*resolving*/) {
   return std::make_shared<RandomScore>();
 }
-AxisChoice select_random() { return scored_choice("random", {}, &settle_random_score); }
+AxisChoice select_random() { return scored_choice("random", {}, &resolve_random_score); }
 
 }  // namespace kvsim

@@ -33,7 +33,7 @@ class RecentRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
     return std::make_unique<RecentSelector>(sinks_);
   }
-  std::int64_t least_entries() const override { return sinks_ + 1; }
+  std::int64_t min_entries() const override { return sinks_ + 1; }
   bool ranks_by_position() const override { return true; }
   MethodNeeds needs() const override { return {}; }
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
@@ -46,35 +46,35 @@ class RecentRule final : public SelectRule {
   std::int64_t sinks_;
 };
 
-std::shared_ptr<const SelectRule> settle_recent(MethodResolver& settling) {
-  const double share = settling.number("start_share");
-  std::int64_t sinks = settling.integer("n_sink");
-  std::int64_t window = settling.integer("window");
-  if (settling.budget() || share > 0) {
+std::shared_ptr<const SelectRule> resolve_recent(MethodResolver& resolver) {
+  const double share = resolver.number("start_share");
+  std::int64_t sinks = resolver.integer("n_sink");
+  std::int64_t window = resolver.integer("window");
+  if (resolver.budget() || share > 0) {
     if (window > 0) {
-      settling.refuse(share > 0 ? "start_share is of a budget, so that window follows from it"
+      resolver.refuse(share > 0 ? "start_share is of a budget, so that window follows from it"
                                 : "budget and window are both given; one follows from the other");
     }
-    settling.set_entries(settling.budget_entries(kDefaultShare));
+    resolver.set_entries(resolver.budget_entries(kDefaultShare));
     if (share > 0) {
-      if (settling.given("n_sink")) {
-        settling.refuse("n_sink and start_share both say how many first tokens are kept");
+      if (resolver.given("n_sink")) {
+        resolver.refuse("n_sink and start_share both say how many first tokens are kept");
       }
-      sinks = share_or_count(share, settling.entries());
+      sinks = share_or_count(share, resolver.entries());
     }
-    window = settling.entries() - sinks;
+    window = resolver.entries() - sinks;
     if (window < 1) {
-      settling.refuse(
+      resolver.refuse(
           fmt::format("a budget of {} entries leaves no window after {} sinks (expected at least "
                       "{})",
-                      settling.entries(), sinks, sinks + 1));
+                      resolver.entries(), sinks, sinks + 1));
     }
   } else {
     if (window == 0) window = kDefaultWindow;
-    settling.set_entries(sinks + window);
+    resolver.set_entries(sinks + window);
   }
-  settling.settle("n_sink", sinks);
-  settling.settle("window", window);
+  resolver.resolve("n_sink", sinks);
+  resolver.resolve("window", window);
   return std::make_shared<RecentRule>(sinks);
 }
 
@@ -93,7 +93,7 @@ AxisChoice select_recent() {
                                    "an integer >= 1, or 0 for what the budget leaves",
                                    "last tokens kept", "StreamingLLM; 512 in its released class"),
                      positions_param()},
-          .make = &settle_recent};
+          .make = &resolve_recent};
 }
 
 }  // namespace kvsim

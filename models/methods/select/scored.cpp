@@ -52,13 +52,13 @@ std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
   return params;
 }
 
-std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& settling, std::int64_t entries) {
-  const std::string& name = settling.word("scorer");
-  if (name == "last-window" && entries < settling.integer("window")) {
-    settling.settle("window", entries);
+std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& resolver, std::int64_t entries) {
+  const std::string& name = resolver.word("scorer");
+  if (name == "last-window" && entries < resolver.integer("window")) {
+    resolver.resolve("window", entries);
   }
   for (const NamedScorer& each : kScorers) {
-    if (each.name == name) return each.make(settling);
+    if (each.name == name) return each.make(resolver);
   }
   KVSIM_CHECK(false, "no scorer {}", name);
   return nullptr;
@@ -78,34 +78,35 @@ double ratio_keeping(std::int64_t kept, std::int64_t whole) {
   return is_exact ? ratio : std::max(ratio - kRatioRounding, 0.0);
 }
 
-std::int64_t settle_ratio(MethodResolver& settling, const std::function<std::int64_t(double)>& kept,
-                          const std::function<std::int64_t(std::int64_t)>& rounded) {
-  const double ratio = settling.number("ratio");
-  const auto prompt = static_cast<double>(settling.prompt());
+std::int64_t resolve_ratio(MethodResolver& resolver,
+                           const std::function<std::int64_t(double)>& kept,
+                           const std::function<std::int64_t(std::int64_t)>& rounded) {
+  const double ratio = resolver.number("ratio");
+  const auto prompt = static_cast<double>(resolver.prompt());
   const auto entries_at = [&](double r) {
     return kept ? kept(r) : static_cast<std::int64_t>(prompt * (1.0 - r));
   };
   const std::int64_t entries =
-      settling.budget() ? settling.entries_of(*settling.budget()) : entries_at(ratio);
-  if (settling.budget() && settling.given("ratio")) {
-    const std::int64_t left = std::min(rounded ? rounded(entries) : entries, settling.prompt());
+      resolver.budget() ? resolver.entries_of(*resolver.budget()) : entries_at(ratio);
+  if (resolver.budget() && resolver.given("ratio")) {
+    const std::int64_t left = std::min(rounded ? rounded(entries) : entries, resolver.prompt());
     // The budget that is printed is already rounded.
     if (entries_at(ratio) != left && entries_at(ratio) != entries) {
-      settling.refuse(
+      resolver.refuse(
           fmt::format("budget and ratio are both given; one follows from the other, and "
                       "the budget leaves {} entries, the ratio {}",
                       left, entries_at(ratio)));
     }
   }
-  settling.set_entries(entries);
-  const std::int64_t slots = settling.reserve_slots(entries);
+  resolver.set_entries(entries);
+  const std::int64_t slots = resolver.reserve_slots(entries);
   if (entries - slots < 1) {
-    settling.refuse(fmt::format("ratio {} of {} prompt tokens leaves no entry{}", ratio,
-                                settling.prompt(),
+    resolver.refuse(fmt::format("ratio {} of {} prompt tokens leaves no entry{}", ratio,
+                                resolver.prompt(),
                                 slots > 0 ? fmt::format(" in addition to {} slots", slots) : ""));
   }
-  if (settling.budget() && !settling.given("ratio")) {
-    settling.settle("ratio", ratio_keeping(entries, settling.prompt()));
+  if (resolver.budget() && !resolver.given("ratio")) {
+    resolver.resolve("ratio", ratio_keeping(entries, resolver.prompt()));
   }
   return entries;
 }
@@ -194,9 +195,9 @@ AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params, M
   return {.axis = "select", .name = name, .params = std::move(params), .make = make};
 }
 
-std::shared_ptr<const SelectRule> make_scored(MethodResolver& settling,
+std::shared_ptr<const SelectRule> make_scored(MethodResolver& resolver,
                                               std::shared_ptr<const Scorer> scorer) {
-  settle_ratio(settling);
+  resolve_ratio(resolver);
   return std::make_shared<ScoredRule>(std::move(scorer));
 }
 

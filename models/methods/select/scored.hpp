@@ -59,12 +59,12 @@ class Scorer {
 };
 
 // The scorers, one maker per file, and the parameters that each declares.
-[[nodiscard]] std::shared_ptr<const Scorer> make_knorm(MethodResolver& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_keydiff(MethodResolver& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_lagkv(MethodResolver& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_random(MethodResolver& settling);
-[[nodiscard]] std::shared_ptr<const Scorer> make_last_window(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_knorm(MethodResolver& resolver);
+[[nodiscard]] std::shared_ptr<const Scorer> make_keydiff(MethodResolver& resolver);
+[[nodiscard]] std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& resolver);
+[[nodiscard]] std::shared_ptr<const Scorer> make_lagkv(MethodResolver& resolver);
+[[nodiscard]] std::shared_ptr<const Scorer> make_random(MethodResolver& resolver);
+[[nodiscard]] std::shared_ptr<const Scorer> make_last_window(MethodResolver& resolver);
 [[nodiscard]] std::vector<ParamInfo> expected_attention_params();
 [[nodiscard]] std::vector<ParamInfo> lagkv_params();
 [[nodiscard]] std::vector<ParamInfo> last_window_params();
@@ -74,7 +74,7 @@ class Scorer {
 [[nodiscard]] std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred);
 /// The scorer that the parameter `scorer` names, where `entries` are kept. A window of last queries
 /// is limited to `entries`.
-[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& settling,
+[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& resolver,
                                                                 std::int64_t entries);
 
 /// The parameter `ratio` of the harness.
@@ -87,9 +87,9 @@ inline constexpr double kRatioRounding = 0x1p-51;  // quotient and difference er
 /// method's budget, and the ratio if a budget is given. `kept` and `rounded` return what a ratio
 /// and a budget leave, if that is another number. Errors: refuses a budget and a ratio that leave
 /// different numbers, and a ratio that leaves nothing.
-std::int64_t settle_ratio(MethodResolver& settling,
-                          const std::function<std::int64_t(double)>& kept = {},
-                          const std::function<std::int64_t(std::int64_t)>& rounded = {});
+std::int64_t resolve_ratio(MethodResolver& resolver,
+                           const std::function<std::int64_t(double)>& kept = {},
+                           const std::function<std::int64_t(std::int64_t)>& rounded = {});
 
 /// Scores the prompt of stored head `h` of `scores`.
 [[nodiscard]] std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores,
@@ -153,7 +153,7 @@ class ScoredRule : public SelectRule {
 [[nodiscard]] AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params,
                                        MakeSelect make);
 /// Completes its maker once the scorer is made.
-[[nodiscard]] std::shared_ptr<const SelectRule> make_scored(MethodResolver& settling,
+[[nodiscard]] std::shared_ptr<const SelectRule> make_scored(MethodResolver& resolver,
                                                             std::shared_ptr<const Scorer> scorer);
 
 }  // namespace kvsim

@@ -80,16 +80,16 @@ void Selector::leaving(const EntryTable& entries, std::int32_t newest, std::int6
   std::sort(out.begin() + first_new, out.end());
 }
 
-void settle_size(MethodResolver& settling, const std::string& name) {
-  if (!settling.budget()) {
-    settling.set_entries(settling.integer(name));
+void resolve_size(MethodResolver& resolver, const std::string& name) {
+  if (!resolver.budget()) {
+    resolver.set_entries(resolver.integer(name));
     return;
   }
-  if (settling.given(name)) {
-    settling.refuse(fmt::format("budget and {} are both given; one is the other", name));
+  if (resolver.given(name)) {
+    resolver.refuse(fmt::format("budget and {} are both given; one is the other", name));
   }
-  settling.set_entries(settling.entries_of(*settling.budget()));
-  settling.settle(name, settling.entries());
+  resolver.set_entries(resolver.entries_of(*resolver.budget()));
+  resolver.resolve(name, resolver.entries());
 }
 
 std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt, std::int64_t tokens) {

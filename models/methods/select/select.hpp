@@ -47,12 +47,12 @@ AxisChoice select_pyramid_infer();
 
 /// Keeps entries above a percentile of their row (Scissorhands' released simulation): the rule and
 /// its parameters, for select=pivotal and for Scissorhands' variant=percentile.
-[[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& settling);
+[[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& resolver);
 [[nodiscard]] std::vector<ParamInfo> pivotal_params();
 
 /// Maximum number of attention rows that a selection may look back on. Each is kept, as one number
 /// per entry, and no published setting is above 400.
-inline constexpr double kMostRows = 65536;
+inline constexpr double kMaxRows = 65536;
 inline constexpr const char* kRowsRange =
     "an integer in [1, 65536] (so many rows are kept, a number an entry)";
 
@@ -65,7 +65,7 @@ inline constexpr const char* kRowsRange =
 
 /// Sets the number of entries from the budget or, if none is given, from the parameter `name`,
 /// which is then resolved to it. Errors: refuses if both are given.
-void settle_size(MethodResolver& settling, const std::string& name);
+void resolve_size(MethodResolver& resolver, const std::string& name);
 
 /// The size law of a prompt that is cut to `budget` entries once; every later token is appended.
 [[nodiscard]] std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt,
@@ -86,7 +86,7 @@ struct Sawtooth {
 /// Parameters of a LogitAverage, for choices that keep one, and the resolved settings if the
 /// `recent` last tokens are protected.
 [[nodiscard]] std::vector<ParamInfo> logit_average_params();
-[[nodiscard]] LogitAverageSettings settle_logit_average(MethodResolver& settling,
-                                                        std::int64_t recent);
+[[nodiscard]] LogitAverageSettings resolve_logit_average(MethodResolver& resolver,
+                                                         std::int64_t recent);
 
 }  // namespace kvsim

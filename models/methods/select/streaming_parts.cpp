@@ -108,31 +108,31 @@ class StreamingRule final : public SelectRule {
   std::int64_t sinks_, recent_;
 };
 
-void expect_budget(const MethodResolver& settling, const std::string& budget) {
-  if (settling.choice("budget") != budget) {
-    settling.refuse("what streams is the budget's to say: expected budget=" + budget);
+void expect_budget(const MethodResolver& resolver, const std::string& budget) {
+  if (resolver.choice("budget") != budget) {
+    resolver.refuse("what streams is the budget's to say: expected budget=" + budget);
   }
 }
 
-std::shared_ptr<const SelectRule> make_lazy(MethodResolver& settling) {
-  expect_budget(settling, "lazy");
-  if (settling.budget()) {
-    settling.refuse(
+std::shared_ptr<const SelectRule> make_lazy(MethodResolver& resolver) {
+  expect_budget(resolver, "lazy");
+  if (resolver.budget()) {
+    resolver.refuse(
         "how many layers are lazy is the prompt's to say, so it takes no budget; set "
         "lazy_threshold");
   }
-  return std::make_shared<StreamingRule>(Judged::kLazyLayer, settling.integer("n_sink"),
-                                         settling.integer("n_recent"));
+  return std::make_shared<StreamingRule>(Judged::kLazyLayer, resolver.integer("n_sink"),
+                                         resolver.integer("n_recent"));
 }
 
-std::shared_ptr<const SelectRule> make_duo(MethodResolver& settling) {
-  expect_budget(settling, "duo");
-  if (settling.word("granularity") == "query_head") {
-    settling.refuse("its table is one of KV heads: expected granularity=kv_head");
+std::shared_ptr<const SelectRule> make_duo(MethodResolver& resolver) {
+  expect_budget(resolver, "duo");
+  if (resolver.word("granularity") == "query_head") {
+    resolver.refuse("its table is one of KV heads: expected granularity=kv_head");
   }
   return std::make_shared<StreamingRule>(
-      settling.word("heads").empty() ? Judged::kRetrievalHead : Judged::kByTable,
-      settling.integer("n_sink"), settling.integer("n_recent"));
+      resolver.word("heads").empty() ? Judged::kRetrievalHead : Judged::kByTable,
+      resolver.integer("n_sink"), resolver.integer("n_recent"));
 }
 
 }  // namespace

@@ -399,44 +399,44 @@ class MiniCacheRule final : public ShareRule {
   MiniCacheShape shape_;
 };
 
-std::shared_ptr<const ShareRule> settle_minicache(MethodResolver& settling) {
-  const std::int32_t layers = settling.n_layers();
+std::shared_ptr<const ShareRule> resolve_minicache(MethodResolver& resolver) {
+  const std::int32_t layers = resolver.n_layers();
   MiniCacheShape shape;
   shape.n_layers = layers;
   const std::int64_t automatic = layers / 2 / 2 * 2;
-  const std::int64_t first = settling.integer("first_layer");
+  const std::int64_t first = resolver.integer("first_layer");
   shape.first_layer = static_cast<std::int32_t>(first < 0 ? automatic : first);
   if (shape.first_layer % 2 != 0 || shape.first_layer > layers) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("first_layer: expected an even number in [0, {}] (layers are "
                     "merged two by two, MiniCache section 4.2), got {}",
                     layers, first));
   }
-  settling.settle("first_layer", std::int64_t{shape.first_layer});
-  const std::string& merge = settling.word("merge");
+  resolver.resolve("first_layer", std::int64_t{shape.first_layer});
+  const std::string& merge = resolver.word("merge");
   shape.merge = merge == "slerp"      ? PairMerge::kSlerp
                 : merge == "max_norm" ? PairMerge::kMaxNorm
                                       : PairMerge::kAverage;
-  if (shape.merge == PairMerge::kSlerp) shape.interpolation = settling.number("interpolation");
-  const std::string& rule = settling.word("retention_rule");
+  if (shape.merge == PairMerge::kSlerp) shape.interpolation = resolver.number("interpolation");
+  const std::string& rule = resolver.word("retention_rule");
   shape.rule = rule == "range_far"       ? Retention::kRangeFar
                : rule == "topk_far"      ? Retention::kTopkFar
                : rule == "paper_literal" ? Retention::kPaperLiteral
                                          : Retention::kNone;
-  shape.retention = shape.rule == Retention::kNone ? 0.0 : settling.number("retention");
-  shape.whole_rows = settling.word("unit") == "token";
-  shape.folded = settling.word("restore") == "folded";
-  shape.n_kv_heads = std::max(settling.site().shape.n_kv_heads, 1);
-  const std::string& store = settling.choice("store");
+  shape.retention = shape.rule == Retention::kNone ? 0.0 : resolver.number("retention");
+  shape.whole_rows = resolver.word("unit") == "token";
+  shape.folded = resolver.word("restore") == "folded";
+  shape.n_kv_heads = std::max(resolver.site().shape.n_kv_heads, 1);
+  const std::string& store = resolver.choice("store");
   if (store == "smoothquant-kv" || store == "think" || store == "gear" || store == "masked") {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("share=minicache stores directions common to two layers, which store={} has "
                     "no rule for: expected recorded, fp32, fp16, bf16, int8, rtn, kivi, fp8-e4m3 "
                     "or fp8-e5m2",
                     store));
   }
-  if (store.starts_with("fp8") && settling.word("scale") == "tensor") {
-    settling.refuse(
+  if (store.starts_with("fp8") && resolver.word("scale") == "tensor") {
+    resolver.refuse(
         "scale: a layer's rows say nothing of the directions that share=minicache stores: "
         "expected head or token, got tensor");
   }
@@ -473,7 +473,7 @@ AxisChoice share_minicache() {
                       "keys and values written out before attention, or norms multiplied into "
                       "logits and probabilities",
                       "MiniCache eq. (2) restores; folding is ours")},
-      .make = &settle_minicache};
+      .make = &resolve_minicache};
 }
 
 }  // namespace kvsim

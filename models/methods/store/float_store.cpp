@@ -61,7 +61,7 @@ class FloatRule final : public StoreRule {
 };
 
 template <int kDtype>  // -1: as recorded
-std::shared_ptr<const StoreRule> settle_float_store(MethodResolver& /*settling*/) {
+std::shared_ptr<const StoreRule> resolve_float_store(MethodResolver& /*resolving*/) {
   if constexpr (kDtype < 0) {
     return std::make_shared<FloatRule>(std::nullopt);
   } else {
@@ -71,7 +71,7 @@ std::shared_ptr<const StoreRule> settle_float_store(MethodResolver& /*settling*/
 
 template <int kDtype>
 AxisChoice choice(std::string_view name) {
-  return {.axis = "store", .name = name, .params = {}, .make = &settle_float_store<kDtype>};
+  return {.axis = "store", .name = name, .params = {}, .make = &resolve_float_store<kDtype>};
 }
 
 }  // namespace

@@ -286,43 +286,43 @@ class GearRule final : public StoreRule {
   bool copy_;
 };
 
-std::shared_ptr<const StoreRule> settle_gear(MethodResolver& settling) {
+std::shared_ptr<const StoreRule> resolve_gear(MethodResolver& resolver) {
   GearShape shape;
-  shape.bits = settled_code_bits(settling);
+  shape.bits = resolved_code_bits(resolver);
   shape.levels =
-      settling.word("levels") == "code" ? shape.bits * shape.bits - 1 : (1 << shape.bits) - 1;
-  shape.per_vector = settling.word("backbone") == "kcvt";
-  const std::string& variant = settling.word("variant");
+      resolver.word("levels") == "code" ? shape.bits * shape.bits - 1 : (1 << shape.bits) - 1;
+  shape.per_vector = resolver.word("backbone") == "kcvt";
+  const std::string& variant = resolver.word("variant");
   const bool has_outliers = variant != "gear-l";
-  shape.outliers_of_width = has_outliers && settling.word("outliers") == "code";
+  shape.outliers_of_width = has_outliers && resolver.word("outliers") == "code";
   // Whole vectors are not divided into groups.
-  if (!shape.per_vector) shape.group = static_cast<std::int32_t>(settling.integer("quant_group"));
-  shape.block = static_cast<std::int32_t>(settling.integer("buffer"));
-  if (shape.per_vector && !settling.given("buffer")) {
+  if (!shape.per_vector) shape.group = static_cast<std::int32_t>(resolver.integer("quant_group"));
+  shape.block = static_cast<std::int32_t>(resolver.integer("buffer"));
+  if (shape.per_vector && !resolver.given("buffer")) {
     shape.block = 20;
-    settling.settle("buffer", std::int64_t{20});
+    resolver.resolve("buffer", std::int64_t{20});
   }
-  shape.outliers = has_outliers ? settling.number("outlier_share") : 0.0;
+  shape.outliers = has_outliers ? resolver.number("outlier_share") : 0.0;
   if (variant == "outlier-kivi") {
     shape.prompt_rank = shape.block_rank = 0;
   } else {
-    shape.prompt_rank = static_cast<std::int32_t>(settling.integer("prompt_rank"));
-    shape.block_rank = static_cast<std::int32_t>(settling.integer("block_rank"));
-    shape.rounds = static_cast<std::int32_t>(settling.integer("rounds"));
+    shape.prompt_rank = static_cast<std::int32_t>(resolver.integer("prompt_rank"));
+    shape.block_rank = static_cast<std::int32_t>(resolver.integer("block_rank"));
+    shape.rounds = static_cast<std::int32_t>(resolver.integer("rounds"));
   }
   if (!shape.per_vector && shape.block % shape.group != 0) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("buffer: expected a multiple of quant_group {} (keys are grouped along the "
                     "tokens of a block), got {}",
                     shape.group, shape.block));
   }
-  if (settling.choice("merge") != "drop") {
-    settling.refuse(
+  if (resolver.choice("merge") != "drop") {
+    resolver.refuse(
         fmt::format("store=gear compresses blocks of tokens together, so merge={} has no row to "
                     "write a merged one to",
-                    settling.choice("merge")));
+                    resolver.choice("merge")));
   }
-  return std::make_shared<GearRule>(shape, settling.word("dequant") == "copy");
+  return std::make_shared<GearRule>(shape, resolver.word("dequant") == "copy");
 }
 
 }  // namespace
@@ -358,7 +358,7 @@ AxisChoice store_gear() {
            integer_param("block_rank", "", 2, 0, 4096, ">= 0", "rank of a decode block", paper),
            integer_param("rounds", "", 3, 1, 100, ">= 1", "rounds of power iteration", paper),
            dequant_param()},
-      .make = &settle_gear};
+      .make = &resolve_gear};
 }
 
 }  // namespace kvsim

@@ -236,25 +236,25 @@ class KiviRule final : public StoreRule {
   bool copy_;
 };
 
-std::shared_ptr<const StoreRule> settle_kivi(MethodResolver& settling) {
-  KiviShape shape{.bits = settled_code_bits(settling),
-                  .group = static_cast<std::int32_t>(settling.integer("quant_group")),
-                  .residual = static_cast<std::int32_t>(settling.integer("residual"))};
-  const std::int32_t d = settling.site().shape.head_dim;
+std::shared_ptr<const StoreRule> resolve_kivi(MethodResolver& resolver) {
+  KiviShape shape{.bits = resolved_code_bits(resolver),
+                  .group = static_cast<std::int32_t>(resolver.integer("quant_group")),
+                  .residual = static_cast<std::int32_t>(resolver.integer("residual"))};
+  const std::int32_t d = resolver.site().shape.head_dim;
   const std::int32_t g = d > 0 ? shape.group_of(d) : shape.group;
   if (d > g && d % g != 0) {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "quant_group: expected a divisor of the head dimension {} or no less than it (values are "
         "grouped along channels), got {}",
         d, shape.group));
   }
   if (shape.residual % g != 0) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("residual: expected a multiple of the group of {} (whole groups leave it; a "
                     "group is no more than the head dimension), got {}",
                     g, shape.residual));
   }
-  return std::make_shared<KiviRule>(shape, settling.word("dequant") == "copy");
+  return std::make_shared<KiviRule>(shape, resolver.word("dequant") == "copy");
 }
 
 }  // namespace
@@ -271,7 +271,7 @@ AxisChoice store_kivi() {
                          "residual", "R", 128, 0, 1048576, "a multiple of the group; 0 for none",
                          "newest tokens kept in full precision", "KIVI's LongBench settings: 128"),
                      dequant_param()},
-          .make = &settle_kivi};
+          .make = &resolve_kivi};
 }
 
 }  // namespace kvsim

@@ -153,15 +153,15 @@ class Fp8Format final : public RowFormat {
       const std::span<const HeadVectors> heads =
           scores.knows_layer() ? std::span<const HeadVectors>{scores.layer().heads}
                                : scores.heads();
-      float most_key = 0;
-      float most_value = 0;
+      float max_key = 0;
+      float max_value = 0;
       for (const HeadVectors& each : heads) {
         const auto rows = static_cast<std::size_t>(each.prompt * each.head_dim);
-        most_key = std::max(most_key, abs_max(each.keys.first(rows)));
-        most_value = std::max(most_value, abs_max(each.values.first(rows)));
+        max_key = std::max(max_key, abs_max(each.keys.first(rows)));
+        max_value = std::max(max_value, abs_max(each.values.first(rows)));
       }
-      key_scale_ = scale_of(most_key);
-      value_scale_ = scale_of(most_value);
+      key_scale_ = scale_of(max_key);
+      value_scale_ = scale_of(max_value);
     }
   }
   void round_key(std::span<float> key) const override { round(key, key_scale_); }
@@ -266,28 +266,28 @@ class SmoothRule final : public RowRule {
   double strength_;
 };
 
-bool copies(MethodResolver& settling) { return settling.word("dequant") == "copy"; }
+bool copies(MethodResolver& resolver) { return resolver.word("dequant") == "copy"; }
 
-std::shared_ptr<const StoreRule> make_int8(MethodResolver& settling) {
-  return std::make_shared<Int8Rule>(copies(settling));
+std::shared_ptr<const StoreRule> make_int8(MethodResolver& resolver) {
+  return std::make_shared<Int8Rule>(copies(resolver));
 }
 
-std::shared_ptr<const StoreRule> make_rtn(MethodResolver& settling) {
-  return std::make_shared<RtnRule>(settled_code_bits(settling),
-                                   static_cast<std::int32_t>(settling.integer("quant_group")),
-                                   copies(settling));
+std::shared_ptr<const StoreRule> make_rtn(MethodResolver& resolver) {
+  return std::make_shared<RtnRule>(resolved_code_bits(resolver),
+                                   static_cast<std::int32_t>(resolver.integer("quant_group")),
+                                   copies(resolver));
 }
 
 template <Fp8 kFormat>
-std::shared_ptr<const StoreRule> make_fp8(MethodResolver& settling) {
-  const std::string& scale = settling.word("scale");
+std::shared_ptr<const StoreRule> make_fp8(MethodResolver& resolver) {
+  const std::string& scale = resolver.word("scale");
   return std::make_shared<Fp8Rule>(kFormat, scale == "head"    ? Fp8Scale::kHead
                                             : scale == "token" ? Fp8Scale::kToken
                                                                : Fp8Scale::kTensor);
 }
 
-std::shared_ptr<const StoreRule> make_smooth(MethodResolver& settling) {
-  return std::make_shared<SmoothRule>(settling.number("smoothing"), copies(settling));
+std::shared_ptr<const StoreRule> make_smooth(MethodResolver& resolver) {
+  return std::make_shared<SmoothRule>(resolver.number("smoothing"), copies(resolver));
 }
 
 std::vector<ParamInfo> fp8_params() {

@@ -26,10 +26,10 @@ ParamInfo code_bits_param(std::int64_t bits, std::string source) {
   return integer_param("bits", "", bits, 1, 8, "2, 4 or 8", "bits of a code", std::move(source));
 }
 
-std::int32_t settled_code_bits(MethodResolver& settling) {
-  const std::int64_t bits = settling.integer("bits");
+std::int32_t resolved_code_bits(MethodResolver& resolver) {
+  const std::int64_t bits = resolver.integer("bits");
   if (bits != 2 && bits != 4 && bits != 8) {
-    settling.refuse(fmt::format("bits: expected 2, 4 or 8 (whole codes a byte), got {}", bits));
+    resolver.refuse(fmt::format("bits: expected 2, 4 or 8 (whole codes a byte), got {}", bits));
   }
   return static_cast<std::int32_t>(bits);
 }

@@ -29,6 +29,6 @@ void add_dequant(StepTraffic& traffic, const StepEvents& events, const HeadShape
 /// Bits of one code: 2, 4 or 8.
 [[nodiscard]] ParamInfo code_bits_param(std::int64_t bits, std::string source);
 /// Errors: refuses code sizes that do not pack into bytes.
-[[nodiscard]] std::int32_t settled_code_bits(MethodResolver& settling);
+[[nodiscard]] std::int32_t resolved_code_bits(MethodResolver& resolver);
 
 }  // namespace kvsim

@@ -151,12 +151,12 @@ class ThinkRule final : public StoreRule {
   ThinkShape shape_;
 };
 
-std::shared_ptr<const StoreRule> make_think(MethodResolver& settling) {
+std::shared_ptr<const StoreRule> make_think(MethodResolver& resolver) {
   return std::make_shared<ThinkRule>(
-      ThinkShape{.share = settling.number("channel_share"),
-                 .window = static_cast<std::int32_t>(settling.integer("think_window")),
-                 .recent = static_cast<std::int32_t>(settling.integer("think_recent")),
-                 .decoding = settling.word("prune") == "rolling"});
+      ThinkShape{.share = resolver.number("channel_share"),
+                 .window = static_cast<std::int32_t>(resolver.integer("think_window")),
+                 .recent = static_cast<std::int32_t>(resolver.integer("think_recent")),
+                 .decoding = resolver.word("prune") == "rolling"});
 }
 
 /// Every row that was ever appended.
@@ -194,7 +194,7 @@ class MaskedRule final : public StoreRule {
   }
 };
 
-std::shared_ptr<const StoreRule> make_masked(MethodResolver& /*settling*/) {
+std::shared_ptr<const StoreRule> make_masked(MethodResolver& /*resolving*/) {
   return std::make_shared<MaskedRule>();
 }
 

@@ -9,7 +9,7 @@
 
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/point_parts.hpp"
@@ -29,7 +29,7 @@ constexpr std::string_view kRetries =
 
 // Limit of the results kept for earlier prompts and batch sizes; beyond it all of a kind are
 // dropped.
-constexpr std::size_t kMostKept = 4096;
+constexpr std::size_t kMaxKept = 4096;
 
 // Runs of up to this many steps are evaluated on their graphs; a compiled form is built from more.
 constexpr std::int64_t kFewSteps = 2;
@@ -45,9 +45,9 @@ struct CompiledPoint::Impl {
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
  private:
-  ResolvedPoint& law_of(std::int64_t prompt);
+  ResolvedPoint& point_of(std::int64_t prompt);
   /// Whether a few steps are cheaper on their graphs: if compiled forms serve only one prompt.
-  [[nodiscard]] bool by_graphs(const ResolvedPoint& law) const { return law.laws <= 2; }
+  [[nodiscard]] bool by_graphs(const ResolvedPoint& point) const { return point.size_classes <= 2; }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   const DecodeEnds& ends_of(const PointRun& run);
   [[nodiscard]] const std::vector<StepLayers>& layers_at(PointRun& run, std::size_t segment,
@@ -65,7 +65,7 @@ struct CompiledPoint::Impl {
   [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
   [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
   struct Pool {
-    const ResolvedPoint* law = nullptr;
+    const ResolvedPoint* point = nullptr;
     std::int64_t tokens = -1;
     Bytes cache;
     Bytes limit;      // of all bytes that a run holds
@@ -87,8 +87,8 @@ struct CompiledPoint::Impl {
   Bytes outside_;  // part of load: context and weights
   bool is_static_;
   // Both are only looked up, never iterated.
-  std::unordered_map<const Method*, std::unique_ptr<ResolvedPoint>> laws_;
-  std::unordered_map<std::int64_t, ResolvedPoint*> law_of_prompt_;
+  std::unordered_map<const Method*, std::unique_ptr<ResolvedPoint>> points_;
+  std::unordered_map<std::int64_t, ResolvedPoint*> point_of_prompt_;
   std::unordered_map<std::int64_t, DecodeEnds> ends_;  // by batch size
   PointRun run_;
   Pool pool_;
@@ -119,48 +119,49 @@ CompiledPoint::Impl::Impl(PointSpec asked)
       usable_{fraction_bytes(stack_, spec_.gpu->hbm_usable)},
       outside_{weights_held(base_)},
       is_static_{is_preallocated(stack_)} {
-  for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
+  for (const OffloadedBytes& part : offloaded_bytes(base_)) outside_ += part.bytes;
   roofline_.remember_calls();
 }
 
-ResolvedPoint& CompiledPoint::Impl::law_of(std::int64_t prompt) {
-  if (const auto known = law_of_prompt_.find(prompt); known != law_of_prompt_.end()) {
+ResolvedPoint& CompiledPoint::Impl::point_of(std::int64_t prompt) {
+  if (const auto known = point_of_prompt_.find(prompt); known != point_of_prompt_.end()) {
     return *known->second;
   }
-  if (law_of_prompt_.size() > kMostKept) {
-    law_of_prompt_.clear();
-    laws_.clear();
+  if (point_of_prompt_.size() > kMaxKept) {
+    point_of_prompt_.clear();
+    points_.clear();
     run_ = {};
     pool_ = {};
   }
   std::shared_ptr<const Method> method = spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
   if (stack_.masks_evicted) method = masked(std::move(method));
-  std::unique_ptr<ResolvedPoint>& law = laws_[method.get()];
-  if (!law) {
-    law = std::make_unique<ResolvedPoint>();
-    law->groups = layer_groups(llm_, *method);
-    law->columns = layer_columns(law->groups, method->layers_alike());
-    for (const LayerClass& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
-    law->method = std::move(method);
+  std::unique_ptr<ResolvedPoint>& point = points_[method.get()];
+  if (!point) {
+    point = std::make_unique<ResolvedPoint>();
+    point->groups = layer_groups(llm_, *method);
+    point->columns = layer_columns(point->groups, method->layers_alike());
+    for (const LayerClass& c : point->columns)
+      point->size_classes = std::max(point->size_classes, c.size_class + 1);
+    point->method = std::move(method);
   }
-  law_of_prompt_[prompt] = law.get();
-  return *law;
+  point_of_prompt_[prompt] = point.get();
+  return *point;
 }
 
 PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
                                       std::int64_t allocated) {
-  if (run_.law != nullptr && run_.batch == batch && run_.prompt == prompt &&
+  if (run_.point != nullptr && run_.batch == batch && run_.prompt == prompt &&
       run_.allocated == allocated) {
     return run_;
   }
-  ResolvedPoint& law = law_of(prompt);
-  run_.law = nullptr;  // no run if settling the law throws
+  ResolvedPoint& point = point_of(prompt);
+  run_.point = nullptr;  // no run if resolving the point throws
   run_.batch = batch;
   run_.prompt = prompt;
   run_.allocated = allocated;
   run_.in = base_;
-  run_.in.method = law.method.get();
+  run_.in.method = point.method.get();
   run_.in.batch = batch;
   run_.in.prompt = prompt;
   run_.in.allocated = allocated;
@@ -171,24 +172,24 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.peaks.clear();
   run_.sums.clear();
 
-  if (law.trajectories.size() > kMostKept) law.trajectories.clear();
+  if (point.trajectories.size() > kMaxKept) point.trajectories.clear();
   const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
-  run_.trajectory = &law.trajectories
-                         .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
+  run_.trajectory = &point.trajectories
+                         .try_emplace({prompt, attended}, run_.in, point.columns, prompt,
                                       DecodeSegments::Lines::kOfFormat)
                          .first->second;
-  if (law.forms.size() > kMostKept) law.forms.clear();
-  run_.decode =
-      &law.forms.try_emplace(batch, run_.in, roofline_, ends_of(run_), law.groups).first->second;
-  if (!law.method->plain_rows()) run_.decode->serve(prompt);
-  run_.law = &law;
+  if (point.forms.size() > kMaxKept) point.forms.clear();
+  run_.decode = &point.forms.try_emplace(batch, run_.in, roofline_, ends_of(run_), point.groups)
+                     .first->second;
+  if (!point.method->plain_rows()) run_.decode->serve(prompt);
+  run_.point = &point;
   return run_;
 }
 
 const DecodeEnds& CompiledPoint::Impl::ends_of(const PointRun& run) {
   const auto known = ends_.find(run.batch);
   if (known != ends_.end()) return known->second;
-  if (ends_.size() > kMostKept) ends_.clear();
+  if (ends_.size() > kMaxKept) ends_.clear();
   return ends_[run.batch] = decode_ends(run.in, roofline_);
 }
 
@@ -198,13 +199,15 @@ const std::vector<StepLayers>& CompiledPoint::Impl::layers_at(PointRun& run, std
   if (run.now == step) return all;
   run.now = step;
   all.clear();
-  for (const LayerClass& column : run.law->columns) {
+  for (const LayerClass& column : run.point->columns) {
     const DecodeState moment = run.trajectory->moment(segment, column, step);
     if (!all.empty() && all.back().group == column.group && all.back().moment == moment) {
       all.back().layers += column.count;
     } else {
-      all.push_back(
-          {.group = column.group, .like = column.like, .layers = column.count, .moment = moment});
+      all.push_back({.group = column.group,
+                     .first_equal = column.first_equal,
+                     .layers = column.count,
+                     .moment = moment});
     }
   }
   KVSIM_CHECK(!all.empty(), "a model without layers");
@@ -285,7 +288,7 @@ StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_
     if (&layer == std::exchange(seen, &layer)) continue;
     if (!layer.is_linear()) {
       // Formats other than plain rows have segments along lines or stairs, and no fitted kernels.
-      shape = run.law->method->plain_rows()                ? StepCurve::kAny
+      shape = run.point->method->plain_rows()              ? StepCurve::kAny
               : run.trajectory->segments()[segment].stairs ? StepCurve::kSmooth
                                                            : StepCurve::kRounded;
     } else if (!layer.is_convex() && shape == StepCurve::kConvex) {
@@ -323,7 +326,7 @@ StepSum CompiledPoint::Impl::sum_to(PointRun& run, std::size_t segment, std::int
 
 Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) const {
   Bytes sum;
-  const std::vector<LayerClass>& columns = run.law->columns;
+  const std::vector<LayerClass>& columns = run.point->columns;
   const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
   for (const LayerClass& column : columns) {
     const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, column, step).after
@@ -333,10 +336,11 @@ Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) cons
   return sum;
 }
 
-/// Room for the maximum length of each layer: laws grow until the end or until they reach a budget.
+/// Room for the maximum length of each layer: sizes grow until the end or until they reach a
+/// budget.
 Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
   Bytes sum;
-  for (const LayerClass& column : run.law->columns) {
+  for (const LayerClass& column : run.point->columns) {
     const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
                                        held_entries(run.in, column.first, run.prompt, end));
     sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(most) * column.count;
@@ -347,10 +351,10 @@ Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) 
 const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
                                                            std::int64_t run_tokens) {
   const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
-  if (pool_.law != run.law || pool_.tokens != tokens) {
+  if (pool_.point != run.point || pool_.tokens != tokens) {
     const EngineStartup start =
         engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options);
-    pool_ = {.law = run.law,
+    pool_ = {.point = run.point,
              .tokens = tokens,
              .cache = start.kv_cache,
              .limit = start.limit(),
@@ -367,7 +371,7 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
   const StaticResult full = run_static({.llm = spec_.llm,
                                         .gpu = &gpu,
                                         .stack = spec_.stack,
-                                        .method = run.law->method,
+                                        .method = run.point->method,
                                         .weight_dtype = spec_.weight_dtype,
                                         .kv_dtype = spec_.kv_dtype,
                                         .batch = point.batch,
@@ -461,7 +465,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     return full;
   };
   const bool retries = out.fits && out.prefill_peak + held_back > usable &&
-                       run.law->method->needs().retries_smaller_chunks;
+                       run.point->method->needs().retries_smaller_chunks;
   if (retries) {
     const auto within = [&](Bytes room) -> const PrefillFigures& {
       if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
@@ -477,7 +481,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     if (out.prefill_peak + held_back > usable) return simulated();
   }
   std::size_t segment = 0;
-  const bool few = output <= kFewSteps && by_graphs(*run.law);
+  const bool few = output <= kFewSteps && by_graphs(*run.point);
   Bytes decode_peak;
   if (output > 0) {
     run.trajectory->extend(run.in, output);
@@ -513,7 +517,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   t.last_step = step_time(run, segment, output, few);
   t.tok_s =
       static_cast<double>(batch) * static_cast<double>(output) / (t.prefill + t.decode).count();
-  if (!steps.exact) out.inexact = run.law->method->plain_rows() ? kKernels : kFormat;
+  if (!steps.exact) out.inexact = run.point->method->plain_rows() ? kKernels : kFormat;
   return out;
 }
 
@@ -526,7 +530,7 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
   PointRun& run = run_of(batch, prompt, by_end ? end : 0);
   run.trajectory->extend(run.in, step);
   const std::size_t segment = run.trajectory->segment_of(step);
-  const bool few = step <= kFewSteps && by_graphs(*run.law);
+  const bool few = step <= kFewSteps && by_graphs(*run.point);
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
   const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};

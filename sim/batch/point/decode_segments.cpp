@@ -10,19 +10,19 @@ namespace kvsim {
 
 std::vector<LayerClass> layer_columns(const std::vector<LayerGroup>& groups, bool layers_alike) {
   std::vector<LayerClass> columns;
-  std::int32_t laws = 0;
+  std::int32_t size_classes = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const LayerGroup& group = groups[g];
     const std::int32_t width = layers_alike ? group.count : 1;
     for (std::int32_t l = group.first; l < group.first + group.count; l += width) {
       const auto same = std::find_if(columns.begin(), columns.end(), [&](const LayerClass& other) {
-        return layers_alike && other.like == group.like;
+        return layers_alike && other.first_equal == group.first_equal;
       });
       columns.push_back({.first = l,
                          .count = width,
                          .group = static_cast<std::int32_t>(g),
-                         .like = group.like,
-                         .law = same == columns.end() ? laws++ : same->law});
+                         .first_equal = group.first_equal,
+                         .size_class = same == columns.end() ? size_classes++ : same->size_class});
     }
   }
   return columns;
@@ -32,17 +32,17 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
                                std::int64_t prompt, Lines lines)
     : prompt_{prompt} {
   for (const LayerClass& column : columns) {
-    if (static_cast<std::size_t>(column.law) < first_layers_.size()) continue;
+    if (static_cast<std::size_t>(column.size_class) < first_layers_.size()) continue;
     first_layers_.push_back(column.first);
     kept_.push_back(held_entries(in, column.first, prompt, prompt));
   }
   held_ = kept_;
   if (lines == Lines::kOfEntries || in.method->plain_rows()) return;
   std::vector<StorageTrend::Layer> alike;
-  std::set<std::pair<std::int32_t, std::int32_t>> known;  // law and kind
+  std::set<std::pair<std::int32_t, std::int32_t>> known;  // size class and kind
   for (const LayerClass& column : columns) {
-    if (!known.insert({column.law, column.like}).second) continue;
-    alike.push_back({.first = column.first, .law = column.law});
+    if (!known.insert({column.size_class, column.first_equal}).second) continue;
+    alike.push_back({.first = column.first, .size_class = column.size_class});
   }
   format_.emplace(std::move(alike));
 }

@@ -13,10 +13,10 @@ namespace kvsim {
 struct LayerClass {
   std::int32_t first = 0;
   std::int32_t count = 1;
-  std::int32_t group = 0;  // index into layer_groups
-  std::int32_t like = 0;   // of the first group of equal layers
-  std::int32_t law = 0;    // columns of one class hold and attend to equal numbers; from 0 without
-                           // gaps
+  std::int32_t group = 0;        // index into layer_groups
+  std::int32_t first_equal = 0;  // of the first group of equal layers
+  std::int32_t size_class = 0;   // columns of one class hold and attend to equal numbers; from 0
+                                 // without gaps
 };
 [[nodiscard]] std::vector<LayerClass> layer_columns(const std::vector<LayerGroup>& groups,
                                                     bool layers_alike);
@@ -40,7 +40,7 @@ class DecodeSegments {
   DecodeSegments(const CostInput& in, const std::vector<LayerClass>& columns, std::int64_t prompt,
                  Lines lines);
 
-  /// Extends the trajectory to `step`. Errors: InputError if the law depends on data.
+  /// Extends the trajectory to `step`. Errors: InputError if the size law depends on data.
   void extend(const CostInput& in, std::int64_t step);
   [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
   /// Index of the segment that contains `step`. The trajectory must extend to it.
@@ -48,12 +48,12 @@ class DecodeSegments {
   [[nodiscard]] DecodeState moment(std::size_t segment, const LayerClass& column,
                                    std::int64_t step) const {
     const Line& line =
-        lines_[segment * first_layers_.size() + static_cast<std::size_t>(column.law)];
+        lines_[segment * first_layers_.size() + static_cast<std::size_t>(column.size_class)];
     return line.at(step - segments_[segment].first);
   }
   /// Entries after prefill.
   [[nodiscard]] std::int64_t prompt_entries(const LayerClass& column) const {
-    return kept_[static_cast<std::size_t>(column.law)];
+    return kept_[static_cast<std::size_t>(column.size_class)];
   }
 
  private:
@@ -76,7 +76,7 @@ class DecodeSegments {
   std::vector<std::int64_t> kept_;  // entries after prefill
   std::vector<std::int64_t> held_;  // after the step reached
   std::vector<Segment> segments_;
-  std::vector<Line> lines_;  // [segments][laws]
+  std::vector<Line> lines_;  // [segments][size classes]
   std::vector<DecodeState> now_;
 };
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "models/llm/weight_format.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/batch/memory_end.hpp"
@@ -47,13 +47,13 @@ class Search {
   [[nodiscard]] std::int64_t batch(End end, const std::optional<EngineStartup>& startup) const {
     const Machine machine = machine_at(end, spec_.tensor_parallel, startup);
     CompiledPoint point{point_spec(spec_, machine, spec_.tensor_parallel)};
-    return point.largest_batch(spec_.prompt_tokens, spec_.output_tokens, FitRange::kMostBatch)
+    return point.largest_batch(spec_.prompt_tokens, spec_.output_tokens, FitRange::kMaxBatch)
         .value_or(0);
   }
 
   /// The fewest GPUs, at least `first`, with the memory at `end`.
   [[nodiscard]] std::optional<std::int32_t> gpus(End end, std::int32_t first) const {
-    for (std::int32_t ranks = first; ranks <= FitRange::kMostGpus; ++ranks) {
+    for (std::int32_t ranks = first; ranks <= FitRange::kMaxGpus; ++ranks) {
       if (!divides(ranks)) continue;
       const Machine machine =
           machine_at(end, ranks, end == End::kPredicted ? std::nullopt : startup_on(ranks));
@@ -91,8 +91,8 @@ class Search {
     if (!start.options.max_model_len) {
       start.options.max_model_len = spec_.prompt_tokens + spec_.output_tokens;
     }
-    constexpr std::size_t kFewest = 3;
-    return run_static(start, {.max_samples = kFewest}).startup;
+    constexpr std::size_t kMin = 3;
+    return run_static(start, {.max_samples = kMin}).startup;
   }
   [[nodiscard]] bool divides(std::int32_t ranks) const {
     try {
@@ -125,8 +125,8 @@ std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEn
   }
   other.gpu = &gpu;
   other.allocator.reset();
-  constexpr std::size_t kFewest = 3;
-  const StaticResult result = run_static(other, {.max_samples = kFewest});
+  constexpr std::size_t kMin = 3;
+  const StaticResult result = run_static(other, {.max_samples = kMin});
   if (!result.oom) return std::nullopt;
   return result.oom->tokens;
 }

@@ -39,7 +39,7 @@ std::shared_ptr<const Method> MethodByPrompt::at(std::int64_t prompt) const {
   }
 }
 
-bool MethodByPrompt::settles(std::int64_t prompt) const {
+bool MethodByPrompt::resolves(std::int64_t prompt) const {
   try {
     (void)make_method(method_, prompt, site_);
     return true;

@@ -5,7 +5,7 @@
 
 #include "models/llm/llm.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "models/units/dtype.hpp"
 
 namespace kvsim {
@@ -23,7 +23,7 @@ class MethodByPrompt {
 
   [[nodiscard]] std::shared_ptr<const Method> at(std::int64_t prompt) const;
   /// False for prompts that are too short for it.
-  [[nodiscard]] bool settles(std::int64_t prompt) const;
+  [[nodiscard]] bool resolves(std::int64_t prompt) const;
 
  private:
   MethodSpec method_;

@@ -58,12 +58,12 @@ class PointRows {
 /// Adjacent layers of one step that do the same.
 struct StepLayers {
   std::int32_t group = 0;
-  std::int32_t like = 0;  // of each group, the first equal one
+  std::int32_t first_equal = 0;  // of each group, the first equal one
   std::int64_t layers = 0;
   DecodeState moment{};
 
   [[nodiscard]] bool same_work_as(const StepLayers& other) const {
-    return like == other.like && moment == other.moment;
+    return first_equal == other.first_equal && moment == other.moment;
   }
 };
 
@@ -75,7 +75,7 @@ class DecodeForms {
       : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline} {
     for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
     write_rows();
-    between = between_steps(in);
+    between = inter_step_overhead(in);
   }
   DecodeForms(const DecodeForms&) = delete;
   DecodeForms& operator=(const DecodeForms&) = delete;
@@ -107,7 +107,7 @@ class DecodeForms {
 
  private:
   struct LayerKey {
-    std::int32_t like = 0;
+    std::int32_t first_equal = 0;
     DecodeState moment{};
     bool timed = false;
     friend bool operator==(const LayerKey&, const LayerKey&) = default;
@@ -116,8 +116,8 @@ class DecodeForms {
     return compiled.layer(static_cast<std::size_t>(step.group), step.moment);
   }
   const GraphMetrics& on_graph(const StepLayers& step, bool timed) {
-    return graphs_.at({step.like, step.moment, timed}, [&] {
-      const auto like = static_cast<std::size_t>(step.like);
+    return graphs_.at({step.first_equal, step.moment, timed}, [&] {
+      const auto like = static_cast<std::size_t>(step.first_equal);
       const OpGraph graph = decode_layer(in, compiled.groups()[like].first, step.moment);
       return GraphMetrics{.time = timed ? evaluate(graph, roofline_).time : Seconds{},
                           .alive = graph.alive_peak().bytes};
@@ -136,12 +136,12 @@ class DecodeForms {
   RecentlyUsed<LayerKey, GraphMetrics, 8> graphs_;
 };
 
-/// A method settled for some prompts, and the data derived from it.
+/// A method resolved for some prompts, and the data derived from it.
 struct ResolvedPoint {
   std::shared_ptr<const Method> method;
   std::vector<LayerGroup> groups;
   std::vector<LayerClass> columns;
-  std::int32_t laws = 0;  // of the columns
+  std::int32_t size_classes = 0;  // of the columns
   std::map<std::pair<std::int64_t, std::int64_t>, DecodeSegments>
       trajectories;                           // (prompt, allocated)
   std::map<std::int64_t, DecodeForms> forms;  // decode steps by batch size
@@ -153,7 +153,7 @@ using StepTimes = RecentlyUsed<std::pair<std::int64_t, bool>, Seconds, 8>;
 
 /// One (batch, prompt), without its output.
 struct PointRun {
-  ResolvedPoint* law = nullptr;
+  ResolvedPoint* point = nullptr;
   std::int64_t batch = 0;
   std::int64_t prompt = 0;
   std::int64_t allocated = 0;

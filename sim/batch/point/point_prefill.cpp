@@ -32,10 +32,10 @@ class KeptForms {
   /// object.
   template <class GraphsOf>
   KeptForms(const PointRun& run, const Roofline& roofline, GraphsOf&& graphs_of) : run_{run} {
-    if (run.law->laws <= kFewLaws || !run.law->method->plain_rows()) return;
+    if (run.point->size_classes <= kFewClasses || !run.point->method->plain_rows()) return;
     CostInput exact = run.in;
     exact.exact_sizes = true;
-    for (const LayerClass& column : run.law->columns) {
+    for (const LayerClass& column : run.point->columns) {
       if (find(column) != nullptr) continue;
       const std::vector<std::int64_t> kept = numbers_kept(column);
       if (kept.size() < Form::kSamples) continue;
@@ -46,7 +46,7 @@ class KeptForms {
         samples.push_back({.counts = {kept[i]}, .graph = std::move(graphs[i])});
       }
       const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];
-      forms_.push_back({.like = column.like,
+      forms_.push_back({.first_equal = column.first_equal,
                         .form = {*run.in.stack, roofline, samples},
                         .side_before = rows.side(run.prompt)});
     }
@@ -66,9 +66,9 @@ class KeptForms {
 
  private:
   using Form = CompiledGraph<1>;
-  static constexpr std::int32_t kFewLaws = 4;
+  static constexpr std::int32_t kFewClasses = 4;
   struct OfLayers {
-    std::int32_t like = -1;
+    std::int32_t first_equal = -1;
     Form form;
     Bytes side_before;  // of the whole prompt
   };
@@ -76,17 +76,17 @@ class KeptForms {
   /// Each kind is tried only once, linear or not.
   [[nodiscard]] const OfLayers* find(const LayerClass& column) const {
     for (const OfLayers& one : forms_) {
-      if (one.like == column.like) return &one;
+      if (one.first_equal == column.first_equal) return &one;
     }
     return nullptr;
   }
   /// Distinct numbers of kept entries below the prompt: as many as a form is built from, or all
   /// there are.
-  [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerClass& like) const {
+  [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerClass& one) const {
     std::vector<std::int64_t> out;
-    for (const LayerClass& column : run_.law->columns) {
+    for (const LayerClass& column : run_.point->columns) {
       const std::int64_t kept = run_.trajectory->prompt_entries(column);
-      if (column.like != like.like || kept >= run_.prompt) continue;
+      if (column.first_equal != one.first_equal || kept >= run_.prompt) continue;
       if (std::find(out.begin(), out.end(), kept) == out.end()) out.push_back(kept);
       if (out.size() == Form::kSamples) break;
     }
@@ -103,9 +103,9 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
                                 std::optional<Bytes> room) {
   const bool is_static = is_preallocated(*run.in.stack);
   const CostInput& in = run.in;
-  const ResolvedPoint& law = *run.law;
+  const ResolvedPoint& point = *run.point;
   const std::int64_t prompt = run.prompt;
-  const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
+  const bool per_layer = point.method->prefill_peak() == PrefillPeak::kPerLayer;
   Bytes standing;
   Bytes caches;  // among the bytes in use
   Bytes peak;
@@ -129,7 +129,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   }
   standing += mask;
   struct Done {
-    std::int32_t like = -1;
+    std::int32_t first_equal = -1;
     std::int64_t kept = 0;
     std::int64_t score_rows = 0;
     GraphMetrics once;
@@ -149,12 +149,13 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   }
   const auto layer_at = [&](const LayerClass& column, std::int64_t kept) -> const Done& {
     for (const Done& d : done) {
-      if (d.like == column.like && d.kept == kept && d.score_rows == score_rows) return d;
+      if (d.first_equal == column.first_equal && d.kept == kept && d.score_rows == score_rows)
+        return d;
     }
     Done& d = done[std::exchange(oldest, 1 - oldest)];
     const PrefillState moment{.prompt = prompt, .kept = kept, .score_rows = score_rows};
     const auto known = forms ? forms->at(column, kept) : std::nullopt;
-    d = {.like = column.like,
+    d = {.first_equal = column.first_equal,
          .kept = kept,
          .score_rows = score_rows,
          .once =
@@ -165,7 +166,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     return d;
   };
   bool compresses = false;
-  for (const LayerClass& column : law.columns) {
+  for (const LayerClass& column : point.columns) {
     const std::int64_t kept = run.trajectory->prompt_entries(column);
     compresses = compresses || (!per_layer && kept != prompt);
     const Done* d = &layer_at(column, kept);
@@ -198,7 +199,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
           return graphs;
         });
   }
-  for (const LayerClass& column : law.columns) {
+  for (const LayerClass& column : point.columns) {
     const std::int64_t kept = run.trajectory->prompt_entries(column);
     if (!compresses || kept == prompt) continue;
     const auto known = forms->at(column, kept);
@@ -217,8 +218,8 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   }
   PrefillFigures out{.peak = peak, .cached = cached, .time = std::nullopt};
   if (times) {
-    device = device * prefill_passes(in, prompt, law.groups);
-    out.time = std::max(device, host_time(in, false)) + between_steps(in);
+    device = device * prefill_passes(in, prompt, point.groups);
+    out.time = std::max(device, host_time(in, false)) + inter_step_overhead(in);
   }
   return out;
 }

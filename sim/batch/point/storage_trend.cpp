@@ -81,7 +81,7 @@ FormatPath StorageTrend::next(const CostInput& in, std::int64_t prompt,
   bool line = !stairs_;
   bool falls = false;
   for (State& state : layers_) {
-    take(one, moments[static_cast<std::size_t>(state.layer.law)], state);
+    take(one, moments[static_cast<std::size_t>(state.layer.size_class)], state);
     falls = falls || state.falls;
     for (std::size_t i = 0; line && !falls && i < state.now.size(); ++i) {
       const double now = state.now[i];

@@ -23,7 +23,7 @@ class StorageTrend {
   /// A layer that represents all that store and move equal bytes.
   struct Layer {
     std::int32_t first = 0;
-    std::int32_t law = 0;  // index of its moments
+    std::int32_t size_class = 0;  // index of its moments
   };
   explicit StorageTrend(std::vector<Layer> layers);
 

@@ -37,7 +37,7 @@ using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestFile = 1U << 30U;
-constexpr std::int64_t kMostRequests = 20'000;  // simulated of one run
+constexpr std::int64_t kMaxRequests = 20'000;  // simulated of one run
 
 /// A value of a run: how the client printed it, and where a result has it.
 struct Compared {
@@ -76,12 +76,12 @@ std::vector<Override> load_of(const BenchRun& run) {
   if (run.rate) {
     arrivals = {{"kind", "poisson"}, {"rate", *run.rate}};
   } else {
-    const std::int64_t all = std::min(run.requests.value_or(1), kMostRequests);
+    const std::int64_t all = std::min(run.requests.value_or(1), kMaxRequests);
     arrivals = {{"kind", "closed"}, {"users", run.users.value_or(all)}};
   }
   out.push_back({"/requests/arrivals", arrivals.dump()});
   if (run.requests && *run.requests > 0) {
-    out.push_back({"/requests/count", std::to_string(std::min(*run.requests, kMostRequests))});
+    out.push_back({"/requests/count", std::to_string(std::min(*run.requests, kMaxRequests))});
   }
   return out;
 }
@@ -228,8 +228,8 @@ int calibrate_from_bench(const Arguments& arguments) {
   std::vector<std::string> files = arguments.values("from-bench");
   files.insert(files.end(), arguments.words().begin(), arguments.words().end() - 1);
   const fs::path scenario{arguments.words().back()};
-  constexpr int kMostThreads = 1024;
-  const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  constexpr int kMaxThreads = 1024;
+  const int threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   std::vector<Point> points;
   for (const std::string& file : files) {
     for (BenchRun& run : parse_bench(read_text_file(file, kLongestFile), file)) {

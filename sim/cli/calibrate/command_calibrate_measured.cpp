@@ -46,7 +46,7 @@ std::string table_of(const std::vector<KernelCalibrationFile>& files, std::size_
 
 std::string too_few_text(const TimingGroup& group) {
   return fmt::format("{} of {} on {}, {}: {} rows, {} are needed", name_of(group.op), group.stack,
-                     group.gpu, group.format, group.rows, kLeastRows);
+                     group.gpu, group.format, group.rows, kMinRows);
 }
 
 /// Errors: InputError if no group has enough rows.
@@ -56,8 +56,7 @@ void refuse_without_fit(const std::vector<MeasuredFile>& files,
   const auto largest = std::max_element(
       too_few.begin(), too_few.end(), [](const auto& a, const auto& b) { return a.rows < b.rows; });
   throw InputError{
-      place,
-      fmt::format("at least {} rows of one kernel family, GPU, stack and format", kLeastRows),
+      place, fmt::format("at least {} rows of one kernel family, GPU, stack and format", kMinRows),
       fmt::format("at most {} ({})", largest->rows, too_few_text(*largest))};
 }
 

@@ -128,10 +128,10 @@ struct Written {
 
 Written fit_services(const fs::path& file, const Arguments& arguments) {
   const fs::path folder = fs::absolute(file).parent_path();
-  constexpr int kMostThreads = 1024;
+  constexpr int kMaxThreads = 1024;
   ServedOptions options{
       .folders = {.requests = folder / "requests", .lengths = folder / "lengths"},
-      .threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0))};
+      .threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0))};
   std::vector<ServedRun> runs = read_served_runs(file);
   Progress progress{"simulating", static_cast<double>(runs.size()), "runs"};
   options.done = [&](double done) { progress.update(done); };
@@ -189,8 +189,8 @@ Written fit_static_runs(const fs::path& file) {
 
 /// Whether a table is of services, by its first line.
 bool is_served(const fs::path& file) {
-  constexpr std::size_t kMostBytes = 1U << 30U;
-  const std::string text = read_text_file(file, kMostBytes);
+  constexpr std::size_t kMaxBytes = 1U << 30U;
+  const std::string text = read_text_file(file, kMaxBytes);
   return std::string_view{text}.substr(0, text.find('\n')).find("run_id") != std::string_view::npos;
 }
 

@@ -60,8 +60,8 @@ std::string value_text(const std::string& figure, const ordered_json& value) {
   if (!value.is_number()) return value.dump();
   const double number = value.get<double>();
   const std::string_view unit = unit_of(figure);
-  constexpr double kMostBytes = 9e18;
-  if (unit == "B" && number >= 0 && number < kMostBytes) {
+  constexpr double kMaxBytes = 9e18;
+  if (unit == "B" && number >= 0 && number < kMaxBytes) {
     return to_text(Bytes{std::llround(number)});
   }
   if (unit == "s") return number < 0 ? fmt::format("{:.4g} s", number) : to_text(Seconds{number});
@@ -141,8 +141,8 @@ ordered_json comparison_json(const Comparison& c) {
 }
 
 int run_compare(const Arguments& arguments) {
-  constexpr std::size_t kMostResults = 64;
-  arguments.expect_words(2, kMostResults, "two results or more");
+  constexpr std::size_t kMaxResults = 64;
+  arguments.expect_words(2, kMaxResults, "two results or more");
   const double tolerance = arguments.number("tolerance", 0, 1).value_or(0);
   std::vector<ResultItems> results;
   for (const std::string& word : arguments.words()) results.push_back(read_result_items(word));

@@ -50,9 +50,9 @@ std::string range_text(const std::optional<double>& low, const std::optional<dou
 }
 
 std::string indented(std::string_view text, std::size_t indent, std::size_t width) {
-  constexpr std::size_t kLeastText = 24;
+  constexpr std::size_t kMinText = 24;
   std::string out;
-  const std::size_t room = std::max(kLeastText, width - std::min(width, indent));
+  const std::size_t room = std::max(kMinText, width - std::min(width, indent));
   for (const std::string& line : wrapped(clean_text(text), room)) {
     out += std::string(indent, ' ') + line + "\n";
   }
@@ -167,12 +167,12 @@ int run_explain(const Arguments& arguments) {
           folder.string())};
     }
   }
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMax = 1 << 20;
   const Explanation explanation =
       explain_result(Field::read_file(path), {.key = arguments.words()[1],
                                               .which = arguments.value("point").value_or(""),
-                                              .layer = arguments.integer("layer", 0, kMost),
-                                              .head = arguments.integer("head", 0, kMost)});
+                                              .layer = arguments.integer("layer", 0, kMax),
+                                              .head = arguments.integer("head", 0, kMax)});
   write_out(arguments.has("json") ? to_file_text(explanation_json(explanation))
                                   : explanation_text(explanation, terminal_width()));
   return kDone;

@@ -76,7 +76,7 @@ void add_moments(Explanation& out, const Field& point, std::string_view key) {
             ? after(point, "e2e_s", "ttft_s", "output: from there to the last token")
             : after(point, "e2e_s", "queue_s", "prompt and output: from there to the last token"));
   }
-  settle(out, point, fmt::format("mean of {}", key), "s", mean_of(point, key));
+  resolve(out, point, fmt::format("mean of {}", key), "s", mean_of(point, key));
 }
 
 ExplainedTable percentiles(const Field& point, std::string_view key) {

@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kMost = 1e300;
+constexpr double kMax = 1e300;
 constexpr double kRounding = 1e-9;  // of sums of seconds; bytes are whole
 
 }  // namespace
@@ -20,7 +20,7 @@ std::string explained_unit(const MetricInfo& info) {
   return info.unit == "share" ? "" : std::string{info.unit};
 }
 
-double explained_number(const Field& field) { return field.number(-kMost, kMost); }
+double explained_number(const Field& field) { return field.number(-kMax, kMax); }
 
 std::optional<double> maybe_number(const Field& object, std::string_view key) {
   const auto field = object.find(key);
@@ -33,8 +33,8 @@ std::string text_or_none(const Field& object, std::string_view key) {
   return field ? field->string() : std::string{};
 }
 
-void settle(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
-            double total) {
+void resolve(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
+             double total) {
   double sum = 0;
   for (const ExplainedTerm& term : out.terms) sum += term.value;
   if (std::abs(sum - total) > kRounding * std::abs(total)) {
@@ -101,7 +101,7 @@ Explanation explain_step(const Field& point, const Field& step, std::string_view
                          .basis = text_or_none(term, "basis"),
                          .source = text_or_none(term, "source")});
   }
-  settle(out, terms, key, "s", *out.value);
+  resolve(out, terms, key, "s", *out.value);
   const double at = explained_number(step.at("step"));
   out.notes.push_back(
       at == 0 ? fmt::format("prefill of {} tokens a sequence", explained_number(step.at("tokens")))

@@ -35,8 +35,8 @@ enum class ResultKind : std::uint8_t { kStatic, kServe, kReplay, kPlan };
 [[nodiscard]] std::string text_or_none(const Field& object, std::string_view key);
 
 /// Says what the terms sum to. Errors: InputError where they do not.
-void settle(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
-            double total);
+void resolve(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
+             double total);
 
 /// Throws InputError: there is no such figure of `point`, and why.
 [[noreturn]] void fail_without(const Field& point, std::string_view key, std::string_view why);

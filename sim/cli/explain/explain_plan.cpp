@@ -96,7 +96,7 @@ void explain_memory(const Field& candidate, double confidence, Explanation& out)
          .source = text_or_none(term, "source")});
   }
   const double peak = explained_number(candidate.at("peak_hbm_bytes"));
-  settle(out, run->at("peak_terms"), "peak_hbm_bytes", "B", peak);
+  resolve(out, run->at("peak_terms"), "peak_hbm_bytes", "B", peak);
   const double usable = explained_number(candidate.at("usable_hbm_bytes"));
   const double free = std::min(explained_number(run->at("free_bytes")), usable - peak);
   const double back = usable - peak - free;
@@ -107,7 +107,7 @@ void explain_memory(const Field& candidate, double confidence, Explanation& out)
          .source = candidate.at("memory_basis").string()});
   }
   out.terms.push_back({.what = "free", .value = free});
-  settle(out, *run, "usable_hbm_bytes", "B", usable);
+  resolve(out, *run, "usable_hbm_bytes", "B", usable);
   const auto next = candidate.find("runs_out");
   if (!next) {
     out.notes.emplace_back("the search ended there, and not the memory");

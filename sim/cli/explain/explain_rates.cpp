@@ -142,7 +142,7 @@ Explanation explain_goodput(const Field& point) {
                   count_text(all), time_text(explained_number(point.at("makespan_s"))));
   out.terms = {{.what = "completed within all bounds", .value = *out.value},
                {.what = "completed, late", .value = rate_of_all - *out.value}};
-  settle(out, point, "request_s", "requests/s", rate_of_all);
+  resolve(out, point, "request_s", "requests/s", rate_of_all);
   const double lost =
       explained_number(point.at("rejected")) + explained_number(point.at("unfinished"));
   if (lost > 0) {
@@ -181,7 +181,7 @@ Explanation explain_use(const Field& point, std::string_view key) {
                {.what = "no iteration",
                 .value = (1 - busy) * makespan,
                 .formula = "(1 - busy) x makespan_s"}};
-  settle(out, point, "makespan_s", "s", makespan);
+  resolve(out, point, "makespan_s", "s", makespan);
   out.notes.emplace_back("of one GPU, a mean over all");
   if (busy > 0) {
     out.notes.push_back(fmt::format("while an iteration ran: {}", percent_text(*out.value / busy)));

@@ -85,7 +85,7 @@ Explanation entries_held(const Field& method) {
     out.terms.push_back(
         {.what = std::string{words_of(name)}, .value = role.entries, .formula = score_text(role)});
   }
-  settle(out, method.at("kept_by_role"), "entries_held_final", "entries", *out.value);
+  resolve(out, method.at("kept_by_role"), "entries_held_final", "entries", *out.value);
   out.notes.emplace_back(
       "over all layers and stored heads, after the last step; --layer and --head of \"kept\" show "
       "one head entry by entry");
@@ -142,7 +142,7 @@ Explanation bytes_held(const Field& method) {
          .value = side,
          .source = "scores, norms, indices and the like, as the method keeps them"});
   }
-  settle(out, method, "bytes_held_final", "B", *out.value);
+  resolve(out, method, "bytes_held_final", "B", *out.value);
   out.notes.push_back(law_text(method, *out.value));
   const double full = explained_number(method.at("bytes_full_final"));
   out.notes.push_back(fmt::format("the full cache: {} B; held: {} of it", count_text(full),
@@ -169,7 +169,7 @@ Explanation error(const Field& method) {
     }
     out.terms.push_back(std::move(term));
   }
-  settle(out, layers, "rel_error_mean", "", *mean);
+  resolve(out, layers, "rel_error_mean", "", *mean);
   out.notes.emplace_back("|o' - o| / |o| of attention's output, mean over steps and query heads");
   return out;
 }
@@ -208,7 +208,7 @@ Explanation kept(const Field& replay, std::size_t method, const ExplainRequest& 
     out.terms.push_back(std::move(term));
   }
   out.notes.push_back(fmt::format("layer {}, stored head {}, after the last step", layer, head));
-  settle(out, replay, "kept", "entries", entries);
+  resolve(out, replay, "kept", "entries", entries);
   return out;
 }
 

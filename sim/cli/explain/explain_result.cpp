@@ -43,7 +43,7 @@ Explanation peak(const Field& point) {
          .formula = text_or_none(term, "formula"),
          .source = text_or_none(term, "source")});
   }
-  settle(out, terms, "peak_hbm_bytes", "B", explained_number(point.at("peak_hbm_bytes")));
+  resolve(out, terms, "peak_hbm_bytes", "B", explained_number(point.at("peak_hbm_bytes")));
   out.notes.push_back(fmt::format("the peak is in {}", point.at("peak_phase").string()));
   return out;
 }
@@ -82,7 +82,7 @@ Explanation cache(const Field& point) {
                          .source = source});
     first = end;
   }
-  settle(out, layers, "kv_bytes", "B", explained_number(point.at("kv_bytes")));
+  resolve(out, layers, "kv_bytes", "B", explained_number(point.at("kv_bytes")));
   return out;
 }
 
@@ -152,7 +152,7 @@ Explanation run_time(const Field& point, std::string_view key, std::string_view 
     out.formula = fmt::format("batch {} x {} tokens / {}", explained_number(point.at("batch")),
                               explained_number(point.at("output_tokens")), of);
   }
-  settle(out, point, of, "s", explained_number(point.at(of)));
+  resolve(out, point, of, "s", explained_number(point.at(of)));
   return out;
 }
 
@@ -179,7 +179,7 @@ Explanation reserved(const Field& point) {
        .source = "simulated allocator"});
   out.terms.push_back(
       {.what = "CUDA context", .value = *out.value - segments, .source = "stack profile: context"});
-  settle(out, *allocator, "reserved_hbm_bytes", "B", *out.value);
+  resolve(out, *allocator, "reserved_hbm_bytes", "B", *out.value);
   return out;
 }
 
@@ -231,7 +231,7 @@ Explanation pool(const Field& point) {
     if (of != "before_weights") leave_out();
   }
   add("missing: it does not start", bytes_of("missing_bytes"), "missing_bytes");
-  settle(out, *start, "kv_cache_bytes", "B", *out.value);
+  resolve(out, *start, "kv_cache_bytes", "B", *out.value);
   // A service's; the result of a static batch has no interval of its pool.
   out.low = maybe_number(point, "kv_pool_bytes_low");
   out.high = maybe_number(point, "kv_pool_bytes_high");
@@ -288,7 +288,7 @@ Explanation any_peak(const Field& point) {
   for (const auto& [owner, bytes] : owners.members()) {
     out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "peak_owners"});
   }
-  settle(out, owners, "peak_hbm_bytes", "B", *out.value);
+  resolve(out, owners, "peak_hbm_bytes", "B", *out.value);
   out.low = maybe_number(point, "peak_hbm_bytes_low");
   out.high = maybe_number(point, "peak_hbm_bytes_high");
   out.basis = text_or_none(point, "peak_interval_basis");
@@ -321,7 +321,7 @@ Explanation running_out(const Field& point) {
                   .source = "kvsim explain RESULT "
                             "peak_hbm_bytes"},
                  {.what = "free at the peak", .value = usable - peak}};
-    settle(out, point, "usable_hbm_bytes", "B", usable);
+    resolve(out, point, "usable_hbm_bytes", "B", usable);
     return out;
   }
   out.value = explained_number(oom->at("tokens"));
@@ -336,12 +336,12 @@ Explanation running_out(const Field& point) {
   }
   if (point.has("startup")) {
     // Free bytes there are part of the reserved pool.
-    settle(out, *oom, "bytes held", "B", held);
+    resolve(out, *oom, "bytes held", "B", held);
     return out;
   }
   out.terms.push_back(
       {.what = "free", .value = explained_number(oom->at("free")), .source = "oom: free"});
-  settle(out, *oom, "usable_hbm_bytes", "B", usable);
+  resolve(out, *oom, "usable_hbm_bytes", "B", usable);
   return out;
 }
 

@@ -185,7 +185,7 @@ void add_phases(Explanation& out, const Field& point) {
     out.terms.push_back(
         {.what = phase.what, .value = share * makespan, .source = "mean over replicas"});
   }
-  settle(out, phases, "makespan_s", "s", makespan);
+  resolve(out, phases, "makespan_s", "s", makespan);
 }
 
 ExplainedTable mean_by_family(const Field& mean) {

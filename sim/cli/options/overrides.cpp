@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMostSkipped = 100'000'000;  // as many as a trace has requests
+constexpr std::int64_t kMaxSkipped = 100'000'000;  // as many as a trace has requests
 
 }  // namespace
 
@@ -33,7 +33,7 @@ std::vector<Override> read_overrides(const Arguments& arguments) {
 
 std::vector<Override> skip_bad_overrides(const Arguments& arguments, const json& document,
                                          const std::string& place) {
-  const auto most = arguments.integer("skip-bad", 0, kMostSkipped);
+  const auto most = arguments.integer("skip-bad", 0, kMaxSkipped);
   if (!most) return {};
   std::vector<Override> overrides;
   const auto add = [&](const json& workload, const std::string& pointer) {

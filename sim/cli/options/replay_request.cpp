@@ -8,14 +8,14 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "models/methods/settle/named.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxThreads = 1024;
 
 }  // namespace
 
@@ -119,7 +119,7 @@ Option split_option() {
 ReplayOptions read_replay_options(const Arguments& arguments) {
   ReplayOptions options;
   options.threads =
-      static_cast<std::int32_t>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+      static_cast<std::int32_t>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   options.seed = static_cast<std::uint64_t>(
       arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(0));
   if (const auto word = arguments.value("split")) {

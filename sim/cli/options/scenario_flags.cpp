@@ -15,7 +15,7 @@
 
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
-#include "models/methods/settle/named.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/options/model_argument.hpp"
@@ -41,8 +41,8 @@ using Of = ScenarioFlag::Of;
 /// that grow slowly show.
 constexpr double kLoadSeconds = 600;
 /// 10 requests are above a p99.
-constexpr double kFewestRequests = 1000;
-constexpr double kMostRequests = 1e8;  // of a workload, as in scenario files
+constexpr double kMinRequests = 1000;
+constexpr double kMaxRequests = 1e8;  // of a workload, as in scenario files
 
 /// Things that the user did not type, for standard error.
 using Notes = std::vector<std::string>;
@@ -181,7 +181,7 @@ std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view o
 /// The first `prefix` tokens of a prompt are the same in all requests.
 void share_prefix(const Arguments& arguments, ordered_json& requests) {
   const std::int64_t prefix =
-      read_counts(arguments, "prefix", 1, kMostPointTokens).front().get<std::int64_t>();
+      read_counts(arguments, "prefix", 1, kMaxPointTokens).front().get<std::int64_t>();
   const ordered_json& prompt = requests.at("prompt_tokens");
   const std::string typed = arguments.typed("prefix");
   if (!prompt.is_number()) {
@@ -205,14 +205,14 @@ ordered_json workloads(const Arguments& arguments, Notes& notes) {
   const auto outputs = lengths(arguments, "osl", 0, kFlagOutput, notes);
   std::optional<std::int64_t> count;
   if (arguments.has("requests")) {
-    count = read_counts(arguments, "requests", 1, static_cast<std::int64_t>(kMostRequests))
+    count = read_counts(arguments, "requests", 1, static_cast<std::int64_t>(kMaxRequests))
                 .front()
                 .get<std::int64_t>();
   }
   std::vector<ordered_json> values;
   for (const double rate : read_rates(arguments)) {
     const double usual =
-        std::min(kMostRequests, std::max(kFewestRequests, std::ceil(rate * kLoadSeconds)));
+        std::min(kMaxRequests, std::max(kMinRequests, std::ceil(rate * kLoadSeconds)));
     for (const ordered_json& prompt : prompts) {
       for (const ordered_json& output : outputs) {
         const bool is_whole = rate == std::floor(rate);
@@ -255,20 +255,20 @@ void add_service(const Arguments& arguments, json& document, Notes& notes) {
 
 void add_batches(const Arguments& arguments, json& document) {
   document["prompt_tokens"] = arguments.has("isl")
-                                  ? one_or_list(read_counts(arguments, "isl", 1, kMostPointTokens))
+                                  ? one_or_list(read_counts(arguments, "isl", 1, kMaxPointTokens))
                                   : ordered_json(kFlagPrompt);
   document["output_tokens"] = arguments.has("osl")
-                                  ? one_or_list(read_counts(arguments, "osl", 0, kMostPointTokens))
+                                  ? one_or_list(read_counts(arguments, "osl", 0, kMaxPointTokens))
                                   : ordered_json(kFlagOutput);
   if (arguments.has("batch")) {
-    document["batch"] = one_or_list(read_counts(arguments, "batch", 1, kMostBatch));
+    document["batch"] = one_or_list(read_counts(arguments, "batch", 1, kMaxBatch));
   }
 }
 
 void add_engine(const Arguments& arguments, json& document) {
   const auto count = [&](const char* option, const char* key) {
     if (!arguments.has(option)) return;
-    const auto values = read_counts(arguments, option, 1, kMostPointTokens);
+    const auto values = read_counts(arguments, option, 1, kMaxPointTokens);
     if (values.size() > 1) {
       throw InputError{arguments.typed(option), "one number",
                        fmt::format("{}", arguments.value(option).value_or(""))};
@@ -382,7 +382,7 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
   document["stack"] = stacks(arguments);
   document["method"] = methods(arguments, plans);
   if (arguments.has("tp")) {
-    document["gpu_count"] = one_or_list(read_counts(arguments, "tp", 1, kMostGpus));
+    document["gpu_count"] = one_or_list(read_counts(arguments, "tp", 1, kMaxGpus));
   }
   if (auto formats = read_weight_formats(arguments); !formats.empty()) {
     document["dtype"] = one_or_list(std::move(formats));

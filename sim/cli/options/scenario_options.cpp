@@ -137,7 +137,7 @@ std::vector<Option> plan_options() {
                    "cases; 0: as predicted ({:g})",
                    plan.confidence)},
       also({"max-gpus", 0, "N", false,
-            fmt::format("of a service: GPUs to try at most ({})", plan.most_gpus)},
+            fmt::format("of a service: GPUs to try at most ({})", plan.max_gpus)},
            {"--total-gpus"})};
 }
 

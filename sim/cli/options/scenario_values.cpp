@@ -24,7 +24,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr double kMostRate = 1e6;  // requests per second, as in scenario files
+constexpr double kMaxRate = 1e6;  // requests per second, as in scenario files
 
 std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
@@ -36,7 +36,7 @@ std::optional<std::int64_t> count_of(std::string_view text) {
   if (text.ends_with('M')) unit = kKilo * kKilo;
   if (unit > 1) text.remove_suffix(1);
   const auto number = parse_integer(text);
-  if (!number || *number < 0 || *number > kMostPointTokens) return std::nullopt;
+  if (!number || *number < 0 || *number > kMaxPointTokens) return std::nullopt;
   return *number * unit;
 }
 
@@ -178,11 +178,11 @@ std::vector<ordered_json> read_lengths(const Arguments& arguments, std::string_v
     const std::size_t dash = word.find('-', 1);
     const auto low = count_of(word.substr(0, dash));
     const auto high = dash == std::string::npos ? low : count_of(word.substr(dash + 1));
-    if (!low || !high || *low < least || *high < *low || *high > kMostPointTokens) {
+    if (!low || !high || *low < least || *high < *low || *high > kMaxPointTokens) {
       throw InputError{typed,
                        fmt::format("tokens in [{}, {}], such as 4096, 32K, 1000-3000 or "
                                    "lognormal:mean=1000,p99=4000",
-                                   least, kMostPointTokens),
+                                   least, kMaxPointTokens),
                        in_quotes(word)};
     }
     if (dash == std::string::npos) {
@@ -199,10 +199,10 @@ std::vector<double> read_rates(const Arguments& arguments) {
   for (const std::string& text : arguments.list("rate")) {
     const auto [number, unit] = split_number(text);
     const bool is_per_second = unit.empty() || unit == "/s" || unit == "req/s" || unit == "rps";
-    if (!number || !is_per_second || !(*number >= 1e-6 && *number <= kMostRate)) {
+    if (!number || !is_per_second || !(*number >= 1e-6 && *number <= kMaxRate)) {
       throw InputError{
           arguments.typed("rate"),
-          fmt::format("requests per second in [0.000001, {:.0f}], such as 5", kMostRate),
+          fmt::format("requests per second in [0.000001, {:.0f}], such as 5", kMaxRate),
           in_quotes(text)};
     }
     rates.push_back(*number);

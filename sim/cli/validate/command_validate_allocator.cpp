@@ -49,7 +49,7 @@ Setting setting_of(const Arguments& arguments, const AllocatorTrace& trace,
   const auto outside = bytes_option(arguments, "outside-bytes");
   out.limited = total || trace.device_bytes;
   out.device.total = total ? *total : trace.device_bytes.value_or(kUnlimited);
-  out.device.outside = outside ? *outside : trace.outside_bytes.value_or(Bytes{});
+  out.device.outside = outside ? *outside : trace.offloaded_bytes.value_or(Bytes{});
   if (out.device.outside > out.device.total) {
     throw InputError{fmt::format("{}: {} B of a device of {} B are taken outside", file,
                                  out.device.outside.count(), out.device.total.count())};

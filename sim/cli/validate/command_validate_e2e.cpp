@@ -23,10 +23,10 @@ constexpr const char* kModel = "llama-3-8b";
 
 /// Sizes where the command line says nothing, and the largest it may say.
 struct Sizes {
-  std::int64_t layers, budget, prompt, output, most_layers, most_batch, most_prompt, most_output;
+  std::int64_t layers, budget, prompt, output, max_layers, max_batch, max_prompt, max_output;
 };
 constexpr Sizes kToy{2, 24, 71, 4, 8, 8, 512, 64};
-constexpr Sizes kReal{32, 1024, 8192, 64, 32, 1024, kMostE2eTokens, 1024};
+constexpr Sizes kReal{32, 1024, 8192, 64, 32, 1024, kMaxE2eTokens, 1024};
 
 E2eRequest request_of(const Arguments& arguments, const Sizes& sizes) {
   const auto integer = [&](const char* name, std::int64_t most, std::int64_t otherwise) {
@@ -37,10 +37,10 @@ E2eRequest request_of(const Arguments& arguments, const Sizes& sizes) {
   if (request.method == "full" && arguments.has("budget")) {
     throw InputError{"--budget: method full keeps every entry; choose another or leave it out"};
   }
-  request.budget = integer("budget", kMostE2eTokens, sizes.budget);
-  request.batch = integer("batch", sizes.most_batch, 1);
-  request.prompt = integer("prompt", sizes.most_prompt, sizes.prompt);
-  request.output = integer("output", sizes.most_output, sizes.output);
+  request.budget = integer("budget", kMaxE2eTokens, sizes.budget);
+  request.batch = integer("batch", sizes.max_batch, 1);
+  request.prompt = integer("prompt", sizes.max_prompt, sizes.prompt);
+  request.output = integer("output", sizes.max_output, sizes.output);
   request.seed =
       static_cast<std::uint64_t>(arguments.integer("seed", 0, std::int64_t{1} << 53).value_or(0));
   return request;
@@ -51,7 +51,7 @@ E2eScore simulate(const Arguments& arguments) {
   score.device = "cuda-sim";
   score.request = request_of(arguments, kToy);
   score.plan =
-      plan_e2e(toy_llm(arguments.integer("layers", 1, kToy.most_layers).value_or(kToy.layers)),
+      plan_e2e(toy_llm(arguments.integer("layers", 1, kToy.max_layers).value_or(kToy.layers)),
                Dtype::kFp32, score.request);
   score.check = check_loop(score.plan);
   score.notes.emplace_back(
@@ -85,7 +85,7 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
   score.request = request_of(arguments, kReal);
   const Llm& llm = find_llm(kModel);
   score.plan = plan_e2e(
-      with_layers(llm, arguments.integer("layers", 1, kReal.most_layers).value_or(kReal.layers)),
+      with_layers(llm, arguments.integer("layers", 1, kReal.max_layers).value_or(kReal.layers)),
       Dtype::kBf16, score.request);
   // Enough blocks of attention for two on each processor, in splits of 64 to 512 entries.
   kernels::LoopSpec& loop = score.plan.loop;

@@ -32,8 +32,8 @@ ordered_json state_json(const DeviceState& s) {
   if (!s.problem.empty()) return {{"problem", s.problem}};
   return {{"sm_mhz", s.sm_mhz},
           {"memory_mhz", s.memory_mhz},
-          {"most_sm_mhz", s.most_sm_mhz},
-          {"most_memory_mhz", s.most_memory_mhz},
+          {"most_sm_mhz", s.max_sm_mhz},
+          {"most_memory_mhz", s.max_memory_mhz},
           {"performance_state", s.performance_state},
           {"power_w", s.power_w},
           {"power_limit_w", s.power_limit_w},

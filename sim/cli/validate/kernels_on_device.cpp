@@ -59,7 +59,7 @@ std::string state_note(const DeviceState& s) {
   return fmt::format(
       "after the last kernel: SM clock {} of {} MHz, memory {} of {} MHz, P{}, {:.0f} of {:.0f} W, "
       "{} degrees C, throttle reasons {:#x}",
-      s.sm_mhz, s.most_sm_mhz, s.memory_mhz, s.most_memory_mhz, s.performance_state, s.power_w,
+      s.sm_mhz, s.max_sm_mhz, s.memory_mhz, s.max_memory_mhz, s.performance_state, s.power_w,
       s.power_limit_w, s.celsius, s.throttle_reasons);
 }
 

@@ -224,7 +224,7 @@ std::string measured_markdown(const MeasuredScore& score, const std::string& tit
 }
 
 std::vector<Figure> measured_figures(const MeasuredScore& score) {
-  constexpr std::size_t kMostMarks = 1500;  // of a GPU: more say no more
+  constexpr std::size_t kMaxMarks = 1500;  // of a GPU: more say no more
   std::map<KernelOp, std::map<std::string, std::vector<ChartPoint>>> families;
   for (const PredictedRow& p : score.rows) {
     families[op_of(p.row->call)][p.row->gpu->name].push_back({p.row->us, p.estimate.us});
@@ -242,7 +242,7 @@ std::vector<Figure> measured_figures(const MeasuredScore& score) {
     chart.band_label = "within 15 %";
     for (auto& [gpu, points] : gpus) {
       std::vector<ChartPoint> some;
-      const std::size_t every = (points.size() + kMostMarks - 1) / kMostMarks;
+      const std::size_t every = (points.size() + kMaxMarks - 1) / kMaxMarks;
       for (std::size_t i = 0; i < points.size(); i += every) some.push_back(points[i]);
       chart.groups.push_back({.label = gpu, .points = std::move(some), .reference = true});
     }

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostDocuments = 10;  // with distinct marks; others are faint
+constexpr std::size_t kMaxDocuments = 10;  // with distinct marks; others are faint
 
 struct Parity {
   std::string name, title, quantity, column;
@@ -52,7 +52,7 @@ std::optional<Figure> parity_figure(const PublishedScore& score, const Parity& p
     chart.groups.push_back({.label = documents[i].first,
                             .points = std::move(documents[i].second),
                             .reference = true,
-                            .faint = i >= kMostDocuments});
+                            .faint = i >= kMaxDocuments});
   }
   return draw(chart);
 }

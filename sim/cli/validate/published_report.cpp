@@ -106,7 +106,7 @@ std::string reasons_text(const std::map<std::string, std::size_t>& reasons, std:
 /// above 30 %.
 std::string furthest_off(const PublishedScore& score, std::size_t width) {
   constexpr double kFar = 0.3;
-  constexpr std::size_t kFewest = 3;
+  constexpr std::size_t kMin = 3;
   struct Errors {
     std::vector<double> absolute;
     double sum = 0;
@@ -127,7 +127,7 @@ std::string furthest_off(const PublishedScore& score, std::size_t width) {
                {"bias", Table::Align::kRight, "%"}}};
   bool any = false;
   for (auto& [key, group] : groups) {
-    if (group.absolute.size() < kFewest) continue;
+    if (group.absolute.size() < kMin) continue;
     std::sort(group.absolute.begin(), group.absolute.end());
     const double median = group.absolute[group.absolute.size() / 2];
     if (median < kFar) continue;

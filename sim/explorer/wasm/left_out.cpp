@@ -29,7 +29,7 @@ Trace Trace::open(const std::filesystem::path& path) {
 const TraceInfo& Trace::info() const {
   throw InputError{"the explorer reads no traces: kvsim run"};
 }
-std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo&) {
+std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const TraceInfo&) {
   throw InputError{spec.name + ": the explorer reads no traces: kvsim run"};
 }
 

@@ -73,7 +73,7 @@ Bytes EnginePools::request_bytes(std::int64_t tokens) const {
   return sum;
 }
 
-std::int64_t EnginePools::most_states() const {
+std::int64_t EnginePools::max_states() const {
   for (const EnginePool& pool : pools) {
     if (pool.holds_states) return std::max<std::int64_t>(1, pool.capacity / slots);
   }

@@ -35,7 +35,7 @@ struct EnginePools {
   [[nodiscard]] double concurrency(std::int64_t tokens) const;
   [[nodiscard]] Bytes request_bytes(std::int64_t tokens) const;
   /// Requests that the pool of states holds at once, at least 1; 0: there is none.
-  [[nodiscard]] std::int64_t most_states() const;
+  [[nodiscard]] std::int64_t max_states() const;
 };
 
 /// SGLang's pools from `available` bytes. States get 0.9 : 1 of it, in whole slots of which one is

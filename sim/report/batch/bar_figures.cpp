@@ -16,8 +16,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostFiles = 12;  // per kind of figure
-constexpr std::size_t kMostBars = 24;   // per file
+constexpr std::size_t kMaxFiles = 12;  // per kind of figure
+constexpr std::size_t kMaxBars = 24;   // per file
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
@@ -28,10 +28,10 @@ std::vector<std::vector<ChartBar>> bars_by_group(const Scenario& scenario, MakeB
   std::vector<std::vector<ChartBar>> files(1);
   for (const PointGroup& group : figure_groups(scenario, surrounding_keys())) {
     const std::size_t rows = group.points.size() + (group.heading.empty() ? 0 : 1);
-    if (!files.back().empty() && files.back().size() + rows > kMostBars) files.emplace_back();
+    if (!files.back().empty() && files.back().size() + rows > kMaxBars) files.emplace_back();
     if (!group.heading.empty()) files.back().push_back({.label = group.heading, .heading = true});
     for (std::size_t k = 0; k < group.points.size(); ++k) {
-      if (files.back().size() >= kMostBars) files.emplace_back();
+      if (files.back().size() >= kMaxBars) files.emplace_back();
       files.back().push_back(bar_of(group.points[k], group.labels[k]));
     }
   }
@@ -41,7 +41,7 @@ std::vector<std::vector<ChartBar>> bars_by_group(const Scenario& scenario, MakeB
 /// Draws one file per group, named after `chart`, which has no bars itself.
 void add_files(BarChart chart, std::vector<std::vector<ChartBar>> files, FigureSet& set) {
   const std::string kind = chart.name;
-  for (std::size_t file = 0; file < std::min(files.size(), kMostFiles); ++file) {
+  for (std::size_t file = 0; file < std::min(files.size(), kMaxFiles); ++file) {
     if (files.size() > 1) chart.name = fmt::format("{}_{}", kind, file + 1);
     chart.bars = std::move(files[file]);
     const bool any = std::any_of(chart.bars.begin(), chart.bars.end(),
@@ -50,9 +50,9 @@ void add_files(BarChart chart, std::vector<std::vector<ChartBar>> files, FigureS
     set.figures.push_back(draw(chart));
     set.figures.back().kind = kind;
   }
-  if (files.size() > kMostFiles) {
+  if (files.size() > kMaxFiles) {
     set.notes.push_back(
-        fmt::format("{} more figures of {} were left out", files.size() - kMostFiles, kind));
+        fmt::format("{} more figures of {} were left out", files.size() - kMaxFiles, kind));
   }
 }
 
@@ -157,7 +157,7 @@ void add_bar_figures(const RunReport& report, FigureSet& set) {
   }
   std::vector<std::vector<ChartBar>> files(1);
   for (std::size_t point = 0; point < scenario.points.size(); ++point) {
-    if (files.back().size() == kMostBars) files.emplace_back();
+    if (files.back().size() == kMaxBars) files.emplace_back();
     files.back().push_back(cache_of(report, point, methods.size() > 1));
   }
   const std::string title = scenario.title.empty() ? scenario.name : scenario.title;

@@ -84,18 +84,18 @@ ordered_json engines_json(const Scenario& scenario) {
 }
 
 std::string engines_text(const Scenario& scenario, std::size_t width) {
-  constexpr std::size_t kMostEngines = 3;
+  constexpr std::size_t kMaxEngines = 3;
   const std::vector<EngineOnGpu> engines = engines_of(scenario);
   std::string out;
-  for (std::size_t i = 0; i < std::min(engines.size(), kMostEngines); ++i) {
+  for (std::size_t i = 0; i < std::min(engines.size(), kMaxEngines); ++i) {
     const EngineOnGpu& one = engines[i];
     if (engines.size() > 1) {
       out += paragraph(fmt::format("{} on {} x {}:", one.stack, one.gpus, one.gpu), width);
     }
     out += settings_text(*one.settings, width);
   }
-  if (engines.size() > kMostEngines) {
-    out += fmt::format("and {} more engines: see the JSON result\n", engines.size() - kMostEngines);
+  if (engines.size() > kMaxEngines) {
+    out += fmt::format("and {} more engines: see the JSON result\n", engines.size() - kMaxEngines);
   }
   return out + published_weights_text(scenario, width);
 }

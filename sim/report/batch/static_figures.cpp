@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostFiles = 12;  // per kind of figure
+constexpr std::size_t kMaxFiles = 12;  // per kind of figure
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
@@ -158,7 +158,7 @@ double final_tokens(const Scenario& scenario, std::size_t point) {
 
 /// The sweeps of at least 3 lengths within a group; fewer points do not make a useful line.
 std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) {
-  constexpr std::size_t kFewestLengths = 3;
+  constexpr std::size_t kMinLengths = 3;
   std::vector<nlohmann::ordered_json> identity;
   std::vector<Sweep> sweeps;
   for (const std::size_t i : group.points) {
@@ -181,7 +181,7 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
   std::erase_if(sweeps, [&](const Sweep& sweep) {
     std::set<double> lengths;
     for (const std::size_t i : sweep.points) lengths.insert(final_tokens(scenario, i));
-    return lengths.size() < kFewestLengths;
+    return lengths.size() < kMinLengths;
   });
   std::vector<std::size_t> firsts;
   for (const Sweep& sweep : sweeps) firsts.push_back(sweep.points.front());
@@ -284,7 +284,7 @@ void add_static_figures(const RunReport& report, FigureSet& set) {
       const LineChart chart = make(report, group);
       if (!shows_something(chart)) continue;
       if (kind == "cache_per_layer" && !values_differ(chart)) continue;
-      if (files == kMostFiles) {
+      if (files == kMaxFiles) {
         ++left_out;
         continue;
       }
@@ -311,11 +311,11 @@ void add_static_figures(const RunReport& report, FigureSet& set) {
   });
   // The same holds if the length hardly changes: such a point shows a rate, not growth.
   std::erase_if(groups, [&](const PointGroup& group) {
-    constexpr double kLeastGrowth = 0.05;
+    constexpr double kMinGrowth = 0.05;
     return std::all_of(group.points.begin(), group.points.end(), [&](std::size_t i) {
       const StaticSpec& spec = scenario.points[i].spec;
       return static_cast<double>(spec.output_tokens) <
-             kLeastGrowth * static_cast<double>(spec.prompt_tokens);
+             kMinGrowth * static_cast<double>(spec.prompt_tokens);
     });
   });
   add_lines("memory_vs_length", memory_chart, groups);

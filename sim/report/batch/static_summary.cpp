@@ -62,7 +62,7 @@ std::string oom_range(const StaticResult& r) {
 std::string batch_range(const std::optional<FitRange>& fit) {
   if (!fit) return "-";
   const auto count = [](std::int64_t n) {
-    return fmt::format("{}{}", with_commas(n), n == FitRange::kMostBatch ? "+" : "");
+    return fmt::format("{}{}", with_commas(n), n == FitRange::kMaxBatch ? "+" : "");
   };
   if (!fit->batch_low || !fit->batch_high) return count(fit->batch);
   return fmt::format("{} ({} to {})", count(fit->batch), count(*fit->batch_low),
@@ -71,7 +71,7 @@ std::string batch_range(const std::optional<FitRange>& fit) {
 std::string gpu_range(const std::optional<FitRange>& fit) {
   if (!fit) return "-";
   const auto count = [](const std::optional<std::int32_t>& n) {
-    return n ? fmt::format("{}", *n) : fmt::format(">{}", FitRange::kMostGpus);
+    return n ? fmt::format("{}", *n) : fmt::format(">{}", FitRange::kMaxGpus);
   };
   const bool one_answer = fit->gpus == fit->gpus_low && fit->gpus == fit->gpus_high;
   if (one_answer || !fit->batch_low) return count(fit->gpus);
@@ -171,19 +171,19 @@ std::string failed_lines(const RunReport& report, const std::vector<std::string>
 
 std::string static_verdict(const RunReport& report, const std::vector<std::string>& labels,
                            const TextStyle& style) {
-  constexpr std::size_t kMostSentences = 8;
+  constexpr std::size_t kMaxSentences = 8;
   const std::vector<std::size_t> failed = failed_points(report);
   return fit_line(report, failed.size(), style) +
-         failed_lines(report, labels, failed, kMostSentences, style.width, oom_sentence);
+         failed_lines(report, labels, failed, kMaxSentences, style.width, oom_sentence);
 }
 
 std::string brief_verdict(const RunReport& report, const std::vector<std::string>& labels,
                           const TextStyle& style) {
-  constexpr std::size_t kMostSentences = 3;
+  constexpr std::size_t kMaxSentences = 3;
   const std::vector<std::size_t> failed = failed_points(report);
-  const bool all_listed = !failed.empty() && failed.size() <= kMostSentences;
+  const bool all_listed = !failed.empty() && failed.size() <= kMaxSentences;
   return (all_listed ? "" : fit_line(report, failed.size(), style)) +
-         failed_lines(report, labels, failed, kMostSentences, style.width, brief_oom_sentence);
+         failed_lines(report, labels, failed, kMaxSentences, style.width, brief_oom_sentence);
 }
 
 std::string points_table(const RunReport& report, const TextStyle& style) {
@@ -221,9 +221,9 @@ std::string points_table(const RunReport& report, const TextStyle& style) {
 }
 
 std::string bounds_block(const RunReport& report, std::size_t width) {
-  constexpr std::size_t kMostPoints = 20;
+  constexpr std::size_t kMaxPoints = 20;
   const auto explained = [](const StaticResult& r) { return !r.explained.empty(); };
-  if (report.results.size() > kMostPoints ||
+  if (report.results.size() > kMaxPoints ||
       std::none_of(report.results.begin(), report.results.end(), explained)) {
     return "";
   }
@@ -259,11 +259,11 @@ std::string bounds_block(const RunReport& report, std::size_t width) {
 }
 
 std::string intervals_block(const RunReport& report, std::size_t width) {
-  constexpr std::size_t kMostPoints = 20;
+  constexpr std::size_t kMaxPoints = 20;
   const auto has_one = [](const StaticResult& r) {
     return r.intervals && (r.intervals->prefill || r.intervals->peak || r.intervals->oom_low);
   };
-  if (report.results.size() > kMostPoints ||
+  if (report.results.size() > kMaxPoints ||
       std::none_of(report.results.begin(), report.results.end(), has_one)) {
     return "";
   }
@@ -312,12 +312,12 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
       }
     }
   }
-  constexpr std::size_t kMostBases = 4;
-  for (std::size_t i = 0; i < std::min(bases.size(), kMostBases); ++i) {
+  constexpr std::size_t kMaxBases = 4;
+  for (std::size_t i = 0; i < std::min(bases.size(), kMaxBases); ++i) {
     out += paragraph("- " + bases[i], width, 2);
   }
-  if (bases.size() > kMostBases) {
-    out += fmt::format("- and {} more: interval_basis in result.json\n", bases.size() - kMostBases);
+  if (bases.size() > kMaxBases) {
+    out += fmt::format("- and {} more: interval_basis in result.json\n", bases.size() - kMaxBases);
   }
   return out;
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 #include "sim/report/catalogue/describe.hpp"
 #include "sim/report/catalogue/describe_text.hpp"
 

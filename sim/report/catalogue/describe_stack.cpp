@@ -129,8 +129,8 @@ ordered_json stack_json(const Stack& stack) {
       {"full_causal_mask", stack.full_causal_mask},
       {"attends_allocated", stack.attends_allocated},
       {"score_passes", stack.score_passes},
-      {"between_steps_s", stack.between_steps.count()},
-      {"between_per_sequence_s", stack.between_per_sequence.count()},
+      {"between_steps_s", stack.inter_step_overhead.count()},
+      {"between_per_sequence_s", stack.inter_step_per_sequence.count()},
       {"schedules_ahead", stack.schedules_ahead},
       {"front_end",
        {{"latency_s", stack.front_end.latency.count()},
@@ -271,9 +271,9 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                           times.latency, times.request, times.prompt_token, times.token));
   }
   if (stack.schedules_ahead) facts.add("scheduling", "a step ahead of the GPU, hidden behind it");
-  if (stack.between_steps > Seconds{}) {
-    facts.add("between steps", fmt::format("{}, and {} a sequence", stack.between_steps,
-                                           stack.between_per_sequence));
+  if (stack.inter_step_overhead > Seconds{}) {
+    facts.add("between steps", fmt::format("{}, and {} a sequence", stack.inter_step_overhead,
+                                           stack.inter_step_per_sequence));
   }
   if (stack.cutoff != CutoffTimes{}) {
     facts.add("top-k, top-p", fmt::format("{} a step, {:g} B a logit", stack.cutoff.step,

@@ -13,7 +13,7 @@ void Facts::add(std::string label, std::string value) {
 }
 
 std::string Facts::str(std::size_t width) const {
-  constexpr std::size_t kLeastText = 24;
+  constexpr std::size_t kMinText = 24;
   std::size_t label_width = 0;
   for (const auto& [label, value] : rows_) {
     label_width = std::max(label_width, display_width(label));
@@ -23,7 +23,7 @@ std::string Facts::str(std::size_t width) const {
   for (const auto& [label, value] : rows_) {
     std::string line = "  " + label + std::string(label_width - display_width(label) + 2, ' ');
     for (const std::string& part :
-         wrapped(clean_text(value), std::max(kLeastText, width - std::min(width, indent)))) {
+         wrapped(clean_text(value), std::max(kMinText, width - std::min(width, indent)))) {
       out += line + part + "\n";
       line = std::string(indent, ' ');
     }

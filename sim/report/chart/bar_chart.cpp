@@ -66,11 +66,11 @@ double widest_of(const Lines& lines) {
 }
 
 Frame frame_of(const BarChart& chart, const Canvas& canvas) {
-  constexpr double kLongestName = 267, kMostOfCanvas = 0.4;
-  constexpr double kMostOfPlot = 0.5;  // share of the plot that a text next to a bar may take
+  constexpr double kLongestName = 267, kMaxOfCanvas = 0.4;
+  constexpr double kMaxOfPlot = 0.5;  // share of the plot that a text next to a bar may take
   constexpr double kBeforeNames = 12, kAfterNames = 16;
-  constexpr double kLeastRow = 58, kBetweenRows = 16;
-  const double room = std::min(kLongestName, kMostOfCanvas * canvas.width);
+  constexpr double kMinRow = 58, kBetweenRows = 16;
+  const double room = std::min(kLongestName, kMaxOfCanvas * canvas.width);
   Frame frame;
   frame.words.resize(chart.bars.size());
   double widest = 0;
@@ -84,17 +84,17 @@ Frame frame_of(const BarChart& chart, const Canvas& canvas) {
   }
   frame.left = kBeforeNames + widest + kAfterNames;
   frame.width = canvas.plot_width(frame.left);
-  std::size_t most_lines = 1;
+  std::size_t max_lines = 1;
   bool any_beside = false;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
     const ChartBar& bar = chart.bars[i];
     BarWords& words = frame.words[i];
-    words.end = lines_of_end(bar.end_text, kMostOfPlot * frame.width);
-    if (bar.beside) words.beside = lines_of_end(bar.beside_text, kMostOfPlot * frame.width);
+    words.end = lines_of_end(bar.end_text, kMaxOfPlot * frame.width);
+    if (bar.beside) words.beside = lines_of_end(bar.beside_text, kMaxOfPlot * frame.width);
     any_beside = any_beside || bar.beside.has_value();
-    most_lines = std::max({most_lines, words.name.size(), words.end.size() + words.beside.size()});
+    max_lines = std::max({max_lines, words.name.size(), words.end.size() + words.beside.size()});
   }
-  frame.row = std::max(kLeastRow, kLineHeight * static_cast<double>(most_lines) + kBetweenRows);
+  frame.row = std::max(kMinRow, kLineHeight * static_cast<double>(max_lines) + kBetweenRows);
   return frame;
 }
 

@@ -93,16 +93,16 @@ bool have_room_log(const std::vector<Tick>& ticks, double low, double high, doub
 }  // namespace
 
 std::vector<Tick> linear_ticks(double low, double high, double pixels, Direction direction) {
-  constexpr int kMost = 8;
+  constexpr int kMax = 8;
   std::vector<Tick> out;
-  for (int wanted = kMost; wanted >= 1; --wanted) {
+  for (int wanted = kMax; wanted >= 1; --wanted) {
     const Ticks round = ticks_over(low, high, wanted);
     out.clear();
     std::vector<double> at;
     const double slack = 1e-9 * (high - low);
     for (double k = 0;; ++k) {
       const double value = round.first + k * round.step;
-      if (value > high + slack || k > 4 * kMost) break;
+      if (value > high + slack || k > 4 * kMax) break;
       if (value < low - slack) continue;
       out.push_back({value, in_steps_of(value, round.step)});
       at.push_back((value - low) / (high - low) * pixels);
@@ -334,8 +334,8 @@ std::vector<std::string> y_lines(const Layout& layout) {
 
 std::vector<NestedMark> nested(const std::vector<std::vector<ChartPoint>>& points,
                                const std::function<std::pair<double, double>(ChartPoint)>& place) {
-  constexpr double kTouch = 7;      // pixels
-  constexpr std::size_t kMost = 5;  // marks around one point
+  constexpr double kTouch = 7;     // pixels
+  constexpr std::size_t kMax = 5;  // marks around one point
   struct At {
     std::size_t series, index;
     double x, y;
@@ -367,9 +367,9 @@ std::vector<NestedMark> nested(const std::vector<std::vector<ChartPoint>>& point
     const std::size_t n = touching[i].size() + 1;
     const auto rank = static_cast<std::size_t>(
         std::distance(touching[i].begin(), touching[i].lower_bound(a.series)));
-    // With more than kMost series, select which ones have their marks here.
-    const std::size_t ring = n > kMost ? (rank + n - a.index * kMost % n) % n : rank;
-    if (ring < kMost) out.push_back({a.series, a.index, points[a.series][a.index], ring});
+    // With more than kMax series, select which ones have their marks here.
+    const std::size_t ring = n > kMax ? (rank + n - a.index * kMax % n) % n : rank;
+    if (ring < kMax) out.push_back({a.series, a.index, points[a.series][a.index], ring});
   }
   return out;
 }
@@ -386,11 +386,11 @@ double left_of_plot(const Layout& layout) {
 }
 
 void PlotClauses::add(const std::string& clause, std::string_view text) {
-  constexpr std::size_t kMostLines = 3;
+  constexpr std::size_t kMaxLines = 3;
   std::vector<std::string> lines = wrapped(clean_text(text), legend_room(canvas_));
   if (lines.empty()) lines.emplace_back();
-  if (lines.size() > kMostLines) {
-    lines.resize(kMostLines);
+  if (lines.size() > kMaxLines) {
+    lines.resize(kMaxLines);
     lines.back() = shortened(lines.back() + " ………", legend_room(canvas_));
   }
   for (std::size_t i = 0; i < lines.size(); ++i) {

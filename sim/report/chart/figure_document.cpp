@@ -232,7 +232,7 @@ class Writer {
   ordered_json out_ = ordered_json::object();
 };
 
-constexpr double kMost = 1e300;
+constexpr double kMax = 1e300;
 
 /// Reads an object, each key at most once; unknown keys are rejected once all keys are listed.
 class Reader {
@@ -251,18 +251,18 @@ class Reader {
 
  private:
   static void read(const Field& in, bool& value) { value = in.boolean(); }
-  static void read(const Field& in, double& value) { value = in.number(-kMost, kMost); }
+  static void read(const Field& in, double& value) { value = in.number(-kMax, kMax); }
   static void read(const Field& in, std::string& value) { value = in.string(); }
   /// Numbers of gnuplot's patterns.
   static void read(const Field& in, int& value) { value = static_cast<int>(in.integer(0, 9)); }
   static void read(const Field& in, std::size_t& value) {
-    constexpr std::int64_t kMostIndex = 1 << 20;
-    value = static_cast<std::size_t>(in.integer(0, kMostIndex));
+    constexpr std::int64_t kMaxIndex = 1 << 20;
+    value = static_cast<std::size_t>(in.integer(0, kMaxIndex));
   }
   void read(const Field& in, std::string_view& value) { value = kept(in.string()); }
   /// null is read as NaN: a value that was not finite.
   static double number_or_none(const Field& in) {
-    return in.is_null() ? std::numeric_limits<double>::quiet_NaN() : in.number(-kMost, kMost);
+    return in.is_null() ? std::numeric_limits<double>::quiet_NaN() : in.number(-kMax, kMax);
   }
   static std::vector<Field> numbers(const Field& in, std::size_t n) {
     std::vector<Field> items = in.items();
@@ -271,28 +271,28 @@ class Reader {
   }
   static void read(const Field& in, ChartPoint& p) {
     const std::vector<Field> both = numbers(in, 2);
-    p = {both[0].number(-kMost, kMost), number_or_none(both[1])};
+    p = {both[0].number(-kMax, kMax), number_or_none(both[1])};
   }
   static void read(const Field& in, ChartSpread& s) {
     const std::vector<Field> all = numbers(in, 3);
-    s = {all[0].number(-kMost, kMost), number_or_none(all[1]), number_or_none(all[2])};
+    s = {all[0].number(-kMax, kMax), number_or_none(all[1]), number_or_none(all[2])};
   }
   static void read(const Field& in, ChartRange& range) {
     const std::vector<Field> both = numbers(in, 2);
-    range = {both[0].number(-kMost, kMost), both[1].number(-kMost, kMost)};
+    range = {both[0].number(-kMax, kMax), both[1].number(-kMax, kMax)};
   }
   static void read(const Field& in, ChartLevel& level) {
     in.allow_only({"label", "at"});
-    level = {in.at("label").string(), in.at("at").number(-kMost, kMost)};
+    level = {in.at("label").string(), in.at("at").number(-kMax, kMax)};
   }
   static void read(const Field& in, ChartPlumb& plumb) {
     in.allow_only({"label", "at"});
-    plumb = {in.at("label").string(), in.at("at").number(-kMost, kMost)};
+    plumb = {in.at("label").string(), in.at("at").number(-kMax, kMax)};
   }
   void read(const Field& in, std::pair<PartStyle, double>& part) {
     in.allow_only({"of", "value"});
     part.first.words = kept(in.at("of").string());
-    part.second = in.at("value").number(-kMost, kMost);
+    part.second = in.at("value").number(-kMax, kMax);
   }
   template <class T>
   void read(const Field& in, std::optional<T>& value) {
@@ -353,11 +353,11 @@ void check_unit(const Field& in, const char* key, double value) {
 }
 
 void check(const Field& in, LineChart& chart) {
-  constexpr double kMostX = 1e15;  // above it, ticks at whole numbers are no longer distinct
+  constexpr double kMaxX = 1e15;  // above it, ticks at whole numbers are no longer distinct
   check_unit(in, "y_unit", chart.y_unit);
   need(in, !chart.lines.empty(), "a chart without lines");
   const auto good = [&](double x) {
-    return std::abs(x) <= kMostX && (!chart.log_seconds_x || x > 0);
+    return std::abs(x) <= kMaxX && (!chart.log_seconds_x || x > 0);
   };
   bool all = true;
   for (const ChartLine& line : chart.lines) {
@@ -385,11 +385,11 @@ void check(const Field& in, AreaChart& chart) {
 }
 
 void check_groups(const Field& in, const std::vector<MarkGroup>& groups, bool positive_x) {
-  constexpr std::size_t kMostStyles = 210;  // chart::line_style
+  constexpr std::size_t kMaxStyles = 210;  // chart::line_style
   const Field at = in.at("groups");
   bool any = false;
   for (const MarkGroup& group : groups) {
-    need(at, !group.style || *group.style < kMostStyles, "a style that there is not");
+    need(at, !group.style || *group.style < kMaxStyles, "a style that there is not");
     for (const ChartPoint p : group.points) {
       need(at, p.y > 0 && (!positive_x || p.x > 0), "a mark at 0 of a logarithmic axis");
       any = true;

@@ -17,10 +17,10 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostLines = 30;    // that differ in at least two of colour, dash and mark
-constexpr std::size_t kMostBars = 48;     // as many as fit in a page's height
-constexpr std::size_t kMostCallouts = 8;  // each takes a row above the lines
-constexpr std::size_t kMostNamesInTitle = 4;
+constexpr std::size_t kMaxLines = 30;    // that differ in at least two of colour, dash and mark
+constexpr std::size_t kMaxBars = 48;     // as many as fit in a page's height
+constexpr std::size_t kMaxCallouts = 8;  // each takes a row above the lines
+constexpr std::size_t kMaxNamesInTitle = 4;
 
 template <class Chart>
 struct Part {
@@ -110,7 +110,7 @@ std::string title_of(const Parts<Chart>& parts, const std::string& name) {
   }
   std::vector<std::string> of;
   for (const auto& part : parts) of.push_back(part.of);
-  if (of.size() > kMostNamesInTitle) {
+  if (of.size() > kMaxNamesInTitle) {
     return fmt::format("{}: {}, … {} in all", words, fmt::join(of.begin(), of.begin() + 2, ", "),
                        of.size());
   }
@@ -180,11 +180,11 @@ Reason join(const Parts<LineChart>& parts, LineChart& chart) {
       chart.lines.back().label = fmt::format("{}: {}", of, line.label);
     }
   }
-  if (chart.lines.size() > kMostLines) {
+  if (chart.lines.size() > kMaxLines) {
     return fmt::format("{} lines could not be distinguished", chart.lines.size());
   }
   // The crosses remain, and the legend explains them.
-  if (chart.callouts.size() > kMostCallouts) chart.callouts.clear();
+  if (chart.callouts.size() > kMaxCallouts) chart.callouts.clear();
   join_bounds(parts, &LineChart::levels, &ChartLevel::y, chart);
   join_bounds(parts, &LineChart::plumbs, &ChartPlumb::x, chart);
   return std::nullopt;
@@ -202,7 +202,7 @@ Reason join_groups(const Parts<Chart>& parts, Chart& chart, std::size_t& faint) 
       ++(group.faint ? faint : coloured);
     }
   }
-  if (coloured > kMostLines)
+  if (coloured > kMaxLines)
     return fmt::format("{} kinds of marks could not be distinguished", coloured);
   return std::nullopt;
 }
@@ -282,7 +282,7 @@ Reason join(const Parts<BarChart>& parts, BarChart& chart) {
       if (bar.heading) chart.bars.back().label = fmt::format("{}: {}", of, bar.label);
     }
   }
-  if (chart.bars.size() > kMostBars) return fmt::format("{} bars are too many", chart.bars.size());
+  if (chart.bars.size() > kMaxBars) return fmt::format("{} bars are too many", chart.bars.size());
   return std::nullopt;
 }
 

@@ -16,15 +16,15 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostValues = 400;  // per line; screens have no more pixels for it
+constexpr std::size_t kMaxValues = 400;  // per line; screens have no more pixels for it
 
 ordered_json finite_or_null(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
-/// The stride at which `n` points are shown: 1, or the least for at most kMostValues points.
+/// The stride at which `n` points are shown: 1, or the least for at most kMaxValues points.
 std::size_t stride_of(std::size_t n) {
-  return std::max<std::size_t>(1, (n + kMostValues - 1) / kMostValues);
+  return std::max<std::size_t>(1, (n + kMaxValues - 1) / kMaxValues);
 }
 
 /// Calls `put` for every stride-th index and for the last.
@@ -94,7 +94,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
     out["band"] = ordered_json::array();
     // Thinned to the line's x values, because readers pair them; the band may have other points.
     for (const ChartSpread& s : band) {
-      const bool kept = band.size() <= kMostValues || shown.contains(s.x) || &s == &band.back();
+      const bool kept = band.size() <= kMaxValues || shown.contains(s.x) || &s == &band.back();
       if (kept) out["band"].push_back({s.x, finite_or_null(s.low), finite_or_null(s.high)});
     }
   }
@@ -175,7 +175,7 @@ ordered_json page_chart(const LineChart& chart) {
   const auto longest = std::max_element(
       chart.lines.begin(), chart.lines.end(),
       [](const ChartLine& a, const ChartLine& b) { return a.points.size() < b.points.size(); });
-  if (longest != chart.lines.end() && longest->points.size() > kMostValues) {
+  if (longest != chart.lines.end() && longest->points.size() > kMaxValues) {
     out["note"] =
         fmt::format("Of {} points of the longest line every {} are drawn; the CSV has all.",
                     longest->points.size(), stride_of(longest->points.size()));

@@ -20,8 +20,8 @@ namespace {
 using namespace chart;  // NOLINT: the parts are internal
 
 constexpr double kCellHeight = 40;  // pixels
-constexpr double kLeastHeight = 240;
-constexpr double kMostHeight = 480;
+constexpr double kMinHeight = 240;
+constexpr double kMaxHeight = 480;
 constexpr double kLongestValueName = 160;  // pixels of a value's name
 
 /// Cividis (Nuñez, Anderton and Renslow 2018), which looks the same to colour-blind readers and in
@@ -106,7 +106,7 @@ std::string script_of(const HeatMap& map, const FigureStyle& style) {
 
   Layout layout{.x_label = map.x_label, .y_label = map.y_label};
   layout.height =
-      std::clamp(kCellHeight * static_cast<double>(map.y_values.size()), kLeastHeight, kMostHeight);
+      std::clamp(kCellHeight * static_cast<double>(map.y_values.size()), kMinHeight, kMaxHeight);
   const std::vector<Tick> z_ticks = linear_ticks(low, high, layout.height, Direction::kUp);
   const std::vector<std::string> z_name = lines_within(map.z_label, layout.height);
   const double z_room = kLineHeight * static_cast<double>(z_name.size());

@@ -94,7 +94,7 @@ std::string spread_block(const LineChart& chart, const LineBox& box) {
 std::vector<double> spread_widths(const LineChart& chart, const LineBox& box) {
   constexpr double kTouch = 4;  // pixels
   constexpr double kNarrow = 1.4, kStep = 2;
-  constexpr std::size_t kMostSteps = 3;
+  constexpr std::size_t kMaxSteps = 3;
   const auto meet = [&](const ChartLine& a, const ChartLine& b) {
     return std::any_of(a.spreads.begin(), a.spreads.end(), [&](const ChartSpread& s) {
       return std::any_of(b.spreads.begin(), b.spreads.end(), [&](const ChartSpread& t) {
@@ -108,7 +108,7 @@ std::vector<double> spread_widths(const LineChart& chart, const LineBox& box) {
     for (std::size_t j = i + 1; j < chart.lines.size(); ++j) {
       if (meet(chart.lines[i], chart.lines[j])) ++over;
     }
-    widths[i] += kStep * static_cast<double>(std::min(over, kMostSteps));
+    widths[i] += kStep * static_cast<double>(std::min(over, kMaxSteps));
   }
   return widths;
 }

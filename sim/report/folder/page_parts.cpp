@@ -14,17 +14,17 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostPoints = 300;  // of the table of a run or a sweep
-constexpr std::size_t kMostCharts = 96;
+constexpr std::size_t kMaxPoints = 300;  // of the table of a run or a sweep
+constexpr std::size_t kMaxCharts = 96;
 
 /// Charts of one kind next to each other, in the order of the figures.
 ordered_json charts_json(const FigureSet& figures, std::vector<std::string>& cuts) {
   ordered_json out = ordered_json::array();
   for (const Figure& figure : figures.figures) {
     if (figure.page.is_null()) continue;
-    if (out.size() == kMostCharts) {
+    if (out.size() == kMaxCharts) {
       cuts.push_back(
-          fmt::format("The first {} charts of {} are here.", kMostCharts, figures.figures.size()));
+          fmt::format("The first {} charts of {} are here.", kMaxCharts, figures.figures.size()));
       break;
     }
     out.push_back({{"kind", figure.kind},
@@ -105,13 +105,13 @@ void cut_points(ordered_json& document, std::vector<std::string>& cuts) {
   const auto points = document.find("points");
   if (points == document.end() || !points->is_array()) return;
   const std::size_t n = points->size();
-  if (n > kMostPoints) {
-    points->erase(points->begin() + kMostPoints, points->end());
+  if (n > kMaxPoints) {
+    points->erase(points->begin() + kMaxPoints, points->end());
     cuts.push_back(fmt::format("Tables have the first {} of {} points; result.json has all.",
-                               kMostPoints, with_commas(static_cast<std::int64_t>(n))));
+                               kMaxPoints, with_commas(static_cast<std::int64_t>(n))));
   }
   bool explained = false;
-  for (std::size_t i = kMostExplained; i < points->size(); ++i) {
+  for (std::size_t i = kMaxExplained; i < points->size(); ++i) {
     ordered_json& point = (*points)[i];
     for (const char* key : {"time_terms", "peak_terms", "mean_iteration"}) {
       explained = point.erase(key) > 0 || explained;
@@ -121,7 +121,7 @@ void cut_points(ordered_json& document, std::vector<std::string>& cuts) {
     cuts.push_back(
         fmt::format("Operators and terms of memory are of the first {} points; "
                     "result.json has all.",
-                    kMostExplained));
+                    kMaxExplained));
   }
 }
 

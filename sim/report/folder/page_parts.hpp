@@ -17,7 +17,7 @@ namespace kvsim {
 
 inline constexpr std::size_t kOneLine = 1'000'000;  // columns: sentences are not broken
 inline constexpr std::size_t kSummaryWidth = 100;   // columns
-inline constexpr std::size_t kMostExplained = 24;   // points with the terms of their time and peak
+inline constexpr std::size_t kMaxExplained = 24;    // points with the terms of their time and peak
 
 /// The schema of the embedded data: incremented if the meaning of a key changes.
 inline constexpr const char* kPageSchema = "kvsim.report/1";

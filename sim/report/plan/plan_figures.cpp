@@ -12,8 +12,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostBars = 40;
-constexpr std::size_t kMostGroups = 8;
+constexpr std::size_t kMaxBars = 40;
+constexpr std::size_t kMaxGroups = 8;
 
 /// "1": figures of one question are numbered if there are several.
 std::string figure_name(const PlanResult& plan, std::size_t group, const char* what) {
@@ -46,12 +46,12 @@ std::map<std::string, std::size_t> styles_of(const PlanResult& plan) {
 
 void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   const PlanGroup& group = plan.groups[g];
-  if (group.candidates.size() > kMostBars) {
+  if (group.candidates.size() > kMaxBars) {
     set.notes.push_back(fmt::format("answers of {} are not drawn: {} bars are too many", group.of,
                                     group.candidates.size()));
     return;
   }
-  const bool fewest = group.question == PlanQuestion::kFewestGpus;
+  const bool fewest = group.question == PlanQuestion::kMinGpus;
   const std::string words = plan_words(group.question);
   const PartStyle plain{"answer", {"#0072B2", 0, true}};
   const PartStyle full{"full cache", {"#777777", 0, true}};
@@ -87,7 +87,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
       if (one->answer && one->range.is_known) {
         // A missing end is drawn at the limit of the search.
         const AnswerRange& range = one->range;
-        const double safe = range.safe.value_or(fewest ? range.most_tried : 0);
+        const double safe = range.safe.value_or(fewest ? range.max_tried : 0);
         const double optimistic = range.optimistic.value_or(*one->answer);
         bar.range =
             ChartRange{.low = std::min(safe, optimistic), .high = std::max(safe, optimistic)};
@@ -174,7 +174,7 @@ void add_front(const PlanResult& plan, std::size_t g,
     if (group_of_marks.points.empty()) continue;
     std::stable_sort(group_of_marks.points.begin(), group_of_marks.points.end(),
                      [](ChartPoint a, ChartPoint b) { return a.x < b.x; });
-    const bool far = shown > kMostGroups && (coloured >= kMostGroups || !leads(c));
+    const bool far = shown > kMaxGroups && (coloured >= kMaxGroups || !leads(c));
     group_of_marks.faint = far;
     if (shown <= styles.size()) {
       group_of_marks.style = styles.at(method_label({one.method.name, one.method.params, {}}));

@@ -42,7 +42,7 @@ std::string amount_words(const PlanGroup& group, double value) {
 const PlanCandidate* full_cache_of(const PlanResult& plan, const PlanGroup& group,
                                    const PlanCandidate& best) {
   if (best.method.name == "full") return nullptr;
-  const bool fewest = group.question == PlanQuestion::kFewestGpus;
+  const bool fewest = group.question == PlanQuestion::kMinGpus;
   const PlanCandidate* out = nullptr;
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
@@ -107,7 +107,7 @@ std::string plan_finding(const PlanResult& plan, const PlanGroup& group) {
     return fmt::format("Only compression makes this possible: the full cache is limited by {}.",
                        limit_words(*same));
   }
-  if (group.question == PlanQuestion::kFewestGpus) {
+  if (group.question == PlanQuestion::kMinGpus) {
     return fmt::format("{} needs {}; the full cache needs {}.", label,
                        amount_words(group, *best.answer), amount_words(group, *same->answer));
   }

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::ordered_json;
 using PageTone = PageSentence::Tone;
 
-constexpr std::size_t kMostCandidatePoints = 4000;  // per plan
+constexpr std::size_t kMaxCandidatePoints = 4000;  // per plan
 
 }  // namespace
 
@@ -45,7 +45,7 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
       candidate.erase("at_answer");  // kvsim explain prints it
     }
   }
-  if (n > kMostCandidatePoints) {
+  if (n > kMaxCandidatePoints) {
     for (ordered_json& answer : shown["answers"]) {
       for (ordered_json& candidate : answer["candidates"]) candidate.erase("points");
     }

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/report/batch/engine_report.hpp"
 #include "sim/report/batch/run_json.hpp"
@@ -182,7 +182,7 @@ std::string plan_words(PlanQuestion question) {
       return "largest batch";
     case PlanQuestion::kHighestRate:
       return "highest rate";
-    case PlanQuestion::kFewestGpus:
+    case PlanQuestion::kMinGpus:
       return "fewest GPUs";
   }
   return {};
@@ -196,7 +196,7 @@ std::string plan_unit(PlanQuestion question, double value) {
       return value == 1 ? "sequence" : "sequences";
     case PlanQuestion::kHighestRate:
       return "requests/s";
-    case PlanQuestion::kFewestGpus:
+    case PlanQuestion::kMinGpus:
       return value == 1 ? "GPU" : "GPUs";
   }
   return {};
@@ -212,10 +212,10 @@ std::string plan_range(const PlanCandidate& one) {
   if (!range.is_known) return {};
   const auto text = [&](const std::optional<double>& end) {
     if (end) return plan_amount(one.question, *end);
-    if (one.question != PlanQuestion::kFewestGpus) return std::string{"none"};
-    return fmt::format("more than {}", plan_amount(one.question, range.most_tried));
+    if (one.question != PlanQuestion::kMinGpus) return std::string{"none"};
+    return fmt::format("more than {}", plan_amount(one.question, range.max_tried));
   };
-  const bool fewest = one.question == PlanQuestion::kFewestGpus;
+  const bool fewest = one.question == PlanQuestion::kMinGpus;
   return fmt::format("{} to {}", text(fewest ? range.optimistic : range.safe),
                      text(fewest ? range.safe : range.optimistic));
 }

@@ -17,8 +17,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostKnobs = 3;
-constexpr std::size_t kMostReasons = 6;
+constexpr std::size_t kMaxParameters = 3;
+constexpr std::size_t kMaxReasons = 6;
 
 std::string lines(std::string_view text, std::size_t width, std::size_t indent = 0) {
   return fmt::format("{:{}}{}", "", indent, paragraph(text, width, indent));
@@ -62,7 +62,7 @@ std::string capital(std::string text) {
 
 std::string knob_words(const Impossible& why) {
   std::string text;
-  for (std::size_t k = 0; k < std::min(kMostKnobs, why.knobs.size()); ++k) {
+  for (std::size_t k = 0; k < std::min(kMaxParameters, why.knobs.size()); ++k) {
     const KnobEffect& knob = why.knobs[k];
     text +=
         fmt::format("{}{} {} (elasticity {:.2g}; {})", k == 0 ? "What moves it most: " : ", then ",
@@ -219,7 +219,7 @@ std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size
     if (!one.impossible) continue;
     if (!group.best && &one == nearest(plan, group)) continue;  // printed above
     // If others have an answer, candidates without a varied knob are only counted from here on.
-    if (said == kMostReasons && one.impossible->knobs.empty()) {
+    if (said == kMaxReasons && one.impossible->knobs.empty()) {
       ++more;
       continue;
     }
@@ -295,7 +295,7 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   std::string out = lines(fmt::format("{}:", head), width);
   for (const PlanGroup& group : plan.groups) {
     // Answers of other questions have a column for the cost.
-    const std::string cost = group.question == PlanQuestion::kFewestGpus
+    const std::string cost = group.question == PlanQuestion::kMinGpus
                                  ? plan_cost(*scenario.plan, plan, group)
                                  : std::string{};
     out +=

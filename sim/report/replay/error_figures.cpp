@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostGroups = 16;  // that a legend can distinguish
+constexpr std::size_t kMaxGroups = 16;  // that a legend can distinguish
 
 /// Fills in groups and remark; returns the number of marks.
 std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
@@ -42,7 +42,7 @@ std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
                      [](ChartPoint a, ChartPoint b) { return a.x < b.x; });
     n += group.points.size();
   }
-  if (chart.groups.size() > kMostGroups) {
+  if (chart.groups.size() > kMaxGroups) {
     const std::vector<ChartPoint> front = pareto_front(chart.groups);
     const auto leads = [&](const ChartPoint p) {
       return std::any_of(front.begin(), front.end(),
@@ -56,8 +56,8 @@ std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
                                      [](const MarkGroup& group) { return group.faint; });
     chart.faint_label = fmt::format("{} more, not on the Pareto front", faint);
   }
-  constexpr std::size_t kMostNamed = 4;
-  if (exact.size() > kMostNamed) {
+  constexpr std::size_t kMaxNamed = 4;
+  if (exact.size() > kMaxNamed) {
     chart.remark = fmt::format("{} methods with an error below 0.00001", exact.size());
   } else if (!exact.empty()) {
     chart.remark = fmt::format("error below 0.00001: {}", fmt::join(exact, ", "));

@@ -53,9 +53,9 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
 /// The methods that fit in a figure over steps: the full cache and the methods on the Pareto front
 /// of error against bytes, the smallest first.
 std::vector<bool> lines_with_room(const ReplayResult& replay) {
-  constexpr std::ptrdiff_t kMostLines = 12;  // that can be distinguished
+  constexpr std::ptrdiff_t kMaxLines = 12;  // that can be distinguished
   const std::size_t n = replay.methods.size();
-  std::vector<bool> drawn(n, n <= static_cast<std::size_t>(kMostLines));
+  std::vector<bool> drawn(n, n <= static_cast<std::size_t>(kMaxLines));
   if (drawn.empty() || drawn.front()) return drawn;
   const auto beats = [](const ReplayMethod& a, const ReplayMethod& b) {
     return a.bytes_held_final <= b.bytes_held_final && a.rel_error_mean <= b.rel_error_mean &&
@@ -74,7 +74,7 @@ std::vector<bool> lines_with_room(const ReplayResult& replay) {
     };
     return key(a) < key(b);
   });
-  for (std::size_t i = 0; i < std::min<std::size_t>(front.size(), kMostLines); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(front.size(), kMaxLines); ++i) {
     drawn[front[i]] = true;
   }
   return drawn;
@@ -83,8 +83,8 @@ std::vector<bool> lines_with_room(const ReplayResult& replay) {
 }  // namespace
 
 FigureSet replay_figures(const ReplayResult& replay) {
-  constexpr std::size_t kMostSteps = 128;  // more would blur in print
-  constexpr std::size_t kMostErrors = 32;  // errors vary from token to token; means show trends
+  constexpr std::size_t kMaxSteps = 128;  // more would blur in print
+  constexpr std::size_t kMaxErrors = 32;  // errors vary from token to token; means show trends
   FigureSet set;
   const LineNames names = replay_names(replay);
   const std::vector<bool> drawn = lines_with_room(replay);
@@ -114,8 +114,8 @@ FigureSet replay_figures(const ReplayResult& replay) {
     if (!drawn[i]) continue;
     const ReplayMethod& method = replay.methods[i];
     const std::string& label = names.labels[i];
-    const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
-    const std::size_t error_stride = (method.series.size() + kMostErrors - 1) / kMostErrors;
+    const std::size_t stride = (method.series.size() + kMaxSteps - 1) / kMaxSteps;
+    const std::size_t error_stride = (method.series.size() + kMaxErrors - 1) / kMaxErrors;
     if (stride > 0) {
       const bool exact =
           std::all_of(method.series.begin(), method.series.end(),

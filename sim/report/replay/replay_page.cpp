@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostCells = 60'000;  // heads of all methods
+constexpr std::size_t kMaxCells = 60'000;  // heads of all methods
 
 std::string method_words(const ReplayMethod& method) {
   return method.budget ? fmt::format("{}, {}", method.name, budget_text(*method.budget))
@@ -44,7 +44,7 @@ ordered_json kept_json(const ReplayResult& replay, std::vector<std::string>& cut
     const bool by_head = !method.heads.empty();
     const std::vector<ReplayCell>& from = by_head ? method.heads : method.layers;
     cells += from.size();
-    if (cells > kMostCells) {
+    if (cells > kMaxCells) {
       cuts.push_back(
           fmt::format("Entries kept by layer and head are of the first {} of {} methods.",
                       out.size(), replay.methods.size()));

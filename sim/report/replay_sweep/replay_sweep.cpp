@@ -117,7 +117,7 @@ ordered_json best_json(const ordered_json& points) {
 }
 
 constexpr std::size_t kLongestWords = 200;
-constexpr std::size_t kMostReasons = 5;
+constexpr std::size_t kMaxReasons = 5;
 
 /// cell_words, shortened for the terminal: a value may have any length.
 std::string screen_words(const ReplaySweep& sweep, const SweepCell& cell) {
@@ -461,12 +461,12 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
         ++found->second;
       }
     }
-    for (std::size_t r = 0; r < std::min(reasons.size(), kMostReasons); ++r) {
+    for (std::size_t r = 0; r < std::min(reasons.size(), kMaxReasons); ++r) {
       out += lines(fmt::format("skipped {}: {}", reasons[r].second, clean_text(reasons[r].first)),
                    width);
     }
-    if (reasons.size() > kMostReasons) {
-      out += fmt::format("and {} more reasons\n", reasons.size() - kMostReasons);
+    if (reasons.size() > kMaxReasons) {
+      out += fmt::format("and {} more reasons\n", reasons.size() - kMaxReasons);
     }
   }
   const ordered_json document = sweep_document(sweep);

@@ -21,9 +21,9 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostLines = 8;   // per figure of a parameter
-constexpr std::size_t kMostSpread = 4;  // lines with bars that do not hide each other
-constexpr std::size_t kMostMarks = 16;  // kinds of marks that a legend can distinguish
+constexpr std::size_t kMaxLines = 8;   // per figure of a parameter
+constexpr std::size_t kMaxSpread = 4;  // lines with bars that do not hide each other
+constexpr std::size_t kMaxMarks = 16;  // kinds of marks that a legend can distinguish
 
 /// "zeromerge on books-treasure-512", "3 methods, means over 4 traces".
 std::string about(const ReplaySweep& sweep, const std::string& what) {
@@ -35,8 +35,8 @@ std::string about(const ReplaySweep& sweep, const std::string& what) {
 }
 
 std::string methods_words(const ReplaySweep& sweep) {
-  constexpr std::size_t kMostNamed = 3;
-  if (sweep.methods.size() > kMostNamed) return fmt::format("{} methods", sweep.methods.size());
+  constexpr std::size_t kMaxNamed = 3;
+  if (sweep.methods.size() > kMaxNamed) return fmt::format("{} methods", sweep.methods.size());
   return fmt::format("{}", fmt::join(sweep.methods, ", "));
 }
 
@@ -48,7 +48,7 @@ void add_pareto(const ReplaySweep& sweep, const std::vector<SweepMean>& means, F
   std::set<std::string> labels;
   for (const SweepMean& mean : means) labels.insert(cell_words(sweep, sweep.cells[mean.cell]));
   std::optional<std::size_t> along;  // the axis that lines run along
-  if (labels.size() > kMostMarks && sweep.budgets.size() < 2) along = sweep.axes.size() - 1;
+  if (labels.size() > kMaxMarks && sweep.budgets.size() < 2) along = sweep.axes.size() - 1;
   std::vector<ErrorMark> marks;
   for (const auto& [at, row] : means) {
     const SweepCell& cell = sweep.cells[at];
@@ -170,7 +170,7 @@ void add_lines(const ReplaySweep& sweep, std::size_t a, const std::string& metho
                const std::vector<Slice>& slices, LineChart chart, FigureSet& set) {
   const SweepAxis& axis = sweep.axes[a];
   chart.x_label = parameter_label(axis, method);
-  const bool spread = sweep.jobs.size() > 1 && slices.size() <= kMostSpread;
+  const bool spread = sweep.jobs.size() > 1 && slices.size() <= kMaxSpread;
   chart.y_label =
       spread ? "mean relative error ± 1 sd (fraction)" : "mean relative error (fraction)";
   chart.x_column = axis.name;
@@ -222,7 +222,7 @@ void add_axis(const ReplaySweep& sweep, const std::vector<SweepMean>& means, std
   const SweepAxis& axis = sweep.axes[a];
   std::vector<Slice> slices = slices_of(sweep, means, method, a);
   std::string others;
-  if (slices.size() > kMostLines) {
+  if (slices.size() > kMaxLines) {
     slices = best_slices(slices);
     others = ", others as in each budget's best";
   }
@@ -233,7 +233,7 @@ void add_axis(const ReplaySweep& sweep, const std::vector<SweepMean>& means, std
   const std::string kind = "error_vs_" + axis.name;
   const std::string name = sweep.methods.size() > 1 ? kind + "_" + method : kind;
   if (values.size() < 2) return;  // the figure would show nothing
-  if (slices.size() > kMostLines) {
+  if (slices.size() > kMaxLines) {
     set.notes.push_back(
         fmt::format("{}: left out, its {} lines could not be distinguished", name, slices.size()));
     return;

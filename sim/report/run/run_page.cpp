@@ -24,7 +24,7 @@ namespace {
 using nlohmann::ordered_json;
 using PageTone = PageSentence::Tone;
 
-constexpr std::size_t kMostSamples = 96;  // per timeline of a point
+constexpr std::size_t kMaxSamples = 96;  // per timeline of a point
 
 /// The data sheet roofs of a point, for the chart of its operators.
 ordered_json roof_json(const Gpu* gpu, Dtype dtype) {
@@ -43,7 +43,7 @@ ordered_json memory_timeline(const StaticResult& result) {
                    {"peak", ordered_json::array()},
                    {"step_s", ordered_json::array()}};
   const std::size_t n = result.timeline.size();
-  const std::size_t stride = std::max<std::size_t>(1, (n + kMostSamples - 1) / kMostSamples);
+  const std::size_t stride = std::max<std::size_t>(1, (n + kMaxSamples - 1) / kMaxSamples);
   for (std::size_t i = 0; i < n; ++i) {
     if (i % stride != 0 && i + 1 != n) continue;
     const StaticSample& sample = result.timeline[i];
@@ -59,7 +59,7 @@ ordered_json memory_timeline(const StaticResult& result) {
 ordered_json point_extras(const RunReport& report, const std::vector<std::string>& labels) {
   ordered_json out = ordered_json::array();
   const Scenario& scenario = *report.scenario;
-  const std::size_t n = std::min(scenario.points.size(), kMostExplained);
+  const std::size_t n = std::min(scenario.points.size(), kMaxExplained);
   for (std::size_t i = 0; i < n; ++i) {
     ordered_json one{{"label", labels[i]}};
     if (scenario.kind == "serve") {

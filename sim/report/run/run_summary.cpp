@@ -96,9 +96,9 @@ std::string published_block(const RunReport& report, const ordered_json& documen
 /// usable HBM. Empty if the style has no blocks or there are too many points to read.
 std::string sparklines_block(const RunReport& report, const std::vector<std::string>& labels,
                              const TextStyle& style) {
-  constexpr std::size_t kMostPoints = 16;
+  constexpr std::size_t kMaxPoints = 16;
   constexpr std::size_t kColumns = 40;
-  if (!style.blocks || labels.size() > kMostPoints) return "";
+  if (!style.blocks || labels.size() > kMaxPoints) return "";
   const bool serves = report.scenario->kind == "serve";
   Table table{{{serves ? "HBM over time" : "HBM over tokens", Align::kLeft},
                {"of usable", Align::kLeft},
@@ -140,7 +140,7 @@ std::string sparklines_block(const RunReport& report, const std::vector<std::str
 /// The engine start of each point that has one, printed once if points share it.
 std::string startups_block(const RunReport& report, const std::vector<std::string>& labels,
                            std::size_t width) {
-  constexpr std::size_t kMostBlocks = 3;
+  constexpr std::size_t kMaxBlocks = 3;
   std::vector<std::pair<std::string, std::vector<std::string>>> blocks;
   const bool serves = report.scenario->kind == "serve";
   for (std::size_t i = 0; i < report.scenario->points.size(); ++i) {
@@ -156,13 +156,13 @@ std::string startups_block(const RunReport& report, const std::vector<std::strin
     }
   }
   std::string out;
-  for (std::size_t i = 0; i < std::min(blocks.size(), kMostBlocks); ++i) {
+  for (std::size_t i = 0; i < std::min(blocks.size(), kMaxBlocks); ++i) {
     const auto& [text, points] = blocks[i];
     if (blocks.size() > 1) out += paragraph(fmt::format("\n{}:", fmt::join(points, ", ")), width);
     out += text;
   }
-  if (blocks.size() > kMostBlocks) {
-    out += fmt::format("and {} more starts: see result.json\n", blocks.size() - kMostBlocks);
+  if (blocks.size() > kMaxBlocks) {
+    out += fmt::format("and {} more starts: see result.json\n", blocks.size() - kMaxBlocks);
   }
   return out;
 }
@@ -225,7 +225,7 @@ std::string brief_note(const std::string& note, std::size_t width) {
 /// bytes, the finding, and the locations of the rest.
 std::string brief_summary(const RunReport& report, const ordered_json& document,
                           const ResultsFolder* written, const TextStyle& style) {
-  constexpr std::size_t kMostNotes = 2;
+  constexpr std::size_t kMaxNotes = 2;
   const std::size_t width = style.width;
   const Scenario& scenario = *report.scenario;
   std::vector<std::size_t> all(scenario.points.size());
@@ -258,7 +258,7 @@ std::string brief_summary(const RunReport& report, const ordered_json& document,
   // The assumed settings of the engine are part of the answer.
   out += engines_text(scenario, width);
   const std::vector<std::string> warned = warnings(scenario);
-  for (std::size_t i = 0; i < std::min(warned.size(), kMostNotes); ++i) {
+  for (std::size_t i = 0; i < std::min(warned.size(), kMaxNotes); ++i) {
     out += brief_note(warned[i], width);
   }
   for (const std::string& note : scenario.notes) out += brief_note(note, width);

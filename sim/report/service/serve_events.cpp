@@ -113,14 +113,14 @@ class Events {
 
 }  // namespace
 
-std::string serve_events_json(const RunReport& report, std::size_t most_events) {
+std::string serve_events_json(const RunReport& report, std::size_t max_events) {
   std::size_t all = 0;
   for (const ServeResult& result : report.serves) {
     const std::size_t counters = result.allocator ? 3 : 2;  // per sample
     all += result.iteration_samples.size();
     for (const auto& timeline : result.timeline) all += counters * timeline.size();
   }
-  const std::size_t stride = std::max<std::size_t>(1, (all + most_events - 1) / most_events);
+  const std::size_t stride = std::max<std::size_t>(1, (all + max_events - 1) / max_events);
   Events events;
   std::size_t pid = 0;
   for (std::size_t i = 0; i < report.serves.size(); ++i) {

@@ -22,8 +22,8 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostFiles = 12;  // per kind of figure
-constexpr std::size_t kMostLines = 8;   // that are easy to distinguish
+constexpr std::size_t kMaxFiles = 12;  // per kind of figure
+constexpr std::size_t kMaxLines = 8;   // that are easy to distinguish
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kPercent = 100;
 
@@ -52,12 +52,12 @@ std::vector<PointGroup> groups_by_load(const Scenario& scenario) {
 std::vector<PointGroup> groups_of(const Scenario& scenario) {
   std::vector<PointGroup> groups = point_groups(scenario, shared_keys());
   const bool many = std::any_of(groups.begin(), groups.end(), [](const PointGroup& group) {
-    return group.points.size() > kMostLines;
+    return group.points.size() > kMaxLines;
   });
   return many ? groups_by_load(scenario) : groups;
 }
 
-/// Draws one figure per group, up to kMostFiles.
+/// Draws one figure per group, up to kMaxFiles.
 class Files {
  public:
   Files(FigureSet& set, std::string kind) : set_{set}, kind_{std::move(kind)} {}
@@ -67,7 +67,7 @@ class Files {
 
   template <class Chart>
   void add(const Chart& chart) {
-    if (files_ == kMostFiles) {
+    if (files_ == kMaxFiles) {
       ++left_out_;
       return;
     }
@@ -96,7 +96,7 @@ bool shows_something(const LineChart& chart) {
 /// The CDF of a sample, with at most about two hundred points.
 std::vector<ChartPoint> cdf_of(const std::vector<Weighted>& values) {
   constexpr std::int64_t kSteps = 200;
-  constexpr double kLeast = 1e-7;  // s; the axis is logarithmic
+  constexpr double kMin = 1e-7;  // s; the axis is logarithmic
   std::int64_t n = 0;
   for (const Weighted& value : values) n += value.count;
   std::vector<ChartPoint> points;
@@ -107,7 +107,7 @@ std::vector<ChartPoint> cdf_of(const std::vector<Weighted>& values) {
     below += value.count;
     const double share = static_cast<double>(below) / static_cast<double>(n);
     if (share < next && below < n) continue;
-    points.push_back({std::max(kLeast, value.value), kPercent * share});
+    points.push_back({std::max(kMin, value.value), kPercent * share});
     next = share + 1.0 / kSteps;
   }
   return points;
@@ -371,7 +371,7 @@ void add_throughput(const RunReport& report, FigureSet& set) {
           .x_column = "output_tok_s",
           .y_column = fmt::format("{}_p{}_s", latency.column, percentile),
           .log_y_where_wide = true};
-      for (std::size_t k = 0; k < std::min(sweeps.size(), kMostLines); ++k) {
+      for (std::size_t k = 0; k < std::min(sweeps.size(), kMaxLines); ++k) {
         ChartLine line{.label = labels[k]};
         for (const std::size_t i : sweeps[k]) {
           const ServeResult& r = report.serves[i];
@@ -459,7 +459,7 @@ void add_goodput(const RunReport& report, FigureSet& set) {
   constexpr PartStyle kGood{"within all bounds", {"#0072B2", 0, true}};
   constexpr PartStyle kLate{"completed, late", {"#E69F00", 4, false}};
   constexpr PartStyle kLost{"rejected or not completed", {"#777777", 2, false}};
-  constexpr std::size_t kMostBars = 24;
+  constexpr std::size_t kMaxBars = 24;
   Files files{set, "goodput"};
   BarChart chart{.name = "goodput",
                  .x_label = "rate over the makespan (requests/s)",
@@ -477,7 +477,7 @@ void add_goodput(const RunReport& report, FigureSet& set) {
       const ServeResult& r = report.serves[group.points[k]];
       const ServeSpec& spec = *report.scenario->points[group.points[k]].serve;
       if (!r.goodput) continue;
-      if (chart.bars.size() >= kMostBars) {
+      if (chart.bars.size() >= kMaxBars) {
         left_out = true;
         continue;
       }
@@ -504,7 +504,7 @@ void add_goodput(const RunReport& report, FigureSet& set) {
   if (!any) return;
   chart.title = fmt::format("Requests within {}", bounds);
   files.add(chart);
-  if (left_out) set.notes.push_back(fmt::format("goodput shows the first {} bars", kMostBars));
+  if (left_out) set.notes.push_back(fmt::format("goodput shows the first {} bars", kMaxBars));
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ ordered_json resources_json(const ServeResult& r) {
           {"kv_tight", number_or_null(use.tight)},
           {"kv_peak", share(r.peak_blocks, r.blocks)},
           {"max_num_seqs", limit(r.limits.seqs)},
-          {"most_running", use.most_running},
+          {"most_running", use.max_running},
           {"seqs_full", number_or_null(r.seqs_full)},
           {"max_num_batched_tokens", limit(r.limits.tokens)},
           {"tokens_full", number_or_null(r.tokens_full)},

@@ -99,7 +99,7 @@ ServeUse use_of(const ServeResult& result) {
   double total = 0;
   for (const auto& timeline : result.timeline) {
     for (std::size_t i = 0; i < timeline.size(); ++i) {
-      use.most_running = std::max(use.most_running, timeline[i].running);
+      use.max_running = std::max(use.max_running, timeline[i].running);
       if (i == 0) continue;
       // A sample is valid until the next.
       const double time = seconds_of(timeline[i].at - timeline[i - 1].at);
@@ -179,7 +179,7 @@ ServeBound bound_of(const ServeResult& r) {
                         percent(r.busy), percent(shares.waits))};
   }
   const std::int64_t limit = r.limits.seqs;
-  if (limit > 0 && shares.most_running >= limit) {
+  if (limit > 0 && shares.max_running >= limit) {
     return {"max_num_seqs",
             fmt::format("bound by max_num_seqs: {} sequences ran at once, and others waited",
                         with_commas(limit))};

@@ -59,7 +59,7 @@ struct Weighted {
 struct ServeUse {
   double waits = 0;  // a request waits
   double tight = 0;  // a request waits while nearly all blocks are in use
-  std::int32_t most_running = 0;
+  std::int32_t max_running = 0;
 };
 [[nodiscard]] ServeUse use_of(const ServeResult& result);
 

@@ -23,8 +23,8 @@ namespace kvsim {
 namespace {
 
 constexpr double kPercent = 100;
-constexpr std::size_t kMostSentences = 12;
-constexpr std::size_t kMostInFull = 6;  // points whose numbers are printed in sentences
+constexpr std::size_t kMaxSentences = 12;
+constexpr std::size_t kMaxInFull = 6;  // points whose numbers are printed in sentences
 
 const std::vector<std::string>& heading_keys() {
   static const std::vector<std::string> keys{"model", "gpu",   "gpu_count",   "pipeline_parallel",
@@ -75,7 +75,7 @@ WorkloadWords words_of(const RequestTrace& trace) {
 }
 
 std::string workloads_block(const RunReport& report, std::size_t width) {
-  constexpr std::size_t kMost = 4;
+  constexpr std::size_t kMax = 4;
   std::vector<const RequestTrace*> seen;
   std::vector<std::pair<WorkloadWords, std::vector<std::string>>> said;
   for (const ScenarioPoint& point : report.scenario->points) {
@@ -92,14 +92,14 @@ std::string workloads_block(const RunReport& report, std::size_t width) {
     }
   }
   std::string out;
-  for (std::size_t i = 0; i < std::min(said.size(), kMost); ++i) {
+  for (std::size_t i = 0; i < std::min(said.size(), kMax); ++i) {
     const auto& [words, rates] = said[i];
     std::string text = words.what;
     if (!rates.empty()) text += fmt::format(", {} a second", fmt::join(rates, " or "));
     if (!words.lengths.empty()) text += "; " + words.lengths;
     out += paragraph(text + ".", width, 2);
   }
-  if (said.size() > kMost) out += fmt::format("and {} more workloads\n", said.size() - kMost);
+  if (said.size() > kMax) out += fmt::format("and {} more workloads\n", said.size() - kMax);
   return out;
 }
 
@@ -251,7 +251,7 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
     if (r.rejected + r.unfinished == 0) ++whole;
     // With many points the numbers are in the tables.
     const std::string bound = bound_of(r).text;
-    say(n > kMostInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
+    say(n > kMaxInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     const bool starts = r.ooms.empty() || r.ooms.front().request >= 0 || r.completed > 0;
     if (r.rejected > 0 && starts) {
       // Without a pool there is no admission limit: a batch ran out of memory.
@@ -268,7 +268,7 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
   std::string out =
       n == 1 ? (whole == 1 ? "It serves every request.\n" : "It does not serve every request.\n")
              : fmt::format("{} of {} points serve every request.\n", whole, n);
-  for (std::size_t i = 0; i < std::min(said.size(), kMostSentences); ++i) {
+  for (std::size_t i = 0; i < std::min(said.size(), kMaxSentences); ++i) {
     const auto& [text, who] = said[i];
     const std::string name = n == 1            ? ""
                              : who.size() == n ? "all: "
@@ -276,8 +276,8 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
                                                : fmt::format("{}: ", fmt::join(who, ", "));
     out += paragraph(fmt::format("- {}{}", name, text), width, 2);
   }
-  if (said.size() > kMostSentences) {
-    out += fmt::format("- and {} more: bound_text in result.json\n", said.size() - kMostSentences);
+  if (said.size() > kMaxSentences) {
+    out += fmt::format("- and {} more: bound_text in result.json\n", said.size() - kMaxSentences);
   }
   return out;
 }

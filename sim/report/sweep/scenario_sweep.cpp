@@ -192,17 +192,17 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
 }
 
 std::string table_of(const ScenarioSweep& sweep, std::size_t width) {
-  constexpr std::size_t kMostRows = 40;
-  constexpr std::size_t kMostMeasures = 5;
+  constexpr std::size_t kMaxRows = 40;
+  constexpr std::size_t kMaxMeasures = 5;
   std::vector<Table::Column> columns{{"point"}};
   const std::vector<SweepColumn> telling = telling_columns(sweep);
   for (const SweepColumn& column : telling) {
     columns.push_back({column.name, Table::Align::kLeft});
   }
-  const std::size_t shown = std::min(sweep.measures().size(), kMostMeasures);
+  const std::size_t shown = std::min(sweep.measures().size(), kMaxMeasures);
   for (std::size_t m = 0; m < shown; ++m) columns.push_back({sweep.measures()[m].header});
   Table table{columns};
-  const std::size_t rows = std::min(sweep.size(), kMostRows);
+  const std::size_t rows = std::min(sweep.size(), kMaxRows);
   for (std::size_t i = 0; i < rows; ++i) {
     std::vector<std::string> cells{fmt::format("{}", i)};
     for (const SweepColumn& column : telling) {
@@ -449,13 +449,13 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
       ++found->second;
     }
   }
-  constexpr std::size_t kMostReasons = 5;
-  for (std::size_t r = 0; r < std::min(reasons.size(), kMostReasons); ++r) {
+  constexpr std::size_t kMaxReasons = 5;
+  for (std::size_t r = 0; r < std::min(reasons.size(), kMaxReasons); ++r) {
     out += lines(fmt::format("skipped {}: {}", reasons[r].second, clean_text(reasons[r].first)),
                  width);
   }
-  if (reasons.size() > kMostReasons) {
-    out += fmt::format("and {} reasons more\n", reasons.size() - kMostReasons);
+  if (reasons.size() > kMaxReasons) {
+    out += fmt::format("and {} reasons more\n", reasons.size() - kMaxReasons);
   }
   if (const std::string best = best_text(sweep, width); !best.empty()) out += "\n" + best;
   if (const std::string finding = sweep_finding(sweep); !finding.empty()) {

@@ -22,10 +22,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostMeasures = 3;  // figures of each kind
-constexpr std::size_t kMostFigures = 8;   // per measure
-constexpr std::size_t kMostLines = 8;     // per figure
-constexpr std::size_t kMostBars = 32;
+constexpr std::size_t kMaxMeasures = 3;  // figures of each kind
+constexpr std::size_t kMaxFigures = 8;   // per measure
+constexpr std::size_t kMaxLines = 8;     // per figure
+constexpr std::size_t kMaxBars = 32;
 
 /// A value as a number: a number, or a text of a number and a unit that all values share.
 struct Number {
@@ -223,19 +223,19 @@ void add_line_figures(const ScenarioSweep& sweep, const SweepMeasure& measure, c
   std::stable_sort(others.begin(), others.end(), [](const Axis* a, const Axis* b) {
     return a->values.size() < b->values.size();
   });
-  const auto most_lines = [&] {
+  const auto max_lines = [&] {
     std::size_t most = 0;
     for (const auto& [shared, members] : grouped(sweep, split, points)) {
       most = std::max(most, grouped(sweep, others, members).size());
     }
     return most;
   };
-  while (most_lines() > kMostLines && !others.empty()) {
+  while (max_lines() > kMaxLines && !others.empty()) {
     split.push_back(others.front());
     others.erase(others.begin());
   }
   const auto figures = grouped(sweep, split, points);
-  if (figures.size() > kMostFigures) {
+  if (figures.size() > kMaxFigures) {
     set.notes.push_back(fmt::format("{} against {} is not drawn: {} figures of it would be needed",
                                     measure.words, x.column->name, figures.size()));
     return;
@@ -263,7 +263,7 @@ void add_tradeoffs(const ScenarioSweep& sweep, const Axis& x,
   for (const char* time : {"ttft_s/p", "tpot_s/p"}) {
     const SweepMeasure* latency = find(time);
     if (latency == nullptr) continue;
-    if (lines.size() > kMostLines) {
+    if (lines.size() > kMaxLines) {
       set.notes.push_back(fmt::format("{} against throughput is not drawn: {} lines are too many",
                                       latency->words, lines.size()));
       continue;
@@ -306,7 +306,7 @@ void add_heat_maps(const ScenarioSweep& sweep, const SweepMeasure& measure, cons
   for (std::size_t i = 0; i < points.size(); ++i) points[i] = i;
   const auto figures = grouped(sweep, others, points);
   const std::string over = fmt::format("{} and {}", x.column->name, y.column->name);
-  if (figures.size() > kMostFigures) {
+  if (figures.size() > kMaxFigures) {
     set.notes.push_back(fmt::format("{} against {} is not drawn: {} figures of it would be needed",
                                     measure.words, over, figures.size()));
     return;
@@ -378,12 +378,12 @@ FigureSet scenario_sweep_figures(const ScenarioSweep& sweep) {
   }
   std::vector<const Axis*> numbers, words;
   for (const Axis& axis : all) (axis.numeric ? numbers : words).push_back(&axis);
-  const std::size_t n = std::min(sweep.measures().size(), kMostMeasures);
+  const std::size_t n = std::min(sweep.measures().size(), kMaxMeasures);
   for (std::size_t m = 0; m < n; ++m) {
     const SweepMeasure& measure = sweep.measures()[m];
     if (numbers.empty()) {
       if (words.empty()) continue;
-      if (sweep.size() > kMostBars) {
+      if (sweep.size() > kMaxBars) {
         set.notes.push_back(
             fmt::format("{} is not drawn: {} bars are too many", measure.words, sweep.size()));
       } else {

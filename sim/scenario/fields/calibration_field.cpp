@@ -9,8 +9,8 @@
 
 namespace kvsim {
 
-AskedCalibration read_calibration_field(const Field& field, const std::filesystem::path& folder,
-                                        std::vector<std::shared_ptr<const Calibration>>& own) {
+RequestedCalibration read_calibration_field(const Field& field, const std::filesystem::path& folder,
+                                            std::vector<std::shared_ptr<const Calibration>>& own) {
   const std::string name = field.string();
   if (name == kNominalCalibration) return {.name = name};
   if (name == kBuiltinCalibration) return {.name = name, .calibration = &builtin_calibration()};

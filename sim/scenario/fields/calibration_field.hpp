@@ -12,14 +12,14 @@
 namespace kvsim {
 
 /// A calibration and its name in the file.
-struct AskedCalibration {
+struct RequestedCalibration {
   std::string name{kBuiltinCalibration};
   const Calibration* calibration = nullptr;  // null: none is used
 };
 
 /// Reads a calibration word, or a path relative to `folder`. Calibrations read from files are added
 /// to `own`, each once. Errors: InputError with the field's place.
-[[nodiscard]] AskedCalibration read_calibration_field(
+[[nodiscard]] RequestedCalibration read_calibration_field(
     const Field& field, const std::filesystem::path& folder,
     std::vector<std::shared_ptr<const Calibration>>& own);
 

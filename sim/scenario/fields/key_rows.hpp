@@ -38,9 +38,7 @@ constexpr KeyType object(std::string_view called) {
 }
 constexpr KeyType of(Kind kind) { return {.kind = kind}; }
 
-constexpr KeyType budget(double least_entries) {
-  return {.kind = Kind::kBudget, .low = least_entries};
-}
+constexpr KeyType budget(double min_entries) { return {.kind = Kind::kBudget, .low = min_entries}; }
 
 using Text = std::string_view;
 constexpr ScenarioKey one(Text name, KeyType type, Text default_text, Text help,

@@ -19,8 +19,8 @@ namespace {
 
 using namespace key_rows;  // NOLINT: the words of the tables below
 
-constexpr KeyType kTokens = integer(1, kMostPointTokens);
-constexpr KeyType kOutputTokens = integer(0, kMostPointTokens);
+constexpr KeyType kTokens = integer(1, kMaxPointTokens);
+constexpr KeyType kOutputTokens = integer(0, kMaxPointTokens);
 constexpr KeyType kSeed = integer(0, kLargestSeed);
 constexpr double kLargestNumber = 1e300;
 constexpr KeyType kAnyNumber = number(-kLargestNumber, kLargestNumber);
@@ -37,7 +37,7 @@ constexpr std::array kPointKeys{
     points("model", object("model"), "required",
            "the LLM: a name of `kvsim list models`, or a Hugging Face config.json"),
     points("gpu", name(), "required", "a name of `kvsim list gpus`"),
-    points("gpu_count", integer(1, kMostGpus), "1",
+    points("gpu_count", integer(1, kMaxGpus), "1",
            "GPUs that share the model by tensor parallelism; memory, work and traffic of a result "
            "are per GPU, tokens per second are of all"),
     points("stack", object("stack"), "ideal",
@@ -49,7 +49,7 @@ constexpr std::array kPointKeys{
            "element format of weights and activations, or a quantization of the weights"),
     points("kv_dtype", of(Kind::kFormat), "dtype; 16-bit if that is quantized",
            "element format of the cache"),
-    points("batch", integer(1, kMostBatch), "1", "sequences served together"),
+    points("batch", integer(1, kMaxBatch), "1", "sequences served together"),
     points("prompt_tokens", kTokens, "required",
            "prompt length of each sequence; a plan that asks only for longest_context needs none"),
     points("output_tokens", kOutputTokens, "required",
@@ -193,10 +193,10 @@ constexpr std::array kEngineKeys{
            "measured: work of the API server per token that it streams",
            &StackOptions::front_end_token),
     engine("step_overhead", time(), "the stack's", "measured: scheduling on the host per step",
-           &StackOptions::between_steps),
+           &StackOptions::inter_step_overhead),
     engine("step_overhead_per_sequence", time(), "the stack's",
            "measured: scheduling on the host per step and sequence",
-           &StackOptions::between_per_sequence),
+           &StackOptions::inter_step_per_sequence),
     engine("expert_parallel", integer(1, 1024), "1",
            "GPUs that each layer's routed experts are distributed over; tokens reach them in two "
            "all-to-all exchanges",
@@ -242,7 +242,7 @@ constexpr std::array kSchedulerKeys{
            "whether a prompt may be prefilled over several iterations"),
     points("prefix_caching", boolean(), "the scheduler's",
            "whether blocks of equal prefixes are shared and kept"),
-    points("batch", integer(1, kMostBatch), "8", "static: sequences per batch"),
+    points("batch", integer(1, kMaxBatch), "8", "static: sequences per batch"),
     points("watermark", number(0, 0.99), "the scheduler's",
            "share of blocks kept free when requests are admitted"),
     points("swap", boolean(), "false",
@@ -307,25 +307,25 @@ constexpr std::array kReplayKeys{
 constexpr std::array kSweepKeys{
     one("mode", name("grid, random"), "grid",
         "every combination of the axes' values, or samples drawn from them"),
-    one("samples", integer(1, kMostSweepPoints), "required if random",
+    one("samples", integer(1, kMaxSweepPoints), "required if random",
         "number of combinations drawn"),
     one("seed", kSeed, "the scenario's", "seed of the draws"),
     one("skip_impossible", boolean(), "false",
         "true: impossible combinations (a budget for a method that takes none) are listed with the "
         "reason; false: they are errors"),
-    list("axes", object("axis"), "the keys given as lists", "what is varied", kMostAxes,
+    list("axes", object("axis"), "the keys given as lists", "what is varied", kMaxAxes,
          kMayBeEmpty),
 };
 constexpr std::array kAxisKeys{
     one("key", of(Kind::kPointer), "required",
         "the key that is varied, method parameters included: /method/budget"),
     list("values", of(Kind::kAny), "this or a range", "its values; null removes the key",
-         kMostAxisValues),
+         kMaxAxisValues),
     one("low", kAnyNumber, "with high", "the least value of a range"),
     one("high", kAnyNumber, "with low", "the greatest value of a range"),
     one("scale", name("linear, log"), "linear", "how a range is divided or sampled"),
     one("integer", boolean(), "false", "only whole numbers"),
-    one("steps", integer(2, kMostAxisValues), "required in a grid",
+    one("steps", integer(2, kMaxAxisValues), "required in a grid",
         "number of values of a range, both ends included"),
     one("unit", text(), "none", "unit of the numbers: with \"GiB\", 40 is \"40 GiB\""),
 };
@@ -375,7 +375,7 @@ constexpr std::array kWhereKeys{
     one("budget", budget(2), "", "the method's budget as in the scenario"),
     one("dtype", of(Kind::kWeights), "", "the format of weights"),
     one("kv_dtype", of(Kind::kFormat), "", "the format of the cache"),
-    one("batch", integer(1, kMostBatch), "", "the point's batch"),
+    one("batch", integer(1, kMaxBatch), "", "the point's batch"),
     one("prompt_tokens", kTokens, "", "the point's prompt length"),
     ScenarioKey{
         .name = "output_tokens", .type = kOutputTokens, .help = "the point's output length"},

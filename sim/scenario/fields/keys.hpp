@@ -131,13 +131,13 @@ inline constexpr std::string_view kBuiltinCalibration = "builtin";
 [[nodiscard]] std::span<const std::string_view> figure_names();
 
 /// Limits on the sizes in a scenario.
-inline constexpr std::int64_t kMostPointTokens = 1 << 24;
-inline constexpr std::int64_t kMostBatch = 1 << 20;
-inline constexpr std::int64_t kMostGpus = 1 << 16;
-inline constexpr std::size_t kMostPoints = 100'000;
-inline constexpr std::int64_t kMostSweepPoints = 250'000;
-inline constexpr std::int64_t kMostAxisValues = 100'000;
-inline constexpr std::size_t kMostAxes = 32;
+inline constexpr std::int64_t kMaxPointTokens = 1 << 24;
+inline constexpr std::int64_t kMaxBatch = 1 << 20;
+inline constexpr std::int64_t kMaxGpus = 1 << 16;
+inline constexpr std::size_t kMaxPoints = 100'000;
+inline constexpr std::int64_t kMaxSweepPoints = 250'000;
+inline constexpr std::int64_t kMaxAxisValues = 100'000;
+inline constexpr std::size_t kMaxAxes = 32;
 inline constexpr std::int64_t kLargestSeed =
     (std::int64_t{1} << 53) - 1;  // exact in every JSON reader
 inline constexpr std::size_t kDeepestExtends = 32;

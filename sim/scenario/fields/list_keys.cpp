@@ -61,9 +61,9 @@ std::vector<json> listed_values(const json& items, const std::vector<std::string
         }
       }
       of_item = std::move(longer);
-      if (of_item.size() > kMostPoints) {
+      if (of_item.size() > kMaxPoints) {
         throw InputError{
-            fmt::format("the lists of one value make more than {} points", kMostPoints)};
+            fmt::format("the lists of one value make more than {} points", kMaxPoints)};
       }
     }
     all.insert(all.end(), of_item.begin(), of_item.end());

@@ -10,13 +10,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "models/methods/settle/named.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/units/number_text.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr double kMostEntries = 2147483647.0;
+constexpr double kMaxEntries = 2147483647.0;
 
 ParamValue read_param(const Field& field) {
   const auto& value = field.raw();
@@ -28,7 +28,7 @@ ParamValue read_param(const Field& field) {
 }
 
 /// Bare whole numbers up to this look like percentages.
-constexpr std::int64_t kMostPercent = 100;
+constexpr std::int64_t kMaxPercent = 100;
 
 /// "20 %", "20%", "64 entries".
 std::optional<Budget> worded_budget(std::string_view text) {
@@ -39,7 +39,7 @@ std::optional<Budget> worded_budget(std::string_view text) {
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   if (text == "%" && value > 0 && value <= 100) return Budget{.fraction = value / 100};
-  const bool is_count = value >= 1 && value <= kMostEntries && value == std::floor(value);
+  const bool is_count = value >= 1 && value <= kMaxEntries && value == std::floor(value);
   if ((text == "entries" || text == "entry") && is_count) {
     return Budget{.entries = static_cast<std::int64_t>(value)};
   }
@@ -60,9 +60,9 @@ Budget read_budget(const Field& field, SmallCounts small) {
   if (!field.is_number()) field.expected(kWanted);
   const double value = field.raw().get<double>();
   if (value > 0 && value <= 1) return {.fraction = value};
-  if (!(value > 1) || value > kMostEntries || value != std::floor(value)) field.expected(kWanted);
+  if (!(value > 1) || value > kMaxEntries || value != std::floor(value)) field.expected(kWanted);
   const auto entries = static_cast<std::int64_t>(value);
-  if (small == SmallCounts::kRefused && entries <= kMostPercent) {
+  if (small == SmallCounts::kRefused && entries <= kMaxPercent) {
     field.fail(
         fmt::format("a bare {0} may mean {0} % or {0} entries per head; write {1:g} or "
                     "\"{0} %\" for the share, \"{0} entries\" for the count",
@@ -73,7 +73,7 @@ Budget read_budget(const Field& field, SmallCounts small) {
 
 nlohmann::ordered_json budget_value(const Budget& budget) {
   if (budget.fraction > 0) return budget.fraction;
-  if (budget.entries <= kMostPercent) return fmt::format("{} entries", budget.entries);
+  if (budget.entries <= kMaxPercent) return fmt::format("{} entries", budget.entries);
   return budget.entries;
 }
 

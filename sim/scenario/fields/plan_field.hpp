@@ -12,17 +12,12 @@
 
 namespace kvsim {
 
-enum class PlanQuestion : std::uint8_t {
-  kLongestContext,
-  kLargestBatch,
-  kHighestRate,
-  kFewestGpus
-};
+enum class PlanQuestion : std::uint8_t { kLongestContext, kLargestBatch, kHighestRate, kMinGpus };
 /// The question's name in scenario files: "longest_context", ….
 [[nodiscard]] std::string_view name_of(PlanQuestion question);
 /// Whether the question is about services; otherwise it is about static batches.
 [[nodiscard]] constexpr bool is_of_services(PlanQuestion question) {
-  return question == PlanQuestion::kHighestRate || question == PlanQuestion::kFewestGpus;
+  return question == PlanQuestion::kHighestRate || question == PlanQuestion::kMinGpus;
 }
 
 /// How much worse than the full cache a method may be on a recorded trace.
@@ -44,7 +39,7 @@ struct PlanSection {
   std::optional<QualityFloor> quality;
   std::map<std::string, double> prices;  // per GPU-hour, by the GPU's catalogue name
   std::string currency;                  // of the prices
-  std::int64_t most_gpus = 64;           // for fewest_gpus
+  std::int64_t max_gpus = 64;            // for min_gpus
   double rate_step = 0.01;               // highest_rate is a power of (1 + this)
   bool beyond_positions = false;         // contexts may exceed the model's positions
 };

@@ -44,8 +44,8 @@ std::vector<Members> member_choices(const Field& field, std::string_view object)
         }
       }
       of_item = std::move(longer);
-      if (of_item.size() > kMostPoints) {
-        item.fail(fmt::format("its lists make more than {} points", kMostPoints));
+      if (of_item.size() > kMaxPoints) {
+        item.fail(fmt::format("its lists make more than {} points", kMaxPoints));
       }
     }
     all.insert(all.end(), of_item.begin(), of_item.end());

@@ -61,8 +61,8 @@ void check_axis(const ScenarioAxis& axis) {
   (void)pointer_tokens(axis.pointer, axis.place);
   if (axis.range) return;
   if (axis.values.empty()) throw InputError{axis.place, "at least one value", "none"};
-  if (axis.values.size() > static_cast<std::size_t>(kMostAxisValues)) {
-    throw InputError{axis.place, fmt::format("at most {} values", kMostAxisValues),
+  if (axis.values.size() > static_cast<std::size_t>(kMaxAxisValues)) {
+    throw InputError{axis.place, fmt::format("at most {} values", kMaxAxisValues),
                      fmt::format("{}", axis.values.size())};
   }
   // 1 and 1.0 are the same value.
@@ -102,8 +102,8 @@ SweepSection read_sweep(const Field& sweep) {
         item.at("steps").fail("is of a grid: random samples fall anywhere in the range");
       }
     }
-    if (section.axes.size() > kMostAxes) {
-      axes->fail(fmt::format("{} axes, more than {}", section.axes.size(), kMostAxes));
+    if (section.axes.size() > kMaxAxes) {
+      axes->fail(fmt::format("{} axes, more than {}", section.axes.size(), kMaxAxes));
     }
   }
   return section;

@@ -25,7 +25,7 @@ using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 /// Largest byte count for which sums and products of a run are exact.
-constexpr double kMostBytes = 0x1p58;
+constexpr double kMaxBytes = 0x1p58;
 
 Llm read_own_model(const Field& field, const fs::path& folder) {
   field.allow_only(scenario_key_names("model"));
@@ -104,9 +104,9 @@ Choices<const Stack*> read_stacks(const Field& field) {
   return out;
 }
 
-Choices<AskedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
-                                               InlineDefinitions& own) {
-  Choices<AskedCalibration> out;
+Choices<RequestedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
+                                                   InlineDefinitions& own) {
+  Choices<RequestedCalibration> out;
   for (const Field& item : field.one_or_more()) {
     out.push_back({read_calibration_field(item, folder, own.calibrations), item});
   }
@@ -189,7 +189,7 @@ ordered_json params_json(const Params& params) {
 std::string measurable_on(const RequestedMethod& asked, const Field& place) {
   return placed(place.at("measured_on"), [&] {
     const TraceInfo info = Trace::open(asked.trace).info();
-    const auto method = settle_for_trace(asked.spec, info);
+    const auto method = resolve_for_trace(asked.spec, info);
     const LayerShape shape{
         .n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim};
     bool closed = true;
@@ -296,7 +296,8 @@ EngineAxes read_engine_axes(const Group& group, const fs::path& folder, InlineDe
   if (const auto calibrations = group.find("calibration")) {
     axes.calibrations = read_calibrations_of(*calibrations, folder, own);
   } else {
-    axes.calibrations = {{AskedCalibration{.calibration = &builtin_calibration()}, group.place()}};
+    axes.calibrations = {
+        {RequestedCalibration{.calibration = &builtin_calibration()}, group.place()}};
   }
   if (const auto dtypes = group.find("dtype")) axes.dtypes = read_weights(*dtypes);
   if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
@@ -344,8 +345,8 @@ double CartesianIndex::product() const {
 
 void check_number_of_points(std::size_t before, const CartesianIndex& product, const Field& place) {
   const double total = static_cast<double>(before) + product.product();
-  if (total > static_cast<double>(kMostPoints)) {
-    place.fail(fmt::format("the lists make {} points, more than {}", total, kMostPoints));
+  if (total > static_cast<double>(kMaxPoints)) {
+    place.fail(fmt::format("the lists make {} points, more than {}", total, kMaxPoints));
   }
 }
 
@@ -376,9 +377,9 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
   return spec;
 }
 
-std::shared_ptr<const Method> ResolvedMethods::settle(std::size_t method, std::size_t model,
-                                                      std::int64_t prompt, Dtype kv_dtype) {
-  auto& slot = settled_[{method, model, prompt, kv_dtype}];
+std::shared_ptr<const Method> ResolvedMethods::resolve(std::size_t method, std::size_t model,
+                                                       std::int64_t prompt, Dtype kv_dtype) {
+  auto& slot = resolved_[{method, model, prompt, kv_dtype}];
   if (!slot) {
     const auto& asked = axes_->methods[method];
     slot = placed(asked.field, [&] {
@@ -389,7 +390,7 @@ std::shared_ptr<const Method> ResolvedMethods::settle(std::size_t method, std::s
   return slot;
 }
 
-void ResolvedMethods::settle_law(std::size_t method, ScenarioPoint& point) {
+void ResolvedMethods::resolve_sizes(std::size_t method, ScenarioPoint& point) {
   const RequestedMethod& asked = axes_->methods[method].value;
   const Field& place = axes_->methods[method].field;
   std::string& trace = traces_[method];
@@ -422,7 +423,7 @@ void check_sizes(const StaticSpec& spec, const Field& place) {
     scores = std::max(scores,
                       batch * prompt * prompt * 16 * static_cast<double>(layer.attention.n_heads));
   }
-  if (std::max(cache, scores) > kMostBytes) {
+  if (std::max(cache, scores) > kMaxBytes) {
     place.fail(fmt::format("batch {} of {} + {} tokens is beyond what can be counted in bytes",
                            spec.batch, spec.prompt_tokens, spec.output_tokens));
   }

@@ -78,7 +78,7 @@ struct EngineAxes {
   Choices<const Llm*> models;
   Choices<const Gpu*> gpus;
   Choices<const Stack*> stacks;
-  Choices<AskedCalibration> calibrations;
+  Choices<RequestedCalibration> calibrations;
   Choices<std::int64_t> gpu_counts;
   std::optional<Choices<RequestedWeights>> dtypes;  // absent: as published
   std::optional<Choices<Dtype>> kv_dtypes;          // absent: the dtype of the activations
@@ -122,21 +122,21 @@ void check_number_of_points(std::size_t before, const CartesianIndex& product, c
 /// InputError if the model cannot be sharded across that many GPUs.
 [[nodiscard]] StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at);
 
-/// Methods settled once for all points with the same prompt, cache format and model, and the names
+/// Methods resolved once for all points with the same prompt, cache format and model, and the names
 /// of the traces that were opened.
 class ResolvedMethods {
  public:
   explicit ResolvedMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
   /// Settles the `method`-th choice for the `model`-th model.
-  [[nodiscard]] std::shared_ptr<const Method> settle(std::size_t method, std::size_t model,
-                                                     std::int64_t prompt, Dtype kv_dtype);
+  [[nodiscard]] std::shared_ptr<const Method> resolve(std::size_t method, std::size_t model,
+                                                      std::int64_t prompt, Dtype kv_dtype);
   /// Sets the source of the point's size law.
-  void settle_law(std::size_t method, ScenarioPoint& point);
+  void resolve_sizes(std::size_t method, ScenarioPoint& point);
 
  private:
   const EngineAxes* axes_;
   std::map<std::tuple<std::size_t, std::size_t, std::int64_t, Dtype>, std::shared_ptr<const Method>>
-      settled_;
+      resolved_;
   std::vector<std::string> traces_;
 };
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "models/units/check.hpp"
 #include "sim/scenario/points/points.hpp"
 #include "traces/trace.hpp"

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 #include "models/units/units_format.hpp"
 
 namespace kvsim {

@@ -26,7 +26,7 @@ struct StaticAxes {
   std::optional<AllocatorConfig> allocator;
 };
 
-/// A placeholder prompt length, in tokens, for a plan's search. Methods are settled for it,
+/// A placeholder prompt length, in tokens, for a plan's search. Methods are resolved for it,
 /// whatever the search finds.
 std::int64_t representative_prompt(const Llm& llm, std::int64_t output) {
   constexpr std::int64_t kUnpublished = 131072;
@@ -64,7 +64,7 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
                              axes.outputs.size(), engine.methods.size()});
   CartesianIndex at{std::move(sizes)};
   check_number_of_points(points.size(), at, engine.models.front().field);
-  ResolvedMethods settled{engine};
+  ResolvedMethods resolved{engine};
   for (auto left = static_cast<std::size_t>(at.product()); left > 0; --left, at.advance()) {
     const RequestedMethod& method = engine.methods[at[10]].value;
     StaticSpec spec = engine_spec(engine, at);
@@ -75,7 +75,7 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
         found ? representative_prompt(*spec.llm, spec.output_tokens) : axes.prompts[at[8]].value;
     spec.allocator = axes.allocator;
     check_sizes(spec, found ? axes.outputs[at[9]].field : axes.prompts[at[8]].field);
-    spec.method = settled.settle(at[10], at[0], spec.prompt_tokens, spec.kv_dtype);
+    spec.method = resolved.resolve(at[10], at[0], spec.prompt_tokens, spec.kv_dtype);
     ordered_json keys = engine_keys(spec, engine.calibrations[at[4]].value.name, method.spec);
     keys["batch"] = spec.batch;
     if (!found) keys["prompt_tokens"] = spec.prompt_tokens;
@@ -85,7 +85,7 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
     ScenarioPoint point{.spec = spec, .method = method.spec, .keys = std::move(keys)};
     point.kv_bytes_wanted = kv_bytes_wanted(spec);
-    settled.settle_law(at[10], point);
+    resolved.resolve_sizes(at[10], point);
     const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
     if (auto note = missing_in_stack(method.spec.name, *spec.stack)) {
       point.notes.push_back(std::move(*note));

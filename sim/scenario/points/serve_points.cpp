@@ -73,8 +73,8 @@ std::vector<RequestedRequests> request_choices(const Field& field) {
         }
       }
       of_item = std::move(longer);
-      if (of_item.size() > kMostPoints) {
-        item.fail(fmt::format("its lists make more than {} points", kMostPoints));
+      if (of_item.size() > kMaxPoints) {
+        item.fail(fmt::format("its lists make more than {} points", kMaxPoints));
       }
     }
     for (auto& [value, keys] : of_item) {
@@ -227,7 +227,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
                              axes.schedulers.size(), axes.workloads.size(), engine.methods.size()});
   CartesianIndex at{std::move(sizes)};
   check_number_of_points(points.size(), at, engine.models.front().field);
-  ResolvedMethods settled{engine};
+  ResolvedMethods resolved{engine};
   for (auto left = static_cast<std::size_t>(at.product()); left > 0; --left, at.advance()) {
     const Members& cluster = axes.clusters[at[8]];
     const Members& speculation = axes.speculations[at[9]];
@@ -238,7 +238,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     part.prompt_tokens = workload.prompt;
     part.output_tokens = workload.output;
     check_sizes(part, workload.asked.field);
-    part.method = settled.settle(at[12], at[0], part.prompt_tokens, part.kv_dtype);
+    part.method = resolved.resolve(at[12], at[0], part.prompt_tokens, part.kv_dtype);
 
     ServeSpec spec;
     spec.scheduler = read_scheduler(scheduler, part.options);
@@ -278,7 +278,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     if (!engine.engine.is_null()) keys["engine"] = engine.engine;
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
     ScenarioPoint point{.spec = part, .method = method.spec, .keys = std::move(keys)};
-    settled.settle_law(at[12], point);
+    resolved.resolve_sizes(at[12], point);
     if (auto note = missing_in_stack(point.method.name, *point.spec.stack)) {
       point.notes.push_back(std::move(*note));
     }

@@ -30,7 +30,7 @@ Value read_value(const Field& field, const PublishedMetric& metric) {
   }
   if (unit == "s") return {field.duration().count(), field.string()};
   if (unit == "tokens") {
-    const std::int64_t tokens = field.integer(1, kMostPointTokens * 2);
+    const std::int64_t tokens = field.integer(1, kMaxPointTokens * 2);
     return {static_cast<double>(tokens), fmt::format("{} tokens", tokens)};
   }
   if (unit.empty()) {

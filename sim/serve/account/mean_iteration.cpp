@@ -47,9 +47,9 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
       std::max<std::int64_t>(in.prompt + 1, tokens > 0 ? std::llround(context / tokens) : 0);
   const MixedStepCost cost{in, roofline};
   std::vector<DecodeLoad> loads;
-  for (const MixedStepCost::Law& law : cost.law_layers()) {
-    const auto held = in.method->entries_held(law.layer, out.prompt, out.context);
-    const auto attended = in.method->entries_attended(law.layer, out.prompt, out.context);
+  for (const MixedStepCost::LayerClass& one : cost.layer_classes()) {
+    const auto held = in.method->entries_held(one.layer, out.prompt, out.context);
+    const auto attended = in.method->entries_attended(one.layer, out.prompt, out.context);
     if (!held || !attended) return std::nullopt;
     const auto all = static_cast<double>(out.decodes);
     DecodeLoad& load = loads.emplace_back();
@@ -58,8 +58,8 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
     if (!in.method->ragged()) continue;
     // As SequenceFootprint::attended.
     std::vector<std::int64_t> heads(
-        static_cast<std::size_t>(CacheRows{in, law.layer}.stored_heads()));
-    in.method->heads_held(law.layer, out.prompt, out.context - 1, heads);
+        static_cast<std::size_t>(CacheRows{in, one.layer}.stored_heads()));
+    in.method->heads_held(one.layer, out.prompt, out.context - 1, heads);
     const double longest = all * static_cast<double>(heads.front() + 1);
     if (!in.stack->per_head_blocks) {
       load.attended = longest;

@@ -15,7 +15,7 @@ struct MeanIteration {
   Seconds mean;                     // time that iterations took, over their number
   std::int64_t decodes = 0;         // sequences that decode, rounded
   std::int64_t prefill_tokens = 0;  // in one chunk behind half of a prompt, rounded
-  std::int64_t prompt = 0;          // tokens of the median prompt, which the method is settled for
+  std::int64_t prompt = 0;          // tokens of the median prompt, which the method is resolved for
   std::int64_t context = 0;         // tokens of a decoding sequence
   /// Of an iteration with these numbers; its time is not `mean`, since times of lines with maxima
   /// do not average, and ends of prompts, where the method compresses, are left out.

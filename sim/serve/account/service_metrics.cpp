@@ -132,7 +132,7 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
           return 1 / r.tpot.mean;
         }),
     Row(Kind::kCount, "cut_short", "", "requests that ended at the engine's longest sequence",
-        of<&Result::cut_short>),
+        of<&Result::truncated_requests>),
     Row(Kind::kShare, "held_back", "share",
         "share of the makespan in which a request waited for free memory that the scheduler kept "
         "for outputs to come",

@@ -29,18 +29,19 @@ bool closes_holes(std::span<const std::int64_t> written, std::span<const std::in
          rows_in_blocks(held, block_tokens, per_head) < room;
 }
 
-void FragmentedBlocks::add(std::size_t law, std::span<const std::int64_t> held,
+void FragmentedBlocks::add(std::size_t layer_class, std::span<const std::int64_t> held,
                            std::int64_t block_tokens, bool per_head) {
-  Law& of = laws_[law];
+  LayerClass& of = layer_classes_[layer_class];
   ++of.reached;
-  within(law, of.reached, written_);
+  within(layer_class, of.reached, written_);
   if (closes_holes(written_, held, block_tokens, per_head)) {
     of.stretches.push_back({of.reached, {held.begin(), held.end()}});
   }
 }
 
-const FragmentedBlocks::Stretch& FragmentedBlocks::after(std::size_t law, std::int64_t step) const {
-  const Law& of = laws_[law];
+const FragmentedBlocks::Stretch& FragmentedBlocks::after(std::size_t layer_class,
+                                                         std::int64_t step) const {
+  const LayerClass& of = layer_classes_[layer_class];
   KVSIM_CHECK(!of.stretches.empty() && step >= 0 && step <= of.reached, "step {} of {} known", step,
               of.reached);
   const auto next =
@@ -49,9 +50,9 @@ const FragmentedBlocks::Stretch& FragmentedBlocks::after(std::size_t law, std::i
   return *(next - 1);
 }
 
-void FragmentedBlocks::within(std::size_t law, std::int64_t step,
+void FragmentedBlocks::within(std::size_t layer_class, std::int64_t step,
                               std::vector<std::int64_t>& heads) const {
-  const Stretch& stretch = after(law, step - 1);
+  const Stretch& stretch = after(layer_class, step - 1);
   heads = stretch.heads;
   for (std::int64_t& head : heads) head += step - stretch.from;
 }

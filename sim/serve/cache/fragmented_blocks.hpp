@@ -28,27 +28,29 @@ class FragmentedBlocks {
     std::int64_t from = 0;            // step after which it holds; 0: the prompt
     std::vector<std::int64_t> heads;  // rows written then, holes among them, the longest first
   };
-  explicit FragmentedBlocks(std::size_t laws) : laws_(laws) {}
+  explicit FragmentedBlocks(std::size_t layer_classes) : layer_classes_(layer_classes) {}
 
-  void start(std::size_t law, std::vector<std::int64_t> heads) {
-    laws_[law].stretches.push_back({0, std::move(heads)});
+  void start(std::size_t layer_class, std::vector<std::int64_t> heads) {
+    layer_classes_[layer_class].stretches.push_back({0, std::move(heads)});
   }
   /// Steps that are known.
-  [[nodiscard]] std::int64_t reached(std::size_t law) const { return laws_[law].reached; }
+  [[nodiscard]] std::int64_t reached(std::size_t layer_class) const {
+    return layer_classes_[layer_class].reached;
+  }
   /// Step reached + 1 leaves `held`.
-  void add(std::size_t law, std::span<const std::int64_t> held, std::int64_t block_tokens,
+  void add(std::size_t layer_class, std::span<const std::int64_t> held, std::int64_t block_tokens,
            bool per_head);
   /// The stretch that a known `step` ends in.
-  [[nodiscard]] const Stretch& after(std::size_t law, std::int64_t step) const;
+  [[nodiscard]] const Stretch& after(std::size_t layer_class, std::int64_t step) const;
   /// Rows written of each head just before step `step` >= 1 ends, its own among them.
-  void within(std::size_t law, std::int64_t step, std::vector<std::int64_t>& heads) const;
+  void within(std::size_t layer_class, std::int64_t step, std::vector<std::int64_t>& heads) const;
 
  private:
-  struct Law {
+  struct LayerClass {
     std::vector<Stretch> stretches;
     std::int64_t reached = 0;
   };
-  std::vector<Law> laws_;
+  std::vector<LayerClass> layer_classes_;
   std::vector<std::int64_t> written_;
 };
 

@@ -40,7 +40,7 @@ std::vector<RequestId> next_turns(const RequestTrace& trace) {
 KvCacheManager::KvCacheManager(const Setup& setup)
     : trace_{setup.trace},
       sizes_{setup.sizes},
-      laws_{setup.laws},
+      footprints_{setup.footprints},
       pool_{setup.pool_units},
       free_{setup.pool_units},
       block_{setup.sizes->block_tokens()},
@@ -48,7 +48,7 @@ KvCacheManager::KvCacheManager(const Setup& setup)
       caches_{setup.prefix_caching},
       groups_{setup.sizes->groups()},
       holdings_(setup.trace->requests.size()),
-      outside_{setup.laws != nullptr ? setup.outside : nullptr} {
+      outside_{setup.footprints != nullptr ? setup.outside : nullptr} {
   KVSIM_CHECK(!caches_ || groups_ != nullptr || (sizes_->plain() && !sizes_->windowed()),
               "prefixes of a cache with unequal rows");
   if (groups_ != nullptr) {
@@ -56,7 +56,7 @@ KvCacheManager::KvCacheManager(const Setup& setup)
     state_ids_ = groups_->state_ids();
     for (PrefixCache* cache : {&prefixes_, &windows_, &states_}) cache->share_clock(&clock_);
   }
-  if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
+  if (caches_ && footprints_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
 }
 
 KvCacheManager::~KvCacheManager() {
@@ -81,20 +81,20 @@ std::int64_t KvCacheManager::covered(RequestId id, std::int32_t ids) const {
   return tokens / block_;
 }
 
-void KvCacheManager::follow(Holding& h, SequenceFootprint* law) {
-  if (h.law != nullptr) --h.law->users;
-  h.law = law;
-  if (law != nullptr) ++law->users;
+void KvCacheManager::follow(Holding& h, SequenceFootprint* footprint) {
+  if (h.footprint != nullptr) --h.footprint->users;
+  h.footprint = footprint;
+  if (footprint != nullptr) ++footprint->users;
 }
 
 std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) const {
   if (!caches_) return 0;
-  if (laws_ != nullptr) {
+  if (footprints_ != nullptr) {
     // Kept entries are written next to blocks that stay for others. If the pool cannot hold both,
     // the cached prefix can never be used.
-    const SequenceFootprint& law = laws_->at(s.known, *sizes_);
+    const SequenceFootprint& footprint = footprints_->at(s.known, *sizes_);
     const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
-    if (law.compresses_prompt() && whole + law.prompt_units() > pool_) return 0;
+    if (footprint.compresses_prompt() && whole + footprint.prompt_units() > pool_) return 0;
   }
   // At least one token is recomputed because its logits are needed.
   const std::int64_t most = (std::int64_t{s.known} - 1) / block_;
@@ -194,19 +194,19 @@ void KvCacheManager::keep_bounded(RequestId id, const Sequence& s, std::int64_t 
 std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::int32_t to,
                                     std::int64_t shared) const {
   const std::int64_t shared_units = shared * block_units_;
-  if (h.law == nullptr) return (to + block_ - 1) / block_ * block_units_ - shared_units;
+  if (h.footprint == nullptr) return (to + block_ - 1) / block_ * block_units_ - shared_units;
   if (to > s.target) {
-    const SequenceFootprint::Step step = h.law->units(to - s.target);
+    const SequenceFootprint::Step step = h.footprint->units(to - s.target);
     // What is written to or dropped from shared blocks is copied first.
     return step.evicts ? step.during : std::max<std::int64_t>(0, step.during - shared_units);
   }
   const std::int64_t whole = sizes_->prompt_units(to, to - s.computed);
   if (to < s.target) return whole - shared_units;
-  const std::int64_t kept = h.law->prompt_units();
-  if (!h.law->compresses_prompt()) return std::max(whole, kept) - shared_units;
+  const std::int64_t kept = h.footprint->prompt_units();
+  if (!h.footprint->compresses_prompt()) return std::max(whole, kept) - shared_units;
   // Blocks that are kept for others are not changed; kept entries are written to new blocks.
   if (h.publishes || shared > 0) return whole + kept - shared_units;
-  if (h.law->all_layers_at_once()) return std::max(whole, kept);
+  if (h.footprint->all_layers_at_once()) return std::max(whole, kept);
   // Layer by layer: of the last chunk no more than survives is ever written.
   return std::max(s.computed > 0 ? sizes_->prompt_units(s.computed, s.computed) : 0, kept);
 }
@@ -251,7 +251,7 @@ void KvCacheManager::set_outside(Holding& h, Bytes next) {
 }
 
 void KvCacheManager::set_room(const Holding& h, Sequence& s) const {
-  s.room = h.law == nullptr
+  s.room = h.footprint == nullptr
                ? static_cast<std::int32_t>((h.units / block_units_ + h.shared_blocks) * block_)
                : s.computed;
 }
@@ -290,7 +290,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
   then.target = s.known;
   then.computed = found;
   next.publishes = n > 0;
-  next.law = laws_ != nullptr ? &laws_->at(s.known, *sizes_) : nullptr;
+  next.footprint = footprints_ != nullptr ? &footprints_->at(s.known, *sizes_) : nullptr;
   std::int64_t units = wanted(next, then, found + tokens, shared);
   const std::int64_t beside = newly_pinned * block_units_ + keep_free;
   if (units + beside > available() && next.publishes && shared == 0) {
@@ -298,7 +298,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
     next.publishes = false;
     units = wanted(next, then, found + tokens, shared);
   }
-  const Bytes outside = outside_ != nullptr ? next.law->outside(0) : Bytes{};
+  const Bytes outside = outside_ != nullptr ? next.footprint->outside(0) : Bytes{};
   if (units + beside > available() || !outside_fits(id, outside)) return false;
 
   for (std::int32_t i = 0; i < ids; ++i) {
@@ -311,7 +311,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
   h.shared_ids = ids;
   h.shared_blocks = static_cast<std::int32_t>(shared);
   h.publishes = next.publishes;
-  follow(h, next.law);
+  follow(h, next.footprint);
   set_outside(h, outside);
   if (back > 0) {
     prefixes_.take_back(h.left, back);
@@ -335,7 +335,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
   KVSIM_CHECK(take(h, units - back * block_units_), "units that were counted are gone");
   s = then;
   set_room(h, s);
-  if (h.law != nullptr) s.room = found + tokens;
+  if (h.footprint != nullptr) s.room = found + tokens;
   return true;
 }
 
@@ -355,14 +355,14 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   }
   if (lacks_outside_ == id) lacks_outside_ = -1;
   const bool grows_outside = outside_ != nullptr && to > s.target;
-  const Bytes outside = grows_outside ? h.law->outside(to - s.target) : h.outside;
+  const Bytes outside = grows_outside ? h.footprint->outside(to - s.target) : h.outside;
   if (!outside_fits(id, outside)) return false;
   if (units > h.units && !take(h, units - h.units)) return false;
   set_outside(h, outside);
   set_room(h, s);
-  if (h.law != nullptr && to > s.target && h.shared_blocks == 0 && !grows_outside) {
-    // Until a block is full, or the law bends, nothing changes hands.
-    const SequenceFootprint::Step step = h.law->units(to - s.target);
+  if (h.footprint != nullptr && to > s.target && h.shared_blocks == 0 && !grows_outside) {
+    // Until a block is full, or the footprint bends, nothing changes hands.
+    const SequenceFootprint::Step step = h.footprint->units(to - s.target);
     if (step.during == step.after && step.after == h.units) {
       s.room = static_cast<std::int32_t>(s.target + step.until);
     }
@@ -413,10 +413,10 @@ void KvCacheManager::drop_shared(RequestId id) {
   h.shared_ids = h.shared_blocks = 0;
 }
 
-void KvCacheManager::settle(RequestId id, Sequence& s) {
+void KvCacheManager::resolve(RequestId id, Sequence& s) {
   if (s.computed > s.target && s.computed <= s.room) return;
   Holding& h = holding(id);
-  if (h.law == nullptr) {
+  if (h.footprint == nullptr) {
     if (h.publishes && s.computed <= s.target) publish(id, s);
     return;
   }
@@ -431,19 +431,19 @@ void KvCacheManager::settle(RequestId id, Sequence& s) {
     }
   } else if (s.computed == s.target) {
     publish(id, s);
-    std::int64_t units = h.law->prompt_units() - h.shared_blocks * block_units_;
-    if (h.law->compresses_prompt()) {
+    std::int64_t units = h.footprint->prompt_units() - h.shared_blocks * block_units_;
+    if (h.footprint->compresses_prompt()) {
       unshared_ += h.shared_blocks;
       drop_shared(id);
       h.publishes = false;
-      units = h.law->prompt_units();
+      units = h.footprint->prompt_units();
     }
     if (units < h.units) give(h, h.units - units);
     if (groups_ != nullptr && caches_) {
       keep_bounded(id, s, groups_->first_seen(s.computed), true);
     }
   } else {
-    const SequenceFootprint::Step step = h.law->units(s.computed - s.target);
+    const SequenceFootprint::Step step = h.footprint->units(s.computed - s.target);
     if (step.evicts && h.shared_blocks > 0) {
       unshared_ += h.shared_blocks;
       drop_shared(id);
@@ -496,13 +496,15 @@ std::int64_t KvCacheManager::name_answer(RequestId id, const Sequence& s) {
 }
 
 void KvCacheManager::finish(RequestId id, Sequence& s) {
-  if (SequenceFootprint* law = holding(id).law; law != nullptr && s.computed >= s.target) {
+  if (SequenceFootprint* footprint = holding(id).footprint;
+      footprint != nullptr && s.computed >= s.target) {
     const std::int64_t step = s.computed - s.target;
-    dropped_ += std::max(Bytes{}, law->full_logical(step) - law->logical(step));
-    reclaimed_ += sizes_->unit() * std::max<std::int64_t>(0, law->full_units(step) - held(id));
+    dropped_ += std::max(Bytes{}, footprint->full_logical(step) - footprint->logical(step));
+    reclaimed_ +=
+        sizes_->unit() * std::max<std::int64_t>(0, footprint->full_units(step) - held(id));
   }
   const std::int64_t named =
-      next_turns_.empty() || holding(id).law != nullptr ? 0 : name_answer(id, s);
+      next_turns_.empty() || holding(id).footprint != nullptr ? 0 : name_answer(id, s);
   // Partial last blocks and duplicated prefixes have no id.
   release(id, s, static_cast<std::int32_t>(s.computed - named * block_));
 }
@@ -510,7 +512,7 @@ void KvCacheManager::finish(RequestId id, Sequence& s) {
 void KvCacheManager::release(RequestId id, Sequence& s, std::int32_t keep) {
   Holding& h = holding(id);
   const std::int64_t whole = std::min(s.computed, keep) / block_ - h.shared_blocks;
-  if (caches_ && h.law == nullptr && whole > 0) {
+  if (caches_ && h.footprint == nullptr && whole > 0) {
     h.left_from = h.shared_blocks;
     h.left = prefixes_.leave(whole);
     h.units -= whole * block_units_;
@@ -550,29 +552,31 @@ bool KvCacheManager::swap_in(RequestId id, Sequence& s, std::int64_t units) {
 bool KvCacheManager::reserve(RequestId id, const Sequence& s, std::int64_t units) {
   Holding& h = holding(id);
   KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is here already", id);
-  SequenceFootprint* law = laws_ != nullptr ? &laws_->at(s.target, *sizes_) : nullptr;
-  if (law != nullptr) units = std::max(units, law->prompt_units());
+  SequenceFootprint* footprint =
+      footprints_ != nullptr ? &footprints_->at(s.target, *sizes_) : nullptr;
+  if (footprint != nullptr) units = std::max(units, footprint->prompt_units());
   if (!take(h, units)) return false;
   h.publishes = false;
-  follow(h, law);
+  follow(h, footprint);
   return true;
 }
 
 void KvCacheManager::receive(RequestId id, Sequence& s) {
   Holding& h = holding(id);
-  if (h.law != nullptr && h.units > h.law->prompt_units()) give(h, h.units - h.law->prompt_units());
+  if (h.footprint != nullptr && h.units > h.footprint->prompt_units())
+    give(h, h.units - h.footprint->prompt_units());
   set_room(h, s);
 }
 
-std::int64_t KvCacheManager::most_units(std::int32_t prompt, std::int64_t tokens) {
-  if (laws_ == nullptr) return (tokens + block_ - 1) / block_ * block_units_;
-  return laws_->at(prompt, *sizes_).most_units(tokens - prompt);
+std::int64_t KvCacheManager::max_units(std::int32_t prompt, std::int64_t tokens) {
+  if (footprints_ == nullptr) return (tokens + block_ - 1) / block_ * block_units_;
+  return footprints_->at(prompt, *sizes_).max_units(tokens - prompt);
 }
 
 Bytes KvCacheManager::logical(RequestId id, const Sequence& s) {
   const Holding& h = holding(id);
-  if (h.law == nullptr || s.computed < s.target) return sizes_->prompt_logical(s.computed);
-  return h.law->logical(s.computed - s.target);
+  if (h.footprint == nullptr || s.computed < s.target) return sizes_->prompt_logical(s.computed);
+  return h.footprint->logical(s.computed - s.target);
 }
 
 Bytes KvCacheManager::own_logical(RequestId id, const Sequence& s) {

@@ -13,10 +13,10 @@
 namespace kvsim {
 
 /// The KV cache of one engine: a pool of units, the units of each sequence by its method's size
-/// law, and cached prefixes in unused units. In an engine with groups of layers, a prefix is found
-/// as far as all groups can go on from it: groups that keep all have its blocks from the start, a
-/// window has the last blocks that it sees, and a state was kept at its very end, which is where a
-/// prefill step ended on a whole block.
+/// footprint, and cached prefixes in unused units. In an engine with groups of layers, a prefix is
+/// found as far as all groups can go on from it: groups that keep all have its blocks from the
+/// start, a window has the last blocks that it sees, and a state was kept at its very end, which is
+/// where a prefill step ended on a whole block.
 ///
 /// free + evictable + pinned + private = pool, at any time
 ///
@@ -27,7 +27,7 @@ class KvCacheManager {
   struct Setup {
     const RequestTrace* trace = nullptr;
     const BlockSizes* sizes = nullptr;
-    SequenceFootprints* laws = nullptr;  // null: every layer holds every token
+    SequenceFootprints* footprints = nullptr;  // null: every layer holds every token
     std::int64_t pool_units = 0;
     bool prefix_caching = false;
     /// What a request generated is found by the next turn of its conversation.
@@ -37,7 +37,7 @@ class KvCacheManager {
   explicit KvCacheManager(const Setup& setup);
   KvCacheManager(const KvCacheManager&) = delete;
   KvCacheManager& operator=(const KvCacheManager&) = delete;
-  /// Afterwards no sequence uses a size law; the laws outlive it.
+  /// Afterwards no sequence uses a size law; the footprints outlive it.
   ~KvCacheManager();
 
   [[nodiscard]] std::int64_t pool() const { return pool_; }
@@ -50,7 +50,7 @@ class KvCacheManager {
   [[nodiscard]] std::int64_t taken() const { return pool_ - available(); }
   [[nodiscard]] std::int64_t private_units() const { return private_; }
   [[nodiscard]] std::int64_t pinned() const { return prefixes_.pinned() * block_units_; }
-  [[nodiscard]] bool full_law() const { return laws_ == nullptr; }
+  [[nodiscard]] bool full_law() const { return footprints_ == nullptr; }
   [[nodiscard]] std::int64_t held(RequestId id) const {
     const Holding& h = holding(id);
     return h.units + h.shared_blocks * block_units_;
@@ -67,7 +67,7 @@ class KvCacheManager {
   [[nodiscard]] bool grow(RequestId id, Sequence& s, std::int32_t tokens);
   /// After an iteration computed s.planned tokens (s.computed has them): compresses, lets go,
   /// publishes full prompt blocks.
-  void settle(RequestId id, Sequence& s);
+  void resolve(RequestId id, Sequence& s);
   /// A sequence ends or is preempted; full blocks of its first `keep` tokens stay to be found.
   void release(RequestId id, Sequence& s, std::int32_t keep);
   void release(RequestId id, Sequence& s) { release(id, s, s.computed); }
@@ -84,7 +84,7 @@ class KvCacheManager {
   /// Its cache has come; a method that is still to compress it does so.
   void receive(RequestId id, Sequence& s);
 
-  [[nodiscard]] std::int64_t most_units(std::int32_t prompt, std::int64_t tokens);
+  [[nodiscard]] std::int64_t max_units(std::int32_t prompt, std::int64_t tokens);
   /// What a running sequence's entries take by the size law, whole model.
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
   /// The same without prefix blocks, which several may read.
@@ -99,21 +99,21 @@ class KvCacheManager {
   }
   /// What a prompt takes outside once it is through.
   [[nodiscard]] Bytes outside_of(std::int32_t prompt) {
-    return outside_ != nullptr ? laws_->at(prompt, *sizes_).outside(0) : Bytes{};
+    return outside_ != nullptr ? footprints_->at(prompt, *sizes_).outside(0) : Bytes{};
   }
   /// Of the sequences that finished, at their ends: bytes of the entries that their method had
   /// dropped, and of the blocks that this freed: those of all their tokens less those they took.
   [[nodiscard]] Bytes dropped() const { return dropped_; }
   [[nodiscard]] Bytes reclaimed() const { return reclaimed_; }
-  /// The law that a running sequence follows; null: the full cache.
-  [[nodiscard]] SequenceFootprint* law(RequestId id) const { return holding(id).law; }
+  /// The footprint that a running sequence follows; null: the full cache.
+  [[nodiscard]] SequenceFootprint* footprint(RequestId id) const { return holding(id).footprint; }
 
   /// Errors: ContractError if the units do not add up. O(1).
   void check() const;
 
  private:
   struct Holding {
-    SequenceFootprint* law = nullptr;
+    SequenceFootprint* footprint = nullptr;
     std::int64_t units = 0;          // private
     std::int32_t shared_ids = 0;     // leading prefix ids it refers to
     std::int32_t shared_blocks = 0;  // blocks of them
@@ -151,7 +151,7 @@ class KvCacheManager {
   void keep_one(PrefixCache& cache, std::uint64_t name, std::int64_t ids);
   void drop_shared(RequestId id);
   [[nodiscard]] std::int64_t name_answer(RequestId id, const Sequence& s);
-  void follow(Holding& h, SequenceFootprint* law);
+  void follow(Holding& h, SequenceFootprint* footprint);
   [[nodiscard]] std::int32_t id_count(RequestId id) const;
   /// Full blocks that the first `ids` prefix ids of a request cover.
   [[nodiscard]] std::int64_t covered(RequestId id, std::int32_t ids) const;
@@ -159,7 +159,7 @@ class KvCacheManager {
 
   const RequestTrace* trace_;
   const BlockSizes* sizes_;
-  SequenceFootprints* laws_;
+  SequenceFootprints* footprints_;
   std::int64_t pool_, free_;
   std::int64_t private_ = 0;
   std::int64_t block_, block_units_;

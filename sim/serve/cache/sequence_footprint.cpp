@@ -5,16 +5,16 @@
 #include <utility>
 
 #include "models/llm/layer/layer_kind.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostLaws = 4096;   // kept although no sequence uses them
-constexpr double kRounding = 1e-6;        // of entries that a step reads
-constexpr std::int64_t kStepsAhead = 16;  // steps of a size law that are evaluated at once
+constexpr std::size_t kMaxFootprints = 4096;  // kept although no sequence uses them
+constexpr double kRounding = 1e-6;            // of entries that a step reads
+constexpr std::int64_t kStepsAhead = 16;      // steps of a size law that are evaluated at once
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -24,10 +24,10 @@ Bytes rows_of(const CacheRows& rows, std::int64_t entries) {
 
 std::vector<LayerClass> columns_of(const BlockSizes& sizes) {
   std::vector<LayerClass> columns;
-  for (std::size_t l = 0; l < sizes.laws(); ++l) {
-    columns.push_back({.first = sizes.law(l).layers.layer,
-                       .count = sizes.law(l).layers.layers,
-                       .law = static_cast<std::int32_t>(l)});
+  for (std::size_t l = 0; l < sizes.layer_classes(); ++l) {
+    columns.push_back({.first = sizes.layer_class(l).layers.layer,
+                       .count = sizes.layer_class(l).layers.layers,
+                       .size_class = static_cast<std::int32_t>(l)});
   }
   return columns;
 }
@@ -41,17 +41,17 @@ CostInput input_for(CostInput base, const Method& method, std::int64_t prompt) {
 
 }  // namespace
 
-BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
+BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_classes,
                        std::optional<GroupSizes> groups)
     : groups_{std::move(groups)}, block_{in.stack->block_tokens} {
-  KVSIM_CHECK(!laws.empty() && block_ >= 1, "a cache of {} laws in blocks of {} entries",
-              laws.size(), block_);
+  KVSIM_CHECK(!layer_classes.empty() && block_ >= 1,
+              "a cache of {} layer classes in blocks of {} entries", layer_classes.size(), block_);
   CostInput one = in;
   one.batch = 1;
   one.prompt = 0;
   rows_ = block_;
   plain_ = in.method->plain_rows();
-  for (const LawLayers& l : laws) {
+  for (const LayerSpan& l : layer_classes) {
     const CacheRows rows{one, l.layer};
     const Bytes bytes = rows_of(rows, block_);
     plain_ = plain_ && rows_of(rows, 2 * block_) == bytes * 2;
@@ -59,10 +59,10 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
         entry_limit(in.llm->layers[static_cast<std::size_t>(l.layer)].attention);
     windowed_ = windowed_ || limit > 0;
     has_other_ = has_other_ || rows.has_other();
-    laws_.push_back(
+    layer_classes_.push_back(
         {.layers = l, .limit = limit, .units = (bytes * l.layers).count(), .other = rows.items()});
   }
-  for (Law& l : laws_) {
+  for (LayerClass& l : layer_classes_) {
     if (plain_ && !has_other_) break;
     // Packed rows and the method's side data are added at the end of the prompt.
     const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
@@ -70,14 +70,15 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
   }
   per_head_ = in.stack->per_head_blocks;
   plain_ = plain_ && !has_other_;
-  counts_blocks_ = !groups_ && laws_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
+  counts_blocks_ =
+      !groups_ && layer_classes_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
   if (counts_blocks_) {
-    unit_ = Bytes{laws_.front().units};
-    laws_.front().units = 1;
+    unit_ = Bytes{layer_classes_.front().units};
+    layer_classes_.front().units = 1;
   }
   block_units_ = 0;
   double grows = 0;  // of what is not rows, in bytes
-  for (const Law& l : laws_) {
+  for (const LayerClass& l : layer_classes_) {
     block_units_ += l.units;
     for (const CacheItem& item : l.other) {
       grows += item.per_token() * static_cast<double>(block_ * l.layers.layers);
@@ -91,7 +92,7 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
   }
 }
 
-Bytes BlockSizes::Law::other_bytes(std::int64_t tokens) const {
+Bytes BlockSizes::LayerClass::other_bytes(std::int64_t tokens) const {
   double one = 0;
   for (const CacheItem& item : other) one += item.held(tokens);
   return Bytes{static_cast<std::int64_t>(std::ceil(one))} * layers.layers;
@@ -102,7 +103,7 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
   const std::int64_t blocks = divide_up(tokens, block_);
   if (!windowed_ && !has_other_) return blocks * block_units_;
   std::int64_t units = 0;
-  for (const Law& l : laws_) {
+  for (const LayerClass& l : layer_classes_) {
     const std::int64_t reach = divide_up(l.limit - 1 + chunk, block_) + 1;
     units += l.units * (l.limit > 0 ? std::min(blocks, reach) : blocks) +
              l.other_bytes(blocks * block_).count();
@@ -112,7 +113,7 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
 
 Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
   double units = 0;
-  for (const Law& l : laws_) {
+  for (const LayerClass& l : layer_classes_) {
     const std::int64_t held = within_limit(l.limit, tokens);
     units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(rows_);
     units += static_cast<double>(l.other_bytes(tokens).count());
@@ -130,27 +131,28 @@ SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const
       columns_{columns_of(sizes)},
       trajectory_{in_, columns_, prompt, DecodeSegments::Lines::kOfEntries},
       all_layers_{method_->prefill_peak() == PrefillPeak::kAllLayers},
-      known_units_(sizes.laws()),
+      known_units_(sizes.layer_classes()),
       offloads_{offloads},
       ragged_{method_->ragged()} {
-  if (in_.stack->lazy_compaction) holes_ = std::make_unique<FragmentedBlocks>(sizes.laws());
+  if (in_.stack->lazy_compaction)
+    holes_ = std::make_unique<FragmentedBlocks>(sizes.layer_classes());
   for (const LayerClass& column : columns_) {
     rows_.push_back(std::make_unique<CacheRows>(in_, column.first));
     const std::int64_t kept = trajectory_.prompt_entries(column);
-    const auto law = static_cast<std::size_t>(column.law);
-    const bool windowed = sizes.law(law).limit > 0;
-    heads_after(law, 0, after_);
+    const auto layer_class = static_cast<std::size_t>(column.size_class);
+    const bool windowed = sizes.layer_class(layer_class).limit > 0;
+    heads_after(layer_class, 0, after_);
     if (holes_) {
       const std::vector<std::int64_t> written(after_.size(), prompt);
       if (!windowed && !closes_holes(written, after_, sizes.block_tokens(), sizes.per_head())) {
         after_ = written;
       }
-      holes_->start(law, after_);
+      holes_->start(layer_class, after_);
     }
     compresses_prompt_ = compresses_prompt_ || (after_.front() < prompt && !windowed) ||
                          (!holes_ && kept < prompt && !windowed);
-    kept_units_ +=
-        windowed && kept < prompt ? units_of(law, after_.front(), true) : units_of(law, after_);
+    kept_units_ += windowed && kept < prompt ? units_of(layer_class, after_.front(), true)
+                                             : units_of(layer_class, after_);
   }
   if (const GroupSizes* groups = sizes.groups()) {
     kept_units_ = groups->ids(prompt, 1);
@@ -165,10 +167,10 @@ SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const
 }
 
 std::int64_t SequenceFootprint::units_of(std::size_t l, std::int64_t entries, bool straddles) {
-  const BlockSizes::Law& law = sizes_->law(l);
+  const BlockSizes::LayerClass& layer_class = sizes_->layer_class(l);
   const std::int64_t block = sizes_->block_tokens();
   const std::int64_t blocks = divide_up(entries, block) + (straddles ? 1 : 0);
-  if (sizes_->plain()) return blocks * law.units;
+  if (sizes_->plain()) return blocks * layer_class.units;
   std::vector<std::int64_t>& known = known_units_[l];
   const auto at = static_cast<std::size_t>(blocks);
   if (at >= known.size()) known.resize(at + 1, -1);
@@ -179,7 +181,7 @@ std::int64_t SequenceFootprint::units_of(std::size_t l, std::int64_t entries, bo
          ++e) {
       most = std::max(most, in_hbm(l, e, blocks * block));
     }
-    known[at] = (most * law.layers.layers).count();
+    known[at] = (most * layer_class.layers.layers).count();
   }
   return known[at];
 }
@@ -257,7 +259,7 @@ void SequenceFootprint::heads_after(std::size_t l, std::int64_t step,
   }
   heads.resize(static_cast<std::size_t>(rows_[l]->stored_heads()));
   method_->heads_held(columns_[l].first, prompt_, prompt_ + step, heads);
-  for (std::int64_t& head : heads) head = within_limit(sizes_->law(l).limit, head);
+  for (std::int64_t& head : heads) head = within_limit(sizes_->layer_class(l).limit, head);
 }
 
 void SequenceFootprint::seek(std::int64_t step) {
@@ -283,7 +285,7 @@ SequenceFootprint::Step SequenceFootprint::units(std::int64_t step) {
   const std::int64_t block = sizes_->block_tokens();
   out.until = last;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    const bool windowed = sizes_->law(l).limit > 0;
+    const bool windowed = sizes_->layer_class(l).limit > 0;
     if (holes_ && !windowed) {
       add_lazy(l, step, out);
       continue;
@@ -316,7 +318,7 @@ void SequenceFootprint::add_ragged(std::size_t l, std::int64_t step, Step& out) 
   const DecodeState m = moment(l, step);
   heads_after(l, step - 1, before_);
   heads_after(l, step, after_);
-  const bool straddles = sizes_->law(l).limit > 0 && m.after < m.before + 1 && !m.evicts;
+  const bool straddles = sizes_->layer_class(l).limit > 0 && m.after < m.before + 1 && !m.evicts;
   if (straddles) {  // all heads of a window slide together
     out.after += units_of(l, after_.front(), true);
     out.during += units_of(l, after_.front(), true);
@@ -349,7 +351,7 @@ void SequenceFootprint::add_lazy(std::size_t l, std::int64_t step, Step& out) {
 SequenceFootprint::Attended SequenceFootprint::attended(std::size_t l, std::int64_t step) {
   const DecodeState m = moment(l, step);
   const auto mean = static_cast<double>(m.attended);
-  const bool lazy = holes_ && sizes_->law(l).limit == 0;
+  const bool lazy = holes_ && sizes_->layer_class(l).limit == 0;
   if (!lazy && !ragged_) return {.mean = mean};
   if (lazy) {
     (void)units(step);  // the layout is known up to here
@@ -368,7 +370,7 @@ SequenceFootprint::Attended SequenceFootprint::attended(std::size_t l, std::int6
 }
 
 std::optional<double> SequenceFootprint::moved_together(std::size_t l, std::int64_t step) {
-  if (!holes_ || sizes_->law(l).limit > 0) return std::nullopt;
+  if (!holes_ || sizes_->layer_class(l).limit > 0) return std::nullopt;
   (void)units(step);
   const FragmentedBlocks::Stretch& stretch = holes_->after(l, step);
   if (stretch.from != step) return 0.0;
@@ -391,8 +393,8 @@ Bytes SequenceFootprint::logical(std::int64_t step) {
 Bytes SequenceFootprint::full_logical(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    sum +=
-        rows_of(*rows_[l], within_limit(sizes_->law(l).limit, prompt_ + step)) * columns_[l].count;
+    sum += rows_of(*rows_[l], within_limit(sizes_->layer_class(l).limit, prompt_ + step)) *
+           columns_[l].count;
   }
   return sum;
 }
@@ -402,13 +404,13 @@ std::int64_t SequenceFootprint::full_units(std::int64_t step) {
   std::int64_t sum = 0;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     const std::int64_t tokens = prompt_ + step;
-    const std::int64_t held = within_limit(sizes_->law(l).limit, tokens);
+    const std::int64_t held = within_limit(sizes_->layer_class(l).limit, tokens);
     sum += units_of(l, held, held < tokens);
   }
   return sum;
 }
 
-std::int64_t SequenceFootprint::most_units(std::int64_t steps) {
+std::int64_t SequenceFootprint::max_units(std::int64_t steps) {
   std::int64_t most = kept_units_;
   if (const GroupSizes* groups = sizes_->groups()) {
     // Windows hold most while the prompt is computed; how much of it at once is the scheduler's.
@@ -441,7 +443,7 @@ SequenceFootprints::SequenceFootprints(MethodSpec method, MethodContext site,
       measured_{std::move(measured)},
       base_{base} {}
 
-std::shared_ptr<const Method> SequenceFootprints::settle(std::int64_t prompt) const {
+std::shared_ptr<const Method> SequenceFootprints::resolve(std::int64_t prompt) const {
   std::shared_ptr<const Method> method = make_method(method_, prompt, site_);
   if (base_.stack->masks_evicted) return masked(std::move(method));
   if (measured_) return with_measured_law(std::move(method), *measured_, base_.llm->n_layers());
@@ -452,30 +454,30 @@ std::shared_ptr<const Method> SequenceFootprints::settle(std::int64_t prompt) co
   return method;
 }
 
-std::shared_ptr<const Method> SequenceFootprints::settle_or_full(std::int64_t prompt) {
+std::shared_ptr<const Method> SequenceFootprints::resolve_or_full(std::int64_t prompt) {
   try {
-    return settle(prompt);
+    return resolve(prompt);
   } catch (const InputError& e) {
-    if (unsettled_.lengths == 0) unsettled_ = {0, prompt, prompt, e.what()};
-    if (unsettled_lengths_.insert(prompt).second) ++unsettled_.lengths;
-    unsettled_.shortest = std::min(unsettled_.shortest, prompt);
-    unsettled_.longest = std::max(unsettled_.longest, prompt);
+    if (unresolved_.lengths == 0) unresolved_ = {0, prompt, prompt, e.what()};
+    if (unresolved_lengths_.insert(prompt).second) ++unresolved_.lengths;
+    unresolved_.shortest = std::min(unresolved_.shortest, prompt);
+    unresolved_.longest = std::max(unresolved_.longest, prompt);
     return make_method({"full", {}, {}}, prompt, site_);
   }
 }
 
 SequenceFootprint& SequenceFootprints::at(std::int64_t prompt, const BlockSizes& sizes) {
-  std::unique_ptr<SequenceFootprint>& law = laws_[prompt];
-  if (!law) {
-    if (laws_.size() > kMostLaws) {
-      std::erase_if(laws_, [&](const auto& known) {
+  std::unique_ptr<SequenceFootprint>& footprint = footprints_[prompt];
+  if (!footprint) {
+    if (footprints_.size() > kMaxFootprints) {
+      std::erase_if(footprints_, [&](const auto& known) {
         return known.first != prompt && known.second->users == 0;
       });
     }
-    laws_[prompt] = std::make_unique<SequenceFootprint>(settle_or_full(prompt), base_, sizes,
-                                                        prompt, offloads_);
+    footprints_[prompt] = std::make_unique<SequenceFootprint>(resolve_or_full(prompt), base_, sizes,
+                                                              prompt, offloads_);
   }
-  return *laws_.at(prompt);
+  return *footprints_.at(prompt);
 }
 
 }  // namespace kvsim

@@ -11,7 +11,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/step.hpp"
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/memory/groups/group_sizes.hpp"
@@ -20,7 +20,7 @@
 namespace kvsim {
 
 /// Layers of one size law: the first of them, and how many there are.
-struct LawLayers {
+struct LayerSpan {
   std::int32_t layer = 0;
   std::int32_t layers = 1;
 };
@@ -31,12 +31,12 @@ struct LawLayers {
 /// In an engine with groups of layers (vLLM) the unit is a block id, whatever the layers.
 class BlockSizes {
  public:
-  /// `in` is of one GPU; its method is any that the spec settles to. `groups`: of an engine that
+  /// `in` is of one GPU; its method is any that the spec resolves to. `groups`: of an engine that
   /// keeps the full cache in groups.
-  BlockSizes(const CostInput& in, std::span<const LawLayers> laws,
+  BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_classes,
              std::optional<GroupSizes> groups = std::nullopt);
 
-  [[nodiscard]] std::size_t laws() const { return laws_.size(); }
+  [[nodiscard]] std::size_t layer_classes() const { return layer_classes_.size(); }
   [[nodiscard]] std::int64_t block_tokens() const { return block_; }
   [[nodiscard]] bool counts_blocks() const { return counts_blocks_; }
   [[nodiscard]] Bytes unit() const { return unit_; }
@@ -56,8 +56,8 @@ class BlockSizes {
   /// what it reaches. Exact where a block's bytes are a multiple of its entries.
   [[nodiscard]] Bytes prompt_logical(std::int64_t tokens) const;
 
-  struct Law {
-    LawLayers layers;
+  struct LayerClass {
+    LayerSpan layers;
     std::int64_t limit = 0;          // most entries, of a window; 0: none
     std::int64_t units = 1;          // of a block; of rows that are not plain, one of the prompt's
     std::vector<CacheItem> other{};  // states, windows, index keys, compressed entries: no rows
@@ -65,13 +65,13 @@ class BlockSizes {
     /// Of them in all layers, for one sequence.
     [[nodiscard]] Bytes other_bytes(std::int64_t tokens) const;
   };
-  [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
+  [[nodiscard]] const LayerClass& layer_class(std::size_t l) const { return layer_classes_[l]; }
 
  private:
-  std::vector<Law> laws_;
+  std::vector<LayerClass> layer_classes_;
   std::optional<GroupSizes> groups_;
   std::int64_t block_ = 1;
-  std::int64_t rows_ = 1;  // entries that Law::units are of
+  std::int64_t rows_ = 1;  // entries that LayerClass::units are of
   std::int64_t block_units_ = 1;
   Bytes unit_{1};
   bool counts_blocks_ = true;
@@ -81,7 +81,7 @@ class BlockSizes {
   bool per_head_ = false;
 };
 
-/// How the cache of a sequence goes on after a prompt of known length: the method settled for it.
+/// How the cache of a sequence goes on after a prompt of known length: the method resolved for it.
 class SequenceFootprint {
  public:
   /// `offloads`: if a step reads a layer only partially, all of the layer's entries are outside the
@@ -103,26 +103,26 @@ class SequenceFootprint {
   };
   /// Units within and after decode step `step` >= 1.
   [[nodiscard]] Step units(std::int64_t step);
-  /// The moment of one law.
-  [[nodiscard]] DecodeState moment(std::size_t law, std::int64_t step) {
+  /// The moment of one layer class.
+  [[nodiscard]] DecodeState moment(std::size_t layer_class, std::int64_t step) {
     const auto& segments = trajectory_.segments();
     if (segment_ >= segments.size() || step < segments[segment_].first ||
         step > segments[segment_].last) {
       seek(step);
     }
-    return trajectory_.moment(segment_, columns_[law], step);
+    return trajectory_.moment(segment_, columns_[layer_class], step);
   }
   /// Entries that attention reads of a stored head at decode step `step`, the new one included, in
-  /// the layers of one law: the mean of heads, and where a kernel waits for it the longest (else
-  /// 0).
+  /// the layers of one layer class: the mean of heads, and where a kernel waits for it the longest
+  /// (else 0).
   struct Attended {
     double mean = 0;
     double longest = 0;
   };
-  [[nodiscard]] Attended attended(std::size_t law, std::int64_t step);
+  [[nodiscard]] Attended attended(std::size_t layer_class, std::int64_t step);
   /// Entries per stored head that are moved together after step `step`; nullopt: survivors are
   /// written as entries leave, as the method's own cost has it.
-  [[nodiscard]] std::optional<double> moved_together(std::size_t law, std::int64_t step);
+  [[nodiscard]] std::optional<double> moved_together(std::size_t layer_class, std::int64_t step);
   /// Bytes of the entries held after `step` steps (0: the prompt), whole model.
   [[nodiscard]] Bytes logical(std::int64_t step);
   /// The same for all tokens so far, and the bytes of all their blocks.
@@ -137,39 +137,43 @@ class SequenceFootprint {
   [[nodiscard]] bool offloads() const { return offloads_; }
   [[nodiscard]] bool uneven() const { return ragged_ || holes_ != nullptr; }
   /// Most units at any time up to `steps` decode steps.
-  [[nodiscard]] std::int64_t most_units(std::int64_t steps);
+  [[nodiscard]] std::int64_t max_units(std::int64_t steps);
 
   std::int32_t users = 0;  // sequences that follow it now
 
  private:
   void seek(std::int64_t step);
-  [[nodiscard]] std::int64_t units_of(std::size_t law, std::int64_t entries, bool straddles);
+  [[nodiscard]] std::int64_t units_of(std::size_t layer_class, std::int64_t entries,
+                                      bool straddles);
   /// For layers whose stored heads hold these numbers, the longest first; one number if all are
   /// equal.
-  [[nodiscard]] std::int64_t units_of(std::size_t law, std::span<const std::int64_t> heads);
+  [[nodiscard]] std::int64_t units_of(std::size_t layer_class, std::span<const std::int64_t> heads);
   /// Entries of the stored heads after `step` steps, the longest first; one number if all are
   /// equal.
-  void heads_after(std::size_t law, std::int64_t step, std::vector<std::int64_t>& heads);
-  void add_ragged(std::size_t law, std::int64_t step, Step& out);
-  void add_lazy(std::size_t law, std::int64_t step, Step& out);
+  void heads_after(std::size_t layer_class, std::int64_t step, std::vector<std::int64_t>& heads);
+  void add_ragged(std::size_t layer_class, std::int64_t step, Step& out);
+  void add_lazy(std::size_t layer_class, std::int64_t step, Step& out);
 
   std::shared_ptr<const Method> method_;
   CostInput in_;
   const BlockSizes* sizes_;
   std::int64_t prompt_;
-  std::vector<LayerClass> columns_;  // one a law
+  std::vector<LayerClass> columns_;  // one a layer class
   DecodeSegments trajectory_;
   std::vector<std::unique_ptr<CacheRows>> rows_;
   bool all_layers_ = false;
   bool compresses_prompt_ = false;
   std::int64_t kept_units_ = 0;
-  std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not computed yet
+  std::vector<std::vector<std::int64_t>>
+      known_units_;  // [layer classes][blocks]; -1: not computed yet
   /// Bytes that the method itself keeps in host memory for a layer.
-  [[nodiscard]] Bytes own_host(std::size_t law, std::int64_t step, std::int64_t entries) const;
+  [[nodiscard]] Bytes own_host(std::size_t layer_class, std::int64_t step,
+                               std::int64_t entries) const;
   /// Entries per stored head that a step reads where `entries` are held.
-  [[nodiscard]] double read_of(std::size_t law, std::int64_t entries) const;
+  [[nodiscard]] double read_of(std::size_t layer_class, std::int64_t entries) const;
   /// Entries of a layer in HBM, of which `room` are a whole number of blocks.
-  [[nodiscard]] Bytes in_hbm(std::size_t law, std::int64_t entries, std::int64_t room) const;
+  [[nodiscard]] Bytes in_hbm(std::size_t layer_class, std::int64_t entries,
+                             std::int64_t room) const;
   bool offloads_ = false;
   bool ragged_ = false;
   std::vector<std::int64_t> before_, after_;  // of heads
@@ -189,16 +193,16 @@ class SequenceFootprints {
                      std::shared_ptr<const MeasuredLaw> measured, CostInput base);
 
   /// Errors: InputError where the method's parameters cannot be kept for such a prompt.
-  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
+  [[nodiscard]] std::shared_ptr<const Method> resolve(std::int64_t prompt) const;
   /// The same, or the full cache where they cannot, which is counted.
-  [[nodiscard]] std::shared_ptr<const Method> settle_or_full(std::int64_t prompt);
+  [[nodiscard]] std::shared_ptr<const Method> resolve_or_full(std::int64_t prompt);
   /// Prompt lengths that hold every token because the method cannot be kept for them.
-  struct Unsettled {
+  struct Unresolved {
     std::int64_t lengths = 0;
     std::int64_t shortest = 0, longest = 0;
     std::string why;  // of the first
   };
-  [[nodiscard]] const Unsettled& unsettled() const { return unsettled_; }
+  [[nodiscard]] const Unresolved& unresolved() const { return unresolved_; }
   [[nodiscard]] SequenceFootprint& at(std::int64_t prompt, const BlockSizes& sizes);
   /// From now on laws offload what a step does not read.
   void offload() { offloads_ = true; }
@@ -209,9 +213,9 @@ class SequenceFootprints {
   std::shared_ptr<const MeasuredLaw> measured_;
   CostInput base_;
   bool offloads_ = false;
-  std::map<std::int64_t, std::unique_ptr<SequenceFootprint>> laws_;
-  std::set<std::int64_t> unsettled_lengths_;
-  Unsettled unsettled_;
+  std::map<std::int64_t, std::unique_ptr<SequenceFootprint>> footprints_;
+  std::set<std::int64_t> unresolved_lengths_;
+  Unresolved unresolved_;
 };
 
 }  // namespace kvsim

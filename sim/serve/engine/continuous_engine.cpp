@@ -26,7 +26,7 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
       nvme_{"NVMe", parts_.nvme},
       kv_{{.trace = state.trace,
            .sizes = parts_.sizes,
-           .laws = parts_.laws,
+           .footprints = parts_.footprints,
            .pool_units = parts_.pool_units,
            .prefix_caching = parts_.prefix_caching,
            .keeps_answers = parts_.role == ReplicaRole::kWhole,
@@ -34,7 +34,7 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
                       : parts_.offload.to == OffloadTier::kNvme ? &nvme_
                                                                 : &host_}},
       queue_{parts_.order, state.sequences},
-      loads_(parts_.sizes->laws()) {
+      loads_(parts_.sizes->layer_classes()) {
   block_tokens_ = parts_.sizes->block_tokens();
   block_units_ = parts_.sizes->block_units();
   front_end_ = FrontEnd{parts_.front_end};
@@ -62,7 +62,7 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
-  const std::int64_t most = kv_.most_units(s.prompt, s.prompt);
+  const std::int64_t most = kv_.max_units(s.prompt, s.prompt);
   if (most > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
     state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", s.prompt),
@@ -90,7 +90,7 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
   }
   if (output > room) {
     output = static_cast<std::int32_t>(room);
-    ++state_->cut_short;
+    ++state_->truncated_requests;
   }
   return true;
 }
@@ -181,7 +181,7 @@ void ContinuousEngine::refuse(RequestId id, SimTime now) {
   } else {
     state_->oom(now, id,
                 fmt::format("cache of {} tokens, with no other sequence to make room", s.known),
-                unit * kv_.most_units(s.prompt, s.known), unit * kv_.available(), parts_.standing);
+                unit * kv_.max_units(s.prompt, s.known), unit * kv_.available(), parts_.standing);
   }
   if (s.state == SequenceState::kRunning) {
     leave_running(id);
@@ -295,7 +295,7 @@ void ContinuousEngine::compute(const Planned& p, std::int32_t tokens, bool prefi
     counts_.prompt_tokens += tokens;
   }
   s.computed += tokens;
-  if (prefill || !kv_.full_law()) kv_.settle(p.id, s);
+  if (prefill || !kv_.full_law()) kv_.resolve(p.id, s);
   s.planned = 0;
 }
 

@@ -26,8 +26,8 @@ namespace kvsim {
 /// The parts of an engine; all of them outlive it.
 struct EngineParts {
   const BlockSizes* sizes = nullptr;
-  SequenceFootprints* laws = nullptr;  // null: every layer holds every token
-  IterationCost* cost = nullptr;       // of the first stage, where there are several
+  SequenceFootprints* footprints = nullptr;  // null: every layer holds every token
+  IterationCost* cost = nullptr;             // of the first stage, where there are several
   std::vector<IterationCost*> later_stages{};
   Bytes stage_row{};  // that a token hands from one stage to the next
   BytesPerSecond stage_link{0.0};
@@ -100,7 +100,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::string describe() const override;
   BatchLimits limits() const override { return scheduler_->limits(); }
   std::vector<std::string> notes() const override;
-  std::size_t most_in_flight() const override { return flights_.size(); }
+  std::size_t max_in_flight() const override { return flights_.size(); }
   const KvCacheManager& kv() const { return kv_; }
   std::int32_t prefix_found(RequestId id) const override {
     return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
@@ -140,7 +140,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t pool_units() const override { return kv_.pool(); }
   std::int64_t free_units() const override { return kv_.available(); }
   std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) override {
-    return kv_.most_units(prompt, tokens);
+    return kv_.max_units(prompt, tokens);
   }
   std::int64_t units_held(RequestId id) const override { return kv_.held(id); }
   std::int32_t cached_tokens(RequestId id) override {

@@ -11,16 +11,16 @@ namespace kvsim {
 
 void ContinuousEngine::count_offloads(const Planned& p) {
   const Sequence& s = at(p.id);
-  SequenceFootprint* law = kv_.law(p.id);
-  if (law == nullptr || !law->offloads()) return;
+  SequenceFootprint* footprint = kv_.footprint(p.id);
+  if (footprint == nullptr || !footprint->offloads()) return;
   Bytes written;
   double read = 0;
   if (!s.prefills()) {
     const std::int64_t step = s.computed + 1 - s.target;
-    read = law->fetched(step) * (1 - parts_.offload.reuse);
-    written = std::max(Bytes{}, law->outside(step) - law->outside(step - 1));
+    read = footprint->fetched(step) * (1 - parts_.offload.reuse);
+    written = std::max(Bytes{}, footprint->outside(step) - footprint->outside(step - 1));
   } else if (s.computed + p.tokens == s.target) {
-    written = law->outside(0);  // the whole prompt goes there
+    written = footprint->outside(0);  // the whole prompt goes there
   }
   const auto fetched = rounded<Bytes>(read);
   const bool nvme = parts_.offload.to == OffloadTier::kNvme;
@@ -67,21 +67,21 @@ MixedStep ContinuousEngine::iteration() {
     ++decodes_;
     attended += s.computed;
     tokens = std::max(tokens, p.tokens);
-    SequenceFootprint* law = kv_.law(p.id);
-    for (std::size_t l = 0; law != nullptr && l < loads_.size(); ++l) {
+    SequenceFootprint* footprint = kv_.footprint(p.id);
+    for (std::size_t l = 0; footprint != nullptr && l < loads_.size(); ++l) {
       const std::int64_t at_step = s.computed + 1 - s.target;
-      const DecodeState m = law->moment(l, at_step);
+      const DecodeState m = footprint->moment(l, at_step);
       const bool rewrites = m.evicts && m.change == CacheChange::kRewrite;
       DecodeLoad& load = loads_[l];
       load.held += static_cast<double>(m.after);
       load.evicting += m.evicts ? 1 : 0;
-      if (!law->uneven()) {
+      if (!footprint->uneven()) {
         load.attended += static_cast<double>(m.attended);
         load.rewriting += rewrites ? 1 : 0;
         continue;
       }
-      const SequenceFootprint::Attended attends = law->attended(l, at_step);
-      const std::optional<double> closed = law->moved_together(l, at_step);
+      const SequenceFootprint::Attended attends = footprint->attended(l, at_step);
+      const std::optional<double> closed = footprint->moved_together(l, at_step);
       load.attended += attends.mean;
       load.longest += attends.longest;
       load.rewriting += rewrites && !closed ? 1 : 0;

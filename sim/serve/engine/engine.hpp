@@ -67,7 +67,7 @@ class Engine {
   /// more to come. `more_coming`: requests arrive though nothing ends before.
   [[nodiscard]] virtual std::optional<SimTime> start(SimTime now, bool more_coming) = 0;
   /// Iterations that may be under way at one time; they end in the order of their start.
-  [[nodiscard]] virtual std::size_t most_in_flight() const { return 1; }
+  [[nodiscard]] virtual std::size_t max_in_flight() const { return 1; }
   /// The iteration that was started first of those under way ends.
   virtual void end(SimTime now) = 0;
   /// Requests that are here: waiting, running, swapped out.

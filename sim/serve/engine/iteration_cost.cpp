@@ -9,16 +9,16 @@ class Mixed : public IterationCost {
  public:
   Mixed(const CostInput& in, const Roofline& roofline, const LayerRange& layers)
       : cost_{in, roofline, layers} {
-    for (const MixedStepCost::Law& law : cost_.law_layers()) {
-      laws_.push_back({.layer = law.layer, .layers = law.layers});
+    for (const MixedStepCost::LayerClass& layer_class : cost_.layer_classes()) {
+      layer_classes_.push_back({.layer = layer_class.layer, .layers = layer_class.layers});
     }
   }
   MixedCost cost(const MixedStep& step) override { return cost_.cost(step); }
-  std::span<const LawLayers> laws() const override { return laws_; }
+  std::span<const LayerSpan> layer_classes() const override { return layer_classes_; }
 
  private:
   MixedStepCost cost_;
-  std::vector<LawLayers> laws_;
+  std::vector<LayerSpan> layer_classes_;
 };
 
 }  // namespace

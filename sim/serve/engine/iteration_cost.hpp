@@ -14,7 +14,7 @@ class IterationCost {
   virtual ~IterationCost() = default;
   [[nodiscard]] virtual MixedCost cost(const MixedStep& step) = 0;
   /// Of MixedStep::loads.
-  [[nodiscard]] virtual std::span<const LawLayers> laws() const = 0;
+  [[nodiscard]] virtual std::span<const LayerSpan> layer_classes() const = 0;
 };
 
 /// MixedStepCost of an engine's GPU. What `in` and `roofline` point to outlives it.

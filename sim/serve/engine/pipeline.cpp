@@ -67,7 +67,7 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
   for (const LayerRange& range : pipeline_stages(*in.llm, spec.pipeline_parallel)) {
     out.costs.push_back(hooks.stage_cost ? hooks.stage_cost(in, roofline, range)
                                          : mixed_iteration_cost(in, roofline, range));
-    const BlockSizes sizes{in, out.costs.back()->laws()};
+    const BlockSizes sizes{in, out.costs.back()->layer_classes()};
     if (!sizes.counts_blocks() || sizes.windowed()) {
       throw InputError{fmt::format(
           "pipeline: the layers of {} under method {} do not all keep the same rows, so that their "

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 namespace {
-constexpr std::size_t kMostOoms = 16;
+constexpr std::size_t kMaxOoms = 16;
 }
 
 ServeState::ServeState(const RequestTrace& of)
@@ -53,7 +53,7 @@ void ServeState::end(RequestId id, RequestStatus status, SimTime at) {
 void ServeState::oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
                      const Owners& owners, std::string message) {
   ++oom_events;
-  if (ooms.size() < kMostOoms) {
+  if (ooms.size() < kMaxOoms) {
     ooms.push_back({.at = at,
                     .request = id,
                     .what = std::move(what),

@@ -22,7 +22,7 @@ struct ServeState {
     TokenSpan& s = open[static_cast<std::size_t>(id)];
     if (s.count > 0 && s.replica == replica) {
       const std::int32_t gap = iteration - s.last();
-      if (s.count == 1 && gap <= most_stride) s.stride = gap;
+      if (s.count == 1 && gap <= max_stride) s.stride = gap;
       if (gap == s.stride) {
         ++s.count;
         return;
@@ -55,10 +55,10 @@ struct ServeState {
   std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
   std::int64_t drafted = 0, accepted = 0, verifications = 0;
   std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
-  std::int64_t cut_short = 0;  // requests that end at the engine's longest sequence
+  std::int64_t truncated_requests = 0;  // requests that end at the engine's longest sequence
   std::int32_t arrived = 0;
   TimeFactors factors{};
-  std::int32_t most_stride = 1;  // of spans; batches that go through a pipeline by turns
+  std::int32_t max_stride = 1;  // of spans; batches that go through a pipeline by turns
 
  private:
   void new_span(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at);

@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int32_t kMostDrafts = 64;
+constexpr std::int32_t kMaxDrafts = 64;
 
 class WithDraft : public IterationCost {
  public:
@@ -43,7 +43,7 @@ class WithDraft : public IterationCost {
     add(draft_->cost({.decodes = step.decodes, .loads = {&load, 1}, .chunks = {}}), tokens_ - 1.0);
     return sum;
   }
-  std::span<const LawLayers> laws() const override { return target_->laws(); }
+  std::span<const LayerSpan> layer_classes() const override { return target_->layer_classes(); }
 
  private:
   std::unique_ptr<IterationCost> target_, draft_;
@@ -66,9 +66,9 @@ std::int32_t accepted_drafts(std::int32_t drafts, double acceptance, std::uint64
 
 std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target) {
   const SpeculationSpec& speculation = spec.speculation;
-  if (speculation.tokens < 1 || speculation.tokens > kMostDrafts) {
+  if (speculation.tokens < 1 || speculation.tokens > kMaxDrafts) {
     throw InputError{fmt::format("speculation: tokens: expected an integer in [1, {}], got {}",
-                                 kMostDrafts, speculation.tokens)};
+                                 kMaxDrafts, speculation.tokens)};
   }
   if (!(speculation.acceptance >= 0 && speculation.acceptance <= 1)) {
     throw InputError{

@@ -24,11 +24,11 @@ Owners owners_of(const AllocationRefusal& refusal) {
 }  // namespace
 
 StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
-                           StaticSpec spec, SequenceFootprints& laws, QueueOrder order,
+                           StaticSpec spec, SequenceFootprints& footprints, QueueOrder order,
                            std::int64_t batch, std::int64_t reserved)
     : Engine{state, replica, max_samples},
       spec_{std::move(spec)},
-      laws_{&laws},
+      footprints_{&footprints},
       queue_{order, state.sequences},
       most_{batch},
       reserved_{reserved} {
@@ -70,7 +70,7 @@ void StaticEngine::form(SimTime now) {
     spec_.options.max_model_len =
         all_declare ? prompt + declared : std::max(reserved_, prompt + declared);
   }
-  spec_.method = laws_->settle_or_full(prompt);
+  spec_.method = footprints_->resolve_or_full(prompt);
   spec_.batch = std::ssize(batch_);
   spec_.prompt_tokens = prompt;
   // The prompt's end gives the first token; the last is never computed.
@@ -134,7 +134,7 @@ StaticEngine::Shortage StaticEngine::shortage() const {
        .method = [this](std::int64_t prompt) -> std::shared_ptr<const Method> {
          if (prompt == spec_.prompt_tokens) return spec_.method;
          try {
-           return laws_->settle(prompt);
+           return footprints_->resolve(prompt);
          } catch (const InputError&) {  // too short for the method: the cache is full either way
            return spec_.method;
          }

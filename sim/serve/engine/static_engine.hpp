@@ -19,11 +19,11 @@ namespace kvsim {
 /// batch that runs out of memory raises: its requests are lost, the next batch starts.
 class StaticEngine final : public Engine {
  public:
-  /// `spec`: all but method and sizes. `laws` outlives the engine. `reserved`: tokens per sequence
-  /// for which a stack with static caches allocates if a request declares no output; 0: caches
-  /// grow, or the stack's own setting applies.
+  /// `spec`: all but method and sizes. `footprints` outlives the engine. `reserved`: tokens per
+  /// sequence for which a stack with static caches allocates if a request declares no output; 0:
+  /// caches grow, or the stack's own setting applies.
   StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
-               SequenceFootprints& laws, QueueOrder order, std::int64_t batch,
+               SequenceFootprints& footprints, QueueOrder order, std::int64_t batch,
                std::int64_t reserved);
 
   void arrive(RequestId id, SimTime now) override;
@@ -55,7 +55,7 @@ class StaticEngine final : public Engine {
   [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
 
   StaticSpec spec_;
-  SequenceFootprints* laws_;
+  SequenceFootprints* footprints_;
   WaitingQueue queue_;
   std::int64_t most_;
   std::int64_t reserved_;

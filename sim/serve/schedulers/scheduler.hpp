@@ -131,7 +131,7 @@ struct SchedulerContext {
   // States are kept after whole blocks of so many tokens; 0: none are.
   std::int64_t state_block = 0;
   // Sequences that a pool of states holds at once; 0: no such pool.
-  std::int64_t most_states = 0;
+  std::int64_t max_states = 0;
   Bytes host_memory{};  // for swapped caches
 };
 

@@ -60,7 +60,7 @@ class Sglang : public Scheduler {
     const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
     max_seqs_ = configured.seqs.value_or(kMaxRunningRequests);
     // Source: sglang, resolve_max_num_reqs.
-    if (site.most_states > 0) max_seqs_ = std::min(max_seqs_, site.most_states);
+    if (site.max_states > 0) max_seqs_ = std::min(max_seqs_, site.max_states);
     chunk_ = configured.tokens.value_or(kChunkedPrefillSize);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", chunk_, page_);

@@ -22,7 +22,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
-constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
+constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are resolved for without requests
 
 /// Entries of a head, one after another, that a step reads all or none of.
 std::int64_t page_of(const Method& method) {
@@ -98,8 +98,8 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
             .tensor_parallel = spec.tensor_parallel,
             .vocab_size = spec.llm->vocab_size,
             .measured_weights = spec.options.weights},
-      laws_{spec.method, method_site(*spec.llm, spec.kv_dtype), spec.measured, base_},
-      typical_{laws_.settle(typical_prompt_)},
+      footprints_{spec.method, method_site(*spec.llm, spec.kv_dtype), spec.measured, base_},
+      typical_{footprints_.resolve(typical_prompt_)},
       in_{base_},
       scheduler_{scheduler_of(spec)} {
   check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
@@ -109,7 +109,7 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   usable_ = stack_.growth == CacheGrowth::kPaged
                 ? engine_startup(in_, spec.gpu->hbm_usable, longest_, options_).limit()
                 : fraction_bytes(stack_, spec.gpu->hbm_usable);
-  for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
+  for (const OffloadedBytes& part : offloaded_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
   if (spec.speculation.is_on() && scheduler_ != "vllm-v1") {
@@ -204,7 +204,7 @@ void ServeContext::place_offloads() {
                        spec_.method.name));
   }
   keeps_outside_ = has_own || reads_part;
-  if (!has_own && reads_part) laws_.offload();
+  if (!has_own && reads_part) footprints_.offload();
   notes_.push_back(offload_note(has_own));
 }
 
@@ -243,12 +243,12 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
     if (startup_->groups && spec_.method.name == "full" && !spec_.measured) {
       groups.emplace(*startup_->groups, wanted, 0);
     }
-    sizes_.emplace(in_, cost_->laws(), std::move(groups));
+    sizes_.emplace(in_, cost_->layer_classes(), std::move(groups));
     pool_units_ = sizes_->pool_units(startup_->kv_cache);
     held_unit_ = sizes_->unit();
   } else {
     pipeline_ = make_pipeline(spec_, in_, roofline_, longest_, options_, hooks);
-    sizes_.emplace(in_, pipeline_->costs.front()->laws());
+    sizes_.emplace(in_, pipeline_->costs.front()->layer_classes());
     startup_ = pipeline_->startup;
     pool_units_ = pipeline_->pool_units;
     held_unit_ = pipeline_->unit;
@@ -445,12 +445,12 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
                    .options = options_,
                    .allocator = spec_.allocator};
     const bool beforehand = stack_.growth == CacheGrowth::kStatic && stack_.max_model_len == 0;
-    return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), laws_,
+    return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), footprints_,
                                           spec_.scheduler.order, batch,
                                           beforehand ? longest_request(*spec_.requests) : 0);
   }
   const std::int64_t units = pool_units_;
-  state.most_stride = spec_.pipeline_parallel;
+  state.max_stride = spec_.pipeline_parallel;
   const bool keeps_states =
       prefix_caching_ && sizes_->groups() != nullptr && sizes_->groups()->state_ids() > 0;
   const SchedulerContext site{.stack = &stack_,
@@ -459,7 +459,7 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
                               .block_tokens = sizes_->block_tokens(),
                               .block_units = sizes_->block_units(),
                               .state_block = keeps_states ? sizes_->block_tokens() : 0,
-                              .most_states = startup_->pools ? startup_->pools->most_states() : 0,
+                              .max_states = startup_->pools ? startup_->pools->max_states() : 0,
                               .host_memory = spec_.host_memory + spec_.nvme.capacity};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
@@ -467,7 +467,7 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
   const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
   EngineParts parts{
       .sizes = &*sizes_,
-      .laws = whole ? nullptr : &laws_,
+      .footprints = whole ? nullptr : &footprints_,
       .cost = pipeline_ ? pipeline_->costs.front().get() : cost_.get(),
       .startup = *startup_,
       .pool_units = units,

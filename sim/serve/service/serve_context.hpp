@@ -71,7 +71,7 @@ class ServeContext {
   std::int64_t typical_prompt_ = 1;
   std::int64_t longest_ = 1;  // prompt and output of a request
   CostInput base_;
-  SequenceFootprints laws_;
+  SequenceFootprints footprints_;
   std::shared_ptr<const Method> typical_;
   CostInput in_;
   Bytes usable_;

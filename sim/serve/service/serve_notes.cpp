@@ -44,7 +44,7 @@ std::vector<std::string> ServeContext::notes() const {
                            .tensor_parallel = spec_.tensor_parallel};
   const std::vector<std::string> assumed = assumptions(typical, in_);
   notes.insert(notes.end(), assumed.begin(), assumed.end());
-  if (const auto& none = laws_.unsettled(); none.lengths > 0) {
+  if (const auto& none = footprints_.unresolved(); none.lengths > 0) {
     notes.push_back(fmt::format("prompts of {} lengths from {} to {} tokens hold every token: {}",
                                 none.lengths, none.shortest, none.longest, none.why));
   }

@@ -98,7 +98,7 @@ class Service {
       const auto event = queue_.pop();
       std::visit([&](const auto& e) { handle(e, event.at); }, event.payload);
       if (watch_ && watch_->lost()) {
-        gave_up_ = true;
+        stopped_early_ = true;
         break;
       }
     }
@@ -223,7 +223,7 @@ class Service {
   }
   /// All that comes at this moment comes before the iteration is formed.
   void wake(std::size_t i, SimTime now) {
-    if (in_flight_[i] >= engines_[i]->most_in_flight() || starting_[i]) return;
+    if (in_flight_[i] >= engines_[i]->max_in_flight() || starting_[i]) return;
     starting_[i] = true;
     queue_.schedule(now, Phase::kSchedule, IterationStart{static_cast<std::int32_t>(i)});
   }
@@ -266,10 +266,10 @@ class Service {
 
   /// How many GPUs it would take, in words.
   [[nodiscard]] std::string would_start() const {
-    constexpr std::int32_t kMostGpus = 64;
+    constexpr std::int32_t kMaxGpus = 64;
     ServeSpec other = spec_;
     const ServeHooks none;
-    for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMostGpus;
+    for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMaxGpus;
          ++other.tensor_parallel) {
       try {
         const ServeContext site{other, none};
@@ -279,7 +279,7 @@ class Service {
       }
       return fmt::format("it starts on {} GPUs under tensor parallelism", other.tensor_parallel);
     }
-    return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMostGpus);
+    return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMaxGpus);
   }
   void refuse_all() {
     state_.oom(SimTime{}, -1, fmt::format("{}; {}", site_.cannot_start(), would_start()), Bytes{},
@@ -381,10 +381,10 @@ class Service {
       out.tokens_full = tokens_full / span;
       out.seqs_full = seqs_full / span;
     }
-    out.gave_up = gave_up_;
+    out.stopped_early = stopped_early_;
     out.preemptions = state_.preemptions;
     out.oom_events = state_.oom_events;
-    out.cut_short = state_.cut_short;
+    out.truncated_requests = state_.truncated_requests;
     out.recomputed_tokens = state_.recomputed;
     out.drafted_tokens = state_.drafted;
     out.accepted_tokens = state_.accepted;
@@ -454,7 +454,7 @@ class Service {
   ServeContext& site_;
   ServeState state_;
   std::optional<SloWatch> watch_;
-  bool gave_up_ = false;
+  bool stopped_early_ = false;
   Queue queue_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<ReplicaRole> roles_;
@@ -473,13 +473,13 @@ class Service {
   std::int64_t coming_ = 0;  // arrivals that are scheduled
 };
 
-constexpr std::int32_t kMostReplicas = 4096;
+constexpr std::int32_t kMaxReplicas = 4096;
 
 void check_cluster(const ServeSpec& spec) {
   const auto within = [](const char* what, std::int64_t value, std::int64_t low) {
-    if (value < low || value > kMostReplicas) {
+    if (value < low || value > kMaxReplicas) {
       throw InputError{fmt::format("cluster: {}: expected an integer in [{}, {}], got {}", what,
-                                   low, kMostReplicas, value)};
+                                   low, kMaxReplicas, value)};
     }
   };
   within("replicas", spec.cluster.replicas, 1);

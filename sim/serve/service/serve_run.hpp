@@ -16,7 +16,7 @@ struct ServeOptions {
   bool keep_gaps = true;           // iteration ends and token spans
   TimeFactors factors{};           // what if times were so much longer?
   /// Ends the run as soon as it is sure that a smaller share of all requests keeps the spec's
-  /// bounds: the result's `gave_up` then says so, and what was not served is unfinished.
+  /// bounds: the result's `stopped_early` then says so, and what was not served is unfinished.
   std::optional<double> attained{};
 };
 

@@ -1,7 +1,7 @@
 // Which software has a method: rows of the catalogue, and the note for a stack without the method.
 
 #include "models/methods/method.hpp"
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/points/point_notes.hpp"
 #include "tests/support/check.hpp"

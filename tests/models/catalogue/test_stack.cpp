@@ -60,8 +60,8 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("full_causal_mask", s.full_causal_mask != ideal.full_causal_mask);
     sourced("attends_allocated", s.attends_allocated != ideal.attends_allocated);
     sourced("score_passes", s.score_passes != ideal.score_passes);
-    sourced("between_per_sequence", s.between_per_sequence != ideal.between_per_sequence);
-    sourced("between_steps", s.between_steps != ideal.between_steps);
+    sourced("between_per_sequence", s.inter_step_per_sequence != ideal.inter_step_per_sequence);
+    sourced("between_steps", s.inter_step_overhead != ideal.inter_step_overhead);
     sourced("sampler_bytes", s.sampler_bytes != ideal.sampler_bytes);
     sourced("graphs", s.graphs != ideal.graphs);
     sourced("communication", s.communication != ideal.communication);

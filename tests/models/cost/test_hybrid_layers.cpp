@@ -262,9 +262,9 @@ TEST_CASE("an iteration of a service costs what the static step costs") {
     const StepCost together = evaluate(decode_step(in, kTokens - 1, kTokens), roofline);
     MixedStepCost mixed{in, roofline};
     std::vector<DecodeLoad> loads;
-    for (const MixedStepCost::Law& law : mixed.law_layers()) {
-      const DecodeState m = decode_moment(in, law.layer, kTokens - 1, kTokens,
-                                          held_entries(in, law.layer, kTokens - 1, kTokens - 1));
+    for (const MixedStepCost::LayerClass& one : mixed.layer_classes()) {
+      const DecodeState m = decode_moment(in, one.layer, kTokens - 1, kTokens,
+                                          held_entries(in, one.layer, kTokens - 1, kTokens - 1));
       loads.push_back({.attended = 4.0 * static_cast<double>(m.attended),
                        .held = 4.0 * static_cast<double>(m.after)});
     }

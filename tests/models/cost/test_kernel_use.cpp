@@ -15,7 +15,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/stack/stack.hpp"
 #include "tests/support/check.hpp"
 

@@ -166,7 +166,7 @@ TEST_CASE("the compiled form equals the graphs for every method that needs only 
   const Stack& stack = find_stack("vllm");
   const Roofline roofline{gpu, stack, builtin_calibration()};
   std::mt19937_64 dice{5};
-  std::size_t settled = 0, with_law = 0;
+  std::size_t resolved = 0, with_law = 0;
   for (const MethodInfo& info : builtin_methods()) {
     MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
     if (takes_budget(info.name)) spec.budget = Budget{.fraction = 0.25, .entries = 0};
@@ -176,7 +176,7 @@ TEST_CASE("the compiled form equals the graphs for every method that needs only 
     } catch (const InputError&) {
       continue;  // needs a trace, weights, or another kind of budget
     }
-    ++settled;
+    ++resolved;
     const CostInput in{.llm = &llm,
                        .method = method.get(),
                        .stack = &stack,
@@ -193,7 +193,7 @@ TEST_CASE("the compiled form equals the graphs for every method that needs only 
     INFO(info.name);
     check_equal(cost.cost(d.step), graphs_cost(mixed_step(in, d.step), roofline));
   }
-  CHECK(settled >= 45);
+  CHECK(resolved >= 45);
   CHECK(with_law >= 35);
 }
 
@@ -203,8 +203,8 @@ TEST_CASE("the stages of a pipeline add up to the whole") {
   const Methods methods;
   Stack stack = find_stack("vllm");
   stack.host_per_step = stack.host_per_layer = stack.host_per_launch = Seconds{};
-  stack.between_steps = Seconds{};
-  stack.between_per_sequence = Seconds{1e-6};
+  stack.inter_step_overhead = Seconds{};
+  stack.inter_step_per_sequence = Seconds{1e-6};
   const Roofline roofline{gpu, stack, {}};
   std::mt19937_64 dice{11};
   for (const Method* method : methods.all) {
@@ -218,7 +218,7 @@ TEST_CASE("the stages of a pipeline add up to the whole") {
       MixedCost sum;
       for (const LayerRange& range : {front, middle, back}) {
         MixedStepCost stage{in, roofline, range};
-        CHECK(stage.laws() == whole.laws());
+        CHECK(stage.layer_class_count() == whole.layer_class_count());
         const MixedCost part = stage.cost(d.step);
         check_equal(part, graphs_cost(mixed_step(in, d.step, range), roofline));
         sum.time += part.time;
@@ -243,10 +243,10 @@ TEST_CASE("there is one layer class unless caches or budgets differ by layer") {
     const CostInput in{.llm = &llm, .method = &method, .stack = &stack};
     const MixedStepCost cost{in, roofline};
     std::int32_t layers = 0;
-    for (const MixedStepCost::Law& law : cost.law_layers()) layers += law.layers;
+    for (const MixedStepCost::LayerClass& one : cost.layer_classes()) layers += one.layers;
     CHECK(layers == llm.n_layers());
-    CHECK(static_cast<std::size_t>(cost.laws()) == cost.law_layers().size());
-    return cost.laws();
+    CHECK(static_cast<std::size_t>(cost.layer_class_count()) == cost.layer_classes().size());
+    return cost.layer_class_count();
   };
   const FullMethod full;
   const BoundedMethod by_layer{{.budget = 333, .budget_step = 10}};

@@ -31,7 +31,7 @@ struct Plain {
   MixedCost at(std::int64_t decodes, double attended, std::vector<PrefillChunk> chunks,
                std::int64_t tokens = 1) {
     const double all = static_cast<double>(decodes) * attended;
-    const std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.laws()),
+    const std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.layer_class_count()),
                                         DecodeLoad{.attended = all, .held = all});
     return cost.cost(
         {.decodes = decodes, .loads = loads, .chunks = chunks, .decode_tokens = tokens});
@@ -230,7 +230,7 @@ TEST_CASE("a hole moves nothing and closing holes moves the held entries once") 
   MixedStepCost cost{in, roofline};
   const auto at = [&](DecodeLoad load) {
     load.attended = load.held = 4 * 300;
-    const std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.laws()), load);
+    const std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.layer_class_count()), load);
     return cost.cost({.decodes = 4, .loads = loads, .chunks = {}});
   };
   const MixedCost gathered = at({.evicting = 4, .rewriting = 4});

@@ -221,7 +221,7 @@ TEST_CASE("guard: each factor within [0.5, 2], and on request their product too"
 }
 
 void compare_keepkv(const HeadVectors& head, std::int64_t budget, const std::string& rule,
-                    bool cumulative, double threshold, std::int64_t least_steps,
+                    bool cumulative, double threshold, std::int64_t min_steps,
                     std::int32_t* merged = nullptr, double tolerance = 1e-4) {
   INFO("rule ", rule, " group ", head.group, " budget ", budget);
   Params params{{"key_rule", rule}, {"threshold", threshold}};
@@ -250,7 +250,7 @@ void compare_keepkv(const HeadVectors& head, std::int64_t budget, const std::str
     }
     ++compared;
   }
-  CHECK(compared >= least_steps);
+  CHECK(compared >= min_steps);
   if (reference.clear && head.tokens > head.prompt) {
     CHECK(run.session.counts().at("zip_merged") == reference.merged);
     CHECK(run.session.counts().at("zip_fallbacks") == reference.fallbacks);

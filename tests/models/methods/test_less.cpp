@@ -135,7 +135,7 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
       }
     }
   };
-  const auto settle = [&] {
+  const auto resolve = [&] {
     return make_method({"less", {{"weights", path.string()}}, Budget{0, 20}}, 60,
                        {.recorded = Dtype::kFp32,
                         .shape = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kDim},
@@ -143,7 +143,7 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
                         .n_layers = 1});
   };
   write("kvsim-low-rank 1 1 1 16 5 2", 1);
-  test::SessionRun run{settle(), head.view};
+  test::SessionRun run{resolve(), head.view};
   std::vector<std::int32_t> gone;
   for (std::int32_t id = 0; id < 60; ++id) {
     if (run.session.entries().slot_of(id) < 0) gone.push_back(id);
@@ -161,7 +161,7 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
   CHECK(run.session.log_sum(0, 0) == rel(std::log(sum), 1e-9));
   const auto says = [&](std::string_view why) {
     try {
-      static_cast<void>(settle());
+      static_cast<void>(resolve());
     } catch (const InputError& error) {
       INFO(error.what());
       CHECK(std::string{error.what()}.find(why) != std::string::npos);

@@ -13,8 +13,8 @@
 #include "models/methods/composed.hpp"
 #include "models/methods/method.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/settle/choices.hpp"
-#include "models/methods/settle/named.hpp"
+#include "models/methods/resolve/choices.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 

@@ -21,8 +21,8 @@ const MethodContext kSite{.recorded = Dtype::kFp16,
                           .n_layers = kLayers,
                           .d_model = 512};
 
-std::shared_ptr<const Method> settle(const std::string& name, std::optional<Budget> budget,
-                                     std::int64_t prompt, Params params = {}) {
+std::shared_ptr<const Method> resolve(const std::string& name, std::optional<Budget> budget,
+                                      std::int64_t prompt, Params params = {}) {
   return make_method({.name = name, .params = std::move(params), .budget = budget}, prompt, kSite);
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, without and wit
       for (const Budget& budget : kBudgets) {
         std::shared_ptr<const Method> asked;
         try {
-          asked = settle(info.name, budget, prompt);
+          asked = resolve(info.name, budget, prompt);
         } catch (const InputError&) {
           continue;  // less than the protected entries
         }
@@ -73,11 +73,11 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, without and wit
         const Params ratio{{"ratio", found->second}};
         INFO(info.name, " of ", prompt, ", budget ", budget.fraction, " or ", budget.entries,
              ", ratio ", std::get<double>(found->second));
-        const auto alone = settle(info.name, std::nullopt, prompt, ratio);
+        const auto alone = resolve(info.name, std::nullopt, prompt, ratio);
         CHECK(held(*alone, prompt) == held(*asked, prompt));
         for (const Budget& each :
              {budget, Budget{0, std::get<std::int64_t>(asked->params().at("budget"))}}) {
-          const auto beside = settle(info.name, each, prompt, ratio);
+          const auto beside = resolve(info.name, each, prompt, ratio);
           CHECK(held(*beside, prompt) == held(*asked, prompt));
         }
         ++checked;
@@ -98,7 +98,7 @@ TEST_CASE("the budget printed keeps as many entries when it is passed back") {
       for (const Budget& budget : kBudgets) {
         std::shared_ptr<const Method> asked;
         try {
-          asked = settle(info.name, budget, prompt);
+          asked = resolve(info.name, budget, prompt);
         } catch (const InputError&) {
           continue;
         }
@@ -107,7 +107,7 @@ TEST_CASE("the budget printed keeps as many entries when it is passed back") {
         INFO(info.name, " of ", prompt, ", budget ", budget.fraction, " or ", budget.entries,
              " as ", std::get<std::int64_t>(found->second));
         const auto again =
-            settle(info.name, Budget{0, std::get<std::int64_t>(found->second)}, prompt);
+            resolve(info.name, Budget{0, std::get<std::int64_t>(found->second)}, prompt);
         CHECK(held(*again, prompt) == held(*asked, prompt));
         ++checked;
       }
@@ -123,7 +123,7 @@ TEST_CASE("a budget of all tokens keeps all of them, also beyond the prompt") {
     if (!takes_budget(info.name)) continue;
     std::shared_ptr<const Method> method;
     try {
-      method = settle(info.name, Budget{0, kTokens}, kPrompt);
+      method = resolve(info.name, Budget{0, kTokens}, kPrompt);
     } catch (const InputError&) {
       continue;
     }
@@ -143,7 +143,7 @@ TEST_CASE("a budget of all tokens keeps all of them, also beyond the prompt") {
 
 TEST_CASE("a ratio and a budget that disagree are refused with both numbers") {
   try {
-    (void)settle("knorm", Budget{0, 48}, 480, {{"ratio", 0.5}});
+    (void)resolve("knorm", Budget{0, 48}, 480, {{"ratio", 0.5}});
     FAIL("accepted");
   } catch (const InputError& error) {
     CHECK(std::string{error.what()} ==

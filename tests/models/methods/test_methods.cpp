@@ -7,8 +7,8 @@
 #include <numeric>
 #include <set>
 
+#include "models/methods/resolve/masked.hpp"
 #include "models/methods/session/session.hpp"
-#include "models/methods/settle/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "tests/support/basic_methods.hpp"

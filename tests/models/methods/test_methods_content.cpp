@@ -8,7 +8,7 @@
 #include "models/math/attention/key_redundancy.hpp"
 #include "models/math/counter_random.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/reference/reference_content.hpp"

@@ -563,7 +563,7 @@ TEST_CASE(
                             {"min_context", std::int64_t{4}},
                             {"schedule", std::string{"constant"}}};
         const ReplayMethod got = run(trace, "pyramidinfer", params);
-        const auto method = settle_for_trace({"pyramidinfer", params, {}}, trace.info());
+        const auto method = resolve_for_trace({"pyramidinfer", params, {}}, trace.info());
         for (std::size_t l = 0; l < 2; ++l) {
           for (const ReplayStep& step : got.layer_series[l]) {
             INFO("layer ", l, " step ", step.step);

@@ -28,7 +28,7 @@ using Run = test::MethodRun;
 constexpr std::int32_t kDim = 16;
 
 void compare_d2o(const HeadVectors& head, std::int64_t budget, bool late, bool code,
-                 std::int64_t least_steps, std::int32_t* merged) {
+                 std::int64_t min_steps, std::int32_t* merged) {
   Run run{"h2o+merge=cosine_ema",
           head,
           budget,
@@ -49,7 +49,7 @@ void compare_d2o(const HeadVectors& head, std::int64_t budget, bool late, bool c
     CHECK(static_cast<double>(tokens) == t + 1 - run.session.counts().at("d2o_dropped"));
     ++compared;
   }
-  CHECK(compared >= least_steps);
+  CHECK(compared >= min_steps);
   *merged += reference.merged;
 }
 
@@ -131,14 +131,14 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
     if (l == 5) heads[1] = heads[0];  // equal heads: nothing to normalise, variance counts as none
     layers.push_back(heads);
   }
-  const auto settled = [](const Params& params, double budget) {
+  const auto resolved = [](const Params& params, double budget) {
     return make_method({"d2o", params, Budget{budget, 0}}, 100,
                        {.recorded = Dtype::kFp16,
                         .shape = {.n_heads = 2, .n_kv_heads = 2, .head_dim = 16},
                         .windows = {},
                         .n_layers = 8});
   };
-  const auto method = settled({}, 0.2);
+  const auto method = resolved({}, 0.2);
   const auto given = as_composed(*method).parts().budget->allot_model(layers);
   std::int64_t sum = 0;
   for (std::size_t l = 0; l < 8; ++l) {
@@ -155,12 +155,12 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
   CHECK(std::abs(static_cast<double>(given[5][0].entries) - 100 / (1 + 4 * even)) <= 1);
   CHECK(std::abs(static_cast<double>(given[2][0].entries) - 100 * even / (1 + 4 * even)) <= 1);
   // Whole layers counted: 0.5 of 8 layers less 3 whole ones leaves 1 for 5.
-  const auto all = settled({{"budget_of", std::string{"all"}}}, 0.5);
+  const auto all = resolved({{"budget_of", std::string{"all"}}}, 0.5);
   sum = 0;
   const auto fewer = as_composed(*all).parts().budget->allot_model(layers);
   for (std::size_t l = 2; l < 7; ++l) sum += fewer[l][0].entries;
   CHECK(sum == 100);
-  CHECK_THROWS_AS(settled({{"budget_of", std::string{"all"}}}, 0.3), InputError);
+  CHECK_THROWS_AS(resolved({{"budget_of", std::string{"all"}}}, 0.3), InputError);
 }
 
 TEST_CASE("d2o in a whole trace: three layers whole, and the prompt whole until the first step") {
@@ -473,10 +473,10 @@ TEST_CASE("keepkv: layers share the budget by a falling cosine, each with a sepa
   CHECK(sum == 800);
   const Trace trace = Trace::open(sample());
   const MethodSpec spec{"keepkv", {}, Budget{0.2, 0}};
-  const auto settled = settle_for_trace(spec, trace.info());
+  const auto resolved = resolve_for_trace(spec, trace.info());
   const ReplayResult result = replay(trace, {spec}, {});
   for (const ReplayCell& layer : result.methods.front().layers) {
-    CHECK(layer.entries_final == 2 * *settled->entries_held(layer.layer, 384, 512));
+    CHECK(layer.entries_final == 2 * *resolved->entries_held(layer.layer, 384, 512));
   }
 }
 

@@ -16,7 +16,7 @@
 
 #include "models/math/counter_random.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/settle/choices.hpp"
+#include "models/methods/resolve/choices.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
@@ -76,8 +76,8 @@ const std::vector<Where> kStretches{{0, 0, 0, 160, 120},
                                     {3, 1, 17, 60, 1},
                                     {4, 0, 64, 90, 90}};
 
-std::shared_ptr<const Method> settled(const std::string& name, const HeadVectors& head,
-                                      const Params& params, std::optional<Budget> budget) {
+std::shared_ptr<const Method> resolved(const std::string& name, const HeadVectors& head,
+                                       const Params& params, std::optional<Budget> budget) {
   return make_method({name, params, budget}, head.prompt,
                      {.recorded = Dtype::kFp16,
                       .shape = {.n_heads = head.group, .n_kv_heads = 1, .head_dim = head.head_dim},
@@ -105,8 +105,8 @@ TEST_CASE("streaming-llm holds its sinks and its window after every step of a re
     for (const std::int64_t sinks : {0, 1, 4}) {
       for (const std::int64_t window : {1, 31}) {
         const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
-        test::SessionRun run{settled("streaming-llm", part.view,
-                                     {{"n_sink", sinks}, {"window", window}}, std::nullopt),
+        test::SessionRun run{resolved("streaming-llm", part.view,
+                                      {{"n_sink", sinks}, {"window", window}}, std::nullopt),
                              part.view};
         at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
           std::set<std::int32_t> want;
@@ -140,7 +140,7 @@ TEST_CASE("h2o and zeromerge equal their references after every step of a real t
       INFO(each.name, " layer ", w.layer, " head ", w.kv_head, " from ", w.first);
       test::ReferenceAccumulated reference{part.view, each.reference};
       bool clear = reference.clear_prompt;
-      test::SessionRun run{settled(each.name, part.view, {}, Budget{0, budget}), part.view};
+      test::SessionRun run{resolved(each.name, part.view, {}, Budget{0, budget}), part.view};
       at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
         if (newest >= w.prompt) clear = reference.step(static_cast<std::int32_t>(newest)) && clear;
         if (!clear) return;
@@ -161,7 +161,7 @@ TEST_CASE("random and oracle-future equal their references on a real trace") {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     INFO("layer ", w.layer, " from ", w.first);
     bool clear = true;
-    test::SessionRun oracle{settled("oracle-future", part.view, {}, Budget{0, 20}), part.view};
+    test::SessionRun oracle{resolved("oracle-future", part.view, {}, Budget{0, 20}), part.view};
     test::reference_oracle(part.view, 20, clear, [&](std::int64_t t, const Ids& want) {
       if (!clear) return;
       oracle.step(t);
@@ -169,7 +169,7 @@ TEST_CASE("random and oracle-future equal their references on a real trace") {
       ++compared;
     });
     // The scores drawn for the prompt's tokens rank them; later tokens stay.
-    test::SessionRun drawn{settled("random", part.view, {}, Budget{0, 20}), part.view};
+    test::SessionRun drawn{resolved("random", part.view, {}, Budget{0, 20}), part.view};
     const SessionPlace place = drawn.session.place();
     std::vector<std::pair<double, std::int32_t>> ranked;
     for (std::int32_t i = 0; i < w.prompt; ++i) {
@@ -193,7 +193,7 @@ TEST_CASE("random and oracle-future equal their references on a real trace") {
 struct Judged {
   Judged(const std::string& name, const Params& params, const HeadVectors& head,
          std::map<std::string, std::span<const float>> numbers)
-      : method{settled(name, head, params, std::nullopt)},
+      : method{resolved(name, head, params, std::nullopt)},
         session{as_composed(*method),
                 {.layer = 0,
                  .group = head.group,
@@ -309,10 +309,10 @@ TEST_CASE("r-kv and decoding equal their references after every step of a real t
       });
       stretches += clear_until > w.prompt ? 1 : 0;
     };
-    compare(settled("r-kv", part.view, {{"divide_length", std::int64_t{13}}}, Budget{0, 40}),
+    compare(resolved("r-kv", part.view, {{"divide_length", std::int64_t{13}}}, Budget{0, 40}),
             test::reference_r_kv(8, 7, 0.07), 13, 40, true);
-    compare(settled("decoding", part.view, {{"interval", std::int64_t{11}}, {"target", 29.0}},
-                    std::nullopt),
+    compare(resolved("decoding", part.view, {{"interval", std::int64_t{11}}, {"target", 29.0}},
+                     std::nullopt),
             test::reference_knorm, 11, 29, false);
   }
   CHECK(stretches >= 6);  // of 8
@@ -347,8 +347,9 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
         }
         if (clear) {
           test::SessionRun run{
-              settled("chunkpress", part.view,
-                      {{"scorer", scorer}, {"ratio", ratio}, {"chunk_tokens", size}}, std::nullopt),
+              resolved("chunkpress", part.view,
+                       {{"scorer", scorer}, {"ratio", ratio}, {"chunk_tokens", size}},
+                       std::nullopt),
               part.view};
           at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
             if (newest >= prompt) in_chunks.insert(static_cast<std::int32_t>(newest));
@@ -369,8 +370,8 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
         }
         if (!clear) continue;
         test::SessionRun run{
-            settled("blockpress", part.view,
-                    {{"scorer", scorer}, {"ratio", ratio}, {"block", size}}, std::nullopt),
+            resolved("blockpress", part.view,
+                     {{"scorer", scorer}, {"ratio", ratio}, {"block", size}}, std::nullopt),
             part.view};
         std::set<std::int32_t> want(going.begin(), going.end());
         at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
@@ -383,10 +384,10 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
       // A single run, or a single block, is the harness itself.
       const Budget budget{0.3, 0};
       if (w.prompt < 10) continue;
-      test::SessionRun harness{settled(scorer, part.view, {}, budget), part.view};
+      test::SessionRun harness{resolved(scorer, part.view, {}, budget), part.view};
       for (const char* name : {"chunkpress", "blockpress"}) {
         if (std::string{name} == "blockpress" && scorer == "keydiff") continue;  // its means differ
-        test::SessionRun run{settled(name, part.view, {{"scorer", scorer}}, budget), part.view};
+        test::SessionRun run{resolved(name, part.view, {{"scorer", scorer}}, budget), part.view};
         CHECK(held(run.session) == held(harness.session));
       }
     }
@@ -397,7 +398,7 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
   const LayerShape shape{
       .n_heads = part.view.group, .n_kv_heads = 1, .head_dim = part.view.head_dim};
   const auto extra = [&](const char* name, const Params& params) {
-    return settled(name, part.view, params, Budget{0, 100})
+    return resolved(name, part.view, params, Budget{0, 100})
         ->prefill_extra(0, shape, Dtype::kFp16, 300);
   };
   const auto whole = extra("knorm", {});
@@ -411,7 +412,7 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
   CHECK(blocks.read > whole.read);
   // Fewer entries than runs are not a valid budget.
   CHECK_THROWS_WITH_AS(
-      (void)settled("chunkpress", part.view, {{"chunk_tokens", std::int64_t{10}}}, Budget{0, 20}),
+      (void)resolved("chunkpress", part.view, {{"chunk_tokens", std::int64_t{10}}}, Budget{0, 20}),
       doctest::Contains("less than one for each run"), InputError);
 }
 
@@ -423,8 +424,8 @@ TEST_CASE(
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     std::shared_ptr<const Method> method;
     try {
-      method = settled(info.name, part.view, {},
-                       takes_budget(info.name) ? std::optional{Budget{0, 40}} : std::nullopt);
+      method = resolved(info.name, part.view, {},
+                        takes_budget(info.name) ? std::optional{Budget{0, 40}} : std::nullopt);
     } catch (const InputError&) {
       continue;  // it needs queries, keys and values of several heads
     }
@@ -454,7 +455,7 @@ TEST_CASE(
 TEST_CASE("h2o on a real trace: scores only rise, and a budget of only recent is a local window") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
-    test::SessionRun run{settled("h2o", part.view, {}, Budget{0, 30}), part.view};
+    test::SessionRun run{resolved("h2o", part.view, {}, Budget{0, 30}), part.view};
     std::map<std::int32_t, double> before;
     at_every_step(run, [&](std::int64_t, const CacheSession& session) {
       std::map<std::int32_t, double> now;
@@ -464,7 +465,7 @@ TEST_CASE("h2o on a real trace: scores only rise, and a budget of only recent is
       }
       before = std::move(now);
     });
-    test::SessionRun window{settled("h2o", part.view, {{"recent", 30.0}}, Budget{0, 30}),
+    test::SessionRun window{resolved("h2o", part.view, {{"recent", 30.0}}, Budget{0, 30}),
                             part.view};
     at_every_step(window, [&](std::int64_t newest, const CacheSession& session) {
       std::set<std::int32_t> want;

@@ -52,9 +52,9 @@ LayerVectors layer_of(const WholeTrace& whole, std::int32_t layer) {
 
 /// A method's session over some heads of a layer (all, or one) that can be stepped and inspected.
 struct LayerRun {
-  LayerRun(const WholeTrace& whole, std::shared_ptr<const Method> settled, std::int32_t layer,
+  LayerRun(const WholeTrace& whole, std::shared_ptr<const Method> resolved, std::int32_t layer,
            std::int32_t first_head, std::int32_t n_heads, std::span<const float> w_o = {})
-      : method{std::move(settled)},
+      : method{std::move(resolved)},
         view{layer_of(whole, layer)},
         heads(view.heads.begin() + first_head, view.heads.begin() + first_head + n_heads),
         scores{heads, first_head, view},
@@ -93,7 +93,7 @@ struct LayerRun {
 int compare_pyramid(const WholeTrace& whole, const Params& params,
                     const test::ReferencePyramidSettings& settings) {
   const TraceInfo& info = whole.info;
-  const auto method = settle_for_trace({"pyramidinfer", params, {}}, info);
+  const auto method = resolve_for_trace({"pyramidinfer", params, {}}, info);
   const Composition& parts = as_composed(*method).parts();
   test::ReferencePyramid reference{whole, settings};
   std::vector<std::unique_ptr<LayerRun>> runs;

@@ -152,14 +152,14 @@ TEST_CASE("smoothing scales by hand, and zeros guarded") {
 TEST_CASE("smoothing without rounding leaves logits unchanged") {
   test::Normal normal{12};
   for (const std::size_t d : {1U, 31U, 257U}) {
-    std::vector<float> key_most(d), query_most(d), q(d), k(d), scales(d);
+    std::vector<float> max_key(d), max_query(d), q(d), k(d), scales(d);
     for (std::size_t j = 0; j < d; ++j) {
       q[j] = static_cast<float>(normal());
       k[j] = j % 5 == 3 ? 0.0F : static_cast<float>(9 * normal());
-      key_most[j] = std::abs(k[j]);
-      query_most[j] = std::abs(q[j]);
+      max_key[j] = std::abs(k[j]);
+      max_query[j] = std::abs(q[j]);
     }
-    smoothing_scales(key_most, query_most, 0.5, scales);
+    smoothing_scales(max_key, max_query, 0.5, scales);
     double plain = 0, smoothed = 0, size = 0;
     for (std::size_t j = 0; j < d; ++j) {
       const auto s = static_cast<double>(scales[j]);
@@ -527,17 +527,17 @@ TEST_CASE("GEAR, ThinK and SmoothQuant equal references on the shipped trace") {
             return rows;
           });
     }
-    test::Row weighed(d, 0.0), key_most(d, 0.0), query_most(d, 0.0);
+    test::Row weighed(d, 0.0), max_key(d, 0.0), max_query(d, 0.0);
     for (std::size_t j = 0; j < d; ++j) {
       double q = 0;
       double k = 0;
       for (std::int64_t t = 0; t < head.prompt; ++t) {
         const auto key = static_cast<double>(head.key(t)[j]);
         k += key * key;
-        key_most[j] = std::max(key_most[j], std::abs(key));
+        max_key[j] = std::max(max_key[j], std::abs(key));
         for (std::int32_t g = 0; g < head.group; ++g) {
           const auto query = static_cast<double>(head.query(g, t)[j]);
-          query_most[j] = std::max(query_most[j], std::abs(query));
+          max_query[j] = std::max(max_query[j], std::abs(query));
           if (t >= head.prompt - 32) q += query * query;
         }
       }
@@ -557,7 +557,7 @@ TEST_CASE("GEAR, ThinK and SmoothQuant equal references on the shipped trace") {
       return rows;
     });
     test::Row scales(d);
-    for (std::size_t j = 0; j < d; ++j) scales[j] = std::sqrt(key_most[j] / query_most[j]);
+    for (std::size_t j = 0; j < d; ++j) scales[j] = std::sqrt(max_key[j] / max_query[j]);
     compare_store(
         "smoothquant-kv", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> StoredRows {
           return {
@@ -702,7 +702,7 @@ TEST_CASE("on a real trace: law, size and error of every store") {
     REQUIRE(each.closed_form_bytes_final.has_value());
     CHECK(*each.closed_form_bytes_final == each.bytes_held_final);
     const auto method =
-        settle_for_trace({.name = each.name, .params = {}, .budget = {}}, trace.info());
+        resolve_for_trace({.name = each.name, .params = {}, .budget = {}}, trace.info());
     for (const ReplayStep& step : each.series) {
       const auto law =
           layer_cache_bytes(*method, 0, {.n_heads = 6, .n_kv_heads = 2, .head_dim = 32},

@@ -231,7 +231,7 @@ TEST_CASE("every selector equals its reference on a recorded trace") {
       for (const std::string granularity : {"kv_head", "query_head"}) {
         Params params = each.params;
         params["granularity"] = granularity;
-        const auto method = settle_for_trace(
+        const auto method = resolve_for_trace(
             {.name = each.name,
              .params = params,
              .budget = each.budget ? std::optional{Budget{0, *each.budget}} : std::nullopt},

@@ -59,8 +59,8 @@ struct Pair {
 
 /// A session over a pair of layers 2 and 3 of 4.
 struct PairRun {
-  PairRun(std::shared_ptr<const Method> settled, const Pair& pair)
-      : method{std::move(settled)},
+  PairRun(std::shared_ptr<const Method> resolved, const Pair& pair)
+      : method{std::move(resolved)},
         session{as_composed(*method),
                 {.layer = 2,
                  .n_layers = 4,

@@ -14,7 +14,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/weight_format.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/batch/point/compiled_point.hpp"
 #include "sim/batch/point/decode_segments.hpp"
@@ -145,7 +145,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods equal run_static
 }
 
 /// The methods' own calls of one combination on a GPU with enough memory.
-PointSpec settled(const Llm& llm, const std::string& stack, const MethodSpec& method) {
+PointSpec resolved(const Llm& llm, const std::string& stack, const MethodSpec& method) {
   return {.llm = &llm,
           .gpu = &find_gpu("H200-141GB-SXM"),
           .stack = &find_stack(stack),
@@ -162,10 +162,10 @@ TEST_CASE("separate formats under budgets by layer equal run_static") {
   for (const char* stack : {"vllm", "hf-sdpa", "ideal"}) {
     for (const char* name : {"pyramidkv", "snapkv+budget=cosine"}) {
       for (const char* store : {"think", "gear", "kivi"}) {
-        const PointSpec spec = settled(llm, stack,
-                                       {.name = fmt::format("{}+store={}", name, store),
-                                        .params = {},
-                                        .budget = Budget{.entries = 256}});
+        const PointSpec spec = resolved(llm, stack,
+                                        {.name = fmt::format("{}+store={}", name, store),
+                                         .params = {},
+                                         .budget = Budget{.entries = 256}});
         INFO(fmt::format("{} {}+store={}", stack, name, store));
         CompiledPoint compiled{spec};
         for (const Point& point : {Point{4, 1400, 64}, Point{1, 2000, 2}, Point{2, 777, 1}}) {
@@ -180,10 +180,10 @@ TEST_CASE("separate formats under budgets by layer equal run_static") {
 TEST_CASE("stairs in phase with the sample points of the sum are detected") {
   const Llm& llm = find_llm("gemma-3-4b");
   for (int chunk = 2; chunk <= 64; ++chunk) {
-    const PointSpec spec = settled(llm, "sglang",
-                                   {.name = "shadowkv",
-                                    .params = {{"chunk", std::int64_t{chunk}}},
-                                    .budget = Budget{.entries = 645}});
+    const PointSpec spec = resolved(llm, "sglang",
+                                    {.name = "shadowkv",
+                                     .params = {{"chunk", std::int64_t{chunk}}},
+                                     .budget = Budget{.entries = 645}});
     INFO(fmt::format("chunk {}", chunk));
     CompiledPoint compiled{spec};
     for (const Point& point : {Point{4, 813, 132}, Point{2, 1500, 257}}) {
@@ -195,7 +195,7 @@ TEST_CASE("stairs in phase with the sample points of the sum are detected") {
 TEST_CASE("a point that was refused is refused again") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const PointSpec spec =
-      settled(llm, "vllm", {.name = "adakv", .params = {}, .budget = Budget{.entries = 256}});
+      resolved(llm, "vllm", {.name = "adakv", .params = {}, .budget = Budget{.entries = 256}});
   CompiledPoint compiled{spec};
   for (int i = 0; i < 2; ++i) CHECK_THROWS_AS((void)compiled.at({1, 500, 10}), InputError);
 }
@@ -262,12 +262,12 @@ TEST_CASE("points of more prompts than the cache keeps equal those of a fresh ob
   const Llm llm = small_llm();
   for (const char* name : {"h2o", "pyramidkv", "kivi-4", "keepkv"}) {
     INFO(name);
-    const PointSpec spec =
-        settled(llm, "hf-sdpa",
-                {.name = name,
-                 .params = {},
-                 .budget = takes_budget(name) ? std::optional{Budget{.fraction = 0.5, .entries = 0}}
-                                              : std::nullopt});
+    const PointSpec spec = resolved(
+        llm, "hf-sdpa",
+        {.name = name,
+         .params = {},
+         .budget = takes_budget(name) ? std::optional{Budget{.fraction = 0.5, .entries = 0}}
+                                      : std::nullopt});
     CompiledPoint all{spec};
     for (std::int64_t prompt = 300; prompt < 4700; ++prompt) {
       (void)all.memory_at({.batch = 1 + prompt % 3, .prompt_tokens = prompt, .output_tokens = 2});

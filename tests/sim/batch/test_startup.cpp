@@ -104,7 +104,7 @@ TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other e
   CHECK(sum > Bytes{pools.kv_cache.count() / 100 * 99});
   sglang.model = "qwen3.5-27b";
   const EngineStartup states = start(sglang);
-  CHECK(states.pools->most_states() >= 1);
+  CHECK(states.pools->max_states() >= 1);
   CHECK(state_limit_text(states).find("the pool of states has") != std::string::npos);
   Case trtllm = gemma;
   trtllm.stack = "trtllm";
@@ -187,7 +187,7 @@ TEST_CASE("engines fill the memory they may use and a smaller GPU represents a l
     CHECK(s.fraction_of == find_stack(name).fraction_of);
     CHECK(s.kv_cache > Bytes{});
     CHECK(s.cache_beside(s.weights, s.non_torch, s.activation) == s.kv_cache);
-    CHECK(s.weights + s.non_torch + s.beside_pool() + s.kv_cache <= s.total);
+    CHECK(s.weights + s.non_torch + s.non_kv_bytes() + s.kv_cache <= s.total);
     CHECK(s.starts());
     CHECK(s.need() == 1);
     CHECK(s.limit() <= s.total);
@@ -234,7 +234,7 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
   const EngineStartup tight = start({.options = {.memory_fraction = 0.99}, .stack = "sglang"});
   CHECK(tight.missing == Bytes{});
   CHECK(tight.lacking() ==
-        tight.weights + tight.non_torch + tight.kv_cache + tight.beside_pool() - tight.total);
+        tight.weights + tight.non_torch + tight.kv_cache + tight.non_kv_bytes() - tight.total);
   CHECK(tight.lacking() > Bytes{});
   CHECK_FALSE(tight.starts());
   CHECK(tight.need() > 1);

@@ -12,7 +12,7 @@
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/batch/static_run.hpp"

@@ -55,7 +55,7 @@ TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
   CHECK(p.pools[1].capacity == 100);
   CHECK(p.slots == 5);
   CHECK(p.tokens() == (memory - slot * 100).count() / 256);
-  CHECK(p.most_states() == 20);
+  CHECK(p.max_states() == 20);
   CHECK(p.concurrency(1) == test::rel(20.0));  // slots over those of a request
   const EnginePools alone = sglang_pools(layers(1, 0, 3), {.radix_cache = false}, memory);
   CHECK(alone.slots == 1);

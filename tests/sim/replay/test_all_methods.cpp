@@ -57,7 +57,7 @@ std::vector<MethodSpec> able(const TraceInfo& info, const std::optional<Budget>&
   for (const MethodInfo& method : builtin_methods()) {
     MethodSpec spec{method.name, {}, takes_budget(method.name) ? budget : std::nullopt};
     try {
-      (void)settle_for_trace(spec, info);
+      (void)resolve_for_trace(spec, info);
       specs.push_back(std::move(spec));
     } catch (const InputError& error) {
       MESSAGE(std::string{error.what()});
@@ -168,7 +168,7 @@ TEST_CASE("I1 I9: every method's counters are consistent and its size law is its
         INFO(m.name, " at ", budget);
         check_totals(info, m);
         if (m.closed_form_bytes_final) CHECK(m.bytes_held_final == *m.closed_form_bytes_final);
-        const auto method = settle_for_trace(specs[i], info);
+        const auto method = resolve_for_trace(specs[i], info);
         const ComposedMethod& composed = as_composed(*method);
         const std::int64_t heads = method->stored_heads(
             {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim});
@@ -204,7 +204,7 @@ TEST_CASE("I2: a budget of all tokens makes every method without rounding exact"
     std::int64_t exact = 0;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const ReplayMethod& m = result.methods[i];
-      const auto method = settle_for_trace(specs[i], info);
+      const auto method = resolve_for_trace(specs[i], info);
       const Composition& parts = as_composed(*method).parts();
       // Cheaper formats, shared layers and selections without a budget change results for any kept
       // set.

@@ -174,7 +174,7 @@ TEST_CASE("plan finding: compression changes nothing") {
   SamplePlan gpus;
   gpus.add("full", 32);
   gpus.add("snapkv", 32);
-  CHECK(gpus.finding(PlanQuestion::kFewestGpus, 0) ==
+  CHECK(gpus.finding(PlanQuestion::kMinGpus, 0) ==
         "Compression changes nothing here: the full cache gives the same answer, 32 GPUs.");
   SamplePlan worse;
   worse.add("full", 9);
@@ -192,7 +192,7 @@ TEST_CASE("plan finding: a gain, and answers that only compression makes possibl
   SamplePlan gpus;
   gpus.add("full", 12);
   gpus.add("snapkv", 8);
-  CHECK(gpus.finding(PlanQuestion::kFewestGpus, 1) ==
+  CHECK(gpus.finding(PlanQuestion::kMinGpus, 1) ==
         "snapkv needs 8 GPUs; the full cache needs 12 GPUs.");
   SamplePlan only;
   only.add("full", {});

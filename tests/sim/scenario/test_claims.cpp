@@ -185,13 +185,13 @@ TEST_CASE("recorded allocations of very large sizes") {
     INFO(text, done.complaint);
     CHECK(done.bytes < kEnough);
   };
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() >> 4;
-  holds(header + fmt::format(R"(, "initial_blocks": {}}})", kMost));
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() >> 4;
+  holds(header + fmt::format(R"(, "initial_blocks": {}}})", kMax));
   for (const char* conf : {"", "expandable_segments:True", "max_split_size_mb:1"}) {
-    holds(header + fmt::format(R"(, "alloc_conf": "{}", "device_bytes": {}}})", conf, kMost) +
+    holds(header + fmt::format(R"(, "alloc_conf": "{}", "device_bytes": {}}})", conf, kMax) +
           fmt::format("\n{{\"op\": \"alloc\", \"id\": {0}, \"size\": {1}}}\n"
                       "{{\"op\": \"free\", \"id\": {0}}}\n{{\"op\": \"empty_cache\"}}\n",
-                      kMost, kMost / 4));
+                      kMax, kMax / 4));
   }
 }
 

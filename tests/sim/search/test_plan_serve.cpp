@@ -201,7 +201,7 @@ TEST_CASE("a prepared service gives the same as each separate run") {
   ServeSpec strict = spec;
   strict.slo.ttft = Seconds{1e-6};
   PreparedService stops{strict};
-  CHECK(stops.run(spec.requests, 1, {.attained = 0.9}).gave_up);
+  CHECK(stops.run(spec.requests, 1, {.attained = 0.9}).stopped_early);
   same(stops.run(spec.requests), run_serve(strict));
   ServeSpec three = spec;
   three.cluster.replicas = 3;
@@ -336,7 +336,7 @@ TEST_CASE("pruning changes no answer and no front for any other questions") {
       }
       ++pruned;
       // No pruned candidate would have been on the front or the best.
-      CHECK(one.question == PlanQuestion::kFewestGpus);
+      CHECK(one.question == PlanQuestion::kMinGpus);
       for (const OperatingPoint& point : same.points) CHECK_FALSE(point.on_front);
       CHECK(all.groups[same.group].best != c);
     }

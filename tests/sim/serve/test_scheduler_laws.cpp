@@ -40,7 +40,7 @@ void check_result(const SmallService& service, const ServeResult& r) {
     CHECK(tokens[i] == o.output_tokens);
     if (o.status != RequestStatus::kCompleted) continue;
     // An engine that shortens its longest sequence to the pool ends a request there.
-    const bool cut = r.cut_short > 0 &&
+    const bool cut = r.truncated_requests > 0 &&
                      o.prompt_tokens + o.output_tokens == service.blocks * service.block_tokens;
     CHECK((cut || o.output_tokens == service.trace.requests[i].output_tokens));
     CHECK(o.arrival <= o.scheduled);
@@ -72,7 +72,7 @@ TEST_CASE("every scheduler conserves requests, tokens and blocks at every step")
           CHECK(r.rejected == 0);
           CHECK(observer.planned_tokens ==
                 tokens_once(r) + r.recomputed_tokens - r.prefix_hit_tokens);
-          CHECK(observer.most_running <= 12);
+          CHECK(observer.max_running <= 12);
           CHECK(r.peak_blocks <= r.blocks);
           if (caching) CHECK(r.prefix_hit_tokens > 0);
           if (blocks == 200 && v.spec.order == QueueOrder::kFcfs) CHECK(r.preemptions == 0);
@@ -249,7 +249,7 @@ TEST_CASE("too large requests are refused, fitting ones are served, and none wai
       CHECK(r.outcomes[1].status == RequestStatus::kRejected);
       const bool cuts = find_scheduler(v.spec.name).clips;
       CHECK((r.outcomes[2].status == RequestStatus::kCompleted) == cuts);
-      CHECK(r.cut_short == (cuts ? 2 : 0));
+      CHECK(r.truncated_requests == (cuts ? 2 : 0));
       CHECK(r.outcomes[3].status == RequestStatus::kCompleted);
       CHECK(r.outcomes[4].status == RequestStatus::kCompleted);
     }

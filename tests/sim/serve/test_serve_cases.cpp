@@ -458,7 +458,7 @@ TEST_CASE("impossible requests are refused with a reason and no request waits be
   service.max_model_len = 128;
   const ServeResult few = service.run();
   CHECK(few.rejected == 2);  // by their prompts only; two outputs end at the 128th token
-  CHECK(few.cut_short == 2);
+  CHECK(few.truncated_requests == 2);
   CHECK(few.oom_events == 0);
   service.max_model_len = 129;
   const ServeResult too_long = service.run();

@@ -70,7 +70,7 @@ struct Cache {
   Stack stack = with_options(find_stack("vllm"), {.block_tokens = 16}, {nullptr, &llm, 1});
   std::shared_ptr<const Method> method = make_method({"full", {}, {}}, 1);
   CostInput in{.llm = &llm, .method = method.get(), .stack = &stack, .kv_dtype = Dtype::kFp16};
-  std::vector<LawLayers> laws{{.layer = 0, .layers = llm.n_layers()}};
+  std::vector<LayerSpan> laws{{.layer = 0, .layers = llm.n_layers()}};
   BlockSizes sizes;
   SequenceFootprints footprints{{"full", {}, {}}, {.n_layers = 4}, nullptr, in};
   RequestTrace trace;
@@ -97,7 +97,7 @@ struct Cache {
     }
     kv = std::make_unique<KvCacheManager>(KvCacheManager::Setup{.trace = &trace,
                                                                 .sizes = &sizes,
-                                                                .laws = &footprints,
+                                                                .footprints = &footprints,
                                                                 .pool_units = ids,
                                                                 .prefix_caching = true});
   }
@@ -116,7 +116,7 @@ struct Cache {
       first = false;
       s.planned = end - done;
       s.computed = done = end;
-      kv->settle(id, s);
+      kv->resolve(id, s);
       kv->check();
     }
   }

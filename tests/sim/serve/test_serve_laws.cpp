@@ -90,7 +90,7 @@ void conserve(QueueOrder order, bool caching, std::int64_t blocks, std::int64_t 
     CHECK(observer.planned_tokens == once + r.recomputed_tokens - r.prefix_hit_tokens);
   }
   CHECK(r.prefix_hit_tokens <= r.prefix_query_tokens);
-  CHECK(observer.most_running <= 12);
+  CHECK(observer.max_running <= 12);
   CHECK(r.peak_blocks <= r.blocks);
   CHECK(r.blocks == blocks);
   if (blocks == 200) CHECK(r.preemptions == 0);

@@ -101,7 +101,7 @@ TEST_CASE("a request is refused by its declared length and never by its generate
   // Its length was unknown: it ends at the longest sequence.
   CHECK(r.outcomes[0].status == RequestStatus::kCompleted);
   CHECK(r.outcomes[0].output_tokens == 156);
-  CHECK(r.cut_short == 1);
+  CHECK(r.truncated_requests == 1);
   CHECK(r.outcomes[1].status == RequestStatus::kRejected);  // 100 + 157 tokens
   CHECK(r.outcomes[2].status == RequestStatus::kRejected);  // no room for a token
   CHECK(r.outcomes[3].status == RequestStatus::kRejected);
@@ -177,7 +177,7 @@ class RecordedCost : public IterationCost {
     chunks_->insert(chunks_->end(), step.chunks.begin(), step.chunks.end());
     return inner_->cost(step);
   }
-  std::span<const LawLayers> laws() const override { return inner_->laws(); }
+  std::span<const LayerSpan> layer_classes() const override { return inner_->layer_classes(); }
 
  private:
   std::unique_ptr<IterationCost> inner_;
@@ -216,17 +216,17 @@ TEST_CASE("a sequence longer than the longest scored prompt is scored again a fe
     CHECK(r.preemptions == 1);
     CHECK(r.oom_events == 0);
     // The prompt in whole passes, then everything again with the generated tokens.
-    std::int64_t tokens = 0, most_pairs = 0;
+    std::int64_t tokens = 0, max_pairs = 0;
     for (const PrefillChunk& c : chunks) {
       CHECK(c.before == (tokens < prompt ? tokens : tokens - prompt));
       CHECK(c.last == (tokens + c.tokens == prompt || tokens + c.tokens == 2 * prompt + kGrown));
       const std::int64_t keys = tokens < prompt ? prompt : prompt + kGrown;
-      most_pairs = std::max(most_pairs, c.tokens * keys);
+      max_pairs = std::max(max_pairs, c.tokens * keys);
       tokens += c.tokens;
     }
     CHECK(tokens == 2 * prompt + kGrown);
     // Matrices have an element per pair of row and key: never more than fit.
-    CHECK(most_pairs < std::int64_t{kPass} * (longest + 1));
+    CHECK(max_pairs < std::int64_t{kPass} * (longest + 1));
     return r;
   };
   std::vector<PrefillChunk> whole, sliced;

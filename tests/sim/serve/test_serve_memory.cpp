@@ -26,7 +26,7 @@ TEST_CASE("a pool that holds its sequences exactly causes no preemption") {
     for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
     const ServeResult exact = service.run();
     CHECK(exact.preemptions == 0);
-    CHECK(observer.most_running == 4);
+    CHECK(observer.max_running == 4);
     CHECK(exact.peak_blocks == 24);
     service.observer = nullptr;
     service.blocks = 23;
@@ -238,7 +238,7 @@ TEST_CASE("a method that keeps less serves more sequences at once") {
   service.observer = &few;
   const ServeResult less = service.run();
   CHECK(less.completed == 60);
-  CHECK(few.most_running > full.most_running);
+  CHECK(few.max_running > full.max_running);
   CHECK(less.output_tok_s > all.output_tok_s);
 }
 

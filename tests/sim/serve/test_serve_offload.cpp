@@ -63,7 +63,7 @@ TEST_CASE("HBM holds only what a step reads so that more sequences run at once")
     service.observer = &observer;
     const ServeResult r = service.run();
     CHECK(r.completed == 12);
-    most = observer.most_running;
+    most = observer.max_running;
     for (const ServeSample& s : r.timeline[0]) CHECK(s.kv_logical <= s.kv_blocks);
     return r;
   };
@@ -142,7 +142,7 @@ TEST_CASE("a full tier is reported and no request waits behind it for ever") {
   service.observer = &observer;
   const ServeResult one = service.run();
   CHECK(one.completed == 2);
-  CHECK(observer.most_running == 1);
+  CHECK(observer.max_running == 1);
   CHECK(one.oom_events == 0);
   CHECK(one.tiers[0].peak <= service.host_memory);
   service.observer = nullptr;

@@ -65,12 +65,12 @@ TEST_CASE("a watermark keeps blocks free when requests are admitted, except for 
   service.observer = &half;
   CHECK(service.run().completed == 6);
   // 20 blocks, 10 stay free: two prompts of 4, and no third.
-  CHECK(half.most_running == 2);
+  CHECK(half.max_running == 2);
   service.scheduler.watermark = 0.95;
   CheckingObserver one;
   service.observer = &one;
   CHECK(service.run().completed == 6);
-  CHECK(one.most_running == 1);
+  CHECK(one.max_running == 1);
 }
 
 TEST_CASE("sequences preempted in turn for one chunk are not refused") {

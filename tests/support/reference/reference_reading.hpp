@@ -88,7 +88,7 @@ inline std::vector<ReferenceRead> reference_quest(const HeadVectors& head, std::
   std::vector<ReferenceRead> reads(static_cast<std::size_t>(head.group));
   std::vector<double> total(static_cast<std::size_t>(pages), 0.0);
   std::set<std::int32_t> together;
-  double least_gap = 1e300;
+  double min_gap = 1e300;
   for (std::int32_t g = 0; g < head.group; ++g) {
     std::vector<std::pair<double, std::int32_t>> scored;
     for (std::int32_t p = 0; p < pages; ++p) {
@@ -98,17 +98,17 @@ inline std::vector<ReferenceRead> reference_quest(const HeadVectors& head, std::
     const auto [chosen, gap] = best(std::move(scored), budget > t ? total.size() : wanted);
     reads[static_cast<std::size_t>(g)] = {pages_to_positions(chosen, size, t), gap};
     together.insert(chosen.begin(), chosen.end());
-    least_gap = std::min(least_gap, gap);
+    min_gap = std::min(min_gap, gap);
   }
   if (choosing == "sum") {
     std::vector<std::pair<double, std::int32_t>> scored;
     for (std::int32_t p = 0; p < pages; ++p) {
       scored.emplace_back(total[static_cast<std::size_t>(p)], p);
     }
-    std::tie(together, least_gap) = best(std::move(scored), budget > t ? total.size() : wanted);
+    std::tie(together, min_gap) = best(std::move(scored), budget > t ? total.size() : wanted);
   }
   if (choosing != "query_head") {
-    for (ReferenceRead& read : reads) read = {pages_to_positions(together, size, t), least_gap};
+    for (ReferenceRead& read : reads) read = {pages_to_positions(together, size, t), min_gap};
   }
   return reads;
 }

@@ -197,7 +197,7 @@ TEST_CASE("times and contexts that exceed a trace are refused") {
   CHECK_THROWS_AS((void)generate_requests(open_loop(ArrivalKind::kFixed, 1e-6, 1.0, 100), 0),
                   InputError);
   GeneratorSpec spec = open_loop(ArrivalKind::kFixed, 1.0, 1.0, 100);
-  spec.prompt_tokens = exactly(kMostTokens);
+  spec.prompt_tokens = exactly(kMaxTokens);
   spec.sessions = SessionSpec{.turns = exactly(2)};
   CHECK_THROWS_AS((void)generate_requests(spec, 0), InputError);
 }

@@ -103,7 +103,7 @@ TEST_CASE("lognormal: from mean and p99, and truncated") {
   CHECK(std::exp(shape.mu + 2.3263478740408408 * shape.sigma) == rel(4000, 1e-10));
   CHECK(shape.sigma < 2.3263478740408408);  // of two solutions the narrower one
   CHECK(lognormal_of(50, 50).sigma == doctest::Approx(0.0));
-  CHECK(lognormal_of(10, 10 * most_p99_per_mean()).sigma == rel(2.3263478740408408, 1e-6));
+  CHECK(lognormal_of(10, 10 * max_p99_per_mean()).sigma == rel(2.3263478740408408, 1e-6));
   CHECK_THROWS_AS((void)lognormal_of(10, 151), ContractError);
 
   const LengthSpec spec{.kind = LengthKind::kLognormal, .mu = shape.mu, .sigma = shape.sigma};

@@ -45,7 +45,7 @@ std::optional<Field> either(const Field& row, std::string_view name, std::string
 std::int32_t row_tokens(const Field& row, std::string_view name, std::string_view other,
                         std::int64_t low) {
   const auto found = either(row, name, other);
-  return static_cast<std::int32_t>((found ? *found : row.at(name)).integer(low, kMostTokens));
+  return static_cast<std::int32_t>((found ? *found : row.at(name)).integer(low, kMaxTokens));
 }
 
 /// Appends the ids of a request to the trace's.
@@ -78,7 +78,7 @@ class BlockSizes {
     if (r.prefix_count == 0) return out;
     const std::int32_t ids = r.prefix_count;
     const std::int32_t low = (r.prompt_tokens + ids - 1) / ids;
-    const std::int32_t high = ids == 1 ? kMostTokens : (r.prompt_tokens - 1) / (ids - 1);
+    const std::int32_t high = ids == 1 ? kMaxTokens : (r.prompt_tokens - 1) / (ids - 1);
     if (std::max(low, low_) > std::min(high, high_)) {
       row.at("hash_ids")
           .fail(fmt::format("expected one id for each block of {}{} tokens, got {} for {} tokens",
@@ -101,7 +101,7 @@ class BlockSizes {
   }
 
  private:
-  std::int32_t low_ = 1, high_ = kMostTokens;
+  std::int32_t low_ = 1, high_ = kMaxTokens;
   bool any_ = false;
 };
 
@@ -113,7 +113,7 @@ void read_header(const Field& row, BlockSizes& blocks, const ReadOptions& option
   if (const auto version = row.find("version"); version && version->integer(0, 1000) != 1) {
     version->expected("version 1 (rows with wait_for), as dynamo-data-gen up to 1.5 writes it");
   }
-  const auto block = static_cast<std::int32_t>(row.at("block_size").integer(1, kMostTokens));
+  const auto block = static_cast<std::int32_t>(row.at("block_size").integer(1, kMaxTokens));
   if (options.prefix_block && *options.prefix_block != block) {
     row.at("block_size").expected(fmt::format("{} as \"prefix_block\"", *options.prefix_block));
   }
@@ -276,10 +276,10 @@ RequestTrace read_bailian(LineReader& lines, std::string first, const ReadOption
       const Field row = parse_row(line, lines);
       row.allow_only({"chat_id", "parent_chat_id", "turn", "timestamp", "input_length",
                       "output_length", "type", "hash_ids"});
-      constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+      constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
       Request r;
-      const std::int64_t chat = row.at("chat_id").integer(0, kMost);
-      const std::int64_t parent = row.at("parent_chat_id").integer(-1, kMost);
+      const std::int64_t chat = row.at("chat_id").integer(0, kMax);
+      const std::int64_t parent = row.at("parent_chat_id").integer(-1, kMax);
       r.arrival = row_time(row.at("timestamp"), 1e12);
       r.prompt_tokens = row_tokens(row, "input_length", "input_length", 1);
       r.output_tokens = row_tokens(row, "output_length", "output_length", 0);

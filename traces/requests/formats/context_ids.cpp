@@ -9,9 +9,9 @@
 namespace kvsim {
 
 void check_prefix_room(const RequestTrace& trace, std::size_t count) {
-  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
-  if (trace.prefix_ids.size() + count > kMost) {
-    throw InputError{trace.name, fmt::format("at most {} prefix ids", kMost), "more"};
+  constexpr auto kMax = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+  if (trace.prefix_ids.size() + count > kMax) {
+    throw InputError{trace.name, fmt::format("at most {} prefix ids", kMax), "more"};
   }
 }
 

@@ -154,13 +154,13 @@ class Table {
   /// "columns that are not used: ..."; empty if all are.
   [[nodiscard]] std::string unused_note() const {
     if (unused_.empty()) return "";
-    constexpr std::size_t kMostNamed = 8;
+    constexpr std::size_t kMaxNamed = 8;
     std::vector<std::string> names;
-    for (std::size_t i = 0; i < std::min(unused_.size(), kMostNamed); ++i) {
+    for (std::size_t i = 0; i < std::min(unused_.size(), kMaxNamed); ++i) {
       names.push_back(in_quotes(unused_[i]));
     }
-    if (unused_.size() > kMostNamed) {
-      names.push_back(fmt::format("and {} more", unused_.size() - kMostNamed));
+    if (unused_.size() > kMaxNamed) {
+      names.push_back(fmt::format("and {} more", unused_.size() - kMaxNamed));
     }
     return fmt::format("columns that are not used: {}", fmt::join(names, ", "));
   }
@@ -237,10 +237,10 @@ class Since {
   /// `nanoseconds` of the column. Errors: InputError if it is too far from the first.
   SimTime operator()(const Table& table, std::size_t column, std::int64_t nanoseconds) {
     const std::int64_t first = first_.value_or(nanoseconds);
-    constexpr std::int64_t kMost = kLongestTrace * 1'000'000'000;
+    constexpr std::int64_t kMax = kLongestTrace * 1'000'000'000;
     // Both fit into 64 bits; their difference may not.
     const double away = static_cast<double>(nanoseconds) - static_cast<double>(first);
-    if (away > static_cast<double>(kMost) || away < -static_cast<double>(kMost)) {
+    if (away > static_cast<double>(kMax) || away < -static_cast<double>(kMax)) {
       table.fail(column, fmt::format("a time within {} s of the first record's", kLongestTrace));
     }
     if (!first_) first_ = nanoseconds;
@@ -266,7 +266,7 @@ class Sessions {
 
 struct ReadState {
   /// Records that one can wait for: those in front of it.
-  [[nodiscard]] std::int64_t most_after() const { return std::ssize(request_of) - 1; }
+  [[nodiscard]] std::int64_t max_after() const { return std::ssize(request_of) - 1; }
 
   Since since;
   Sessions sessions;
@@ -281,21 +281,21 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
   switch (format) {
     case RequestFormat::kPlain:
       r.arrival = table.seconds(0);
-      r.prompt_tokens = table.integer(1, 1, kMostTokens);
-      r.output_tokens = table.integer(2, 0, kMostTokens);
+      r.prompt_tokens = table.integer(1, 1, kMaxTokens);
+      r.output_tokens = table.integer(2, 0, kMaxTokens);
       if (table.has(3) && !table.text(3).empty()) {
         r.priority = table.integer(3, std::numeric_limits<std::int32_t>::min(),
                                    std::numeric_limits<std::int32_t>::max());
       }
       if (table.has(4) && !table.text(4).empty()) {
-        r.declared_tokens = table.integer(4, 0, kMostTokens);
+        r.declared_tokens = table.integer(4, 0, kMaxTokens);
         if (r.declared_tokens > 0 && r.declared_tokens < r.output_tokens) {
           table.fail(4, fmt::format("0, or at least the {} output tokens", r.output_tokens));
         }
       }
       if (table.has(5)) r.session = state.sessions(table.text(5));
       if (table.has(6) && !table.text(6).empty()) {
-        const auto row = static_cast<std::size_t>(table.integer(6, 0, state.most_after()));
+        const auto row = static_cast<std::size_t>(table.integer(6, 0, state.max_after()));
         r.after = state.request_of[row];
         if (r.after < 0) table.fail(6, "a record that is not a bad one");
       }
@@ -303,16 +303,16 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
     case RequestFormat::kAzure: {
       const auto time = parse_timestamp(table.text(0));
       if (!time) table.fail(0, "a time such as 2023-11-16 18:17:03.9799600");
-      r.prompt_tokens = table.integer(1, 1, kMostTokens);
-      r.output_tokens = table.integer(2, 0, kMostTokens);
+      r.prompt_tokens = table.integer(1, 1, kMaxTokens);
+      r.output_tokens = table.integer(2, 0, kMaxTokens);
       r.arrival = state.since(table, 0, *time);
       return r;
     }
     case RequestFormat::kBurstGpt: {
       const auto time = parse_scaled(table.text(0), 9);
       if (!time || *time < 0) table.fail(0, "seconds of at least 0");
-      const std::int32_t prompt = table.integer(2, 0, kMostTokens);
-      r.output_tokens = table.integer(3, 0, kMostTokens);
+      const std::int32_t prompt = table.integer(2, 0, kMaxTokens);
+      r.output_tokens = table.integer(3, 0, kMaxTokens);
       if (prompt == 0 && r.output_tokens > 0) table.fail(2, "a prompt of at least 1 token");
       if (prompt == 0) {
         ++state.without_prompt;
@@ -326,16 +326,16 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
     }
     case RequestFormat::kVidur:
       r.arrival = table.seconds(0);
-      r.prompt_tokens = table.integer(1, 1, kMostTokens);
-      r.output_tokens = table.integer(2, 0, kMostTokens);
+      r.prompt_tokens = table.integer(1, 1, kMaxTokens);
+      r.output_tokens = table.integer(2, 0, kMaxTokens);
       return r;
     case RequestFormat::kSplitwise:
       r.arrival = table.seconds(3);
-      if (table.has(4) && table.integer(4, 1, kMostTokens) != 1) {
+      if (table.has(4) && table.integer(4, 1, kMaxTokens) != 1) {
         table.fail(4, "1: a record is one request");
       }
-      r.prompt_tokens = table.integer(5, 1, kMostTokens);
-      r.output_tokens = table.integer(6, 0, kMostTokens);
+      r.prompt_tokens = table.integer(5, 1, kMaxTokens);
+      r.output_tokens = table.integer(6, 0, kMaxTokens);
       return r;
     case RequestFormat::kWeka:
     case RequestFormat::kAgentic:

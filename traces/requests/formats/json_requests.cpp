@@ -33,15 +33,15 @@ Field parse_record(std::string_view text, const LineReader& lines, const std::st
 }
 
 SimTime milliseconds(const Field& field) {
-  constexpr std::int64_t kMost = kLongestTrace * 1000;
-  const double value = field.number(0, static_cast<double>(kMost));
+  constexpr std::int64_t kMax = kLongestTrace * 1000;
+  const double value = field.number(0, static_cast<double>(kMax));
   const double whole = std::floor(value);
   return SimTime{static_cast<std::int64_t>(whole) * 1'000'000'000 +
                  std::llround((value - whole) * 1e9)};
 }
 
 std::int32_t tokens(const Field& field, std::int64_t low) {
-  return static_cast<std::int32_t>(field.integer(low, kMostTokens));
+  return static_cast<std::int32_t>(field.integer(low, kMaxTokens));
 }
 
 /// The text of one conversation after the other, independent of line breaks.
@@ -167,7 +167,7 @@ std::int64_t characters_in(std::string_view text) {
 
 std::int64_t turn_tokens(const Field& turn, const ReadOptions& options) {
   for (const std::string_view name : {"tokens", "num_tokens"}) {
-    if (turn.has(name)) return turn.at(name).integer(0, kMostTokens);
+    if (turn.has(name)) return turn.at(name).integer(0, kMaxTokens);
   }
   if (!options.chars_per_token && !options.tokens_per_word) {
     turn.fail(
@@ -178,8 +178,8 @@ std::int64_t turn_tokens(const Field& turn, const ReadOptions& options) {
   const double estimate = options.chars_per_token
                               ? static_cast<double>(characters_in(text)) / *options.chars_per_token
                               : static_cast<double>(words_in(text)) * *options.tokens_per_word;
-  if (estimate > kMostTokens) {
-    turn.fail(fmt::format("expected at most {} tokens, got {:.0f}", kMostTokens, estimate));
+  if (estimate > kMaxTokens) {
+    turn.fail(fmt::format("expected at most {} tokens, got {:.0f}", kMaxTokens, estimate));
   }
   return static_cast<std::int64_t>(std::ceil(estimate));
 }
@@ -202,9 +202,9 @@ std::vector<Turn> turns_of(const Field& conversation, const ReadOptions& options
       asked = false;
     }
     context += length;
-    if (context > kMostTokens) {
+    if (context > kMaxTokens) {
       turn.fail(
-          fmt::format("expected a context of at most {} tokens, got {}", kMostTokens, context));
+          fmt::format("expected a context of at most {} tokens, got {}", kMaxTokens, context));
     }
     if (role == Role::kUser) asked = true;
   }

@@ -41,9 +41,9 @@ std::size_t column_of(const std::vector<std::string_view>& header, std::string_v
 std::int32_t length(std::string_view cell, std::int64_t low, std::string_view column,
                     const std::string& place) {
   const auto value = parse_whole(cell);
-  if (!value || *value < low || *value > kMostTokens) {
+  if (!value || *value < low || *value > kMaxTokens) {
     throw InputError{fmt::format("{}: {}", place, column),
-                     fmt::format("an integer in [{}, {}]", low, kMostTokens), in_quotes(cell)};
+                     fmt::format("an integer in [{}, {}]", low, kMaxTokens), in_quotes(cell)};
   }
   return static_cast<std::int32_t>(*value);
 }

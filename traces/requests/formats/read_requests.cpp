@@ -148,8 +148,8 @@ RequestTrace read_requests(const fs::path& path, const ReadOptions& options) {
     return read_servegen(path, options);
   }
   if (std::error_code status; fs::is_fifo(path, status)) {
-    constexpr std::size_t kMostOfPipe = 1U << 30U;
-    return parse_requests(read_text_file(path, kMostOfPipe), path.string(), options);
+    constexpr std::size_t kMaxOfPipe = 1U << 30U;
+    return parse_requests(read_text_file(path, kMaxOfPipe), path.string(), options);
   }
   expect_regular_file(path);
   std::ifstream in{path, std::ios::binary};

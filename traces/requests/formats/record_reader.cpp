@@ -158,7 +158,7 @@ std::optional<std::int64_t> parse_whole(std::string_view text) {
 }
 
 std::optional<std::int64_t> parse_scaled(std::string_view text, int digits) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   std::string_view rest = text;
   const bool negative = rest.starts_with('-');
   if (negative) rest.remove_prefix(1);
@@ -180,7 +180,7 @@ std::optional<std::int64_t> parse_scaled(std::string_view text, int digits) {
       break;
     }
     const std::int64_t digit = c - '0';
-    if (value > (kMost - digit) / 10) return std::nullopt;
+    if (value > (kMax - digit) / 10) return std::nullopt;
     value = value * 10 + digit;
     if (decimals >= 0) ++decimals;
   }
@@ -196,10 +196,10 @@ std::optional<std::int64_t> parse_scaled(std::string_view text, int digits) {
     return std::llround(scaled);
   }
   for (int i = std::max(decimals, 0); i < digits; ++i) {
-    if (value > kMost / 10) return std::nullopt;
+    if (value > kMax / 10) return std::nullopt;
     value *= 10;
   }
-  if (round_up && value < kMost) ++value;
+  if (round_up && value < kMax) ++value;
   return negative ? -value : value;
 }
 
@@ -222,9 +222,9 @@ void RequestSink::pass_over(const InputError& error) {
 
 void RequestSink::grow() {
   const std::size_t have = trace_.requests.size();
-  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
-  if (have >= kMost) {
-    throw InputError{fmt::format("{}: expected at most {} requests, got more", file_, kMost)};
+  constexpr auto kMax = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+  if (have >= kMax) {
+    throw InputError{fmt::format("{}: expected at most {} requests, got more", file_, kMax)};
   }
   // By half: doubling would hold three times the result while it copies.
   trace_.requests.reserve(std::max<std::size_t>(1024, have + have / 2));

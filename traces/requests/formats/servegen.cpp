@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTraceEnd = "-trace.csv";
 constexpr std::string_view kDatasetEnd = "-dataset.json";
 constexpr double kUsualWindow = 600.0;
-constexpr double kMostExpected = 1e8;  // requests, as of generators
+constexpr double kMaxExpected = 1e8;  // requests, as of generators
 
 std::optional<double> parse_double(std::string_view text) {
   double value = 0.0;
@@ -114,7 +114,7 @@ LengthSpec read_dict(const Field& field, std::int64_t low) {
     if (!spec.values.empty() && !mark(',')) wrong();
     std::int64_t length = 0;
     const auto [after, error] = std::from_chars(at, end, length);
-    if (error != std::errc{} || length < low || length > kMostTokens) wrong();
+    if (error != std::errc{} || length < low || length > kMaxTokens) wrong();
     at = after;
     if (!mark(':')) wrong();
     double weight = 0.0;
@@ -156,9 +156,9 @@ double seconds_of(const std::vector<ServeGenWindow>& windows, std::size_t i) {
 
 /// Before any is drawn: a line of rates can ask for more than a machine holds.
 void refuse_too_many(const fs::path& place, double expected) {
-  if (expected > kMostExpected) {
+  if (expected > kMaxExpected) {
     throw InputError{place.string(),
-                     fmt::format("rates that make at most {:g} requests", kMostExpected),
+                     fmt::format("rates that make at most {:g} requests", kMaxExpected),
                      fmt::format("{:.3g}", expected)};
   }
 }

@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kHead = 4096;  // bytes of a file that show its format
-constexpr std::int64_t kMostBlock = 1 << 20;
+constexpr std::int64_t kMaxBlock = 1 << 20;
 /// Seconds of a time in a session: the sum of an entry's, a request's and its service stays within
 /// the clock.
 constexpr double kLongestAgentTime = kLongestTrace / 3.0;
@@ -106,7 +106,7 @@ class SessionReader {
   Session read() {
     note_unknown(root_, kSessionKeys, unknown_);
     if (const auto id = root_.find("id")) out_.name = id->string();
-    out_.block = static_cast<std::int32_t>(root_.at("block_size").integer(1, kMostBlock));
+    out_.block = static_cast<std::int32_t>(root_.at("block_size").integer(1, kMaxBlock));
     static const std::vector<std::string> scopes{"local", "global"};
     out_.global = root_.at("hash_id_scope").choice(scopes) == scopes.back();
     static const std::vector<std::string> types{"n", "s", "subagent"};
@@ -133,8 +133,8 @@ class SessionReader {
       // Below 0 where a request was sent before the one in front of it had ended.
       d.think = std::max(SimTime{}, agent_seconds(*think, -kLongestAgentTime));
     }
-    d.request.prompt_tokens = static_cast<std::int32_t>(entry.at("in").integer(1, kMostTokens));
-    d.request.output_tokens = static_cast<std::int32_t>(entry.at("out").integer(0, kMostTokens));
+    d.request.prompt_tokens = static_cast<std::int32_t>(entry.at("in").integer(1, kMaxTokens));
+    d.request.output_tokens = static_cast<std::int32_t>(entry.at("out").integer(0, kMaxTokens));
     if (const auto list = entry.find("hash_ids")) d.ids = ids_of(*list);
     d.agent.blocks = static_cast<std::int32_t>(d.ids.size());
     const std::int32_t full = d.request.prompt_tokens / out_.block;
@@ -349,8 +349,8 @@ RequestTrace read_weka(std::span<const fs::path> paths, const ReadOptions& optio
   return read_sessions(
       std::move(name), paths.size(),
       [&](std::size_t i) {
-        constexpr std::size_t kMostOfSession = 1U << 30U;
-        return TextOf{paths[i].string(), read_text_file(paths[i], kMostOfSession)};
+        constexpr std::size_t kMaxOfSession = 1U << 30U;
+        return TextOf{paths[i].string(), read_text_file(paths[i], kMaxOfSession)};
       },
       options);
 }

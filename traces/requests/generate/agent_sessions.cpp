@@ -115,8 +115,8 @@ class AgentGenerator {
 
   /// The agent's next request, which waits for its latest one and pauses from `end` on.
   void add(AgentContext& agent, std::int32_t session, std::int32_t subagent, SimTime end) {
-    if (agent.tokens > kMostTokens) {
-      throw InputError{"agents", fmt::format("prompts of at most {} tokens", kMostTokens),
+    if (agent.tokens > kMaxTokens) {
+      throw InputError{"agents", fmt::format("prompts of at most {} tokens", kMaxTokens),
                        fmt::format("{}", agent.tokens)};
     }
     Request r;

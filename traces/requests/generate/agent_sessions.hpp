@@ -27,7 +27,7 @@ struct AgentSpec {
 [[nodiscard]] AgentSpec published_agents();
 
 /// Sessions that all start at 0, of local prefix ids of `block` tokens. Every component draws from
-/// a stream with its name. Errors: InputError for a prompt beyond kMostTokens.
+/// a stream with its name. Errors: InputError for a prompt beyond kMaxTokens.
 [[nodiscard]] RequestTrace generate_agents(const AgentSpec& spec, std::int32_t block,
                                            std::uint64_t seed);
 

@@ -144,8 +144,8 @@ class Generator {
     r.session = session;
     const LengthPairs::Pair drawn = lengths();
     const std::int64_t prompt = talk.context + drawn.prompt;
-    if (prompt > kMostTokens) {
-      throw InputError{"sessions", fmt::format("contexts of at most {} tokens", kMostTokens),
+    if (prompt > kMaxTokens) {
+      throw InputError{"sessions", fmt::format("contexts of at most {} tokens", kMaxTokens),
                        fmt::format("{}", prompt)};
     }
     r.prompt_tokens = static_cast<std::int32_t>(prompt);

@@ -70,10 +70,10 @@ void repeat(RequestTrace& trace, std::int32_t times) {
   auto& requests = trace.requests;
   const std::size_t n = requests.size();
   const std::size_t n_ids = trace.prefix_ids.size();
-  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+  constexpr auto kMax = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
   const auto copies = static_cast<std::size_t>(times);
-  if (n > kMost / copies || n_ids > kMost / copies) {
-    throw InputError{"repeat", fmt::format("at most {} requests and prefix ids in all", kMost),
+  if (n > kMax / copies || n_ids > kMax / copies) {
+    throw InputError{"repeat", fmt::format("at most {} requests and prefix ids in all", kMax),
                      fmt::format("{} times {} and {}", times, n, n_ids)};
   }
   SimTime first{std::numeric_limits<std::int64_t>::max()};
@@ -91,8 +91,8 @@ void repeat(RequestTrace& trace, std::int32_t times) {
     throw InputError{"repeat", "arrivals that are spread over time",
                      fmt::format("{} requests that all arrive at once", roots)};
   }
-  if (sessions > 0 && static_cast<std::size_t>(sessions) > kMost / copies) {
-    throw InputError{"repeat", fmt::format("at most {} sessions", kMost), "more"};
+  if (sessions > 0 && static_cast<std::size_t>(sessions) > kMax / copies) {
+    throw InputError{"repeat", fmt::format("at most {} sessions", kMax), "more"};
   }
   // A copy begins one mean gap after the copy before it has ended.
   const SimTime period = last - first + SimTime{(last - first).count() / (roots - 1)};
@@ -145,8 +145,8 @@ void scale_rate(RequestTrace& trace, double factor) {
 std::int32_t scaled_length(std::int32_t tokens, double factor, std::string_view what) {
   // A product that is whole except for rounding counts as whole.
   const double scaled = std::ceil(static_cast<double>(tokens) * factor * (1.0 - 1e-14));
-  if (scaled > kMostTokens) {
-    throw InputError{what, fmt::format("lengths of at most {} tokens", kMostTokens),
+  if (scaled > kMaxTokens) {
+    throw InputError{what, fmt::format("lengths of at most {} tokens", kMaxTokens),
                      fmt::format("{:.0f}", scaled)};
   }
   return static_cast<std::int32_t>(scaled);
@@ -155,7 +155,7 @@ std::int32_t scaled_length(std::int32_t tokens, double factor, std::string_view 
 void scale_prompts(RequestTrace& trace, double factor) {
   if (trace.prefix_block > 0) {
     const double block = trace.prefix_block * factor;
-    if (block < 1.0 || block > kMostTokens || std::abs(block - std::round(block)) > 1e-9) {
+    if (block < 1.0 || block > kMaxTokens || std::abs(block - std::round(block)) > 1e-9) {
       throw InputError{"prompt_scale",
                        fmt::format("a factor that makes whole blocks of prefixes of {} tokens",
                                    trace.prefix_block),

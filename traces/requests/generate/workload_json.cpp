@@ -16,11 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kLargestFactor = 1e6;
-constexpr double kMostRate = 1e6;  // requests a second
-constexpr std::int64_t kMostRequests = 100'000'000;
-constexpr std::int32_t kMostTurns = 10'000;
-constexpr std::int32_t kMostPrompts = 65'536;
-constexpr std::int32_t kMostBlock = 1 << 20;
+constexpr double kMaxRate = 1e6;  // requests a second
+constexpr std::int64_t kMaxRequests = 100'000'000;
+constexpr std::int32_t kMaxTurns = 10'000;
+constexpr std::int32_t kMaxPrompts = 65'536;
+constexpr std::int32_t kMaxBlock = 1 << 20;
 
 std::int32_t integer(const Field& field, std::int64_t low, std::int64_t high) {
   return static_cast<std::int32_t>(field.integer(low, high));
@@ -52,9 +52,9 @@ void read_lognormal(const Field& field, LengthSpec& spec) {
     field.fail("expected \"mean\" and \"p99\", or \"mu\" and \"sigma\", got some of both");
   }
   if (moments) {
-    const double mean = field.at("mean").number(1e-3, kMostTokens);
+    const double mean = field.at("mean").number(1e-3, kMaxTokens);
     // A shape that just fits is moved inside, where the square root of rounding is not taken.
-    const double most = mean * most_p99_per_mean() * (1.0 - 1e-9);
+    const double most = mean * max_p99_per_mean() * (1.0 - 1e-9);
     const LognormalShape shape = lognormal_of(mean, field.at("p99").number(mean, most));
     spec.mu = shape.mu;
     spec.sigma = shape.sigma;
@@ -154,12 +154,12 @@ LengthPairs read_pairs(const Field& field, const fs::path& folder) {
       {"file", "min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_total_tokens"});
   const auto bound = [&](std::string_view key, std::int32_t otherwise) {
     const auto given = field.find(key);
-    return given ? integer(*given, 1, kMostTokens) : otherwise;
+    return given ? integer(*given, 1, kMaxTokens) : otherwise;
   };
   const std::int32_t min_prompt = bound("min_prompt_tokens", 1);
-  const std::int32_t max_prompt = bound("max_prompt_tokens", kMostTokens);
+  const std::int32_t max_prompt = bound("max_prompt_tokens", kMaxTokens);
   const std::int32_t min_output = bound("min_output_tokens", 0);
-  const std::int32_t max_total = bound("max_total_tokens", kMostTokens);
+  const std::int32_t max_total = bound("max_total_tokens", kMaxTokens);
   LengthPairs pairs = read_length_pairs(folder / field.at("file").string());
   std::erase_if(pairs.rows, [&](const LengthPairs::Pair& pair) {
     return pair.prompt < min_prompt || pair.prompt > max_prompt || pair.output < min_output ||
@@ -185,7 +185,7 @@ ArrivalSpec read_arrivals(const Field& field) {
   if (kind == "closed") {
     field.allow_only({"kind", "users", "ramp"});
     spec.kind = ArrivalKind::kClosed;
-    spec.users = integer(field.at("users"), 1, kMostRequests);
+    spec.users = integer(field.at("users"), 1, kMaxRequests);
     if (const auto ramp = field.find("ramp")) spec.ramp = duration(*ramp);
     return spec;
   }
@@ -197,14 +197,14 @@ ArrivalSpec read_arrivals(const Field& field) {
     field.allow_only({"kind", "rate"});
     spec.kind = kind == "fixed" ? ArrivalKind::kFixed : ArrivalKind::kPoisson;
   }
-  spec.rate = field.at("rate").number(1e-6, kMostRate);
+  spec.rate = field.at("rate").number(1e-6, kMaxRate);
   return spec;
 }
 
 SharedPrefixSpec read_shared_prefix(const Field& field) {
   field.allow_only({"prompts", "tokens", "share", "exponent"});
-  SharedPrefixSpec spec{.tokens = integer(field.at("tokens"), 1, kMostBlock)};
-  if (const auto prompts = field.find("prompts")) spec.prompts = integer(*prompts, 1, kMostPrompts);
+  SharedPrefixSpec spec{.tokens = integer(field.at("tokens"), 1, kMaxBlock)};
+  if (const auto prompts = field.find("prompts")) spec.prompts = integer(*prompts, 1, kMaxPrompts);
   if (const auto share = field.find("share")) spec.share = share->number(0, 1);
   if (const auto exponent = field.find("exponent")) spec.exponent = exponent->number(0, 20);
   return spec;
@@ -215,19 +215,19 @@ AgentSpec read_agents(const Field& field, const fs::path& folder) {
                     "service_ms", "restart_share", "restart_keep", "subagent_share",
                     "subagent_requests", "subagent_prompt"});
   AgentSpec spec = published_agents();
-  spec.sessions = integer(field.at("sessions"), 1, kMostRequests);
+  spec.sessions = integer(field.at("sessions"), 1, kMaxRequests);
   const auto length = [&](std::string_view key, LengthSpec& out, std::int32_t low,
                           std::int32_t high) {
     if (const auto given = field.find(key)) out = read_length(*given, folder, low, high);
   };
-  length("requests", spec.requests, 1, kMostTurns);
-  length("first_prompt", spec.first_prompt, 1, kMostTokens);
-  length("growth", spec.growth, 1, kMostTokens);
-  length("output", spec.output, 0, kMostTokens);
-  length("think_ms", spec.think_ms, 0, kMostTokens);
-  length("service_ms", spec.service_ms, 0, kMostTokens);
-  length("subagent_requests", spec.subagent_requests, 1, kMostTurns);
-  length("subagent_prompt", spec.subagent_prompt, 1, kMostTokens);
+  length("requests", spec.requests, 1, kMaxTurns);
+  length("first_prompt", spec.first_prompt, 1, kMaxTokens);
+  length("growth", spec.growth, 1, kMaxTokens);
+  length("output", spec.output, 0, kMaxTokens);
+  length("think_ms", spec.think_ms, 0, kMaxTokens);
+  length("service_ms", spec.service_ms, 0, kMaxTokens);
+  length("subagent_requests", spec.subagent_requests, 1, kMaxTurns);
+  length("subagent_prompt", spec.subagent_prompt, 1, kMaxTokens);
   const auto share = [&](std::string_view key, double& out) {
     if (const auto given = field.find(key)) out = given->number(0, 1);
   };
@@ -258,7 +258,7 @@ TransformSpec read_transform(const Field& field) {
   factor("prompt_scale", spec.prompt_scale);
   factor("output_scale", spec.output_scale);
   const auto most = [&](std::string_view key, std::optional<std::int32_t>& value) {
-    if (const auto given = field.find(key)) value = integer(*given, 1, kMostTokens);
+    if (const auto given = field.find(key)) value = integer(*given, 1, kMaxTokens);
   };
   most("max_prompt_tokens", spec.max_prompt_tokens);
   most("max_output_tokens", spec.max_output_tokens);
@@ -269,7 +269,7 @@ TransformSpec read_transform(const Field& field) {
     most("declared_tokens", spec.declared_tokens);
   }
   if (const auto distinct = field.find("distinct_prompts")) {
-    spec.distinct_prompts = integer(*distinct, 1, kMostPrompts);
+    spec.distinct_prompts = integer(*distinct, 1, kMaxPrompts);
   }
   return spec;
 }
@@ -313,7 +313,7 @@ void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec&
   if (const auto format = field.find("format")) {
     reading.format = parse_request_format(format->string(), format->place());
   }
-  if (const auto skip = field.find("skip_bad")) reading.skip_bad = skip->integer(0, kMostRequests);
+  if (const auto skip = field.find("skip_bad")) reading.skip_bad = skip->integer(0, kMaxRequests);
   if (const auto sort = field.find("sort")) reading.sort = sort->boolean();
   if (const auto chars = field.find("chars_per_token")) {
     reading.chars_per_token = chars->number(0.1, 1000);
@@ -323,7 +323,7 @@ void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec&
     reading.tokens_per_word = words->number(0.01, 1000);
   }
   if (const auto block = field.find("prefix_block")) {
-    reading.prefix_block = integer(*block, 1, kMostBlock);
+    reading.prefix_block = integer(*block, 1, kMaxBlock);
   }
 }
 
@@ -338,7 +338,7 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
   generator.think = spec.think;
   spec.arrivals.reset();
   if (const auto block = field.find("prefix_block")) {
-    generator.prefix_block = integer(*block, 1, kMostBlock);
+    generator.prefix_block = integer(*block, 1, kMaxBlock);
   }
   if (const auto agents = field.find("agents")) {
     for (const std::string_view key : kGeneratorKeys) {
@@ -348,20 +348,20 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
     generator.agents = read_agents(*agents, folder);
     return;
   }
-  generator.count = field.at("count").integer(1, kMostRequests);
+  generator.count = field.at("count").integer(1, kMaxRequests);
   if (const auto lengths = field.find("lengths")) {
     for (const std::string_view key : {"prompt_tokens", "output_tokens"}) {
       if (const auto given = field.find(key)) given->fail("expected this or \"lengths\", got both");
     }
     generator.lengths = read_pairs(*lengths, folder);
   } else {
-    generator.prompt_tokens = read_length(field.at("prompt_tokens"), folder, 1, kMostTokens);
-    generator.output_tokens = read_length(field.at("output_tokens"), folder, 0, kMostTokens);
+    generator.prompt_tokens = read_length(field.at("prompt_tokens"), folder, 1, kMaxTokens);
+    generator.output_tokens = read_length(field.at("output_tokens"), folder, 0, kMaxTokens);
   }
   if (const auto sessions = field.find("sessions")) {
     sessions->allow_only({"turns", "think"});
     generator.sessions =
-        SessionSpec{.turns = read_length(sessions->at("turns"), folder, 1, kMostTurns)};
+        SessionSpec{.turns = read_length(sessions->at("turns"), folder, 1, kMaxTurns)};
     if (const auto think = sessions->find("think")) generator.sessions->think = read_pause(*think);
   }
   if (const auto prefix = field.find("shared_prefix")) {

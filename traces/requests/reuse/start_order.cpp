@@ -20,7 +20,7 @@ struct Interval {
   }
 };
 
-std::int64_t most_at_once(const std::vector<Interval>& intervals) {
+std::int64_t max_concurrent(const std::vector<Interval>& intervals) {
   std::vector<std::pair<SimTime, int>> changes;
   changes.reserve(2 * intervals.size());
   for (const Interval& one : intervals) {
@@ -87,11 +87,11 @@ AgentLoad agent_load(const RequestTrace& trace, const std::vector<SimTime>& star
   }
   std::vector<Interval> open;
   for (const auto& [session, interval] : sessions) open.push_back(interval);
-  AgentLoad out{.max_requests_in_flight = most_at_once(requests),
-                .max_sessions_open = most_at_once(open),
+  AgentLoad out{.max_requests_in_flight = max_concurrent(requests),
+                .max_sessions_open = max_concurrent(open),
                 .span = all.end - all.start};
   for (const auto& [subagent, interval] : subagents) open.push_back(interval);
-  out.max_sessions_and_subagents_open = most_at_once(open);
+  out.max_sessions_and_subagents_open = max_concurrent(open);
   return out;
 }
 

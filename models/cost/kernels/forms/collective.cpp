@@ -9,7 +9,7 @@ namespace {
 
 enum Index : std::size_t {
   kBaseUs,
-  kLeastUs,
+  kMinUs,
   kLlStepUs,
   kLl128StepUs,
   kSimpleStepUs,
@@ -157,8 +157,8 @@ double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu&
                            2 * (gpus - 1) / gpus * call.bytes / (link * c[kTwoShotShare])));
   }
   const double us = quickest.us();
-  const double larger = std::max(us, c[kLeastUs]);
-  return larger * eighth_root(1 + eighth_power(std::min(us, c[kLeastUs]) / larger));
+  const double larger = std::max(us, c[kMinUs]);
+  return larger * eighth_root(1 + eighth_power(std::min(us, c[kMinUs]) / larger));
 }
 
 }  // namespace

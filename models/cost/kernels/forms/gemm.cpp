@@ -166,8 +166,8 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
 constexpr std::array<Tile, 7> kTiles{
     {{64, 64}, {128, 64}, {128, 128}, {256, 128}, {128, 256}, {16, 64}, {32, 64}}};
 constexpr double kDepth = 32;  // of k, a multiple of which a block walks
-constexpr double kMostSplits = 64;
-constexpr double kLeastSplitDepth = 256;  // elements of k that a split keeps
+constexpr double kMaxSplits = 64;
+constexpr double kMinSplitDepth = 256;  // elements of k that a split keeps
 // The rate of an H100 SM that `throttle` refers to: 989.4 TFLOP/s in 16 bit over 132.
 constexpr double kThrottleFlops = 7.5e12;
 
@@ -225,8 +225,8 @@ double Product::adaptive() const {
   for (const Tile& tile : kTiles) {
     const double grid = tiles::whole(m / tile.m) * tiles::whole(n / tile.n);
     offer(tiles_us(tile, grid, 1, depth), 0);
-    if (block_scaled || 2 * grid > sms || k < 2 * kLeastSplitDepth) continue;
-    const double most = std::min({sms / grid, kMostSplits, k / kLeastSplitDepth});
+    if (block_scaled || 2 * grid > sms || k < 2 * kMinSplitDepth) continue;
+    const double most = std::min({sms / grid, kMaxSplits, k / kMinSplitDepth});
     const auto splits = static_cast<double>(static_cast<std::int64_t>(most));
     offer(tiles_us(tile, grid, splits, tiles::whole(k / (splits * kDepth))),
           c[kSplitLatency] + m * n * (4 * splits + 2) * partial_sum_us);

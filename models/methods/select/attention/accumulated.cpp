@@ -86,7 +86,7 @@ class AccumulatedRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<AccumulatedSelector>(settings_, place.tokens);
   }
-  std::int64_t least_entries() const override {
+  std::int64_t min_entries() const override {
     return std::max<std::int64_t>(
         settings_.sinks + std::max(settings_.recent_prompt, settings_.recent_decode), 1);
   }
@@ -130,69 +130,69 @@ class AccumulatedRule final : public SelectRule {
   AccumulatedSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_accumulated(MethodResolver& settling) {
-  const double recent = settling.number("recent");
-  const double heavy = settling.number("heavy");
-  const bool residual = settling.choice("merge") == "residual";
+std::shared_ptr<const SelectRule> resolve_accumulated(MethodResolver& resolver) {
+  const double recent = resolver.number("recent");
+  const double heavy = resolver.number("heavy");
+  const bool residual = resolver.choice("merge") == "residual";
   const bool sizes_given =
-      settling.given("heavy") && settling.given("recent") && heavy >= 1 && recent >= 1;
+      resolver.given("heavy") && resolver.given("recent") && heavy >= 1 && recent >= 1;
   if (recent < 0 && recent != -1) {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "parameter recent: expected a fraction of the budget below 1, entries, or -1 for the rest, "
         "got {}",
         recent));
   }
-  if (settling.budget() && sizes_given) {
-    settling.refuse("budget, heavy and recent are all given; one follows from the others");
+  if (resolver.budget() && sizes_given) {
+    resolver.refuse("budget, heavy and recent are all given; one follows from the others");
   }
   const std::int64_t entries =
-      sizes_given && !settling.budget()
+      sizes_given && !resolver.budget()
           ? static_cast<std::int64_t>(heavy) + static_cast<std::int64_t>(recent)
-          : settling.budget_entries(0.2);
-  settling.set_entries(entries);
+          : resolver.budget_entries(0.2);
+  resolver.set_entries(entries);
   std::int64_t tail =
       recent >= 0 ? share_or_count(recent, entries) : entries - share_or_count(heavy, entries);
   if (residual && recent < 1) {
     tail = std::max<std::int64_t>(tail, 2);  // ZeroMerge's code: at least 2
   }
-  const std::int64_t sinks = settling.integer("sinks");
-  const std::int64_t slots = settling.reserve_slots(entries - tail);
+  const std::int64_t sinks = resolver.integer("sinks");
+  const std::int64_t slots = resolver.reserve_slots(entries - tail);
 
-  const bool late = settling.word("eviction_candidates") == "code";
-  const bool short_ring = settling.word("tail_ring") == "code";
+  const bool late = resolver.word("eviction_candidates") == "code";
+  const bool short_ring = resolver.word("tail_ring") == "code";
   const std::int64_t tail_decode = tail - (short_ring ? 1 : 0) + (late ? 1 : 0);
   const std::int64_t room = entries - slots - sinks - std::max(tail, tail_decode);
   if (room < (residual ? 1 : 0)) {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "a budget of {} entries has no room for a tail of {}, {} residual slots and {} sinks{}",
         entries, std::max(tail, tail_decode), slots, sinks,
         residual ? " (expected B > B_p + B_r)" : ""));
   }
-  if (settling.given("heavy") && settling.given("recent") && recent >= 0 && !sizes_given) {
+  if (resolver.given("heavy") && resolver.given("recent") && recent >= 0 && !sizes_given) {
     const std::int64_t wanted = share_or_count(heavy, entries);
     if (wanted != entries - slots - tail && wanted != entries - tail) {
-      settling.refuse(fmt::format(
+      resolver.refuse(fmt::format(
           "heavy and recent are both given and come to {} and {} of a budget of {} entries: one "
           "follows from the other",
           wanted, tail, entries));
     }
   }
-  settling.settle("recent", tail);
-  settling.settle("heavy", entries - slots - tail);
+  resolver.resolve("recent", tail);
+  resolver.resolve("heavy", entries - slots - tail);
   return std::make_shared<AccumulatedRule>(AccumulatedSettings{
-      .decay = settling.number("decay"),
+      .decay = resolver.number("decay"),
       .sinks = sinks,
       .recent_prompt = tail,
       .recent_decode = tail_decode,
-      .score_exec = score_exec_of(settling.word("score_exec")),
+      .score_exec = score_exec_of(resolver.word("score_exec")),
       // ZeroMerge's code holds three matrices in the cache's dtype; Hugging Face's eager attention
       // holds logits, an fp32 softmax and its cast.
       .score_copies = residual ? 3 : 2,
       .fp32_softmax = !residual,
       .retries_smaller_chunks = residual,
       .entries = entries,
-      .first_step = settling.word("first_compression") == "first_step",
-      .score_in_cache_dtype = residual && settling.word("count_dtype") == "kv"});
+      .first_step = resolver.word("first_compression") == "first_step",
+      .score_in_cache_dtype = residual && resolver.word("count_dtype") == "kv"});
 }
 
 }  // namespace
@@ -228,7 +228,7 @@ AxisChoice select_accumulated() {
                             "step is done",
                             "D2O's released code compresses at the first decode step"),
                  score_exec_param(), positions_param()},
-      .make = &settle_accumulated};
+      .make = &resolve_accumulated};
 }
 
 }  // namespace kvsim

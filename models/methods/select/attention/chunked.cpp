@@ -90,9 +90,9 @@ class ChunkedRule final : public ScoredRule {
   std::int64_t chunk_;
 };
 
-std::shared_ptr<const SelectRule> settle_chunked(MethodResolver& settling) {
-  const std::int64_t chunk = settling.integer("chunk");
-  const std::int64_t prompt = settling.prompt();
+std::shared_ptr<const SelectRule> resolve_chunked(MethodResolver& resolver) {
+  const std::int64_t chunk = resolver.integer("chunk");
+  const std::int64_t prompt = resolver.prompt();
   const std::int64_t chunks = (prompt + chunk - 1) / chunk;
   // A ratio counts chunks, of which at least one stays; without a whole chunk it counts tokens.
   const auto kept = [=](double ratio) {
@@ -105,20 +105,20 @@ std::shared_ptr<const SelectRule> settle_chunked(MethodResolver& settling) {
   const auto whole = [=](std::int64_t entries) {
     return prompt >= chunk && entries < prompt ? entries / chunk * chunk : entries;
   };
-  const std::int64_t entries = settle_ratio(settling, kept, whole);
-  if (settling.slots() > 0) {
-    settling.refuse("whole chunks leave no room for merged entries: expected merge=drop");
+  const std::int64_t entries = resolve_ratio(resolver, kept, whole);
+  if (resolver.slots() > 0) {
+    resolver.refuse("whole chunks leave no room for merged entries: expected merge=drop");
   }
   if (prompt >= chunk && entries < prompt) {
-    if (settling.budget() && entries < chunk) {
-      settling.refuse(fmt::format("a budget of {} entries is no whole chunk of {} tokens (ChunkKV)",
+    if (resolver.budget() && entries < chunk) {
+      resolver.refuse(fmt::format("a budget of {} entries is no whole chunk of {} tokens (ChunkKV)",
                                   entries, chunk));
     }
-    if (settling.budget() && !settling.given("ratio")) {
-      settling.settle("ratio", ratio_keeping(entries / chunk, chunks));
+    if (resolver.budget() && !resolver.given("ratio")) {
+      resolver.resolve("ratio", ratio_keeping(entries / chunk, chunks));
     }
   }
-  return std::make_shared<ChunkedRule>(make_wrapped_scorer(settling, entries), chunk);
+  return std::make_shared<ChunkedRule>(make_wrapped_scorer(resolver, entries), chunk);
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ AxisChoice select_chunked() {
   params.push_back(integer_param("chunk", "", 20, 1, kManyEntries, "an integer >= 1",
                                  "neighbouring tokens kept or dropped as one",
                                  "kvpress, ChunkKVPress chunk_length", {"chunk_length"}));
-  return scored_choice("chunked", std::move(params), &settle_chunked);
+  return scored_choice("chunked", std::move(params), &resolve_chunked);
 }
 
 }  // namespace kvsim

@@ -106,21 +106,21 @@ class CriticalRule final : public ScoredRule {
   Stages stages_;
 };
 
-std::shared_ptr<const SelectRule> settle_critical(MethodResolver& settling) {
-  const std::int64_t entries = settle_ratio(settling);
-  auto scorer = make_wrapped_scorer(settling, entries);
+std::shared_ptr<const SelectRule> resolve_critical(MethodResolver& resolver) {
+  const std::int64_t entries = resolve_ratio(resolver);
+  auto scorer = make_wrapped_scorer(resolver, entries);
   if (!scorer->non_negative()) {
-    settling.refuse("scorer " + settling.word("scorer") +
+    resolver.refuse("scorer " + resolver.word("scorer") +
                     ": its scores are negative, so that a larger value would count against an "
                     "entry in the second stage (CriticalKV multiplies scores by norms)");
   }
-  if (settling.word("granularity") == "query_head") {
-    settling.refuse("its norms are means over a KV head's group: expected granularity=kv_head");
+  if (resolver.word("granularity") == "query_head") {
+    resolver.refuse("its norms are means over a KV head's group: expected granularity=kv_head");
   }
   return std::make_shared<CriticalRule>(
-      std::move(scorer), Stages{.first = settling.number("first_stage"),
-                                .epsilon = settling.number("critical_epsilon"),
-                                .width = static_cast<double>(settling.site().d_model)});
+      std::move(scorer), Stages{.first = resolver.number("first_stage"),
+                                .epsilon = resolver.number("critical_epsilon"),
+                                .width = static_cast<double>(resolver.site().d_model)});
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ AxisChoice select_critical() {
   params.push_back(number_param("critical_epsilon", "", 1e-4, 0.0, 1.0, "a number in [0, 1]",
                                 "added to scores before the second stage",
                                 "kvpress, CriticalKVPress epsilon"));
-  return scored_choice("critical", std::move(params), &settle_critical);
+  return scored_choice("critical", std::move(params), &resolve_critical);
 }
 
 }  // namespace kvsim

@@ -455,29 +455,29 @@ class FusionRule final : public SelectRule {
   FusionSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_fusion(MethodResolver& settling) {
-  settle_size(settling, "total");
-  FusionSettings settings{.window = static_cast<std::int32_t>(settling.integer("window")),
-                          .fuse_max = settling.word("fusion") == "max",
-                          .period = settling.integer("evict_period"),
-                          .evict_after = settling.number("evict_after"),
-                          .before_attend = settling.word("evict_timing") == "before_attend",
-                          .space = settling.word("score_space") == "logit_sum"
+std::shared_ptr<const SelectRule> resolve_fusion(MethodResolver& resolver) {
+  resolve_size(resolver, "total");
+  FusionSettings settings{.window = static_cast<std::int32_t>(resolver.integer("window")),
+                          .fuse_max = resolver.word("fusion") == "max",
+                          .period = resolver.integer("evict_period"),
+                          .evict_after = resolver.number("evict_after"),
+                          .before_attend = resolver.word("evict_timing") == "before_attend",
+                          .space = resolver.word("score_space") == "logit_sum"
                                        ? ProfileSpace::kLogit
                                        : ProfileSpace::kProbability,
-                          .by_query_head = settling.word("profile") == "query_head",
+                          .by_query_head = resolver.word("profile") == "query_head",
                           .profile_heads = 1,
-                          .offload = settling.flag("offload")};
-  if (settings.by_query_head && settling.choice("merge") != "drop") {
-    settling.refuse(
+                          .offload = resolver.flag("offload")};
+  if (settings.by_query_head && resolver.choice("merge") != "drop") {
+    resolver.refuse(
         "profile=query_head prunes columns by rank, which merged entries do not have: expected "
         "merge=drop");
   }
-  if (settings.by_query_head && settling.choice("share") != "none") {
-    settling.refuse("profile=query_head is of one layer's query heads: expected share=none");
+  if (settings.by_query_head && resolver.choice("share") != "none") {
+    resolver.refuse("profile=query_head is of one layer's query heads: expected share=none");
   }
-  const LayerShape& shape = settling.site().shape;
-  if (settings.by_query_head && settling.word("granularity") == "kv_head" && shape.n_kv_heads > 0) {
+  const LayerShape& shape = resolver.site().shape;
+  if (settings.by_query_head && resolver.word("granularity") == "kv_head" && shape.n_kv_heads > 0) {
     settings.profile_heads = shape.n_heads / shape.n_kv_heads;
   }
   return std::make_shared<FusionRule>(settings);
@@ -490,7 +490,7 @@ AxisChoice select_fusion() {
       .axis = "select",
       .name = "fusion",
       .params =
-          {integer_param("window", "R", 32, 1, kMostRows, kRowsRange,
+          {integer_param("window", "R", 32, 1, kMaxRows, kRowsRange,
                          "last tokens kept, whose queries choose among the older",
                          "MorphKV: 32 LongBench, 30 LongWriter, 200 LongGenBench", {"window_size"}),
            integer_param("total", "C+R", 2000, 1, kManyEntries, "an integer >= 1",
@@ -522,7 +522,7 @@ AxisChoice select_fusion() {
            flag_param("offload", false,
                       "the cache lives in host memory and comes and goes layer by layer",
                       "MorphKV, released code")},
-      .make = &settle_fusion};
+      .make = &resolve_fusion};
 }
 
 }  // namespace kvsim

@@ -161,9 +161,7 @@ class GumbelRule final : public SelectRule {
     return needs;
   }
   bool shared_by_layer() const override { return settings_.per_layer; }
-  std::int64_t least_entries() const override {
-    return std::max<std::int64_t>(settings_.recent, 1);
-  }
+  std::int64_t min_entries() const override { return std::max<std::int64_t>(settings_.recent, 1); }
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
     return Bytes{4} * entries;
   }
@@ -188,33 +186,33 @@ class GumbelRule final : public SelectRule {
   GumbelSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_gumbel(MethodResolver& settling) {
-  const double tau_init = settling.number("tau_init");
-  const double tau_end = settling.number("tau_end");
+std::shared_ptr<const SelectRule> resolve_gumbel(MethodResolver& resolver) {
+  const double tau_init = resolver.number("tau_init");
+  const double tau_end = resolver.number("tau_end");
   if (tau_end < tau_init) {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "parameter tau_end: expected at least tau_init = {} (Keyformer: the temperature "
         "rises), got {}",
         tau_init, tau_end));
   }
-  const std::int64_t entries = settling.budget_entries(0.6);
-  settling.set_entries(entries);
-  const std::int64_t recent = share_or_count(settling.number("recent"), entries);
+  const std::int64_t entries = resolver.budget_entries(0.6);
+  resolver.set_entries(entries);
+  const std::int64_t recent = share_or_count(resolver.number("recent"), entries);
   if (recent > entries) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("a budget of {} entries has no room for {} recent ones", entries, recent));
   }
-  settling.settle("recent", recent);
-  const bool harness = settling.word("delta_tau") == "harness";
+  resolver.resolve("recent", recent);
+  const bool harness = resolver.word("delta_tau") == "harness";
   return std::make_shared<GumbelRule>(
       GumbelSettings{.tau_init = tau_init,
                      .tau_end = tau_end,
                      .whole_difference = harness,
-                     .max_new_tokens = harness ? 0 : settling.integer("max_new_tokens"),
-                     .noise = settling.word("noise") == "gumbel",
-                     .per_layer = settling.word("accumulate") == "per_layer",
+                     .max_new_tokens = harness ? 0 : resolver.integer("max_new_tokens"),
+                     .noise = resolver.word("noise") == "gumbel",
+                     .per_layer = resolver.word("accumulate") == "per_layer",
                      .recent = recent,
-                     .score_exec = score_exec_of(settling.word("score_exec"))});
+                     .score_exec = score_exec_of(resolver.word("score_exec"))});
 }
 
 }  // namespace
@@ -245,7 +243,7 @@ AxisChoice select_gumbel() {
                  word_param("noise", {"gumbel", "none"}, "what is added to the logits",
                             "Keyformer's ablation of the regularisation"),
                  score_exec_param()},
-      .make = &settle_gumbel};
+      .make = &resolve_gumbel};
 }
 
 }  // namespace kvsim

@@ -86,11 +86,11 @@ class LastRowRule final : public SelectRule {
   LastRowSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_last_row(MethodResolver& settling) {
-  settling.set_entries(settling.budget_entries(0.2));
+std::shared_ptr<const SelectRule> resolve_last_row(MethodResolver& resolver) {
+  resolver.set_entries(resolver.budget_entries(0.2));
   return std::make_shared<LastRowRule>(
-      LastRowSettings{.head_mean = settling.word("decide_by") == "layer",
-                      .protect_last = settling.flag("protect_last")});
+      LastRowSettings{.head_mean = resolver.word("decide_by") == "layer",
+                      .protect_last = resolver.flag("protect_last")});
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ AxisChoice select_last_row() {
                  flag_param("protect_last", false,
                             "whether the newest token stays whatever its attention",
                             "kvpress protects it, TOVA does not")},
-      .make = &settle_last_row};
+      .make = &resolve_last_row};
 }
 
 }  // namespace kvsim

@@ -71,11 +71,11 @@ class LastWindow final : public Scorer {
   bool maximum_;
 };
 
-std::shared_ptr<const SelectRule> settle_last_window(MethodResolver& settling) {
-  const std::int64_t entries = settle_ratio(settling);
+std::shared_ptr<const SelectRule> resolve_last_window(MethodResolver& resolver) {
+  const std::int64_t entries = resolve_ratio(resolver);
   // If the window would fill the budget, it shrinks to the budget and nothing is scored.
-  if (entries < settling.integer("window")) settling.settle("window", entries);
-  return std::make_shared<ScoredRule>(make_last_window(settling));
+  if (entries < resolver.integer("window")) resolver.resolve("window", entries);
+  return std::make_shared<ScoredRule>(make_last_window(resolver));
 }
 
 }  // namespace
@@ -89,20 +89,20 @@ std::vector<ParamInfo> last_window_params() {
           word_param("pool", {"max", "avg"}, "maximum, or mean with padding as zeros", source)};
 }
 
-std::shared_ptr<const Scorer> make_last_window(MethodResolver& settling) {
-  const std::int64_t kernel = settling.integer("kernel");
+std::shared_ptr<const Scorer> make_last_window(MethodResolver& resolver) {
+  const std::int64_t kernel = resolver.integer("kernel");
   if (kernel % 2 == 0) {
-    settling.refuse(
+    resolver.refuse(
         "kernel: expected an odd integer, so that as much is pooled on either side "
         "(SnapKV), got " +
         std::to_string(kernel));
   }
-  return std::make_shared<LastWindow>(static_cast<std::int32_t>(settling.integer("window")),
+  return std::make_shared<LastWindow>(static_cast<std::int32_t>(resolver.integer("window")),
                                       static_cast<std::int32_t>(kernel),
-                                      settling.word("pool") == "max");
+                                      resolver.word("pool") == "max");
 }
 AxisChoice select_last_window() {
-  return scored_choice("last-window", last_window_params(), &settle_last_window);
+  return scored_choice("last-window", last_window_params(), &resolve_last_window);
 }
 
 }  // namespace kvsim

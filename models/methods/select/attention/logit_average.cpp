@@ -107,14 +107,14 @@ class LogitAverageRule final : public SelectRule {
   Settings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_average_rule(MethodResolver& settling) {
-  const std::int64_t entries = settling.budget_entries(0.2);
-  settling.set_entries(entries);
-  const double share = settling.number("heavy_share");
-  const std::int64_t sinks = settling.integer("sinks");
+std::shared_ptr<const SelectRule> resolve_average_rule(MethodResolver& resolver) {
+  const std::int64_t entries = resolver.budget_entries(0.2);
+  resolver.set_entries(entries);
+  const double share = resolver.number("heavy_share");
+  const std::int64_t sinks = resolver.integer("sinks");
   const std::int64_t recent = recent_of(entries, share);
   if (entries - recent < sinks || recent < 1) {
-    settling.refuse(fmt::format(
+    resolver.refuse(fmt::format(
         "a budget of {} entries at heavy_share {} leaves {} heavy and {} recent ones (expected at "
         "least {} sinks and 1 recent)",
         entries, share, entries - recent, recent, sinks));
@@ -123,22 +123,22 @@ std::shared_ptr<const SelectRule> settle_average_rule(MethodResolver& settling) 
       Settings{.heavy_share = share,
                .sinks = sinks,
                .recent = recent,
-               .average = settle_logit_average(settling, recent)});
+               .average = resolve_logit_average(resolver, recent)});
 }
 
 }  // namespace
 
-LogitAverageSettings settle_logit_average(MethodResolver& settling, std::int64_t recent) {
-  constexpr std::int64_t kLeastWindow = 8;
-  std::int64_t window = settling.integer("score_window");
-  if (window == 0) window = std::max(recent, kLeastWindow);
-  settling.settle("score_window", window);
-  const bool rows = settling.word("estimator") == "rows";
-  if (window > static_cast<std::int64_t>(kMostRows)) {
-    settling.refuse(fmt::format("score_window: expected {}, got {}", kRowsRange, window));
+LogitAverageSettings resolve_logit_average(MethodResolver& resolver, std::int64_t recent) {
+  constexpr std::int64_t kMinWindow = 8;
+  std::int64_t window = resolver.integer("score_window");
+  if (window == 0) window = std::max(recent, kMinWindow);
+  resolver.resolve("score_window", window);
+  const bool rows = resolver.word("estimator") == "rows";
+  if (window > static_cast<std::int64_t>(kMaxRows)) {
+    resolver.refuse(fmt::format("score_window: expected {}, got {}", kRowsRange, window));
   }
   return {.rows = rows,
-          .keep = rows ? 0.0 : settling.number("ema"),
+          .keep = rows ? 0.0 : resolver.number("ema"),
           .window = static_cast<std::int32_t>(window)};
 }
 
@@ -150,7 +150,7 @@ std::vector<ParamInfo> logit_average_params() {
           number_param("ema", "alpha", 0.9, 0, 0.999999, "a number in [0, 1)",
                        "weight that the moving average keeps per step; 0: only the current step",
                        "KeepKV eq. (8); its value is not published"),
-          integer_param("score_window", "w", 0, 0, kMostRows,
+          integer_param("score_window", "w", 0, 0, kMaxRows,
                         "an integer in [1, 65536] (so many rows are kept, a number an entry), or "
                         "0 for the recent budget, at least 8",
                         "prompt rows before the last that scores begin with; rows: R",
@@ -170,7 +170,7 @@ AxisChoice select_logit_average() {
                               "KeepKV, released configurations (4:1)"),
                  integer_param("sinks", "", 4, 0, kManyEntries, "an integer >= 0",
                                "first tokens kept for good", "KeepKV, released code")},
-      .make = &settle_average_rule};
+      .make = &resolve_average_rule};
   for (ParamInfo& info : logit_average_params()) choice.params.push_back(std::move(info));
   return choice;
 }

@@ -47,9 +47,9 @@ class ObservedRule final : public PromptCutRule {
   ScoreExec exec_;
 };
 
-std::shared_ptr<const SelectRule> settle_observed(MethodResolver& settling) {
-  settling.set_entries(settling.budget_entries(0.2));
-  return std::make_shared<ObservedRule>(score_exec_of(settling.word("score_exec")));
+std::shared_ptr<const SelectRule> resolve_observed(MethodResolver& resolver) {
+  resolver.set_entries(resolver.budget_entries(0.2));
+  return std::make_shared<ObservedRule>(score_exec_of(resolver.word("score_exec")));
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ AxisChoice select_observed() {
   return {.axis = "select",
           .name = "observed",
           .params = {score_exec_param()},
-          .make = &settle_observed};
+          .make = &resolve_observed};
 }
 
 }  // namespace kvsim

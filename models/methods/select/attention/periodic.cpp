@@ -135,19 +135,19 @@ class PeriodicRule final : public ScoredRule {
   PeriodicSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_periodic(MethodResolver& settling) {
-  if (settling.budget()) {
-    settling.refuse(
+std::shared_ptr<const SelectRule> resolve_periodic(MethodResolver& resolver) {
+  if (resolver.budget()) {
+    resolver.refuse(
         "it leaves the prompt whole and takes no budget of it; set target, the entries after a "
         "compression");
   }
-  if (settling.choice("budget") != "none") {
-    settling.refuse("its target is the same in every head: expected budget=none");
+  if (resolver.choice("budget") != "none") {
+    resolver.refuse("its target is the same in every head: expected budget=none");
   }
-  const double target = settling.number("target");
-  const std::int64_t entries = target >= 1 ? static_cast<std::int64_t>(target) : settling.prompt();
-  return make_periodic({.interval = settling.integer("interval"), .target = target},
-                       make_wrapped_scorer(settling, entries));
+  const double target = resolver.number("target");
+  const std::int64_t entries = target >= 1 ? static_cast<std::int64_t>(target) : resolver.prompt();
+  return make_periodic({.interval = resolver.integer("interval"), .target = target},
+                       make_wrapped_scorer(resolver, entries));
 }
 
 }  // namespace
@@ -183,7 +183,7 @@ AxisChoice select_periodic() {
   return {.axis = "select",
           .name = "periodic",
           .params = std::move(params),
-          .make = &settle_periodic,
+          .make = &resolve_periodic,
           .takes_budget = false};
 }
 

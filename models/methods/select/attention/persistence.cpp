@@ -173,7 +173,7 @@ class PersistenceRule final : public SelectRule {
     return needs;
   }
   bool leaves_before_attend() const override { return true; }
-  std::int64_t least_entries() const override { return settings_.recent + 1; }
+  std::int64_t min_entries() const override { return settings_.recent + 1; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
 
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
@@ -229,21 +229,21 @@ class PersistenceRule final : public SelectRule {
 
 /// The released simulation has no budget, so only the default one is accepted. Parameters of the
 /// other variant are refused instead of ignored.
-std::shared_ptr<const SelectRule> make_percentile(MethodResolver& settling) {
-  if (settling.choice("budget") != "uniform") {
-    settling.refuse(
+std::shared_ptr<const SelectRule> make_percentile(MethodResolver& resolver) {
+  if (resolver.choice("budget") != "uniform") {
+    resolver.refuse(
         fmt::format("variant=percentile keeps what is above a percentile, however much it is: "
                     "expected no budget, got budget={}",
-                    settling.choice("budget")));
+                    resolver.choice("budget")));
   }
-  settling.set_entries(kNoLimit);
-  return make_pivotal(settling);
+  resolver.set_entries(kNoLimit);
+  return make_pivotal(resolver);
 }
 
-void refuse_params_of_other_variant(const MethodResolver& settling, bool percentile) {
+void refuse_params_of_other_variant(const MethodResolver& resolver, bool percentile) {
   const auto refuse = [&](std::string_view name, std::string_view variant) {
-    if (!settling.given(name)) return;
-    settling.refuse(fmt::format("parameter {} belongs to variant={}", name, variant));
+    if (!resolver.given(name)) return;
+    resolver.refuse(fmt::format("parameter {} belongs to variant={}", name, variant));
   };
   if (percentile) {
     for (const char* name : {"recent", "history_steps", "history", "drop", "score_exec"}) {
@@ -254,20 +254,20 @@ void refuse_params_of_other_variant(const MethodResolver& settling, bool percent
   }
 }
 
-std::shared_ptr<const SelectRule> settle_persistence(MethodResolver& settling) {
-  const bool percentile = settling.word("variant") == "percentile";
-  refuse_params_of_other_variant(settling, percentile);
-  if (percentile) return make_percentile(settling);
-  const std::int64_t entries = settling.budget_entries(0.2);
-  settling.set_entries(entries);
-  const bool cumulative = settling.word("history") == "cumulative";
+std::shared_ptr<const SelectRule> resolve_persistence(MethodResolver& resolver) {
+  const bool percentile = resolver.word("variant") == "percentile";
+  refuse_params_of_other_variant(resolver, percentile);
+  if (percentile) return make_percentile(resolver);
+  const std::int64_t entries = resolver.budget_entries(0.2);
+  resolver.set_entries(entries);
+  const bool cumulative = resolver.word("history") == "cumulative";
   const PersistenceSettings settings{
-      .recent = settling.integer("recent"),
-      .history = cumulative ? 1 : static_cast<std::int32_t>(settling.integer("history_steps")),
+      .recent = resolver.integer("recent"),
+      .history = cumulative ? 1 : static_cast<std::int32_t>(resolver.integer("history_steps")),
       .cumulative = cumulative,
-      .drop = settling.number("drop")};
+      .drop = resolver.number("drop")};
   return std::make_shared<PersistenceRule>(settings, entries,
-                                           score_exec_of(settling.word("score_exec")));
+                                           score_exec_of(resolver.word("score_exec")));
 }
 
 }  // namespace
@@ -283,7 +283,7 @@ AxisChoice select_persistence() {
                  integer_param("recent", "r", 10, 0, kManyEntries, "an integer >= 0",
                                "last tokens kept whatever their counts",
                                "Scissorhands, by a second implementation"),
-                 integer_param("history_steps", "w", 400, 1, kMostRows, kRowsRange,
+                 integer_param("history_steps", "w", 400, 1, kMaxRows, kRowsRange,
                                "rows in which an entry's lows are counted",
                                "Scissorhands, by a second implementation"),
                  word_param(
@@ -295,7 +295,7 @@ AxisChoice select_persistence() {
                               "share of the budget that leaves at once, at most all but the recent",
                               "Scissorhands: m = 0.5 B"),
                  score_exec_param()},
-      .make = &settle_persistence};
+      .make = &resolve_persistence};
   for (ParamInfo& info : pivotal_params()) {
     info.help += " (variant=percentile)";
     choice.params.push_back(std::move(info));

@@ -20,13 +20,13 @@
 namespace kvsim {
 namespace {
 
-std::shared_ptr<const Scorer> content_scorer(MethodResolver& settling) {
-  const std::string& name = settling.word("scorer");
-  if (name == "knorm") return make_knorm(settling);
-  if (name == "lagkv") return make_lagkv(settling);
-  if (name == "random") return make_random(settling);
+std::shared_ptr<const Scorer> content_scorer(MethodResolver& resolver) {
+  const std::string& name = resolver.word("scorer");
+  if (name == "knorm") return make_knorm(resolver);
+  if (name == "lagkv") return make_lagkv(resolver);
+  if (name == "random") return make_random(resolver);
   KVSIM_CHECK(name == "keydiff", "no scorer {} of keys and values", name);
-  return make_keydiff(settling);
+  return make_keydiff(resolver);
 }
 
 std::vector<ParamInfo> content_scorer_params() {
@@ -209,48 +209,48 @@ class BlocksRule final : public ScoredRule {
   std::int64_t block_, entries_;
 };
 
-void refuse_slots(MethodResolver& settling) {
-  if (settling.slots() > 0) {
-    settling.refuse(
+void refuse_slots(MethodResolver& resolver) {
+  if (resolver.slots() > 0) {
+    resolver.refuse(
         "parts are cut before the whole is known, which leaves no room for merged "
         "entries: expected merge=drop");
   }
 }
 
-std::shared_ptr<const SelectRule> make_chunks(MethodResolver& settling) {
-  const std::int64_t prompt = settling.prompt();
-  const std::int64_t chunk = settling.integer("chunk_tokens");
+std::shared_ptr<const SelectRule> make_chunks(MethodResolver& resolver) {
+  const std::int64_t prompt = resolver.prompt();
+  const std::int64_t chunk = resolver.integer("chunk_tokens");
   const auto kept = [=](double ratio) {
     return Quotas{.chunk = chunk, .share = 1.0 - ratio}.total(0, prompt);
   };
   const auto by_runs = [=](std::int64_t entries) {
     return Quotas{.chunk = chunk, .asked = entries, .entries = entries}.total(entries, prompt);
   };
-  const std::int64_t entries = settle_ratio(settling, kept, by_runs);
-  refuse_slots(settling);
+  const std::int64_t entries = resolve_ratio(resolver, kept, by_runs);
+  refuse_slots(resolver);
   Quotas quotas{.chunk = chunk, .asked = entries, .entries = entries};
-  if (!settling.budget() || settling.given("ratio")) quotas.share = 1.0 - settling.number("ratio");
+  if (!resolver.budget() || resolver.given("ratio")) quotas.share = 1.0 - resolver.number("ratio");
   // 1 - entries / prompt may round differently for a run than for the prompt.
-  if (settling.budget() && !settling.given("ratio") &&
-      kept(settling.number("ratio")) != by_runs(entries)) {
-    settling.settle("ratio", settling.number("ratio") - kRatioRounding);
+  if (resolver.budget() && !resolver.given("ratio") &&
+      kept(resolver.number("ratio")) != by_runs(entries)) {
+    resolver.resolve("ratio", resolver.number("ratio") - kRatioRounding);
   }
   const std::int64_t total = quotas.total(entries, prompt);
-  if (total > entries && settling.budget()) {
-    settling.refuse(
+  if (total > entries && resolver.budget()) {
+    resolver.refuse(
         fmt::format("a budget of {} entries is less than one for each run of {} tokens "
                     "(ChunkPress keeps {} of {})",
                     entries, quotas.chunk, total, prompt));
   }
   quotas.entries = total;
-  settling.set_entries(total);
-  return std::make_shared<ChunksRule>(content_scorer(settling), quotas);
+  resolver.set_entries(total);
+  return std::make_shared<ChunksRule>(content_scorer(resolver), quotas);
 }
 
-std::shared_ptr<const SelectRule> make_blocks(MethodResolver& settling) {
-  const std::int64_t entries = settle_ratio(settling);
-  refuse_slots(settling);
-  return std::make_shared<BlocksRule>(content_scorer(settling), settling.integer("block"), entries);
+std::shared_ptr<const SelectRule> make_blocks(MethodResolver& resolver) {
+  const std::int64_t entries = resolve_ratio(resolver);
+  refuse_slots(resolver);
+  return std::make_shared<BlocksRule>(content_scorer(resolver), resolver.integer("block"), entries);
 }
 
 }  // namespace

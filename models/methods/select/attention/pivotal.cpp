@@ -156,33 +156,33 @@ class PivotalRule final : public SelectRule {
   PivotalSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_pivotal(MethodResolver& settling) {
-  if (settling.choice("budget") != "none") {
-    settling.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
+std::shared_ptr<const SelectRule> resolve_pivotal(MethodResolver& resolver) {
+  if (resolver.choice("budget") != "none") {
+    resolver.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
   }
-  return make_pivotal(settling);
+  return make_pivotal(resolver);
 }
 
 }  // namespace
 
-std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& settling) {
-  if (settling.budget()) {
-    settling.refuse(
+std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& resolver) {
+  if (resolver.budget()) {
+    resolver.refuse(
         "what is above the percentile stays, however much it is: it takes no budget (the paper's "
         "rule, variant=paper of scissorhands, does)");
   }
   return std::make_shared<PivotalRule>(
-      PivotalSettings{.percentile = settling.number("percentile"),
-                      .history = static_cast<std::int32_t>(settling.integer("lru_window")),
-                      .recent = static_cast<std::int32_t>(settling.integer("position_window")),
-                      .start = static_cast<std::int32_t>(settling.integer("start_step"))});
+      PivotalSettings{.percentile = resolver.number("percentile"),
+                      .history = static_cast<std::int32_t>(resolver.integer("lru_window")),
+                      .recent = static_cast<std::int32_t>(resolver.integer("position_window")),
+                      .start = static_cast<std::int32_t>(resolver.integer("start_step"))});
 }
 
 std::vector<ParamInfo> pivotal_params() {
   const std::string source = "Scissorhands, released simulation";
   return {number_param("percentile", "", 0.9, 0, 1.0, "a number in [0, 1]",
                        "of its row, above which an entry is pivotal", source),
-          integer_param("lru_window", "", 400, 1, kMostRows, kRowsRange,
+          integer_param("lru_window", "", 400, 1, kMaxRows, kRowsRange,
                         "steps for which a pivotal entry stays",
                         source + "; the paper's history for want of a printed value"),
           integer_param("position_window", "", 10, 1, kManyEntries, "an integer >= 1",
@@ -196,7 +196,7 @@ AxisChoice select_pivotal() {
   return {.axis = "select",
           .name = "pivotal",
           .params = pivotal_params(),
-          .make = &settle_pivotal,
+          .make = &resolve_pivotal,
           .takes_budget = false};
 }
 

@@ -267,42 +267,42 @@ class PyramidRule final : public SelectRule {
   PyramidSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_pyramid_infer(MethodResolver& settling) {
-  if (settling.choice("budget") != "nested") {
-    settling.refuse(fmt::format(
+std::shared_ptr<const SelectRule> resolve_pyramid_infer(MethodResolver& resolver) {
+  if (resolver.choice("budget") != "nested") {
+    resolver.refuse(fmt::format(
         "its layers keep a part of what the layer before kept, so budget={} has no meaning "
         "(expected budget=nested)",
-        settling.choice("budget")));
+        resolver.choice("budget")));
   }
-  if (settling.choice("share") != "none") {
-    settling.refuse(
+  if (resolver.choice("share") != "none") {
+    resolver.refuse(
         "a layer has tokens that the next does not have, so layers cannot share rows "
         "(expected share=none)");
   }
   PyramidSettings settings;
-  const std::int64_t s = settling.prompt();
+  const std::int64_t s = resolver.prompt();
   settings.recent = std::min(
-      static_cast<std::int64_t>(settling.number("recent") * static_cast<double>(s)) + 1, s);
-  settings.sinks = settling.integer("n_sink");
-  settings.last_weight = settling.number("last_weight");
-  settings.decay = settling.number("decay");
-  settings.compress = settling.number("compress");
-  settings.exceed = settling.integer("exceed");
-  settings.total = settling.word("growth") == "total";
-  settings.n_layers = settling.n_layers();
-  settings.n_kv_heads = std::max(settling.site().shape.n_kv_heads, 1);
-  settling.settle("recent_tokens", settings.recent);
-  if (settling.budget()) {
-    if (settling.given("delta")) {
-      settling.refuse("budget and delta are both given; one follows from the other");
+      static_cast<std::int64_t>(resolver.number("recent") * static_cast<double>(s)) + 1, s);
+  settings.sinks = resolver.integer("n_sink");
+  settings.last_weight = resolver.number("last_weight");
+  settings.decay = resolver.number("decay");
+  settings.compress = resolver.number("compress");
+  settings.exceed = resolver.integer("exceed");
+  settings.total = resolver.word("growth") == "total";
+  settings.n_layers = resolver.n_layers();
+  settings.n_kv_heads = std::max(resolver.site().shape.n_kv_heads, 1);
+  resolver.resolve("recent_tokens", settings.recent);
+  if (resolver.budget()) {
+    if (resolver.given("delta")) {
+      resolver.refuse("budget and delta are both given; one follows from the other");
     }
-    settling.set_entries(settling.entries_of(*settling.budget()));
-    NestedSchedule schedule{.shape = settling.word("schedule"),
+    resolver.set_entries(resolver.entries_of(*resolver.budget()));
+    NestedSchedule schedule{.shape = resolver.word("schedule"),
                             .delta = 0,
                             .recent = settings.recent,
-                            .min_context = settling.integer("min_context"),
-                            .interval = static_cast<std::int32_t>(settling.integer("interval"))};
-    const std::int64_t room = settling.entries() * settings.n_layers;
+                            .min_context = resolver.integer("min_context"),
+                            .interval = static_cast<std::int32_t>(resolver.integer("interval"))};
+    const std::int64_t room = resolver.entries() * settings.n_layers;
     std::int64_t best = 0;
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     double delta = -1;
@@ -321,14 +321,14 @@ std::shared_ptr<const SelectRule> settle_pyramid_infer(MethodResolver& settling)
       }
     }
     if (delta < 0) {
-      settling.refuse(fmt::format(
+      resolver.refuse(fmt::format(
           "a budget of {} entries a layer cannot be kept: with recent={} and min_context={} the "
           "layers hold {:.1f} on average at the least (expected a smaller recent or a larger "
           "budget)",
-          settling.entries(), to_text(settling.number("recent")), schedule.min_context,
+          resolver.entries(), to_text(resolver.number("recent")), schedule.min_context,
           static_cast<double>(least) / settings.n_layers));
     }
-    settling.settle("delta", delta);
+    resolver.resolve("delta", delta);
   }
   return std::make_shared<PyramidRule>(settings);
 }
@@ -374,7 +374,7 @@ AxisChoice select_pyramid_infer() {
                       "what a layer's growth is counted in: its own tokens, or all tokens seen, "
                       "which thins deep layers at every step",
                       "PyramidInfer; its port to newer transformers")},
-      .make = &settle_pyramid_infer};
+      .make = &resolve_pyramid_infer};
 }
 
 }  // namespace kvsim

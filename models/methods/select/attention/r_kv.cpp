@@ -94,32 +94,32 @@ RetainDirection direction_of(const std::string& word) {
   return RetainDirection::kLast;
 }
 
-std::shared_ptr<const SelectRule> settle_r_kv(MethodResolver& settling) {
-  const std::int64_t entries = settling.budget_entries(0.2);
-  settling.set_entries(entries);
-  const std::int64_t window = settling.integer("window");
-  if (entries - settling.reserve_slots(entries) <= window) {
-    settling.refuse(fmt::format(
+std::shared_ptr<const SelectRule> resolve_r_kv(MethodResolver& resolver) {
+  const std::int64_t entries = resolver.budget_entries(0.2);
+  resolver.set_entries(entries);
+  const std::int64_t window = resolver.integer("window");
+  if (entries - resolver.reserve_slots(entries) <= window) {
+    resolver.refuse(fmt::format(
         "a budget of {} entries leaves none outside the window of {} (R-KV: budget > window)",
         entries, window));
   }
-  const std::int64_t kernel = settling.integer("kernel");
+  const std::int64_t kernel = resolver.integer("kernel");
   if (kernel % 2 == 0) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("kernel: expected an odd integer, so that as much is pooled on either side "
                     "(R-KV), got {}",
                     kernel));
   }
-  const bool by_share = settling.word("retain_direction").ends_with("_percent");
+  const bool by_share = resolver.word("retain_direction").ends_with("_percent");
   return make_periodic(
-      {.interval = settling.integer("divide_length"), .target = 0, .prompt_too = true},
+      {.interval = resolver.integer("divide_length"), .target = 0, .prompt_too = true},
       std::make_shared<RkvScorer>(Settings{
           .window = static_cast<std::int32_t>(window),
           .kernel = static_cast<std::int32_t>(kernel),
-          .lambda = settling.number("mix_lambda"),
-          .redundancy = {.threshold = settling.number("threshold"),
-                         .retain = direction_of(settling.word("retain_direction")),
-                         .retain_ratio = by_share ? settling.number("retain_ratio") : 0.0}}));
+          .lambda = resolver.number("mix_lambda"),
+          .redundancy = {.threshold = resolver.number("threshold"),
+                         .retain = direction_of(resolver.word("retain_direction")),
+                         .retain_ratio = by_share ? resolver.number("retain_ratio") : 0.0}}));
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ AxisChoice select_r_kv() {
                               "share of the entries spared by the two percentages", source),
                  integer_param("divide_length", "", 128, 1, kManyEntries, "an integer >= 1",
                                "decode steps between compressions", source)},
-      .make = &settle_r_kv};
+      .make = &resolve_r_kv};
 }
 
 }  // namespace kvsim

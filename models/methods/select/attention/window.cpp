@@ -107,19 +107,19 @@ class WindowRule final : public PromptCutRule {
   WindowSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_window(MethodResolver& settling) {
-  const std::int64_t kernel = settling.integer("kernel");
+std::shared_ptr<const SelectRule> resolve_window(MethodResolver& resolver) {
+  const std::int64_t kernel = resolver.integer("kernel");
   if (kernel % 2 == 0) {
-    settling.refuse(
+    resolver.refuse(
         fmt::format("parameter kernel: expected an odd integer, so that the pooling has a middle "
                     "(SnapKV, released code), got {}",
                     kernel));
   }
-  settle_size(settling, "cap");
+  resolve_size(resolver, "cap");
   return std::make_shared<WindowRule>(
-      WindowSettings{.window = static_cast<std::int32_t>(settling.integer("window")),
+      WindowSettings{.window = static_cast<std::int32_t>(resolver.integer("window")),
                      .kernel = static_cast<std::int32_t>(kernel),
-                     .pool_max = settling.word("pool") == "max"});
+                     .pool_max = resolver.word("pool") == "max"});
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ AxisChoice select_window() {
                  integer_param("cap", "", 1024, 1, kManyEntries, "an integer >= 1",
                                "entries the prompt leaves, where no budget is given",
                                "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"})},
-      .make = &settle_window};
+      .make = &resolve_window};
 }
 
 }  // namespace kvsim

@@ -98,8 +98,8 @@ class ExpectedAttention final : public Scorer {
   Settings settings_;
 };
 
-std::shared_ptr<const SelectRule> settle_expected_attention(MethodResolver& settling) {
-  return make_scored(settling, make_expected_attention(settling));
+std::shared_ptr<const SelectRule> resolve_expected_attention(MethodResolver& resolver) {
+  return make_scored(resolver, make_expected_attention(resolver));
 }
 
 }  // namespace
@@ -120,21 +120,21 @@ std::vector<ParamInfo> expected_attention_params() {
                        "kvpress 0; 0.02 in LU-KV, 0.01 with AdaKV on its leaderboard")};
 }
 
-std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& settling) {
-  const bool vnorm = settling.flag("use_vnorm");
+std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& resolver) {
+  const bool vnorm = resolver.flag("use_vnorm");
   return std::make_shared<ExpectedAttention>(
-      Settings{.sinks = settling.integer("n_sink"),
-               .future = settling.integer("n_future_positions"),
-               .covariance = settling.flag("use_covariance"),
+      Settings{.sinks = resolver.integer("n_sink"),
+               .future = resolver.integer("n_future_positions"),
+               .covariance = resolver.flag("use_covariance"),
                .vnorm = vnorm,
                // Without value norms it adds the same to all tokens.
-               .epsilon = vnorm ? settling.number("epsilon") : 0.0,
-               .width = static_cast<double>(settling.site().d_model),
-               .kv_heads = static_cast<double>(settling.site().shape.n_kv_heads)});
+               .epsilon = vnorm ? resolver.number("epsilon") : 0.0,
+               .width = static_cast<double>(resolver.site().d_model),
+               .kv_heads = static_cast<double>(resolver.site().shape.n_kv_heads)});
 }
 AxisChoice select_expected_attention() {
   return scored_choice("expected-attention", expected_attention_params(),
-                       &settle_expected_attention);
+                       &resolve_expected_attention);
 }
 
 }  // namespace kvsim

@@ -168,33 +168,33 @@ double protected_share(double budget, double at_half, double at_third) {
   return at_third + (at_half - at_third) * (budget - kThird) / (kHalf - kThird);
 }
 
-std::shared_ptr<const SelectRule> settle_key_runs(MethodResolver& settling) {
-  const auto prompt = static_cast<double>(settling.prompt());
-  const bool fit = settling.budget().has_value();
-  if (fit && settling.given("epsilon")) {
-    settling.refuse("budget and epsilon are both given; one follows from the other");
+std::shared_ptr<const SelectRule> resolve_key_runs(MethodResolver& resolver) {
+  const auto prompt = static_cast<double>(resolver.prompt());
+  const bool fit = resolver.budget().has_value();
+  if (fit && resolver.given("epsilon")) {
+    resolver.refuse("budget and epsilon are both given; one follows from the other");
   }
-  double recent = settling.number("recent_share");
-  double top = settling.number("top_share");
-  settling.set_entries(fit ? settling.entries_of(*settling.budget()) : settling.prompt());
+  double recent = resolver.number("recent_share");
+  double top = resolver.number("top_share");
+  resolver.set_entries(fit ? resolver.entries_of(*resolver.budget()) : resolver.prompt());
   if (fit) {
-    const double share = static_cast<double>(settling.entries()) / prompt;
-    if (!settling.given("recent_share")) recent = protected_share(share, recent, 0.08);
-    if (!settling.given("top_share")) top = protected_share(share, top, 0.02);
-    settling.settle("recent_share", recent);
-    settling.settle("top_share", top);
+    const double share = static_cast<double>(resolver.entries()) / prompt;
+    if (!resolver.given("recent_share")) recent = protected_share(share, recent, 0.08);
+    if (!resolver.given("top_share")) top = protected_share(share, top, 0.02);
+    resolver.resolve("recent_share", recent);
+    resolver.resolve("top_share", top);
   }
-  const Settings settings{.epsilon = settling.number("epsilon"),
+  const Settings settings{.epsilon = resolver.number("epsilon"),
                           .recent = static_cast<std::int64_t>(recent * prompt),
                           .top = static_cast<std::int64_t>(top * prompt),
                           .fit_budget = fit};
   // Every protected token may end a run, and a run needs an entry.
-  if (fit && settings.recent + 2 * settings.top + 1 > settling.entries() &&
-      settling.entries() < settling.prompt()) {
-    settling.refuse(fmt::format(
+  if (fit && settings.recent + 2 * settings.top + 1 > resolver.entries() &&
+      resolver.entries() < resolver.prompt()) {
+    resolver.refuse(fmt::format(
         "a budget of {} entries cannot be kept for sure with {} recent and {} top tokens protected "
         "(expected recent + 2 top + 1 of them at most)",
-        settling.entries(), settings.recent, settings.top));
+        resolver.entries(), settings.recent, settings.top));
   }
   return std::make_shared<KeyRunsRule>(settings);
 }
@@ -214,7 +214,7 @@ AxisChoice select_key_runs() {
                      number_param("top_share", "", 0.12, 0, 1, "a number in [0, 1]",
                                   "share of the prompt kept as it is for its attention",
                                   "KVMerger at half the cache; a smaller budget lowers it")},
-          .make = &settle_key_runs};
+          .make = &resolve_key_runs};
 }
 
 }  // namespace kvsim

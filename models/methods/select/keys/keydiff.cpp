@@ -50,15 +50,15 @@ class KeyDiff final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_keydiff(MethodResolver& settling) {
-  return make_scored(settling, make_keydiff(settling));
+std::shared_ptr<const SelectRule> resolve_keydiff(MethodResolver& resolver) {
+  return make_scored(resolver, make_keydiff(resolver));
 }
 
 }  // namespace
 
-std::shared_ptr<const Scorer> make_keydiff(MethodResolver& /*settling*/) {
+std::shared_ptr<const Scorer> make_keydiff(MethodResolver& /*resolving*/) {
   return std::make_shared<KeyDiff>();
 }
-AxisChoice select_keydiff() { return scored_choice("keydiff", {}, &settle_keydiff); }
+AxisChoice select_keydiff() { return scored_choice("keydiff", {}, &resolve_keydiff); }
 
 }  // namespace kvsim

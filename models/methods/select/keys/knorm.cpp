@@ -33,15 +33,15 @@ class Knorm final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_knorm(MethodResolver& settling) {
-  return make_scored(settling, make_knorm(settling));
+std::shared_ptr<const SelectRule> resolve_knorm(MethodResolver& resolver) {
+  return make_scored(resolver, make_knorm(resolver));
 }
 
 }  // namespace
 
-std::shared_ptr<const Scorer> make_knorm(MethodResolver& /*settling*/) {
+std::shared_ptr<const Scorer> make_knorm(MethodResolver& /*resolving*/) {
   return std::make_shared<Knorm>();
 }
-AxisChoice select_knorm() { return scored_choice("knorm", {}, &settle_knorm); }
+AxisChoice select_knorm() { return scored_choice("knorm", {}, &resolve_knorm); }
 
 }  // namespace kvsim

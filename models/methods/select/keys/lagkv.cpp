@@ -106,8 +106,8 @@ class LagKv final : public Scorer {
   bool cross_;
 };
 
-std::shared_ptr<const SelectRule> settle_lagkv(MethodResolver& settling) {
-  return make_scored(settling, make_lagkv(settling));
+std::shared_ptr<const SelectRule> resolve_lagkv(MethodResolver& resolver) {
+  return make_scored(resolver, make_lagkv(resolver));
 }
 
 }  // namespace
@@ -124,10 +124,10 @@ std::vector<ParamInfo> lagkv_params() {
                      "kvpress, LagKVPress")};
 }
 
-std::shared_ptr<const Scorer> make_lagkv(MethodResolver& settling) {
-  return std::make_shared<LagKv>(settling.integer("n_sink"), settling.integer("lag"),
-                                 settling.flag("cross_scoring"));
+std::shared_ptr<const Scorer> make_lagkv(MethodResolver& resolver) {
+  return std::make_shared<LagKv>(resolver.integer("n_sink"), resolver.integer("lag"),
+                                 resolver.flag("cross_scoring"));
 }
-AxisChoice select_lagkv() { return scored_choice("lagkv", lagkv_params(), &settle_lagkv); }
+AxisChoice select_lagkv() { return scored_choice("lagkv", lagkv_params(), &resolve_lagkv); }
 
 }  // namespace kvsim

@@ -141,31 +141,31 @@ class DelayedRule final : public SelectRule {
   TraceInputs inputs_;
 };
 
-void refuse_query_heads(MethodResolver& settling) {
-  if (settling.word("granularity") == "query_head") {
-    settling.refuse("its decisions are one a KV head: expected granularity=kv_head");
+void refuse_query_heads(MethodResolver& resolver) {
+  if (resolver.word("granularity") == "query_head") {
+    resolver.refuse("its decisions are one a KV head: expected granularity=kv_head");
   }
 }
 
 /// The surrogate's parameters and its work per token, from the model's width.
-void size_surrogate(MethodResolver& settling, DelayedSettings& settings) {
-  const std::int64_t d = settling.site().d_model;
+void size_surrogate(MethodResolver& resolver, DelayedSettings& settings) {
+  const std::int64_t d = resolver.site().d_model;
   const std::int64_t heads = settings.n_kv_heads;
-  const bool linear = settling.word("model") == "linear";
-  const std::int64_t given = linear ? 0 : settling.integer("surrogate_width");
+  const bool linear = resolver.word("model") == "linear";
+  const std::int64_t given = linear ? 0 : resolver.integer("surrogate_width");
   const std::int64_t width = given > 0 ? given : d / 8;
   const std::int64_t weights = linear ? d * heads : d * width + width * heads;
   settings.surrogate_flops = 2.0 * static_cast<double>(weights);
-  settings.surrogate_bytes = bytes_of(weights, settling.site().recorded).count();
+  settings.surrogate_bytes = bytes_of(weights, resolver.site().recorded).count();
 }
 
 /// Resolves `auto`: weights if given, else what the trace holds (scores, then a repeat that KVzip+
 /// can use). Without a trace it is the surrogate, which a service would run.
-std::string score_source(const MethodResolver& settling) {
-  const std::string& asked = settling.word("kvzap_source");
+std::string score_source(const MethodResolver& resolver) {
+  const std::string& asked = resolver.word("kvzap_source");
   if (asked != "auto") return asked;
-  const auto& recorded = settling.site().recorded_inputs;
-  if (!settling.word("weights").empty() || !recorded) return "surrogate";
+  const auto& recorded = resolver.site().recorded_inputs;
+  if (!resolver.word("weights").empty() || !recorded) return "surrogate";
   if (std::find(recorded->per_head.begin(), recorded->per_head.end(), "score.kvzap") !=
       recorded->per_head.end()) {
     return "trace";
@@ -174,66 +174,66 @@ std::string score_source(const MethodResolver& settling) {
                                                                              : "surrogate";
 }
 
-std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& settling) {
-  refuse_query_heads(settling);
-  if (settling.choice("budget") != "threshold") {
-    settling.refuse(fmt::format(
+std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& resolver) {
+  refuse_query_heads(resolver);
+  if (resolver.choice("budget") != "threshold") {
+    resolver.refuse(fmt::format(
         "its threshold is its budget, so budget={} has no meaning (expected budget=threshold)",
-        settling.choice("budget")));
+        resolver.choice("budget")));
   }
   DelayedSettings settings;
-  settings.threshold = settling.number("threshold");
-  settings.window = settling.integer("window");
-  settings.decoding = settling.flag("decoding");
-  settings.d_model = settling.site().d_model;
-  settings.n_kv_heads = std::max(settling.site().shape.n_kv_heads, 1);
-  if (settling.budget()) {
-    if (settling.given("threshold")) {
-      settling.refuse("budget and threshold are both given; one follows from the other");
+  settings.threshold = resolver.number("threshold");
+  settings.window = resolver.integer("window");
+  settings.decoding = resolver.flag("decoding");
+  settings.d_model = resolver.site().d_model;
+  settings.n_kv_heads = std::max(resolver.site().shape.n_kv_heads, 1);
+  if (resolver.budget()) {
+    if (resolver.given("threshold")) {
+      resolver.refuse("budget and threshold are both given; one follows from the other");
     }
-    settling.set_entries(settling.entries_of(*settling.budget()));
-    const std::int64_t window = std::min(settings.window, settling.prompt());
-    if (settling.entries() < window) {
-      settling.refuse(fmt::format(
+    resolver.set_entries(resolver.entries_of(*resolver.budget()));
+    const std::int64_t window = std::min(settings.window, resolver.prompt());
+    if (resolver.entries() < window) {
+      resolver.refuse(fmt::format(
           "a budget of {} entries is less than its window of {} (expected a smaller window or a "
           "budget of at least {})",
-          settling.entries(), window, window));
+          resolver.entries(), window, window));
     }
     settings.threshold = -kInfinity;  // set by the budget once the scores are known
-    settling.settle("threshold", std::string{"solved from the budget"});
+    resolver.resolve("threshold", std::string{"solved from the budget"});
   }
   TraceInputs inputs;
-  const std::string source = score_source(settling);
-  settling.settle("kvzap_source", source);
+  const std::string source = score_source(resolver);
+  resolver.resolve("kvzap_source", source);
   if (source == "oracle") {
     settings.source = ScoreSource::kOracle;
     settings.oracle.plus = true;
     settings.oracle.subsample = false;
-    settings.oracle.residual_norm = settling.word("kvzip_plus_norm") == "residual";
+    settings.oracle.residual_norm = resolver.word("kvzip_plus_norm") == "residual";
     inputs = oracle_inputs(settings.oracle);
   } else if (source == "trace") {
     settings.name = "score.kvzap";
     inputs.per_head = {settings.name};
   } else {
     const bool ridge = source == "ridge";
-    const std::string& path = settling.word(ridge ? "calibration" : "weights");
+    const std::string& path = resolver.word(ridge ? "calibration" : "weights");
     settings.name = fmt::format("{}:{}", source, path);
     inputs.hidden = true;
     inputs.predicted.push_back({.name = settings.name, .path = path, .calibrates = ridge});
   }
-  if (source != "oracle") size_surrogate(settling, settings);
+  if (source != "oracle") size_surrogate(resolver, settings);
   return std::make_shared<DelayedRule>(std::move(settings), std::move(inputs));
 }
 
-std::shared_ptr<const SelectRule> make_dms(MethodResolver& settling) {
-  refuse_query_heads(settling);
-  if (settling.budget()) {
-    settling.refuse("what leaves was decided by the retrofitted model: it takes no budget");
+std::shared_ptr<const SelectRule> make_dms(MethodResolver& resolver) {
+  refuse_query_heads(resolver);
+  if (resolver.budget()) {
+    resolver.refuse("what leaves was decided by the retrofitted model: it takes no budget");
   }
   DelayedSettings settings;
   settings.source = ScoreSource::kEvictBit;
   settings.name = "decision.evict";
-  settings.window = settling.integer("window");
+  settings.window = resolver.integer("window");
   settings.fifo_bits = 1;
   TraceInputs inputs;
   inputs.per_head = {settings.name};

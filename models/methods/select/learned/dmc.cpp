@@ -58,18 +58,18 @@ class DmcRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> settle_dmc(MethodResolver& settling) {
-  if (settling.choice("merge") != "accumulate") {
-    settling.refuse(
+std::shared_ptr<const SelectRule> resolve_dmc(MethodResolver& resolver) {
+  if (resolver.choice("merge") != "accumulate") {
+    resolver.refuse(
         fmt::format("select=dmc decides what is accumulated into the last entry, so it "
                     "needs merge=accumulate, not merge={}",
-                    settling.choice("merge")));
+                    resolver.choice("merge")));
   }
-  if (settling.word("granularity") == "query_head") {
-    settling.refuse("its decisions are one a KV head: expected granularity=kv_head");
+  if (resolver.word("granularity") == "query_head") {
+    resolver.refuse("its decisions are one a KV head: expected granularity=kv_head");
   }
-  if (settling.budget()) {
-    settling.refuse("what is merged was decided by the retrofitted model: it takes no budget");
+  if (resolver.budget()) {
+    resolver.refuse("what is merged was decided by the retrofitted model: it takes no budget");
   }
   return std::make_shared<DmcRule>();
 }
@@ -78,7 +78,7 @@ std::shared_ptr<const SelectRule> settle_dmc(MethodResolver& settling) {
 
 AxisChoice select_dmc() {
   return {
-      .axis = "select", .name = "dmc", .params = {}, .make = &settle_dmc, .takes_budget = false};
+      .axis = "select", .name = "dmc", .params = {}, .make = &resolve_dmc, .takes_budget = false};
 }
 
 }  // namespace kvsim

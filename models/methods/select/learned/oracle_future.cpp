@@ -100,11 +100,11 @@ class OracleRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> settle_oracle_future(MethodResolver& settling) {
-  const std::int64_t entries = settling.budget_entries(0.2);
-  settling.set_entries(entries);
-  if (entries - settling.reserve_slots(entries) < 1) {
-    settling.refuse("the slots set aside for merged entries leave no room in its budget");
+std::shared_ptr<const SelectRule> resolve_oracle_future(MethodResolver& resolver) {
+  const std::int64_t entries = resolver.budget_entries(0.2);
+  resolver.set_entries(entries);
+  if (entries - resolver.reserve_slots(entries) < 1) {
+    resolver.refuse("the slots set aside for merged entries leave no room in its budget");
   }
   return std::make_shared<OracleRule>();
 }
@@ -112,7 +112,7 @@ std::shared_ptr<const SelectRule> settle_oracle_future(MethodResolver& settling)
 }  // namespace
 
 AxisChoice select_oracle_future() {
-  return {.axis = "select", .name = "oracle-future", .params = {}, .make = &settle_oracle_future};
+  return {.axis = "select", .name = "oracle-future", .params = {}, .make = &resolve_oracle_future};
 }
 
 }  // namespace kvsim

@@ -98,65 +98,65 @@ class RepeatRule final : public SelectRule {
 };
 
 template <bool kPlus>
-std::shared_ptr<const SelectRule> settle_repeat(MethodResolver& settling) {
-  if (settling.word("granularity") == "query_head") {
-    settling.refuse("its scores are one a KV head: expected granularity=kv_head");
+std::shared_ptr<const SelectRule> resolve_repeat(MethodResolver& resolver) {
+  if (resolver.word("granularity") == "query_head") {
+    resolver.refuse("its scores are one a KV head: expected granularity=kv_head");
   }
-  const auto s = static_cast<double>(settling.prompt());
+  const auto s = static_cast<double>(resolver.prompt());
   // One ranking of all heads is cut at the ratio of all; `entries` is the mean per head, rounded
   // down. Otherwise each head loses int(s * ratio).
-  const bool is_global = settling.choice("budget") == "global";
+  const bool is_global = resolver.choice("budget") == "global";
   const auto entries_at = [&](double ratio) {
     constexpr double kRounding = 1e-9;
     const double lost = is_global ? std::ceil(s * ratio - kRounding) : s * ratio;
-    return std::max<std::int64_t>(settling.prompt() - static_cast<std::int64_t>(lost), 1);
+    return std::max<std::int64_t>(resolver.prompt() - static_cast<std::int64_t>(lost), 1);
   };
-  if (settling.budget()) {
-    const Budget& budget = *settling.budget();
-    const std::int64_t entries = settling.entries_of(budget);
-    if (settling.given("ratio")) {
-      const std::int64_t left = entries_at(settling.number("ratio"));
+  if (resolver.budget()) {
+    const Budget& budget = *resolver.budget();
+    const std::int64_t entries = resolver.entries_of(budget);
+    if (resolver.given("ratio")) {
+      const std::int64_t left = entries_at(resolver.number("ratio"));
       // A mean may round to its neighbour.
-      const std::int64_t apart = std::abs(left - std::min(entries, settling.prompt()));
+      const std::int64_t apart = std::abs(left - std::min(entries, resolver.prompt()));
       if (apart > (is_global ? 1 : 0)) {
-        settling.refuse(
+        resolver.refuse(
             fmt::format("budget and ratio are both given; one follows from the other, and the "
                         "budget leaves {} entries, the ratio {}",
                         entries, left));
       }
     }
-    settling.set_entries(entries);
+    resolver.set_entries(entries);
     double ratio = std::max(1.0 - static_cast<double>(entries) / s, 0.0);
     if (is_global && budget.fraction > 0) {  // not rounded to whole entries per head
-      const double bits = settling.store().bits_per_element(
-          std::max(settling.site().shape.head_dim, 1), settling.site().recorded);
+      const double bits = resolver.store().bits_per_element(
+          std::max(resolver.site().shape.head_dim, 1), resolver.site().recorded);
       double kept = budget.fraction;
-      if (bits != bits_of(settling.site().recorded)) {
-        kept *= bits_of(settling.site().recorded) / bits;
+      if (bits != bits_of(resolver.site().recorded)) {
+        kept *= bits_of(resolver.site().recorded) / bits;
       }
       ratio = std::max(1.0 - kept, 0.0);
     } else if (entries_at(ratio) > entries) {
       ratio += kRatioRounding;
     }
-    if (!settling.given("ratio")) settling.settle("ratio", ratio);
+    if (!resolver.given("ratio")) resolver.resolve("ratio", ratio);
   } else {
-    settling.set_entries(entries_at(settling.number("ratio")));
+    resolver.set_entries(entries_at(resolver.number("ratio")));
   }
   RepeatSettings settings;
   settings.oracle.plus = kPlus;
-  settings.oracle.chunk = settling.integer("chunk");
-  settings.oracle.sinks = settling.integer("n_sink");
-  settings.oracle.carry_over = settling.integer("carry_over");
-  settings.protect = settling.flag("protect_prefix");
+  settings.oracle.chunk = resolver.integer("chunk");
+  settings.oracle.sinks = resolver.integer("n_sink");
+  settings.oracle.carry_over = resolver.integer("carry_over");
+  settings.protect = resolver.flag("protect_prefix");
   if constexpr (kPlus) {
     // Stored scores are used as they are.
     settings.oracle.residual_norm =
-        settling.word("kvzip_source") != "trace" && settling.word("kvzip_plus_norm") == "residual";
+        resolver.word("kvzip_source") != "trace" && resolver.word("kvzip_plus_norm") == "residual";
   }
-  if (settling.word("kvzip_source") == "trace") {
+  if (resolver.word("kvzip_source") == "trace") {
     settings.recorded = kPlus ? "score.kvzip_plus" : "score.kvzip";
   }
-  return std::make_shared<RepeatRule>(std::move(settings), settling.site().d_model);
+  return std::make_shared<RepeatRule>(std::move(settings), resolver.site().d_model);
 }
 
 std::vector<ParamInfo> shared_params() {
@@ -186,7 +186,7 @@ std::vector<ParamInfo> shared_params() {
 
 AxisChoice select_kvzip() {
   return {
-      .axis = "select", .name = "kvzip", .params = shared_params(), .make = &settle_repeat<false>};
+      .axis = "select", .name = "kvzip", .params = shared_params(), .make = &resolve_repeat<false>};
 }
 
 AxisChoice select_kvzip_plus() {
@@ -199,7 +199,7 @@ AxisChoice select_kvzip_plus() {
   return {.axis = "select",
           .name = "kvzip-plus",
           .params = std::move(params),
-          .make = &settle_repeat<true>};
+          .make = &resolve_repeat<true>};
 }
 
 }  // namespace kvsim

@@ -62,8 +62,8 @@ int run_validate_served(const Arguments& arguments) {
   if (const auto run = arguments.value("print-scenario")) {
     return print_scenario(runs, *run, options.folders);
   }
-  constexpr int kMostThreads = 1024;
-  options.threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  constexpr int kMaxThreads = 1024;
+  options.threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   std::optional<AtomicFolder> folder;
   if (const auto out = arguments.value("out")) folder.emplace(fs::path{*out});
 

@@ -88,8 +88,8 @@ LineChart error_by_load(const ServedScore& score) {
       }
     }
     constexpr std::size_t kParts = 8;
-    constexpr std::size_t kFewest = 3;
-    if (values.size() < kParts * kFewest) continue;
+    constexpr std::size_t kMin = 3;
+    if (values.size() < kParts * kMin) continue;
     std::sort(values.begin(), values.end());
     ChartLine line{.label = q.title};
     for (std::size_t part = 0; part < kParts; ++part) {
@@ -135,8 +135,8 @@ LineChart coverage(const ServedScore& score) {
         n += 1;
         in += low <= c.measured && c.measured <= high ? 1 : 0;
       }
-      constexpr double kFewest = 10;
-      if (n >= kFewest) line.points.push_back({1.0 * nominal, 100 * in / n});
+      constexpr double kMin = 10;
+      if (n >= kMin) line.points.push_back({1.0 * nominal, 100 * in / n});
     }
     if (!line.points.empty()) chart.lines.push_back(std::move(line));
   }

@@ -83,7 +83,7 @@ std::string counts(const std::map<std::string, std::size_t>& of, std::size_t wid
 /// the cause.
 std::string far_off(const ServedScore& score, std::size_t width) {
   constexpr double kFar = 0.3;
-  constexpr std::size_t kFewest = 5;
+  constexpr std::size_t kMin = 5;
   std::map<std::string, std::map<std::string, std::vector<const ServedComparison*>>> groups;
   for (const ServedComparison& c : score.comparisons) {
     if (is_central(c)) groups[score.runs[c.run].source][c.metric].push_back(&c);
@@ -92,7 +92,7 @@ std::string far_off(const ServedScore& score, std::size_t width) {
   for (const auto& [source, metrics] : groups) {
     for (const auto& [metric, of] : metrics) {
       const ServedGroup group = group_of(of);
-      if (group.n < kFewest || group.median_ape <= kFar) continue;
+      if (group.n < kMin || group.median_ape <= kFar) continue;
       const ServedReason* reason = find_served_reason(source, metric);
       std::string& text =
           causes[{source, reason == nullptr ? "no cause is known" : reason->reason}];

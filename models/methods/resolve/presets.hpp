@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/methods/method.hpp"
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 
 namespace kvsim {
 

@@ -1,12 +1,12 @@
 // The catalogue: published methods as rows over the axes' choices. A new method that composes
 // existing choices is one more row here.
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 
 #include <algorithm>
 
 #include "models/methods/params.hpp"
-#include "models/methods/settle/choices.hpp"
+#include "models/methods/resolve/choices.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

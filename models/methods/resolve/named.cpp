@@ -1,6 +1,6 @@
 // From a method's name to the choices of its axes and the parameters that they declare.
 
-#include "models/methods/settle/named.hpp"
+#include "models/methods/resolve/named.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "models/methods/params.hpp"
-#include "models/methods/settle/choices.hpp"
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/choices.hpp"
+#include "models/methods/resolve/presets.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"
@@ -158,7 +158,7 @@ std::vector<ParamInfo> declared_params(const Parsed& parsed) {
 Named::Named(const std::string& name) : parsed{parse_name(name)} {
   check_legality(parsed);
   declared = declared_params(parsed);
-  defaults = settle_params(name, declared, {});
+  defaults = resolve_params(name, declared, {});
   for (const auto& [axis, choice] : parsed.axes)
     choices.emplace_back(axis, &choice_of(axis, choice));
 }
@@ -172,13 +172,13 @@ const AxisChoice& Named::chosen(std::string_view axis) const {
 }
 
 std::shared_ptr<const Named> named(const std::string& name) {
-  constexpr std::size_t kMostKept = 1024;
+  constexpr std::size_t kMaxKept = 1024;
   static std::mutex guard;
   static std::map<std::string, std::shared_ptr<const Named>> known;
   const std::lock_guard lock{guard};
   if (const auto found = known.find(name); found != known.end()) return found->second;
   auto fresh = std::make_shared<const Named>(name);
-  if (known.size() >= kMostKept) known.clear();
+  if (known.size() >= kMaxKept) known.clear();
   known.emplace(name, fresh);
   return fresh;
 }

@@ -1,4 +1,4 @@
-#include "models/methods/settle/masked.hpp"
+#include "models/methods/resolve/masked.hpp"
 
 #include <utility>
 

@@ -16,7 +16,7 @@
 // - research code: the repository that the authors released. SmoothQuant's quantizes weights and
 //   activations; it has no KV cache of this kind.
 
-#include "models/methods/settle/availability.hpp"
+#include "models/methods/resolve/availability.hpp"
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/settle/presets.hpp"
+#include "models/methods/resolve/presets.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

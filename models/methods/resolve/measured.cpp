@@ -1,4 +1,4 @@
-#include "models/methods/settle/measured.hpp"
+#include "models/methods/resolve/measured.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -11,9 +11,9 @@
 
 #include "models/methods/composed.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/settle/choices.hpp"
-#include "models/methods/settle/named.hpp"
-#include "models/methods/settle/on_layers.hpp"
+#include "models/methods/resolve/choices.hpp"
+#include "models/methods/resolve/named.hpp"
+#include "models/methods/resolve/on_layers.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
@@ -93,9 +93,9 @@ std::int64_t budget_entries_of(const std::string& method, const Budget& budget, 
 }
 
 /// The only implementation of MethodResolver: budget and parameters of one method.
-class Settler final : public MethodResolver {
+class CatalogueResolver final : public MethodResolver {
  public:
-  Settler(const MethodSpec& spec, std::int64_t prompt, const MethodContext& site)
+  CatalogueResolver(const MethodSpec& spec, std::int64_t prompt, const MethodContext& site)
       : spec_{spec},
         prompt_{prompt},
         site_{site},
@@ -107,12 +107,12 @@ class Settler final : public MethodResolver {
     parts_.declared =
         spec.params.empty()
             ? std::shared_ptr<const Params>{named_, &named_->defaults}
-            : std::make_shared<const Params>(settle_params(spec.name, declared_, spec.params));
+            : std::make_shared<const Params>(resolve_params(spec.name, declared_, spec.params));
     parts_.recorded = site.recorded;
     parts_.n_layers = layers_known();
   }
 
-  std::shared_ptr<const Method> settle() {
+  std::shared_ptr<const Method> resolve() {
     parts_.query_head = word("granularity") == "query_head";
     parts_.rerotate = parts_.declared->contains("positions") && word("positions") == "rerotate";
     parts_.store = make<MakeStore>("store");
@@ -149,7 +149,7 @@ class Settler final : public MethodResolver {
     return parsed_.axes.at(axis);
   }
   const StoreRule& store() const override {
-    KVSIM_CHECK(parts_.store != nullptr, "the store of \"{}\" is not settled yet", spec_.name);
+    KVSIM_CHECK(parts_.store != nullptr, "the store of \"{}\" is not resolved yet", spec_.name);
     return *parts_.store;
   }
   double number(const std::string& name) const override { return value<double>(name); }
@@ -159,7 +159,7 @@ class Settler final : public MethodResolver {
   }
   bool flag(const std::string& name) const override { return value<bool>(name); }
   bool given(std::string_view name) const override { return was_given(spec_, declared_, name); }
-  void settle(const std::string& name, const ParamValue& value) override {
+  void resolve(const std::string& name, const ParamValue& value) override {
     parts_.solved[name] = value;
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
@@ -263,7 +263,7 @@ class Settler final : public MethodResolver {
   void refuse_small_layers() const {
     const std::int32_t layers =
         parts_.budget->layers_alike() ? 1 : std::max(parts_.n_layers, std::int32_t{1});
-    const std::int64_t least = parts_.select->least_entries() + parts_.merge->slots();
+    const std::int64_t least = parts_.select->min_entries() + parts_.merge->slots();
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       const auto entries = parts_.budget->entries(layer);
       if (!entries || *entries >= least) continue;
@@ -384,7 +384,7 @@ class Settler final : public MethodResolver {
 std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
                                           const MethodContext& site) {
   if (prompt < 1) throw InputError{fmt::format("method \"{}\": the prompt is empty", spec.name)};
-  auto method = Settler{spec, prompt, site}.settle();
+  auto method = CatalogueResolver{spec, prompt, site}.resolve();
   return site.ordinals.empty() ? method : on_layers(std::move(method), site.ordinals);
 }
 

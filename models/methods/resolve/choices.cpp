@@ -1,6 +1,6 @@
 // The choices of every axis. A new choice is one file and one line here.
 
-#include "models/methods/settle/choices.hpp"
+#include "models/methods/resolve/choices.hpp"
 
 #include <algorithm>
 
@@ -15,8 +15,8 @@
 namespace kvsim {
 namespace {
 
-std::shared_ptr<const ShareRule> no_sharing(MethodResolver& /*settling*/) { return nullptr; }
-std::shared_ptr<const ReadRule> no_choice(MethodResolver& /*settling*/) { return nullptr; }
+std::shared_ptr<const ShareRule> no_sharing(MethodResolver& /*resolving*/) { return nullptr; }
+std::shared_ptr<const ReadRule> no_choice(MethodResolver& /*resolving*/) { return nullptr; }
 
 AxisChoice share_none() {
   return {.axis = "share", .name = "none", .params = {}, .make = &no_sharing};

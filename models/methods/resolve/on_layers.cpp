@@ -1,4 +1,4 @@
-#include "models/methods/settle/on_layers.hpp"
+#include "models/methods/resolve/on_layers.hpp"
 
 #include <algorithm>
 #include <utility>
