@@ -43,6 +43,33 @@ Bytes CacheRows::values(std::int64_t entries) const {
   if (plain_) return bytes_of(in_.batch * entries * value_elements_, dtype_);
   return latent_ ? Bytes{} : Bytes{(stored(entries).kv * in_.batch).count() / 2};
 }
+
+Product CacheRows::row_size(std::int64_t entries, std::int64_t elements, Product start) const {
+  start.times(in_.batch, "batch").times(entries, "entries");
+  if (latent_) return start.times(elements).in(dtype_);
+  return start.times(stored_heads_, "heads").times(elements / stored_heads_).in(dtype_);
+}
+Product CacheRows::keys_size(std::int64_t entries, Product start) const {
+  return plain_ ? row_size(entries, key_elements_, start) : start.in_bytes(keys(entries));
+}
+Product CacheRows::values_size(std::int64_t entries, Product start) const {
+  return plain_ ? row_size(entries, value_elements_, start) : start.in_bytes(values(entries));
+}
+Product CacheRows::side_size(std::int64_t entries, Product start) const {
+  const Bytes all = side(entries);
+  const Bytes one = entries > 1 ? side(1) : all;
+  start.times(in_.batch, "batch");
+  if (stored_heads_ > 0 && entries > 0 && one.count() % (in_.batch * stored_heads_) == 0 &&
+      one * entries == all) {
+    const std::int64_t each = one.count() / in_.batch / stored_heads_;
+    return start.times(stored_heads_, "heads").times(entries, "entries").in_bytes(Bytes{each});
+  }
+  return start.in_bytes(Bytes{all.count() / in_.batch});
+}
+Product CacheRows::other_size(std::int64_t entries, Product start) const {
+  return start.times(in_.batch, "batch").in_bytes(Bytes{other(entries).count() / in_.batch});
+}
+
 Bytes CacheRows::side_asked(std::int64_t entries) const {
   if (key_elements_ == 0) return {};
   const Bytes one =

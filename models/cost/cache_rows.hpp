@@ -30,6 +30,11 @@ class CacheRows {
   [[nodiscard]] bool plain() const { return plain_; }
   [[nodiscard]] Bytes keys(std::int64_t entries) const;    // payload, not rounded
   [[nodiscard]] Bytes values(std::int64_t entries) const;  // payload, not rounded
+  /// The same as products, payload, not rounded: those of `start`, for example of equal layers.
+  [[nodiscard]] Product keys_size(std::int64_t entries, Product start = {}) const;
+  [[nodiscard]] Product values_size(std::int64_t entries, Product start = {}) const;
+  [[nodiscard]] Product side_size(std::int64_t entries, Product start = {}) const;
+  [[nodiscard]] Product other_size(std::int64_t entries, Product start = {}) const;
   [[nodiscard]] Bytes side(std::int64_t entries) const {
     return side_is_line_ ? Bytes{side_start_ + entries * side_each_} : side_asked(entries);
   }
@@ -49,6 +54,7 @@ class CacheRows {
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
   [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // only keys and values, as charged
   [[nodiscard]] LayerCache rows_of(const CacheBytes& one) const;
+  [[nodiscard]] Product row_size(std::int64_t entries, std::int64_t elements, Product start) const;
 
   const CostInput& in_;
   std::int32_t layer_;

@@ -56,9 +56,9 @@ OpGraph::OpGraph(OpGraph&&) noexcept = default;
 OpGraph& OpGraph::operator=(OpGraph&&) noexcept = default;
 
 OpGraph::~OpGraph() {
-  constexpr std::size_t kMostSpare = 8;
+  constexpr std::size_t kMaxSpare = 8;
   std::vector<Storage>& spare = Storage::spare();
-  if (ops_.capacity() == 0 || spare.size() >= kMostSpare) return;
+  if (ops_.capacity() == 0 || spare.size() >= kMaxSpare) return;
   ops_.clear();
   edges_.clear();
   tensors_.clear();
@@ -77,9 +77,10 @@ OpIndex OpGraph::add(const Op& op, std::initializer_list<OpIndex> after) {
   return index;
 }
 
-std::size_t OpGraph::hold(std::string_view name, Owner owner, Bytes bytes, OpIndex first) {
+std::size_t OpGraph::hold(std::string_view name, Owner owner, const Product& size, Bytes bytes,
+                          OpIndex first) {
   KVSIM_CHECK(bytes >= Bytes{}, "tensor {} of negative size", name);
-  tensors_.push_back({name, owner, bytes, first, std::numeric_limits<OpIndex>::max()});
+  tensors_.push_back({name, owner, bytes, first, std::numeric_limits<OpIndex>::max(), size});
   return tensors_.size() - 1;
 }
 
@@ -131,11 +132,11 @@ Seconds OpGraph::critical_path(std::span<const Seconds> durations) const {
 AlivePeak OpGraph::alive_peak() const {
   const OpIndex n = size();
   // Sum of what begins minus what ended, one operator after the other.
-  constexpr std::size_t kMostOnStack = 96;
-  std::array<std::int64_t, kMostOnStack + 1> small{};
+  constexpr std::size_t kMaxOnStack = 96;
+  std::array<std::int64_t, kMaxOnStack + 1> small{};
   std::vector<std::int64_t> large;
   std::span<std::int64_t> change{small};
-  if (ops_.size() > kMostOnStack) {
+  if (ops_.size() > kMaxOnStack) {
     large.resize(ops_.size() + 1);
     change = large;
   }

@@ -34,9 +34,11 @@ class OpGraph {
   /// Appends `op`, which waits for `after`. Errors: ContractError if one of those comes later.
   OpIndex add(const Op& op, std::initializer_list<OpIndex> after = {});
 
-  /// Holds `bytes` from operator `first` on; returns the tensor's index. A tensor lives until
-  /// `release` says after which operator it goes, or past the graph's end without that.
-  std::size_t hold(std::string_view name, Owner owner, Bytes bytes, OpIndex first);
+  /// Holds a tensor of `size`, for which the allocator gives `bytes`, from operator `first` on;
+  /// returns its index. It lives until `release` says after which operator it goes, or past the
+  /// graph's end without that.
+  std::size_t hold(std::string_view name, Owner owner, const Product& size, Bytes bytes,
+                   OpIndex first);
   void release(std::size_t tensor, OpIndex last);
 
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ops_.size()); }

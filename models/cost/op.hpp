@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/cost/kernels/call.hpp"
+#include "models/cost/product.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
@@ -95,9 +96,10 @@ struct Op {
 struct Tensor {
   std::string_view name;
   Owner owner = Owner::kActivations;
-  Bytes bytes{};
+  Bytes bytes{};  // that the allocator gives for `size`
   OpIndex first = 0;
   OpIndex last = 0;
+  Product size{};
 };
 
 }  // namespace kvsim

@@ -78,8 +78,8 @@ Bytes weights_held(const CostInput& in) {
   return loaded_weight_bytes(held_model(in), in.weights());
 }
 
-std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
-  std::vector<OutsideBytes> out;
+std::vector<OffloadedBytes> offloaded_bytes(const CostInput& in) {
+  std::vector<OffloadedBytes> out;
   const auto add = [&](std::string_view name, std::string_view key, Bytes n) {
     if (n > Bytes{}) out.push_back({name, key, n});
   };
@@ -101,6 +101,12 @@ std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
   return tokens > 1 && chunk > 0 ? std::min(rows, chunk) : rows;
 }
 
+Product rows_product(const CostInput& in, std::int64_t tokens) {
+  const std::int64_t held = rows_at_once(in, tokens);
+  if (held < in.batch * tokens) return Product{}.times(held, "tokens at once");
+  return Product{}.times(in.batch, "batch").times(tokens, "tokens");
+}
+
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
   // Formats other than plain rows treat the kept entries of the prompt separately, and each layer
@@ -111,7 +117,7 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
     const auto& layers = llm.layers;
     const auto i = static_cast<std::size_t>(l);
     if (apart) {
-      groups.push_back({.first = l, .count = 1, .like = l});
+      groups.push_back({.first = l, .count = 1, .first_equal = l});
       continue;
     }
     const std::int32_t kind = method.layer_kind(l);
@@ -122,8 +128,9 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
         return layers[static_cast<std::size_t>(g.first)] == layers[i] &&
                method.layer_kind(g.first) == kind;
       });
-      groups.push_back(
-          {.first = l, .count = 1, .like = static_cast<std::int32_t>(like - groups.begin())});
+      groups.push_back({.first = l,
+                        .count = 1,
+                        .first_equal = static_cast<std::int32_t>(like - groups.begin())});
     }
     kind_before = kind;
   }
@@ -176,18 +183,18 @@ DecodeState decode_moment(const CostInput& in, std::int32_t layer, std::int64_t 
 
 std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
-  const Dtype dtype = activation_dtype(in.weight_dtype);
+  const auto add = [&](std::string_view name, Owner owner, const Product& size) {
+    out.push_back(
+        {.name = name, .owner = owner, .bytes = allocator_rounded(in, size.bytes()), .size = size});
+  };
+  const auto rows = [&](std::int64_t width, const char* unit) {
+    return rows_product(in, tokens).times(width, unit).in(activation_dtype(in.weight_dtype));
+  };
   if (in.stack->keeps_inputs) {
-    out.push_back({.name = "input embeddings",
-                   .owner = Owner::kActivations,
-                   .bytes = allocator_rounded(
-                       in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
+    add("input embeddings", Owner::kActivations, rows(in.llm->d_model, ""));
   }
   if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
-    out.push_back(
-        {.name = "causal mask",
-         .owner = Owner::kMask,
-         .bytes = allocator_rounded(in, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
+    add("causal mask", Owner::kMask, rows(tokens, "tokens"));
   }
   return out;
 }
@@ -195,12 +202,13 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
 namespace {
 
 Seconds scheduling(const CostInput& in) {
-  return in.stack->between_steps + in.stack->between_per_sequence * static_cast<double>(in.batch);
+  return in.stack->inter_step_overhead +
+         in.stack->inter_step_per_sequence * static_cast<double>(in.batch);
 }
 
 }  // namespace
 
-Seconds between_steps(const CostInput& in) {
+Seconds inter_step_overhead(const CostInput& in) {
   return in.stack->schedules_ahead ? Seconds{} : scheduling(in);
 }
 

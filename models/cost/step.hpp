@@ -68,24 +68,26 @@ struct ExpertShare {
 /// Bytes of weights on the GPU, of an uneven number of experts on one with most.
 [[nodiscard]] Bytes weights_held(const CostInput& in);
 /// What a process holds on the GPU outside its framework's tensors, by name.
-struct OutsideBytes {
+struct OffloadedBytes {
   std::string_view name;  // a literal
   std::string_view key;   // of the stack's profile
   Bytes bytes;
 };
-[[nodiscard]] std::vector<OutsideBytes> outside_bytes(const CostInput& in);
+[[nodiscard]] std::vector<OffloadedBytes> offloaded_bytes(const CostInput& in);
 /// A boolean mask over all pairs of `tokens` positions, which serves every sequence.
 [[nodiscard]] Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens);
 /// Token rows that are alive at once in a step of `tokens` tokens a sequence: all of the batch, or
 /// one chunk of a prefill.
 [[nodiscard]] std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens);
+/// rows_at_once as a product: "batch 2 x 100 tokens", or "512 tokens at once".
+[[nodiscard]] Product rows_product(const CostInput& in, std::int64_t tokens);
 
 /// Consecutive layers with equal specification and method kind.
 struct LayerGroup {
   std::int32_t first = 0;
   std::int32_t count = 0;
-  std::int32_t like = 0;  // index of the first group with equal layers: its own, or that of an
-                          // earlier one
+  std::int32_t first_equal = 0;  // index of the first group with equal layers: its own, or that of
+                                 // an earlier one
 };
 [[nodiscard]] std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method);
 
@@ -171,7 +173,7 @@ struct Step {
 
 /// Scheduling of a step of `in.batch` sequences that the GPU waits for; 0 for an engine that
 /// schedules ahead.
-[[nodiscard]] Seconds between_steps(const CostInput& in);
+[[nodiscard]] Seconds inter_step_overhead(const CostInput& in);
 /// The same for an engine that schedules ahead, where it runs next to the GPU; 0 for others.
 [[nodiscard]] Seconds hidden_scheduling(const CostInput& in);
 /// Host time of a step, next to the GPU's: the stack's per layer and step, the method's own

@@ -27,16 +27,63 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
       passes_{static_cast<std::int32_t>((m_ + held_ - 1) / held_)},
       dtype_{activation_dtype(in.weight_dtype)} {}
 
-std::size_t LayerBuilder::activation(std::string_view name, std::int64_t elements, OpIndex first) {
-  return graph_.hold(name, Owner::kActivations,
-                     allocator_rounded(in_, bytes_of(elements / m_ * held_, dtype_)), first);
+std::size_t LayerBuilder::hold(std::string_view name, Owner owner, const Product& size,
+                               OpIndex first) {
+  return graph_.hold(name, owner, size, allocator_rounded(in_, size.bytes()), first);
 }
 
-OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, Dtype element, OpIndex after,
-                                    std::size_t& weights) {
+void LayerBuilder::hold_during(std::string_view name, Owner owner, const Product& size,
+                               OpIndex at) {
+  graph_.release(hold(name, owner, size, at), at);
+}
+
+std::size_t LayerBuilder::activation(std::string_view name, Product size, OpIndex first) {
+  return hold(name, Owner::kActivations, size.in(dtype_), first);
+}
+
+Product LayerBuilder::rows() const {
+  if (held_ < m_) return Product{}.times(held_, "tokens at once");
+  return Product{}.times(in_.batch, "batch").times(tokens_, "tokens");
+}
+
+Product LayerBuilder::block_rows(std::int64_t n, std::int64_t width) const {
+  if (n == m_) return rows().times(width);
+  if (n % m_ == 0) return rows().times(n / m_, "experts").times(width);
+  return Product{}.times(n * width / m_ * held_, "elements");
+}
+
+Product LayerBuilder::rows(std::int64_t width, std::int64_t heads, const char* unit) const {
+  if (heads <= 0 || width % heads != 0) return rows().times(width);
+  return rows().times(heads, unit).times(width / heads);
+}
+
+Product LayerBuilder::score_rows(std::int64_t columns, const char* unit) const {
+  Product out = held_ < m_ ? rows() : Product{}.times(in_.batch, "batch");
+  out.times(attention_.n_heads, "query heads");
+  if (held_ == m_ && tokens_ > 1) out.times(tokens_, "query rows");
+  return out.times(columns, unit);
+}
+
+Product LayerBuilder::output_of(const LayerMatrix& matrix) const {
+  const std::int64_t queries = attention_.n_heads;
+  switch (matrix.role) {
+    case MatrixRole::kQuery:
+      return rows(matrix.out, queries, "query heads");
+    case MatrixRole::kKey:
+      return work_.is_latent ? rows().times(matrix.out)
+                             : rows(matrix.out, attention_.n_kv_heads, "heads");
+    case MatrixRole::kValue:
+      return work_.is_latent ? rows(matrix.out, queries, "query heads")
+                             : rows(matrix.out, attention_.n_kv_heads, "heads");
+    default:
+      return rows().times(matrix.out);
+  }
+}
+
+OpIndex LayerBuilder::eager_softmax(std::int64_t n, const Product& matrix_size, double mask,
+                                    Dtype element, OpIndex after, std::size_t& weights) {
   const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
-    return graph_.hold(name, Owner::kScores,
-                       allocator_rounded(in_, bytes_of(n / m_ * held_, dtype)), first);
+    return hold(name, Owner::kScores, Product{matrix_size}.in(dtype), first);
   };
   std::size_t logits = matrix("attention scores", element, after);
   const std::int32_t passes = in_.stack->score_passes;
@@ -89,6 +136,7 @@ OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, Dtype element, 
 const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
     CachePart{.tensor = &CacheTensors::keys,
               .payload = &CacheRows::keys,
+              .size = &CacheRows::keys_size,
               .name = "keys",
               .concat = "concat keys",
               .concatenated = "longer copy of the keys",
@@ -101,6 +149,7 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .compacted = "compacted keys"},
     CachePart{.tensor = &CacheTensors::values,
               .payload = &CacheRows::values,
+              .size = &CacheRows::values_size,
               .name = "values",
               .concat = "concat values",
               .concatenated = "longer copy of the values",
@@ -121,16 +170,18 @@ Bytes LayerBuilder::payload(const CachePart& part, std::int64_t entries) const {
   return (rows_.*part.payload)(entries);
 }
 
+Product LayerBuilder::part_size(const CachePart& part, std::int64_t entries) const {
+  return (rows_.*part.size)(entries, {});
+}
+
 void LayerBuilder::hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries,
                               OpIndex first) {
-  cache.*part.tensor = graph_.hold(part.name, Owner::kKvCache,
-                                   allocator_rounded(in_, payload(part, entries)), first);
+  cache.*part.tensor = hold(part.name, Owner::kKvCache, part_size(part, entries), first);
 }
 
 void LayerBuilder::hold_other(CacheTensors& cache, std::int64_t entries, OpIndex first) {
   if (!rows_.has_other()) return;
-  cache.other = graph_.hold("states and index", Owner::kKvCache,
-                            allocator_rounded(in_, rows_.other(entries)), first);
+  cache.other = hold("states and index", Owner::kKvCache, rows_.other_size(entries), first);
 }
 
 void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) {
@@ -140,8 +191,7 @@ void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) 
 void LayerBuilder::replace(CacheTensors& cache, const CachePart& part, std::string_view copy,
                            Owner while_copied, std::int64_t entries, OpIndex at) {
   drop(cache.*part.tensor, at);
-  graph_.release(
-      graph_.hold(copy, while_copied, allocator_rounded(in_, payload(part, entries)), at), at);
+  hold_during(copy, while_copied, part_size(part, entries), at);
   hold_cache(cache, part, entries, at + 1);
 }
 
@@ -213,20 +263,18 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
   const OpIndex at = after < 0 ? graph_.add(op) : graph_.add(op, {after});
   if (launches > 1) {
     for (int i = 0; i < 2; ++i) {
-      graph_.release(
-          graph_.hold("norm intermediate", Owner::kActivations,
-                      allocator_rounded(in_, bytes_of(n / m_ * held_, Dtype::kFp32)), at),
-          at);
+      hold_during("norm intermediate", Owner::kActivations,
+                  rows().times(llm_.d_model).in(Dtype::kFp32), at);
     }
   }
   return at;
 }
 
 LayerBuilder::Projected LayerBuilder::open() {
-  input_ = activation("layer input", m_ * llm_.d_model, 0);
+  input_ = activation("layer input", rows().times(llm_.d_model), 0);
   if (!has_mixers()) return {.op = -1};
   const OpIndex first = norm("input norm", -1);
-  normed_ = activation("input norm output", m_ * llm_.d_model, first);
+  normed_ = activation("input norm output", rows().times(llm_.d_model), first);
   return project(first);
 }
 
@@ -260,7 +308,7 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
     const LayerMatrix& m = matrices_[i];
     if (m.role == MatrixRole::kOutputInner) continue;
     if (!fused) at = gemm(m.operation, m_, m.in, m.out, at, place_of(i));
-    const std::size_t made = activation(m.result, m_ * m.out, at);
+    const std::size_t made = activation(m.result, output_of(m), at);
     drop(inner, at);
     inner.reset();
     if (m.role == MatrixRole::kInner) inner = made;
@@ -279,11 +327,15 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
     const std::int64_t passes = rotation_passes(*in_.stack);
     at = stream("rope", OpFamily::kRope, n * passes, n * passes, at, launches);
     if (runs_by_operators(*in_.stack)) {
-      graph_.release(activation("rotated halves", 2 * m_ * q_width, at), at);
+      hold_during("rotated halves", Owner::kActivations,
+                  rows(2 * q_width, 2 * attention_.n_heads, "halves of query heads").in(dtype_),
+                  at);
       drop(out.q, at);
       drop(out.k, at);
-      out.q = activation("rotated queries", m_ * q_width, at);
-      out.k = activation("rotated keys", m_ * (rotated - q_width), at);
+      out.q = activation("rotated queries", rows(q_width, attention_.n_heads, "query heads"), at);
+      out.k = activation(
+          "rotated keys",
+          rows(rotated - q_width, work_.is_latent ? 0 : attention_.n_kv_heads, "heads"), at);
     }
   }
   out.op = at;
@@ -303,7 +355,7 @@ OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
     if (m.role == MatrixRole::kOutputInner) {
       at = gemm(m.operation, m_, m.in, m.out, at, place_of(i));
       drop(attended_, at);
-      attended_ = activation(m.result, m_ * m.out, at);
+      attended_ = activation(m.result, rows().times(m.out), at);
     }
     if (m.role != MatrixRole::kOutput) continue;
     const bool of_state = !has_attention() || i > matrix_of(MatrixRole::kOutput);
@@ -318,7 +370,8 @@ OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
     const bool is_last = of_state || state_kind(spec_.state).name() == "none";
     if (in_.stack->keeps_inputs && is_last) drop(normed_, at);
     drop(block, at);
-    block = activation(of_state ? m.result : "attention block output", m_ * llm_.d_model, at);
+    block =
+        activation(of_state ? m.result : "attention block output", rows().times(llm_.d_model), at);
     at = all_reduce(m_ * llm_.d_model, at);
   }
   for (const std::size_t side : sides_) graph_.release(side, at);
@@ -335,6 +388,7 @@ OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
 /// From the attention block's output to the layer's.
 OpIndex LayerBuilder::close(OpIndex after) {
   const std::int64_t n = m_ * llm_.d_model;
+  const Product hidden = rows().times(llm_.d_model);
   const bool keeps = in_.stack->keeps_inputs;
   OpIndex at = after;
   std::optional<std::size_t> residual = input_;
@@ -345,11 +399,11 @@ OpIndex LayerBuilder::close(OpIndex after) {
     add_residual();
     drop(attended_, at);
     if (!keeps) drop(input_, at);
-    residual = activation("residual", n, at);
+    residual = activation("residual", hidden, at);
   }
   if (mlp_.d_ff > 0) {
     at = norm("feed-forward norm", at);
-    const std::size_t normed = activation("feed-forward norm output", n, at);
+    const std::size_t normed = activation("feed-forward norm output", hidden, at);
     at = all_reduce(n, feed_forward(at));
     graph_.release(normed, at);
     add_residual();
@@ -359,7 +413,7 @@ OpIndex LayerBuilder::close(OpIndex after) {
     drop(residual, at);
   }
   if (keeps) drop(input_, at);
-  (void)activation("layer output", n, at);
+  (void)activation("layer output", hidden, at);
   return at;
 }
 

@@ -63,6 +63,7 @@ class LayerBuilder {
   struct CachePart {
     std::optional<std::size_t> CacheTensors::*tensor;
     Bytes (CacheRows::*payload)(std::int64_t entries) const;
+    Product (CacheRows::*size)(std::int64_t entries, Product start) const;
     std::string_view name;
     std::string_view concat, concatenated, older;
     std::string_view keep, kept;
@@ -81,10 +82,26 @@ class LayerBuilder {
 
   // What every moment is written with, and the ends they share: layer_builder.cpp.
   [[nodiscard]] static double size(std::int64_t elements, Dtype dtype);  // bytes
-  [[nodiscard]] std::size_t activation(std::string_view name, std::int64_t elements, OpIndex first);
+  /// Holds a tensor as the allocator rounds it.
+  std::size_t hold(std::string_view name, Owner owner, const Product& size, OpIndex first);
+  /// A tensor that lives only during operator `at`.
+  void hold_during(std::string_view name, Owner owner, const Product& size, OpIndex at);
+  /// A tensor in the type of activations.
+  std::size_t activation(std::string_view name, Product size, OpIndex first);
+  /// Rows that are alive at once, as a product, to be multiplied with a row's elements.
+  [[nodiscard]] Product rows() const;
+  /// rows() of `width` elements; of `heads` heads if they divide it.
+  [[nodiscard]] Product rows(std::int64_t width, std::int64_t heads, const char* unit) const;
+  /// `width` elements for each of `n` rows that a block takes: rows(), or those routed to experts.
+  [[nodiscard]] Product block_rows(std::int64_t n, std::int64_t width) const;
+  /// Attention scores of a head and row for `columns` tokens or entries.
+  [[nodiscard]] Product score_rows(std::int64_t columns, const char* unit) const;
+  /// The output of a projection, by head where it has heads.
+  [[nodiscard]] Product output_of(const LayerMatrix& matrix) const;
   /// Keys and values; only keys for a latent cache, neither if the layer holds no rows.
   [[nodiscard]] std::span<const CachePart> parts() const;
   [[nodiscard]] Bytes payload(const CachePart& part, std::int64_t entries) const;
+  [[nodiscard]] Product part_size(const CachePart& part, std::int64_t entries) const;
   /// CacheRows::other.
   void hold_other(CacheTensors& cache, std::int64_t entries, OpIndex first);
   void hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries, OpIndex first);
@@ -122,12 +139,12 @@ class LayerBuilder {
   [[nodiscard]] std::size_t matrix_of(MatrixRole role) const;
   OpIndex concat_apart(std::string_view name, double bytes, Dtype element, std::int32_t launches,
                        OpIndex after);
-  /// Eager attention between its two products: `n` logits of `element` (held from `after` on, the
-  /// product's operator) become fp32 probabilities, cast back where `element` is narrower. `mask`
-  /// bytes are read in addition. `weights` is the resulting tensor of probabilities. Returns the
-  /// last operator.
-  OpIndex eager_softmax(std::int64_t n, double mask, Dtype element, OpIndex after,
-                        std::size_t& weights);
+  /// Eager attention between its two products: `n` logits of `element` (`matrix` of them held from
+  /// `after` on, the product's operator) become fp32 probabilities, cast back where `element` is
+  /// narrower. `mask` bytes are read in addition. `weights` is the resulting tensor of
+  /// probabilities. Returns the last operator.
+  OpIndex eager_softmax(std::int64_t n, const Product& matrix, double mask, Dtype element,
+                        OpIndex after, std::size_t& weights);
   /// Q, K and V have been used: they go, unless the caller holds them to the block's end.
   void release_inputs(const Projected& qkv, OpIndex last);
   /// The attention block's own projection, and the end of what the block held.

@@ -31,8 +31,9 @@ OpGraph LayerBuilder::compress(std::int64_t prompt, std::int64_t kept) {
   if (!is_preallocated(*in_.stack)) {
     for (const CachePart& part : parts()) hold_cache(cache, part, prompt, 0);
     hold_other(cache, prompt, 0);
-    const Bytes side = allocator_rounded(in_, rows_.side(prompt));
-    if (side > Bytes{}) graph_.hold("side data", Owner::kSideData, side, 0);
+    if (rows_.side(prompt) > Bytes{}) {
+      hold("side data", Owner::kSideData, rows_.side_size(prompt), 0);
+    }
   }
   compact(cache, prompt, kept, -1);
   return std::move(graph_);

@@ -61,10 +61,17 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
                      .launches = 2,
                      .dtype = dtype_},
                     {at});
-    expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
-                           allocator_rounded(in_, bytes_of(n, dtype_)), at);
+    expanded = hold("repeated keys and values", Owner::kKvExpansion,
+                    Product{}
+                        .times(in_.batch, "batch")
+                        .times(moment.attended, "entries")
+                        .times(a.n_heads, "query heads")
+                        .times(a.head_dim + a.v_head_dim)
+                        .in(dtype_),
+                    at);
     cache_read = size(n, dtype_);
   }
+  const Product scores = score_rows(moment.attended, "entries");
   const auto score_row = [&] {
     const double read = traffic.score_row_read * batch;
     const double written = traffic.score_row_write * batch;
@@ -75,12 +82,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
                      .bytes_written = written,
                      .dtype = Dtype::kFp32},
                     {at});
-    graph_.release(
-        graph_.hold(
-            "score row", Owner::kScores,
-            allocator_rounded(in_, bytes_of(in_.batch * a.n_heads * moment.attended, Dtype::kFp32)),
-            at),
-        at);
+    hold_during("score row", Owner::kScores, Product{scores}.in(Dtype::kFp32), at);
   };
   const bool splits = in_.stack->splits_keys && in_.stack->attention_per_clock == 0;
   const double blocks = splits ? 0.0 : batch * a.n_heads;
@@ -94,7 +96,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
                      .blocks = blocks,
                      .kernel = decode_use(moment, traffic)},
                     {at});
-    attended_ = activation("attention output", out, at);
+    attended_ = activation("attention output", rows(out / m_, a.n_heads, "query heads"), at);
     drop(expanded, at);
     score_row();
     return at;
@@ -105,26 +107,27 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
   Dtype element = dtype_;
   std::optional<std::size_t> raised, scaled;
   if (math) {
-    const std::int64_t rows =
-        in_.batch * moment.attended * (expanded ? a.n_heads : stored) * work_.row_width();
-    const auto hold = [&](std::string_view name, double bytes) {
-      return graph_.hold(name, Owner::kKvExpansion, allocator_rounded(in_, truncated<Bytes>(bytes)),
-                         at);
+    const std::int64_t held = expanded ? a.n_heads : stored;
+    const std::int64_t n_elements = in_.batch * moment.attended * held * work_.row_width();
+    const auto hold_wide = [&](std::string_view name, std::int64_t width) {
+      Product size = Product{}.times(in_.batch, "batch").times(moment.attended, "entries");
+      if (!work_.is_latent) size.times(held, expanded ? "query heads" : "heads");
+      return hold(name, Owner::kKvExpansion, size.times(width).in(Dtype::kFp32), at);
     };
     if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
       element = Dtype::kFp32;
       at = graph_.add({.name = "rows in fp32",
                        .family = OpFamily::kElementwise,
                        .bytes_read = cache_read + size(q, dtype_),
-                       .bytes_written = size(rows + q, element),
+                       .bytes_written = size(n_elements + q, element),
                        .launches = 3,
                        .dtype = element},
                       {at});
-      cache_read = size(rows, element);
-      raised = hold("fp32 keys and values", cache_read);
+      cache_read = size(n_elements, element);
+      raised = hold_wide("fp32 keys and values", work_.row_width());
     }
     const double keys = work_.is_latent ? cache_read : cache_read * share;
-    const double scaled_keys = size(rows, element) * (work_.is_latent ? 1 : share);
+    const double scaled_keys = size(n_elements, element) * (work_.is_latent ? 1 : share);
     at = graph_.add({.name = "scale queries and keys",
                      .family = OpFamily::kElementwise,
                      .bytes_read = keys + size(q, element),
@@ -132,7 +135,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
                      .launches = 2,
                      .dtype = element},
                     {at});
-    scaled = hold("scaled keys", scaled_keys);
+    scaled = hold_wide("scaled keys", work_.is_latent ? work_.row_width() : work_.key_width);
   }
   const std::int64_t n = in_.batch * a.n_heads * moment.attended;
   at = graph_.add({.name = "attention scores",
@@ -144,7 +147,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
                   {at});
   drop(scaled, at);
   std::size_t weights = 0;
-  at = eager_softmax(n, 0, element, at, weights);
+  at = eager_softmax(n, scores, 0, element, at, weights);
   at = graph_.add({.name = "attention values",
                    .family = OpFamily::kDecodeAttention,
                    .flops = FlopCount{per_width * value_width},
@@ -152,7 +155,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
                    .bytes_written = size(out, dtype_),
                    .dtype = element},
                   {at});
-  attended_ = activation("attention output", out, at);
+  attended_ = activation("attention output", rows(out / m_, a.n_heads, "query heads"), at);
   graph_.release(weights, at);
   drop(raised, at);
   drop(expanded, at);
@@ -171,9 +174,7 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
                                  .launches = launches,
                                  .dtype = element},
                                 {after});
-  graph_.release(
-      graph_.hold(name, Owner::kConcatCopy, allocator_rounded(in_, truncated<Bytes>(bytes)), at),
-      at);
+  hold_during(name, Owner::kConcatCopy, Product{}.in_bytes(truncated<Bytes>(bytes)), at);
   return at;
 }
 
@@ -192,8 +193,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
     for (const CachePart& part : parts()) hold_cache(cache, part, moment.before, 0);
     hold_other(cache, moment.before, 0);
     if (rows_.side(moment.before + 1) > Bytes{}) {
-      side = graph_.hold("side data", Owner::kSideData,
-                         allocator_rounded(in_, rows_.side(moment.before)), 0);
+      side = hold("side data", Owner::kSideData, rows_.side_size(moment.before), 0);
     }
   }
   Projected qkv = whole ? open() : Projected{.op = graph_.add({.name = "projections"}, {})};
@@ -222,8 +222,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
                       {at});
       replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
       if (holds_old) {
-        graph_.hold(part.older, Owner::kConcatCopy,
-                    allocator_rounded(in_, payload(part, moment.before)), at + 1);
+        hold(part.older, Owner::kConcatCopy, part_size(part, moment.before), at + 1);
       }
     }
   }
@@ -262,7 +261,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
     // As the rotation of new keys: operators that each read and write the tensor about once.
     const std::int32_t passes = rotation_passes(*in_.stack);
     const double bytes = traffic.rotated * batch;
-    const Bytes tensor = allocator_rounded(in_, truncated<Bytes>(bytes));
+    const Product tensor = Product{}.in_bytes(truncated<Bytes>(bytes));
     at = graph_.add({.name = "rotate cached keys",
                      .family = OpFamily::kRope,
                      .bytes_read = bytes * passes,
@@ -271,10 +270,9 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
                      .dtype = dtype_},
                     {at});
     for (int half = 0; half < 2; ++half) {
-      graph_.release(graph_.hold("rotated halves of cached keys", Owner::kActivations, tensor, at),
-                     at);
+      hold_during("rotated halves of cached keys", Owner::kActivations, tensor, at);
     }
-    rotated = graph_.hold("rotated cached keys", Owner::kActivations, tensor, at);
+    rotated = hold("rotated cached keys", Owner::kActivations, tensor, at);
   }
   at = mix_step(at, moment.after);
   qkv.op = at;
@@ -308,9 +306,8 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
                        .launches = all.launches,
                        .dtype = dtype_},
                       {at});
-      graph_.release(graph_.hold("method's scratch", Owner::kScores,
-                                 allocator_rounded(in_, all.transient * in_.batch), at),
-                     at);
+      hold_during("method's scratch", Owner::kScores,
+                  Product{}.times(in_.batch, "batch").in_bytes(all.transient), at);
     }
   }
   const double linked = (traffic.link_read + traffic.link_write) * batch;
@@ -362,8 +359,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   }
   if (side) {
     graph_.release(*side, at);
-    graph_.hold("side data", Owner::kSideData, allocator_rounded(in_, rows_.side(moment.after)),
-                at + 1);
+    hold("side data", Owner::kSideData, rows_.side_size(moment.after), at + 1);
   }
   if (whole) close(project_out(qkv, at));
   return std::move(graph_);

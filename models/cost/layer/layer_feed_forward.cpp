@@ -23,14 +23,15 @@ std::int64_t expert_columns(const Llm& llm, const MlpSpec& mlp) {
 OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   const std::int64_t d = block.model;
   const std::int64_t n = block.rows * block.width;
+  const Product one = block_rows(block.rows, block.width);
   const MatrixPlace part{block.experts ? WeightPart::kExperts : WeightPart::kLinear, block.format};
   const double copies = block.experts.value_or(1);
   if (mlp_.gated && in_.stack->fused_projections) {
     OpIndex at =
         gemm("gate and up projection", block.rows, d, 2 * block.width, after, part, copies);
-    const std::size_t both = activation("gate and up", 2 * n, at);
+    const std::size_t both = activation("gate and up", block_rows(block.rows, 2 * block.width), at);
     at = stream("gate times up", OpFamily::kElementwise, 2 * n, n, at);
-    const std::size_t product = activation("gate times up", n, at);
+    const std::size_t product = activation("gate times up", one, at);
     at = gemm("down projection", block.rows, block.width, d, at, part, copies);
     // The block's local names hold them until it returns.
     graph_.release(both, at);
@@ -39,17 +40,17 @@ OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   }
   OpIndex at = gemm(mlp_.gated ? "gate projection" : "up projection", block.rows, d, block.width,
                     after, part, copies);
-  const std::size_t gate = activation(mlp_.gated ? "gate" : "up", n, at);
+  const std::size_t gate = activation(mlp_.gated ? "gate" : "up", one, at);
   at = stream("activation function", OpFamily::kElementwise, n, n, at);
   graph_.release(gate, at);
-  std::size_t product = activation("activated", n, at);
+  std::size_t product = activation("activated", one, at);
   if (mlp_.gated) {
     at = gemm("up projection", block.rows, d, block.width, at, part, copies);
-    const std::size_t up = activation("up", n, at);
+    const std::size_t up = activation("up", one, at);
     at = stream("gate times up", OpFamily::kElementwise, 2 * n, n, at);
     graph_.release(product, at);
     graph_.release(up, at);
-    product = activation("gate times up", n, at);
+    product = activation("gate times up", one, at);
   }
   at = gemm("down projection", block.rows, block.width, d, at, part, copies);
   graph_.release(product, at);
@@ -79,7 +80,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
   if (mlp_.n_experts == 0) {
     const OpIndex at =
         dense_block({.rows = m_, .width = mlp_.d_ff, .model = d, .format = mlp_.format}, after);
-    block_out_ = activation("feed-forward output", m_ * d, at);
+    block_out_ = activation("feed-forward output", rows().times(d), at);
     return at;
   }
   OpIndex at = gemm("router", m_, d, mlp_.n_experts, after, WeightPart::kPlain);
@@ -87,14 +88,14 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
   if (mlp_.shared_d_ff > 0) {
     at = dense_block(
         {.rows = m_, .width = mlp_.shared_d_ff, .model = d, .format = mlp_.shared_format}, at);
-    shared = activation("shared expert output", m_ * d, at);
+    shared = activation("shared expert output", rows().times(d), at);
   }
   const std::int64_t columns = expert_columns(llm_, mlp_);
   std::optional<std::size_t> latents;
   if (mlp_.latent_dim > 0) {
     at = gemm("projection to the experts' width", m_, d, columns, at,
               {WeightPart::kLinear, mlp_.latent_format});
-    latents = activation("expert inputs", m_ * columns, at);
+    latents = activation("expert inputs", rows().times(columns), at);
   }
   const ExpertShare share = expert_share(in_, mlp_, m_);
   const double visited =
@@ -109,7 +110,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
                     .experts = visited,
                     .format = mlp_.format},
                    at);
-  const std::size_t parts = activation("expert outputs", share.rows * columns, at);
+  const std::size_t parts = activation("expert outputs", block_rows(share.rows, columns), at);
   at = exchange("expert combine", share, at);
   at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * columns,
               share.own * columns, at);
@@ -121,7 +122,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
   }
   graph_.release(parts, at);
   drop(shared, at);
-  block_out_ = activation("feed-forward output", m_ * d, at);
+  block_out_ = activation("feed-forward output", rows().times(d), at);
   return at;
 }
 

@@ -66,7 +66,7 @@ OpIndex LayerBuilder::project_sides(OpIndex after) {
     if (m.role == MatrixRole::kOutput) break;
     if (m.role == MatrixRole::kConvolution) {
       at = stream("convolution", OpFamily::kElementwise, m_ * m.out, m_ * m.out, at);
-      sides_.push_back(activation(m.result, m_ * m.out, at));
+      sides_.push_back(activation(m.result, rows().times(m.out), at));
       ++i;
       continue;
     }
@@ -80,7 +80,7 @@ OpIndex LayerBuilder::project_sides(OpIndex after) {
     };
     for (; next < matrices_.size() && joins(matrices_[next]); ++next) width += matrices_[next].out;
     at = gemm(m.operation, m_, m.in, width, at, place_of(i));
-    sides_.push_back(activation(m.result, m_ * width, at));
+    sides_.push_back(activation(m.result, rows().times(width), at));
     i = next;
   }
   return at;
@@ -124,7 +124,7 @@ OpIndex LayerBuilder::attend_items(const Projected& qkv, const DecodeState& mome
        .bytes_written = size(out, dtype_),
        .dtype = dtype_},
       {qkv.op});
-  attended_ = activation("attention output", out, at);
+  attended_ = activation("attention output", rows(out / m_, attention_.n_heads, "query heads"), at);
   return at;
 }
 
@@ -148,7 +148,7 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
        .launches = passes_,
        .dtype = dtype_},
       {qkv.op});
-  attended_ = activation("attention output", out, at);
+  attended_ = activation("attention output", rows(out / m_, attention_.n_heads, "query heads"), at);
   return at;
 }
 

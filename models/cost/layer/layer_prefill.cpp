@@ -103,6 +103,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   const auto heads = static_cast<double>(a.n_heads);
   const std::int64_t q = m_ * a.n_heads * a.head_dim;
   const std::int64_t out = m_ * a.n_heads * a.v_head_dim;
+  const Product output = rows(out / m_, a.n_heads, "query heads");
   const std::int64_t kv = m_ * work_.prompt_elements;
   OpIndex at = qkv.op;
   const std::int64_t cached = cached_before(prompt);
@@ -115,8 +116,14 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   if (in_.stack->expands_kv_heads && !work_.is_latent && a.n_heads > a.n_kv_heads) {
     kv_read = kv / a.n_kv_heads * a.n_heads;
     at = stream("repeat keys and values", OpFamily::kExpandCopy, kv, kv_read, at, 2);
-    expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
-                           allocator_rounded(in_, bytes_of(kv_read, dtype_)), at);
+    expanded = hold("repeated keys and values", Owner::kKvExpansion,
+                    Product{}
+                        .times(in_.batch, "batch")
+                        .times(prompt, "entries")
+                        .times(a.n_heads, "query heads")
+                        .times(work_.prompt_elements / a.n_kv_heads)
+                        .in(dtype_),
+                    at);
   }
   if (in_.stack->attention != AttentionExec::kEager) {
     const double pairs = attention_kind(a).pairs(spec_, static_cast<double>(prompt));
@@ -140,7 +147,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     const Pieces pieces = streaming.share > 0 ? streamed(prompt, streaming.entries) : Pieces{};
     if (streaming.share == 0 || pieces.cached == cached) {
       at = graph_.add(attention, {at});
-      attended_ = activation("attention output", out, at);
+      attended_ = activation("attention output", output, at);
       drop(expanded, at);
       return at;
     }
@@ -148,10 +155,10 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     if (streaming.share < 1) {
       scale(attention, 1 - streaming.share);
       at = graph_.add(attention, {at});
-      attended_ = activation("attention output", out, at);
+      attended_ = activation("attention output", output, at);
     }
     at = graph_.add(near, {at});
-    if (streaming.share == 1) attended_ = activation("attention output", out, at);
+    if (streaming.share == 1) attended_ = activation("attention output", output, at);
     drop(expanded, at);
     return at;
   }
@@ -167,7 +174,8 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                    .dtype = dtype_},
                   {at});
   std::size_t weights = 0;
-  at = eager_softmax(n, size(m_ * prompt, dtype_), dtype_, at, weights);
+  const Product scores = score_rows(prompt, "tokens");
+  at = eager_softmax(n, scores, size(m_ * prompt, dtype_), dtype_, at, weights);
   at = graph_.add({.name = "attention values",
                    .family = OpFamily::kPrefillAttention,
                    .flops = FlopCount{2 * square * a.v_head_dim},
@@ -175,7 +183,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                    .bytes_written = size(out, dtype_),
                    .dtype = dtype_},
                   {at});
-  attended_ = activation("attention output", out, at);
+  attended_ = activation("attention output", output, at);
   drop(expanded, at);
   const MethodNeeds needs = in_.method->needs();
   if (needs.prompt_scores == PromptScoreClass::kColumnSums) {
@@ -188,9 +196,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                      .dtype = dtype_},
                     {at});
     for (std::int32_t i = 1; i < needs.score_copies; ++i) {
-      graph_.release(graph_.hold("copy of the attention scores", Owner::kScores,
-                                 allocator_rounded(in_, bytes_of(n / m_ * held_, dtype_)), at),
-                     at);
+      hold_during("copy of the attention scores", Owner::kScores, Product{scores}.in(dtype_), at);
     }
   }
   graph_.release(weights, at);
@@ -214,8 +220,10 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   const double keys = size(key_elements, dtype_);
   const double queries = size(m_ * a.n_heads * a.head_dim, dtype_);
   const double sums = static_cast<double>(in_.batch * rows_.stored_heads() * s) * kFp32Bytes;
-  const auto hold_once = [&](std::string_view name, Bytes bytes, OpIndex at) {
-    graph_.release(graph_.hold(name, Owner::kScores, allocator_rounded(in_, bytes), at), at);
+  const Product heads = Product{}.times(in_.batch, "batch").times(a.n_heads, "query heads");
+  const auto hold_once = [&](std::string_view name, std::int64_t rows, Dtype dtype, OpIndex at) {
+    hold_during(name, Owner::kScores,
+                Product{heads}.times(rows, "query rows").times(s, "tokens").in(dtype), at);
   };
 
   if (needs.prompt_scores == PromptScoreClass::kLastWindow) {
@@ -230,7 +238,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
                           .bytes_written = matrix + sums,
                           .launches = 3,
                           .dtype = dtype_});
-    hold_once("window scores", bytes_of(n, Dtype::kFp32), at);
+    hold_once("window scores", rows, Dtype::kFp32, at);
     return at;
   }
 
@@ -245,7 +253,8 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
          .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
          .bytes_written = sums,
          .dtype = dtype_});
-    hold_once("row sums", bytes_of(row_sums, Dtype::kFp32), at);
+    hold_during("row sums", Owner::kScores, Product{heads}.times(s, "entries").in(Dtype::kFp32),
+                at);
     return at;
   }
 
@@ -253,7 +262,6 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   if (needs.score_exec == ScoreExec::kEagerChunked) rows = std::min(rows, kScoreChunk);
   const std::int64_t chunks = (s + rows - 1) / rows;
   const std::int64_t n = in_.batch * a.n_heads * s * s;
-  const std::int64_t n_chunk = in_.batch * a.n_heads * rows * s;
   // Where the logits are fp32 their softmax is what is used: there is no copy cast back.
   const bool casts = needs.fp32_softmax && dtype_ != Dtype::kFp32;
   const std::int32_t copies =
@@ -270,10 +278,9 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
                         .launches = static_cast<std::int32_t>(4 * chunks),
                         .dtype = dtype_});
   for (std::int32_t i = 0; i < copies; ++i) {
-    hold_once(i == 0 ? "attention scores" : "copy of the attention scores",
-              bytes_of(n_chunk, dtype_), at);
+    hold_once(i == 0 ? "attention scores" : "copy of the attention scores", rows, dtype_, at);
   }
-  if (needs.fp32_softmax) hold_once("fp32 softmax", bytes_of(n_chunk, Dtype::kFp32), at);
+  if (needs.fp32_softmax) hold_once("fp32 softmax", rows, Dtype::kFp32, at);
   return at;
 }
 
@@ -291,9 +298,8 @@ OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
                                        .launches = std::max(extra.launches, 1),
                                        .dtype = dtype_});
   if (extra.transient > Bytes{}) {
-    graph_.release(graph_.hold("method's scratch", Owner::kScores,
-                               allocator_rounded(in_, extra.transient * in_.batch), at),
-                   at);
+    hold_during("method's scratch", Owner::kScores,
+                Product{}.times(in_.batch, "batch").in_bytes(extra.transient), at);
   }
   return at;
 }
@@ -360,9 +366,8 @@ OpGraph LayerBuilder::prefill_kept(Prefilled before, std::int64_t prompt, std::i
     entries = kept;
     at = compact(before.cache, prompt, kept, at);
   }
-  const Bytes side = allocator_rounded(in_, rows_.side(entries));
-  if (side > Bytes{} && !is_preallocated(*in_.stack)) {
-    graph_.hold("side data", Owner::kSideData, side, at + 1);
+  if (!is_preallocated(*in_.stack) && rows_.side(entries) > Bytes{}) {
+    hold("side data", Owner::kSideData, rows_.side_size(entries), at + 1);
   }
   close(at);
   return std::move(graph_);
@@ -375,8 +380,9 @@ OpGraph LayerBuilder::around(std::span<const Op> middle) {
   OpIndex at = qkv.op;
   for (const Op& op : middle) at = graph_.add(op, {at});
   if (has_attention()) {
-    attended_ =
-        activation("attention output", m_ * attention_.n_heads * work_.prompt_value_width, at);
+    attended_ = activation(
+        "attention output",
+        rows().times(attention_.n_heads, "query heads").times(work_.prompt_value_width), at);
   }
   release_inputs(qkv, at);
   close(project_out(qkv, at));

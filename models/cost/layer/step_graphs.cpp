@@ -64,37 +64,40 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
                                              .count()),
        .bytes_written = bytes,
        .dtype = dtype});
-  graph.hold("input embeddings", Owner::kActivations,
-             allocator_rounded(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)),
+  const Product size = rows_product(in, tokens).times(in.llm->d_model).in(dtype);
+  graph.hold("input embeddings", Owner::kActivations, size, allocator_rounded(in, size.bytes()),
              op);
   return graph;
 }
 
 namespace {
 
-/// `held` of the rows are alive at once.
-OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& held) {
+/// Rows that are alive at once.
+struct RowProducts {
+  Product normed, logits;
+};
+
+OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts& held) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   const MatrixPlace head{WeightPart::kHead, llm.head_format};
   const Dtype dense = product_dtype(llm, in.weights(), head);
-  const auto charged = [&](std::int64_t n, Dtype d) {
-    return allocator_rounded(in, bytes_of(n, d));
-  };
   const auto size = [](std::int64_t n, Dtype d) {
     return static_cast<double>(bytes_of(n, d).count());
   };
   const std::int64_t hidden = of.normed * llm.d_model;
-  const std::int64_t hidden_held = held.normed * llm.d_model;
   const std::int64_t logit_rows = of.logits;
   const std::int64_t logits = logit_rows * llm.vocab_size;
   const std::int64_t whole_vocab = in.vocab_size > 0 ? in.vocab_size : llm.vocab_size;
-  const std::int64_t rows_held = held.logits;
-  const std::int64_t logits_held = rows_held * llm.vocab_size;
 
   OpGraph graph;
+  const auto hold = [&](std::string_view name, Owner owner, Product size, std::int64_t width,
+                        const char* unit, Dtype element, OpIndex first) {
+    size.times(width, unit).in(element);
+    return graph.hold(name, owner, size, allocator_rounded(in, size.bytes()), first);
+  };
   const std::size_t x =
-      graph.hold("hidden states", Owner::kActivations, charged(hidden_held, dtype), 0);
+      hold("hidden states", Owner::kActivations, held.normed, llm.d_model, "", dtype, 0);
   const OpIndex norm = graph.add({.name = "final norm",
                                   .family = OpFamily::kNorm,
                                   .bytes_read = size(hidden, dtype),
@@ -102,7 +105,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
                                   .launches = in.stack->norm_launches,
                                   .dtype = dtype});
   const std::size_t normed =
-      graph.hold("final norm output", Owner::kActivations, charged(hidden_held, dtype), norm);
+      hold("final norm output", Owner::kActivations, held.normed, llm.d_model, "", dtype, norm);
   if (!in.stack->keeps_inputs) graph.release(x, norm);
   if (of.logits == 0 && of.sampled == 0) return graph;
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
@@ -122,7 +125,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
                         matrix_bytes(llm, in.weights(), head, llm.d_model, llm.vocab_size).count()),
                     dense)},
       {norm});
-  graph.hold("logits", Owner::kLogits, charged(logits_held, dtype), last);
+  hold("logits", Owner::kLogits, held.logits, llm.vocab_size, "words", dtype, last);
   if (in.tensor_parallel > 1) {
     const double ranks = in.tensor_parallel;
     last = graph.add({.name = "all-gather of logits",
@@ -130,7 +133,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
                       .bytes_read = size(logit_rows * whole_vocab, dtype) * (ranks - 1) / ranks,
                       .dtype = dtype},
                      {last});
-    graph.hold("gathered logits", Owner::kLogits, charged(rows_held * whole_vocab, dtype), last);
+    hold("gathered logits", Owner::kLogits, held.logits, whole_vocab, "words", dtype, last);
   }
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
     last = graph.add({.name = "logits to fp32",
@@ -139,7 +142,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
                       .bytes_written = size(logit_rows * whole_vocab, Dtype::kFp32),
                       .dtype = Dtype::kFp32},
                      {last});
-    graph.hold("fp32 logits", Owner::kLogits, charged(rows_held * whole_vocab, Dtype::kFp32), last);
+    hold("fp32 logits", Owner::kLogits, held.logits, whole_vocab, "words", Dtype::kFp32, last);
   }
   graph.release(normed, last);
   if (of.sampled == 0) return graph;
@@ -164,21 +167,22 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const bool all = in.stack->logits == LogitPositions::kAll;
   const std::int64_t rows = in.batch * tokens;
-  const std::int64_t at_once = rows_at_once(in, tokens);
+  const Product at_once = rows_product(in, tokens);
   return output_logits(
       in, {.normed = rows, .logits = all ? rows : in.batch, .sampled = in.batch},
-      {.normed = at_once, .logits = all ? at_once : in.batch, .sampled = in.batch});
+      {.normed = at_once, .logits = all ? at_once : Product{}.times(in.batch, "batch")});
 }
 
 OpGraph output_logits(const CostInput& in, const HeadRows& rows) {
-  return output_logits(in, rows, rows);
+  return output_logits(
+      in, rows, {Product{}.times(rows.normed, "rows"), Product{}.times(rows.logits, "rows")});
 }
 
 Step prefill_step(const CostInput& in, std::int64_t prompt,
                   const std::vector<std::int64_t>& score_rows) {
   KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
   Step step{.host = host_time(in, false),
-            .between = between_steps(in),
+            .between = inter_step_overhead(in),
             .passes = prefill_passes(in, prompt)};
   step.segments.push_back(segment(embed_tokens(in, prompt)));
   const auto rows_of = [&](std::int32_t layer) {
@@ -210,7 +214,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
 }
 
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  Step step{.host = host_time(in, true), .between = between_steps(in)};
+  Step step{.host = host_time(in, true), .between = inter_step_overhead(in)};
   step.segments.push_back(segment(embed_tokens(in, 1)));
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     DecodeState previous;

@@ -38,14 +38,14 @@ struct RunIntervals {
 /// takes (`memory_ends`). Assumes that a larger batch does not fit if a smaller one does not, and
 /// that fewer GPUs do not suffice if more do not.
 struct FitRange {
-  static constexpr std::int64_t kMostBatch = 1 << 16;
-  static constexpr std::int32_t kMostGpus = 64;
-  /// 0: not even one sequence fits; kMostBatch: the largest batch tried. Ends are absent if the
+  static constexpr std::int64_t kMaxBatch = 1 << 16;
+  static constexpr std::int32_t kMaxGpus = 64;
+  /// 0: not even one sequence fits; kMaxBatch: the largest batch tried. Ends are absent if the
   /// error of predicted memory is unknown.
   std::int64_t batch = 0;
   std::optional<std::int64_t> batch_low, batch_high;
   /// Tensor-parallel ranks, among the counts that divide the model's heads and columns evenly;
-  /// nullopt: it does not fit on kMostGpus of them.
+  /// nullopt: it does not fit on kMaxGpus of them.
   std::optional<std::int32_t> gpus, gpus_low, gpus_high;
 };
 

@@ -1,7 +1,6 @@
 #include "sim/batch/account/peak_terms.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -12,10 +11,10 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/product.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
-#include "sim/batch/account/peak_product.hpp"
 
 namespace kvsim {
 namespace {
@@ -24,215 +23,6 @@ std::string with_rounding(const std::string& text, Bytes payload, Bytes charged)
   if (charged == payload) return text;
   return fmt::format("{} + {} B rounding", text, with_commas((charged - payload).count()));
 }
-
-/// Sizes from which the tensors of one graph are built.
-class Shapes {
- public:
-  Shapes(const PeakInput& in, const PeakLocation& place)
-      : in_{*in.cost}, place_{place}, dtype_{activation_dtype(in.cost->weight_dtype)} {
-    const bool decodes =
-        place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
-    tokens_ = decodes ? 1 : in.prompt;
-    if (place.layer < 0) return;
-    layer_ = &in_.llm->layers[static_cast<std::size_t>(place.layer)];
-    if (decodes) {
-      const DecodeState& m = place.moment;
-      entries_ = {m.before, m.before + 1, m.after};
-      attended_ = m.attended;
-    } else {
-      entries_ = {in.prompt, held_entries(in_, place.layer, in.prompt, in.prompt)};
-      attended_ = in.prompt;
-    }
-  }
-
-  /// Candidate products; one of them equals the size of `tensor`.
-  [[nodiscard]] std::vector<Product> candidates(const Tensor& tensor) const {
-    switch (tensor.owner) {
-      case Owner::kScores:
-        return scores(tensor.name);
-      case Owner::kMask:
-        return {Product{}
-                    .times(in_.batch, "batch")
-                    .times(tokens_, "tokens")
-                    .times(tokens_, "tokens")
-                    .in(dtype_)};
-      case Owner::kLogits:
-        return logits(tensor.name);
-      case Owner::kKvExpansion: {
-        const AttentionSpec& a = attention();
-        const AttentionWork work = attention_work(a);
-        const bool latent = work.is_latent;
-        const bool repeats = in_.stack->expands_kv_heads && !latent;
-        Product heads = sequence(attended_, "entries");
-        if (!latent)
-          heads.times(repeats ? a.n_heads : a.n_kv_heads, repeats ? "query heads" : "heads");
-        const auto wide = [&](std::int64_t width, Dtype dtype) {
-          return Product{heads}.times(width).in(dtype);
-        };
-        if (tensor.name == "scaled keys") return {wide(work.key_width, Dtype::kFp32)};
-        const Dtype dtype = tensor.name == "fp32 keys and values" ? Dtype::kFp32 : dtype_;
-        return {wide(work.row_width(), dtype)};
-      }
-      case Owner::kKvCache:
-      case Owner::kConcatCopy:
-      case Owner::kCompaction:
-        return cache(tensor.name);
-      case Owner::kSideData:
-        return side();
-      default:
-        return activations(tensor.name);
-    }
-  }
-
- private:
-  [[nodiscard]] const AttentionSpec& attention() const { return layer_->attention; }
-  [[nodiscard]] Product sequence(std::int64_t n, std::string_view unit) const {
-    return Product{}.times(in_.batch, "batch").times(n, unit);
-  }
-  [[nodiscard]] Product rows() const {
-    const std::int64_t held = rows_at_once(in_, tokens_);
-    if (held < in_.batch * tokens_) return Product{}.times(held, "tokens at once");
-    return sequence(tokens_, "tokens");
-  }
-
-  [[nodiscard]] std::vector<Product> scores(std::string_view name) const {
-    if (name == "method's scratch") {
-      const CacheRows stored{in_, place_.layer};
-      const PrefillExtra extra =
-          in_.method->prefill_extra(place_.layer, stored.shape(), in_.kv_dtype, tokens_);
-      return {Product{}.times(in_.batch, "batch").in_bytes(extra.transient)};
-    }
-    const MethodNeeds needs = in_.method->needs();
-    const auto heads = [&] {
-      return Product{}.times(in_.batch, "batch").times(attention().n_heads, "query heads");
-    };
-    std::vector<Product> out;
-    for (const Dtype dtype : {name.starts_with("fp32") ? Dtype::kFp32 : dtype_, Dtype::kFp32}) {
-      if (place_.part == RunPart::kDecodeLayer || name == "row sums") {
-        out.push_back(heads().times(attended_, "entries").in(dtype));
-        continue;
-      }
-      constexpr std::int64_t kScoreChunk = 1024;
-      const std::int64_t asked = std::min(place_.score_rows, tokens_);
-      for (const std::int64_t rows : {tokens_, asked, std::min(asked, kScoreChunk),
-                                      std::min<std::int64_t>(needs.prompt_window, tokens_)}) {
-        out.push_back(heads().times(rows, "query rows").times(tokens_, "tokens").in(dtype));
-      }
-    }
-    return out;
-  }
-
-  [[nodiscard]] std::vector<Product> logits(std::string_view name) const {
-    Product rows = Product{}.times(in_.batch, "batch");
-    if (in_.stack->logits == LogitPositions::kAll) rows.times(tokens_, "tokens");
-    return {rows.times(in_.llm->vocab_size, "words")
-                .in(name.starts_with("fp32") ? Dtype::kFp32 : dtype_)};
-  }
-
-  [[nodiscard]] std::vector<Product> cache(std::string_view name) const {
-    const CacheRows stored{in_, place_.layer};
-    std::vector<Product> out;
-    for (const std::int64_t n : entries_) {
-      if (name == "states and index") {
-        out.push_back(Product{}
-                          .times(in_.batch, "batch")
-                          .in_bytes(Bytes{stored.other(n).count() / in_.batch}));
-        continue;
-      }
-      if (!stored.plain()) {
-        out.push_back(
-            Product{}.in_bytes(name.ends_with("values") ? stored.values(n) : stored.keys(n)));
-        continue;
-      }
-      Product p = sequence(n, "entries");
-      const AttentionWork work = attention_work(attention());
-      if (!work.is_latent) p.times(stored.stored_heads(), "heads");
-      p.times(name.ends_with("values") ? work.row_value_width : work.key_width);
-      out.push_back(p.in(stored.dtype()));
-    }
-    return out;
-  }
-
-  [[nodiscard]] std::vector<Product> side() const {
-    std::vector<Product> out;
-    for (const std::int64_t n : entries_) out.push_back(side_of(in_, place_.layer, n));
-    return out;
-  }
-
-  [[nodiscard]] std::vector<Product> activations(std::string_view name) const {
-    const std::int64_t d = in_.llm->d_model;
-    if (name == "norm intermediate") return {rows().times(d).in(Dtype::kFp32)};
-    if (layer_ == nullptr) return {rows().times(d).in(dtype_)};
-    const AttentionSpec& a = attention();
-    const MlpSpec& mlp = layer_->mlp;
-    const AttentionWork work = attention_work(a);
-    if (name == "low-rank queries") return {rows().times(a.q_lora_rank).in(dtype_)};
-    if (name == "rotated halves") {
-      return {Product{}
-                  .times(2)
-                  .times(in_.batch, "batch")
-                  .times(tokens_, "tokens")
-                  .times(a.n_heads, "query heads")
-                  .times(a.head_dim)
-                  .in(dtype_)};
-    }
-    if (name.ends_with("queries")) {
-      return {rows().times(a.n_heads, "query heads").times(a.head_dim).in(dtype_)};
-    }
-    if (name == "expanded keys and values") {
-      return {rows()
-                  .times(a.n_heads, "query heads")
-                  .times(work.prompt_elements / a.n_heads)
-                  .in(dtype_)};
-    }
-    if (name == "latents" || name.ends_with("keys")) {
-      if (work.is_latent) return {rows().times(work.key_width).in(dtype_)};
-      return {rows().times(a.n_kv_heads, "heads").times(a.head_dim).in(dtype_)};
-    }
-    if (name == "values") {
-      return {rows().times(a.n_kv_heads, "heads").times(a.v_head_dim).in(dtype_)};
-    }
-    if (name == "attention output") {
-      return {rows().times(a.n_heads, "query heads").times(a.v_head_dim).in(dtype_)};
-    }
-    if (name == "gate and up") {
-      if (mlp.n_experts == 0) return {rows().times(2).times(mlp.d_ff).in(dtype_)};
-      return {rows().times(mlp.top_k, "experts").times(2).times(mlp.d_ff).in(dtype_),
-              rows().times(2).times(mlp.shared_d_ff).in(dtype_)};
-    }
-    if (name == "gate" || name == "up" || name == "activated" || name == "gate times up") {
-      if (mlp.n_experts == 0) return {rows().times(mlp.d_ff).in(dtype_)};
-      return {rows().times(mlp.top_k, "experts").times(mlp.d_ff).in(dtype_),
-              rows().times(mlp.shared_d_ff).in(dtype_)};
-    }
-    if (name == "expert outputs") return {rows().times(mlp.top_k, "experts").times(d).in(dtype_)};
-    return {rows().times(d).in(dtype_)};
-  }
-
- public:
-  /// The method's side data for `entries` entries of one layer.
-  static Product side_of(const CostInput& in, std::int32_t layer, std::int64_t entries,
-                         Product start = {}) {
-    const CacheRows stored{in, layer};
-    const std::int64_t heads = stored.stored_heads();
-    const std::int64_t sequence = stored.side(entries).count() / in.batch;
-    const std::int64_t one = stored.side(1).count() / in.batch / heads;
-    Product out = start.times(in.batch, "batch");
-    if (one * entries * heads == sequence) {
-      return out.times(heads, "heads").times(entries, "entries").in_bytes(Bytes{one});
-    }
-    return out.in_bytes(Bytes{sequence});
-  }
-
- private:
-  const CostInput& in_;
-  const PeakLocation& place_;
-  Dtype dtype_;
-  std::int64_t tokens_ = 0;
-  std::int64_t attended_ = 0;
-  std::vector<std::int64_t> entries_;  // possible cache entries of the running layer
-  const LayerSpec* layer_ = nullptr;
-};
 
 /// The source of a tensor's size.
 std::string source_of(const CostInput& in, Owner owner, std::string_view tensor) {
@@ -297,18 +87,11 @@ class Terms {
                       .source = source_of(in_, owner, tensor)});
   }
 
-  void add_tensor(const Tensor& tensor, const Shapes& shapes, std::int32_t layer) {
+  void add_tensor(const Tensor& tensor, std::int32_t layer) {
     std::string what{tensor.name};
     if (layer >= 0) what += fmt::format(" of layer {}", layer);
-    for (const Product& product : shapes.candidates(tensor)) {
-      const Bytes payload = product.bytes();
-      if (allocator_rounded(*in_.stack, payload) != tensor.bytes) continue;
-      add(tensor.owner, what, tensor.bytes, with_rounding(product.text(), payload, tensor.bytes),
-          tensor.name);
-      return;
-    }
-    add(tensor.owner, what, tensor.bytes, fmt::format("{} B", with_commas(tensor.bytes.count())),
-        tensor.name);
+    add(tensor.owner, std::move(what), tensor.bytes,
+        with_rounding(tensor.size.text(), tensor.size.bytes(), tensor.bytes), tensor.name);
   }
 
   [[nodiscard]] std::vector<PeakTerm> checked(const Owners& owners) && {
@@ -437,11 +220,6 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
                     group.layers == 1 ? fmt::format("layer {}", group.first)
                                       : fmt::format("{} layers", group.layers),
                     with_commas(group.entries));
-    const auto payload = [&](Product p, std::int64_t width) {
-      p.times(cost.batch, "batch").times(group.entries, "entries");
-      if (!work.is_latent) p.times(stored.stored_heads(), "heads");
-      return p.times(width).in(stored.dtype());
-    };
     const Bytes kv = (group.cache.keys + group.cache.values) * group.layers;
     if (!stored.plain()) {
       const Product p =
@@ -453,28 +231,27 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
                 fmt::format("keys and values {}, as the method stores them", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
     } else if (work.is_latent) {
-      const Product p = payload(start(), work.key_width);
+      const Product p = stored.keys_size(group.entries, start());
       terms.add(Owner::kKvCache, fmt::format("latents {}", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
     } else if (work.key_width == work.row_value_width) {
-      const Product p = payload(Product{}.times(2).times(group.layers, "layers"), work.key_width);
+      const Product p =
+          stored.keys_size(group.entries, Product{}.times(2).times(group.layers, "layers"));
       terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
     } else {
-      const Product k = payload(start(), work.key_width);
-      const Product v = payload(start(), work.row_value_width);
+      const Product k = stored.keys_size(group.entries, start());
+      const Product v = stored.values_size(group.entries, start());
       terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
                 with_rounding(k.text() + " + " + v.text(), k.bytes() + v.bytes(), kv));
     }
     const Bytes other = group.cache.other * group.layers;
-    const Product items = start()
-                              .times(cost.batch, "batch")
-                              .in_bytes(Bytes{stored.other(group.entries).count() / cost.batch});
+    const Product items = stored.other_size(group.entries, start());
     terms.add(Owner::kKvCache, fmt::format("states, windows and index {}", layers), other,
               with_rounding(items.text(), items.bytes(), other));
     const Bytes side = group.cache.side * group.layers;
     if (side == Bytes{}) continue;
-    const Product p = Shapes::side_of(cost, group.first, group.entries, start());
+    const Product p = stored.side_size(group.entries, start());
     terms.add(Owner::kSideData, fmt::format("side data {}", layers), side,
               with_rounding(p.text(), p.bytes(), side));
   }
@@ -501,8 +278,7 @@ void add_old_caches(const PeakInput& in, const PeakLocation& place, Terms& terms
 }
 
 /// Tensors that outlive graphs: the mask and, from the second layer on, the embeddings.
-void add_residents(const PeakInput& in, const PeakLocation& place, const Shapes& shapes,
-                   Terms& terms) {
+void add_residents(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
   const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
   const bool prefills =
@@ -512,7 +288,7 @@ void add_residents(const PeakInput& in, const PeakLocation& place, const Shapes&
     const bool past_first =
         place.part == RunPart::kPrefillLayer ? place.layer > 0 : cost.llm->n_layers() > 1;
     if (tensor.owner == Owner::kActivations && prefills && !past_first) continue;
-    terms.add_tensor(tensor, shapes, -1);
+    terms.add_tensor(tensor, -1);
   }
 }
 
@@ -548,7 +324,7 @@ std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakLocation& place,
   Terms terms{in};
   const auto holds = [&](Owner owner) { return owners.contains(std::string{name_of(owner)}); };
   if (holds(Owner::kContext)) {
-    for (const OutsideBytes& part : outside_bytes(cost)) {
+    for (const OffloadedBytes& part : offloaded_bytes(cost)) {
       terms.add(Owner::kContext, std::string{part.name}, part.bytes,
                 fmt::format("{} B", with_commas(part.bytes.count())), part.key);
     }
@@ -566,8 +342,7 @@ std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakLocation& place,
   add_caches(in, place, terms);
   add_old_caches(in, place, terms);
   if (place.part != RunPart::kLoad) {
-    const Shapes shapes{in, place};
-    add_residents(in, place, shapes, terms);
+    add_residents(in, place, terms);
     const OpGraph graph = graph_at(in, place);
     const OpIndex at = place.refused_at >= 0 ? place.refused_at : graph.alive_peak().at;
     const auto tensors = graph.tensors();
@@ -575,7 +350,7 @@ std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakLocation& place,
       const Tensor& t = tensors[i];
       if (t.first > at || t.last < at) continue;
       if (t.first == at && i >= place.refused_tensor) continue;
-      terms.add_tensor(t, shapes, place.layer);
+      terms.add_tensor(t, place.layer);
     }
   }
   return std::move(terms).checked(owners);

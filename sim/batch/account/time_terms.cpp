@@ -77,8 +77,8 @@ class Explainer {
           fmt::format("{} x {} of the method x ", many(layers, "layer"), many(launches, "launch")));
     }
     if (stack.schedules_ahead) {
-      add(stack.between_steps, "between_steps", "");
-      add(stack.between_per_sequence, "between_per_sequence",
+      add(stack.inter_step_overhead, "between_steps", "");
+      add(stack.inter_step_per_sequence, "between_per_sequence",
           many(in_.cost->batch, "sequence") + " x ");
     }
     return {.what = "waiting for the host",
@@ -253,9 +253,9 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
          .family = "host",
          .bound = "host",
          .time = cost.between,
-         .formula = fmt::format("{} + {} x {}", micros_text(in.cost->stack->between_steps),
+         .formula = fmt::format("{} + {} x {}", micros_text(in.cost->stack->inter_step_overhead),
                                 many(in.cost->batch, "sequence"),
-                                micros_text(in.cost->stack->between_per_sequence)),
+                                micros_text(in.cost->stack->inter_step_per_sequence)),
          .basis = "stack",
          .source =
              fmt::format("stack {}: between_steps, between_per_sequence", in.cost->stack->name)});

@@ -115,9 +115,9 @@ TEST_CASE("alive peak: 3 + 4 together, not 3 + 4 + 5") {
   const OpIndex a = graph.add(timed(0));
   const OpIndex b = graph.add(timed(0), {a});
   const OpIndex c = graph.add(timed(0), {b});
-  graph.release(graph.hold("x", Owner::kActivations, Bytes{3}, a), b);
-  graph.release(graph.hold("y", Owner::kScores, Bytes{4}, b), b);
-  graph.hold("z", Owner::kKvCache, Bytes{5}, c);
+  graph.release(graph.hold("x", Owner::kActivations, {}, Bytes{3}, a), b);
+  graph.release(graph.hold("y", Owner::kScores, {}, Bytes{4}, b), b);
+  graph.hold("z", Owner::kKvCache, {}, Bytes{5}, c);
   const AlivePeak peak = graph.alive_peak();
   CHECK(peak.bytes == Bytes{7});
   CHECK(peak.at == b);
