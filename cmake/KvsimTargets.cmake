@@ -37,12 +37,34 @@ function(kvsim_precompiled TARGET HOLDER)
   endif()
 endfunction()
 
-# kvsim_library(NAME [COLD] SOURCES … HEADERS … DEPENDS … PRIVATE_DEPENDS …)
+# kvsim_files(OUT PATTERN [EXCEPT…]): files of the current folder and its sub-folders, except those of sub-folders that
+# have a CMakeLists.txt.
+function(kvsim_files OUT PATTERN)
+  set(here ${CMAKE_CURRENT_SOURCE_DIR})
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS RELATIVE ${here} ${PATTERN})
+  file(GLOB_RECURSE inner RELATIVE ${here} CMakeLists.txt)
+  list(REMOVE_ITEM inner CMakeLists.txt)
+  foreach(list IN LISTS inner)
+    get_filename_component(folder ${list} DIRECTORY)
+    list(FILTER found EXCLUDE REGEX "^${folder}/")
+  endforeach()
+  if(ARGN)
+    list(REMOVE_ITEM found ${ARGN})
+  endif()
+  set(${OUT} ${found} PARENT_SCOPE)
+endfunction()
+
+# kvsim_library(NAME [COLD] [EXCEPT … | SOURCES … HEADERS …] DEPENDS … PRIVATE_DEPENDS …)
 #
-# One library per folder: target kvsim_NAME, alias kvsim::NAME. Includes are written from the root. After installation
-# find_package(kvsim) provides them under the same names.
+# One library per folder: target kvsim_NAME, alias kvsim::NAME. It has all files of its folder but those of EXCEPT, or
+# the listed ones. Includes are written from the root. After installation find_package(kvsim) provides them under the
+# same names.
 function(kvsim_library NAME)
-  cmake_parse_arguments(ARG "COLD" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "EXCEPT;SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    kvsim_files(ARG_SOURCES *.cpp ${ARG_EXCEPT})
+    kvsim_files(ARG_HEADERS *.hpp ${ARG_EXCEPT})
+  endif()
   add_library(kvsim_${NAME} STATIC ${ARG_SOURCES})
   add_library(kvsim::${NAME} ALIAS kvsim_${NAME})
   target_sources(kvsim_${NAME} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}

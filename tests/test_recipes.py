@@ -154,7 +154,6 @@ const LayerKind& recipe_kind() {
                 "[[nodiscard]] const LayerKind& recipe_kind();\n")
     tree.before("models/llm/layer/layer_kind.cpp", "case StateKind::kShortConv:",
                 "    case StateKind::kRecipe:\n      return recipe_kind();\n")
-    tree.before("models/llm/CMakeLists.txt", "layer/full.cpp layer/latent.cpp", "          layer/recipe.cpp\n")
     tree.before("docs/models.md", "| `none` | nothing", "| `recipe` | a vector for each head | the vectors | no |\n")
     tree.before("tests/models/catalogue/test_layer_kinds.cpp", 'TEST_CASE("short convolutions hold', """\
 TEST_CASE("the kind of layer of the recipe") {
@@ -216,20 +215,18 @@ class Recipe final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> settle_recipe(MethodResolver& settling) {
-  return make_scored(settling, std::make_shared<Recipe>());
+std::shared_ptr<const SelectRule> resolve_recipe(MethodResolver& resolver) {
+  return make_scored(resolver, std::make_shared<Recipe>());
 }
 
 }  // namespace
 
-AxisChoice select_recipe() { return scored_choice("recipe", {}, &settle_recipe); }
+AxisChoice select_recipe() { return scored_choice("recipe", {}, &resolve_recipe); }
 
 }  // namespace kvsim
 """)
     tree.before("models/methods/select/select.hpp", "AxisChoice select_keydiff();", "AxisChoice select_recipe();\n")
-    tree.before("models/methods/settle/choices.cpp", "select_keydiff(),", "      select_recipe(),\n")
-    tree.before("models/methods/CMakeLists.txt", "select/keys/knorm.cpp",
-                "          select/keys/recipe.cpp\n")
+    tree.before("models/methods/resolve/choices.cpp", "select_keydiff(),", "      select_recipe(),\n")
     tree.before("models/methods/catalogue/content.cpp", 'scorer("keydiff"',
                 '      scorer("recipe", "prompt tokens whose keys have the least sum of magnitudes", "none", flash,\n'
                 '             "RecipePress"),\n')
@@ -249,7 +246,7 @@ TEST_CASE("recipe holds what its reference holds after every step of a real trac
     for (std::size_t i = 0; i < std::min<std::size_t>(30, sums.size()); ++i) {
       want.insert(sums[i].second);
     }
-    test::SessionRun run{settled("recipe", part.view, {}, Budget{0, 30}), part.view};
+    test::SessionRun run{resolved("recipe", part.view, {}, Budget{0, 30}), part.view};
     at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
       if (newest >= w.prompt) want.insert(static_cast<std::int32_t>(newest));
       REQUIRE(held(session) == want);
