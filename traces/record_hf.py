@@ -154,7 +154,7 @@ class AttentionTap:
         for module in self._model.modules():
             self._follow(module)
         places = sorted({type(module).__module__ for module in self._model.modules()})
-        # A file of a model may have a registry of its own beside transformers'.
+        # A file of a model may have a registry in addition to that of transformers.
         registries = [getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None)
                       for name in ["transformers.modeling_utils", *places]]
         for registry in {id(one): one for one in registries if one is not None}.values():
@@ -184,7 +184,7 @@ class AttentionTap:
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _follow(self, module: torch.nn.Module) -> None:
-        """Keeps the stack of frames. A forward of its own, and not a hook: old hooks do not see keywords."""
+        """Keeps the stack of frames. Replaces forward: old hooks do not receive keyword arguments."""
         own = module.__dict__.get("forward")
         original = module.forward
 
@@ -365,7 +365,7 @@ def numbers(text: str, what: str) -> list:
             raise RecordError(f'{what}: expected numbers and ranges such as 0,4,8-11, got "{text}"')
         found += range(int(first), int(last or first) + 1)
     if len(set(found)) != len(found):
-        raise RecordError(f'{what}: a number stands twice in "{text}"')
+        raise RecordError(f'{what}: a number is given twice in "{text}"')
     return found
 
 
@@ -382,7 +382,7 @@ def _chosen(wanted: Optional[Sequence[int]], count: int, what: str) -> list:
 
 @dataclasses.dataclass
 class _Shape:
-    """What a layer records, told by a short pass before the file is laid out."""
+    """The tensors that a layer records, found by a short pass before the file's layout is fixed."""
 
     heads: int
     kv_heads: int
@@ -460,7 +460,7 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
             raise RecordError(
                 f"layer {layer} has {one.heads} query and {one.kv_heads} KV heads of {one.head_dim}, scaled by {one.scale:g}; "
                 f"layer {picked[0]} has {first.heads}, {first.kv_heads}, {first.head_dim}, {first.scale:g}: a trace holds "
-                "layers alike (--layers chooses)")
+                "equal layers (--layers chooses)")
         if hidden and one.d_model != first.d_model or (hidden and one.d_model == 0):
             raise RecordError(f"layer {layer}: no hidden states of one width were seen; --no-hidden leaves them out")
     heads = _chosen(kv_heads, first.kv_heads, "kv heads")

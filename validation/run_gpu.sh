@@ -1,16 +1,16 @@
 #!/bin/sh
 # Builds kvsim with CUDA and runs its kernels on the first GPU, unattended: correctness against the
-# references, times, the decode loop beside its prediction, and PyTorch where Python has it. Leaves a
+# references, times, the decode loop next to its prediction, and PyTorch where Python has it. Leaves a
 # folder to send us (docs/hardware.md).
 #
 #   validation/run_gpu.sh [RESULT_FOLDER]
 #
 # RESULT_FOLDER  kernels/ (result.json, figures, calibration.json),
 #                simulator.json (the same kernels' counted bytes),
-#                e2e-METHOD.json (the decode loop, measured and predicted), torch/ (beside PyTorch),
+#                e2e-METHOD.json (the decode loop, measured and predicted), torch/ (next to PyTorch),
 #                device.txt (name, driver, clocks, power state, memory in use, before and after), build.txt,
 #                summary.txt (what ran, its exit status, its seconds)
-# Each part has a limit of its own and is stopped 470 seconds after the start, or not begun: with the
+# Each part has a time limit and is stopped 470 seconds after the start, or not begun: with the
 # build's all of it takes less than 8 minutes where that takes less than 4. A kernel that breaks the GPU
 # loses itself alone, a part that fails itself alone, and no file is left half written.
 # Needs: nvcc 12.4 or later, an NVIDIA GPU with nothing else running, cmake, ninja, the libraries
@@ -49,7 +49,7 @@ describe before >"$out/device.txt" 2>&1 || true
 "$build/kvsim" list devices >>"$out/device.txt" 2>&1 || true
 status=0
 # part NAME SECONDS FILE COMMAND…: runs COMMAND for SECONDS at most, within what is left of the time,
-# its output to FILE. An exit status of 77 says that it was skipped, and why stands in FILE.
+# its output to FILE. An exit status of 77 says that it was skipped; FILE has the reason.
 part() {
   name=$1 limit=$2 file=$3
   shift 3
@@ -63,17 +63,17 @@ part() {
   code=0
   timeout "$limit" "$@" >"$file" 2>&1 || code=$?
   case $code in
-    77) told=skipped ;;
-    124) told="stopped after $limit s" ;;
-    *) told="exit status $code" ;;
+    77) outcome=skipped ;;
+    124) outcome="stopped after $limit s" ;;
+    *) outcome="exit status $code" ;;
   esac
-  echo "$name: $told, $(($(date +%s) - began)) s" >>"$out/summary.txt"
+  echo "$name: $outcome, $(($(date +%s) - began)) s" >>"$out/summary.txt"
   case $code in 0 | 77) ;; *) [ "$status" -ne 0 ] || status=1 ;; esac
 }
 
-# What a device lacks ends it here: nothing below has a meaning without one.
+# Without a device the script ends here: the rest would have no meaning.
 if ! "$build/kvsim" list devices --json | grep -q '"name"'; then
-  echo "run_gpu.sh: no device; what was looked for stands in $out/device.txt" >&2
+  echo "run_gpu.sh: no device; $out/device.txt lists what was searched" >&2
   exit 2
 fi
 # The profiler's counters are part of it where ncu is there and the driver permits; else a note says why not.

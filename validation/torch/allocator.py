@@ -41,7 +41,7 @@ def draw_size(rng):
         if at < share:
             break
         at -= share
-    # Half of them round, as tensors of equal shapes are: they find blocks of their own size again.
+    # Half of them round, as tensors of equal shapes are: they find blocks of equal size again.
     size = rng.randint(low, high)
     step = rng.choice((1, 512, 64 * KIB, MIB))
     return max(low, size // step * step)
@@ -76,7 +76,7 @@ def draw_sequence(seed, events, most_bytes, streams):
 
 def record(backend, sequence, source):
     """The sequence as it went on `backend`, as lines of a trace. Segments that came and went during
-    an event stand in front of it, with the addresses that the driver gave them."""
+    an event precede it, with the addresses that the driver gave them."""
     start = backend.totals()
     if start["reserved"] != 0:
         raise Bad(f"{start['reserved']} B are reserved before the first allocation")
@@ -212,11 +212,11 @@ def run(backend, args):
 def text_of(document):
     lines = [f"{document['backend']}: {len(document['runs'])} sequences"]
     for r in document["runs"]:
-        told = ", ".join(f"{name} {q['exact']} of {q['compared']}" +
+        text = ", ".join(f"{name} {q['exact']} of {q['compared']}" +
                          ("" if q["exact"] == q["compared"]
                           else f" (off by {q['worst_error']:g} at line {q['worst_line']})")
                          for name, q in r["quantities"].items())
-        lines.append(f"  seed {r['seed']}: {told}")
+        lines.append(f"  seed {r['seed']}: {text}")
     lines.append("every total to the byte" if document["exact"] else "NOT every total to the byte")
     return "\n".join(lines)
 

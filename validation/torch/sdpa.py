@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kvsim's decode attention beside torch's scaled_dot_product_attention, on torch's own tensors.
+"""kvsim's decode attention next to torch's scaled_dot_product_attention, on torch's own tensors.
 
     cmake --build build/release --target kvsim_decode
     python3 validation/torch/sdpa.py --library build/release/libkvsim_decode.so -o results/sdpa.json
@@ -183,15 +183,15 @@ def run(torch, args):
 
 
 def text_of(document):
-    lines = [f"{document['device']}, torch {document['torch']}, beside {document['reference']}"]
+    lines = [f"{document['device']}, torch {document['torch']}; reference: {document['reference']}"]
     for r in document["results"]:
         shape = (f"batch {r['batch']}, heads {r['n_heads']}/{r['n_kv_heads']}x{r['head_dim']}, "
                  f"{r['entries']} entries, {r['dtype']}")
-        told = "not finite" if r["error"] is None else f"error {r['error']:.1e}"
+        text = "not finite" if r["error"] is None else f"error {r['error']:.1e}"
         if r["kvsim"]:
-            told += (f", kvsim {r['kvsim']['median_us']:.1f} us, torch "
+            text += (f", kvsim {r['kvsim']['median_us']:.1f} us, torch "
                      f"{r['torch']['median_us']:.1f} us")
-        lines.append(f"  {shape}: {told}{'' if r['agrees'] else '  DISAGREES'}")
+        lines.append(f"  {shape}: {text}{'' if r['agrees'] else '  DISAGREES'}")
     return "\n".join(lines)
 
 

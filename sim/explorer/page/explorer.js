@@ -8,8 +8,8 @@
   const byId = id => document.getElementById(id);
   const kRest = 150;  // ms without a change of the controls before the core is called
 
-  // ---- The core, in a worker. What it answers to a question that is not the newest of its kind, or
-  // that was asked of knobs as they no longer stand, is dropped. ----
+  // ---- The core, in a worker. An answer is dropped if a newer question of its kind was sent, or if
+  // the controls have changed since. ----
 
   let worker = null, ready = false;
   const waiting = {};  // of each kind the newest question that has no answer yet
@@ -66,8 +66,8 @@
     window.clearTimeout(timer);
     timer = window.setTimeout(ask, kRest);
   }
-  /// 'waiting' until both documents of the knobs as they stand have come, then 'answered', or 'refused'
-  /// where a knob is wrong: what stands there is of former knobs and stays dim.
+  /// 'waiting' until both documents of the present controls have arrived, then 'answered'; 'refused' if
+  /// a control has a wrong value: the page then shows the previous answers, dimmed.
   function mark(what) {
     byId('answers').dataset.state = what;
     byId('answers').classList.toggle('stale', what !== 'answered');

@@ -1,7 +1,7 @@
 'use strict';
 // The knobs: form controls made from the catalogue, their state, and the scenario that it means.
-// `window.kvsimKnobs`. The state also stands in the address (#model=…&gpu=…), so that a link shows
-// what its sender saw.
+// `window.kvsimKnobs`. The address contains the state (#model=…&gpu=…), so that a link shows what its
+// sender saw.
 window.kvsimKnobs = (() => {
   const el = (...args) => window.kvsimCards.el(...args);
   const kStart = {model: 'llama-3.1-8b', gpu: 'H100-80GB-SXM', gpu_count: '1', stack: 'hf-sdpa', method: 'zeromerge', budget: '0.2',

@@ -1,7 +1,7 @@
 'use strict';
-// The core beside the page, so that the page answers to its reader while the core computes. Takes
-// {bytes} once, then {id, what, scenario}; answers {ready} and {id, document} or {id, error, wrong}.
-// Ids ascend. Of questions of one kind that came while it computed the newest alone is answered.
+// Runs the core in a worker, so that the page stays responsive while it computes. Takes {bytes} once,
+// then {id, what, scenario}; answers {ready} and {id, document} or {id, error, wrong}. Ids ascend. If
+// several questions of one kind arrive during a computation, it answers only the newest.
 let core = null;
 const newest = new Map();  // of each kind what is to be answered next
 let awake = false;

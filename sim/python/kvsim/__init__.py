@@ -153,7 +153,7 @@ class ReplayResult:
 
     @property
     def skipped(self):
-        """Those that this trace lacks something for: `name` and `reason`."""
+        """Methods that this trace has not enough data for: `name` and `reason`."""
         return self.document["skipped"]
 
     def column(self, key):
@@ -318,7 +318,7 @@ def fit(scenario, question, *, confidence=0.0, set=None, name=None, threads=0, *
 def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False, set=None, name=None, threads=0, **keys):
     """Runs a scenario at every combination of values, as `kvsim sweep` does.
 
-    vary             {"/batch": [1, 2, 4], "/method": ["full", "h2o"]}, beside the axes that the scenario has
+    vary             {"/batch": [1, 2, 4], "/method": ["full", "h2o"]}, in addition to the axes of the scenario
     samples, seed    that many random combinations instead
     skip_impossible  points that cannot be are listed with the reason
     Errors: InputError.
