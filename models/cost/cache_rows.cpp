@@ -46,7 +46,7 @@ Bytes CacheRows::values(std::int64_t entries) const {
 
 Product CacheRows::row_size(std::int64_t entries, std::int64_t elements, Product start) const {
   start.times(in_.batch, "batch").times(entries, "entries");
-  if (latent_) return start.times(elements).in(dtype_);
+  if (latent_ || stored_heads_ == 0) return start.times(elements).in(dtype_);
   return start.times(stored_heads_, "heads").times(elements / stored_heads_).in(dtype_);
 }
 Product CacheRows::keys_size(std::int64_t entries, Product start) const {
