@@ -6,7 +6,7 @@ function(kvsim_cold TARGET)
   if(KVSIM_SANITIZE)
     target_compile_options(${TARGET} PRIVATE -O0)
   else()
-    target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+    target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-Og>)
   endif()
 endfunction()
 
