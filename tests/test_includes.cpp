@@ -40,8 +40,9 @@ const std::vector<Folder>& floors() {
     const Names floor1 = join({described, {"traces", "traces/requests"}});
     const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
     const Names floor3 = join({floor2, {"sim/metrics", "sim/engine", "sim/memory", "sim/network"}});
-    const Names all3 =
-        join({floor3, {"sim/batch", "sim/replay", "sim/serve", "sim/bench", "sim/scenario"}});
+    const Names all3 = join(
+        {floor3,
+         {"sim/batch", "sim/replay", "sim/decoder", "sim/serve", "sim/bench", "sim/scenario"}});
     const Names floor4 = join({all3, {"sim/plan", "sim/sweep", "sim/run"}});
     return std::vector<Folder>{
         // 1: descriptions
@@ -68,6 +69,7 @@ const std::vector<Folder>& floors() {
         {"sim/memory", join({floor2, {"sim/engine"}})},
         {"sim/network", floor2},
         {"sim/replay", floor3},
+        {"sim/decoder", join({floor3, {"sim/replay"}})},
         {"sim/batch", floor3, {"account", "", "point"}},
         {"sim/serve",
          join({floor3, {"sim/batch"}}),

@@ -3,6 +3,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/options/command.hpp"
@@ -10,8 +11,10 @@
 #include "sim/cli/options/replay_request.hpp"
 #include "sim/cli/process/interrupt.hpp"
 #include "sim/cli/process/terminal.hpp"
+#include "sim/decoder/closed_loop.hpp"
 #include "sim/report/files/atomic_file.hpp"
 #include "sim/report/folder/results_folder.hpp"
+#include "sim/report/replay/loop_report.hpp"
 #include "sim/report/replay/replay_aggregate.hpp"
 #include "sim/report/replay/replay_folder.hpp"
 #include "sim/report/replay/replay_json.hpp"
@@ -113,8 +116,55 @@ int report_missing(std::size_t missing, std::size_t all) {
   return interrupted_status();
 }
 
+/// Half of the machine's memory: the rest is for the rows of prompts.
+Bytes memory_for_weights() {
+  return Bytes{static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 2};
+}
+
+/// --closed-loop: a decoder with the methods' caches in the loop, instead of a trace.
+int run_loop(const Arguments& arguments) {
+  for (const char* other : {"trace", "per-step", "per-head", "block-size", "dump-kept", "out"}) {
+    if (arguments.has(other)) {
+      throw InputError{fmt::format("--{} does not go with --closed-loop", other)};
+    }
+  }
+  const auto prompts = arguments.value("prompts");
+  if (!prompts) throw InputError{"--closed-loop: expected --prompts FILE, got none"};
+  if (!arguments.has("method")) throw InputError{"--closed-loop: expected --method NAME, got none"};
+  const std::vector<MethodSpec> specs = read_specs(arguments, read_names(arguments).names);
+  const ReplayOptions replays = read_replay_options(arguments);
+  const Checkpoint checkpoint =
+      read_checkpoint(*arguments.value("closed-loop"), memory_for_weights());
+  const std::vector<LoopPrompt> tasks =
+      read_prompts(*prompts, checkpoint.shape.vocab, checkpoint.shape.max_positions);
+  LoopOptions options{
+      .threads = replays.threads, .seed = replays.seed, .split = replays.split, .progress = {}};
+  Progress progress{fmt::format("running {}", checkpoint.shape.model),
+                    static_cast<double>(tasks.size()), "prompts"};
+  StopOnInterrupt stops;
+  const bool quiet = arguments.has("quiet");
+  options.progress = [&](double done) {
+    if (StopOnInterrupt::asked()) throw Interrupted{};
+    if (!quiet) progress.update(done);
+  };
+  try {
+    const LoopResult result = run_closed_loop(checkpoint, tasks, specs, options);
+    if (arguments.has("json")) {
+      write_out(to_file_text(loop_document(result)));
+    } else if (!quiet) {
+      write_out(loop_summary(result, terminal_width()));
+    }
+  } catch (const Interrupted&) {
+    return interrupted_status();
+  }
+  return kDone;
+}
+
 int run_replay(const Arguments& arguments) {
   arguments.expect_words(0, 0, "only options: --trace FILE names a trace");
+  if (arguments.has("closed-loop")) return run_loop(arguments);
+  if (arguments.has("prompts"))
+    throw InputError{"--prompts: expected --closed-loop FOLDER, got none"};
   const std::vector<std::string> traces = read_traces(arguments, "replay");
   if (!arguments.has("method"))
     throw InputError{"replay: expected --method NAME; `kvsim help replay` shows how"};
@@ -231,6 +281,11 @@ Command replay_command() {
                    "each method"},
                   {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"},
                   split_option(),
+                  {"closed-loop", 0, "FOLDER", false,
+                   "run a decoder instead of a trace: config.json and model.safetensors of a model "
+                   "of the Llama family"},
+                  {"prompts", 0, "FILE", false,
+                   "tasks of --closed-loop: JSONL with tokens, answer, task, question_start"},
                   {"json", 0, "", false, "print JSON (schema kvsim.replay/1)"},
                   {"per-step", 0, "", false, "with --json: the series over decode steps"},
                   {"per-head", 0, "", false, "with --json: the means of every head"},

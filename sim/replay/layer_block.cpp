@@ -43,6 +43,25 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
   }
 }
 
+LayerBlock::LayerBlock(const TraceInfo& info, std::vector<LayerRows> layers, const Rope* rope)
+    : info_{info}, first_{0}, rope_{rope} {
+  layers_.reserve(layers.size());  // views point into it
+  for (LayerRows& from : layers) {
+    const auto layer = static_cast<std::int32_t>(layers_.size());
+    Layer& each = layers_.emplace_back();
+    each.rows = std::move(from.rows);
+    each.hidden = std::move(from.hidden);
+    each.view.layer = layer;
+    each.view.n_layers = info_.n_layers;
+    each.view.rope = rope;
+    if (!each.hidden.empty()) {
+      each.view.hidden = each.hidden;
+      each.view.d_model = info_.d_model;
+    }
+    for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) each.view.heads.push_back(head(layer, h));
+  }
+}
+
 HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
   const TraceLayer& rows = at(layer).rows;
   const std::int32_t group = info_.n_heads / info_.n_kv_heads;

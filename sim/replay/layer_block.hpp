@@ -27,6 +27,12 @@ struct DecisionUnit {
   std::vector<StoredHead> heads;
 };
 
+/// A layer's rows that were not read from a trace. `hidden` [tokens, d_model] may be empty.
+struct LayerRows {
+  TraceLayer rows;
+  std::vector<float> hidden;
+};
+
 /// Consecutive layers of a trace in memory, with what is computed once for all methods.
 class LayerBlock {
  public:
@@ -34,8 +40,14 @@ class LayerBlock {
   /// predicts scores with `surrogates`, by name.
   LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count, const TraceInputs& inputs,
              const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates = {});
+  /// All layers of a model, already in memory.
+  LayerBlock(const TraceInfo& info, std::vector<LayerRows> layers, const Rope* rope);
 
   [[nodiscard]] const LayerVectors& layer(std::int32_t layer) const { return at(layer).view; }
+  /// The rows that the views of `layer` point into: their sizes must not change.
+  [[nodiscard]] TraceLayer& rows(std::int32_t layer) {
+    return layers_[static_cast<std::size_t>(layer - first_)].rows;
+  }
   /// Reference attention of every head of the block, side by side.
   void compute_references(std::int32_t threads);
 

@@ -195,9 +195,21 @@ void CacheSession::append(std::int32_t id) {
 }
 
 void CacheSession::step() {
-  append(newest_ + 1);
-  compressed_ = false;
-  for (Head& head : heads_) {
+  step_heads(0, heads_.size());
+  finish_step();
+}
+
+void CacheSession::step_heads(std::size_t first, std::size_t count) {
+  const bool early = method_.select->leaves_before_attend();
+  KVSIM_CHECK(first + count <= heads_.size() && (!early || count == heads_.size()),
+              "heads {} to {} of {}", first, first + count, heads_.size());
+  if (first == 0) {
+    ++newest_;
+    compressed_ = false;
+  }
+  for (std::size_t h = first; h < first + count; ++h) {
+    Head& head = heads_[h];
+    head.entries.append(newest_, head.vectors.key(newest_), head.vectors.value(newest_));
     head.events = {.attended = 0,
                    .read = -1,
                    .left = 0,
@@ -209,9 +221,8 @@ void CacheSession::step() {
     if (head.store) head.store->appended(head.entries, head.entries.size() - 1);
     if (head.reader) head.reader->appended(head.entries, head.entries.size() - 1);
   }
-  const bool early = method_.select->leaves_before_attend();
   if (early) compress();
-  for (std::size_t h = 0; h < heads_.size(); ++h) {
+  for (std::size_t h = first; h < first + count; ++h) {
     Head& head = heads_[h];
     if (sharer_) {
       head.events.stored = static_cast<double>(sharer_->read_bytes(tables_, h).count());
@@ -220,8 +231,11 @@ void CacheSession::step() {
     }
     attend(head);
   }
+}
+
+void CacheSession::finish_step() {
   if (method_.learns_steps) learn_step(/*prompt_fed=*/false);
-  if (!early) compress();
+  if (!method_.select->leaves_before_attend()) compress();
   if (sharer_) sharer_->stepped(tables_);
   for (Head& head : heads_) {
     if (head.store) head.store->stepped(head.entries);

@@ -39,6 +39,12 @@ class CacheSession {
 
   /// Runs the next decode step. The results below are for this step and valid until the next call.
   void step();
+  /// The same in parts, for callers that compute the rows of heads one layer after another: appends
+  /// and attends for heads first … first + count - 1, whose rows must be there; heads in order.
+  /// Then finish_step() for all. Errors: ContractError for a part of the heads if the method
+  /// compresses before it attends.
+  void step_heads(std::size_t first, std::size_t count);
+  void finish_step();
   /// Output [group, d] and log-sum-exp [group] of head `h`.
   [[nodiscard]] std::span<const double> output(std::size_t h) const;
   [[nodiscard]] double log_sum(std::size_t h, std::int32_t g) const;

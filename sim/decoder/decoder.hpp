@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/decoder/checkpoint.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+
+/// A decoder in pieces around its attention, in fp32: the attention itself is the caller's, who
+/// decides which cache it reads. Rows are [n, d_model], one per token. Thread-safe.
+class Decoder {
+ public:
+  /// `checkpoint` outlives the decoder.
+  explicit Decoder(const Checkpoint& checkpoint) : weights_{checkpoint} {}
+
+  [[nodiscard]] const DecoderShape& shape() const { return weights_.shape; }
+  /// Embeddings of tokens [n, d_model]. Errors: ContractError for an id outside the vocabulary.
+  [[nodiscard]] std::vector<float> embed(std::span<const std::int32_t> tokens) const;
+  /// The input of a layer's attention module: rows after its first norm.
+  [[nodiscard]] std::vector<float> normed(std::int32_t layer, std::span<const float> rows) const;
+  /// Writes rotated queries and keys, and values, of tokens first, first + 1, … into `out`, which
+  /// is laid out by head for `tokens` tokens.
+  void project(std::int32_t layer, std::span<const float> normed, std::int64_t first,
+               std::int64_t tokens, TraceLayer& out) const;
+  /// From attention outputs [n, n_heads * head_dim] to the layer's output, in place of `rows`.
+  void finish(std::int32_t layer, std::span<const float> attention, std::span<float> rows) const;
+  /// Logits [n, vocab] of the token after each row.
+  [[nodiscard]] std::vector<float> logits(std::span<const float> rows) const;
+
+  /// Causal attention of tokens first … first + n - 1 of a layer laid out by head for `tokens`
+  /// tokens: [n, n_heads * head_dim].
+  [[nodiscard]] std::vector<float> attend(const TraceLayer& layer, std::int64_t first,
+                                          std::int64_t n, std::int64_t tokens) const;
+
+ private:
+  const Checkpoint& weights_;
+};
+
+}  // namespace kvsim
