@@ -124,7 +124,7 @@ class PromptRun {
       one.rows.k.resize(row * index(info_.n_kv_heads));
       one.rows.v.resize(row * index(info_.n_kv_heads));
       one.hidden = decoder_.normed(l, x);
-      decoder_.project(l, one.hidden, 0, n, n, one.rows);
+      decoder_.project(l, one.hidden, 0, n, one.rows);
       const std::vector<float> attended = decoder_.attend(one.rows, 0, n, n);
       full_outputs_.emplace_back(
           attended.begin() + static_cast<std::ptrdiff_t>(compressed_ * width()), attended.end());

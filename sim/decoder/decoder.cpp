@@ -62,7 +62,7 @@ std::vector<float> Decoder::normed(std::int32_t layer, std::span<const float> ro
   return out;
 }
 
-void Decoder::project(std::int32_t layer, std::span<const float> normed, std::int64_t first,
+void Decoder::project(std::int32_t layer, const std::vector<float>& normed, std::int64_t first,
                       std::int64_t tokens, TraceLayer& out) const {
   const DecoderLayer& w = weights_.layers[index(layer)];
   const DecoderShape& s = shape();

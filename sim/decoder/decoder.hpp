@@ -23,7 +23,7 @@ class Decoder {
   [[nodiscard]] std::vector<float> normed(std::int32_t layer, std::span<const float> rows) const;
   /// Writes rotated queries and keys, and values, of tokens first, first + 1, … into `out`, which
   /// is laid out by head for `tokens` tokens.
-  void project(std::int32_t layer, std::span<const float> normed, std::int64_t first,
+  void project(std::int32_t layer, const std::vector<float>& normed, std::int64_t first,
                std::int64_t tokens, TraceLayer& out) const;
   /// From attention outputs [n, n_heads * head_dim] to the layer's output, in place of `rows`.
   void finish(std::int32_t layer, std::span<const float> attention, std::span<float> rows) const;

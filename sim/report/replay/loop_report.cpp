@@ -35,7 +35,7 @@ ordered_json budget_json(const std::optional<double>& budget) {
 
 ordered_json loop_document(const LoopResult& result) {
   ordered_json out = {{"schema", "kvsim.closed-loop/1"},
-                      {"kvsim_version", kvsim_version()},
+                      {"kvsim", {{"version", kvsim_version()}}},
                       {"model", result.model},
                       {"prompts", result.prompts},
                       {"methods", ordered_json::array()},

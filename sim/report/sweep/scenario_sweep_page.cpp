@@ -14,14 +14,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMaxSweepPoints = 2000;  // per scenario sweep
+constexpr std::size_t kMaxPagePoints = 2000;  // per scenario sweep
 
 }  // namespace
 
 std::string scenario_sweep_page(const ScenarioSweep& sweep, const FigureSet& figures,
                                 const std::vector<std::string>& notes) {
   std::vector<std::string> cuts;
-  const std::size_t n = std::min(sweep.size(), kMaxSweepPoints);
+  const std::size_t n = std::min(sweep.size(), kMaxPagePoints);
   if (n < sweep.size()) {
     cuts.push_back(fmt::format("Tables have the first {} of {} points; sweep.csv has all.", n,
                                with_commas(static_cast<std::int64_t>(sweep.size()))));

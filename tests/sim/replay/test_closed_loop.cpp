@@ -1,0 +1,348 @@
+// A decoder with a method's cache in the loop: the forward pass against one written as plain sums,
+// laws of the loop, and broken checkpoints and prompts.
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/decoder/closed_loop.hpp"
+#include "sim/decoder/decoder.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+#include "traces/trace_writer.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using test::fresh;
+
+constexpr std::int64_t kVocab = 50, kWidth = 32, kInner = 48;
+constexpr std::int32_t kLayers = 4, kHeads = 4, kKvHeads = 2, kDim = 8;
+
+const std::string kConfig = R"({"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
+  "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "vocab_size": 50, "max_position_embeddings": 256, "rope_theta": 1000.0, "rms_norm_eps": 1e-6})";
+
+/// A model with random weights, queries and keys normalised per head, and a bias of the queries.
+fs::path random_model(const std::string& name, std::uint32_t seed = 1) {
+  const fs::path folder = fresh(name);
+  test::write(folder / "config.json", kConfig);
+  std::vector<TensorPlan> plan{{"model.embed_tokens.weight", TensorType::kF32, {kVocab, kWidth}}};
+  for (int l = 0; l < kLayers; ++l) {
+    const std::string at = fmt::format("model.layers.{}.", l);
+    const auto add = [&](const char* what, std::vector<std::int64_t> shape) {
+      plan.push_back({at + what, TensorType::kF32, std::move(shape)});
+    };
+    add("input_layernorm.weight", {kWidth});
+    add("post_attention_layernorm.weight", {kWidth});
+    add("self_attn.q_proj.weight", {kHeads * kDim, kWidth});
+    add("self_attn.q_proj.bias", {kHeads * kDim});
+    add("self_attn.k_proj.weight", {kKvHeads * kDim, kWidth});
+    add("self_attn.v_proj.weight", {kKvHeads * kDim, kWidth});
+    add("self_attn.o_proj.weight", {kWidth, kHeads * kDim});
+    add("self_attn.q_norm.weight", {kDim});
+    add("self_attn.k_norm.weight", {kDim});
+    add("mlp.gate_proj.weight", {kInner, kWidth});
+    add("mlp.up_proj.weight", {kInner, kWidth});
+    add("mlp.down_proj.weight", {kWidth, kInner});
+  }
+  plan.push_back({"model.norm.weight", TensorType::kF32, {kWidth}});
+  plan.push_back({"lm_head.weight", TensorType::kF32, {kVocab, kWidth}});
+  SafetensorsWriter writer{folder / "model.safetensors", plan, {}};
+  std::mt19937 random{seed};
+  std::normal_distribution<float> normal{0, 0.3F};
+  for (const TensorPlan& tensor : plan) {
+    std::int64_t n = 1;
+    for (const std::int64_t size : tensor.shape) n *= size;
+    std::vector<float> values(static_cast<std::size_t>(n));
+    const float mean = tensor.shape.size() == 1 && !tensor.name.ends_with("bias") ? 1.0F : 0.0F;
+    for (float& x : values) x = mean + normal(random);
+    writer.write(values);
+  }
+  writer.finish();
+  return folder;
+}
+
+std::vector<LoopPrompt> random_prompts(std::size_t count, std::size_t length, std::size_t answer) {
+  std::mt19937 random{7};
+  std::vector<LoopPrompt> out(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i].task = i % 2 == 0 ? "even" : "odd";
+    for (std::size_t t = 0; t < length + 3 * i; ++t) {
+      out[i].tokens.push_back(static_cast<std::int32_t>(random() % kVocab));
+    }
+    for (std::size_t t = 0; t < answer; ++t) {
+      out[i].answer.push_back(static_cast<std::int32_t>(random() % kVocab));
+    }
+    out[i].question_start = static_cast<std::int64_t>(length) - 10;
+  }
+  return out;
+}
+
+using Row = std::vector<double>;
+
+Row product(const Matrix& m, const Row& x) {
+  Row y(static_cast<std::size_t>(m.rows));
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      y[i] += static_cast<double>(m.data[i * x.size() + j]) * x[j];
+    }
+  }
+  return y;
+}
+
+Row norm(const Row& x, const std::vector<float>& weight) {
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  Row y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] = x[i] / std::sqrt(squares / static_cast<double>(x.size()) + 1e-6) *
+           static_cast<double>(weight[i]);
+  }
+  return y;
+}
+
+/// Logits after each token, in fp64, one token and one head at a time.
+std::vector<Row> reference_logits(const Checkpoint& c, const std::vector<std::int32_t>& tokens) {
+  std::vector<Row> x;
+  for (const std::int32_t id : tokens) {
+    const auto* row = c.embedding.data.data() + id * kWidth;
+    x.emplace_back(row, row + kWidth);
+  }
+  const auto rotated = [&](const Row& all, std::int64_t head, const std::vector<float>& weight,
+                           std::size_t t) {
+    Row row = norm({all.begin() + head * kDim, all.begin() + (head + 1) * kDim}, weight);
+    Row out(kDim);
+    for (std::size_t j = 0; j < kDim / 2; ++j) {
+      const double angle =
+          static_cast<double>(t) * std::pow(1000.0, -2.0 * static_cast<double>(j) / kDim);
+      out[j] = row[j] * std::cos(angle) - row[j + kDim / 2] * std::sin(angle);
+      out[j + kDim / 2] = row[j + kDim / 2] * std::cos(angle) + row[j] * std::sin(angle);
+    }
+    return out;
+  };
+  for (const DecoderLayer& w : c.layers) {
+    std::vector<std::vector<Row>> q(tokens.size()), k(tokens.size()), v(tokens.size());
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const Row in = norm(x[t], w.input_norm);
+      Row queries = product(w.q, in);
+      for (std::size_t j = 0; j < queries.size(); ++j) {
+        queries[j] += static_cast<double>(w.q_bias[j]);
+      }
+      const Row keys = product(w.k, in);
+      const Row values = product(w.v, in);
+      for (int h = 0; h < kHeads; ++h) q[t].push_back(rotated(queries, h, w.q_norm, t));
+      for (int h = 0; h < kKvHeads; ++h) {
+        k[t].push_back(rotated(keys, h, w.k_norm, t));
+        v[t].emplace_back(values.begin() + h * kDim, values.begin() + (h + 1) * kDim);
+      }
+    }
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      Row attended;
+      for (std::size_t h = 0; h < kHeads; ++h) {
+        const std::size_t kv = h / (kHeads / kKvHeads);
+        Row out(kDim);
+        double sum = 0;
+        for (std::size_t s = 0; s <= t; ++s) {
+          double logit = 0;
+          for (std::size_t j = 0; j < kDim; ++j) logit += q[t][h][j] * k[s][kv][j];
+          const double weight = std::exp(logit / std::sqrt(double{kDim}));
+          sum += weight;
+          for (std::size_t j = 0; j < kDim; ++j) out[j] += weight * v[s][kv][j];
+        }
+        for (const double o : out) attended.push_back(o / sum);
+      }
+      const Row block = product(w.o, attended);
+      for (std::size_t j = 0; j < kWidth; ++j) x[t][j] += block[j];
+      const Row in = norm(x[t], w.output_norm);
+      Row gate = product(w.gate, in);
+      const Row up = product(w.up, in);
+      for (std::size_t j = 0; j < gate.size(); ++j) gate[j] *= up[j] / (1 + std::exp(-gate[j]));
+      const Row mlp = product(w.down, gate);
+      for (std::size_t j = 0; j < kWidth; ++j) x[t][j] += mlp[j];
+    }
+  }
+  std::vector<Row> logits;
+  logits.reserve(x.size());
+  for (const Row& row : x) logits.push_back(product(c.head, norm(row, c.final_norm)));
+  return logits;
+}
+
+TEST_CASE("the decoder's logits equal those of plain sums, and a loop with the full cache too") {
+  const Checkpoint model = read_checkpoint(random_model("plain-sums"), Bytes{1 << 30});
+  const std::vector<LoopPrompt> prompts = random_prompts(1, 40, 5);
+  std::vector<std::int32_t> tokens = prompts[0].tokens;
+  tokens.insert(tokens.end(), prompts[0].answer.begin(), prompts[0].answer.end() - 1);
+  const std::vector<Row> want = reference_logits(model, tokens);
+
+  const Decoder decoder{model};
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  std::vector<float> x = decoder.embed(tokens);
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    TraceLayer rows;
+    rows.q.resize(static_cast<std::size_t>(n * kHeads * kDim));
+    rows.k.resize(static_cast<std::size_t>(n * kKvHeads * kDim));
+    rows.v.resize(rows.k.size());
+    decoder.project(l, decoder.normed(l, x), 0, n, rows);
+    decoder.finish(l, decoder.attend(rows, 0, n, n), x);
+  }
+  const std::vector<float> got = decoder.logits(x);
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    for (std::size_t v = 0; v < kVocab; ++v) {
+      CHECK(static_cast<double>(got[t * kVocab + v]) == doctest::Approx(want[t][v]).epsilon(1e-4));
+    }
+  }
+
+  double loss = 0;
+  for (std::size_t i = 0; i < prompts[0].answer.size(); ++i) {
+    const Row& row = want[prompts[0].tokens.size() - 1 + i];
+    double sum = 0;
+    for (const double logit : row) sum += std::exp(logit);
+    loss += std::log(sum) - row[static_cast<std::size_t>(prompts[0].answer[i])];
+  }
+  const LoopResult result = run_closed_loop(model, prompts, {{"full", {}, {}}}, {});
+  const LoopMethod& full = result.methods.at(0);
+  CHECK(full.all.perplexity == doctest::Approx(std::exp(loss / 5)).epsilon(1e-5));
+  CHECK(full.all.kl_mean < 1e-9);
+  CHECK(full.all.token_agreement == 1);
+  CHECK(full.rel_error_mean < 1e-5);
+  CHECK(full.budget_reached == 1);
+}
+
+TEST_CASE("methods that keep everything change nothing, threads neither, and less budget drifts") {
+  const Checkpoint model = read_checkpoint(random_model("laws"), Bytes{1 << 30});
+  const std::vector<LoopPrompt> prompts = random_prompts(4, 120, 4);
+  const auto with = [](const char* name, double fraction) {
+    return MethodSpec{name, {}, Budget{.fraction = fraction, .entries = 0}};
+  };
+  for (const char* name : {"snapkv", "h2o", "knorm", "streaming-llm", "zeromerge"}) {
+    CAPTURE(name);
+    const MethodSpec everything{name, {}, Budget{.fraction = 0, .entries = 200}};
+    const LoopResult all =
+        run_closed_loop(model, prompts, {everything, with(name, 0.5), with(name, 0.1)}, {});
+    CHECK(all.methods[0].all.kl_mean < 1e-7);
+    CHECK(all.methods[0].all.token_agreement == 1);
+    CHECK(all.methods[1].all.kl_mean < all.methods[2].all.kl_mean);
+    CHECK(all.methods[1].budget_reached > all.methods[2].budget_reached);
+    CHECK(all.methods[2].all.kl_mean > 0);
+  }
+  const std::vector<MethodSpec> specs{with("h2o", 0.2), {"minicache", {}, {}}, {"kivi-2", {}, {}}};
+  const LoopResult one = run_closed_loop(model, prompts, specs, {.threads = 1});
+  const LoopResult two = run_closed_loop(model, prompts, specs, {.threads = 2});
+  for (std::size_t m = 0; m < specs.size(); ++m) {
+    CHECK(one.methods[m].all.kl_mean == two.methods[m].all.kl_mean);
+    CHECK(one.methods[m].answer_error_mean == two.methods[m].answer_error_mean);
+    REQUIRE(one.methods[m].tasks.size() == 2);
+    CHECK(one.methods[m].tasks[0].prompts + one.methods[m].tasks[1].prompts == 4);
+  }
+}
+
+TEST_CASE("compression before the question and after it keeps different tokens") {
+  const Checkpoint model = read_checkpoint(random_model("split"), Bytes{1 << 30});
+  const std::vector<LoopPrompt> prompts = random_prompts(2, 100, 3);
+  const std::vector<MethodSpec> specs{{"snapkv", {}, Budget{.fraction = 0.5, .entries = 0}}};
+  const LoopResult aware = run_closed_loop(model, prompts, specs, {});
+  const LoopResult agnostic =
+      run_closed_loop(model, prompts, specs, {.split = TraceSplit::kQuestionAgnostic});
+  CHECK(aware.methods[0].all.kl_mean != agnostic.methods[0].all.kl_mean);
+  std::vector<LoopPrompt> unmarked = prompts;
+  unmarked[1].question_start.reset();
+  CHECK_THROWS_WITH_AS(
+      (void)run_closed_loop(model, unmarked, specs, {.split = TraceSplit::kQuestionAgnostic}),
+      "prompt 2: expected question_start for --split question-agnostic, got none", InputError);
+}
+
+TEST_CASE("methods without what a loop can give are listed, and an unknown one is refused") {
+  const Checkpoint model = read_checkpoint(random_model("skipped"), Bytes{1 << 30});
+  const std::vector<LoopPrompt> prompts = random_prompts(1, 60, 2);
+  const Budget half{.fraction = 0.5, .entries = 0};
+  const LoopResult result = run_closed_loop(
+      model, prompts, {{"full", {}, {}}, {"oracle-future", {}, half}, {"kvzip", {}, half}}, {});
+  CHECK(result.methods.size() == 1);
+  REQUIRE(result.skipped.size() == 2);
+  CHECK(result.skipped[0].reason == "it reads tokens that do not exist yet");
+  CHECK(test::has(result.skipped[1].reason, "repeat"));
+  CHECK_THROWS_AS((void)run_closed_loop(model, prompts, {{"no-such-method", {}, {}}}, {}),
+                  InputError);
+}
+
+TEST_CASE("broken checkpoints and prompts are refused with their place") {
+  const fs::path good = random_model("broken");
+  const Bytes enough{1 << 30};
+  CHECK_THROWS_AS((void)read_checkpoint(good, Bytes{1000}), InputError);
+  const auto complaint = [&](const std::string& from, const std::string& to) {
+    std::string text = kConfig;
+    text.replace(text.find(from), from.size(), to);
+    test::write(good / "config.json", text);
+    try {
+      (void)read_checkpoint(good, enough);
+    } catch (const InputError& error) {
+      return std::string{error.what()};
+    }
+    return std::string{};
+  };
+  CHECK(test::has(complaint("qwen3", "mamba"), "Llama family"));
+  CHECK(test::has(complaint("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5"),
+                  "model.layers.4.input_layernorm.weight"));
+  CHECK(test::has(complaint("\"intermediate_size\": 48", "\"intermediate_size\": 47"),
+                  "mlp.gate_proj.weight: expected shape [47, 32], got [48, 32]"));
+  CHECK(test::has(complaint("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"),
+                  "a divisor of num_attention_heads"));
+  CHECK(test::has(complaint("\"rope_theta\": 1000.0",
+                            "\"rope_theta\": 1000.0, \"rope_scaling\": {\"rope_type\": \"yarn\"}"),
+                  "rope_type"));
+  const fs::path file = good / "prompts.jsonl";
+  const auto refused = [&](const std::string& text) {
+    test::write(file, text);
+    try {
+      (void)read_prompts(file, kVocab, 64);
+    } catch (const InputError& error) {
+      return std::string{error.what()};
+    }
+    return std::string{};
+  };
+  CHECK(refused("{\"tokens\": [1, 2], \"answer\": [3]}\n\n").empty());
+  CHECK(test::has(refused("\n"), "expected a prompt per line"));
+  CHECK(test::has(refused("{\"tokens\": [1, 2], \"answer\": [3]}\n{\"tokens\": [1, 50], "
+                          "\"answer\": [3]}\n"),
+                  "prompts.jsonl:2: /tokens/1"));
+  CHECK(test::has(refused("{\"tokens\": [1], \"answer\": [3]}"), "at least two tokens"));
+  CHECK(test::has(refused("{\"tokens\": [1, 2], \"answer\": []}"), "/answer"));
+  CHECK(test::has(refused("{\"tokens\": [1, 2], \"answer\": [3], \"question_start\": 2}"),
+                  "/question_start"));
+  CHECK(test::has(refused("{\"tokens\": [1, 2], \"answers\": [3]}"), "answer"));
+  CHECK_FALSE(refused("not JSON").empty());
+}
+
+TEST_CASE("llama3 scales slow waves only, and linear scaling all of them") {
+  const fs::path folder = random_model("scaled");
+  const auto frequencies = [&](const std::string& scaling) {
+    std::string text = kConfig;
+    const std::string theta = "\"rope_theta\": 1000.0";
+    text.replace(text.find(theta), theta.size(), theta + ", \"rope_scaling\": " + scaling);
+    test::write(folder / "config.json", text);
+    return read_checkpoint(folder, Bytes{1 << 30}).shape.inv_freq;
+  };
+  const std::vector<double> plain = frequencies("null");
+  const std::vector<double> linear = frequencies(R"({"type": "linear", "factor": 4})");
+  const std::vector<double> llama = frequencies(
+      R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+          "original_max_position_embeddings": 64})");
+  REQUIRE(plain.size() == 4);
+  for (std::size_t j = 0; j < 4; ++j) CHECK(linear[j] == plain[j] / 4);
+  // 64 positions hold 10.2, 1.8, 0.3 and 0.06 waves: kept, blended, divided, divided.
+  CHECK(llama[0] == plain[0]);
+  CHECK(llama[1] < plain[1]);
+  CHECK(llama[1] > plain[1] / 8);
+  CHECK(llama[2] == plain[2] / 8);
+  CHECK(llama[3] == plain[3] / 8);
+}
+
+}  // namespace
+}  // namespace kvsim
