@@ -17,6 +17,7 @@
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/report/text/version.hpp"
+#include "sim/sweep/join_ranks.hpp"
 
 namespace kvsim {
 namespace {
@@ -35,7 +36,6 @@ constexpr const char* kCompiler = "unknown compiler";
 constexpr const char* kBuildType = KVSIM_BUILD_TYPE;
 constexpr const char* kArch = KVSIM_BUILD_ARCH;
 constexpr bool kCuda = KVSIM_BUILD_CUDA != 0;
-constexpr bool kMpi = KVSIM_BUILD_MPI != 0;
 constexpr bool kPython = KVSIM_BUILD_PYTHON != 0;
 
 /// Calibrations of one GPU.
@@ -66,7 +66,7 @@ std::string version_text() {
   std::string out = fmt::format("kvsim {}\n", kvsim_version());
   out += paragraph(
       fmt::format("build: {}, {}, arch {}, CUDA {}, MPI {}, explorer {}, Python module {}",
-                  kBuildType, kCompiler, kArch, word(kCuda), word(kMpi),
+                  kBuildType, kCompiler, kArch, word(kCuda), word(built_with_mpi()),
                   word(!explorer_core().empty()), word(kPython)),
       kWidth, 2);
   std::int64_t entries = 0;
@@ -97,7 +97,7 @@ ordered_json version_json() {
                      {"compiler", kCompiler},
                      {"arch", kArch},
                      {"cuda", kCuda},
-                     {"mpi", kMpi},
+                     {"mpi", built_with_mpi()},
                      {"explorer", !explorer_core().empty()},
                      {"python", kPython}}}};
   out["calibrations"] = ordered_json::array();

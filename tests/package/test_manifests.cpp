@@ -61,4 +61,29 @@ TEST_CASE("vcpkg's manifest has what CMake looks for, and this version") {
   CHECK(cmake.find("VERSION " + manifest.at("version").get<std::string>()) != std::string::npos);
 }
 
+TEST_CASE(
+    "the recipes of Homebrew and conda have this version, the options of CMake and the workflow's "
+    "commands exist") {
+  const std::string cmake = text_of("CMakeLists.txt");
+  const std::string formula = text_of("cmake/packaging/kvsim.rb");
+  const std::string recipe = text_of("cmake/packaging/conda/meta.yaml");
+  const std::size_t at = cmake.find("VERSION ", cmake.find("project(kvsim")) + 8;
+  const std::string version = cmake.substr(at, cmake.find_first_not_of("0123456789.", at) - at);
+  CHECK(formula.find("version \"" + version + "\"") != std::string::npos);
+  CHECK(formula.find("kvsim-" + version + ".tar.gz") != std::string::npos);
+  CHECK(recipe.find("version: \"" + version + "\"") != std::string::npos);
+  for (const std::string& text : {formula, text_of("cmake/packaging/conda/build.sh")}) {
+    for (const char* option : {"-DKVSIM_CUDA=OFF", "-DKVSIM_MPI=OFF", "-DKVSIM_PYTHON=OFF"}) {
+      CHECK_MESSAGE(text.find(option) != std::string::npos, option);
+    }
+  }
+  const std::string workflow = text_of(".github/workflows/ci.yml");
+  const std::string script = text_of("kv");
+  for (const char* command : {"test", "release", "explorer"}) {
+    CHECK(workflow.find(std::string{"./kv "} + command) != std::string::npos);
+    CHECK(script.find(std::string{"\n  "} + command + ") cmd_") != std::string::npos);
+  }
+  CHECK(workflow.find("secrets.") == std::string::npos);
+}
+
 }  // namespace
