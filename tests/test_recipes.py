@@ -73,7 +73,7 @@ namespace {
 
 Llm read_recipe(const Field& config) {
   Llm llm = read_llama(config);
-  const std::int32_t window = count(config.at("sliding_window"), 1, kMostPositions);
+  const std::int32_t window = count(config.at("sliding_window"), 1, kMaxPositions);
   for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = window;
   return llm;
 }
