@@ -1,0 +1,288 @@
+#include "sim/launch/from_command.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "models/methods/method.hpp"
+#include "models/methods/resolve/availability.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+
+/// A flag whose value is that of an option.
+struct Same {
+  std::string_view flag, option;
+  bool of_services = false;
+};
+constexpr std::array kSame{
+    Same{"--tensor-parallel-size", "tp"},
+    Same{"--tp-size", "tp"},
+    Same{"--tp_size", "tp"},
+    Same{"--pipeline-parallel-size", "pp", true},
+    Same{"--pp-size", "pp", true},
+    Same{"--pp_size", "pp", true},
+    Same{"--max-num-seqs", "max-num-seqs"},
+    Same{"--max-running-requests", "max-num-seqs"},
+    Same{"--max_batch_size", "max-num-seqs"},
+    Same{"--max-num-batched-tokens", "max-num-batched-tokens"},
+    Same{"--max_num_tokens", "max-num-batched-tokens"},
+    Same{"--gpu-memory-utilization", "gpu-memory-utilization"},
+    Same{"--mem-fraction-static", "gpu-memory-utilization"},
+    Same{"--kv_cache_free_gpu_memory_fraction", "gpu-memory-utilization"},
+    Same{"--block-size", "block-size"},
+    Same{"--page-size", "block-size"},
+    Same{"--max-model-len", "max-model-len"},
+    Same{"--context-length", "max-model-len"},
+    Same{"--max_seq_len", "max-model-len"},
+};
+/// Flags whose value is that of a key of a service.
+constexpr std::array kKeys{
+    Same{"--scheduling-policy", "/scheduler/order"},
+    Same{"--long-prefill-token-threshold", "/scheduler/long_prefill_token_threshold"},
+    Same{"--schedule-policy", "/scheduler/policy"},
+    Same{"--schedule-conservativeness", "/scheduler/conservativeness"},
+};
+/// vLLM's quantizations that kvsim knows by the same name.
+constexpr std::array<std::string_view, 7> kQuantizations{
+    "awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "bitsandbytes", "mxfp4"};
+
+class Translator {
+ public:
+  Translator(const EngineCommand& command, bool services, const std::string& place)
+      : command_{command}, services_{services}, place_{place} {}
+
+  CommandOptions options() {
+    option("model", command_.model);
+    for (const GivenFlag& given : command_.flags) {
+      // The last one counts, as in the engine.
+      if (command_.find(given.flag->name) == &given && !take(given)) {
+        left_out_.push_back(given.typed);
+      }
+    }
+    take_parallelism();
+    take_speculation();
+    if (!left_out_.empty()) {
+      out_.notes.push_back(
+          fmt::format("not part of the simulation: {}", fmt::join(left_out_, ", ")));
+    }
+    for (const auto& [name, value] : command_.environment) {
+      out_.notes.push_back(fmt::format("not part of the simulation: variable {}", name));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void option(std::string_view name, std::string value) {
+    out_.options.emplace_back(name, std::move(value));
+  }
+  void set(std::string_view pointer, const std::string& value) {
+    out_.options.emplace_back("set", fmt::format("{}={}", pointer, value));
+  }
+  [[nodiscard]] bool is(const GivenFlag& given,
+                        std::initializer_list<std::string_view> names) const {
+    return std::find(names.begin(), names.end(), given.flag->name) != names.end();
+  }
+  [[nodiscard]] std::int64_t number(std::initializer_list<std::string_view> names) const {
+    for (const std::string_view name : names) {
+      if (const GivenFlag* given = command_.find(name)) return std::stoll(given->values.front());
+    }
+    return 1;
+  }
+
+  /// Whether the flag has a meaning here, or is read elsewhere.
+  bool take(const GivenFlag& given) {
+    const std::string value = given.values.empty() ? "" : given.values.front();
+    if (is(given, {"--model", "--model-path"})) return true;
+    for (const Same& same : kSame) {
+      if (given.flag->name != same.flag) continue;
+      if (same.of_services && !services_) return value == "1";
+      return take_number(same.option, value, given);
+    }
+    for (const Same& same : kKeys) {
+      if (given.flag->name != same.flag) continue;
+      if (!services_ || value == "0") return value == "0";
+      set(same.option, value);
+      return true;
+    }
+    if (given.flag->name == "--chunked-prefill-size") {
+      // -1: prompts are taken whole.
+      if (value == "-1") return false;
+      option("max-num-batched-tokens", value);
+      return true;
+    }
+    if (is(given, {"--dtype"})) return take_dtype(value);
+    if (is(given, {"--quantization"})) return take_quantization(value);
+    if (is(given, {"--kv-cache-dtype", "--kv_cache_dtype"})) return take_cache(value, given);
+    if (is(given, {"--enforce-eager", "--disable-cuda-graph"})) {
+      if (given.is_on) option("enforce-eager", "");
+      return true;
+    }
+    if (is(given, {"--enable-prefix-caching"})) {
+      return of_service(given.is_on ? "enable-prefix-caching" : "no-enable-prefix-caching");
+    }
+    if (is(given, {"--disable-radix-cache"})) return of_service("no-enable-prefix-caching");
+    if (is(given, {"--async-scheduling"})) {
+      set("/engine/async_scheduling", given.is_on ? "true" : "false");
+      return true;
+    }
+    if (is(given, {"--disable-overlap-schedule"})) {
+      set("/engine/async_scheduling", "false");
+      return true;
+    }
+    if (is(given, {"--enable-chunked-prefill"})) {
+      const bool is_on = given.is_on && value != "False" && value != "false";
+      if (is_on || !services_) return is_on;
+      set("/scheduler/chunked_prefill", "false");
+      return true;
+    }
+    return is(given,
+              {"--enable-expert-parallel", "--data-parallel-size", "--ep-size", "--ep_size",
+               "--enable-ep-moe", "--dp-size", "--speculative-config", "--speculative-algorithm",
+               "--speculative-draft-model-path", "--speculative-num-steps",
+               "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--backend"});
+  }
+
+  bool of_service(std::string_view name) {
+    if (services_) option(name, "");
+    return services_;
+  }
+
+  bool take_number(std::string_view name, const std::string& value, const GivenFlag& given) {
+    if (given.flag->type != FlagType::kCount) {
+      option(name, value);
+      return true;
+    }
+    const auto count = count_of_flag(value);
+    // "auto" and -1: the engine chooses.
+    if (!count || *count < 1) return false;
+    option(name, fmt::format("{}", *count));
+    return true;
+  }
+
+  bool take_dtype(const std::string& value) {
+    if (value == "auto") return true;
+    const auto dtype = parse_dtype(value);
+    if (!dtype) return false;
+    option("dtype", std::string{name_of(*dtype)});
+    return true;
+  }
+
+  bool take_quantization(const std::string& value) {
+    const bool known =
+        std::find(kQuantizations.begin(), kQuantizations.end(), value) != kQuantizations.end();
+    if (known) option("quantization", value);
+    return known;
+  }
+
+  bool take_cache(const std::string& value, const GivenFlag& given) {
+    if (value == "auto") return true;
+    if (const auto dtype = parse_dtype(value == "bf16" ? "bfloat16" : value)) {
+      option("kv-dtype", std::string{name_of(*dtype)});
+      return true;
+    }
+    // The formats that are methods of the catalogue.
+    const std::string wanted = fmt::format("{} {}", given.flag->name, value);
+    for (const MethodInfo& method : builtin_methods()) {
+      for (const Availability& where : availability_of(method.name)) {
+        if (where.software != command_.engine->stack || !where.as.ends_with(wanted)) continue;
+        option("method", method.name);
+        return true;
+      }
+    }
+    throw InputError{fmt::format("{}: {} {}: this format of the cache is not simulated", place_,
+                                 given.typed, value)};
+  }
+
+  void take_parallelism() {
+    const std::int64_t tensor = number({"--tensor-parallel-size", "--tp-size", "--tp_size"});
+    const std::int64_t data = number({"--data-parallel-size", "--dp-size"});
+    const bool shares = command_.find("--enable-expert-parallel") != nullptr &&
+                        command_.find("--enable-expert-parallel")->is_on;
+    const std::int64_t experts = shares ? tensor * data : number({"--ep-size", "--ep_size"});
+    if (data > 1) {
+      if (services_) {
+        option("replicas", fmt::format("{}", data));
+      } else {
+        left_out_.emplace_back("--data-parallel-size");
+      }
+    }
+    if (experts > 1) set("/engine/expert_parallel", fmt::format("{}", experts));
+  }
+
+  /// The draft and its tokens; nullopt: there is none, or it is no part of the simulation.
+  std::optional<std::pair<std::string, std::int64_t>> speculation() {
+    if (const GivenFlag* algorithm = command_.find("--speculative-algorithm")) {
+      const GivenFlag* draft = command_.find("--speculative-draft-model-path");
+      const std::int64_t steps = number({"--speculative-num-steps"});
+      if (draft == nullptr) return std::pair{std::string{"mtp"}, steps};
+      if (algorithm->values.front() == "STANDALONE") return std::pair{draft->values.front(), steps};
+      left_out_.push_back(algorithm->typed);
+      return std::nullopt;
+    }
+    json config = json::object();
+    for (const GivenFlag& given : command_.flags) {
+      if (given.flag->name != "--speculative-config") continue;
+      const json value = json::parse(given.values.front(), nullptr, false);
+      if (given.key.empty()) {
+        if (!value.is_object()) {
+          throw InputError{fmt::format("{}: {}", place_, given.typed), "a JSON object",
+                           given.values.front()};
+        }
+        config.update(value);
+      } else {
+        config[given.key] = value.is_discarded() ? json(given.values.front()) : value;
+      }
+    }
+    if (config.empty()) return std::nullopt;
+    const std::string method = config.value("method", json("")).is_string()
+                                   ? config.value("method", std::string{})
+                                   : std::string{};
+    const bool counts = config.contains("num_speculative_tokens") &&
+                        config.at("num_speculative_tokens").is_number_integer();
+    const std::int64_t tokens =
+        counts ? config.at("num_speculative_tokens").get<std::int64_t>() : 1;
+    if (method.ends_with("mtp")) return std::pair{std::string{"mtp"}, tokens};
+    const bool has_model = config.contains("model") && config.at("model").is_string();
+    if (has_model && (method.empty() || method == "draft_model")) {
+      return std::pair{config.at("model").get<std::string>(), tokens};
+    }
+    left_out_.push_back(fmt::format("speculation by {}", method.empty() ? "this file" : method));
+    return std::nullopt;
+  }
+
+  void take_speculation() {
+    const auto found = speculation();
+    if (!found) return;
+    if (!services_) {
+      left_out_.emplace_back("speculation");
+      return;
+    }
+    set("/speculation", json{{"draft", found->first}, {"tokens", found->second}}.dump());
+  }
+
+  const EngineCommand& command_;
+  bool services_;
+  const std::string& place_;
+  CommandOptions out_;
+  std::vector<std::string> left_out_;
+};
+
+}  // namespace
+
+CommandOptions options_of_command(const EngineCommand& command, bool services,
+                                  const std::string& place) {
+  return Translator{command, services, place}.options();
+}
+
+}  // namespace kvsim
