@@ -11,6 +11,7 @@
 
 #include "models/quality/quality_verdict.hpp"
 #include "models/units/error.hpp"
+#include "sim/cli/launch/launch_job.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/options/figure_options.hpp"
 #include "sim/cli/options/overrides.hpp"
@@ -21,6 +22,7 @@
 #include "sim/cli/process/interrupt.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/process/terminal_style.hpp"
+#include "sim/launch/launch.hpp"
 #include "sim/plan/plan.hpp"
 #include "sim/report/plan/plan_report.hpp"
 #include "sim/report/text/json_text.hpp"
@@ -107,6 +109,23 @@ std::string quality_text(const std::vector<PlannedQuality>& quality, const std::
   return text;
 }
 
+/// The launch of the best candidate of each group that has one. Errors: as launch_of.
+std::vector<NamedLaunch> launches_of(const Scenario& scenario, const PlanResult& plan) {
+  std::vector<NamedLaunch> out;
+  for (const PlanGroup& group : plan.groups) {
+    if (!group.best) continue;
+    const PlanCandidate& best = plan.candidates[*group.best];
+    LaunchChoice choice{.method = best.method, .copies = best.replicas, .sequence_tokens = {}};
+    if (best.at_answer) {
+      choice.sequence_tokens =
+          best.at_answer->sizes.prompt_tokens + best.at_answer->sizes.output_tokens;
+    }
+    out.push_back({fmt::format("{} of {}, {}", plan_words(group.question), group.of, best.label),
+                   scenario.name, launch_of(scenario.points[best.point], choice)});
+  }
+  return out;
+}
+
 int answer_plan(const Arguments& arguments, bool by_options) {
   if (!by_options) arguments.expect_words(1, 1, "one scenario file, or --model and --gpu");
   Scenario scenario;
@@ -134,9 +153,10 @@ int answer_plan(const Arguments& arguments, bool by_options) {
   }
   if (const auto loss = arguments.value("max-loss")) (void)read_share("--max-loss", *loss);
   std::optional<fs::path> folder;
+  const bool launches = asks_for_launch(arguments);
   if (const auto out = arguments.value("out")) {
     folder = fs::path{*out};
-  } else if (!arguments.has("json") && !by_options) {
+  } else if (!arguments.has("json") && !by_options && !launches) {
     folder = fs::path{"kvsim-out"} / scenario.name;
   }
   refuse_formats_without_folder(arguments, folder.has_value());
@@ -160,7 +180,14 @@ int answer_plan(const Arguments& arguments, bool by_options) {
   if (folder) {
     written = write_plan_results(scenario, plan, *folder, writes);
   }
-  if (arguments.has("json")) {
+  if (launches) {
+    write_launches(arguments, launches_of(scenario, plan));
+    for (const PlanGroup& group : plan.groups) {
+      if (group.best) continue;
+      write_err(fmt::format("kvsim: {} of {}: no answer, so no command\n",
+                            plan_words(group.question), clean_text(group.of)));
+    }
+  } else if (arguments.has("json")) {
     ordered_json document = plan_document(scenario, plan);
     if (!quality.empty()) document["max_loss"] = quality_json(quality);
     write_out(to_file_text(document));
@@ -181,7 +208,8 @@ int answer_plan(const Arguments& arguments, bool by_options) {
 
 }  // namespace
 
-int run_plan_job(const Arguments& arguments) {
+int run_plan_job(const Arguments& given) {
+  const Arguments arguments = with_command_options(given);
   const bool by_options = asks_by_options(arguments);
   try {
     return answer_plan(arguments, by_options);

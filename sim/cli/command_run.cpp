@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
+#include "sim/cli/launch/launch_job.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/options/figure_options.hpp"
 #include "sim/cli/options/overrides.hpp"
@@ -122,6 +123,21 @@ void report_missing(const Missing& missing, const std::optional<fs::path>& folde
                         command_line()));
 }
 
+/// The launch of each point that starts other engines than those before it.
+int write_point_launches(const Arguments& arguments, const Scenario& scenario) {
+  std::vector<NamedLaunch> launches;
+  for (const ScenarioPoint& point : scenario.points) {
+    NamedLaunch one{point.label.empty() ? scenario.title : point.label, scenario.name,
+                    launch_of(point)};
+    const bool known = std::any_of(launches.begin(), launches.end(), [&](const NamedLaunch& other) {
+      return other.launch.roles == one.launch.roles && other.launch.gpu == one.launch.gpu;
+    });
+    if (!known) launches.push_back(std::move(one));
+  }
+  write_launches(arguments, launches);
+  return kDone;
+}
+
 /// Prints the results of one scenario.
 int run_alone(const Arguments& arguments, Scenario scenario) {
   const std::optional<fs::path> folder = folder_of(arguments, scenario, false);
@@ -139,7 +155,8 @@ int run_alone(const Arguments& arguments, Scenario scenario) {
   return interrupted_status();
 }
 
-int run_run(const Arguments& arguments) {
+int run_run(const Arguments& given) {
+  const Arguments arguments = with_command_options(given);
   if (asks_by_options(arguments)) {
     const auto sets = [&](std::string_view key) {
       const std::vector<std::string> changes = arguments.values("set");
@@ -157,6 +174,7 @@ int run_run(const Arguments& arguments) {
       write_out(to_file_text(made.document));
       return kDone;
     }
+    if (asks_for_launch(arguments)) return write_point_launches(arguments, made.scenario);
     return run_alone(arguments, std::move(made.scenario));
   }
   arguments.expect_words(1, SIZE_MAX, "one or more scenario files, or --model and --gpu");
@@ -171,6 +189,11 @@ int run_run(const Arguments& arguments) {
     if (!several) return has("plan") ? run_plan_job(arguments) : run_scenario_sweep(arguments);
     throw InputError{fmt::format("{}: has a {}, and must be run on its own", file,
                                  has("plan") ? "plan" : "sweep")};
+  }
+  if (asks_for_launch(arguments)) {
+    arguments.expect_words(1, 1, "one scenario file");
+    const std::string& file = arguments.words().front();
+    return write_point_launches(arguments, read_scenario(file, read_overrides(arguments, file)));
   }
   // All are read before the first is run: a slip in the last one costs no time.
   std::vector<Scenario> scenarios;

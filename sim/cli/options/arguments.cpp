@@ -189,6 +189,13 @@ std::string Arguments::in_typed_words(std::string_view message) const {
   return out;
 }
 
+bool Arguments::set_default(const std::string& option, std::string value, bool repeats) {
+  std::vector<std::string>& slot = values_[option];
+  const bool is_free = slot.empty();
+  if (is_free || repeats) slot.insert(slot.begin(), std::move(value));
+  return is_free;
+}
+
 std::optional<std::string> Arguments::value(std::string_view option) const {
   const auto found = values_.find(option);
   return found == values_.end() ? std::nullopt : std::optional{found->second.front()};

@@ -65,6 +65,10 @@ class Arguments {
   [[nodiscard]] std::optional<double> number(std::string_view option, double low,
                                              double high) const;
 
+  /// Gives `option` this value unless it is given already; of one that `repeats`, in front of the
+  /// given values. Whether it was free.
+  bool set_default(const std::string& option, std::string value, bool repeats = false);
+
   /// Words that belong to no option, in order.
   [[nodiscard]] const std::vector<std::string>& words() const { return words_; }
   /// Errors: InputError unless there are `least` to `most` words; `what` names them: "SCENARIO".

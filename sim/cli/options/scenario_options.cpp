@@ -57,6 +57,7 @@ constexpr std::array kFlags{
     ScenarioFlag{"enable-prefix-caching", "/scheduler/prefix_caching", Of::kServices},
     ScenarioFlag{"no-enable-prefix-caching", "/scheduler/prefix_caching", Of::kServices},
     ScenarioFlag{"print-scenario", ""},
+    ScenarioFlag{"from-command", ""},
 };
 
 /// `options` under one heading of the help.
@@ -171,6 +172,21 @@ std::vector<Option> engine_options() {
       {"no-enable-prefix-caching", 0, "", false, "of a service: share none"}};
 }
 
+std::vector<Option> deployment_options() {
+  return {{"from-command", 0, "COMMAND", false,
+           "options from an engine's command line in quotes: \"vllm serve MODEL --max-num-seqs "
+           "64\"; needs --gpu"},
+          {"print-command", 0, "", false,
+           "print the command that starts the engine of the answer, and do no more"},
+          {"manifest",
+           0,
+           "KIND",
+           false,
+           "print that deployment as compose, kubernetes, llm-d or dynamo, and do no more",
+           Option::Values::kWords,
+           {"compose", "kubernetes", "llm-d", "dynamo"}}};
+}
+
 /// The tokens of `pointer` that are no list index, as a pointer: "/method/0/budget" is
 /// "/method/budget".
 std::string without_indices(std::string_view pointer) {
@@ -235,6 +251,7 @@ std::vector<Option> scenario_command_options(std::string out, std::string_view s
              skip_bad_option(),
              {"print-scenario", 0, "", false,
               "print the scenario that the options make, and do no more"}});
+  add_group(all, "deployment (vLLM, SGLang, TensorRT-LLM)", deployment_options());
   add_group(
       all, "output",
       {{"out", 'o', "DIR", false, std::move(out), V::kFolders},
