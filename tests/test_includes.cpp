@@ -100,7 +100,7 @@ const std::vector<Folder>& floors() {
                {"models/launch", "models/quality", "sim/launch", "sim/report", "sim/report/html",
                 "sim/explorer", "sim/explorer/page", "validation", "validation/device",
                 "validation/e2e", "kernels", "kernels/cuda_sim", "kernels/suite"}}),
-         {"process", "options", "launch", "explain", "validate", "validate/served", "",
+         {"process", "options", "launch", "requests", "explain", "validate", "validate/served", "",
           "calibrate"}},
         // next to the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},

@@ -24,6 +24,7 @@
 #include "traces/requests/random_stream.hpp"
 #include "traces/requests/request_stats.hpp"
 #include "traces/requests/reuse/block_reuse.hpp"
+#include "traces/requests/reuse/cache_tiers.hpp"
 #include "traces/requests/reuse/start_order.hpp"
 
 using namespace kvsim;
@@ -154,6 +155,56 @@ TEST_CASE("weka: reuse of a session, solved by hand") {
   CHECK(load.max_sessions_open == 1);
   CHECK(load.max_sessions_and_subagents_open == 2);  // b, without a recorded service, is a moment
   CHECK(load.span == seconds(22));
+}
+
+TEST_CASE("tiers: what each level adds, by hand and as a cascade of lists") {
+  const RequestTrace t = parse_requests(kSession, "one.json");
+  const ReuseCurve curve = reuse_curve(t, recorded_order(t), TouchOrder::kTailFirst);
+  // 3 hits within 2 blocks of 10 B, 4 within 4; the last level adds nothing.
+  const std::vector<CacheTier> tiers{
+      {.name = "hbm", .capacity = Bytes{29}},
+      {.name = "host", .capacity = Bytes{20}, .bandwidth = BytesPerSecond{5.0}},
+      {.name = "nvme", .capacity = Bytes{1000}, .bandwidth = BytesPerSecond{1.0}}};
+  const std::vector<TierHits> hits = tier_hits(curve, Bytes{10}, tiers);
+  REQUIRE(hits.size() == 3);
+  CHECK(hits[0].blocks == 2);
+  CHECK(hits[0].hits == 3);
+  CHECK(hits[0].load == Seconds{});
+  CHECK(hits[1].blocks == 4);
+  CHECK(hits[1].hits == 1);
+  CHECK(hits[1].load == Seconds{2.0});
+  CHECK(hits[2].blocks == 104);
+  CHECK(hits[2].hits == 0);
+  CHECK(tier_hits(curve, Bytes{10}, {}).empty());
+
+  // A block lies in the level that its place in one list of all levels says.
+  const RequestTrace drawn = generate_agents(small_agents(), 16, 5);
+  const std::vector<std::int32_t> order = recorded_order(drawn, 30.0);
+  constexpr std::int64_t kFast = 40;
+  constexpr std::int64_t kSlow = 90;
+  std::vector<std::uint64_t> list;
+  std::int64_t fast = 0;
+  std::int64_t slow = 0;
+  for (const std::int32_t i : order) {
+    const auto ids = shared_ids(drawn, static_cast<std::size_t>(i));
+    for (const std::uint64_t id : ids) {
+      const std::int64_t at = std::find(list.begin(), list.end(), id) - list.begin();
+      if (at >= std::min<std::int64_t>(kFast + kSlow, std::ssize(list))) break;
+      ++(at < kFast ? fast : slow);
+    }
+    for (std::size_t b = ids.size(); b-- > 0;) {
+      std::erase(list, ids[b]);
+      list.insert(list.begin(), ids[b]);
+    }
+  }
+  const std::vector<TierHits> both =
+      tier_hits(reuse_curve(drawn, order, TouchOrder::kTailFirst), Bytes{1},
+                std::vector<CacheTier>{{.name = "fast", .capacity = Bytes{kFast}},
+                                       {.name = "slow", .capacity = Bytes{kSlow}}});
+  CHECK(fast > 0);
+  CHECK(slow > 0);
+  CHECK(both[0].hits == fast);
+  CHECK(both[1].hits == slow);
 }
 
 TEST_CASE("reuse: one pass equals an LRU list at every capacity, and is monotone") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/options/workload_options.hpp"
 #include "sim/cli/process/terminal.hpp"
+#include "sim/cli/requests/requests_tiers.hpp"
 #include "sim/report/catalogue/describe_text.hpp"
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/table.hpp"
@@ -42,6 +44,7 @@ struct ReuseReport {
   std::vector<std::int64_t> capacities;   // blocks
   std::vector<ScheduledReuse> schedules;  // at least one
   std::vector<ReuseCurve> sessions{};     // of agents, each without the others
+  std::optional<TierQuestion> tiers{};
 };
 
 std::int64_t count_subagents(const RequestTrace& trace) {
@@ -114,14 +117,14 @@ std::optional<double> hit_rate(std::int64_t hits, const ReuseCurve& curve) {
 }
 
 ordered_json schedule_json(const ScheduledReuse& one, const ReuseReport& report,
-                           std::int32_t block) {
+                           const RequestTrace& trace) {
   const ReuseCurve& curve = one.curve;
   ordered_json lru = ordered_json::array();
   for (const std::int64_t blocks : report.capacities) {
     const std::int64_t hits = curve.hits_of(blocks);
     const std::int64_t head_first = one.head_first.hits_of(blocks);
     lru.push_back({{"capacity_blocks", blocks},
-                   {"capacity_tokens", blocks * block},
+                   {"capacity_tokens", blocks * trace.prefix_block},
                    {"hit_blocks", hits},
                    {"block_hit_rate", or_null(hit_rate(hits, curve))},
                    {"hit_blocks_head_first", head_first},
@@ -143,6 +146,7 @@ ordered_json schedule_json(const ScheduledReuse& one, const ReuseReport& report,
     out["max_sessions_open"] = one.load->max_sessions_open;
     out["max_sessions_and_subagents_open"] = one.load->max_sessions_and_subagents_open;
   }
+  if (report.tiers) out["tiers"] = tiers_json(*report.tiers, trace, curve);
   return out;
 }
 
@@ -150,9 +154,9 @@ ordered_json schedule_json(const ScheduledReuse& one, const ReuseReport& report,
 ordered_json reuse_json(const RequestTrace& trace, const ReuseReport& report) {
   ordered_json out{{"block_tokens", trace.prefix_block},
                    {"schedule", report.schedules.front().name}};
-  out.update(schedule_json(report.schedules.front(), report, trace.prefix_block));
+  out.update(schedule_json(report.schedules.front(), report, trace));
   for (const ScheduledReuse& one : report.schedules) {
-    out["schedules"][one.name] = schedule_json(one, report, trace.prefix_block);
+    out["schedules"][one.name] = schedule_json(one, report, trace);
     out[one.name] = out["schedules"][one.name];
   }
   return out;
@@ -274,7 +278,12 @@ std::string reuse_text(const RequestTrace& trace, const ReuseReport& report, std
       trace.agents.empty() ? ""
                            : fmt::format("; staggered: sessions start every {:g} s",
                                          to_seconds(report.schedules.back().stagger).count());
-  return fmt::format("\nblocks found in a prefix cache{}\n{}", stagger, table.str(width));
+  std::string out =
+      fmt::format("\nblocks found in a prefix cache{}\n{}", stagger, table.str(width));
+  for (const ScheduledReuse& one : report.schedules) {
+    if (report.tiers) out += tiers_text(*report.tiers, trace, one.curve, one.name, width);
+  }
+  return out;
 }
 
 std::string load_text(const RequestTrace& trace, const RequestStats& stats,
@@ -339,7 +348,11 @@ int run_requests_info(const Arguments& arguments) {
   }
   const RequestStats stats = summarise_requests(trace);
   std::optional<ReuseReport> reuse;
-  if (trace.prefix_block > 0) reuse = reuse_of(trace, arguments);
+  std::optional<TierQuestion> tiers = read_tiers(arguments, trace);
+  if (trace.prefix_block > 0) {
+    reuse = reuse_of(trace, arguments);
+    reuse->tiers = std::move(tiers);
+  }
   write_out(arguments.has("json") ? to_file_text(load_json(trace, stats, reuse))
                                   : load_text(trace, stats, reuse, terminal_width()));
   return kDone;
@@ -354,6 +367,7 @@ Command requests_info_command() {
                      "(4096 to 131072, doubling)"});
   options.push_back(
       {"stagger", 0, "S", false, "sessions of agents: seconds between their starts (300)"});
+  for (Option& option : tier_options()) options.push_back(std::move(option));
   options.push_back({"json", 0, "", false, "print JSON (schema kvsim.requests-info/2)"});
   return {
       .name = "requests info",
@@ -363,7 +377,8 @@ Command requests_info_command() {
           "kvsim requests info scenarios/samples/chat-azure.csv\n"
           "kvsim requests info scenarios/samples/long-mooncake.jsonl \\\n"
           "      --capacity-blocks 1000,4000\n"
-          "kvsim requests info trace.jsonl --format mooncake --skip-bad 10 --json",
+          "kvsim requests info trace.jsonl --format mooncake --skip-bad 10 --json\n"
+          "kvsim requests info agents --model llama-3.1-8b --tiers hbm=40GiB,host=256GiB@25GB/s",
       .options = std::move(options),
       .run = run_requests_info};
 }
