@@ -48,7 +48,7 @@ const std::vector<Folder>& floors() {
         // 1: descriptions
         {"models/units", {}},
         {"models/json", {"models/units"}},
-        {"models/math", {"models/units"}, {"", "attention", "low_rank", "merging"}},
+        {"models/math", {"models/units"}, {"", "tiles", "attention", "low_rank", "merging"}},
         {"models/quality", {"models/units", "models/json"}},
         {"models/llm", join({basics, {"models/gpu"}}), {"layer", "", "hf", "hf/family"}},
         {"models/gpu", join({basics, {"models/llm"}})},

@@ -31,6 +31,26 @@ Drift drift(std::span<const double> got, const float* want) {
   return {std::sqrt(difference / want_norm), std::clamp(cosine, -1.0, 1.0)};
 }
 
+/// Compares the outputs of head `h` at step `i` of the last block, decode step `step`, with the
+/// reference.
+void compare(const CacheSession& session, std::size_t h, std::int64_t i, std::size_t step,
+             const HeadReference& held_to, bool keeps_mass, HeadSeries& series) {
+  const auto d = static_cast<std::size_t>(session.place().head_dim);
+  const std::span<const double> out = session.block_output(h, i);
+  for (std::size_t g = 0; g * d < out.size(); ++g) {
+    const std::size_t row = step * static_cast<std::size_t>(held_to.group) +
+                            static_cast<std::size_t>(held_to.first_query) + g;
+    const Drift error = drift(out.subspan(g * d, d), held_to.attention->out.data() + row * d);
+    series.rel_error.push_back(static_cast<float>(error.rel_error));
+    series.cosine.push_back(static_cast<float>(error.cosine));
+    if (!keeps_mass) continue;
+    // A share cannot exceed 1; the rounding of two sums of fp32 logits can.
+    const double mass = std::exp(session.block_log_sum(h, i, static_cast<std::int32_t>(g)) -
+                                 held_to.attention->log_sum[row]);
+    series.retained_mass.push_back(static_cast<float>(std::min(mass, 1.0)));
+  }
+}
+
 /// K and V of what head `h` attended over: counted where its store counts, else by the law.
 std::int64_t attended_bytes(const ComposedMethod& method, const CacheSession& session,
                             const StepEvents& events) {
@@ -61,7 +81,6 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
   KVSIM_CHECK(heads.size() == session.size() && references.size() == heads.size(),
               "{} heads, {} references, a session of {}", heads.size(), references.size(),
               session.size());
-  const auto d = static_cast<std::size_t>(heads.front().head_dim);
   const auto group = static_cast<std::size_t>(heads.front().group);
   const auto steps = static_cast<std::size_t>(heads.front().tokens - heads.front().prompt);
   const bool keeps_mass = method.has_retained_mass();
@@ -82,40 +101,33 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
     series.rel_error.reserve(steps * group);
     series.cosine.reserve(steps * group);
   }
-  for (std::size_t step = 0; step < steps; ++step) {
-    session.step();
-    for (std::size_t h = 0; h < heads.size(); ++h) {
-      HeadSeries& series = all[h];
-      const StepEvents& events = session.events(h);
-      const StepTraffic traffic = method.head_traffic(events, shape);
-      const auto attended = static_cast<std::int64_t>(events.attended);
-      series.costs.push_back({.held = session.entries(h).size(),
-                              .attended = static_cast<std::int32_t>(attended),
-                              .entries_read = events.read >= 0 ? events.read : events.attended,
-                              .most_read = static_cast<std::int32_t>(session.most_read(h)),
-                              .bytes = session.bytes(h),
-                              .attended_bytes = attended_bytes(method, session, events),
-                              .read = traffic.read(),
-                              .written = traffic.written(),
-                              .link = traffic.link_read + traffic.link_write +
-                                      static_cast<double>(session.fetched(h).count()),
-                              .extra_flops = traffic.extra_flops});
-      for (std::size_t g = 0; g < group; ++g) {
-        const std::size_t row = step * static_cast<std::size_t>(references[h].group) +
-                                static_cast<std::size_t>(references[h].first_query) + g;
-        const CausalAttention& reference = *references[h].attention;
-        const Drift error =
-            drift(session.output(h).subspan(g * d, d), reference.out.data() + row * d);
-        series.rel_error.push_back(static_cast<float>(error.rel_error));
-        series.cosine.push_back(static_cast<float>(error.cosine));
-        if (keeps_mass) {
-          // A share cannot exceed 1; the reference's fp32 logits can, by their rounding.
-          const double mass =
-              std::exp(session.log_sum(h, static_cast<std::int32_t>(g)) - reference.log_sum[row]);
-          series.retained_mass.push_back(static_cast<float>(std::min(mass, 1.0)));
-        }
+  for (std::size_t step = 0; step < steps;) {
+    const std::int64_t block = session.start_block(static_cast<std::int64_t>(steps - step));
+    for (std::int64_t i = 0; i < block; ++i) {
+      session.step();
+      for (std::size_t h = 0; h < heads.size(); ++h) {
+        const StepEvents& events = session.events(h);
+        const StepTraffic traffic = method.head_traffic(events, shape);
+        all[h].costs.push_back({.held = session.entries(h).size(),
+                                .attended = static_cast<std::int32_t>(events.attended),
+                                .entries_read = events.read >= 0 ? events.read : events.attended,
+                                .most_read = static_cast<std::int32_t>(session.most_read(h)),
+                                .bytes = session.bytes(h),
+                                .attended_bytes = attended_bytes(method, session, events),
+                                .read = traffic.read(),
+                                .written = traffic.written(),
+                                .link = traffic.link_read + traffic.link_write +
+                                        static_cast<double>(session.fetched(h).count()),
+                                .extra_flops = traffic.extra_flops});
       }
     }
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      for (std::int64_t i = 0; i < block; ++i) {
+        compare(session, h, i, step + static_cast<std::size_t>(i), references[h], keeps_mass,
+                all[h]);
+      }
+    }
+    step += static_cast<std::size_t>(block);
   }
   for (std::size_t h = 0; h < heads.size(); ++h) all[h].why = session.why_kept(h);
   for (std::size_t h = 0; want_kept && h < heads.size(); ++h) all[h].kept = session.kept(h);

@@ -1,5 +1,7 @@
 #include "sim/replay/layer_block.hpp"
 
+#include <algorithm>
+
 #include "models/units/check.hpp"
 #include "sim/engine/parallel.hpp"
 
@@ -81,13 +83,29 @@ HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
 
 void LayerBlock::compute_references(std::int32_t threads) {
   const auto heads = static_cast<std::size_t>(info_.n_kv_heads);
-  for (Layer& layer : layers_) layer.references.resize(heads);
-  parallel_for(layers_.size() * heads, threads, [&](std::size_t task) {
-    Layer& layer = layers_[task / heads];
-    const HeadVectors& head = layer.view.heads[task % heads];
-    layer.references[task % heads] =
-        causal_attention(head.q, head.keys, head.values, head.group, head.head_dim, head.tokens,
-                         head.prompt, head.scale);
+  const auto group = static_cast<std::size_t>(info_.n_heads / info_.n_kv_heads);
+  const auto d = static_cast<std::size_t>(info_.head_dim);
+  const auto steps = static_cast<std::size_t>(info_.tokens - info_.prompt_tokens);
+  const std::size_t most = block_steps(group);
+  const std::size_t blocks = (steps + most - 1) / most;
+  for (Layer& layer : layers_) {
+    layer.references.resize(heads);
+    for (CausalAttention& one : layer.references) {
+      one.out.resize(steps * group * d);
+      one.log_sum.resize(steps * group);
+    }
+  }
+  parallel_for(layers_.size() * heads * blocks, threads, [&](std::size_t task) {
+    Layer& layer = layers_[task / (heads * blocks)];
+    const HeadVectors& head = layer.view.heads[task / blocks % heads];
+    CausalAttention& to = layer.references[task / blocks % heads];
+    const std::size_t first = task % blocks * most;
+    const std::size_t count = std::min(most, steps - first);
+    RunningAttention attention{head.group, head.head_dim, head.scale};
+    attend_causally(attention, {head.q, head.keys, head.values, head.head_dim, head.tokens},
+                    head.prompt + static_cast<std::int64_t>(first), count,
+                    std::span{to.out}.subspan(first * group * d, count * group * d),
+                    std::span{to.log_sum}.subspan(first * group, count * group));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/math/lanes.hpp"
+#include "models/math/tiles/tile_kernels.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -117,21 +118,7 @@ void by_head_blocks(std::size_t group, Run run) {
 }  // namespace
 
 double softmax_row(const double* logits, std::size_t entries, double* probabilities) {
-  const std::size_t padded = (entries + 3) / 4 * 4;
-  double highest = logits[0];
-  for (std::size_t e = 1; e < entries; ++e) highest = std::max(highest, logits[e]);
-  D4 total{};
-  for (std::size_t e = 0; e < padded; e += 4) {
-    lanes::store(probabilities + e, lanes::exp_nonpositive(lanes::load(logits + e) - highest));
-  }
-  for (std::size_t e = entries; e < padded; ++e) probabilities[e] = 0;
-  for (std::size_t e = 0; e < padded; e += 4) total += lanes::load(probabilities + e);
-  const double sum = lanes::fold(total);
-  const double inverse = 1.0 / sum;
-  for (std::size_t e = 0; e < padded; e += 4) {
-    lanes::store(probabilities + e, lanes::load(probabilities + e) * inverse);
-  }
-  return highest + std::log(sum);
+  return tile_kernels().softmax(logits, entries, probabilities);
 }
 
 GroupAttention::GroupAttention(std::int32_t group, std::int32_t head_dim, double scale)
@@ -160,20 +147,28 @@ void GroupAttention::run_weights(std::span<const float> q, std::span<const float
                                  std::span<const double> bias) {
   KVSIM_CHECK(q.size() == group_ * d_, "q has {} elements, expected {}", q.size(), group_ * d_);
   KVSIM_CHECK(!keys.empty() && keys.size() % d_ == 0, "keys hold {} elements", keys.size());
-  entries_ = keys.size() / d_;
-  KVSIM_CHECK(bias.empty() || bias.size() == entries_ || bias.size() == group_ * entries_,
-              "{} biases, {} entries", bias.size(), entries_);
-  const std::size_t padded = (entries_ + 3) / 4 * 4;
-  if (padded > stride_) {
-    stride_ = padded + padded / 2 / 4 * 4;  // headroom: one entry is added per step
-    logits_.assign(group_ * stride_, 0);
-    probabilities_.assign(group_ * stride_, 0);
-  }
+  resize(keys.size() / d_);
   std::copy(q.begin(), q.end(), q_.begin());
   by_head_blocks(group_, [&]<std::size_t G>(std::size_t g) {
     dot_rows<G>(q_.data() + g * d_, keys.data(), entries_, d_, scale_, logits_.data() + g * stride_,
                 stride_);
   });
+  weigh(bias);
+}
+
+void GroupAttention::resize(std::size_t entries) {
+  KVSIM_CHECK(entries >= 1, "attention over no entry");
+  entries_ = entries;
+  const std::size_t padded = (entries_ + 3) / 4 * 4;
+  if (padded <= stride_) return;
+  stride_ = padded + padded / 2 / 4 * 4;  // headroom: one entry is added per step
+  logits_.assign(group_ * stride_, 0);
+  probabilities_.assign(group_ * stride_, 0);
+}
+
+void GroupAttention::weigh(std::span<const double> bias) {
+  KVSIM_CHECK(bias.empty() || bias.size() == entries_ || bias.size() == group_ * entries_,
+              "{} biases, {} entries", bias.size(), entries_);
   for (std::size_t g = 0; g < group_; ++g) {
     double* row = logits_.data() + g * stride_;
     if (!bias.empty()) {

@@ -29,6 +29,14 @@ class GroupAttention {
   void run_weights(std::span<const float> q, std::span<const float> keys,
                    std::span<const double> bias);
 
+  /// Logits from elsewhere: after `resize`, the caller fills mutable_logits(g), bias excluded, and
+  /// `weigh` adds the bias and computes probabilities. output() keeps the result of the last run.
+  void resize(std::size_t entries);
+  [[nodiscard]] std::span<double> mutable_logits(std::int32_t g) {
+    return {logits_.data() + static_cast<std::size_t>(g) * stride_, entries_};
+  }
+  void weigh(std::span<const double> bias);
+
   [[nodiscard]] std::size_t entries() const { return entries_; }
   /// Probabilities and logits (bias included) of head g in the last run: [entries].
   [[nodiscard]] std::span<const double> probabilities(std::int32_t g) const;

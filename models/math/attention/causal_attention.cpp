@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <Eigen/Dense>
 
 #include "models/math/attention/attend.hpp"
 #include "models/math/lanes.hpp"
+#include "models/math/tiles/panels.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -20,6 +22,18 @@ using RowMajor = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 }  // namespace
 
+void attend_causally(RunningAttention& attention, const CausalRows& rows, std::int64_t first,
+                     std::size_t steps, std::span<float> out, std::span<double> log_sum) {
+  const auto d = static_cast<std::size_t>(rows.head_dim);
+  const auto before = static_cast<std::size_t>(first) * d;
+  std::vector<std::int32_t> born(steps);
+  std::iota(born.begin(), born.end(), 0);
+  attention.start(rows.q, rows.tokens, first, steps);
+  attention.add(rows.keys.first(before), rows.values.first(before));
+  attention.add(rows.keys.subspan(before, steps * d), rows.values.subspan(before, steps * d), born);
+  attention.finish(out, log_sum);
+}
+
 CausalAttention causal_attention(std::span<const float> q, std::span<const float> keys,
                                  std::span<const float> values, std::int32_t group,
                                  std::int32_t head_dim, std::int64_t tokens, std::int64_t first,
@@ -30,46 +44,20 @@ CausalAttention causal_attention(std::span<const float> q, std::span<const float
               "q {}, keys {}, values {} for {} tokens", q.size(), keys.size(), values.size(),
               tokens);
   KVSIM_CHECK(first >= 0 && first <= tokens, "first row {} of {}", first, tokens);
-  const std::int64_t rows = tokens - first;
+  const auto rows = static_cast<std::size_t>((tokens - first) * group);
   CausalAttention result;
-  result.out.resize(static_cast<std::size_t>(rows * group * d));
-  result.log_sum.resize(static_cast<std::size_t>(rows * group));
-
-  const Eigen::Map<const RowMajor<float>> k{keys.data(), tokens, d};
-  const Eigen::Map<const RowMajor<float>> v{values.data(), tokens, d};
-  RowMajor<float> logits{kBlock, tokens};
-  RowMajor<float> out{kBlock, d};
-  for (std::int64_t at = first; at < tokens; at += kBlock) {
-    const std::int64_t count = std::min(kBlock, tokens - at);
-    const std::int64_t seen = at + count;  // keys that the block's last row sees
-    for (std::int32_t g = 0; g < group; ++g) {
-      const Eigen::Map<const RowMajor<float>> block{q.data() + (g * tokens + at) * d, count, d};
-      auto scores = logits.topLeftCorner(count, seen);
-      scores.noalias() = block * k.topRows(seen).transpose();
-      for (std::int64_t row = 0; row < count; ++row) {
-        const std::int64_t visible = at + row + 1;
-        auto line = scores.row(row).head(visible).array();
-        const float highest = line.maxCoeff();
-        const auto factor = static_cast<float>(scale);
-        line = ((line - highest) * factor).exp();
-        double sum = 0;  // fp64, in order: 4096 fp32 terms would lose three digits
-        const float* p = scores.row(row).data();
-        lanes::D4 total{};
-        std::int64_t i = 0;
-        for (; i + 4 <= visible; i += 4) total += lanes::load(p + i);
-        sum = lanes::fold(total);
-        for (; i < visible; ++i) sum += static_cast<double>(p[i]);
-        line *= static_cast<float>(1.0 / sum);
-        scores.row(row).tail(seen - visible).setZero();
-        result.log_sum[static_cast<std::size_t>((at - first + row) * group + g)] =
-            static_cast<double>(highest) * scale + std::log(sum);
-      }
-      out.topRows(count).noalias() = scores * v.topRows(seen);
-      for (std::int64_t row = 0; row < count; ++row) {
-        float* to = result.out.data() + ((at - first + row) * group + g) * d;
-        std::copy_n(out.row(row).data(), d, to);
-      }
-    }
+  result.out.resize(rows * static_cast<std::size_t>(d));
+  result.log_sum.resize(rows);
+  RunningAttention attention{group, head_dim, scale};
+  const std::size_t most = block_steps(static_cast<std::size_t>(group));
+  for (std::int64_t at = first; at < tokens; at += static_cast<std::int64_t>(most)) {
+    const std::size_t steps = std::min(most, static_cast<std::size_t>(tokens - at));
+    const auto row = static_cast<std::size_t>((at - first) * group);
+    const std::size_t count = steps * static_cast<std::size_t>(group);
+    attend_causally(attention, {q, keys, values, head_dim, tokens}, at, steps,
+                    std::span{result.out}.subspan(row * static_cast<std::size_t>(d),
+                                                  count * static_cast<std::size_t>(d)),
+                    std::span{result.log_sum}.subspan(row, count));
   }
   return result;
 }

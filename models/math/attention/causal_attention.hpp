@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "models/math/tiles/running_attention.hpp"
+
 namespace kvsim {
 
 /// Attention of consecutive known queries over the full cache: the reference that every method is
@@ -14,8 +16,20 @@ struct CausalAttention {
   std::vector<double> log_sum;  // [rows, group]: log-sum-exp of a row's logits
 };
 
-/// Attention of one group's queries at positions first … tokens-1, each over keys 0 … its own
-/// position. Computed in fp32 by blocked matrix products, with each row's sums in fp64.
+/// The vectors of one group: q [group, tokens, d], head-major and unscaled; keys and values
+/// [tokens, d].
+struct CausalRows {
+  std::span<const float> q, keys, values;
+  std::int32_t head_dim = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Attention of the queries at positions first … first + steps - 1, each over keys 0 … its own
+/// position: out [steps, group, d], log_sum [steps, group].
+void attend_causally(RunningAttention& attention, const CausalRows& rows, std::int64_t first,
+                     std::size_t steps, std::span<float> out, std::span<double> log_sum);
+
+/// The same from position `first` to the end, in blocks of block_steps(group) steps.
 ///
 /// q       [group, tokens, d]: head-major, unscaled
 /// keys, values [tokens, d]

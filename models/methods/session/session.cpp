@@ -35,7 +35,11 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
                       .reader = std::move(readers[heads_.size()]),
                       .outcome = {},
                       .events = {},
-                      .bias = {}});
+                      .bias = {},
+                      .how = InBlock::kSingly,
+                      .tile = {place.group, place.head_dim, place.scale},
+                      .outputs = {},
+                      .log_sums = {}});
   }
   for (Head& head : heads_) tables_.push_back(&head.entries);
 }
@@ -230,6 +234,7 @@ void CacheSession::step_heads(std::size_t first, std::size_t count) {
       head.events.stored = static_cast<double>(head.store->kv_bytes(head.entries).count());
     }
     attend(head);
+    if (block_steps_ > 0 && head.how == InBlock::kSingly) keep_output(h);
   }
 }
 
@@ -241,8 +246,64 @@ void CacheSession::finish_step() {
     if (head.store) head.store->stepped(head.entries);
   }
   ++steps_;
+  if (block_steps_ > 0 && ++block_at_ == block_steps_) finish_block();
   const std::int64_t period = method_.merge->refresh_period();
   if (period > 0 && steps_ % period == 0) refresh();
+}
+
+CacheSession::InBlock CacheSession::in_block(const Head& head) const {
+  if (head.reader || method_.rerotate || method_.merge->extends_output()) return InBlock::kSingly;
+  const bool plain = !method_.learns_steps && !method_.merge->merges() &&
+                     !method_.select->hides_entries() && !head.entries.any_merged();
+  return plain ? InBlock::kPlain : InBlock::kScored;
+}
+
+std::int64_t CacheSession::start_block(std::int64_t most) {
+  KVSIM_CHECK(block_steps_ == 0 && newest_ >= 0 && most >= 1, "a block of {} steps after token {}",
+              most, newest_);
+  const std::int64_t period = method_.merge->refresh_period();
+  if (period > 0) most = std::min(most, period - steps_ % period);
+  for (Head& head : heads_) {
+    head.how = in_block(head);
+    most = std::min(most, head.tile.steps(head.entries.size(), head.how != InBlock::kScored));
+  }
+  block_steps_ = most;
+  block_at_ = 0;
+  for (Head& head : heads_) {
+    head.outputs.clear();
+    head.log_sums.clear();
+    if (head.how == InBlock::kSingly) continue;
+    head.tile.start(head.vectors, newest_ + 1, most, head.how == InBlock::kPlain, head.entries);
+  }
+  return most;
+}
+
+void CacheSession::keep_output(std::size_t h) {
+  Head& head = heads_[h];
+  const std::span<const double> out = output(h);
+  head.outputs.insert(head.outputs.end(), out.begin(), out.end());
+  for (std::int32_t g = 0; g < place_.group; ++g) head.log_sums.push_back(log_sum(h, g));
+}
+
+void CacheSession::finish_block() {
+  for (Head& head : heads_) {
+    if (head.how != InBlock::kSingly) head.tile.finish(head.entries);
+  }
+  block_steps_ = 0;
+}
+
+std::span<const double> CacheSession::block_output(std::size_t h, std::int64_t i) const {
+  const Head& head = heads_[h];
+  if (head.how != InBlock::kSingly) return head.tile.output(i);
+  const auto row = static_cast<std::size_t>(place_.group * place_.head_dim);
+  return std::span{head.outputs}.subspan(static_cast<std::size_t>(i) * row, row);
+}
+
+double CacheSession::block_log_sum(std::size_t h, std::int64_t i, std::int32_t g) const {
+  const Head& head = heads_[h];
+  return head.how != InBlock::kSingly
+             ? head.tile.log_sum(i, g)
+             : head.log_sums[static_cast<std::size_t>(i * place_.group + g)];
 }
 
 void CacheSession::refresh() {
@@ -362,6 +423,11 @@ void CacheSession::attend(Head& head) {
   }
   const std::span<const float> q{q_.data(), group * d};
   head.events.attended = head.entries.size();
+  const InBlock how = block_steps_ > 0 ? head.how : InBlock::kSingly;
+  if (how == InBlock::kPlain) {
+    head.tile.see(block_at_, head.entries);
+    return;
+  }
   if (head.reader) {
     head.reader->attend(q, head.entries, head.outcome);
     head.events.read = head.outcome.entries_read;
@@ -385,7 +451,11 @@ void CacheSession::attend(Head& head) {
     }
     selectors_[of(static_cast<std::size_t>(&head - heads_.data()))]->hide(head.entries, bias);
   }
-  if (method_.rerotate) {
+  if (how == InBlock::kScored) {
+    head.tile.fill(block_at_, head.entries, head.attention);
+    head.attention.weigh(head.bias);
+    head.tile.keep(block_at_, head.entries, head.attention);
+  } else if (method_.rerotate) {
     attend_rerotated(head);
   } else {
     head.attention.run(q, head.entries.keys(), head.entries.values(), head.bias);

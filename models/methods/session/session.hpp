@@ -9,6 +9,7 @@
 #include "models/math/attention/attend.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/session/kept_entry.hpp"
+#include "models/methods/session/step_tile.hpp"
 #include "models/methods/view/entry_table.hpp"
 
 namespace kvsim {
@@ -37,7 +38,16 @@ class CacheSession {
   /// Compresses the prompt.
   void prefill(PromptScores& scores, const EntryBudget& allotted);
 
-  /// Runs the next decode step. The results below are for this step and valid until the next call.
+  /// Computes the outputs of the next steps together: at most `most` of them, as many as it
+  /// returns. Their results, but for outputs, are those of single steps; outputs are there after
+  /// the last of them.
+  [[nodiscard]] std::int64_t start_block(std::int64_t most);
+  /// Output [group, d] and log-sum-exp of head `h` at step `i` of the last block.
+  [[nodiscard]] std::span<const double> block_output(std::size_t h, std::int64_t i) const;
+  [[nodiscard]] double block_log_sum(std::size_t h, std::int64_t i, std::int32_t g) const;
+
+  /// Runs the next decode step. The results below are for this step and valid until the next call;
+  /// those of attention only outside of a block.
   void step();
   /// The same in parts, for callers that compute the rows of heads one layer after another: appends
   /// and attends for heads first … first + count - 1, whose rows must be there; heads in order.
@@ -76,6 +86,8 @@ class CacheSession {
   [[nodiscard]] std::vector<KeptEntry> why_kept(std::size_t h = 0) const;
 
  private:
+  /// How a head attends in a block of steps.
+  enum class InBlock : std::uint8_t { kPlain, kScored, kSingly };
   struct Head {
     HeadVectors vectors;
     EntryTable entries;
@@ -88,7 +100,14 @@ class CacheSession {
     // Bias of the step's attention, by slot ([group, slots] if query heads see different entries);
     // empty: none.
     std::vector<double> bias;
+    InBlock how = InBlock::kSingly;  // in the last block
+    StepTile tile;
+    // Where a step's attention is not part of a tile: outputs and log-sums of a block.
+    std::vector<double> outputs, log_sums;
   };
+  [[nodiscard]] InBlock in_block(const Head& head) const;
+  void keep_output(std::size_t h);
+  void finish_block();
   void append(std::int32_t id);
   void attend(Head& head);
   void attend_rerotated(Head& head);
@@ -124,7 +143,8 @@ class CacheSession {
   std::vector<float> q_, rotated_q_, rotated_keys_;
   std::vector<double> group_sum_;
   std::int64_t steps_ = 0;
-  Counts retired_;  // of selectors and mergers before the last refresh
+  std::int64_t block_steps_ = 0, block_at_ = 0;  // of the current block; 0: none
+  Counts retired_;                               // of selectors and mergers before the last refresh
 };
 
 }  // namespace kvsim

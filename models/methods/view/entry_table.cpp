@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "models/math/merging/residual_merge.hpp"
 #include "models/units/check.hpp"
@@ -13,6 +14,7 @@ void EntryTable::reserve(std::int32_t entries) {
   values_.reserve(index(entries) * d_);
   ids_.reserve(index(entries));
   merged_.reserve(index(entries));
+  versions_.reserve(index(entries));
 }
 
 std::int32_t EntryTable::append(std::int32_t id, std::span<const float> key,
@@ -25,6 +27,7 @@ std::int32_t EntryTable::append(std::int32_t id, std::span<const float> key,
   slots_[index(id)] = size();
   ids_.push_back(id);
   merged_.push_back(-1);
+  versions_.push_back(next_version_++);
   return size() - 1;
 }
 
@@ -55,11 +58,13 @@ void EntryTable::erase(std::int32_t slot) {
     groups_[index(merged_[index(slot)])] = {};
     --n_merged_;
   }
+  keep_past(slot);
   slots_[index(id(slot))] = -1;
   const std::int32_t last = size() - 1;
   if (slot != last) {
-    std::copy_n(key(last).begin(), d_, mutable_key(slot).begin());
-    std::copy_n(value(last).begin(), d_, mutable_value(slot).begin());
+    std::copy_n(keys_.data() + index(last) * d_, d_, keys_.data() + index(slot) * d_);
+    std::copy_n(values_.data() + index(last) * d_, d_, values_.data() + index(slot) * d_);
+    versions_[index(slot)] = versions_[index(last)];
     ids_[index(slot)] = ids_[index(last)];
     merged_[index(slot)] = merged_[index(last)];
     slots_[index(id(slot))] = slot;
@@ -68,6 +73,28 @@ void EntryTable::erase(std::int32_t slot) {
   values_.resize(values_.size() - d_);
   ids_.pop_back();
   merged_.pop_back();
+  versions_.pop_back();
+}
+
+void EntryTable::start_versions() {
+  std::iota(versions_.begin(), versions_.end(), 0U);
+  seen_ = next_version_ = static_cast<std::uint32_t>(versions_.size());
+  past_ = {};
+  recording_ = true;
+}
+
+void EntryTable::stop_versions() {
+  recording_ = false;
+  past_ = {};
+}
+
+void EntryTable::keep_past(std::int32_t slot) {
+  if (!recording_ || versions_[index(slot)] >= seen_) return;
+  past_.versions.push_back(versions_[index(slot)]);
+  const auto old_key = key(slot);
+  const auto old_value = value(slot);
+  past_.keys.insert(past_.keys.end(), old_key.begin(), old_key.end());
+  past_.values.insert(past_.values.end(), old_value.begin(), old_value.end());
 }
 
 void EntryTable::pin(std::int32_t slot) {
@@ -125,9 +152,11 @@ void EntryTable::merge_mean(std::int32_t into, std::int32_t from, std::int32_t w
 
 void EntryTable::write_mean(std::int32_t slot) {
   const Merged& group = groups_[index(merged_[index(slot)])];
+  const std::span<float> key = mutable_key(slot);
+  const std::span<float> value = mutable_value(slot);
   for (std::size_t j = 0; j < d_; ++j) {
-    mutable_key(slot)[j] = static_cast<float>(group.key_mean[j]);
-    mutable_value(slot)[j] = static_cast<float>(group.value_mean[j]);
+    key[j] = static_cast<float>(group.key_mean[j]);
+    value[j] = static_cast<float>(group.value_mean[j]);
   }
 }
 

@@ -70,11 +70,33 @@ class EntryTable {
     return std::span{values_}.subspan(index(slot) * d_, d_);
   }
   [[nodiscard]] std::span<float> mutable_key(std::int32_t slot) {
+    rewrite(slot);
     return std::span{keys_}.subspan(index(slot) * d_, d_);
   }
   [[nodiscard]] std::span<float> mutable_value(std::int32_t slot) {
+    rewrite(slot);
     return std::span{values_}.subspan(index(slot) * d_, d_);
   }
+
+  // Versions: while they are recorded, every content that attention sees in a slot has a number.
+  // The contents that are gone are kept, so that attention over several steps can be computed at
+  // the end of them.
+
+  /// Starts recording: the rows now in the table get the numbers 0 … size()-1, by slot.
+  void start_versions();
+  void stop_versions();
+  /// Attention has seen the current rows: a row that leaves or changes from now on is kept.
+  void mark_seen() { seen_ = next_version_; }
+  [[nodiscard]] std::span<const std::uint32_t> versions() const { return versions_; }  // by slot
+  /// Rows with this number or a higher one were not seen yet.
+  [[nodiscard]] std::uint32_t first_unseen() const { return seen_; }
+  [[nodiscard]] std::uint32_t next_version() const { return next_version_; }
+  /// Rows seen that are gone, in the order in which they left.
+  struct PastRows {
+    std::vector<std::uint32_t> versions;
+    std::vector<float> keys, values;
+  };
+  [[nodiscard]] const PastRows& past_rows() const { return past_; }
 
  private:
   /// Additional data of a merged entry; found through merged_[slot].
@@ -88,6 +110,13 @@ class EntryTable {
     return static_cast<std::size_t>(slot);
   }
   void write_mean(std::int32_t slot);
+  /// The row at `slot` is about to change or to leave.
+  void keep_past(std::int32_t slot);
+  void rewrite(std::int32_t slot) {
+    if (!recording_ || versions_[index(slot)] >= seen_) return;
+    keep_past(slot);
+    versions_[index(slot)] = next_version_++;
+  }
 
   std::size_t d_;
   std::vector<float> keys_, values_;
@@ -95,6 +124,10 @@ class EntryTable {
   std::vector<std::int32_t> merged_;  // index into groups_, -1 for a token
   std::vector<std::int32_t> slots_;   // by id, -1 for none
   std::vector<Merged> groups_;
+  std::vector<std::uint32_t> versions_;  // by slot
+  std::uint32_t seen_ = 0, next_version_ = 0;
+  PastRows past_;
+  bool recording_ = false;
   std::int32_t n_merged_ = 0;
   std::int32_t n_pinned_ = 0;
 };
