@@ -1,16 +1,19 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
-#include "models/methods/view/vectors.hpp"
 #include "sim/replay/head_replay.hpp"
 
 namespace kvsim {
 
-/// Fills `best_mass` of the series, all of one KV head: for each step and query head the largest
-/// share of the full row's probability that any as many entries as it read could have. So a series'
-/// retained_mass never exceeds it, except by the rounding of fp32 logits. Rows are recomputed in
-/// fp64, one at a time. `head`: the recorded vectors, decode steps from head.prompt on.
-void add_best_mass(const HeadVectors& head, const std::vector<HeadSeries*>& all);
+/// Blocks of steps that a head's best mass can be computed in, side by side.
+[[nodiscard]] std::size_t best_mass_blocks(const HeadVectors& head);
+
+/// Fills best_mass of the series `all` of one KV head, for the steps of block `block`: the largest
+/// share of a step's probability that as many entries as one query head read can have. best_mass
+/// must have its size. `reference`: the full cache's attention.
+void add_best_mass(const HeadVectors& head, const CausalAttention& reference, std::size_t block,
+                   const std::vector<HeadSeries*>& all);
 
 }  // namespace kvsim

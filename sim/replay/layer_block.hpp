@@ -51,6 +51,10 @@ class LayerBlock {
   /// Reference attention of every head of the block, side by side.
   void compute_references(std::int32_t threads);
 
+  [[nodiscard]] const CausalAttention& reference(std::int32_t layer, std::size_t kv_head) const {
+    return at(layer).references[kv_head];
+  }
+
   [[nodiscard]] std::int32_t first() const { return first_; }
   [[nodiscard]] std::int32_t count() const { return static_cast<std::int32_t>(layers_.size()); }
   /// The units of `method` that begin in the layers of this block, layer by layer, head by head.

@@ -314,9 +314,25 @@ class TraceReplay {
             .push_back(&task.series[h]);
       }
     }
-    parallel_for(series.size(), options_.threads, [&](std::size_t i) {
-      const auto layer = block.first() + static_cast<std::int32_t>(i / heads);
-      add_best_mass(block.layer(layer).heads[i % heads], series[i]);
+    struct Part {
+      std::size_t head = 0, block = 0;
+    };
+    std::vector<Part> parts;
+    const HeadVectors& any = block.layer(block.first()).heads.front();
+    const auto steps = static_cast<std::size_t>(any.tokens - any.prompt);
+    for (std::size_t head = 0; head < series.size(); ++head) {
+      for (HeadSeries* one : series[head]) {
+        one->best_mass.resize(steps * static_cast<std::size_t>(one->queries));
+      }
+      for (std::size_t i = 0; !series[head].empty() && i < best_mass_blocks(any); ++i) {
+        parts.push_back({head, i});
+      }
+    }
+    parallel_for(parts.size(), options_.threads, [&](std::size_t i) {
+      const std::size_t head = parts[i].head;
+      const auto layer = block.first() + static_cast<std::int32_t>(head / heads);
+      add_best_mass(block.layer(layer).heads[head % heads], block.reference(layer, head % heads),
+                    parts[i].block, series[head]);
     });
   }
 

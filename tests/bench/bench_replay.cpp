@@ -1,79 +1,35 @@
-// Compares replay with the limits of the machine: the reference with Eigen's matrix product, each
-// method's step loop with streaming reads. Every method of the catalogue, prompt and steps, is
-// compared with the full cache in the same run and with its gate. (`--catalogue [REPEATS
-// [NAME...]]`: only that table, or part of it; `--loops`: everything except that table.) One core.
-// Not a timed test.
+// Measures replay against the limits of the machine, in processor time of one core: the reference
+// and the steps of each method of the catalogue, by turns with Eigen's matrix product on tiles of
+// the same size and with a copy. Not a timed test.
+//
+//   bench_replay [--json] [--repeats N] [--group N] [NAME…]
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <Eigen/Dense>
-#include <sys/resource.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "models/math/attention/causal_attention.hpp"
+#include "models/math/tiles/tile_kernels.hpp"
 #include "models/units/error.hpp"
-#include "sim/replay/head_replay.hpp"
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"
-#include "tests/support/basic_methods.hpp"
 #include "traces/synthetic/generate.hpp"
 #include "traces/trace.hpp"
 
 namespace {
 
 using namespace kvsim;
-using Clock = std::chrono::steady_clock;
-
-/// Smallest wall time of `runs` calls, seconds.
-template <class Call>
-double best_of(int runs, Call call) {
-  double best = 1e300;
-  for (int i = 0; i < runs; ++i) {
-    const auto start = Clock::now();
-    call();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return best;
-}
-
-double sgemm_flops() {
-  const int n = 1024;
-  const Eigen::MatrixXf a = Eigen::MatrixXf::Random(n, n);
-  const Eigen::MatrixXf b = Eigen::MatrixXf::Random(n, n);
-  Eigen::MatrixXf c(n, n);
-  return 2.0 * n * n * n / best_of(5, [&] { c.noalias() = a * b; });
-}
-
-double read_bandwidth() {
-  const std::vector<double> data(16U << 20U, 1.0);  // 128 MiB, far beyond the caches of one core
-  volatile double sink = 0;
-  const double time = best_of(5, [&] {
-    // Eight sums hide the latency of addition: the loop is limited only by memory.
-    double sum[8] = {};
-    for (std::size_t i = 0; i < data.size(); i += 8) {
-      for (std::size_t j = 0; j < 8; ++j) sum[j] += data[i + j];
-    }
-    sink = sink + sum[0] + sum[7];
-  });
-  return static_cast<double>(data.size()) * 8 / time;
-}
-
-/// Highest resident memory of this process so far, bytes.
-double peak_resident() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) * 1024;
-}
 
 /// Processor seconds of this thread: time of other programs on the core is not included.
 double cpu_seconds() {
@@ -82,234 +38,186 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// The median: the mean of the middle two for an even number of values.
+template <class Call>
+double seconds_of(Call call) {
+  const double start = cpu_seconds();
+  call();
+  return cpu_seconds() - start;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+/// What the machine can do: Eigen's products of a tile (scores and outputs of 256 queries over 256
+/// keys), and a copy of 64 MiB.
+class Machine {
+ public:
+  explicit Machine(std::int32_t head_dim)
+      : queries_{Matrix::Random(kTile, head_dim)},
+        keys_{Matrix::Random(kTile, head_dim)},
+        scores_{Matrix::Random(kTile, kTile)},
+        out_{Matrix::Random(kTile, head_dim)},
+        from_(kCopied, 'a'),
+        to_(kCopied, 'b') {}
+
+  /// Adds about 10 ms of products and a copy to the sums.
+  void measure() {
+    constexpr int kTimes = 20;
+    product_seconds_ += seconds_of([&] {
+      for (int i = 0; i < kTimes; ++i) {
+        scores_.noalias() = queries_ * keys_.transpose();
+        out_.noalias() = scores_ * keys_;
+      }
+    });
+    flops_ += kTimes * 4.0 * kTile * kTile * static_cast<double>(queries_.cols());
+    copy_seconds_ += seconds_of([&] { std::memcpy(to_.data(), from_.data(), kCopied); });
+    from_[0] = to_[1];
+    copied_ += kCopied;
+  }
+  [[nodiscard]] double product_rate() const { return flops_ / product_seconds_; }
+  [[nodiscard]] double copy_rate() const { return copied_ / copy_seconds_; }
+
+ private:
+  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  static constexpr int kTile = 256;
+  static constexpr std::size_t kCopied = 64U << 20U;
+  Matrix queries_, keys_, scores_, out_;
+  std::vector<char> from_, to_;
+  double flops_ = 0, product_seconds_ = 0, copied_ = 0, copy_seconds_ = 0;
+};
+
+/// Work of attention and its time, with the machine's rates in the same minutes.
+struct Rates {
+  double flops = 0, bytes = 0, seconds = 0, product = 0, copy = 0;
+};
+
+Rates measure_reference(const LayerBlock& block, const TraceInfo& info) {
+  Machine machine{info.head_dim};
+  Rates rates;
+  const auto most = static_cast<std::int64_t>(
+      block_steps(static_cast<std::size_t>(info.n_heads / info.n_kv_heads)));
+  for (const HeadVectors& head : block.layer(block.first()).heads) {
+    RunningAttention attention{head.group, head.head_dim, head.scale};
+    for (std::int64_t at = head.prompt; at < head.tokens; at += most) {
+      const auto steps = static_cast<std::size_t>(std::min(most, head.tokens - at));
+      const std::size_t rows = steps * static_cast<std::size_t>(head.group);
+      std::vector<float> out(rows * static_cast<std::size_t>(head.head_dim));
+      std::vector<double> log_sum(rows);
+      rates.seconds += seconds_of([&] {
+        attend_causally(attention, {head.q, head.keys, head.values, head.head_dim, head.tokens}, at,
+                        steps, out, log_sum);
+      });
+      machine.measure();
+      for (std::size_t i = 0; i < steps; ++i) {
+        const double seen = static_cast<double>(at) + static_cast<double>(i) + 1;
+        rates.flops += 4.0 * seen * head.head_dim * head.group;
+        rates.bytes += 8.0 * seen * head.head_dim;
+      }
+    }
+  }
+  rates.product = machine.product_rate();
+  rates.copy = machine.copy_rate();
+  return rates;
 }
 
-/// Replays `layers` layers of a trace head by head, like replay() on one thread, with separate
-/// times of the parts. Vectors come from memory: a layer is far beyond the caches.
-void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidth) {
-  const TraceInfo& info = trace.info();
-  const std::int32_t group = info.n_heads / info.n_kv_heads;
-  const auto row = static_cast<std::size_t>(info.tokens * info.head_dim);
-  const auto n = static_cast<double>(info.tokens - info.prompt_tokens);
-  double reference_time = 0;
-  std::map<std::string, double> loop_time;
-  std::map<std::string, double> loop_bytes;
-  for (std::int32_t l = 0; l < layers; ++l) {
-    const TraceLayer vectors = trace.read_layer(l);
-    for (std::int32_t h = 0; h < info.n_kv_heads; ++h) {
-      const HeadVectors head{
-          .q = std::span{vectors.q}.subspan(static_cast<std::size_t>(h * group) * row,
-                                            static_cast<std::size_t>(group) * row),
-          .keys = std::span{vectors.k}.subspan(static_cast<std::size_t>(h) * row, row),
-          .values = std::span{vectors.v}.subspan(static_cast<std::size_t>(h) * row, row),
-          .group = group,
-          .head_dim = info.head_dim,
-          .tokens = info.tokens,
-          .prompt = info.prompt_tokens,
-          .scale = info.softmax_scale};
-      auto start = Clock::now();
-      const auto reference = causal_attention(head.q, head.keys, head.values, group, info.head_dim,
-                                              info.tokens, info.prompt_tokens, info.softmax_scale);
-      reference_time += seconds_since(start);
-      PromptScores scores{head};
-      for (const double decay : {1.0, 0.98})
-        (void)scores.column_sums(decay);  // not part of the loop
-      for (const MethodInfo& method_info : test::basic_methods()) {
-        const std::string& name = method_info.name;
-        if (name == "full" && h > 0) continue;  // one head per layer is enough
-        const auto budget = takes_budget(name) ? std::optional{Budget{0.2, 0}} : std::nullopt;
-        const auto method =
-            make_method({name, {}, budget}, info.prompt_tokens, {.recorded = info.dtype});
-        start = Clock::now();
-        const auto series =
-            replay_head(as_composed(*method), l, head, reference, scores, nullptr, false);
-        loop_time[name] += seconds_since(start);
-        for (const HeadCost& cost : series[0].costs) {
-          loop_bytes[name] += 2.0 * cost.attended * info.head_dim * sizeof(float);
+/// Runs the steps of every session of `method` after its prompt, a block at a time.
+Rates measure_steps(const LayerBlock& block, const ComposedMethod& method, const TraceInfo& info) {
+  Machine machine{info.head_dim};
+  Rates rates;
+  for (const DecisionUnit& unit : block.units(method)) {
+    PromptScores scores = block.fresh_scores(unit);
+    CacheSession session{method, block.place(unit, 0), block.vectors(unit)};
+    session.learn(scores);
+    // If an allotment needs the whole layer or model, a uniform one replaces it: the steps do not
+    // depend on its origin.
+    const auto entries = method.parts().budget->scope() == BudgetScope::kHead
+                             ? method.parts().budget->entries(unit.layer)
+                             : std::nullopt;
+    session.prefill(scores, {.entries = entries.value_or(info.prompt_tokens / 5)});
+    for (std::int64_t left = info.tokens - info.prompt_tokens; left > 0;) {
+      double attended = 0;
+      std::int64_t steps = 0;
+      rates.seconds += seconds_of([&] {
+        steps = session.start_block(left);
+        for (std::int64_t i = 0; i < steps; ++i) {
+          session.step();
+          for (std::size_t h = 0; h < session.size(); ++h) {
+            attended += static_cast<double>(session.most_read(h));
+          }
         }
-      }
+      });
+      machine.measure();
+      rates.flops += 4.0 * attended * info.head_dim * session.place().group;
+      rates.bytes += 8.0 * attended * info.head_dim;
+      left -= steps;
     }
   }
-  // Two products of 2 d FLOPs for each (query, visible key).
-  const double pairs =
-      0.5 * (static_cast<double>(info.prompt_tokens) + 1.0 + static_cast<double>(info.tokens)) * n;
-  const double rate = pairs * info.n_heads * layers * 4 * info.head_dim / reference_time;
-  std::printf("%d query heads, %d KV heads: reference %.1f GFLOP/s, %.0f %% of SGEMM\n",
-              info.n_heads, info.n_kv_heads, rate / 1e9, 100 * rate / gemm);
-  for (const MethodInfo& info_of : test::basic_methods()) {
-    const double speed = loop_bytes[info_of.name] / loop_time[info_of.name];
-    std::printf("  %-16s step loop %6.2f GB/s, %4.0f %% of streaming read\n", info_of.name.c_str(),
-                speed / 1e9, 100 * speed / bandwidth);
-  }
-  const double layer =
-      static_cast<double>(row * static_cast<std::size_t>(info.n_heads + 2 * info.n_kv_heads)) *
-      sizeof(float);
-  std::printf("  resident at most %.0f MB; one layer in fp32 is %.0f MB\n", peak_resident() / 1e6,
-              layer / 1e6);
+  rates.product = machine.product_rate();
+  rates.copy = machine.copy_rate();
+  return rates;
 }
 
-/// Gate of a method, in step loops of the full cache: three for methods that search all keys at a
-/// merge or take a second softmax.
-double allowed(const std::string& name) {
-  for (const char* slow : {"keepkv", "d2o", "kvmerger", "keyformer"}) {
-    if (name.starts_with(slow)) return 3;
+struct Row {
+  std::string name;
+  std::vector<Rates> runs;
+  template <class Value>
+  [[nodiscard]] double middle(Value value) const {
+    std::vector<double> all;
+    for (const Rates& each : runs) all.push_back(value(each));
+    return median(std::move(all));
   }
-  return 2;
-}
-
-/// The sessions of a method over a whole trace, after learning and compression of their prompts.
-struct Sessions {
-  Sessions(const LayerBlock& block, const ComposedMethod& method, std::int64_t prompt) {
-    for (const DecisionUnit& unit : block.units(method)) {
-      // Each method computes its own learning inputs here: replay() shares them between methods.
-      scores.emplace_back(new PromptScores(block.fresh_scores(unit)));  // it does not move
-      all.push_back(
-          std::make_unique<CacheSession>(method, block.place(unit, 0), block.vectors(unit)));
-      all.back()->learn(*scores.back());
-      // If an allotment needs the whole layer or model, a uniform one replaces it: the step loop
-      // does not depend on its origin.
-      const auto entries = method.parts().budget->scope() == BudgetScope::kHead
-                               ? method.parts().budget->entries(unit.layer)
-                               : std::nullopt;
-      all.back()->prefill(*scores.back(), {.entries = entries.value_or(prompt / 5)});
-    }
-  }
-  /// CPU seconds of `n` steps of every session.
-  double steps(std::int64_t n) {
-    const double start = cpu_seconds();
-    for (const auto& session : all) {
-      for (std::int64_t i = 0; i < n; ++i) session->step();
-    }
-    return cpu_seconds() - start;
-  }
-
-  std::vector<std::unique_ptr<PromptScores>> scores;
-  std::vector<std::unique_ptr<CacheSession>> all;
 };
 
-/// Measurements of a repeat, CPU seconds over all heads.
-struct Measured {
-  double prompt = 0, steps = 0, full_steps = 0;
-};
-
-/// Alternates a few steps of a method with a few of the full cache, so that a changing speed of the
-/// machine affects both.
-Measured measure(const LayerBlock& block, const ComposedMethod& method, const ComposedMethod& full,
-                 const TraceInfo& info) {
-  constexpr std::int64_t kTurn = 16;  // steps
-  Measured out;
-  const double start = cpu_seconds();
-  Sessions mine{block, method, info.prompt_tokens};
-  out.prompt = cpu_seconds() - start;
-  Sessions other{block, full, info.prompt_tokens};
-  for (std::int64_t left = info.tokens - info.prompt_tokens; left > 0; left -= kTurn) {
-    const std::int64_t n = std::min(left, kTurn);
-    out.steps += mine.steps(n);
-    out.full_steps += other.steps(n);
-  }
-  return out;
+nlohmann::ordered_json json_of(const Row& row) {
+  return {
+      {"name", row.name},
+      {"gflops", row.middle([](const Rates& r) { return r.flops / r.seconds / 1e9; })},
+      {"gb_per_s", row.middle([](const Rates& r) { return r.bytes / r.seconds / 1e9; })},
+      {"product_gflops", row.middle([](const Rates& r) { return r.product / 1e9; })},
+      {"copy_gb_per_s", row.middle([](const Rates& r) { return r.copy / 1e9; })},
+      {"share_of_product",
+       row.middle([](const Rates& r) { return r.flops / r.seconds / r.product; })},
+      {"share_of_copy", row.middle([](const Rates& r) { return r.bytes / r.seconds / r.copy; })}};
 }
 
-/// Every method of the catalogue as replay() runs it: sessions of the heads that it decides on
-/// jointly, first the learning and compression of prompts, timed separately, then the steps. Prints
-/// the median of `repeats` ratios to the full cache's steps and whether it is within the method's
-/// gate.
-void bench_catalogue(const Trace& trace, int repeats, const std::vector<std::string>& names) {
-  const TraceInfo& info = trace.info();
-  const Rope rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
-  TraceInputs inputs{.hidden = info.has_hidden,
-                     .output_projection = info.has_output_projection,
-                     .rope = true,
-                     .repeat = info.repeat_start.has_value(),
-                     .per_head = {},
-                     .predicted = {}};
-  for (const std::string& name : info.scores) inputs.per_head.push_back("score." + name);
-  for (const std::string& name : info.decisions) inputs.per_head.push_back("decision." + name);
-  const LayerBlock block{trace, 0, info.n_layers, inputs, &rope};
-  const auto steps = info.tokens - info.prompt_tokens;
-  std::printf("\nstep loops over the full cache's in the same run, median of %d interleaved runs\n",
-              repeats);
-  std::printf("%-42s %10s %10s %7s %17s %6s\n", "method", "prompt ms", "us a step", "x full",
-              "least..most", "limit");
-  const auto full = resolve_for_trace({"full", {}, {}}, info);
-  std::vector<MethodSpec> specs;
-  for (const MethodInfo& info_of : builtin_methods()) specs.push_back({info_of.name, {}, {}});
-  const auto word = [](const char* text) { return ParamValue{std::string{text}}; };
-  // The released code's variants, which keep more than the default.
-  specs.push_back({"morphkv", {{"score_space", word("logit_sum")}}, {}});
-  specs.push_back({"morphkv", {{"profile", word("query_head")}}, {}});
-  specs.push_back({"morphkv", {{"profile", word("query_head")}, {"fusion", word("max")}}, {}});
-  specs.push_back({"morphkv",
-                   {{"profile", word("query_head")},
-                    {"score_space", word("logit_sum")},
-                    {"evict_timing", word("before_attend")}},
-                   {}});
-  specs.push_back({"d2o", {{"gate", word("rank_mean")}}, {}});
-  std::size_t within = 0, measured = 0;
-  std::string slow;
-  for (MethodSpec& spec : specs) {
-    if (!names.empty() && std::find(names.begin(), names.end(), spec.name) == names.end()) continue;
-    std::string name = spec.name;
-    for (const auto& [key, value] : spec.params) name += " " + to_text(value);
-    std::shared_ptr<const Method> method;
-    std::string refusal;
-    // Methods that cannot keep as few entries are measured at their smallest budget.
-    for (const double budget : {0.2, 0.9}) {
-      if (takes_budget(spec.name)) spec.budget = Budget{budget, 0};
-      try {
-        method = resolve_for_trace(spec, info);
-        break;
-      } catch (const InputError& error) {
-        refusal = error.what();
-      }
+std::shared_ptr<const Method> resolve_somehow(MethodSpec spec, const TraceInfo& info) {
+  // Methods that cannot keep as few entries are measured at their smallest budget.
+  for (const double budget : {0.2, 0.9}) {
+    if (takes_budget(spec.name)) spec.budget = Budget{budget, 0};
+    try {
+      return resolve_for_trace(spec, info);
+    } catch (const InputError& error) {
+      if (budget > 0.5) std::fprintf(stderr, "%s: %s\n", spec.name.c_str(), error.what());
     }
-    if (!method) {
-      std::printf("%-42s %s\n", name.c_str(), refusal.c_str());
-      continue;
-    }
-    std::vector<double> prompt, step, ratio;
-    for (int run = 0; run < repeats; ++run) {
-      const Measured one = measure(block, as_composed(*method), as_composed(*full), info);
-      prompt.push_back(one.prompt);
-      step.push_back(one.steps);
-      ratio.push_back(one.steps / one.full_steps);
-    }
-    const double times = median(ratio);
-    const double limit = allowed(spec.name);
-    ++measured;
-    if (times <= limit) {
-      ++within;
-    } else {
-      slow += (slow.empty() ? "" : ", ") + name;
-    }
-    const auto [least, most] = std::minmax_element(ratio.begin(), ratio.end());
-    std::printf("%-42s %10.1f %10.1f %7.2f %8.2f..%-7.2f %6.0f  %s\n", name.c_str(),
-                median(prompt) * 1e3, median(step) * 1e6 / static_cast<double>(steps), times,
-                *least, *most, limit, times <= limit ? "ok" : "TOO SLOW");
-    std::fflush(stdout);
   }
-  std::printf("%zu of %zu within their limit%s%s\n", within, measured,
-              slow.empty() ? "" : "; too slow: ", slow.c_str());
+  return nullptr;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  bool json = false;
+  int repeats = 3, group = 4;
+  std::vector<std::string> names;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--json") {
+      json = true;
+    } else if ((word == "--repeats" || word == "--group") && i + 1 < argc) {
+      (word == "--repeats" ? repeats : group) = std::max(1, std::atoi(argv[++i]));
+    } else {
+      names.push_back(word);
+    }
+  }
   const auto path = std::filesystem::temp_directory_path() /
-                    ("bench-replay-" + std::to_string(::getpid()) + ".safetensors");
+                    fmt::format("bench-replay-{}.safetensors", ::getpid());
   GenerateOptions recorded;
-  recorded.layers = 4;
-  recorded.heads = 8;
+  recorded.layers = 2;
   recorded.kv_heads = 2;
+  recorded.heads = 2 * group;
   recorded.head_dim = 128;
   recorded.prompt_tokens = 4096;
   recorded.tokens = 4352;
@@ -318,44 +226,52 @@ int main(int argc, char** argv) {
   recorded.with_scores = true;
   recorded.with_decisions = true;
   generate_trace(recorded, path);
-  const bool alone = argc > 1 && std::string{argv[1]} == "--catalogue";
-  const bool loops = argc > 1 && std::string{argv[1]} == "--loops";
-  const int repeats = alone && argc > 2 ? std::max(1, std::atoi(argv[2])) : 3;
-  std::vector<std::string> names;
-  for (int i = 3; alone && i < argc; ++i) names.emplace_back(argv[i]);
-  if (!loops) bench_catalogue(Trace::open(path), repeats, names);
+  const Trace trace = Trace::open(path);
   std::filesystem::remove(path);
-  // Methods that judge a context by its repeat, on a trace with a repeat.
-  const std::vector<std::string> judged{"kvzip", "kvzip-plus"};
-  const bool asked =
-      names.empty() || std::any_of(names.begin(), names.end(), [&](const auto& name) {
-        return std::find(judged.begin(), judged.end(), name) != judged.end();
-      });
-  if (asked && !loops) {
-    recorded.prompt_tokens = 2048;
-    recorded.tokens = 2 * recorded.prompt_tokens + 1;
-    recorded.with_repeat = true;
-    generate_trace(recorded, path);
-    bench_catalogue(Trace::open(path), repeats, names.empty() ? judged : names);
-    std::filesystem::remove(path);
+  const TraceInfo& info = trace.info();
+  const Rope rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
+  TraceInputs inputs{.hidden = true,
+                     .output_projection = true,
+                     .rope = true,
+                     .repeat = false,
+                     .per_head = {},
+                     .predicted = {}};
+  for (const std::string& name : info.scores) inputs.per_head.push_back("score." + name);
+  for (const std::string& name : info.decisions) inputs.per_head.push_back("decision." + name);
+  const LayerBlock block{trace, 0, info.n_layers, inputs, &rope};
+  nlohmann::ordered_json out{{"schema", "kvsim.bench_replay/1"},
+                             {"instructions", tile_kernels().name},
+                             {"query_heads_per_kv_head", group},
+                             {"methods", nlohmann::ordered_json::array()}};
+  if (!json) {
+    std::printf("%s, %d query heads a KV head, medians of %d\n%-24s %8s %8s %9s %8s %8s %8s\n",
+                tile_kernels().name, group, repeats, "method", "GFLOP/s", "GB/s", "product",
+                "share", "copy", "share");
   }
-  if (alone) return 0;
-  // 8 layers are generated, 2 replayed: the others add no information and take minutes.
-  const double bandwidth = read_bandwidth();
-  const double gemm = sgemm_flops();
-  std::printf("one core: SGEMM %.1f GFLOP/s, streaming read %.1f GB/s\n", gemm / 1e9,
-              bandwidth / 1e9);
-  for (const std::int32_t kv_heads : {8, 32}) {
-    GenerateOptions options;
-    options.layers = 8;
-    options.heads = 32;
-    options.kv_heads = kv_heads;
-    options.head_dim = 128;
-    options.tokens = 4096;
-    options.prompt_tokens = 2048;
-    generate_trace(options, path);
-    bench(Trace::open(path), 2, gemm, bandwidth);
-    std::filesystem::remove(path);
+  const auto report = [&](const Row& row) {
+    const nlohmann::ordered_json one = json_of(row);
+    out["methods"].push_back(one);
+    if (json) return;
+    const auto number = [&](const char* key) { return one.at(key).get<double>(); };
+    std::printf("%-24s %8.1f %8.1f %9.1f %7.0f%% %8.1f %7.0f%%\n", row.name.c_str(),
+                number("gflops"), number("gb_per_s"), number("product_gflops"),
+                100 * number("share_of_product"), number("copy_gb_per_s"),
+                100 * number("share_of_copy"));
+    std::fflush(stdout);
+  };
+  Row reference{"reference", {}};
+  for (int i = 0; i < repeats; ++i) reference.runs.push_back(measure_reference(block, info));
+  report(reference);
+  for (const MethodInfo& each : builtin_methods()) {
+    if (!names.empty() && std::find(names.begin(), names.end(), each.name) == names.end()) continue;
+    const auto method = resolve_somehow({each.name, {}, {}}, info);
+    if (!method) continue;
+    Row row{each.name, {}};
+    for (int i = 0; i < repeats; ++i) {
+      row.runs.push_back(measure_steps(block, as_composed(*method), info));
+    }
+    report(row);
   }
+  if (json) std::printf("%s\n", out.dump(2).c_str());
   return 0;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include <unistd.h>
@@ -340,15 +341,58 @@ TEST_CASE("the largest possible mass of a number of entries by hand, by query he
   second.costs.resize(2);
   second.costs[0].most_read = 1;
   second.costs[1].most_read = 9;
-  add_best_mass(head.view, {&both, &second});
+  both.best_mass.resize(4);
+  second.best_mass.resize(2);
+  const CausalAttention reference =
+      causal_attention(head.q, head.keys, head.values, 2, 1, 5, 3, 1.0);
+  REQUIRE(best_mass_blocks(head.view) == 1);
+  add_best_mass(head.view, reference, 0, {&both, &second});
   const std::vector<double> want{12.0 / 15, 0.5, 14.0 / 16, 0.6};
-  REQUIRE(both.best_mass.size() == want.size());
   for (std::size_t i = 0; i < want.size(); ++i) {
     CHECK(static_cast<double>(both.best_mass[i]) == rel(want[i], 1e-6));
   }
-  REQUIRE(second.best_mass.size() == 2);
   CHECK(static_cast<double>(second.best_mass[0]) == rel(0.25, 1e-6));
   CHECK(second.best_mass[1] == 1.0F);
+}
+
+TEST_CASE("the largest possible mass equals that of ordered rows, ties and long rows included") {
+  constexpr std::int32_t kGroup = 3, kDim = 4;
+  constexpr std::int64_t kTokens = 700, kPrompt = 600;
+  test::OwnedHead head = test::random_head(kGroup, kDim, kTokens, kPrompt, 5);
+  for (std::int64_t t = 1; t < kTokens; t += 3) {  // equal keys have equal weights
+    std::copy_n(head.keys.begin() + (t - 1) * kDim, kDim, head.keys.begin() + t * kDim);
+  }
+  const HeadVectors& view = head.view;
+  const CausalAttention reference =
+      causal_attention(view.q, view.keys, view.values, kGroup, kDim, kTokens, kPrompt, view.scale);
+  HeadSeries few, many;
+  few.queries = many.queries = kGroup;
+  for (std::int64_t i = 0; i < kTokens - kPrompt; ++i) {
+    few.costs.emplace_back().most_read = static_cast<std::int32_t>(1 + i);
+    many.costs.emplace_back().most_read = static_cast<std::int32_t>(300 + 4 * i);
+  }
+  few.best_mass.resize(static_cast<std::size_t>(kTokens - kPrompt) * kGroup);
+  many.best_mass.resize(few.best_mass.size());
+  for (std::size_t block = 0; block < best_mass_blocks(view); ++block) {
+    add_best_mass(view, reference, block, {&few, &many});
+  }
+  std::size_t checked = 0;
+  each_causal_row(view.q, view.keys, kGroup, kDim, kTokens, kTokens, kPrompt, view.scale,
+                  [&](const CausalRow& row) {
+                    std::vector<double> p{row.probabilities.begin(), row.probabilities.end()};
+                    std::sort(p.rbegin(), p.rend());
+                    const auto step = static_cast<std::size_t>(row.t - kPrompt);
+                    for (const HeadSeries* series : {&few, &many}) {
+                      const auto n =
+                          std::min<std::ptrdiff_t>(series->costs[step].most_read, std::ssize(p));
+                      const double want = std::accumulate(p.begin(), p.begin() + n, 0.0);
+                      const double got = static_cast<double>(
+                          series->best_mass[step * kGroup + static_cast<std::size_t>(row.g)]);
+                      REQUIRE(got == rel(want, 2e-6));
+                      ++checked;
+                    }
+                  });
+  CHECK(checked == 2 * few.best_mass.size());
 }
 
 TEST_CASE("percentiles are linear between ranks") {
