@@ -263,11 +263,21 @@ void Safetensors::read_floats(std::string_view name, std::int64_t first,
                               std::span<float> out) const {
   const TensorEntry* entry = find(name);
   KVSIM_CHECK(entry != nullptr, "no tensor \"{}\"", name);
-  KVSIM_CHECK(first >= 0 && first + std::ssize(out) <= entry->elements(),
-              "elements {} … of {} in \"{}\"", first, entry->elements(), name);
-  const std::size_t size = item_size(entry->type);
-  const auto raw = bytes(*entry).subspan(static_cast<std::size_t>(first) * size, out.size() * size);
-  switch (entry->type) {
+  if (entry->type != TensorType::kF32 && entry->type != TensorType::kF64 &&
+      entry->type != TensorType::kF16 && entry->type != TensorType::kBF16) {
+    throw InputError{fmt::format("{}: {}", map_->place, name), "a floating-point tensor",
+                     name_of(entry->type)};
+  }
+  read_floats(*entry, first, out);
+}
+
+void Safetensors::read_floats(const TensorEntry& entry, std::int64_t first,
+                              std::span<float> out) const {
+  KVSIM_CHECK(first >= 0 && first + std::ssize(out) <= entry.elements(), "elements {} … of {}",
+              first, entry.elements());
+  const std::size_t size = item_size(entry.type);
+  const auto raw = bytes(entry).subspan(static_cast<std::size_t>(first) * size, out.size() * size);
+  switch (entry.type) {
     case TensorType::kF32:
       if (!out.empty()) std::memcpy(out.data(), raw.data(), raw.size());
       return;
@@ -275,15 +285,24 @@ void Safetensors::read_floats(std::string_view name, std::int64_t first,
       convert<double>(raw, out, [](double x) { return static_cast<float>(x); });
       return;
     case TensorType::kF16:
-      convert<std::uint16_t>(raw, out, fp16_to_float);
+      if (reinterpret_cast<std::uintptr_t>(raw.data()) % alignof(std::uint16_t) == 0) {
+        fp16_to_floats(reinterpret_cast<const std::uint16_t*>(raw.data()), out.size(), out.data());
+      } else {
+        convert<std::uint16_t>(raw, out, fp16_to_float);
+      }
       return;
     case TensorType::kBF16:
       convert<std::uint16_t>(raw, out, bf16_to_float);
       return;
     default:
-      throw InputError{fmt::format("{}: {}", map_->place, name), "a floating-point tensor",
-                       name_of(entry->type)};
+      KVSIM_CHECK(false, "a tensor of {}", name_of(entry.type));
   }
+}
+
+void Safetensors::release(const TensorEntry& entry, std::int64_t first, std::int64_t count) const {
+  const std::size_t size = item_size(entry.type);
+  map_->mapping.release(bytes(entry).subspan(static_cast<std::size_t>(first) * size,
+                                             static_cast<std::size_t>(count) * size));
 }
 
 void Safetensors::release(const TensorEntry& entry) const { map_->mapping.release(bytes(entry)); }

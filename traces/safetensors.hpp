@@ -50,8 +50,11 @@ class Safetensors {
   /// Elements first … first + count - 1 of a floating-point tensor, as fp32 into `out`.
   /// Errors: ContractError outside the tensor, InputError for an integer tensor.
   void read_floats(std::string_view name, std::int64_t first, std::span<float> out) const;
+  void read_floats(const TensorEntry& entry, std::int64_t first, std::span<float> out) const;
   /// Tells the system that a tensor's pages are not needed any more.
   void release(const TensorEntry& entry) const;
+  /// The same for elements first … first + count - 1.
+  void release(const TensorEntry& entry, std::int64_t first, std::int64_t count) const;
 
  private:
   struct Map;

@@ -274,24 +274,25 @@ struct Trace::Impl {
   TraceInfo info;
 
   /// Reads a [tokens, heads, d] tensor into [heads, tokens, d], refusing what is not finite.
-  std::vector<float> read_by_head(const std::string& name, std::int64_t heads) const {
+  /// Heads first … first + count - 1 only: [count, tokens, d].
+  std::vector<float> read_by_head(const std::string& name, std::int64_t heads, std::int64_t first,
+                                  std::int64_t count) const {
+    constexpr std::int64_t kRun = 1024;  // tokens whose pages are mapped at a time
+    const TensorEntry& entry = *file.find(name);
     const std::int64_t d = info.head_dim;
-    std::vector<float> out(static_cast<std::size_t>(heads * info.tokens * d));
-    std::vector<float> token(static_cast<std::size_t>(heads * d));
+    std::vector<float> out(static_cast<std::size_t>(count * info.tokens * d));
     for (std::int64_t t = 0; t < info.tokens; ++t) {
-      file.read_floats(name, t * heads * d, token);
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const float* from = token.data() + h * d;
-        float* to = out.data() + (h * info.tokens + t) * d;
+      for (std::int64_t h = 0; h < count; ++h) {
+        const auto row = std::span{out}.subspan(static_cast<std::size_t>((h * info.tokens + t) * d),
+                                                static_cast<std::size_t>(d));
+        file.read_floats(entry, (t * heads + first + h) * d, row);
         bool fits = true;
-        for (std::int64_t j = 0; j < d; ++j) {
-          to[j] = from[j];
-          fits = fits && std::abs(from[j]) <= kLargestElement;  // false for NaN
-        }
-        if (!fits) refuse_element(name, {t, h}, {from, static_cast<std::size_t>(d)});
+        for (const float x : row) fits = fits & (std::abs(x) <= kLargestElement);  // not for NaN
+        if (!fits) refuse_element(name, {t, first + h}, row);
       }
+      if ((t + 1) % kRun == 0) file.release(entry, (t + 1 - kRun) * heads * d, kRun * heads * d);
     }
-    file.release(*file.find(name));
+    file.release(entry);
     return out;
   }
 
@@ -374,11 +375,19 @@ void Trace::split(TraceSplit at) {
 }
 
 TraceLayer Trace::read_layer(std::int32_t layer) const {
+  return read_heads(layer, 0, info().n_kv_heads);
+}
+
+TraceLayer Trace::read_heads(std::int32_t layer, std::int32_t first, std::int32_t count) const {
   impl_->need_layer(layer);
   const TraceInfo& info = impl_->info;
-  return {.q = impl_->read_by_head(tensor_name(layer, "q"), info.n_heads),
-          .k = impl_->read_by_head(tensor_name(layer, "k"), info.n_kv_heads),
-          .v = impl_->read_by_head(tensor_name(layer, "v"), info.n_kv_heads)};
+  KVSIM_CHECK(first >= 0 && count >= 0 && first + count <= info.n_kv_heads,
+              "KV heads {} … {} of {}", first, first + count, info.n_kv_heads);
+  const std::int64_t group = info.n_heads / info.n_kv_heads;
+  return {
+      .q = impl_->read_by_head(tensor_name(layer, "q"), info.n_heads, first * group, count * group),
+      .k = impl_->read_by_head(tensor_name(layer, "k"), info.n_kv_heads, first, count),
+      .v = impl_->read_by_head(tensor_name(layer, "v"), info.n_kv_heads, first, count)};
 }
 
 std::vector<float> Trace::read_hidden(std::int32_t layer) const {

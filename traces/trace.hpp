@@ -85,6 +85,9 @@ class Trace {
   void split(TraceSplit at);
   /// Errors: InputError naming tensor and element where a value is NaN or infinite.
   [[nodiscard]] TraceLayer read_layer(std::int32_t layer) const;
+  /// The same for KV heads first … first + count - 1 and their query heads.
+  [[nodiscard]] TraceLayer read_heads(std::int32_t layer, std::int32_t first,
+                                      std::int32_t count) const;
   /// layers.{layer}.hidden [tokens, d_model] in fp32. Errors: InputError if it is not recorded.
   [[nodiscard]] std::vector<float> read_hidden(std::int32_t layer) const;
   /// layers.{layer}.wo [d_model, n_heads * head_dim] in fp32.

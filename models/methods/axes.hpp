@@ -341,6 +341,8 @@ class StoreRule {
   /// The plain dtype nearest to the format, which full-precision rows are kept in.
   [[nodiscard]] virtual Dtype dtype(Dtype recorded) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
+  /// True if the store calibrates on all heads of a layer.
+  [[nodiscard]] virtual bool needs_layer() const { return false; }
   /// True if K and V are elements of `dtype` and nothing else.
   [[nodiscard]] virtual bool plain() const { return false; }
   /// False: rows are stored unchanged, and the hooks need not be called.

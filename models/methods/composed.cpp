@@ -51,6 +51,11 @@ bool ComposedMethod::has_retained_mass() const {
          parts_.store->keeps_values();
 }
 
+bool ComposedMethod::heads_apart() const {
+  return decision_scope() == DecisionScope::kHead && !needs_survey() && !parts_.share &&
+         parts_.budget->scope() == BudgetScope::kHead && !parts_.store->needs_layer();
+}
+
 bool ComposedMethod::needs_survey() const {
   return parts_.select->nested() || parts_.budget->scope() == BudgetScope::kModel;
 }

@@ -51,6 +51,8 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool has_retained_mass() const;
   /// True if data of the whole model must be known before any layer can be compressed.
   [[nodiscard]] bool needs_survey() const;
+  /// True if a KV head can be replayed without the other heads of its layer.
+  [[nodiscard]] bool heads_apart() const;
   /// Traffic of a step of one stored head.
   [[nodiscard]] StepTraffic head_traffic(const StepEvents& events, const HeadShape& shape) const;
 

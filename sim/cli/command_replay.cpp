@@ -299,6 +299,7 @@ Command replay_command() {
                   {"seed", 0, "N", false, "seed of random methods (0)"},
                   {"threads", 'j', "N", false,
                    "threads; 0: the machine's; no result depends on it"},
+                  memory_option(),
                   {"quiet", 'q', "", false, "no summary, no progress"}},
       .run = run_replay};
 }

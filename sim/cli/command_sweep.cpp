@@ -288,6 +288,7 @@ Command sweep_command() {
                   {"seed", 0, "N", false, "seed of the samples, or of replayed random methods"},
                   {"threads", 'j', "N", false,
                    "threads; 0: the machine's; no result depends on it"},
+                  memory_option(),
                   {"quiet", 'q', "", false, "no summary, no progress"}},
       .run = run_sweep};
 }

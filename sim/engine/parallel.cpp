@@ -7,6 +7,8 @@ namespace kvsim {
 
 int thread_count(int) { return 1; }
 
+std::int64_t machine_memory() { return std::int64_t{4} << 30; }  // the most that 32 bits address
+
 void parallel_for(std::size_t count, int, const std::function<void(std::size_t)>& task) {
   for (std::size_t i = 0; i < count; ++i) task(i);
 }
@@ -22,7 +24,14 @@ void parallel_for(std::size_t count, int, const std::function<void(std::size_t)>
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 namespace kvsim {
+
+std::int64_t machine_memory() {
+  return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
+}
 
 int thread_count(int requested) {
   if (requested > 0) return requested;

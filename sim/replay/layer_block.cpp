@@ -9,12 +9,16 @@ namespace kvsim {
 
 LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count,
                        const TraceInputs& inputs, const Rope* rope,
-                       const std::map<std::string, SurrogateFile>& surrogates)
-    : info_{trace.info()}, first_{first}, rope_{rope} {
+                       const std::map<std::string, SurrogateFile>& surrogates,
+                       std::optional<HeadRange> heads)
+    : info_{trace.info()},
+      first_{first},
+      range_{heads.value_or(HeadRange{0, trace.info().n_kv_heads})},
+      rope_{rope} {
   layers_.reserve(static_cast<std::size_t>(count));  // views point into it
   for (std::int32_t layer = first; layer < first + count; ++layer) {
     Layer& each = layers_.emplace_back();
-    each.rows = trace.read_layer(layer);
+    each.rows = trace.read_heads(layer, range_.first, range_.count);
     each.view.layer = layer;
     each.view.n_layers = info_.n_layers;
     each.view.rope = rope;
@@ -46,7 +50,7 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
 }
 
 LayerBlock::LayerBlock(const TraceInfo& info, std::vector<LayerRows> layers, const Rope* rope)
-    : info_{info}, first_{0}, rope_{rope} {
+    : info_{info}, first_{0}, range_{0, info.n_kv_heads}, rope_{rope} {
   layers_.reserve(layers.size());  // views point into it
   for (LayerRows& from : layers) {
     const auto layer = static_cast<std::int32_t>(layers_.size());
@@ -69,8 +73,19 @@ HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
   const std::int32_t group = info_.n_heads / info_.n_kv_heads;
   const auto row =
       static_cast<std::size_t>(info_.tokens) * static_cast<std::size_t>(info_.head_dim);
-  const auto h = static_cast<std::size_t>(kv_head);
+  const bool here = kv_head >= range_.first && kv_head < range_.first + range_.count;
+  const auto h = static_cast<std::size_t>(here ? kv_head - range_.first : 0);
   const auto g = static_cast<std::size_t>(group);
+  if (!here) {
+    return {.q = {},
+            .keys = {},
+            .values = {},
+            .group = group,
+            .head_dim = info_.head_dim,
+            .tokens = info_.tokens,
+            .prompt = info_.prompt_tokens,
+            .scale = info_.softmax_scale};
+  }
   return {.q = std::span{rows.q}.subspan(h * g * row, g * row),
           .keys = std::span{rows.k}.subspan(h * row, row),
           .values = std::span{rows.v}.subspan(h * row, row),
@@ -82,23 +97,24 @@ HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
 }
 
 void LayerBlock::compute_references(std::int32_t threads) {
-  const auto heads = static_cast<std::size_t>(info_.n_kv_heads);
+  const auto heads = static_cast<std::size_t>(range_.count);
   const auto group = static_cast<std::size_t>(info_.n_heads / info_.n_kv_heads);
   const auto d = static_cast<std::size_t>(info_.head_dim);
   const auto steps = static_cast<std::size_t>(info_.tokens - info_.prompt_tokens);
   const std::size_t most = block_steps(group);
   const std::size_t blocks = (steps + most - 1) / most;
+  const auto first_head = static_cast<std::size_t>(range_.first);
   for (Layer& layer : layers_) {
-    layer.references.resize(heads);
-    for (CausalAttention& one : layer.references) {
-      one.out.resize(steps * group * d);
-      one.log_sum.resize(steps * group);
+    layer.references.resize(static_cast<std::size_t>(info_.n_kv_heads));
+    for (std::size_t h = first_head; h < first_head + heads; ++h) {
+      layer.references[h].out.resize(steps * group * d);
+      layer.references[h].log_sum.resize(steps * group);
     }
   }
   parallel_for(layers_.size() * heads * blocks, threads, [&](std::size_t task) {
     Layer& layer = layers_[task / (heads * blocks)];
-    const HeadVectors& head = layer.view.heads[task / blocks % heads];
-    CausalAttention& to = layer.references[task / blocks % heads];
+    const HeadVectors& head = layer.view.heads[first_head + task / blocks % heads];
+    CausalAttention& to = layer.references[first_head + task / blocks % heads];
     const std::size_t first = task % blocks * most;
     const std::size_t count = std::min(most, steps - first);
     RunningAttention attention{head.group, head.head_dim, head.scale};
@@ -118,7 +134,7 @@ std::vector<DecisionUnit> LayerBlock::units(const ComposedMethod& method) const 
     KVSIM_CHECK(layer + depth <= first_ + count(), "layer {} has its pair in another block", layer);
     DecisionUnit all{.layer = layer, .heads = {}};
     std::vector<DecisionUnit> single;
-    for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) {
+    for (std::int32_t h = range_.first; h < range_.first + range_.count; ++h) {
       for (std::int32_t g = method.parts().query_head ? 0 : -1;
            g < (method.parts().query_head ? group : 0); ++g) {
         single.push_back({.layer = layer, .heads = {{layer, h, g}}});

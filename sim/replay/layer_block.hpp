@@ -33,13 +33,20 @@ struct LayerRows {
   std::vector<float> hidden;
 };
 
+/// KV heads first … first + count - 1 of a layer.
+struct HeadRange {
+  std::int32_t first = 0, count = 0;
+};
+
 /// Consecutive layers of a trace in memory, with what is computed once for all methods.
 class LayerBlock {
  public:
   /// Reads layers first … first + count - 1, and of the optional tensors those in `inputs`;
-  /// predicts scores with `surrogates`, by name.
+  /// predicts scores with `surrogates`, by name. Of each layer only the KV heads of `heads`; the
+  /// vectors of others are empty.
   LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count, const TraceInputs& inputs,
-             const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates = {});
+             const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates = {},
+             std::optional<HeadRange> heads = {});
   /// All layers of a model, already in memory.
   LayerBlock(const TraceInfo& info, std::vector<LayerRows> layers, const Rope* rope);
 
@@ -82,6 +89,7 @@ class LayerBlock {
 
   const TraceInfo& info_;
   std::int32_t first_;
+  HeadRange range_;
   const Rope* rope_;
   std::vector<Layer> layers_;
   std::map<std::vector<DecisionUnit::StoredHead>, std::unique_ptr<PromptScores>> scores_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/replay/best_mass.hpp"
 #include "sim/replay/head_replay.hpp"
@@ -25,16 +27,22 @@ std::optional<Rope> rope_of(const TraceInfo& info) {
   return Rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
 }
 
+constexpr std::int64_t kSmallBytes = 256 << 20;
+
+/// Queries, keys and values of a layer in fp32.
+std::int64_t vector_bytes(const TraceInfo& info) {
+  return info.tokens * info.head_dim * (info.n_heads + 2LL * info.n_kv_heads) *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
 /// Layers whose heads are replayed side by side: more than one where a layer has fewer heads than
 /// there are threads, and then no more than fit in a quarter of a GiB, so that long traces stay
 /// streamed.
-std::int32_t layers_at_once(const TraceInfo& info, int threads) {
-  constexpr std::int64_t kMaxBytes = 256 << 20;
-  const std::int64_t layer_bytes = info.tokens * info.head_dim *
-                                   (info.n_heads + 2LL * info.n_kv_heads) *
-                                   static_cast<std::int64_t>(sizeof(float));
+std::int32_t layers_at_once(const TraceInfo& info, int threads, std::int64_t memory) {
+  const std::int64_t layer_bytes = vector_bytes(info);
   const std::int64_t wanted = (threads + info.n_kv_heads - 1) / info.n_kv_heads;
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(kMaxBytes / layer_bytes, 1, wanted));
+  const std::int64_t limit = memory > 0 ? std::min(memory, kSmallBytes) : kSmallBytes;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(limit / layer_bytes, 1, wanted));
 }
 
 /// Reports progress from many threads, one at a time, never going back.
@@ -98,7 +106,11 @@ class TraceReplay {
  public:
   TraceReplay(const Trace& trace, const std::vector<std::shared_ptr<const Method>>& methods,
               const ReplayOptions& options)
-      : trace_{trace}, info_{trace.info()}, options_{options}, rope_{rope_of(trace.info())} {
+      : trace_{trace},
+        info_{trace.info()},
+        options_{options},
+        threads_{thread_count(options.threads)},
+        rope_{rope_of(trace.info())} {
     for (const auto& method : methods) {
       const ComposedMethod& composed = as_composed(*method);
       runners_.push_back({composed, ReplaySummary{composed, info_, options}, {}, {}});
@@ -116,13 +128,24 @@ class TraceReplay {
             : 1;
     Progress progress{options_.progress, passes * static_cast<std::size_t>(info_.n_layers)};
     if (passes == 2) survey(progress);
-    std::int32_t wanted = layers_at_once(info_, thread_count(options_.threads));
+    std::int32_t wanted = layers_at_once(info_, threads_, options_.memory);
     if (pairs_) wanted = std::max(wanted, 2);
     for (std::int32_t first = 0; first < info_.n_layers;) {
       const std::int32_t count = block_size(first, wanted);
-      LayerBlock block{trace_, first, count, inputs_, rope(), surrogates_};
-      block.compute_references(options_.threads);
-      replay_block(block);
+      const std::int32_t heads = heads_at_once(count);
+      std::vector<Task> tasks;
+      for (std::int32_t head = 0; head < info_.n_kv_heads; head += heads) {
+        LayerBlock block{trace_,
+                         first,
+                         count,
+                         inputs_,
+                         rope(),
+                         surrogates_,
+                         HeadRange{head, std::min(heads, info_.n_kv_heads - head)}};
+        block.compute_references(options_.threads);
+        replay_block(block, tasks);
+      }
+      add_layers(first, count, tasks);
       for (std::int32_t i = 0; i < count; ++i) progress.one_done();
       first += count;
     }
@@ -155,6 +178,28 @@ class TraceReplay {
     };
     while (first + count < info_.n_layers && torn(first + count - 1)) ++count;
     return count;
+  }
+
+  /// KV heads of `layers` layers that are read together: all of them if a method needs that or they
+  /// are small, else as many as there are threads and as fit in memory.
+  [[nodiscard]] std::int32_t heads_at_once(std::int32_t layers) const {
+    const std::int64_t limit = options_.memory > 0 ? options_.memory : machine_memory() / 4;
+    const std::int64_t head = vector_bytes(info_) / info_.n_kv_heads;
+    const bool apart =
+        layers == 1 && std::all_of(runners_.begin(), runners_.end(), [](const Runner& runner) {
+          return runner.method.heads_apart();
+        });
+    const std::int64_t needed = apart ? head : vector_bytes(info_) * layers;
+    if (needed > limit) {
+      throw InputError{
+          "--memory",
+          fmt::format("at least {}, the vectors of {} of this trace in fp32", Bytes{needed},
+                      apart ? "a KV head" : "the heads that are replayed together"),
+          fmt::format("{}", Bytes{limit})};
+    }
+    if (!apart || vector_bytes(info_) <= std::min(limit, kSmallBytes)) return info_.n_kv_heads;
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(
+        std::min<std::int64_t>(limit / head, threads_), 1, info_.n_kv_heads));
   }
 
   std::vector<Task> tasks_of(LayerBlock& block, std::size_t runner) {
@@ -249,7 +294,8 @@ class TraceReplay {
     for (std::size_t i = 0; i < units; ++i) first[i].allotted = given[i];
   }
 
-  void replay_block(LayerBlock& block) {
+  /// Replays what is in `block`, and appends the results to `done`.
+  void replay_block(LayerBlock& block, std::vector<Task>& done) {
     std::vector<Task> tasks;
     for (std::size_t r = 0; r < runners_.size(); ++r) {
       for (Task& task : tasks_of(block, r)) tasks.push_back(std::move(task));
@@ -287,7 +333,11 @@ class TraceReplay {
       task.session.reset();
     });
     compute_best_mass(block, tasks);
-    for (std::int32_t layer = block.first(); layer < block.first() + block.count(); ++layer) {
+    std::move(tasks.begin(), tasks.end(), std::back_inserter(done));
+  }
+
+  void add_layers(std::int32_t first, std::int32_t count, std::vector<Task>& tasks) {
+    for (std::int32_t layer = first; layer < first + count; ++layer) {
       for (std::size_t r = 0; r < runners_.size(); ++r) {
         std::vector<HeadSeries> heads;
         for (Task& task : tasks) {
@@ -339,6 +389,7 @@ class TraceReplay {
   const Trace& trace_;
   const TraceInfo& info_;
   const ReplayOptions& options_;
+  int threads_;
   std::optional<Rope> rope_;
   TraceInputs inputs_;
   std::map<std::string, SurrogateFile> surrogates_;

@@ -24,6 +24,7 @@ inline constexpr std::int64_t kMaxWhy = 200'000;
 /// What replay is to do beyond the totals, and how.
 struct ReplayOptions {
   std::int32_t threads = 0;  // 0: as many as the machine has; no result depends on it
+  std::int64_t memory = 0;   // bytes that recorded vectors may take; 0: a quarter of the machine
   bool per_step = false;     // keep the series over steps
   bool per_head = false;     // keep the means per (layer, head)
   /// Keep the reason for each entry at the end, unless a method has more than kMaxWhy entries.

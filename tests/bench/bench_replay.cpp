@@ -63,6 +63,16 @@ class Machine {
         from_(kCopied, 'a'),
         to_(kCopied, 'b') {}
 
+  /// Measures again if the measured work has run for another 20 ms.
+  void follow(double seconds) {
+    if (flops_ > 0 && seconds < followed_ + 0.02) return;
+    followed_ = seconds;
+    measure();
+  }
+  [[nodiscard]] double product_rate() const { return flops_ / product_seconds_; }
+  [[nodiscard]] double copy_rate() const { return copied_ / copy_seconds_; }
+
+ private:
   /// Adds about 10 ms of products and a copy to the sums.
   void measure() {
     constexpr int kTimes = 20;
@@ -77,16 +87,13 @@ class Machine {
     from_[0] = to_[1];
     copied_ += kCopied;
   }
-  [[nodiscard]] double product_rate() const { return flops_ / product_seconds_; }
-  [[nodiscard]] double copy_rate() const { return copied_ / copy_seconds_; }
 
- private:
   using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   static constexpr int kTile = 256;
   static constexpr std::size_t kCopied = 64U << 20U;
   Matrix queries_, keys_, scores_, out_;
   std::vector<char> from_, to_;
-  double flops_ = 0, product_seconds_ = 0, copied_ = 0, copy_seconds_ = 0;
+  double flops_ = 0, product_seconds_ = 0, copied_ = 0, copy_seconds_ = 0, followed_ = 0;
 };
 
 /// Work of attention and its time, with the machine's rates in the same minutes.
@@ -110,7 +117,7 @@ Rates measure_reference(const LayerBlock& block, const TraceInfo& info) {
         attend_causally(attention, {head.q, head.keys, head.values, head.head_dim, head.tokens}, at,
                         steps, out, log_sum);
       });
-      machine.measure();
+      machine.follow(rates.seconds);
       for (std::size_t i = 0; i < steps; ++i) {
         const double seen = static_cast<double>(at) + static_cast<double>(i) + 1;
         rates.flops += 4.0 * seen * head.head_dim * head.group;
@@ -149,7 +156,7 @@ Rates measure_steps(const LayerBlock& block, const ComposedMethod& method, const
           }
         }
       });
-      machine.measure();
+      machine.follow(rates.seconds);
       rates.flops += 4.0 * attended * info.head_dim * session.place().group;
       rates.bytes += 8.0 * attended * info.head_dim;
       left -= steps;

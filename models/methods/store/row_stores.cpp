@@ -186,6 +186,7 @@ class Fp8Rule final : public RowRule {
   std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/) const override {
     return std::make_unique<Fp8Format>(format_, scale_);
   }
+  bool needs_layer() const override { return scale_ == Fp8Scale::kTensor; }
   Dtype dtype(Dtype /*recorded*/) const override {
     return format_ == Fp8::kE4m3 ? Dtype::kFp8E4m3 : Dtype::kFp8E5m2;
   }

@@ -10,6 +10,7 @@
 
 #include "models/methods/resolve/named.hpp"
 #include "models/units/error.hpp"
+#include "models/units/units_parse.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
@@ -116,12 +117,24 @@ Option split_option() {
           "question-agnostic (question_start)"};
 }
 
+Option memory_option() {
+  return {"memory", 0, "SIZE", false,
+          "what the vectors of a trace may take (2 GiB); default: a quarter of the machine"};
+}
+
 ReplayOptions read_replay_options(const Arguments& arguments) {
   ReplayOptions options;
   options.threads =
       static_cast<std::int32_t>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   options.seed = static_cast<std::uint64_t>(
       arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(0));
+  if (const auto text = arguments.value("memory")) {
+    const auto bytes = parse_bytes(*text);
+    if (!bytes || bytes->count() < 1) {
+      throw InputError{"--memory", "a size such as \"2 GiB\"", fmt::format("\"{}\"", *text)};
+    }
+    options.memory = bytes->count();
+  }
   if (const auto word = arguments.value("split")) {
     const auto split = split_of(*word);
     if (!split) {

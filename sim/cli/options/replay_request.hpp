@@ -51,6 +51,8 @@ void refuse_unless_taken(std::string_view option, const std::string& param,
 
 /// --split, for commands that replay.
 [[nodiscard]] Option split_option();
+/// --memory, for read_replay_options.
+[[nodiscard]] Option memory_option();
 /// The requested threads, seed and split; otherwise the defaults of ReplayOptions.
 [[nodiscard]] ReplayOptions read_replay_options(const Arguments& arguments);
 
