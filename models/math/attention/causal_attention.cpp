@@ -9,13 +9,11 @@
 #include "models/math/attention/attend.hpp"
 #include "models/math/lanes.hpp"
 #include "models/math/tiles/panels.hpp"
+#include "models/math/tiles/tile_kernels.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
-
-// 64 query rows keep the product's left side in L1 and a row block of logits in L2.
-constexpr std::int64_t kBlock = 64;
 
 template <class Scalar>
 using RowMajor = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -113,40 +111,40 @@ std::vector<double> prompt_column_sums(std::span<const float> q, std::span<const
   KVSIM_CHECK(std::ssize(keys) == tokens * d && std::ssize(q) == group * tokens * d,
               "q {}, keys {} for {} tokens", q.size(), keys.size(), tokens);
   KVSIM_CHECK(prompt >= 1 && prompt <= tokens, "prompt {} of {}", prompt, tokens);
-  const RowMajor<double> k =
-      Eigen::Map<const RowMajor<float>>{keys.data(), tokens, d}.topRows(prompt).cast<double>();
-  RowMajor<double> logits{kBlock, prompt};
-  RowMajor<double> block{kBlock, d};
+  const TileKernels& kernels = tile_kernels();
+  constexpr std::size_t kQueries = 64;  // of a block: their scores are kept
+  const auto width = static_cast<std::size_t>(d);
+  PanelLayout layout{
+      .steps = 0, .group = static_cast<std::size_t>(group), .width = kernels.width_precise};
+  const std::size_t most = std::max<std::size_t>(kQueries / layout.group, 1);
+  std::vector<double> queries, scores, tile(kTileEntries * width), visible, weight;
   std::vector<double> sums(static_cast<std::size_t>(prompt), 0.0);
-  for (std::int64_t at = 0; at < prompt; at += kBlock) {
-    const std::int64_t count = std::min(kBlock, prompt - at);
-    const std::int64_t seen = at + count;
-    for (std::int32_t g = 0; g < group; ++g) {
-      block.topRows(count) =
-          Eigen::Map<const RowMajor<float>>{q.data() + (g * tokens + at) * d, count, d}
-              .cast<double>();
-      auto scores = logits.topLeftCorner(count, seen);
-      scores.noalias() = block.topRows(count) * k.topRows(seen).transpose();
-      for (std::int64_t row = 0; row < count; ++row) {
-        const std::int64_t visible = at + row + 1;
-        double* p = scores.row(row).data();
-        const double highest = *std::max_element(p, p + visible) * scale;
-        double sum = 0;
-        std::int64_t i = 0;
-        lanes::D4 total{};
-        for (; i + 4 <= visible; i += 4) {
-          const lanes::D4 e = lanes::exp_nonpositive(lanes::load(p + i) * scale - highest);
-          lanes::store(p + i, e);
-          total += e;
-        }
-        sum = lanes::fold(total);
-        for (; i < visible; ++i) {
-          p[i] = std::exp(p[i] * scale - highest);
-          sum += p[i];
-        }
-        const double weight = std::pow(decay, static_cast<double>(prompt - 1 - (at + row))) / sum;
-        for (i = 0; i < visible; ++i) sums[static_cast<std::size_t>(i)] += p[i] * weight;
+  for (std::size_t at = 0; at < sums.size(); at += most) {
+    layout.steps = std::min(most, sums.size() - at);
+    const std::size_t seen = at + layout.steps;  // keys that the block's last query sees
+    pack_queries(q, tokens, static_cast<std::int64_t>(at), layout, width, queries);
+    scores.resize(layout.panels() * seen * layout.width);
+    for (std::size_t key = 0; key < seen; key += kTileEntries) {
+      const std::size_t count = std::min(kTileEntries, seen - key);
+      std::copy_n(keys.data() + key * width, count * width, tile.begin());
+      for (std::size_t p = 0; p < layout.panels(); ++p) {
+        kernels.score_precise(tile.data(), count, width, queries.data() + p * width * layout.width,
+                              scores.data() + (p * seen + key) * layout.width);
       }
+    }
+    visible.assign(layout.panels() * layout.width, 0.0);
+    weight.assign(visible.size(), 0.0);
+    for (std::size_t step = 0; step < layout.steps; ++step) {
+      for (std::size_t g = 0; g < layout.group; ++g) {
+        const std::size_t lane = layout.panel(step, g) * layout.width + layout.lane(step, g);
+        visible[lane] = static_cast<double>(at + step + 1);
+        weight[lane] = std::pow(decay, static_cast<double>(sums.size() - 1 - (at + step)));
+      }
+    }
+    for (std::size_t p = 0; p < layout.panels(); ++p) {
+      kernels.add_columns(scores.data() + p * seen * layout.width, seen, scale,
+                          visible.data() + p * layout.width, weight.data() + p * layout.width,
+                          sums.data());
     }
   }
   return sums;

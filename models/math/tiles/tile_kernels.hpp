@@ -40,6 +40,13 @@ struct TileKernels {
   /// total[c, lane] = total[c, lane] factor[lane] + part[c, lane].
   void (*accumulate)(double* total, const double* factor, const float* part, std::size_t d);
 
+  /// Adds the softmax of a panel's queries to column sums, in fp64 and in the order of the lanes:
+  /// sums[i] += weight[lane] e^{scale scores[i, lane]} / (the lane's sum). Entry i is visible to
+  /// the queries with visible[lane] > i; a lane that sees nothing must have weight 0. Overwrites
+  /// scores [entries, width_precise].
+  void (*add_columns)(double* scores, std::size_t entries, double scale, const double* visible,
+                      const double* weight, double* sums);
+
   /// probabilities[i] = e^{logits[i]} / sum in fp64, and returns ln of the sum. Both buffers extend
   /// to the next multiple of four: the padding of `probabilities` is set to 0, that of `logits` is
   /// ignored. entries >= 1; a logit of -infinity has probability 0.

@@ -253,6 +253,39 @@ void accumulate(double* total, const double* factor, const float* part, std::siz
   }
 }
 
+void add_columns(double* scores, std::size_t entries, double scale, const double* visible,
+                 const double* weight, double* sums) {
+  constexpr double kHidden = -1e300;
+  D top[2] = {all(kHidden), all(kHidden)};
+  for (std::size_t i = 0; i < entries; ++i) {
+    const D at = all(static_cast<double>(i));
+    for (std::size_t v = 0; v < 2; ++v) {
+      double* row = scores + i * kWidth<D> + v * kLanes<D>;
+      const D s = at < load<D>(visible + v * kLanes<D>) ? load<D>(row) * scale : all(kHidden);
+      store(row, s);
+      top[v] = s > top[v] ? s : top[v];
+    }
+  }
+  D total[2] = {};
+  for (std::size_t i = 0; i < entries; ++i) {
+    for (std::size_t v = 0; v < 2; ++v) {
+      double* row = scores + i * kWidth<D> + v * kLanes<D>;
+      const D e = exp_nonpositive(load<D>(row) - top[v]);
+      store(row, e);
+      total[v] = total[v] + e;
+    }
+  }
+  for (std::size_t v = 0; v < 2; ++v) total[v] = load<D>(weight + v * kLanes<D>) / total[v];
+  for (std::size_t i = 0; i < entries; ++i) {
+    double sum = sums[i];
+    for (std::size_t v = 0; v < 2; ++v) {
+      const D share = load<D>(scores + i * kWidth<D> + v * kLanes<D>) * total[v];
+      for (std::size_t lane = 0; lane < kLanes<D>; ++lane) sum += share[lane];
+    }
+    sums[i] = sum;
+  }
+}
+
 /// Sums are folded in four lanes on every instruction set.
 double softmax(const double* logits, std::size_t entries, double* probabilities) {
   using D4 = double __attribute__((vector_size(32)));
@@ -299,6 +332,7 @@ constexpr TileKernels kernels_named(const char* name) {
           .mix = mix,
           .soften = soften,
           .accumulate = accumulate,
+          .add_columns = add_columns,
           .softmax = softmax};
 }
 

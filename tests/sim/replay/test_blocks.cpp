@@ -147,6 +147,36 @@ TEST_CASE("blocks of steps keep the entries of single steps and have their outpu
   }
 }
 
+TEST_CASE("a limit of memory reads KV heads in turn and changes no digit") {
+  const Trace trace = Trace::open(long_enough(6, 2, false));
+  const TraceInfo& info = trace.info();
+  const std::int64_t head = info.tokens * info.head_dim * (3 + 2) * 4;  // vectors of a KV head
+  const std::vector<MethodSpec> apart{{"full", {}, {}},
+                                      {"snapkv", {}, Budget{0.3, 0}},
+                                      {"h2o", {}, Budget{0.3, 0}},
+                                      {"kivi-4", {}, {}}};
+  ReplayOptions options;
+  options.kept_positions = true;
+  const ReplayResult whole = replay(trace, apart, options);
+  options.memory = head;
+  const ReplayResult turns = replay(trace, apart, options);
+  for (std::size_t i = 0; i < apart.size(); ++i) {
+    INFO(apart[i].name);
+    CHECK(turns.methods[i].kept == whole.methods[i].kept);
+    CHECK(turns.methods[i].rel_error_mean == whole.methods[i].rel_error_mean);
+    CHECK(turns.methods[i].rel_error_p99 == whole.methods[i].rel_error_p99);
+    CHECK(turns.methods[i].retained_mass_mean == whole.methods[i].retained_mass_mean);
+    CHECK(turns.methods[i].best_mass_mean == whole.methods[i].best_mass_mean);
+  }
+  options.memory = head - 1;
+  CHECK_THROWS_AS((void)replay(trace, apart, options), InputError);
+  // One decision for a layer's heads needs all of them.
+  options.memory = 2 * head - 1;
+  CHECK_THROWS_AS((void)replay(trace, {{"tova", {}, Budget{0.3, 0}}}, options), InputError);
+  options.memory = 2 * head;
+  CHECK(replay(trace, {{"tova", {}, Budget{0.3, 0}}}, options).methods.size() == 1);
+}
+
 TEST_CASE("the reference is GroupAttention's in fp64 at every row") {
   for (const std::int32_t group : {1, 3, 40}) {
     const test::OwnedHead head = test::random_head(group, 20, 700, 333, 9);
