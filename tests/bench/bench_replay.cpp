@@ -222,9 +222,9 @@ int main(int argc, char** argv) {
   const auto path = std::filesystem::temp_directory_path() /
                     fmt::format("bench-replay-{}.safetensors", ::getpid());
   GenerateOptions recorded;
-  recorded.layers = 2;
-  recorded.kv_heads = 2;
-  recorded.heads = 2 * group;
+  recorded.layers = 4;  // methods that leave the first layers whole have others
+  recorded.kv_heads = 1;
+  recorded.heads = group;
   recorded.head_dim = 128;
   recorded.prompt_tokens = 4096;
   recorded.tokens = 4352;

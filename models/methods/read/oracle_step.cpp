@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <functional>
 
 #include "models/methods/read/read.hpp"
 #include "models/units/check.hpp"
@@ -64,22 +64,29 @@ class OracleReader final : public Reader {
  private:
   /// Writes the slots of the most probable entries to order_, ascending; ties go to the older.
   void choose(std::span<const double> probabilities, std::span<const std::int32_t> ids) {
-    order_.resize(probabilities.size());
-    std::iota(order_.begin(), order_.end(), 0);
-    const auto last = order_.begin() + static_cast<std::ptrdiff_t>(tokens_);
-    std::nth_element(order_.begin(), last, order_.end(), [&](std::int32_t a, std::int32_t b) {
-      const double x = probabilities[static_cast<std::size_t>(a)];
-      const double y = probabilities[static_cast<std::size_t>(b)];
-      return x != y ? x > y : ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)];
+    sorted_.assign(probabilities.begin(), probabilities.end());
+    const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(tokens_) - 1;
+    std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>{});
+    const double lowest = *last;  // that is chosen
+    order_.clear();
+    ties_.clear();
+    for (std::size_t slot = 0; slot < probabilities.size(); ++slot) {
+      if (probabilities[slot] < lowest) continue;
+      (probabilities[slot] > lowest ? order_ : ties_).push_back(static_cast<std::int32_t>(slot));
+    }
+    std::sort(ties_.begin(), ties_.end(), [ids](std::int32_t a, std::int32_t b) {
+      return ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)];
     });
-    order_.erase(last, order_.end());
+    ties_.resize(tokens_ - order_.size());
+    order_.insert(order_.end(), ties_.begin(), ties_.end());
     std::sort(order_.begin(), order_.end());
   }
 
   std::int32_t group_;
   std::size_t d_, tokens_;
   GroupAttention attention_;
-  std::vector<std::int32_t> order_;
+  std::vector<std::int32_t> order_, ties_;
+  std::vector<double> sorted_;
   std::vector<bool> read_;
 };
 

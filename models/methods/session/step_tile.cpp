@@ -47,6 +47,7 @@ void StepTile::start(const HeadVectors& head, std::int64_t first, std::int64_t s
   precise_.steps = single_.steps = steps_;
   pack_queries(head.q, head.tokens, first, precise_, d_, queries_);
   capacity_ = 0;
+  std::fill(weights_.begin(), weights_.end(), 0.0F);  // scores are all written, weights are not
   reserve_versions(entries.next_version() + 2 * steps_);
   score(0, entries.keys(), 0);
 }
@@ -57,7 +58,7 @@ void StepTile::reserve_versions(std::size_t versions) {
   const auto grow = [&]<class T>(std::vector<T>& panels, const PanelLayout& layout) {
     std::vector<T> old;
     if (before > 0) old.swap(panels);
-    panels.assign(layout.panels() * capacity_ * layout.width, T{0});
+    panels.resize(layout.panels() * capacity_ * layout.width);
     for (std::size_t p = 0; before > 0 && p < layout.panels(); ++p) {
       std::copy_n(old.data() + p * before * layout.width, before * layout.width,
                   panels.data() + p * capacity_ * layout.width);
