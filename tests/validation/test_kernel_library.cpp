@@ -138,6 +138,18 @@ TEST_CASE("kernel library: distance of the chosen calibration, nearest first") {
 
 // H100 and H200 are one chip with other memory. A kernel that reaches more on one reaches more on
 // the other, whichever was measured. SM-bound kernels keep their bytes per second.
+TEST_CASE("kernel library: without NVLink frameworks leave collectives to NCCL") {
+  const KernelCall call =
+      CollectiveCall{.kind = CollectiveKind::kAllReduce, .bytes = 65536, .gpus = 4};
+  const auto& all = KernelLibrary::builtin();
+  const auto us = [&](const char* gpu, const char* stack) {
+    return all.choose(KernelOp::kCollective, find_gpu(gpu), stack, kBf16).microseconds(call);
+  };
+  CHECK(us("L40S", "vllm") == us("L40S", "nccl"));
+  CHECK(us("H100-80GB-SXM", "vllm") < us("H100-80GB-SXM", "nccl"));
+  CHECK(us("L40S", "vllm") > 2 * us("H100-80GB-SXM", "vllm"));
+}
+
 TEST_CASE("kernel library: shares of the bandwidth keep their order on the same chip") {
   const auto coefficients = gemm_form().coefficients;
   const auto at = static_cast<std::size_t>(

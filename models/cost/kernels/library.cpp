@@ -351,13 +351,16 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   };
   for (const Candidate& c : candidates) nearest = std::min(nearest, apart(c));
   std::erase_if(candidates, [&](const Candidate& c) { return apart(c) > nearest; });
+  const KernelGpu here = kernel_gpu(gpu);
   if (op == KernelOp::kCollective) {
-    const CollectiveWay way{stack};
+    // Frameworks' kernels read the other GPUs' memory: without NVLink they leave it to NCCL (vLLM
+    // and SGLang custom_all_reduce.py: "not supported on more than two PCIe-only GPUs";
+    // TensorRT-LLM allreduceOp.cpp: NCCL unless all are joined by NVLink).
+    const CollectiveWay way{here.nvlink > 0 ? stack : "nccl"};
     std::erase_if(candidates, [&](const Candidate& c) {
       return CollectiveWay{c.entry->stack} != way || (!c.exact && c.entry->fitted.n < kFewRows);
     });
   }
-  const KernelGpu here = kernel_gpu(gpu);
   const KernelForm& form = form_of(op);
   KernelChoice choice;
   const auto factor = [&](const Candidate& c, double power) {
