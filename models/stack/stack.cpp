@@ -259,7 +259,10 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   if (options.per_head_blocks) out.per_head_blocks = *options.per_head_blocks;
   if (options.lazy_compaction) out.lazy_compaction = *options.lazy_compaction;
   if (options.memory_fraction) out.usable_fraction = *options.memory_fraction;
-  if (options.cuda_graphs && !*options.cuda_graphs) out.graphs = Bytes{};
+  if (options.cuda_graphs && !*options.cuda_graphs) {
+    out.graphs = Bytes{};
+    out.host_per_layer = std::max(out.host_per_layer, out.eager_per_layer);
+  }
   if (options.async_scheduling) out.schedules_ahead = *options.async_scheduling;
   if (options.cutoff_sampling) out.samples_cutoff = *options.cutoff_sampling;
   const auto replace = [](Seconds& value, const std::optional<Seconds>& measured) {
@@ -343,6 +346,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "attends_allocated",
                              "softmax_fp32",
                              "score_passes",
+                             "eager_per_layer",
                              "between_steps",
                              "between_per_sequence",
                              "schedules_ahead",
@@ -443,6 +447,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   });
   read_later("between_per_sequence",
              [&](const Field& f) { stack.inter_step_per_sequence = f.duration(); });
+  read_later("eager_per_layer", [&](const Field& f) { stack.eager_per_layer = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.inter_step_overhead = f.duration(); });
   read_later_flag("schedules_ahead", stack.schedules_ahead);
   read_later("front_end", [&](const Field& f) { stack.front_end = read_front_end(f); });

@@ -101,6 +101,9 @@ struct Stack {
   /// Of eager attention: operators that read and write the score matrix between the product of
   /// queries and keys and the softmax (scaling, adding a mask).
   std::int32_t score_passes = 0;
+  /// What the host takes to launch a layer where the engine captures no graphs on demand
+  /// (enforce_eager); then it is host_per_layer.
+  Seconds eager_per_layer;
   Seconds inter_step_overhead;      // scheduling, input preparation and output on the host,
   Seconds inter_step_per_sequence;  // and what they take more for each sequence
   /// The host schedules a step while the GPU computes the one before it: the two times above are

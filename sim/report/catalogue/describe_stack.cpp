@@ -120,6 +120,7 @@ ordered_json stack_json(const Stack& stack) {
       {"fraction_of", word_of(stack.fraction_of)},
       {"launch_overhead_s", stack.launch_overhead.count()},
       {"host_per_layer_s", stack.host_per_layer.count()},
+      {"eager_per_layer_s", stack.eager_per_layer.count()},
       {"host_per_step_s", stack.host_per_step.count()},
       {"host_per_launch_s", stack.host_per_launch.count()},
       {"block_tokens", stack.block_tokens},

@@ -1,3 +1,6 @@
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/stack/engine_defaults.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
@@ -51,6 +54,7 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("fraction_of", s.fraction_of != ideal.fraction_of);
     sourced("launch_overhead", s.launch_overhead != ideal.launch_overhead);
     sourced("host_per_layer", s.host_per_layer != ideal.host_per_layer);
+    sourced("eager_per_layer", s.eager_per_layer != ideal.eager_per_layer);
     sourced("host_per_step", s.host_per_step != ideal.host_per_step);
     sourced("host_per_launch", s.host_per_launch != ideal.host_per_launch);
     sourced("block_tokens", s.block_tokens != ideal.block_tokens);
@@ -69,6 +73,20 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("overlap", s.overlap != ideal.overlap);
     sourced("reached", !s.reached.empty());
   }
+}
+
+TEST_CASE("without graphs the host launches each layer's kernels") {
+  const EngineSite site{&find_gpu("H100-80GB-SXM"), &find_llm("llama-3.1-8b"), 1};
+  const Stack& vllm = find_stack("vllm");
+  const Stack graphs = with_options(vllm, {}, site);
+  const Stack eager = with_options(vllm, {.cuda_graphs = false}, site);
+  CHECK(graphs.host_per_layer == vllm.host_per_layer);
+  CHECK(eager.host_per_layer == vllm.eager_per_layer);
+  CHECK(eager.host_per_layer > graphs.host_per_layer);
+  // A stack that says nothing of it stays as it is.
+  const Stack& lmdeploy = find_stack("lmdeploy");
+  CHECK(with_options(lmdeploy, {.cuda_graphs = false}, site).host_per_layer ==
+        lmdeploy.host_per_layer);
 }
 
 TEST_CASE("an unknown stack is answered with the nearest") {
