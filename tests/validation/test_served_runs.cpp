@@ -112,6 +112,32 @@ TEST_CASE("rows of a run are one run in base units with all stated settings") {
   CHECK(runs[1].id == "r2");
 }
 
+TEST_CASE("MLPerf shares a model over as few GPUs as leave room for the cache") {
+  Row row;
+  row.set("workload", "mlperf-openorca")
+      .set("engine", "TensorRT-LLM")
+      .set("engine_version", "0.12");
+  row.set("gpu", "H100-SXM-80GB").set("gpu_count", "16").set("tp", "").set("ep_dp", "");
+  row.set("model", "meta-llama/Llama-2-70b-chat-hf").set("weight_dtype", "fp8");
+  const auto tp = [&](const char* dtype) {
+    const MappedRun run = mapped(row.set("weight_dtype", dtype));
+    REQUIRE(run.refused.empty());
+    return run.scenario.at("gpu_count").get<int>();
+  };
+  CHECK(tp("fp8") == 2);
+  CHECK(tp("bf16") == 4);
+  CHECK(mapped(row).settings.replicas == 4);
+  // Who measures a service states its layout, or takes all GPUs.
+  row.set("workload", "random 1024/128");
+  CHECK(tp("fp8") == 8);
+  // A C++ harness has no Python that handles sequences.
+  row.set("workload", "mlperf-openorca");
+  CHECK(mapped(row).scenario.at("engine").at("step_overhead_per_sequence") == "0 s");
+  CHECK_FALSE(mapped(row.set("engine_version", "1.0"))
+                  .scenario.at("engine")
+                  .contains("step_overhead_per_sequence"));
+}
+
 TEST_CASE("broken tables are refused at their line and column") {
   CHECK(complaint(Row{}.set("value", "fast").line())
             .starts_with("runs.csv:2: value: expected a number"));
@@ -147,7 +173,11 @@ TEST_CASE("cells: options, dates, releases, ranges") {
   CHECK(*parse_date("20260213") == rel(26 + 1.5 / 12));
   CHECK(*parse_date("2025-12..2026-02") == rel(25 + 11.5 / 12));
   CHECK(*parse_date("2024") == rel(24.5));
+  CHECK(*parse_date("nightly wheel of Nov 2024") == rel(24 + 10.5 / 12));
+  CHECK(*parse_date("vllm-openai:latest (May 2025)") == rel(25 + 4.5 / 12));
+  CHECK(*parse_date("main of 2025") == rel(25.5));
   CHECK_FALSE(parse_date("latest"));
+  CHECK_FALSE(parse_date("May"));
 
   CHECK(*parse_release("v0.11.0") == std::array<std::int32_t, 3>{0, 11, 0});
   CHECK(*parse_release("0.6.3.post2.dev308+gb489fc3c") == std::array<std::int32_t, 3>{0, 6, 3});

@@ -119,6 +119,27 @@ std::vector<EngineOption> parse_sibling_options(std::string_view cell) {
   return options;
 }
 
+namespace {
+
+/// The month whose name ends `before`: 11 of "wheel of Nov ". 0: none.
+std::int64_t named_month(std::string_view before) {
+  constexpr std::string_view kMonths = "janfebmaraprmayjunjulaugsepoctnovdec";
+  while (before.ends_with(' ')) before.remove_suffix(1);
+  const std::size_t begin = before.find_last_of(" (,;") + 1;  // npos + 1 is 0
+  std::string word;
+  for (const char c : before.substr(begin)) {
+    word += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  constexpr std::size_t kLetters = 3;
+  if (word.size() < kLetters) return 0;
+  const std::size_t at = kMonths.find(word.substr(0, kLetters));
+  return at == std::string_view::npos || at % kLetters != 0
+             ? 0
+             : static_cast<std::int64_t>(at / kLetters) + 1;
+}
+
+}  // namespace
+
 std::optional<double> parse_date(std::string_view cell) {
   for (std::size_t at = 0; at + 4 <= cell.size(); ++at) {
     if (!is_digit(cell[at]) || (at > 0 && is_digit(cell[at - 1]))) continue;
@@ -137,6 +158,7 @@ std::optional<double> parse_date(std::string_view cell) {
       if (of_month - end == 3) month = value;
     }
     if (year < 2015 || year > 2100) continue;
+    if (month < 1 || month > 12) month = named_month(cell.substr(0, at));
     const double since = static_cast<double>(year - 2000);
     if (month < 1 || month > 12) return since + 0.5;
     return since + (static_cast<double>(month) - 0.5) / 12;
