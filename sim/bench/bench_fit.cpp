@@ -32,7 +32,7 @@ constexpr double kSequences = 64;  // of a batch whose step time a sequence's sh
 constexpr double kDeviates = 3.28970725390294;  // of a normal from 5 % to 95 %
 
 double spread(const ResidualClass& of) {
-  return (of.quantile(0.95) - of.quantile(0.05)) / kDeviates * residual_scale(1, of.floor);
+  return (of.quantile(0.95) - of.quantile(0.05)) / kDeviates * std::hypot(1, of.floor);
 }
 
 const ResidualClass* class_of(const BenchPrior& prior, std::string_view metric) {
@@ -60,7 +60,7 @@ class Posterior {
       if (values_[i].metric == "TTFT") ttft = std::min(ttft, start_[i]);
       if (values_[i].metric == "TPOT") tpot = std::min(tpot, start_[i]);
     }
-    step_median_ = prior.tpot->quantile(0.5) * residual_scale(1, prior.tpot->floor);
+    step_median_ = std::log(prior.tpot->factor(0.5));
     step_spread_ = spread(*prior.tpot);
     request_spread_ = std::isfinite(ttft) ? ttft * std::expm1(spread(*prior.ttft)) : 0;
     sequence_spread_ = std::isfinite(tpot) ? tpot * std::expm1(step_spread_) / kSequences : 0;
@@ -75,7 +75,7 @@ class Posterior {
   [[nodiscard]] double slope(std::size_t i) const {
     std::array<double, kServeDraws> drawn{};
     for (std::size_t d = 0; d < kServeDraws; ++d) drawn[d] = drawn_[d][i];
-    return sensitivity(start_[i], drawn).value_or(1);
+    return response(start_[i], drawn).value_or(Response::linear(1)).slope();
   }
   /// The posterior's standard deviation of the logarithms of a metric's values, over their slopes.
   [[nodiscard]] double own_error(std::string_view metric) const {
@@ -242,11 +242,11 @@ std::vector<BenchOutcome> bench_outcomes(const BenchLoad& load, const BenchPrior
     const auto value_of = [&](const Values& values) { return i < values.size() ? values[i] : 0; };
     std::array<double, kServeDraws> moved{};
     for (std::size_t d = 0; d < kServeDraws; ++d) moved[d] = value_of(drawn[d]);
-    const double slope = sensitivity(value_of(before), moved).value_or(1);
+    const Response moves = response(value_of(before), moved).value_or(Response::linear(1));
     const ResidualClass& of = *class_of(prior, metric);
     const auto side = [&](const ResidualClass& errors, double predicted) {
       if (!(predicted > 0)) return BenchOutcome::Side{};
-      const auto [low, high] = residual_ends(errors, predicted, slope);
+      const auto [low, high] = residual_ends(errors, predicted, moves);
       return BenchOutcome::Side{predicted, low, high};
     };
     out.push_back({side(of, value_of(before)),

@@ -17,13 +17,13 @@ namespace {
 using Path = std::vector<std::string>;
 
 void add(std::vector<ResidualRow>& rows, const Path& path, const std::string& document,
-         double first, double step, int n, double sensitivity = 1) {
+         double first, double step, int n, double slope = 1) {
   for (int i = 0; i < n; ++i) {
     rows.push_back({.metric = "TPOT",
                     .features = path,
                     .document = document,
                     .log_ratio = first + step * i,
-                    .sensitivity = sensitivity});
+                    .response = Response::linear(slope)});
   }
 }
 
@@ -41,8 +41,8 @@ TEST_CASE("rows of one document weigh as much as twenty of another") {
   const FittedResiduals fitted = fit_residuals(rows);
   // Half of the weight is at -1, half at 1: both ends are reached.
   const ResidualClass& c = class_of(fitted, {});
-  CHECK(c.factor(0.05, 1) <= std::exp(-1.0) * (1 + 1e-9));
-  CHECK(c.factor(0.95, 1) >= std::exp(1.0) * (1 - 1e-9));
+  CHECK(c.factor(0.05) <= std::exp(-1.0) * (1 + 1e-9));
+  CHECK(c.factor(0.95) >= std::exp(1.0) * (1 - 1e-9));
   CHECK(c.documents == 2);
   CHECK(c.rows == 1020);
   // Each document is outside of the other's interval.
@@ -56,7 +56,7 @@ TEST_CASE("a class of many documents has a separate interval") {
   const FittedResiduals fitted = fit_residuals(rows);
   const auto width = [&](const Path& path) {
     const ResidualClass& c = class_of(fitted, path);
-    return c.factor(0.95, 1) / c.factor(0.05, 1);
+    return c.factor(0.95) / c.factor(0.05);
   };
   CHECK(width({"narrow"}) < 0.5 * width({}));
   CHECK(class_of(fitted, {}).documents == 25);
@@ -114,7 +114,7 @@ TEST_CASE("quantiles and shares are each other's inverse, within and beyond what
   }
   CHECK(std::abs(c.quantile(0.5)) < 1e-12);
   CHECK(c.quantile(0.999) > c.quantiles.back());
-  CHECK(c.factor(0.95, 2) > c.factor(0.95, 1));
+  CHECK(c.factor(0.95, Response::linear(2)) > c.factor(0.95));
 }
 
 TEST_CASE("a run has the first class whose word it has, and the words after that") {
@@ -133,7 +133,7 @@ void check_order(const ResidualModel& model) {
   for (const ResidualClass& c : model.classes()) {
     INFO(c.words());
     CHECK(seen.insert({c.metric, c.path}).second);
-    CHECK(c.factor(0.05, 1) <= c.factor(0.95, 1));
+    CHECK(c.factor(0.05) <= c.factor(0.95));
     CHECK(c.within >= 0);
     // Features that no class has are left out, wherever they are.
     Path longer = c.path;

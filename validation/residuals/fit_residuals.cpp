@@ -17,10 +17,11 @@ constexpr double kTail = 0.05;
 constexpr double kFullDocument = 20;                     // rows
 constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
 constexpr std::array kFloors{0.1, 0.3, 1.0};
-constexpr std::array kStretches{0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
+constexpr std::array kStretches{0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
 constexpr double kCoverage = 0.9;
+constexpr double kShort = 0.005;     // of it, over all classes: some reach it nowhere
 constexpr double kMinGain = 0.01;    // of the width, for a further class
-constexpr double kMinDocuments = 2;  // of kFullDocument rows
+constexpr double kMinDocuments = 1.5;  // of kFullDocument rows
 constexpr std::size_t kMaxClasses = 12;
 constexpr std::size_t kMaxWords = 3;  // of a class
 
@@ -30,8 +31,8 @@ using Path = std::vector<std::string>;
 struct Choice {
   std::vector<Path> classes{{}};
   double floor = 1;
-  double upper = 1;    // documents that the class above counts as
-  double stretch = 1;  // of quantiles from the median
+  double upper = 1;                  // documents that the class above counts as
+  std::vector<double> stretches{1};  // of each class: of quantiles from the median
 };
 
 /// The rows of one metric at one floor, by ascending error.
@@ -40,11 +41,9 @@ class Errors {
   Errors(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& of, double floor,
          const std::vector<Path>& classes) {
     for (const std::size_t i : of) {
-      const double scale = residual_scale(rows[i].sensitivity, floor);
       rows_.push_back({.row = &rows[i],
                        .index = i,
-                       .scale = scale,
-                       .error = rows[i].log_ratio / scale,
+                       .error = rows[i].response.error(rows[i].log_ratio, floor),
                        .classes = {}});
     }
     std::stable_sort(rows_.begin(), rows_.end(),
@@ -60,7 +59,7 @@ class Errors {
   struct One {
     const ResidualRow* row = nullptr;
     std::size_t index = 0;  // of all rows
-    double scale = 1, error = 0;
+    double error = 0;
     std::size_t document = 0;
     std::vector<std::size_t> classes;  // from that of all rows to the most particular
   };
@@ -168,6 +167,7 @@ double stretched(double quantile, double median, double stretch) {
 /// The 5 %, 50 % and 95 % quantiles for one document's rows of one class from all others.
 struct Group {
   std::vector<std::size_t> members;  // of Errors::rows
+  std::size_t number = 0;            // of its most particular class
   double low = 0, median = 0, high = 0;
 };
 
@@ -181,6 +181,7 @@ std::vector<Group> left_out_groups(const Errors& errors, double upper) {
   for (auto& [key, group] : groups) {
     const auto weights = errors.weights(key.second, upper, key.first);
     if (!weights) continue;
+    group.number = key.second.back();
     group.low = errors.quantile(*weights, kTail);
     group.median = errors.quantile(*weights, 0.5);
     group.high = errors.quantile(*weights, 1 - kTail);
@@ -189,24 +190,28 @@ std::vector<Group> left_out_groups(const Errors& errors, double upper) {
   return out;
 }
 
-LeftOutEnds ends_of(const Group& group, double stretch, double scale) {
+LeftOutEnds ends_of(const Group& group, double stretch, double floor, const Response& response) {
   // Intervals contain the prediction.
-  return {.low = std::min(0.0, scale * stretched(group.low, group.median, stretch)),
-          .high = std::max(0.0, scale * stretched(group.high, group.median, stretch))};
+  const double low = std::min(0.0, stretched(group.low, group.median, stretch));
+  const double high = std::max(0.0, stretched(group.high, group.median, stretch));
+  return {.low = response.change(low, floor), .high = response.change(high, floor)};
 }
 
-/// Of left-out intervals, means over documents with their weights.
+/// Of left-out intervals of the groups that are counted, means over documents with their weights.
 struct LeftOutMeans {
   double coverage = 0;
   double width = 0;  // high - low
 };
-LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups, double stretch) {
+template <class Counts>
+LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups,
+                      const std::vector<double>& stretches, double floor, Counts&& is_counted) {
   std::vector<LeftOutMeans> sums(errors.documents());
   std::vector<double> counts(errors.documents());
   for (const Group& group : groups) {
+    if (!is_counted(group)) continue;
     for (const std::size_t i : group.members) {
       const Errors::One& one = errors.rows()[i];
-      const LeftOutEnds ends = ends_of(group, stretch, one.scale);
+      const LeftOutEnds ends = ends_of(group, stretches[group.number], floor, one.row->response);
       sums[one.document].coverage += ends.covers(one.row->log_ratio) ? 1 : 0;
       sums[one.document].width += ends.high - ends.low;
       counts[one.document] += 1;
@@ -238,7 +243,7 @@ ResidualClass make_class(const std::string& metric, const Errors& errors, std::s
   const double median = errors.quantile(*weights, 0.5);
   for (std::size_t i = 0; i < kResidualShares.size(); ++i) {
     c.quantiles[i] =
-        stretched(errors.quantile(*weights, kResidualShares[i]), median, choice.stretch);
+        stretched(errors.quantile(*weights, kResidualShares[i]), median, choice.stretches[number]);
   }
   struct Sum {
     double n = 0, inside = 0, score = 0;
@@ -268,10 +273,35 @@ ResidualClass make_class(const std::string& metric, const Errors& errors, std::s
 
 struct Scored {
   Choice choice;
-  double width = 0;  // of left-out intervals, a mean over documents
+  double width = 0;     // of left-out intervals, a mean over documents,
+  double coverage = 0;  // and theirs
+
+  /// `gain`: by which part its width has to be less.
+  [[nodiscard]] bool is_better(const Scored& other, double gain = 0) const {
+    const bool covers = coverage >= kCoverage - kShort;
+    const bool other_covers = other.coverage >= kCoverage - kShort;
+    if (covers != other_covers) return covers;
+    return covers ? width < (1 - gain) * other.width : coverage > other.coverage;
+  }
 };
 
-/// The best choice with these classes: the narrowest that covers enough.
+/// The least stretch at which each class covers enough of the rows that have no narrower class; the
+/// largest where none does.
+std::vector<double> stretches_of(const Errors& errors, const std::vector<Group>& groups,
+                                 std::size_t classes, double floor) {
+  std::vector<double> out(classes, 1);
+  for (std::size_t number = 0; number < classes; ++number) {
+    const auto is_own = [&](const Group& group) { return group.number == number; };
+    if (std::none_of(groups.begin(), groups.end(), is_own)) continue;
+    for (const double stretch : kStretches) {
+      out[number] = stretch;
+      if (means_of(errors, groups, out, floor, is_own).coverage >= kCoverage) break;
+    }
+  }
+  return out;
+}
+
+/// The best choice with these classes: the narrowest that covers enough, else what covers most.
 Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& members,
                const std::vector<Path>& classes) {
   std::optional<Scored> best;
@@ -279,15 +309,11 @@ Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size
     const Errors errors{rows, members, floor, classes};
     for (const double upper : kUpperWeights) {
       const std::vector<Group> groups = left_out_groups(errors, upper);
-      for (const double stretch : kStretches) {
-        const LeftOutMeans means = means_of(errors, groups, stretch);
-        // The widest has to do where none covers enough.
-        if (means.coverage < kCoverage && stretch < kStretches.back()) continue;
-        if (!best || means.width < best->width) {
-          best = Scored{{classes, floor, upper, stretch}, means.width};
-        }
-        break;
-      }
+      std::vector<double> stretches = stretches_of(errors, groups, classes.size(), floor);
+      const LeftOutMeans means =
+          means_of(errors, groups, stretches, floor, [](const Group&) { return true; });
+      const Scored now{{classes, floor, upper, std::move(stretches)}, means.width, means.coverage};
+      if (!best || now.is_better(*best)) best = now;
     }
   }
   return *best;
@@ -326,9 +352,9 @@ Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_
       std::vector<Path> classes = best.choice.classes;
       classes.push_back(path);
       Scored with = best_of(rows, members, classes);
-      if (!next || with.width < next->width) next = std::move(with);
+      if (!next || with.is_better(*next)) next = std::move(with);
     }
-    if (!next || next->width > (1 - kMinGain) * best.width) break;
+    if (!next || !next->is_better(best, kMinGain)) break;
     best = *std::move(next);
   }
   return best.choice;
@@ -355,7 +381,8 @@ FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows) {
     for (const Group& group : left_out_groups(errors, best.upper)) {
       for (const std::size_t i : group.members) {
         const Errors::One& one = errors.rows()[i];
-        out.left_out[one.index] = ends_of(group, best.stretch, one.scale);
+        out.left_out[one.index] =
+            ends_of(group, best.stretches[group.number], best.floor, one.row->response);
       }
     }
     const double within = spread_within_services(errors);

@@ -15,7 +15,7 @@ struct ResidualRow {
   std::string document;
   std::string service{};  // rows of one service at several loads have the same
   double log_ratio = 0;   // log(measured / predicted)
-  double sensitivity = 1;
+  Response response = Response::linear(1);
 };
 
 /// A row's interval from all other documents.
@@ -39,7 +39,7 @@ struct FittedResiduals {
 /// fewer than kFullDocument rows in a class it counts less in proportion. The distribution of a
 /// class is a mixture of its documents' errors and of the class above, which has the weight of some
 /// documents: a class of one document stays close to the one above, one of ten is mostly its own.
-/// That weight, the floor under sensitivities and a factor that moves quantiles away from the
+/// That weight, the floor of responses and a factor that moves quantiles away from the
 /// median (few documents show too little of the tails) are chosen per metric: with each document
 /// left out in turn, those with the narrowest intervals that cover 90 %, means over documents. So
 /// are classes: starting from that of all runs, the class with one word more that narrows most is

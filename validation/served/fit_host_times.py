@@ -5,12 +5,12 @@
     kvsim validate served runs.csv -o some/ --set /engine/step_overhead_per_sequence=30us
     python3 validation/served/fit_host_times.py none/values.csv some/values.csv 30 > host-times.json
 
-A measured time per token m of a run is k p + b s: p is predicted without time of sequences, s is how
-many sequences an iteration has on average, (p with 30 us - p) / 30 us. Each document has a factor k of
+A measured time for each token of a run is m = k p + b s: p is predicted without time of sequences, s is the
+mean number of sequences of an iteration, (p with 30 us - p) / 30 us. Each document has a factor k of
 its kernels' times, lognormal about 1, and a time b of a sequence, normal about that of its engine's
 releases (an era). Errors of rows are Student-t. The time of an era and the spread of documents
 maximise the likelihood of all documents (empirical Bayes); each era is fitted again with each document
-left out. Only runs without a queue take part, with their mean or, for gaps, their median.
+left out. Runs below MOST_LOADED of saturation and bursts take part, with the mean of TPOT or the median of gaps.
 """
 import csv
 import json
@@ -38,7 +38,9 @@ def era_of(engine, version):
     numbers = [int(n) for n in version.split(" ")[0].split(".")[:3]] + [0, 0]
     release = tuple(numbers[:3])
     if engine == "vLLM":
-        return "vLLM V1" if release >= (0, 8, 0) else "vLLM 0.6 to 0.7" if release >= (0, 6, 0) else "vLLM before 0.6"
+        if release < (0, 6, 0):
+            return "vLLM before 0.6"
+        return "vLLM 0.6 to 0.7" if release < (0, 8, 0) else "vLLM V1"
     if engine == "TensorRT-LLM":
         return "TensorRT-LLM, PyTorch" if release >= (1, 0, 0) else "TensorRT-LLM, C++"
     return engine
@@ -46,8 +48,9 @@ def era_of(engine, version):
 
 def documents_of(without, with_some, step):
     out = {}
+    others = rows_of(with_some)
     for key, row in rows_of(without).items():
-        other = rows_of_cached[with_some].get(key)
+        other = others.get(key)
         share = float(row["load_share"] or 0)
         if other is None or not (0 < share <= MOST_LOADED or share == 1):
             continue  # near saturation the batch itself moves with the step; 1: all at once
@@ -58,9 +61,6 @@ def documents_of(without, with_some, step):
         era = era_of(row["engine"], row["version"])
         out.setdefault(era, {}).setdefault(row["source"], []).append((m, p, s))
     return out
-
-
-rows_of_cached = {}
 
 
 def log_t(x):
@@ -118,7 +118,6 @@ def fit_era(documents):
 
 def main():
     without, with_some, step = sys.argv[1], sys.argv[2], float(sys.argv[3]) * 1e-6
-    rows_of_cached[with_some] = rows_of(with_some)
     eras = []
     for era, documents in sorted(documents_of(without, with_some, step).items()):
         names = sorted(documents)

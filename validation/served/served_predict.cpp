@@ -273,7 +273,7 @@ Scenario read(const MappedRun& run) {
   return scenario_of(keys, name, name, false);
 }
 
-/// Sensitivities of `metrics` by their values at serve_draws, and the intervals that they and the
+/// Responses of `metrics` by their values at serve_draws, and the intervals that they and the
 /// residual classes of `path` give.
 void put_intervals(std::vector<PredictedMetric>& metrics,
                    const std::array<std::vector<PredictedMetric>, kServeDraws>& drawn,
@@ -287,10 +287,10 @@ void put_intervals(std::vector<PredictedMetric>& metrics,
         if (other.metric == m.metric && other.stat == m.stat) values[i] = other.value;
       }
     }
-    m.sensitivity = sensitivity(m.value, values);
+    m.response = response(m.value, values);
     const ResidualClass* of = ResidualModel::services().find(name, path);
-    if (of == nullptr || !m.sensitivity) continue;
-    std::tie(m.low, m.high) = residual_ends(*of, m.value, *m.sensitivity);
+    if (of == nullptr || !m.response) continue;
+    std::tie(m.low, m.high) = residual_ends(*of, m.value, *m.response);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/cost/residuals/residuals.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/time_factors.hpp"
 #include "validation/served/served_mapping.hpp"
@@ -18,7 +19,7 @@ struct PredictedMetric {
   std::string metric, stat;
   double value = 0;
   std::optional<double> low{}, high{};
-  std::optional<double> sensitivity{};  // to times: sim/serve/account/serve_draws.hpp
+  std::optional<Response> response{};  // to times: sim/serve/account/serve_draws.hpp
 };
 
 /// What was simulated of one run.

@@ -109,7 +109,7 @@ void compare(ServedScore& score, std::size_t index) {
                                  .predicted = predicted->value,
                                  .low = predicted->low,
                                  .high = predicted->high,
-                                 .sensitivity = predicted->sensitivity});
+                                 .response = predicted->response});
   }
 }
 

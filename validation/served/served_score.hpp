@@ -19,7 +19,7 @@ struct ServedComparison {
   std::string metric{}, stat{};
   double measured = 0, predicted = 0;
   std::optional<double> low{}, high{};  // the 90 % interval
-  std::optional<double> sensitivity{};  // PredictedMetric's
+  std::optional<Response> response{};   // PredictedMetric's
 
   /// (predicted - measured) / measured.
   [[nodiscard]] double error() const { return (predicted - measured) / measured; }

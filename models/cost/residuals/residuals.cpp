@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include <boost/math/special_functions/erf.hpp>
 #include <fmt/format.h>
@@ -69,7 +72,80 @@ ResidualModel read_builtin(std::string_view name) {
 
 }  // namespace
 
-double residual_scale(double sensitivity, double floor) { return std::hypot(sensitivity, floor); }
+namespace {
+
+bool is_side(const Response::Side& side) {
+  const std::vector<double>& errors = side.errors;
+  const std::vector<double>& changes = side.changes;
+  return !errors.empty() && errors.size() == changes.size() && errors.front() > 0 &&
+         std::adjacent_find(errors.begin(), errors.end(), std::greater_equal<>{}) == errors.end() &&
+         changes.front() >= 0 && std::is_sorted(changes.begin(), changes.end());
+}
+
+/// A straight piece of a side: offset + slope x error from the error before up to `end`.
+struct Piece {
+  double offset, slope, end;
+  [[nodiscard]] double at(double error, double floor) const {
+    return std::hypot(offset + slope * error, floor * error);
+  }
+};
+
+/// Beyond the last point the slope is at most 1: in a run that saturates, times to first tokens
+/// grow about as the times of iterations do.
+std::vector<Piece> pieces_of(const Response::Side& side) {
+  std::vector<Piece> out;
+  double error = 0, change = 0, slope = 0;
+  for (std::size_t i = 0; i < side.errors.size(); ++i) {
+    slope = (side.changes[i] - change) / (side.errors[i] - error);
+    out.push_back({change - slope * error, slope, side.errors[i]});
+    error = side.errors[i];
+    change = side.changes[i];
+  }
+  slope = std::min(1.0, slope);
+  out.push_back({change - slope * error, slope, std::numeric_limits<double>::infinity()});
+  return out;
+}
+
+}  // namespace
+
+Response::Response(Side up, Side down) : up_{std::move(up)}, down_{std::move(down)} {
+  KVSIM_CHECK(is_side(up_) && is_side(down_), "a response with {} points above and {} below",
+              up_.errors.size(), down_.errors.size());
+}
+
+Response Response::linear(double slope) {
+  // Two points, so that slopes above 1 go on to the largest error that is considered.
+  const Side side{.errors = {1, kMaxError}, .changes = {slope, slope * kMaxError}};
+  return {side, side};
+}
+
+double Response::change(double error, double floor) const {
+  const double size = std::abs(error);
+  for (const Piece& piece : pieces_of(error < 0 ? down_ : up_)) {
+    if (size <= piece.end) return std::copysign(piece.at(size, floor), error);
+  }
+  return 0;  // not reached: the last piece has no end
+}
+
+double Response::error(double change, double floor) const {
+  const double size = std::abs(change);
+  for (const Piece& piece : pieces_of(change < 0 ? down_ : up_)) {
+    if (std::isfinite(piece.end) && piece.at(piece.end, floor) < size) continue;
+    // (offset + slope e)^2 + (floor e)^2 = size^2
+    const double a = piece.slope * piece.slope + floor * floor;
+    const double b = piece.offset * piece.slope;
+    const double c = piece.offset * piece.offset - size * size;
+    if (a <= 0) break;
+    const double root = (std::sqrt(std::max(0.0, b * b - a * c)) - b) / a;
+    return std::copysign(std::clamp(root, 0.0, kMaxError), change);
+  }
+  return std::copysign(kMaxError, change);  // no error moves it so far
+}
+
+double Response::slope() const {
+  return 0.5 *
+         (up_.changes.front() / up_.errors.front() + down_.changes.front() / down_.errors.front());
+}
 
 double ResidualClass::quantile(double share) const {
   KVSIM_CHECK(share > 0 && share < 1, "a quantile at {}", share);
@@ -89,13 +165,14 @@ double ResidualClass::share_below(double error) const {
   return 0.5 * (1 + std::erf(at / std::sqrt(2.0)));
 }
 
-double ResidualClass::factor(double share, double sensitivity) const {
-  return std::exp(quantile(share) * residual_scale(sensitivity, floor));
+double ResidualClass::factor(double share, const Response& response) const {
+  return std::exp(response.change(quantile(share), floor));
 }
 
-std::pair<double, double> residual_ends(const ResidualClass& of, double value, double sensitivity) {
-  return {value * std::min(1.0, of.factor(0.05, sensitivity)),
-          value * std::max(1.0, of.factor(0.95, sensitivity))};
+std::pair<double, double> residual_ends(const ResidualClass& of, double value,
+                                        const Response& response) {
+  return {value * std::min(1.0, of.factor(0.05, response)),
+          value * std::max(1.0, of.factor(0.95, response))};
 }
 
 std::string ResidualClass::words() const {

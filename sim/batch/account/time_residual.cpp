@@ -34,7 +34,7 @@ TimeResidual time_residual(const CostInput& in, RunPhase phase) {
   path.emplace_back(residual_metric(phase));
   const ResidualClass* of = ResidualModel::static_runs().find(residual_metric(phase), path);
   KVSIM_CHECK(of != nullptr, "no residuals of {}", residual_metric(phase));
-  const auto [low, high] = residual_ends(*of, 1, 1);
+  const auto [low, high] = residual_ends(*of, 1, Response::linear(1));
   return {.low = low,
           .high = high,
           .basis = fmt::format("whole runs: 90 % of published times are {:.2f} to {:.2f} times the "

@@ -48,13 +48,13 @@ ServiceRows rows_of(const ServedScore& score) {
     const std::string_view metric = residual_metric(c.metric, c.stat);
     const std::vector<std::string>& path = run.predicted.residual_path;
     if (std::find(path.begin(), path.end(), kDataSheetLayers) != path.end()) continue;
-    if (metric.empty() || !c.sensitivity || !(c.measured > 0) || !(c.predicted > 0)) continue;
+    if (metric.empty() || !c.response || !(c.measured > 0) || !(c.predicted > 0)) continue;
     out.rows.push_back({.metric = std::string{metric},
                         .features = path,
                         .document = run.source,
                         .service = saturation_key(run.mapped),
                         .log_ratio = std::log(c.measured / c.predicted),
-                        .sensitivity = *c.sensitivity});
+                        .response = *c.response});
     out.of.push_back(&c);
   }
   return out;
@@ -91,9 +91,8 @@ std::string table_of(const std::vector<ResidualClass>& classes, std::size_t widt
                {"covered", Table::Align::kRight, "left out"},
                {"score", Table::Align::kRight, "left out"}}};
   for (const ResidualClass& c : classes) {
-    table.add_row({c.words(), fmt::format("{}", c.rows), fmt::format("{:.2f}", c.factor(0.05, 1)),
-                   fmt::format("{:.2f}", c.factor(0.95, 1)),
-                   fmt::format("{:.0f} %", 100 * c.coverage),
+    table.add_row({c.words(), fmt::format("{}", c.rows), fmt::format("{:.2f}", c.factor(0.05)),
+                   fmt::format("{:.2f}", c.factor(0.95)), fmt::format("{:.0f} %", 100 * c.coverage),
                    fmt::format("{:.2f}", c.interval_score)});
   }
   return table.str(width);
@@ -101,16 +100,17 @@ std::string table_of(const std::vector<ResidualClass>& classes, std::size_t widt
 
 std::string csv_of(const ServiceRows& rows, const std::vector<LeftOutEnds>& left_out,
                    const ServedScore& score) {
-  std::string out = "metric,class,document,run,stat,load,measured,predicted,sensitivity,low,high\n";
+  std::string out = "metric,class,document,run,stat,load,measured,predicted,slope,low,high\n";
   for (std::size_t i = 0; i < rows.rows.size(); ++i) {
     const ResidualRow& row = rows.rows[i];
     const ServedComparison& c = *rows.of[i];
     const ScoredRun& run = score.runs[c.run];
-    out += fmt::format(
-        "{},{},{},{},{} {},{},{},{},{},{},{}\n", row.metric,
-        csv_field(fmt::format("{}", fmt::join(row.features, "; "))), csv_field(row.document),
-        csv_field(run.run.id), c.metric, c.stat, run.load, c.measured, c.predicted, row.sensitivity,
-        c.predicted * std::exp(left_out[i].low), c.predicted * std::exp(left_out[i].high));
+    out += fmt::format("{},{},{},{},{} {},{},{},{},{},{},{}\n", row.metric,
+                       csv_field(fmt::format("{}", fmt::join(row.features, "; "))),
+                       csv_field(row.document), csv_field(run.run.id), c.metric, c.stat, run.load,
+                       c.measured, c.predicted, row.response.slope(),
+                       c.predicted * std::exp(left_out[i].low),
+                       c.predicted * std::exp(left_out[i].high));
   }
   return out;
 }

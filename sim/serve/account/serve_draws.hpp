@@ -20,16 +20,15 @@ namespace kvsim {
 // factors of its components, each drawn once for the whole run.
 
 inline constexpr std::size_t kServeDraws = 3;
-/// Corners of a triangle around the prediction, in the logarithms of two factors: that of
-/// iterations that only decode, and that of prompts and the front end. Their means are 0, their
-/// variances equal and their covariance is 0, so three runs show the slope in every direction.
+/// All times of a run shorter by the usual error of services, longer by a small one, and longer by
+/// a large one: longer times saturate a service at one point between, so there are two.
 [[nodiscard]] const std::array<TimeFactors, kServeDraws>& serve_draws();
 
-/// The slope of a metric's logarithm against those of the factors: 1 for a time that is as long as
-/// its iterations, 0 for what does not depend on them, and more than 1 near saturation. `drawn`:
-/// its values at serve_draws. nullopt if a value is not above 0.
-[[nodiscard]] std::optional<double> sensitivity(double predicted,
-                                                std::span<const double, kServeDraws> drawn);
+/// How a metric moves with the times of its run: as fast as they do if it is as long as its
+/// iterations, not at all if it does not depend on them, and farther near saturation. `drawn`: its
+/// values at serve_draws. nullopt if a value is not above 0.
+[[nodiscard]] std::optional<Response> response(double predicted,
+                                               std::span<const double, kServeDraws> drawn);
 
 /// A feature of models with layers whose kernels no benchmark timed. Their runs take no part in the
 /// fit of residual classes: their errors are those of the data sheet's rates.

@@ -54,19 +54,16 @@ std::pair<double, double> number_ends(const ServeResiduals& residuals, std::stri
                                       double value, const Drawn& drawn) {
   const auto [least, most] = std::minmax_element(drawn.begin(), drawn.end());
   const std::pair all{std::min(value, *least), std::max(value, *most)};
-  const std::optional<double> slope = sensitivity(value, drawn);
+  const std::optional<Response> moves = response(value, drawn);
   const ResidualClass* of = residuals.find(name);
-  if (!slope || of == nullptr) return all;
-  const auto ends = residual_ends(*of, value, *slope);
-  // A class of times for what falls as times grow: where the sum of the draws' logarithms says so.
+  if (!moves || of == nullptr) return all;
+  // A class of times for what falls as times grow.
   const bool is_time = of->metric != "throughput";
-  double together = 0;
-  for (std::size_t i = 0; i < kServeDraws; ++i) {
-    together += std::log(drawn[i] / value) *
-                (std::log(serve_draws()[i].decode) + std::log(serve_draws()[i].prefill));
-  }
-  if (!is_time || together >= 0) return ends;
-  return {value * (value / ends.second), value * (value / ends.first)};
+  if (!is_time || drawn.back() >= drawn.front()) return residual_ends(*of, value, *moves);
+  const double slower = std::max(0.0, of->quantile(kHighShare));
+  const double faster = std::min(0.0, of->quantile(kLowShare));
+  return {value * std::exp(moves->change(-slower, of->floor)),
+          value * std::exp(moves->change(-faster, of->floor))};
 }
 
 std::vector<MetricValue> varying_metrics(const ServeResult& result) {
@@ -180,7 +177,7 @@ ServeResiduals::Ends ServeResiduals::ends(double share) const {
   const auto at = [&](double end) {
     const bool low = end < 0.5;
     const auto one = [&](const ResidualClass& of) {
-      const double factor = of.factor(end, 1);
+      const double factor = of.factor(end);
       return low ? std::min(1.0, factor) : std::max(1.0, factor);
     };
     return TimeFactors{.decode = one(*decode), .prefill = one(*prompt), .front_end = one(*prompt)};
@@ -233,9 +230,9 @@ double slo_need(const ServeSpec& spec, const ServeResult& result, double share) 
 double slo_probability(const ServeResiduals& residuals, double need,
                        std::span<const double, kServeDraws> drawn) {
   const ResidualClass* of = residuals.find("E2E tail");
-  const std::optional<double> slope = sensitivity(need, drawn);
-  if (of == nullptr || !slope) return need <= 1 ? 1 : 0;
-  return of->share_below(-std::log(need) / residual_scale(*slope, of->floor));
+  const std::optional<Response> moves = response(need, drawn);
+  if (of == nullptr || !moves) return need <= 1 ? 1 : 0;
+  return of->share_below(moves->error(-std::log(need), of->floor));
 }
 
 std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const ServeResult& result,

@@ -54,9 +54,9 @@ class ServeResiduals {
 [[nodiscard]] double error_of(const ServiceCalibration& calibration, std::string_view metric);
 
 /// The range of a service's metrics in 90 % of cases. It is simulated again at serve_draws. A
-/// metric of a residual class has the quantiles of its class at the sensitivity that the draws
-/// show; others that depend on times have those of step times. The share of requests within their
-/// bounds is between its least and its largest of all runs.
+/// metric of a residual class is where the errors of its class move it, by the response that the
+/// draws show; others that depend on times have the class of step times. The share of requests
+/// within their bounds is between its least and its largest of all runs.
 struct ServeIntervals {
   /// One per service metric; null of those that do not vary with times.
   std::vector<MetricValue> low, high;

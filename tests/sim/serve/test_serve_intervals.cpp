@@ -96,29 +96,36 @@ TEST_CASE("every metric of a service is between its ends and slower is never bet
   CHECK(*s.intervals->slo_probability <= 1);
 }
 
-TEST_CASE("draws of the factors have no mean and no covariance, and show the slope of a power") {
-  double decode = 0, prompt = 0, together = 0, squares = 0;
-  for (const TimeFactors& draw : serve_draws()) {
-    decode += std::log(draw.decode);
-    prompt += std::log(draw.prefill);
-    together += std::log(draw.decode) * std::log(draw.prefill);
-    squares += std::log(draw.decode) * std::log(draw.decode) -
-               std::log(draw.prefill) * std::log(draw.prefill);
-  }
-  CHECK(decode == doctest::Approx(0).epsilon(1e-9));
-  CHECK(prompt == doctest::Approx(0).epsilon(1e-9));
-  CHECK(together == doctest::Approx(0).epsilon(1e-9));
-  CHECK(squares == doctest::Approx(0).epsilon(1e-9));
+TEST_CASE("draws of the factors show the slope of a power, of times and of rates") {
   std::array<double, kServeDraws> drawn{};
-  for (const auto& [a, b] :
-       {std::pair{1.0, 0.0}, {0.0, 1.0}, {0.6, 0.8}, {3.0, -4.0}, {0.0, 0.0}}) {
+  for (const double power : {1.0, 0.5, 3.0, -2.0, 0.0}) {
     for (std::size_t i = 0; i < kServeDraws; ++i) {
-      drawn[i] = 7 * std::pow(serve_draws()[i].decode, a) * std::pow(serve_draws()[i].prefill, b);
+      drawn[i] = 7 * std::pow(serve_draws()[i].decode, power);
     }
-    CHECK(*sensitivity(7, drawn) == doctest::Approx(std::hypot(a, b)).epsilon(1e-9));
+    INFO(power);
+    REQUIRE(response(7, drawn));
+    CHECK(response(7, drawn)->slope() == doctest::Approx(std::abs(power)).epsilon(1e-9));
+    for (const double error : {-0.3, -0.1, 0.1, 0.4}) {
+      CHECK(response(7, drawn)->change(error, 0) ==
+            doctest::Approx(std::abs(power) * error).epsilon(1e-9));
+    }
   }
   drawn[0] = 0;
-  CHECK_FALSE(sensitivity(7, drawn));
+  CHECK_FALSE(response(7, drawn));
+}
+
+TEST_CASE("a value near saturation moves no farther than its run is long") {
+  // Ten times as long where all times are 16 % longer, 20 times where they are 57 % longer.
+  const std::array<double, kServeDraws> drawn{0.9, 10, 20};
+  const std::optional<Response> moves = response(1, drawn);
+  REQUIRE(moves);
+  CHECK(std::exp(moves->change(0.15, 0)) == doctest::Approx(10).epsilon(1e-9));
+  CHECK(std::exp(moves->change(0.45, 0)) == doctest::Approx(20).epsilon(1e-9));
+  CHECK(std::exp(moves->change(1.45, 0)) < 20 * std::exp(1.0) * (1 + 1e-9));
+  CHECK(std::exp(moves->change(-0.3, 0)) == doctest::Approx(0.9).epsilon(1e-9));
+  for (const double error : {-0.8, -0.2, 0.01, 0.2, 0.44, 2.0}) {
+    CHECK(moves->error(moves->change(error, 0.3), 0.3) == doctest::Approx(error).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("the bounds are as likely to hold as they are far") {
