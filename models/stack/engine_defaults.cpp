@@ -272,7 +272,7 @@ CutoffTimes read_cutoff(const Field& field) {
 }
 
 FrontEndTimes read_front_end(const Field& field) {
-  field.allow_only({"latency", "request", "prompt_token", "token"});
+  field.allow_only({"latency", "request", "prompt_token", "token", "sequence"});
   const auto time = [&](std::string_view key) {
     const auto given = field.find(key);
     return given ? given->duration() : Seconds{};
@@ -280,7 +280,8 @@ FrontEndTimes read_front_end(const Field& field) {
   return {.latency = time("latency"),
           .request = time("request"),
           .prompt_token = time("prompt_token"),
-          .token = time("token")};
+          .token = time("token"),
+          .sequence = time("sequence")};
 }
 
 EngineDefaults read_engine_defaults(const Field& field) {

@@ -48,6 +48,8 @@ struct FrontEndTimes {
   Seconds request;       // work per request,
   Seconds prompt_token;  // per token of its prompt,
   Seconds token;         // and per token that is streamed
+  /// What a server in the engine's process takes of the engine, per sequence of an iteration.
+  Seconds sequence{};
 
   friend constexpr bool operator==(const FrontEndTimes&, const FrontEndTimes&) = default;
 };
@@ -115,8 +117,8 @@ struct EngineDefaults {
 /// {"step": "0.2 ms", "bytes_per_logit": 300}. Errors: InputError.
 [[nodiscard]] CutoffTimes read_cutoff(const Field& field);
 
-/// {"latency": "2 ms", "request": "1 ms", "prompt_token": "2 us", "token": "20 us"}; what is absent
-/// is 0. Errors: InputError.
+/// {"latency": "2 ms", "request": "1 ms", "prompt_token": "2 us", "token": "20 us", "sequence":
+/// "26 us"}; what is absent is 0. Errors: InputError.
 [[nodiscard]] FrontEndTimes read_front_end(const Field& field);
 
 /// Errors: InputError.

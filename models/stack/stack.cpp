@@ -272,6 +272,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   replace(out.front_end.request, options.front_end_request);
   replace(out.front_end.prompt_token, options.front_end_prompt_token);
   replace(out.front_end.token, options.front_end_token);
+  replace(out.front_end.sequence, options.front_end_sequence);
   replace(out.inter_step_overhead, options.inter_step_overhead);
   replace(out.inter_step_per_sequence, options.inter_step_per_sequence);
   if (options.non_torch) {

@@ -175,7 +175,7 @@ struct StackOptions {
   std::optional<bool> cutoff_sampling{};    // samples_cutoff
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
-      front_end_token{};
+      front_end_token{}, front_end_sequence{};
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};

@@ -115,6 +115,7 @@ struct SmallService {
                                      .front_end_request = front_end.request,
                                      .front_end_prompt_token = front_end.prompt_token,
                                      .front_end_token = front_end.token,
+                                     .front_end_sequence = front_end.sequence,
                                      .weights = Bytes{0},
                                      .non_torch = Bytes{0},
                                      .activation = Bytes{0},

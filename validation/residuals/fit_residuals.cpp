@@ -19,8 +19,8 @@ constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
 constexpr std::array kFloors{0.1, 0.3, 1.0};
 constexpr std::array kStretches{0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
 constexpr double kCoverage = 0.9;
-constexpr double kShort = 0.005;     // of it, over all classes: some reach it nowhere
-constexpr double kMinGain = 0.01;    // of the width, for a further class
+constexpr double kShort = 0.005;       // of it, over all classes: some reach it nowhere
+constexpr double kMinGain = 0.01;      // of the width, for a further class
 constexpr double kMinDocuments = 1.5;  // of kFullDocument rows
 constexpr std::size_t kMaxClasses = 12;
 constexpr std::size_t kMaxWords = 3;  // of a class

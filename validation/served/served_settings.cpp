@@ -431,12 +431,10 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   out.keys["gpu_count"] = layout.tp;
   out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
   if (client.in_process) {
-    for (const char* key : {"front_end_latency", "front_end_request", "front_end_token"}) {
+    for (const char* key :
+         {"front_end_latency", "front_end_request", "front_end_token", "front_end_sequence"}) {
       out.keys["engine"][key] = "0 s";
     }
-    // A C++ program calls a C++ engine: no Python handles its sequences.
-    const bool is_cpp = out.engine->name == "TensorRT-LLM" && out.release < EngineVersion{1, 0, 0};
-    if (is_cpp) out.keys["engine"]["step_overhead_per_sequence"] = "0 s";
   }
   if (samples_cutoff(client, out)) out.keys["engine"]["cutoff_sampling"] = true;
   if (!formats.weights.empty()) out.keys["dtype"] = formats.weights;

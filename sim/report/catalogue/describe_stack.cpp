@@ -137,6 +137,7 @@ ordered_json stack_json(const Stack& stack) {
        {{"latency_s", stack.front_end.latency.count()},
         {"request_s", stack.front_end.request.count()},
         {"prompt_token_s", stack.front_end.prompt_token.count()},
+        {"sequence_s", stack.front_end.sequence.count()},
         {"token_s", stack.front_end.token.count()}}},
       {"cutoff",
        {{"step_s", stack.cutoff.step.count()}, {"bytes_per_logit", stack.cutoff.bytes_per_logit}}},

@@ -145,7 +145,9 @@ SimTime ContinuousEngine::pass(SimTime now) {
   for (std::size_t stage = 0; stage < flights_.size(); ++stage) {
     IterationCost& of_stage = stage == 0 ? *parts_.cost : *parts_.later_stages[stage - 1];
     const MixedCost cost = of_stage.cost(step);
-    const Seconds time = with_transfers(cost);
+    const auto sequences = static_cast<double>(step.decodes + std::ssize(step.chunks));
+    const Seconds served = stage == 0 ? parts_.front_end.sequence * sequences : Seconds{};
+    const Seconds time = with_transfers(cost) + served;
     // The clock's smallest step: even a cost of nothing lets time go on.
     const Seconds real = state_->factors.iteration(time, prefilled_ > 0, decodes_);
     const SimTime took = std::max(SimTime{1}, to_sim_time(real));

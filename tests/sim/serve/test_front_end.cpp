@@ -68,6 +68,17 @@ TEST_CASE("a server slower than its engine delays tokens, not the engine") {
   CHECK(in_ms(r.outcomes[0].finish) == test::rel(70));
 }
 
+TEST_CASE("a server in the engine's process takes its share of each iteration, per sequence") {
+  SmallService service = service_of_ten_ms();
+  service.front_end.sequence = Seconds{2 * kMs};
+  service.trace.requests = {request(0, 10, 3), request(0, 10, 3)};
+  const ServeResult r = service.run();
+  // Both sequences are in all three iterations: 10 + 2 x 2 ms each.
+  CHECK(r.iterations == 3);
+  CHECK(in_ms(r.outcomes[0].first_token) == test::rel(14));
+  CHECK(r.tpot.mean == test::rel(14 * kMs));
+}
+
 TEST_CASE("in a closed loop a user sends the next request when the answer has arrived") {
   SmallService service = service_of_ten_ms();
   service.front_end = {.latency = Seconds{2 * kMs}, .request = {}, .prompt_token = {}, .token = {}};
