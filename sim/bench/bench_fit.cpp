@@ -218,7 +218,10 @@ BenchFit fit_bench(const std::vector<BenchLoad>& loads, const BenchPrior& prior,
   calibration.runs = std::ssize(loads);
   const auto error = [&](std::string_view metric) {
     const ResidualClass* of = class_of(prior, metric);
-    return std::hypot(of->within, posterior.own_error(metric), repeat_noise(metric));
+    // What services like it say and what its benchmark says, by their precisions.
+    const double before = (of->quantile(0.95) - of->quantile(0.05)) / kDeviates;
+    const double own = std::hypot(of->within, posterior.own_error(metric), repeat_noise(metric));
+    return before * own / std::hypot(before, own);
   };
   calibration.ttft_error = error("TTFT");
   calibration.tpot_error = error("TPOT");
