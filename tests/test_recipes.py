@@ -73,7 +73,7 @@ namespace {
 
 Llm read_recipe(const Field& config) {
   Llm llm = read_llama(config);
-  const std::int32_t window = count(config.at("sliding_window"), 1, kMaxPositions);
+  const std::int32_t window = count(config.at("window_size"), 1, kMaxPositions);
   for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = window;
   return llm;
 }
@@ -89,7 +89,7 @@ Family recipe_family() {
     entry = json.loads(tree.read("models/llm/data/llama-3.1-8b.json"))
     entry.update(name="recipe-family", aliases=["Recipe/Family"], source="config.json of Recipe/Family")
     entry.pop("checkpoints", None)
-    entry["config"].update(model_type="recipe", sliding_window=512)
+    entry["config"].update(model_type="recipe", window_size=512)
     entry["config"].pop("architectures", None)
     tree.write("models/llm/data/recipe-family.json", json.dumps(entry, indent=2) + "\n")
     tree.before("tests/models/catalogue/test_layer_kinds.cpp", 'TEST_CASE("recurrent states do not grow', """\

@@ -248,6 +248,14 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       out.need = std::nextafter(1.0, 2.0);
       out.constraint = "kv_capacity";
       out.text = result.ooms.front().what;
+    } else if (const std::int64_t positions = spec_.llm->max_positions;
+               positions > 0 && longest > positions && longest <= result.kv_capacity_tokens) {
+      out.need = static_cast<double>(longest) / static_cast<double>(positions);
+      out.constraint = "positions";
+      out.text =
+          fmt::format("{} of {} requests are served; {} has {} positions, the longest has {}",
+                      with_commas(result.completed), with_commas(std::ssize(result.outcomes)),
+                      spec_.llm->name, with_commas(positions), with_commas(longest));
     } else if (result.kv_capacity_tokens > 0) {
       out.need = std::max(wanted, std::nextafter(1.0, 2.0));
       out.constraint = "kv_capacity";

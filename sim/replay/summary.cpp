@@ -248,7 +248,10 @@ void ReplaySummary::add_segments() {
     return n > 0 ? std::optional{sum / static_cast<double>(n)} : std::nullopt;
   };
   for (const TraceSegment& segment : trace_.segments) {
-    ReplaySegment one{.name = segment.name, .start = segment.start, .end = segment.end};
+    ReplaySegment one;
+    one.name = segment.name;
+    one.start = segment.start;
+    one.end = segment.end;
     one.rel_error_mean = mean_in(segment.start, segment.end, one.steps);
     result_.segments.push_back(std::move(one));
   }

@@ -95,7 +95,7 @@ class CacheSession {
     std::unique_ptr<Merger> merger;
     std::unique_ptr<Store> store;    // nullptr: rows are stored unchanged
     std::unique_ptr<Reader> reader;  // nullptr: everything is read
-    ReadOutcome outcome;             // result of a reader, or of a merger that extends the output
+    ReadOutcome outcome{};           // result of a reader, or of a merger that extends the output
     StepEvents events;
     // Bias of the step's attention, by slot ([group, slots] if query heads see different entries);
     // empty: none.

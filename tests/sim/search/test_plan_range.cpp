@@ -161,6 +161,20 @@ TEST_CASE("the prediction exists even without a safe size") {
   CHECK(*surer.range.predicted == *whole.range.predicted);
 }
 
+TEST_CASE("requests longer than the model's positions end a plan for that reason") {
+  constexpr const char* kLong =
+      R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 1}, "count": 8,
+                        "prompt_tokens": 5000, "output_tokens": 60})";
+  const PlanResult plan = run(serve_plan(kLong, R"("questions": "fewest_gpus")"));
+  const PlanCandidate& one = plan.candidates.at(0);
+  CHECK_FALSE(one.answer);
+  REQUIRE(one.impossible);
+  INFO(one.impossible->text);
+  CHECK(one.impossible->constraint == "positions");
+  CHECK(one.impossible->text.find("llama-2-7b has 4,096 positions, the longest has 5,060") !=
+        std::string::npos);
+}
+
 TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more than were tried") {
   const std::string questions = R"("questions": "fewest_gpus")";
   const PlanResult plain = run(serve_plan(kBusy, questions));

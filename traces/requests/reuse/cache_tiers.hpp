@@ -27,8 +27,8 @@ struct TierHits {
 
 /// LRU caches are nested, so that levels that each hold what the one above evicted hold together
 /// what one LRU cache of their sizes' sum does: exact for every level from one curve. Each level
-/// (TouchOrder::kTailFirst: a prefix is then never in a lower level than what follows it.) Each level
-/// ends at a whole block of `block_bytes` > 0, the sums likewise. `tiers`: fastest first.
+/// (TouchOrder::kTailFirst: a prefix is then never in a lower level than what follows it.) Each
+/// level ends at a whole block of `block_bytes` > 0, the sums likewise. `tiers`: fastest first.
 [[nodiscard]] std::vector<TierHits> tier_hits(const ReuseCurve& curve, Bytes block_bytes,
                                               std::span<const CacheTier> tiers);
 
