@@ -176,9 +176,13 @@ TEST_CASE("requests longer than the model's positions end a plan for that reason
 }
 
 TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more than were tried") {
+  // A load of several GPUs: the times of an interval change their number.
+  constexpr const char* kLoad =
+      R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 100}, "count": 300,
+                        "prompt_tokens": 600, "output_tokens": 60})";
   const std::string questions = R"("questions": "fewest_gpus")";
-  const PlanResult plain = run(serve_plan(kBusy, questions));
-  const PlanResult safe = run(serve_plan(kBusy, with(questions, 0.9)));
+  const PlanResult plain = run(serve_plan(kLoad, questions));
+  const PlanResult safe = run(serve_plan(kLoad, with(questions, 0.9)));
   const PlanCandidate& one = plain.candidates.at(0);
   check_ends(one, safe.candidates.at(0));
   REQUIRE(one.range.safe);
@@ -189,7 +193,7 @@ TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more t
   const std::string range = plan_range(one);
   CHECK(range == fmt::format("{:g} to {:g}", *one.range.optimistic, *one.range.safe));
   // In text and in the document, the prediction comes first.
-  const Scenario scenario = serve_plan(kBusy, questions);
+  const Scenario scenario = serve_plan(kLoad, questions);
   CHECK(plan_summary(scenario, plain, nullptr)
             .find(fmt::format("{:g} GPUs, range {}", *one.answer, range)) != std::string::npos);
   const auto document = plan_document(scenario, plain);
@@ -200,7 +204,7 @@ TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more t
 
   // At most the prediction's number of GPUs is tried: the safe end is larger.
   const PlanResult few = run(
-      serve_plan(kBusy, fmt::format(R"({}, "most_gpus": {:g})", questions, *one.range.predicted)));
+      serve_plan(kLoad, fmt::format(R"({}, "most_gpus": {:g})", questions, *one.range.predicted)));
   CHECK(few.candidates.at(0).answer == one.answer);
   CHECK_FALSE(few.candidates.at(0).range.safe);
   CHECK(plan_range(few.candidates.at(0)) ==
