@@ -20,10 +20,6 @@ using test::changed_plan;
 using test::serve_plan;
 using test::static_plan;
 
-constexpr const char* kBusy =
-    R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 30}, "count": 80,
-                      "prompt_tokens": 600, "output_tokens": 60})";
-
 PlanResult run(const Scenario& scenario) { return run_plan(scenario, {.threads = 1}); }
 
 std::string with(std::string_view plan, double confidence) {
