@@ -378,7 +378,8 @@ Command requests_info_command() {
           "kvsim requests info scenarios/samples/long-mooncake.jsonl \\\n"
           "      --capacity-blocks 1000,4000\n"
           "kvsim requests info trace.jsonl --format mooncake --skip-bad 10 --json\n"
-          "kvsim requests info agents --model llama-3.1-8b --tiers hbm=40GiB,host=256GiB@25GB/s",
+          "kvsim requests info agents --model llama-3.1-8b \\\n"
+          "      --tiers hbm=40GiB,host=256GiB@25GB/s",
       .options = std::move(options),
       .run = run_requests_info};
 }

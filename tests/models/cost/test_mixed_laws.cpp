@@ -278,6 +278,7 @@ TEST_CASE("top-k and top-p take a step's time and bytes for each logit") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   Stack greedy = find_stack("vllm");
+  greedy.inter_step_overhead = greedy.inter_step_per_sequence = Seconds{};  // hides none of it
   greedy.cutoff = {.step = Seconds{200e-6}, .bytes_per_logit = 300};
   Stack cut = greedy;
   cut.samples_cutoff = true;
