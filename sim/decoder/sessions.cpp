@@ -18,10 +18,10 @@ MethodSessions::MethodSessions(const ComposedMethod& method, LayerBlock& block, 
     one.session = std::make_unique<CacheSession>(method, block.place(one.heads, seed),
                                                  block.vectors(one.heads));
   }
-  compress(block, seed);
+  compress(block);
 }
 
-void MethodSessions::compress(LayerBlock& block, std::uint64_t /*seed*/) {
+void MethodSessions::compress(LayerBlock& block) {
   const BudgetRule& budget = *method_.parts().budget;
   const bool nested = method_.parts().select->nested();
   std::vector<std::vector<HeadVerdict>> verdicts;

@@ -32,7 +32,7 @@ class MethodSessions {
     std::unique_ptr<CacheSession> session;
     std::size_t attended = 0;  // heads of this step so far
   };
-  void compress(LayerBlock& block, std::uint64_t seed);
+  void compress(LayerBlock& block);
 
   const ComposedMethod& method_;
   std::int32_t n_layers_, group_, head_dim_;
