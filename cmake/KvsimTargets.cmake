@@ -1,10 +1,12 @@
 include(${CMAKE_CURRENT_LIST_DIR}/KvsimUnity.cmake)
 
 # Code that runs once per command and consists mostly of templates of JSON and text (reports, the command line): -O3
-# would add a third to its compile time without a visible gain. Under the sanitizers it is not optimised at all.
+# would add half to its compile time without a visible gain. Under the sanitizers it is not optimised at all.
 function(kvsim_cold TARGET)
   if(KVSIM_SANITIZE)
     target_compile_options(${TARGET} PRIVATE -O0)
+  elseif(EMSCRIPTEN)
+    target_compile_options(${TARGET} PRIVATE -O1)  # it has no -Og
   else()
     target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-Og>)
   endif()

@@ -190,13 +190,11 @@ bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSit
   if (experts && (site.llm != nullptr && has_experts(*site.llm)) != *experts) return false;
   if (latent && (site.llm != nullptr && has_latent_attention(*site.llm)) != *latent) return false;
   const std::string type = site.llm != nullptr ? lower(site.llm->model_type) : std::string{};
-  if (!model_types.empty() && std::ranges::find(model_types, type) == model_types.end()) {
-    return false;
-  }
-  if (!query_groups.empty() &&
-      std::ranges::find(query_groups, query_group(site.llm)) == query_groups.end()) {
-    return false;
-  }
+  const auto lists = [](const auto& words, const auto& word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  if (!model_types.empty() && !lists(model_types, type)) return false;
+  if (!query_groups.empty() && !lists(query_groups, query_group(site.llm))) return false;
   if (quantized && (site.llm != nullptr && is_quantized(*site.llm)) != *quantized) return false;
   return true;
 }

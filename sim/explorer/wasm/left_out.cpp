@@ -1,11 +1,17 @@
-// The seven functions that reading a scenario calls and a browser has no use for: services, and
+// Functions that reading a scenario calls and a browser has no use for: services, and
 // traces on disk. What explored_scenario would refuse after reading is refused here while reading,
 // and half the program need not be compiled.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/points/serve_points.hpp"
 #include "sim/serve/account/service_metrics.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -17,6 +23,11 @@ void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
                       std::vector<ScenarioPoint>&) {
   throw InputError{"explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
 }
+
+/// Only of services.
+std::vector<std::string> scheduler_names() { return {}; }
+/// Only of replays.
+std::optional<TraceSplit> split_of(std::string_view) { return std::nullopt; }
 
 /// Only published values of services name them.
 MetricTable<ServeResult> service_metrics() { return {}; }

@@ -275,7 +275,8 @@ namespace {
 /// Whether the key `key` of points takes an object or, in place of it, the object's name.
 bool takes_name(std::string_view key) {
   const std::span<const ScenarioKey> keys = scenario_object("point").keys;
-  const auto found = std::ranges::find(keys, key, &ScenarioKey::name);
+  const auto found = std::find_if(keys.begin(), keys.end(),
+                                  [&](const ScenarioKey& one) { return one.name == key; });
   if (found == keys.end() || found->type.kind != KeyType::Kind::kObject) return false;
   const ScenarioObject& object = scenario_object(found->type.words);
   return object.name_instead && object.keys.front().name == "name";

@@ -85,14 +85,16 @@ std::string kind_range(const KeyType& type) {
 
 const ScenarioObject& scenario_object(std::string_view name) {
   const std::span<const ScenarioObject> objects = scenario_objects();
-  const auto found = std::ranges::find(objects, name, &ScenarioObject::name);
+  const auto found = std::find_if(objects.begin(), objects.end(),
+                                  [&](const ScenarioObject& one) { return one.name == name; });
   KVSIM_CHECK(found != objects.end(), "no object of scenarios is called {}", name);
   return *found;
 }
 
 const ScenarioKey& scenario_key(std::string_view object, std::string_view key) {
   const std::span<const ScenarioKey> keys = scenario_object(object).keys;
-  const auto found = std::ranges::find(keys, key, &ScenarioKey::name);
+  const auto found = std::find_if(keys.begin(), keys.end(),
+                                  [&](const ScenarioKey& one) { return one.name == key; });
   KVSIM_CHECK(found != keys.end(), "no key of {} is called {}", object, key);
   return *found;
 }

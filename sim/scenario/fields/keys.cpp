@@ -224,7 +224,8 @@ constexpr std::array kEngineKeys{
 };
 /// Another name of the engine's key `of`, which is at `pointer`.
 constexpr ScenarioKey engine_alias(Text name, Text of, Text pointer, Text help) {
-  ScenarioKey key = *std::ranges::find(kEngineKeys, of, &ScenarioKey::name);
+  ScenarioKey key = *std::find_if(kEngineKeys.begin(), kEngineKeys.end(),
+                                  [&](const ScenarioKey& one) { return one.name == of; });
   key.name = name;
   key.help = help;
   key.values = KeyValues::kPoints;
