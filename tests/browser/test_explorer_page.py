@@ -100,7 +100,7 @@ def use(browser, address):
     turn(page, "prompt_tokens", "4000000")
     check("a point that does not fit is reported", "does not fit. Memory runs out" in text(page, "verdict"), text(page, "verdict"))
     check("the breakdown shows the failed request", page.evaluate(
-        "kvsimCards.all().find(c => c.options.id === 'chart-breakdown').spec.series.some(s => s.name === 'asked for')"))
+        "kvsimCards.all().find(c => c.options.id === 'chart-breakdown').spec.series.some(s => s.name === 'requested')"))
     turn(page, "prompt_tokens", "16384")
     turn(page, "method", "snapkv")
     check("a method adds its controls", page.evaluate("document.querySelectorAll('[id^=knob-param-]:is(input, select)').length") > 2)
