@@ -5,15 +5,16 @@
 #include <functional>
 
 #include "models/methods/params.hpp"
+#include "models/methods/resolve/forwarding.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
 
-class MeasuredMethod final : public Method {
+class MeasuredMethod final : public ForwardingMethod {
  public:
   MeasuredMethod(std::shared_ptr<const Method> method, MeasuredLaw law, std::int32_t n_layers)
-      : method_{std::move(method)}, law_{std::move(law)}, n_layers_{n_layers} {
+      : ForwardingMethod{std::move(method)}, law_{std::move(law)}, n_layers_{n_layers} {
     KVSIM_CHECK(!law_.kept.empty() && law_.kept.size() == law_.growth.size() &&
                     (law_.bytes.empty() || law_.bytes.size() == law_.kept.size()) && n_layers >= 1,
                 "a law of {} and {} layers for {}", law_.kept.size(), law_.growth.size(), n_layers);
@@ -33,19 +34,9 @@ class MeasuredMethod final : public Method {
     }
   }
 
-  const std::string& name() const override { return method_->name(); }
-  const Params& params() const override { return method_->params(); }
-  MethodNeeds needs() const override { return method_->needs(); }
-  PrefillPeak prefill_peak() const override { return method_->prefill_peak(); }
-  Compaction compaction() const override { return method_->compaction(); }
-  std::int32_t extra_launches() const override { return method_->extra_launches(); }
-  std::int32_t eager_operators(bool has_rows) const override {
-    return method_->eager_operators(has_rows);
-  }
-  bool merges() const override { return method_->merges(); }
   std::optional<std::int64_t> entries_held(std::int32_t layer, std::int64_t prompt,
                                            std::int64_t tokens) const override {
-    if (const auto own = method_->entries_held(layer, prompt, tokens)) return own;
+    if (const auto own = inner().entries_held(layer, prompt, tokens)) return own;
     const std::size_t at = law_layer(layer);
     return within(law_.kept[at] * static_cast<double>(prompt) +
                       law_.growth[at] * static_cast<double>(tokens - prompt),
@@ -53,13 +44,13 @@ class MeasuredMethod final : public Method {
   }
   std::optional<std::int64_t> entries_attended(std::int32_t layer, std::int64_t prompt,
                                                std::int64_t tokens) const override {
-    if (const auto own = method_->entries_attended(layer, prompt, tokens)) return own;
+    if (const auto own = inner().entries_attended(layer, prompt, tokens)) return own;
     return *entries_held(layer, prompt, tokens - 1) + 1;
   }
   bool ragged() const override { return ragged_; }
   void heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
                   std::span<std::int64_t> held) const override {
-    if (!ragged_ || method_->entries_held(layer, prompt, tokens)) {
+    if (!ragged_ || inner().entries_held(layer, prompt, tokens)) {
       Method::heads_held(layer, prompt, tokens, held);
       return;
     }
@@ -80,44 +71,27 @@ class MeasuredMethod final : public Method {
     std::sort(all.begin(), all.end(), std::greater<>{});
     for (std::size_t h = 0; h < held.size(); ++h) held[h] = all[h * all.size() / held.size()];
   }
-  std::int32_t stored_heads(const LayerShape& shape) const override {
-    return method_->stored_heads(shape);
-  }
-  Dtype store_dtype(Dtype recorded) const override { return method_->store_dtype(recorded); }
-  StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape, Dtype recorded,
-                             double attended, bool evicts) const override {
-    return method_->decode_traffic(layer, shape, recorded, attended, evicts);
-  }
   CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                         std::int64_t prompt_entries, std::int64_t entries) const override {
-    CacheBytes bytes = method_->rows_bytes(layer, shape, recorded, prompt_entries, entries);
+    CacheBytes bytes = inner().rows_bytes(layer, shape, recorded, prompt_entries, entries);
     if (!law_.bytes.empty()) {
       const double factor = law_.bytes[law_layer(layer)];
       bytes.kv = rounded<Bytes>(factor * static_cast<double>(bytes.kv.count()));
     }
     return bytes;
   }
-  Bytes side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
-                   std::int64_t prompt_entries, std::int64_t entries) const override {
-    return method_->side_bytes(layer, shape, recorded, prompt_entries, entries);
-  }
   std::optional<CacheBytes> layer_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                         std::int64_t prompt, std::int64_t tokens) const override {
-    const auto own = method_->layer_bytes(layer, shape, recorded, prompt, tokens);
+    const auto own = inner().layer_bytes(layer, shape, recorded, prompt, tokens);
     return own ? own : Method::layer_bytes(layer, shape, recorded, prompt, tokens);
   }
-  bool plain_rows() const override { return method_->plain_rows(); }
   std::int32_t layer_kind(std::int32_t layer) const override {
-    const std::int32_t own = method_->layer_kind(layer);
+    const std::int32_t own = inner().layer_kind(layer);
     if (std::all_of(law_.bytes.begin(), law_.bytes.end(), [](double x) { return x == 1.0; })) {
       return own;
     }
     return own * static_cast<std::int32_t>(law_.kept.size()) +
            static_cast<std::int32_t>(law_layer(layer));
-  }
-  PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape, Dtype recorded,
-                             std::int64_t prompt) const override {
-    return method_->prefill_extra(layer, shape, recorded, prompt);
   }
 
  private:
@@ -129,7 +103,6 @@ class MeasuredMethod final : public Method {
     return static_cast<std::size_t>(std::min(of_law - 1, layer * of_law / n_layers_));
   }
 
-  std::shared_ptr<const Method> method_;
   MeasuredLaw law_;
   std::int32_t n_layers_;
   bool ragged_ = false;

@@ -16,6 +16,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
 #include "models/methods/resolve/masked.hpp"
+#include "models/methods/resolve/measured.hpp"
 #include "models/stack/stack.hpp"
 #include "tests/support/check.hpp"
 
@@ -238,6 +239,11 @@ TEST_CASE("a method that masks holds and attends every token for any budget") {
   CHECK(less->masked_step(0, shape, Dtype::kFp16, 2000).transient ==
         Bytes{std::int64_t{2} * 32 * 2000 * 512 * 2});
   CHECK(masks->masked_step(0, shape, Dtype::kFp16, 2000).transient == Bytes{});
+  // A measured size law changes the entries, not this work.
+  const auto measured = with_measured_law(make_method(spec, 1000, {.shape = shape}),
+                                          {.trace = "made up", .kept = {0.5}, .growth = {1.0}}, 32);
+  CHECK(measured->masked_step(0, shape, Dtype::kFp16, 2000).transient ==
+        less->masked_step(0, shape, Dtype::kFp16, 2000).transient);
 }
 
 }  // namespace
