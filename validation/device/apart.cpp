@@ -38,7 +38,7 @@ pid_t fork_child() {
   return child;
 }
 
-ChildEnd told(int status) {
+ChildEnd child_end(int status) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     return {.why = fmt::format("signal {} ({})", signal, strsignal(signal)),
@@ -55,7 +55,7 @@ ChildEnd wait_for(pid_t child) {
   while (waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) refuse("waitpid");
   }
-  return told(status);
+  return child_end(status);
 }
 
 ChildEnd kill_after(pid_t child, std::chrono::milliseconds waited, const char* what) {
@@ -144,7 +144,7 @@ ChildEnd run_program(const std::vector<std::string>& words, const std::filesyste
   for (;;) {
     int status = 0;
     const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child) return told(status);
+    if (ended == child) return child_end(status);
     if (ended < 0 && errno != EINTR) refuse("waitpid");
     if (Clock::now() >= last) return kill_after(child, limit, "stopped after");
     std::this_thread::sleep_for(std::chrono::milliseconds{20});

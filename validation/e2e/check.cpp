@@ -14,7 +14,7 @@
 #include "models/stack/stack.hpp"
 #include "models/units/check.hpp"
 #include "validation/e2e/graph_bytes.hpp"
-#include "validation/e2e/retelling.hpp"
+#include "validation/e2e/reference_forward.hpp"
 
 namespace kvsim {
 namespace {
@@ -56,10 +56,10 @@ std::vector<std::int32_t> slot_order(const EntryTable& entries) {
   return slots;
 }
 
-State prompt_cache(const ReferenceForward& told, const LoopSpec& s, std::int64_t layer) {
+State prompt_cache(const ReferenceForward& run, const LoopSpec& s, std::int64_t layer) {
   State state;
   for (std::int64_t row = 0; row < s.cache_rows(); ++row) {
-    const CacheSession& session = told.session(layer, row);
+    const CacheSession& session = run.session(layer, row);
     const EntryTable& entries = session.entries();
     std::int64_t pinned = 0;
     for (const std::int32_t slot : slot_order(entries)) {

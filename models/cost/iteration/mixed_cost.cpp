@@ -72,10 +72,10 @@ struct MixedStepCost::Impl {
     MixedLayer layer;
     std::int32_t first;  // a layer of it
     std::size_t layer_class;
-    double layers;  // of the range
-    double alike;   // of the range, with those of further columns equal to this first of them; else
-                    // 0: parts that do not depend on the class are computed once for all
-    std::size_t leader;                // the first of them
+    double layers;       // of the range
+    double n_equal;      // of the range, with those of further columns equal to this first of them;
+                         // else 0: parts that do not depend on the class are computed once for all
+    std::size_t leader;  // the first of them
     MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
     // The batch that decoded last, and its cost: under a budget a load stays as it is from step to
     // step.
@@ -93,24 +93,24 @@ struct MixedStepCost::Impl {
     KVSIM_CHECK(
         layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
         "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
-    std::vector<double> counts(all.columns.size()), alike(all.columns.size());
+    std::vector<double> counts(all.columns.size()), n_equal(all.columns.size());
     std::vector<std::optional<std::size_t>> leader(all.columns.size());
     for (std::int32_t l = layers.first; l < layers.last; ++l) {
       const auto c = static_cast<std::size_t>(all.of_layer[static_cast<std::size_t>(l)]);
       counts[c] += 1;
-      alike[static_cast<std::size_t>(all.columns[c].first_equal)] += 1;
+      n_equal[static_cast<std::size_t>(all.columns[c].first_equal)] += 1;
     }
     for (std::size_t c = 0; c < counts.size(); ++c) {
       if (counts[c] == 0) continue;
       const MixedColumn& column = all.columns[c];
-      const auto like = static_cast<std::size_t>(column.first_equal);
+      const auto first = static_cast<std::size_t>(column.first_equal);
       columns.push_back({.layer = MixedLayer{one, column.first},
                          .first = column.first,
                          .layer_class = static_cast<std::size_t>(column.layer_class),
                          .layers = counts[c],
-                         .alike = leader[like] ? 0 : alike[like],
-                         .leader = leader[like].value_or(columns.size())});
-      leader[like] = columns.back().leader;
+                         .n_equal = leader[first] ? 0 : n_equal[first],
+                         .leader = leader[first].value_or(columns.size())});
+      leader[first] = columns.back().leader;
     }
     for (std::size_t family = 0; family < kOpFamilies; ++family) {
       for (const DtypeName& d : kDtypes) {
@@ -146,8 +146,8 @@ struct MixedStepCost::Impl {
       if (range.embedding) sum += evaluated(embed_tokens(one, rows));
       if (range.head) sum += evaluated(output_logits(one, HeadRows{.normed = rows}));
       for (const Column& column : columns) {
-        if (column.alike == 0) continue;
-        sum += evaluated(LayerBuilder{one, column.first, rows}.around({})) * column.alike;
+        if (column.n_equal == 0) continue;
+        sum += evaluated(LayerBuilder{one, column.first, rows}.around({})) * column.n_equal;
       }
       return sum;
     });
@@ -210,7 +210,7 @@ struct MixedStepCost::Impl {
       of.at_peak += roofline.at_peak(op).count();
     };
     for (Column& column : columns) {
-      if (column.alike > 0) column.writes = column.layer.chunk_writes(step.chunks);
+      if (column.n_equal > 0) column.writes = column.layer.chunk_writes(step.chunks);
       of = {};
       if (step.decodes > 0) decodes.load = step.loads[column.layer_class];
       column.layer.write(decodes, columns[column.leader].writes, add);
@@ -224,10 +224,10 @@ struct MixedStepCost::Impl {
         }
         sum += column.decode * column.layers;
       }
-      if (column.alike == 0) continue;
+      if (column.n_equal == 0) continue;
       of = {};
       column.layer.prefill(step.chunks, add);
-      sum += of * column.alike;
+      sum += of * column.n_equal;
     }
     return sum;
   }

@@ -41,7 +41,7 @@ struct CompiledPoint::Impl {
 
   PointResult evaluate(const Point& point, bool times);
   /// evaluate(), with the result's `need` set.
-  PointResult told(const Point& point, bool times);
+  PointResult evaluate_demand(const Point& point, bool times);
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
  private:
@@ -400,7 +400,7 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
   return out;
 }
 
-PointResult CompiledPoint::Impl::told(const Point& point, bool times) {
+PointResult CompiledPoint::Impl::evaluate_demand(const Point& point, bool times) {
   PointResult out = evaluate(point, times);
   const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
   out.need = out.usable > Bytes{} ? of(out.peak()) / of(out.usable)
@@ -552,8 +552,10 @@ CompiledPoint::CompiledPoint(CompiledPoint&&) noexcept = default;
 CompiledPoint& CompiledPoint::operator=(CompiledPoint&&) noexcept = default;
 CompiledPoint::~CompiledPoint() = default;
 
-PointResult CompiledPoint::at(const Point& point) { return impl_->told(point, true); }
-PointResult CompiledPoint::memory_at(const Point& point) { return impl_->told(point, false); }
+PointResult CompiledPoint::at(const Point& point) { return impl_->evaluate_demand(point, true); }
+PointResult CompiledPoint::memory_at(const Point& point) {
+  return impl_->evaluate_demand(point, false);
+}
 PointStep CompiledPoint::decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
   return impl_->step_at(batch, prompt, step);
 }

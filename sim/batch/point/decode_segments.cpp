@@ -38,13 +38,13 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
   }
   held_ = kept_;
   if (lines == Lines::kOfEntries || in.method->plain_rows()) return;
-  std::vector<StorageTrend::Layer> alike;
+  std::vector<StorageTrend::Layer> distinct;
   std::set<std::pair<std::int32_t, std::int32_t>> known;  // size class and kind
   for (const LayerClass& column : columns) {
     if (!known.insert({column.size_class, column.first_equal}).second) continue;
-    alike.push_back({.first = column.first, .size_class = column.size_class});
+    distinct.push_back({.first = column.first, .size_class = column.size_class});
   }
-  format_.emplace(std::move(alike));
+  format_.emplace(std::move(distinct));
 }
 
 void DecodeSegments::extend(const CostInput& in, std::int64_t step) {

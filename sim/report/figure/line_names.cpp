@@ -85,13 +85,13 @@ LineNames line_names(const Scenario& scenario, const std::vector<std::size_t>& p
   if (!tells("method") && (telling.empty() || kinds(objects, telling) < all)) {
     telling.insert(telling.begin(), "method");
   }
-  for (std::size_t told = kinds(objects, telling); told < all;) {
+  for (std::size_t n_kinds = kinds(objects, telling); n_kinds < all;) {
     for (const std::string& key : keys) {
       std::vector<std::string> with = telling;
       with.push_back(key);
       const std::size_t now = kinds(objects, with);
-      if (now == told) continue;
-      told = now;
+      if (now == n_kinds) continue;
+      n_kinds = now;
       telling = std::move(with);
       break;
     }

@@ -109,13 +109,13 @@ std::vector<std::string> distinguishing_keys(const std::vector<ordered_json>& ob
     if (is_named(key) && kinds(objects, {key}) > 1) chosen.push_back(key);
   }
   const std::size_t all = kinds(objects, keys);
-  for (std::size_t told = kinds(objects, chosen); told < all;) {
+  for (std::size_t n_kinds = kinds(objects, chosen); n_kinds < all;) {
     std::string best;
     for (const std::string& key : keys) {
       std::vector<std::string> with = chosen;
       with.push_back(key);
-      if (const std::size_t n = kinds(objects, with); n > told) {
-        told = n;
+      if (const std::size_t n = kinds(objects, with); n > n_kinds) {
+        n_kinds = n;
         best = key;
       }
     }

@@ -26,8 +26,7 @@ struct StaticAxes {
   std::optional<AllocatorConfig> allocator;
 };
 
-/// A placeholder prompt length, in tokens, for a plan's search. Methods are resolved for it,
-/// whatever the search finds.
+/// The prompt length, in tokens, for which a plan resolves methods, whatever its search finds.
 std::int64_t representative_prompt(const Llm& llm, std::int64_t output) {
   constexpr std::int64_t kUnpublished = 131072;
   const std::int64_t most = llm.max_positions > 0 ? llm.max_positions : kUnpublished;

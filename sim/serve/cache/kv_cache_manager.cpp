@@ -292,14 +292,14 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
   next.publishes = n > 0;
   next.footprint = footprints_ != nullptr ? &footprints_->at(s.known, *sizes_) : nullptr;
   std::int64_t units = wanted(next, then, found + tokens, shared);
-  const std::int64_t beside = newly_pinned * block_units_ + keep_free;
-  if (units + beside > available() && next.publishes && shared == 0) {
+  const std::int64_t other_units = newly_pinned * block_units_ + keep_free;
+  if (units + other_units > available() && next.publishes && shared == 0) {
     // As where it grows: better to keep nothing for others than to wait for room for a copy.
     next.publishes = false;
     units = wanted(next, then, found + tokens, shared);
   }
   const Bytes outside = outside_ != nullptr ? next.footprint->outside(0) : Bytes{};
-  if (units + beside > available() || !outside_fits(id, outside)) return false;
+  if (units + other_units > available() || !outside_fits(id, outside)) return false;
 
   for (std::int32_t i = 0; i < ids; ++i) {
     const std::int64_t start = covered(id, i);

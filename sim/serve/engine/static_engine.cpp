@@ -157,10 +157,10 @@ StaticEngine::Shortage StaticEngine::shortage() const {
     return out;
   }
   const auto fitting = point.largest_batch(prompt, output, spec_.batch);
-  const std::int64_t beside = fitting ? spec_.batch : 1;
+  const std::int64_t sequences = fitting ? spec_.batch : 1;
   std::optional<std::int64_t> shorter;
   try {
-    if (reserved_ == 0) shorter = point.longest_prompt(beside, output, prompt);
+    if (reserved_ == 0) shorter = point.longest_prompt(sequences, output, prompt);
   } catch (const InputError&) {  // laws of whole chunks say nothing of prompts in between
   }
   out.enough = fitting ? fmt::format("{} of them {} at once", with_commas(*fitting),
@@ -168,8 +168,8 @@ StaticEngine::Shortage StaticEngine::shortage() const {
                        : std::string{"not one of them fits"};
   if (shorter && (!fitting || spec_.batch > *fitting)) {
     out.enough += fmt::format(", {} with {} of up to {} tokens",
-                              fitting ? fmt::format("or {}", with_commas(beside)) : "one does",
-                              beside == 1 ? "a prompt" : "prompts", with_commas(*shorter));
+                              fitting ? fmt::format("or {}", with_commas(sequences)) : "one does",
+                              sequences == 1 ? "a prompt" : "prompts", with_commas(*shorter));
   }
   return out;
 }

@@ -77,8 +77,8 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, without and wit
         CHECK(held(*alone, prompt) == held(*asked, prompt));
         for (const Budget& each :
              {budget, Budget{0, std::get<std::int64_t>(asked->params().at("budget"))}}) {
-          const auto beside = resolve(info.name, each, prompt, ratio);
-          CHECK(held(*beside, prompt) == held(*asked, prompt));
+          const auto budgeted = resolve(info.name, each, prompt, ratio);
+          CHECK(held(*budgeted, prompt) == held(*asked, prompt));
         }
         ++checked;
       }

@@ -1,4 +1,4 @@
-#include "validation/e2e/retelling.hpp"
+#include "validation/e2e/reference_forward.hpp"
 
 #include <cmath>
 #include <utility>
@@ -120,8 +120,8 @@ void ReferenceForward::attend(std::int64_t layer, const std::vector<double>& pro
   const std::int64_t group = m.n_heads / m.n_kv_heads;
   const std::int64_t tokens = plan_.loop.prompt + plan_.loop.steps;
   const std::int64_t t = plan_.loop.prompt + done_;
-  Layer& told = layers_[at(layer)];
-  told = {};
+  Layer& out_layer = layers_[at(layer)];
+  out_layer = {};
   const auto take = [&](std::int64_t b, std::int64_t head, bool turns) {
     const auto from = projected.begin() + b * plan_.loop.qkv_width() + head * d;
     std::vector<double> row(from, from + d);
@@ -137,13 +137,13 @@ void ReferenceForward::attend(std::int64_t layer, const std::vector<double>& pro
     for (std::int64_t h = 0; h < m.n_kv_heads; ++h) {
       HeadStream& stream = streams_[index(layer, b * m.n_kv_heads + h)];
       for (std::int64_t g = 0; g < group; ++g) {
-        put(take(b, h * group + g, true), stream.q, (g * tokens + t) * d, told.q);
+        put(take(b, h * group + g, true), stream.q, (g * tokens + t) * d, out_layer.q);
       }
-      put(take(b, m.n_heads + h, true), stream.keys, t * d, told.keys);
-      put(take(b, m.n_heads + m.n_kv_heads + h, false), stream.values, t * d, told.values);
+      put(take(b, m.n_heads + h, true), stream.keys, t * d, out_layer.keys);
+      put(take(b, m.n_heads + m.n_kv_heads + h, false), stream.values, t * d, out_layer.values);
       stream.session->step();
       const std::span<const double> out = stream.session->output(0);
-      told.attended.insert(told.attended.end(), out.begin(), out.end());
+      out_layer.attended.insert(out_layer.attended.end(), out.begin(), out.end());
     }
   }
 }
