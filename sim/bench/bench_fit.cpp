@@ -48,7 +48,7 @@ using Values = std::vector<double>;
 class Posterior {
  public:
   Posterior(const std::vector<BenchLoad>& loads, const BenchPrior& prior, int threads)
-      : loads_{loads}, prior_{prior}, threads_{threads} {
+      : loads_{loads}, threads_{threads} {
     for (const BenchLoad& load : loads) {
       for (const BenchValue& value : load.values) values_.push_back(value);
     }
@@ -196,7 +196,6 @@ class Posterior {
   }
 
   const std::vector<BenchLoad>& loads_;
-  const BenchPrior& prior_;
   int threads_;
   std::vector<BenchValue> values_;
   Values start_, end_;

@@ -59,7 +59,7 @@ set(kvsim_words sim/report/text/text.cpp sim/cli/options/arguments.cpp sim/cli/e
 kvsim_fuzz(results SOURCES sim/cli/explain/compare_results.cpp sim/cli/explain/explain_parts.cpp sim/cli/explain/explain_plan.cpp
                            sim/cli/explain/explain_replay.cpp
                            sim/cli/explain/explain_latency.cpp sim/cli/explain/explain_names.cpp sim/cli/explain/explain_rates.cpp sim/cli/explain/explain_result.cpp sim/cli/explain/explain_service.cpp
-                           models/methods/session/kept_role.cpp ${kvsim_words}
-           LINK kvsim::json nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)
+                           ${kvsim_words}
+           LINK kvsim::json kvsim::batch kvsim::serve kvsim::replay nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)
 kvsim_fuzz(figures SOURCES sim/cli/options/arguments.cpp sim/cli/explain/kept_lines.cpp
            LINK kvsim::report nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)

@@ -47,7 +47,7 @@ TEST_CASE("TensorRT-LLM refuses AMD's GPUs") {
   } catch (const InputError& error) {
     CHECK(test::has(error.what(), "stack trtllm runs on NVIDIA's GPUs, not on MI300X"));
   }
-  CHECK_NOTHROW(with_options(find_stack("vllm"), {}, {&gpu, &find_llm("llama-3.1-8b"), 1}));
+  CHECK_NOTHROW((void)with_options(find_stack("vllm"), {}, {&gpu, &find_llm("llama-3.1-8b"), 1}));
 }
 
 TEST_CASE("vLLM's batch limits depend on GPU memory, the A100, usage and version") {
