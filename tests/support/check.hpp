@@ -12,6 +12,15 @@
 
 namespace kvsim::test {
 
+/// True in a build with the address sanitizer, which makes programs several times slower.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool kSanitized = __has_feature(address_sanitizer);
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// doctest's Approx is absolute near zero; this one is relative everywhere.
 inline doctest::Approx rel(double value, double epsilon = 1e-12) {
   return doctest::Approx(value).epsilon(epsilon).scale(0);

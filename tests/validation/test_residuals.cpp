@@ -99,7 +99,8 @@ TEST_CASE("errors within services are apart from those between them") {
     add(rows, {}, fmt::format("d{}", s), -0.8 + 0.2 * s, 0.01, 5);
     for (std::size_t i = rows.size() - 5; i < rows.size(); ++i) rows[i].service = "one";
   }
-  const ResidualClass& c = fit_residuals(rows).classes.front();
+  const FittedResiduals fitted = fit_residuals(rows);
+  const ResidualClass& c = fitted.classes.front();
   CHECK(c.within > 0.005);
   CHECK(c.within < 0.05);
 }
