@@ -363,6 +363,8 @@ class StoreRule {
   /// False: rows differ from the recorded ones by more than half precision, so the retained share
   /// of attention is undefined.
   [[nodiscard]] virtual bool keeps_values() const { return true; }
+  /// True if round_row and row_bytes describe a key as well as a value.
+  [[nodiscard]] virtual bool rounds_rows_apart() const { return true; }
   /// Rounds a single key or value, for rows that are stored outside any group of tokens.
   virtual void round_row(std::span<float> /*row*/, Dtype /*recorded*/) const {}
   [[nodiscard]] virtual Bytes row_bytes(std::int32_t head_dim, Dtype recorded) const {
@@ -379,6 +381,9 @@ class StoreRule {
     return {};
   }
 };
+
+/// Rows as recorded.
+[[nodiscard]] const StoreRule& recorded_rule();
 
 /// The result of a reader for one step.
 struct ReadOutcome {

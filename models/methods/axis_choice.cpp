@@ -37,9 +37,13 @@ ParamInfo flag_param(std::string name, bool value, std::string help, std::string
           std::move(source), {}};
 }
 
-ParamInfo path_param(std::string name, std::string help, std::string source) {
-  return {std::move(name),   "", std::string{}, 0, 0, {}, "a file's path", std::move(help),
+ParamInfo text_param(std::string name, std::string range, std::string help, std::string source) {
+  return {std::move(name),   "", std::string{}, 0, 0, {}, std::move(range), std::move(help),
           std::move(source), {}};
+}
+
+ParamInfo path_param(std::string name, std::string help, std::string source) {
+  return text_param(std::move(name), "a file's path", std::move(help), std::move(source));
 }
 
 }  // namespace kvsim

@@ -92,6 +92,9 @@ inline constexpr double kManyEntries = 1e9;
                                    std::string help, std::string source);
 [[nodiscard]] ParamInfo flag_param(std::string name, bool value, std::string help,
                                    std::string source);
+/// Any text; empty by default.
+[[nodiscard]] ParamInfo text_param(std::string name, std::string range, std::string help,
+                                   std::string source);
 /// A file path; empty by default.
 [[nodiscard]] ParamInfo path_param(std::string name, std::string help, std::string source);
 

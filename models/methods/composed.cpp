@@ -7,6 +7,10 @@
 
 namespace kvsim {
 
+const StoreRule& Composition::store_of(std::int32_t layer) const {
+  return keeps(layer) ? recorded_rule() : *store;
+}
+
 ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
   parts_.learns_steps = parts_.select->needs().decode_rows || parts_.merge->needs().decode_rows;
   std::int32_t paired = 0;
@@ -144,7 +148,9 @@ std::optional<Method::StepEntries> ComposedMethod::step_entries(std::int32_t lay
   return StepEntries{.held = *held, .attended = *attended};
 }
 
-bool ComposedMethod::layers_alike() const { return parts_.budget->layers_alike(); }
+bool ComposedMethod::layers_alike() const {
+  return parts_.budget->layers_alike() && parts_.keeps_recorded.empty();
+}
 
 std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
   return parts_.query_head ? shape.n_heads : shape.n_kv_heads;
@@ -154,46 +160,49 @@ Dtype ComposedMethod::store_dtype(Dtype recorded) const { return parts_.store->d
 
 namespace {
 
-double element_bytes(const Composition& parts, Dtype recorded) {
-  return bits_of(parts.store->dtype(recorded)) / 8.0;
+double element_bytes(const StoreRule& store, Dtype recorded) {
+  return bits_of(store.dtype(recorded)) / 8.0;
 }
 
 /// Traffic of a step that attends over `attention_read` bytes of rows, with what each axis adds.
-StepTraffic with_parts(const Composition& parts, double attention_read, const StepEvents& events,
-                       const HeadShape& shape) {
+StepTraffic with_parts(const Composition& parts, const StoreRule& store, double attention_read,
+                       const StepEvents& events, const HeadShape& shape) {
   StepTraffic one;
   one.attention_read = attention_read;
-  one.append_write = 2.0 * shape.head_dim * element_bytes(parts, shape.recorded);
+  one.append_write = 2.0 * shape.head_dim * element_bytes(store, shape.recorded);
   parts.select->add_step(one, events, shape);
   parts.merge->add_step(one, events, shape);
-  parts.store->add_step(one, events, shape);
+  store.add_step(one, events, shape);
   if (parts.read) parts.read->add_step(one, events, shape);
   if (parts.share) parts.share->add_step(one, events, shape);
   if (parts.rerotate) {
     one.extra_flops += events.attended * 3.0 * shape.head_dim;
-    one.rotated += events.attended * shape.head_dim * element_bytes(parts, shape.recorded);
+    one.rotated += events.attended * shape.head_dim * element_bytes(store, shape.recorded);
   }
   return one;
 }
 
 }  // namespace
 
-StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadShape& shape) const {
+StepTraffic ComposedMethod::head_traffic(std::int32_t layer, const StepEvents& events,
+                                         const HeadShape& shape) const {
+  const StoreRule& store = parts_.store_of(layer);
   const double read = events.read >= 0 ? events.read : events.attended;
   const double whole =
       events.stored >= 0
           ? events.stored
-          : static_cast<double>(parts_.store
-                                    ->kv_bytes(static_cast<std::int64_t>(events.prompt),
-                                               static_cast<std::int64_t>(events.attended),
-                                               shape.head_dim, shape.recorded)
+          : static_cast<double>(store
+                                    .kv_bytes(static_cast<std::int64_t>(events.prompt),
+                                              static_cast<std::int64_t>(events.attended),
+                                              shape.head_dim, shape.recorded)
                                     .count());
-  return with_parts(parts_, events.attended > 0 ? whole * (read / events.attended) : 0.0, events,
-                    shape);
+  return with_parts(parts_, store, events.attended > 0 ? whole * (read / events.attended) : 0.0,
+                    events, shape);
 }
 
 StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape& shape,
                                            Dtype recorded, double attended, bool evicts) const {
+  const StoreRule& store = parts_.store_of(layer);
   const std::int32_t heads = stored_heads(shape);
   const StepEvents events{.attended = attended,
                           .read = parts_.read ? parts_.read->entries_read(layer, attended) : -1,
@@ -205,14 +214,13 @@ StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape&
   const HeadShape head{.group = shape.n_heads / heads,
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
-                       .stored = parts_.store->dtype(recorded)};
+                       .stored = store.dtype(recorded)};
   // Fractions of an entry are means over a batch: scale instead of truncating.
-  StepTraffic one = parts_.store->rounds()
-                        ? head_traffic(events, head)
-                        : with_parts(parts_,
-                                     (events.read >= 0 ? events.read : attended) * 2.0 *
-                                         shape.head_dim * element_bytes(parts_, recorded),
-                                     events, head);
+  StepTraffic one = store.rounds() ? head_traffic(layer, events, head)
+                                   : with_parts(parts_, store,
+                                                (events.read >= 0 ? events.read : attended) * 2.0 *
+                                                    shape.head_dim * element_bytes(store, recorded),
+                                                events, head);
   if (parts_.read) one.link_read += parts_.read->link_bytes(attended, head);
   return one * heads;
 }
@@ -226,7 +234,8 @@ std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
   // Readers may treat the first layers differently, and budgets may keep some whole; the two layers
   // of a pair are equal.
   const std::int32_t read = parts_.read ? parts_.read->layer_kind(layer) : 0;
-  return 4 * read + (parts_.budget->keeps_whole(layer) ? 2 : 0) + (in_pair(layer) ? 1 : 0);
+  return 8 * read + (parts_.keeps(layer) ? 4 : 0) + (parts_.budget->keeps_whole(layer) ? 2 : 0) +
+         (in_pair(layer) ? 1 : 0);
 }
 
 std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const LayerShape& shape,
@@ -235,7 +244,8 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   const auto entries = entries_held(layer, prompt, tokens);
   const auto after_prompt = entries_held(layer, prompt, prompt);
   if (!entries || !after_prompt) return std::nullopt;
-  if (parts_.select->bounded() && (!parts_.store->by_count() || parts_.share)) return std::nullopt;
+  if (parts_.select->bounded() && (!parts_.store_of(layer).by_count() || parts_.share))
+    return std::nullopt;
   if (in_pair(layer)) {  // only replay may know what is stored twice, once per layer
     const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
     if (!shared) return std::nullopt;
@@ -244,16 +254,17 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   const HeadShape head{.group = shape.n_heads / stored_heads(shape),
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
-                       .stored = parts_.store->dtype(recorded)};
+                       .stored = parts_.store_of(layer).dtype(recorded)};
   all.host += parts_.merge->host_bytes(tokens, head) * stored_heads(shape);
   return all;
 }
 
-HeadShape ComposedMethod::head_of(const LayerShape& shape, Dtype recorded) const {
+HeadShape ComposedMethod::head_of(std::int32_t layer, const LayerShape& shape,
+                                  Dtype recorded) const {
   return {.group = parts_.query_head ? 1 : shape.n_heads / shape.n_kv_heads,
           .head_dim = shape.head_dim,
           .recorded = recorded,
-          .stored = parts_.store->dtype(recorded)};
+          .stored = parts_.store_of(layer).dtype(recorded)};
 }
 
 Bytes ComposedMethod::side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
@@ -267,14 +278,14 @@ Bytes ComposedMethod::side_beside(std::int32_t layer, std::int64_t heads, const 
 
 Bytes ComposedMethod::side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                  std::int64_t prompt_entries, std::int64_t entries) const {
-  return plain_ ? side_beside(layer, stored_heads(shape), head_of(shape, recorded), entries)
+  return plain_ ? side_beside(layer, stored_heads(shape), head_of(layer, shape, recorded), entries)
                 : rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
 }
 
 CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                       std::int64_t prompt_entries, std::int64_t entries) const {
   const std::int64_t heads = stored_heads(shape);
-  const HeadShape head = head_of(shape, recorded);
+  const HeadShape head = head_of(layer, shape, recorded);
   CacheBytes all;
   all.side = side_beside(layer, heads, head, entries);
   double pair_share = 1;  // relative to the bytes of layers that do not share
@@ -288,7 +299,8 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
     // How many rows a pair keeps twice depends on the data: use the share's own estimate.
     pair_share = 1 - (1 - parts_.share->bytes_share()) / paired_layers_;
   }
-  const Bytes kv = parts_.store->kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
+  const Bytes kv =
+      parts_.store_of(layer).kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
   const Bytes rows = one.kv * heads;
@@ -311,7 +323,7 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
   };
   add(parts_.select->prefill_extra(shape, recorded, prompt));
   add(parts_.merge->prefill_extra(shape, recorded, prompt));
-  add(parts_.store->prefill_extra(shape, recorded, prompt));
+  add(parts_.store_of(layer).prefill_extra(shape, recorded, prompt));
   if (parts_.read) add(parts_.read->prefill_extra(shape, recorded, prompt));
   if (parts_.select->nested() && prompt > 0) {
     const auto entries = parts_.budget->entries(layer);

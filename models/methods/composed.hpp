@@ -22,6 +22,7 @@ struct Composition {
   std::shared_ptr<const BudgetRule> budget;
   std::shared_ptr<const MergeRule> merge;
   std::shared_ptr<const StoreRule> store;
+  std::vector<bool> keeps_recorded;        // layers whose rows stay as recorded; empty: none
   std::shared_ptr<const ShareRule> share;  // nullptr: layers do not share
   std::shared_ptr<const ReadRule> read;    // nullptr: everything held is read
   Dtype recorded = Dtype::kFp16;
@@ -30,6 +31,13 @@ struct Composition {
   bool rerotate = false;      // keys are rotated to their cache index (StreamingLLM, 3.2)
   bool learns_steps = false;  // select or merge needs the attention row of decode steps
   std::vector<std::string> unasked;  // declared parameters that no maker read under these settings
+
+  /// The store of a layer. `layer` may exceed the layers of a method that keeps none.
+  [[nodiscard]] const StoreRule& store_of(std::int32_t layer) const;
+  [[nodiscard]] bool keeps(std::int32_t layer) const {
+    return static_cast<std::size_t>(layer) < keeps_recorded.size() &&
+           keeps_recorded[static_cast<std::size_t>(layer)];
+  }
 };
 
 /// Which stored heads decide jointly.
@@ -54,7 +62,8 @@ class ComposedMethod final : public Method {
   /// True if a KV head can be replayed without the other heads of its layer.
   [[nodiscard]] bool heads_apart() const;
   /// Traffic of a step of one stored head.
-  [[nodiscard]] StepTraffic head_traffic(const StepEvents& events, const HeadShape& shape) const;
+  [[nodiscard]] StepTraffic head_traffic(std::int32_t layer, const StepEvents& events,
+                                         const HeadShape& shape) const;
 
   [[nodiscard]] const std::string& name() const override { return parts_.name; }
   [[nodiscard]] const Params& params() const override;  // assembled on first use
@@ -100,7 +109,8 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<std::int64_t> held_within(std::int32_t layer, std::int64_t budget,
                                                         std::int64_t prompt,
                                                         std::int64_t tokens) const;
-  [[nodiscard]] HeadShape head_of(const LayerShape& shape, Dtype recorded) const;
+  [[nodiscard]] HeadShape head_of(std::int32_t layer, const LayerShape& shape,
+                                  Dtype recorded) const;
   /// Side data of selection, merging and budget.
   [[nodiscard]] Bytes side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
                                   std::int64_t entries) const;

@@ -13,6 +13,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/process/terminal.hpp"
@@ -41,9 +42,14 @@ std::vector<std::string> words_of(const Option& option) {
       return names_of(builtin_methods());
     case Values::kStacks:
       return names_of(builtin_stacks());
-    case Values::kFormats: {
-      std::vector<std::string> names{"fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2",
-                                     "int8", "int4", "int2", "fp4"};
+    case Values::kFormats:
+    case Values::kCacheFormats: {
+      std::vector<std::string> names;
+      for (const DtypeName& dtype : kDtypes) names.emplace_back(dtype.name);
+      if (option.values == Values::kCacheFormats) {
+        names.insert(names.end(), cache_formats().begin(), cache_formats().end());
+        return names;
+      }
       for (const WeightFormat& format : builtin_weight_formats()) names.emplace_back(format.name);
       return names;
     }

@@ -9,6 +9,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/llm/weight_format.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/methods/resolve/presets.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units_format.hpp"
@@ -88,6 +89,7 @@ ordered_json explorer_catalogue() {
   out["dtypes"] = ordered_json::array();
   for (const DtypeName& format : kDtypes) out["dtypes"].push_back(format.name);
   out["kv_dtypes"] = out["dtypes"];
+  for (const std::string& format : cache_formats()) out["kv_dtypes"].push_back(format);
   for (const WeightFormat& format : builtin_weight_formats()) out["dtypes"].push_back(format.name);
   out["bounds"] = {{"tokens", kMaxPointTokens}, {"batch", kMaxBatch}, {"gpus", kMaxGpus}};
   out["owners"] = ordered_json::array();

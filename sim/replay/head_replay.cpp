@@ -84,10 +84,11 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
   const auto group = static_cast<std::size_t>(heads.front().group);
   const auto steps = static_cast<std::size_t>(heads.front().tokens - heads.front().prompt);
   const bool keeps_mass = method.has_retained_mass();
-  const HeadShape shape{.group = heads.front().group,
-                        .head_dim = heads.front().head_dim,
-                        .recorded = method.parts().recorded,
-                        .stored = method.parts().store->dtype(method.parts().recorded)};
+  const HeadShape shape{
+      .group = heads.front().group,
+      .head_dim = heads.front().head_dim,
+      .recorded = method.parts().recorded,
+      .stored = method.parts().store_of(session.place().layer).dtype(method.parts().recorded)};
   std::vector<HeadSeries> all(heads.size());
   for (std::size_t h = 0; h < heads.size(); ++h) {
     HeadSeries& series = all[h];
@@ -107,7 +108,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
       session.step();
       for (std::size_t h = 0; h < heads.size(); ++h) {
         const StepEvents& events = session.events(h);
-        const StepTraffic traffic = method.head_traffic(events, shape);
+        const StepTraffic traffic = method.head_traffic(session.place().layer, events, shape);
         all[h].costs.push_back({.held = session.entries(h).size(),
                                 .attended = static_cast<std::int32_t>(events.attended),
                                 .entries_read = events.read >= 0 ? events.read : events.attended,

@@ -14,6 +14,7 @@
 #include "models/methods/resolve/choices.hpp"
 #include "models/methods/resolve/named.hpp"
 #include "models/methods/resolve/on_layers.hpp"
+#include "models/methods/store/store.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
@@ -116,6 +117,7 @@ class CatalogueResolver final : public MethodResolver {
     parts_.query_head = word("granularity") == "query_head";
     parts_.rerotate = parts_.declared->contains("positions") && word("positions") == "rerotate";
     parts_.store = make<MakeStore>("store");
+    if (parts_.declared->contains("keep_layers")) parts_.keeps_recorded = kept_layers(*this);
     parts_.share = make<MakeShare>("share");
     parts_.select = make<MakeSelect>("select");
     parts_.budget = make<MakeBudget>("budget");
@@ -230,6 +232,7 @@ class CatalogueResolver final : public MethodResolver {
                            .budget = parts_.budget,
                            .merge = parts_.merge,
                            .store = parts_.store,
+                           .keeps_recorded = parts_.keeps_recorded,
                            .share = parts_.share,
                            .read = parts_.read,
                            .recorded = parts_.recorded,
@@ -341,6 +344,12 @@ class CatalogueResolver final : public MethodResolver {
   }
   void refuse_what_pairs_cannot() const {
     const std::string& share = choice("share");
+    if (!parts_.store->rounds_rows_apart() || !parts_.keeps_recorded.empty()) {
+      refuse(
+          fmt::format("share={} stores some rows alone and joins layers, which store={} does "
+                      "not describe: its keys and values, or its layers, differ",
+                      share, choice("store")));
+    }
     if (parts_.merge->merges() || choice("merge") != "drop") {
       refuse(
           fmt::format("share={} joins the two layers' rows of one token, and merge={} makes rows "

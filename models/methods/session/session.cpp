@@ -20,26 +20,26 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
     sharer_ = method_.share->start(place, *method_.store, method_.recorded);
   }
   start_selectors(heads, method.selects_apart());
+  const StoreRule& store = method_.store_of(place.layer);
   std::vector<std::unique_ptr<Reader>> readers(heads.size());
   if (method_.read) readers = method_.read->start_heads(place, heads.size());
   std::vector<std::unique_ptr<Merger>> mergers = method_.merge->start_heads(place, heads.size());
   heads_.reserve(heads.size());
   for (const HeadVectors& vectors : heads) {
-    heads_.push_back({.vectors = vectors,
-                      .entries = EntryTable{place.head_dim},
-                      .attention = {place.group, place.head_dim, place.scale},
-                      .merger = std::move(mergers[heads_.size()]),
-                      .store = !paired && method_.store->rounds()
-                                   ? method_.store->start(place, method_.recorded)
-                                   : nullptr,
-                      .reader = std::move(readers[heads_.size()]),
-                      .outcome = {},
-                      .events = {},
-                      .bias = {},
-                      .how = InBlock::kSingly,
-                      .tile = {place.group, place.head_dim, place.scale},
-                      .outputs = {},
-                      .log_sums = {}});
+    heads_.push_back(
+        {.vectors = vectors,
+         .entries = EntryTable{place.head_dim},
+         .attention = {place.group, place.head_dim, place.scale},
+         .merger = std::move(mergers[heads_.size()]),
+         .store = !paired && store.rounds() ? store.start(place, method_.recorded) : nullptr,
+         .reader = std::move(readers[heads_.size()]),
+         .outcome = {},
+         .events = {},
+         .bias = {},
+         .how = InBlock::kSingly,
+         .tile = {place.group, place.head_dim, place.scale},
+         .outputs = {},
+         .log_sums = {}});
   }
   for (Head& head : heads_) tables_.push_back(&head.entries);
 }
@@ -317,7 +317,7 @@ void CacheSession::refresh() {
   head.entries = EntryTable{place_.head_dim};
   start_selectors({&head.vectors, 1}, /*apart=*/false);
   head.merger = method_.merge->start(place_);
-  if (head.store) head.store = method_.store->start(place_, method_.recorded);
+  if (head.store) head.store = method_.store_of(place_.layer).start(place_, method_.recorded);
   newest_ = -1;
   PromptScores scores{head.vectors};
   learn(scores);
@@ -513,14 +513,15 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
   const HeadShape shape{.group = place_.group,
                         .head_dim = place_.head_dim,
                         .recorded = method_.recorded,
-                        .stored = method_.store->dtype(method_.recorded)};
+                        .stored = method_.store_of(place_.layer).dtype(method_.recorded)};
   CacheBytes all;
   if (sharer_) {
     all = sharer_->cache_bytes(tables_, h);
   } else {
-    const Bytes kv = head.store ? head.store->kv_bytes(head.entries)
-                                : method_.store->kv_bytes(prompt_entries_, held, place_.head_dim,
-                                                          method_.recorded);
+    const Bytes kv = head.store
+                         ? head.store->kv_bytes(head.entries)
+                         : method_.store_of(place_.layer)
+                               .kv_bytes(prompt_entries_, held, place_.head_dim, method_.recorded);
     all.kv = kv;
     if (method_.read) {
       all = method_.read->cache_bytes(place_.layer, kv, head.vectors.prompt, held, shape);

@@ -435,7 +435,12 @@ std::shared_ptr<const ShareRule> resolve_minicache(MethodResolver& resolver) {
                     "or fp8-e5m2",
                     store));
   }
-  if (store.starts_with("fp8") && resolver.word("scale") == "tensor") {
+  if (store == "nvfp4" && resolver.store().needs_layer()) {
+    resolver.refuse(
+        "global: a layer's rows say nothing of the directions that share=minicache stores: "
+        "expected one or given, got a maximum of the prompt");
+  }
+  if (store.starts_with("fp8-e") && resolver.word("scale") == "tensor") {
     resolver.refuse(
         "scale: a layer's rows say nothing of the directions that share=minicache stores: "
         "expected head or token, got tensor");

@@ -76,6 +76,11 @@ AxisChoice choice(std::string_view name) {
 
 }  // namespace
 
+const StoreRule& recorded_rule() {
+  static const FloatRule rule{std::nullopt};
+  return rule;
+}
+
 AxisChoice store_recorded() { return choice<-1>("recorded"); }
 AxisChoice store_fp32() { return choice<static_cast<int>(Dtype::kFp32)>("fp32"); }
 AxisChoice store_fp16() { return choice<static_cast<int>(Dtype::kFp16)>("fp16"); }

@@ -1,88 +1,14 @@
-// Formats that store every row separately: INT8, round-to-nearest in groups of channels, FP8, and
-// INT8 with SmoothQuant's channel scales. No row waits in full precision: even the newest one is
-// attended over as it is stored.
+// INT8, round-to-nearest in groups of channels, FP8, and INT8 with SmoothQuant's channel scales.
 
 #include <algorithm>
 
 #include "models/math/quantise.hpp"
-#include "models/methods/store/store.hpp"
+#include "models/methods/store/row_store.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr std::int64_t kScaleBytes = 2;  // fp16
-
-/// The rounding of one stored head's rows.
-class RowFormat {
- public:
-  virtual ~RowFormat() = default;
-  /// The kept entries of the prompt are in the table, unrounded; `head` indexes scores.heads().
-  virtual void calibrate(const EntryTable& /*entries*/, PromptScores& /*scores*/,
-                         std::size_t /*head*/) {}
-  virtual void round_key(std::span<float> key) const = 0;
-  virtual void round_value(std::span<float> value) const = 0;
-};
-
-class RowRule : public StoreRule {
- public:
-  explicit RowRule(bool copy) : copy_{copy} {}
-  [[nodiscard]] virtual std::unique_ptr<RowFormat> format(const SessionPlace& place) const = 0;
-  /// Bytes per head that do not depend on its entries.
-  [[nodiscard]] virtual Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const {
-    return Bytes{0};
-  }
-  std::unique_ptr<Store> start(const SessionPlace& place, Dtype recorded) const override;
-  bool rounds() const override { return true; }
-  bool keeps_values() const override { return false; }
-  Bytes kv_bytes(std::int64_t /*prompt_entries*/, std::int64_t entries, std::int32_t head_dim,
-                 Dtype recorded) const override {
-    return row_bytes(head_dim, recorded) * (2 * entries) + fixed_bytes(head_dim, recorded);
-  }
-  double bits_per_element(std::int32_t head_dim, Dtype recorded) const override {
-    return 8.0 * static_cast<double>(row_bytes(head_dim, recorded).count()) / head_dim;
-  }
-  void add_step(StepTraffic& traffic, const StepEvents& events,
-                const HeadShape& shape) const override {
-    add_dequant(traffic, events, shape, copy_);
-  }
-  std::int32_t operators() const override {
-    // For keys and values each: magnitude, its maximum and the step; codes divided, rounded,
-    // clamped, cast; code and step written; the product of all codes, and the new row in it.
-    constexpr std::int32_t kTensor = 3 + 4 + 2 + 2;
-    return copy_ ? 2 * kTensor : 0;  // otherwise part of the attention kernel
-  }
-
- private:
-  bool copy_;
-};
-
-class RowStore final : public Store {
- public:
-  RowStore(const RowRule& rule, const SessionPlace& place, Dtype recorded)
-      : rule_{rule}, recorded_{recorded}, head_dim_{place.head_dim}, format_{rule.format(place)} {}
-  void prompt_written(EntryTable& entries, PromptScores& scores, std::size_t head) override {
-    format_->calibrate(entries, scores, head);
-    for (std::int32_t slot = 0; slot < entries.size(); ++slot) rewritten(entries, slot);
-  }
-  void appended(EntryTable& entries, std::int32_t slot) override { rewritten(entries, slot); }
-  void rewritten(EntryTable& entries, std::int32_t slot) override {
-    format_->round_key(entries.mutable_key(slot));
-    format_->round_value(entries.mutable_value(slot));
-  }
-  Bytes kv_bytes(const EntryTable& entries) const override {
-    return rule_.kv_bytes(entries.size(), entries.size(), head_dim_, recorded_);
-  }
-
- private:
-  const RowRule& rule_;
-  Dtype recorded_;
-  std::int32_t head_dim_;
-  std::unique_ptr<RowFormat> format_;
-};
-
-std::unique_ptr<Store> RowRule::start(const SessionPlace& place, Dtype recorded) const {
-  return std::make_unique<RowStore>(*this, place, recorded);
-}
 
 class Int8Format final : public RowFormat {
  public:
@@ -93,7 +19,8 @@ class Int8Format final : public RowFormat {
 class Int8Rule final : public RowRule {
  public:
   using RowRule::RowRule;
-  std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/) const override {
+  std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/,
+                                    Dtype /*recorded*/) const override {
     return std::make_unique<Int8Format>();
   }
   Dtype dtype(Dtype /*recorded*/) const override { return Dtype::kInt8; }
@@ -121,7 +48,8 @@ class RtnRule final : public RowRule {
  public:
   RtnRule(std::int32_t bits, std::int32_t group, bool copy)
       : RowRule{copy}, bits_{bits}, group_{group} {}
-  std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/) const override {
+  std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/,
+                                    Dtype /*recorded*/) const override {
     return std::make_unique<RtnFormat>(group_, (1 << bits_) - 1);
   }
   Dtype dtype(Dtype /*recorded*/) const override {
@@ -140,28 +68,28 @@ class RtnRule final : public RowRule {
 };
 
 enum class Fp8Scale : std::uint8_t { kHead, kToken, kTensor };
+/// Scales that do not depend on the prompt.
+struct Fp8Given {
+  float key = 1, value = 1;
+};
 
 class Fp8Format final : public RowFormat {
  public:
-  Fp8Format(Fp8 format, Fp8Scale scale) : format_{format}, scale_{scale} {}
-  void calibrate(const EntryTable& entries, PromptScores& scores, std::size_t head) override {
-    static_cast<void>(head);
+  Fp8Format(Fp8 format, Fp8Scale scale, std::optional<Fp8Given> given)
+      : format_{format}, scale_{scale}, given_{given.has_value()} {
+    if (!given) return;
+    key_scale_ = given->key;
+    value_scale_ = given->value;
+  }
+  void calibrate(const EntryTable& entries, PromptScores& scores, std::size_t /*head*/) override {
+    if (given_) return;
     if (scale_ == Fp8Scale::kHead) {
       key_scale_ = scale_of(abs_max(entries.keys()));
       value_scale_ = scale_of(abs_max(entries.values()));
     } else if (scale_ == Fp8Scale::kTensor) {
-      const std::span<const HeadVectors> heads =
-          scores.knows_layer() ? std::span<const HeadVectors>{scores.layer().heads}
-                               : scores.heads();
-      float max_key = 0;
-      float max_value = 0;
-      for (const HeadVectors& each : heads) {
-        const auto rows = static_cast<std::size_t>(each.prompt * each.head_dim);
-        max_key = std::max(max_key, abs_max(each.keys.first(rows)));
-        max_value = std::max(max_value, abs_max(each.values.first(rows)));
-      }
-      key_scale_ = scale_of(max_key);
-      value_scale_ = scale_of(max_value);
+      const PromptMaxima most = prompt_maxima(scores);
+      key_scale_ = scale_of(most.key);
+      value_scale_ = scale_of(most.value);
     }
   }
   void round_key(std::span<float> key) const override { round(key, key_scale_); }
@@ -177,22 +105,26 @@ class Fp8Format final : public RowFormat {
   }
   Fp8 format_;
   Fp8Scale scale_;
+  bool given_;
   float key_scale_ = 1, value_scale_ = 1;
 };
 
 class Fp8Rule final : public RowRule {
  public:
-  Fp8Rule(Fp8 format, Fp8Scale scale) : RowRule{false}, format_{format}, scale_{scale} {}
-  std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/) const override {
-    return std::make_unique<Fp8Format>(format_, scale_);
+  Fp8Rule(Fp8 format, Fp8Scale scale, std::optional<Fp8Given> given)
+      : format_{format}, scale_{scale}, given_{given} {}
+  std::unique_ptr<RowFormat> format(const SessionPlace& /*place*/,
+                                    Dtype /*recorded*/) const override {
+    return std::make_unique<Fp8Format>(format_, scale_, given_);
   }
-  bool needs_layer() const override { return scale_ == Fp8Scale::kTensor; }
+  bool needs_layer() const override { return scale_ == Fp8Scale::kTensor && !given_; }
   Dtype dtype(Dtype /*recorded*/) const override {
     return format_ == Fp8::kE4m3 ? Dtype::kFp8E4m3 : Dtype::kFp8E5m2;
   }
   void round_row(std::span<float> row, Dtype /*recorded*/) const override {
     const float most = abs_max(row);
-    round_fp8_row(row, most > 0 ? most / fp8_max(format_) : 1.0F, format_);
+    const float scale = most > 0 ? most / fp8_max(format_) : 1.0F;
+    round_fp8_row(row, given_ ? given_->key : scale, format_);
   }
   Bytes row_bytes(std::int32_t head_dim, Dtype /*recorded*/) const override {
     return Bytes{head_dim + (scale_ == Fp8Scale::kToken ? kFp32Bytes : 0)};
@@ -206,6 +138,7 @@ class Fp8Rule final : public RowRule {
   static constexpr std::int64_t kFp32Bytes = 4;
   Fp8 format_;
   Fp8Scale scale_;
+  std::optional<Fp8Given> given_;
 };
 
 class SmoothFormat final : public RowFormat {
@@ -241,7 +174,7 @@ class SmoothFormat final : public RowFormat {
 class SmoothRule final : public RowRule {
  public:
   SmoothRule(double strength, bool copy) : RowRule{copy}, strength_{strength} {}
-  std::unique_ptr<RowFormat> format(const SessionPlace& place) const override {
+  std::unique_ptr<RowFormat> format(const SessionPlace& place, Dtype /*recorded*/) const override {
     return std::make_unique<SmoothFormat>(place.head_dim, strength_);
   }
   Dtype dtype(Dtype /*recorded*/) const override { return Dtype::kInt8; }
@@ -281,10 +214,20 @@ std::shared_ptr<const StoreRule> make_rtn(MethodResolver& resolver) {
 
 template <Fp8 kFormat>
 std::shared_ptr<const StoreRule> make_fp8(MethodResolver& resolver) {
-  const std::string& scale = resolver.word("scale");
-  return std::make_shared<Fp8Rule>(kFormat, scale == "head"    ? Fp8Scale::kHead
-                                            : scale == "token" ? Fp8Scale::kToken
-                                                               : Fp8Scale::kTensor);
+  const std::string& word = resolver.word("scale");
+  const Fp8Scale scale = word == "head"    ? Fp8Scale::kHead
+                         : word == "token" ? Fp8Scale::kToken
+                                           : Fp8Scale::kTensor;
+  std::optional<Fp8Given> given;
+  if (scale != Fp8Scale::kToken) {
+    const std::string& source = resolver.word("source");
+    if (source != "amax") given.emplace();
+    if (source == "given") {
+      given = Fp8Given{.key = static_cast<float>(resolver.number("key_scale")),
+                       .value = static_cast<float>(resolver.number("value_scale"))};
+    }
+  }
+  return std::make_shared<Fp8Rule>(kFormat, scale, given);
 }
 
 std::shared_ptr<const StoreRule> make_smooth(MethodResolver& resolver) {
@@ -292,10 +235,16 @@ std::shared_ptr<const StoreRule> make_smooth(MethodResolver& resolver) {
 }
 
 std::vector<ParamInfo> fp8_params() {
-  return {word_param("scale", {"head", "token", "tensor"},
-                     "what shares an fp32 scale: a head's prompt (later tokens saturate), one row, "
-                     "or the layer's prompt",
-                     "OCP FP8; a serving engine's usual choice is tensor")};
+  return with_kept_layers(
+      {word_param("scale", {"head", "token", "tensor"},
+                  "what shares an fp32 scale: a head's prompt (later tokens saturate), one row, "
+                  "or the layer's prompt",
+                  "OCP FP8; a serving engine's usual choice is tensor"),
+       word_param("source", {"amax", "one", "given"},
+                  "scales of a head or tensor: the prompt's maximum over the largest value, 1 (an "
+                  "engine without scales in the checkpoint), or key_scale and value_scale",
+                  "vLLM and LMDeploy: 1 where the checkpoint has none"),
+       static_scale_param("key_scale", "keys"), static_scale_param("value_scale", "values")});
 }
 
 }  // namespace

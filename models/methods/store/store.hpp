@@ -19,12 +19,45 @@ AxisChoice store_kivi();
 AxisChoice store_gear();
 AxisChoice store_think();
 AxisChoice store_masked();
+AxisChoice store_nvfp4();
+AxisChoice store_mx16();
+AxisChoice store_ultraquant();
+AxisChoice store_fp8_token();
+AxisChoice store_int8_token();
+AxisChoice store_int4_rotated();
+AxisChoice store_lmdeploy();
+AxisChoice store_turboquant();
 
 /// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
 /// recorded format.
 [[nodiscard]] ParamInfo dequant_param();
 /// Two operations per element; a copy is also written and read back.
 void add_dequant(StepTraffic& traffic, const StepEvents& events, const HeadShape& shape, bool copy);
+
+/// Refuses head sizes that a Hadamard rotation does not take: it needs a power of two.
+void check_rotation(MethodResolver& resolver);
+/// Of one vector of `head_dim` channels by a product with the matrix.
+[[nodiscard]] double rotation_flops(std::int32_t head_dim);
+
+/// The largest magnitudes of keys and values of a layer's prompt, or of the session's heads if the
+/// layer is not known.
+struct PromptMaxima {
+  float key = 0, value = 0;
+};
+[[nodiscard]] PromptMaxima prompt_maxima(PromptScores& scores);
+
+/// A scale that a checkpoint gives for `side` ("keys").
+[[nodiscard]] ParamInfo static_scale_param(std::string name, const std::string& side);
+
+/// Layers at both ends of a model that TurboQuant keeps in the recorded format by default: 2 of a
+/// dense model at each end, none of a hybrid one.
+enum class KeptEnds : std::uint8_t { kNone, kDense };
+/// `params` with those that keep layers in the recorded format.
+[[nodiscard]] std::vector<ParamInfo> with_kept_layers(std::vector<ParamInfo> params,
+                                                      KeptEnds ends = KeptEnds::kNone);
+/// For each layer whether the store keeps it in the recorded format, by the parameters of
+/// with_kept_layers; empty: none. Errors: refuses layers that the model does not have.
+[[nodiscard]] std::vector<bool> kept_layers(MethodResolver& resolver);
 
 /// Bits of one code: 2, 4 or 8.
 [[nodiscard]] ParamInfo code_bits_param(std::int64_t bits, std::string source);

@@ -21,6 +21,7 @@ struct Option {
     kMethods,
     kStacks,
     kFormats,
+    kCacheFormats,
     kKeys,   // pointers of scenario keys, each followed by "="
     kWords,  // those of `words`
   };

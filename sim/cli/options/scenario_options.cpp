@@ -157,7 +157,7 @@ std::vector<Option> engine_options() {
       {"quantization", 0, "NAME[,…]", false,
        "quantized weights, by vLLM's name: awq, gptq, fp8, bitsandbytes, mxfp4", V::kFormats},
       also({"kv-dtype", 0, "FORMAT[,…]", false,
-            "format of the cache: auto (that of the activations), fp8, bfloat16, …", V::kFormats},
+            "format of the cache: auto (that of the activations), fp8, nvfp4, …", V::kCacheFormats},
            {"--kv-cache-dtype"}),
       also({"max-model-len", 0, "TOKENS", false, "longest sequence of the engine"},
            {"--context-length", "--max-seq-len"}),

@@ -12,6 +12,7 @@
 
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/weight_format.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"
@@ -335,9 +336,14 @@ std::vector<ordered_json> read_cache_formats(const Arguments& arguments) {
   std::vector<ordered_json> values;
   for (const std::string& word : words_but_auto(arguments, "kv-dtype")) {
     const auto dtype = parse_dtype(word);
+    if (!dtype && find_cache_format(word)) {
+      values.emplace_back(word);
+      continue;
+    }
     if (!dtype) {
       std::vector<std::string> known{"auto"};
       for (const auto& entry : kDtypes) known.emplace_back(entry.name);
+      known.insert(known.end(), cache_formats().begin(), cache_formats().end());
       refuse_format(arguments.typed("kv-dtype"), word, std::move(known));
     }
     values.emplace_back(name_of(*dtype));

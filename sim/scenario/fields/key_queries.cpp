@@ -37,6 +37,7 @@ std::string kind_text(const KeyType& type) {
     case Kind::kBandwidth:
       return "bandwidth";
     case Kind::kFormat:
+    case Kind::kCacheFormat:
     case Kind::kWeights:
       return "format";
     case Kind::kBudget:

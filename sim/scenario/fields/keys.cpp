@@ -47,7 +47,7 @@ constexpr std::array kPointKeys{
            "the basis of times: builtin, nominal, or files of `kvsim calibrate`"),
     points("dtype", of(Kind::kWeights), "as published",
            "element format of weights and activations, or a quantization of the weights"),
-    points("kv_dtype", of(Kind::kFormat), "dtype; 16-bit if that is quantized",
+    points("kv_dtype", of(Kind::kCacheFormat), "dtype; 16-bit if that is quantized",
            "element format of the cache"),
     points("batch", integer(1, kMaxBatch), "1", "sequences served together"),
     points("prompt_tokens", kTokens, "required",

@@ -29,6 +29,7 @@ struct KeyType {
     kTime,       // "200 ms"
     kBandwidth,  // "50 GB/s"
     kFormat,     // an element format
+    kCacheFormat,  // an element format, or a method that is only a format
     kWeights,    // an element format or a quantization
     kBudget,     // a share, or a number of entries of at least `low`
     kPointer,    // a JSON pointer

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/llm/weight_format.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/units/dtype.hpp"
 #include "sim/scenario/fields/keys.hpp"
 
@@ -32,11 +33,15 @@ ordered_json one_of(const std::vector<ordered_json>& schemas) {
   return {{"oneOf", schemas}};
 }
 
-ordered_json format_words(bool of_weights) {
+enum class FormatOf : std::uint8_t { kElements, kWeights, kCache };
+ordered_json format_words(FormatOf what) {
   ordered_json words = ordered_json::array();
   for (const DtypeName& dtype : kDtypes) words.push_back(dtype.name);
   for (const DtypeAlias& alias : kDtypeAliases) words.push_back(alias.name);
-  if (of_weights) {
+  if (what == FormatOf::kCache) {
+    for (const std::string& name : cache_formats()) words.push_back(name);
+  }
+  if (what == FormatOf::kWeights) {
     for (const WeightFormat& format : builtin_weight_formats()) words.push_back(format.name);
   }
   return {{"enum", words}};
@@ -82,9 +87,11 @@ ordered_json value_schema(const KeyType& type) {
     case Kind::kBandwidth:
       return pattern(fmt::format("{}{}/s *$", kNumber, kSizeUnit));
     case Kind::kFormat:
-      return format_words(false);
+      return format_words(FormatOf::kElements);
+    case Kind::kCacheFormat:
+      return format_words(FormatOf::kCache);
     case Kind::kWeights:
-      return format_words(true);
+      return format_words(FormatOf::kWeights);
     case Kind::kBudget:
       return one_of(
           {{{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}},

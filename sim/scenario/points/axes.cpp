@@ -10,6 +10,7 @@
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/replay/replay.hpp"
@@ -113,9 +114,24 @@ Choices<RequestedCalibration> read_calibrations_of(const Field& field, const fs:
   return out;
 }
 
-Choices<Dtype> read_dtypes(const Field& field) {
-  Choices<Dtype> out;
-  for (const Field& item : field.one_or_more()) out.push_back({item.dtype(), item});
+Choices<RequestedCache> read_cache_formats(const Field& field) {
+  Choices<RequestedCache> out;
+  for (const Field& item : field.one_or_more()) {
+    if (!item.is_string()) (void)item.dtype();  // throws
+    const std::string word = item.string();
+    RequestedCache asked{.dtype = parse_dtype(word), .method = {}};
+    if (!asked.dtype) {
+      const auto method = find_cache_format(word);
+      if (!method) {
+        std::vector<std::string> known;
+        for (const auto& entry : kDtypes) known.emplace_back(entry.name);
+        known.insert(known.end(), cache_formats().begin(), cache_formats().end());
+        item.fail(unknown_name("format of the cache", word, known));
+      }
+      asked.method = *method;
+    }
+    out.push_back({std::move(asked), item});
+  }
   return out;
 }
 
@@ -300,7 +316,7 @@ EngineAxes read_engine_axes(const Group& group, const fs::path& folder, InlineDe
         {RequestedCalibration{.calibration = &builtin_calibration()}, group.place()}};
   }
   if (const auto dtypes = group.find("dtype")) axes.dtypes = read_weights(*dtypes);
-  if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
+  if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_cache_formats(*dtypes);
   if (const auto methods = group.find("method")) {
     axes.methods = read_method_choices(*methods, folder);
   } else {
@@ -319,7 +335,7 @@ void check_engine_keys(const Field& keys, const fs::path& folder) {
     (void)read_calibrations_of(*field, folder, own);
   }
   if (const auto field = keys.find("dtype")) (void)read_weights(*field);
-  if (const auto field = keys.find("kv_dtype")) (void)read_dtypes(*field);
+  if (const auto field = keys.find("kv_dtype")) (void)read_cache_formats(*field);
   if (const auto field = keys.find("method")) (void)read_method_choices(*field, folder);
   if (const auto field = keys.find("engine")) (void)read_engine(*field);
   if (const auto field = keys.find("memory")) {
@@ -367,8 +383,9 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
                                                                 ? spec.llm->published_dtype
                                                                 : spec.llm->compute_dtype);
   }
-  spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value
-                                 : default_kv_dtype(*spec.llm, spec.weight_dtype);
+  const Dtype by_default = default_kv_dtype(*spec.llm, spec.weight_dtype);
+  spec.kv_dtype =
+      axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value.dtype.value_or(by_default) : by_default;
   spec.options = axes.options;
   if (spec.tensor_parallel > 1) {
     placed(axes.gpu_counts[at[2]].field,
@@ -377,14 +394,21 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
   return spec;
 }
 
-std::shared_ptr<const Method> ResolvedMethods::resolve(std::size_t method, std::size_t model,
+MethodSpec method_in_cache(const EngineAxes& axes, const CartesianIndex& at,
+                           const MethodSpec& spec) {
+  if (!axes.kv_dtypes) return spec;
+  const std::string& format = (*axes.kv_dtypes)[at[6]].value.method;
+  return format.empty() ? spec : in_cache_format(spec, format);
+}
+
+std::shared_ptr<const Method> ResolvedMethods::resolve(std::size_t method, const MethodSpec& spec,
+                                                       const CartesianIndex& at,
                                                        std::int64_t prompt, Dtype kv_dtype) {
-  auto& slot = resolved_[{method, model, prompt, kv_dtype}];
+  const std::size_t model = at[0];
+  auto& slot = resolved_[{method, spec.name, model, prompt, kv_dtype}];
   if (!slot) {
-    const auto& asked = axes_->methods[method];
-    slot = placed(asked.field, [&] {
-      return make_method(asked.value.spec, prompt,
-                         method_site(*axes_->models[model].value, kv_dtype));
+    slot = placed(axes_->methods[method].field, [&] {
+      return make_method(spec, prompt, method_site(*axes_->models[model].value, kv_dtype));
     });
   }
   return slot;

@@ -65,6 +65,12 @@ struct RequestedWeights {
   const WeightFormat* format = nullptr;
 };
 
+/// A format of the cache: an element format, or a method that is only a format ("nvfp4").
+struct RequestedCache {
+  std::optional<Dtype> dtype;
+  std::string method;
+};
+
 /// A method, and the trace on which its size law is measured: its name in the file, and its path.
 struct RequestedMethod {
   MethodSpec spec;
@@ -81,7 +87,7 @@ struct EngineAxes {
   Choices<RequestedCalibration> calibrations;
   Choices<std::int64_t> gpu_counts;
   std::optional<Choices<RequestedWeights>> dtypes;  // absent: as published
-  std::optional<Choices<Dtype>> kv_dtypes;          // absent: the dtype of the activations
+  std::optional<Choices<RequestedCache>> kv_dtypes;  // absent: the dtype of the activations
   Choices<RequestedMethod> methods;
   nlohmann::ordered_json memory;  // as given; null: not given
   nlohmann::ordered_json engine;  // as given; null: not given
@@ -122,20 +128,27 @@ void check_number_of_points(std::size_t before, const CartesianIndex& product, c
 /// InputError if the model cannot be sharded across that many GPUs.
 [[nodiscard]] StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at);
 
+/// The method's `spec` in the cache format of `at`.
+[[nodiscard]] MethodSpec method_in_cache(const EngineAxes& axes, const CartesianIndex& at,
+                                         const MethodSpec& spec);
+
 /// Methods resolved once for all points with the same prompt, cache format and model, and the names
 /// of the traces that were opened.
 class ResolvedMethods {
  public:
   explicit ResolvedMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
-  /// Settles the `method`-th choice for the `model`-th model.
-  [[nodiscard]] std::shared_ptr<const Method> resolve(std::size_t method, std::size_t model,
+  /// Resolves `spec`, which is the `method`-th choice in the point's cache format, for the model of
+  /// `at`.
+  [[nodiscard]] std::shared_ptr<const Method> resolve(std::size_t method, const MethodSpec& spec,
+                                                      const CartesianIndex& at,
                                                       std::int64_t prompt, Dtype kv_dtype);
   /// Sets the source of the point's size law.
   void resolve_sizes(std::size_t method, ScenarioPoint& point);
 
  private:
   const EngineAxes* axes_;
-  std::map<std::tuple<std::size_t, std::size_t, std::int64_t, Dtype>, std::shared_ptr<const Method>>
+  std::map<std::tuple<std::size_t, std::string, std::size_t, std::int64_t, Dtype>,
+           std::shared_ptr<const Method>>
       resolved_;
   std::vector<std::string> traces_;
 };

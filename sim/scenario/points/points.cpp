@@ -66,6 +66,7 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
   ResolvedMethods resolved{engine};
   for (auto left = static_cast<std::size_t>(at.product()); left > 0; --left, at.advance()) {
     const RequestedMethod& method = engine.methods[at[10]].value;
+    const MethodSpec in_cache = method_in_cache(engine, at, method.spec);
     StaticSpec spec = engine_spec(engine, at);
     spec.batch = axes.batches[at[7]].value;
     spec.output_tokens = axes.outputs[at[9]].value;
@@ -74,19 +75,19 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
         found ? representative_prompt(*spec.llm, spec.output_tokens) : axes.prompts[at[8]].value;
     spec.allocator = axes.allocator;
     check_sizes(spec, found ? axes.outputs[at[9]].field : axes.prompts[at[8]].field);
-    spec.method = resolved.resolve(at[10], at[0], spec.prompt_tokens, spec.kv_dtype);
-    ordered_json keys = engine_keys(spec, engine.calibrations[at[4]].value.name, method.spec);
+    spec.method = resolved.resolve(at[10], in_cache, at, spec.prompt_tokens, spec.kv_dtype);
+    ordered_json keys = engine_keys(spec, engine.calibrations[at[4]].value.name, in_cache);
     keys["batch"] = spec.batch;
     if (!found) keys["prompt_tokens"] = spec.prompt_tokens;
     keys["output_tokens"] = spec.output_tokens;
     if (!engine.memory.is_null()) keys["memory"] = engine.memory;
     if (!engine.engine.is_null()) keys["engine"] = engine.engine;
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
-    ScenarioPoint point{.spec = spec, .method = method.spec, .keys = std::move(keys)};
+    ScenarioPoint point{.spec = spec, .method = in_cache, .keys = std::move(keys)};
     point.kv_bytes_wanted = kv_bytes_wanted(spec);
     resolved.resolve_sizes(at[10], point);
     const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
-    if (auto note = missing_in_stack(method.spec.name, *spec.stack)) {
+    if (auto note = missing_in_stack(in_cache.name, *spec.stack)) {
       point.notes.push_back(std::move(*note));
     }
     if (auto note = exceeded_positions(*spec.llm, tokens); note && !found) {

@@ -234,18 +234,19 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     const Members& scheduler = axes.schedulers[at[10]];
     const Workload& workload = axes.workloads[at[11]];
     const RequestedMethod& method = engine.methods[at[12]].value;
+    const MethodSpec in_cache = method_in_cache(engine, at, method.spec);
     StaticSpec part = engine_spec(engine, at);
     part.prompt_tokens = workload.prompt;
     part.output_tokens = workload.output;
     check_sizes(part, workload.asked.field);
-    part.method = resolved.resolve(at[12], at[0], part.prompt_tokens, part.kv_dtype);
+    part.method = resolved.resolve(at[12], in_cache, at, part.prompt_tokens, part.kv_dtype);
 
     ServeSpec spec;
     spec.scheduler = read_scheduler(scheduler, part.options);
     spec.llm = part.llm;
     spec.gpu = part.gpu;
     spec.stack = part.stack;
-    spec.method = method.spec;
+    spec.method = in_cache;
     spec.weight_dtype = part.weight_dtype;
     spec.kv_dtype = part.kv_dtype;
     spec.calibration = part.calibration;
@@ -272,12 +273,12 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     spec.seed = in.seed;
 
     ordered_json keys =
-        serve_keys(spec, engine_keys(part, engine.calibrations[at[4]].value.name, method.spec),
+        serve_keys(spec, engine_keys(part, engine.calibrations[at[4]].value.name, in_cache),
                    workload, cluster, scheduler);
     if (!engine.memory.is_null()) keys["memory"] = engine.memory;
     if (!engine.engine.is_null()) keys["engine"] = engine.engine;
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
-    ScenarioPoint point{.spec = part, .method = method.spec, .keys = std::move(keys)};
+    ScenarioPoint point{.spec = part, .method = in_cache, .keys = std::move(keys)};
     resolved.resolve_sizes(at[12], point);
     if (auto note = missing_in_stack(point.method.name, *point.spec.stack)) {
       point.notes.push_back(std::move(*note));

@@ -409,7 +409,7 @@ TEST_CASE("refresh: the whole cache is in host memory and is loaded every period
   for (std::int64_t t = 60; t < 130; ++t) {
     run.step(t);
     const bool refreshed = (t - 59) % 10 == 0;
-    const auto traffic = as_composed(*run.method).head_traffic(run.session.events(), shape);
+    const auto traffic = as_composed(*run.method).head_traffic(0, run.session.events(), shape);
     CHECK(traffic.link_read == (refreshed ? static_cast<double>(t + 1) * token : 0.0));
     CHECK(traffic.link_write == token);
     CHECK(run.session.bytes(0).host.count() == (t + 1) * 2 * kDim * 4);

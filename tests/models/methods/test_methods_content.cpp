@@ -347,11 +347,11 @@ TEST_CASE("a periodic step moves its survivors and other steps move nothing") {
   const ComposedMethod& composed = as_composed(*method);
   const HeadShape shape{
       .group = 2, .head_dim = 16, .recorded = Dtype::kFp16, .stored = Dtype::kFp16};
-  const StepTraffic quiet = composed.head_traffic({.attended = 100}, shape);
+  const StepTraffic quiet = composed.head_traffic(0, {.attended = 100}, shape);
   CHECK(quiet.move_read == 0);
   CHECK(quiet.extra_flops == 0);
   CHECK(quiet.side_write == 2 * 16 * 2);  // one query per head joins the window
-  const StepTraffic due = composed.head_traffic({.attended = 178, .left = 128}, shape);
+  const StepTraffic due = composed.head_traffic(0, {.attended = 178, .left = 128}, shape);
   CHECK(due.move_read == 50 * 2 * 16 * 2);
   CHECK(due.move_write == due.move_read);
   // 2 E^2 d of cosines, 2 w G E d of logits.

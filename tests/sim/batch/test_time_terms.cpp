@@ -1,6 +1,7 @@
 // The terms of a step's time: they sum to it, and the values of their formulas give their seconds.
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <cmath>
 #include <memory>
@@ -164,6 +165,11 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
       spec.budget =
           Budget{.fraction = 0, .entries = large || info.name == "pyramidinfer" ? 450 : 200};
     }
+    // Formats with a rotation take head sizes that are powers of two.
+    const bool rotates = info.axes.at("store") == "int4-rht" ||
+                         info.axes.at("store") == "turboquant" ||
+                         info.axes.at("store") == "ultraquant";
+    if (rotates && !std::has_single_bit(static_cast<std::uint32_t>(a.head_dim))) continue;
     const auto made = make_method(spec, prompt, site);
     bool closed = true;  // otherwise a static run refuses it
     for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {

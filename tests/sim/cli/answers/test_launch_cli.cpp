@@ -64,7 +64,7 @@ TEST_CASE("a printed command read back prints the same command") {
       {"--model", "qwen3-8b", "--stack", "sglang@0.4.9", "--gpu-memory-utilization", "0.8", "--set",
        "/scheduler/policy=lpm"},
       {"--model", "qwen3-8b", "--stack", "trtllm", "--max-num-batched-tokens", "4096"},
-      {"--model", "llama-3.1-8b", "--method", "int8"}};
+      {"--model", "llama-3.1-8b", "--method", "int8-per-token-head"}};
   for (const Words& service : services) {
     const bool names_gpu = std::find(service.begin(), service.end(), "--gpu") != service.end();
     const Words rest = names_gpu ? kLoad : kService;
@@ -106,7 +106,7 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
   CHECK(scenario_by({"--gpu", "h100", "--from-command",
                      "vllm serve Qwen/Qwen3-8B --kv-cache-dtype int8_per_token_head"},
                     folder)
-            .at("method") == "int8");
+            .at("method") == "int8-per-token-head");
 }
 
 TEST_CASE("a note lists what of a command is not simulated") {

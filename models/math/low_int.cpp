@@ -1,0 +1,73 @@
+#include "models/math/low_int.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "models/math/half.hpp"
+
+namespace kvsim {
+
+float as_stored(float x, Dtype dtype) {
+  if (dtype == Dtype::kFp16) return fp16_to_float(float_to_fp16(x));
+  if (dtype == Dtype::kBf16) return bf16_to_float(float_to_bf16(x));
+  return x;
+}
+
+float int8_token_step(std::span<const float> row) { return std::max(abs_max(row) / 127.0F, 1e-6F); }
+
+std::int32_t int8_token_code(float x, float step, bool truncates) {
+  const float scaled = std::clamp(x * (1 / step), -128.0F, 127.0F);
+  return static_cast<std::int32_t>(truncates ? std::trunc(scaled) : std::nearbyint(scaled));
+}
+
+std::uint32_t Int4Rotated::word() const {
+  return (std::bit_cast<std::uint32_t>(step) & ~15U) | static_cast<std::uint32_t>(zero);
+}
+
+float Int4Rotated::stored() const {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(step) & ~15U);
+}
+
+Int4Rotated int4_rotated_step(std::span<const float> rotated) {
+  const auto [low, high] = std::minmax_element(rotated.begin(), rotated.end());
+  Int4Rotated out;
+  out.step = std::max((*high - *low) / 15.0F, 1e-6F);
+  out.zero = static_cast<std::int32_t>(std::clamp(std::round(-*low / out.step), 0.0F, 15.0F));
+  return out;
+}
+
+std::int32_t int4_rotated_code(float x, const Int4Rotated& step) {
+  const float code = std::round(x * (1 / step.step) + static_cast<float>(step.zero));
+  return static_cast<std::int32_t>(std::clamp(code, 0.0F, 15.0F));
+}
+
+LmdeployRow lmdeploy_row(std::span<const float> row, std::int32_t levels, bool pytorch,
+                         Dtype dtype) {
+  const auto [low, high] = std::minmax_element(row.begin(), row.end());
+  LmdeployRow out{.step = 0, .zero = *low, .levels = levels, .pytorch = pytorch, .dtype = dtype};
+  out.step = as_stored((*high - *low) / static_cast<float>(levels), dtype);
+  if (pytorch && out.step > 0) out.zero = as_stored(-*low / out.step, dtype);
+  return out;
+}
+
+std::int32_t lmdeploy_code(float x, const LmdeployRow& row) {
+  if (row.step == 0) return 0;
+  if (row.pytorch) {
+    // Without a clamp, the last code's value may exceed the levels by rounding of the zero point.
+    return static_cast<std::int32_t>(std::floor(x / row.step + row.zero + 0.5F));
+  }
+  const float above = as_stored(x - row.zero, row.dtype);
+  const float scaled = as_stored(above * as_stored(1 / row.step, row.dtype), row.dtype);
+  return static_cast<std::int32_t>(
+      std::clamp(std::nearbyint(scaled), 0.0F, static_cast<float>(row.levels)));
+}
+
+float lmdeploy_value(std::int32_t code, const LmdeployRow& row) {
+  const auto number = static_cast<float>(code);
+  if (row.step == 0) return row.zero;
+  if (row.pytorch) return as_stored((number - row.zero) * row.step, row.dtype);
+  return as_stored(number * row.step + row.zero, row.dtype);
+}
+
+}  // namespace kvsim

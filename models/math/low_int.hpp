@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "models/math/low_float.hpp"
+#include "models/units/dtype.hpp"
+
+namespace kvsim {
+
+// Integer codes as engines compute them, with the bits that their kernels store.
+
+/// `x` rounded to fp16 or bf16; unchanged in any other format.
+[[nodiscard]] float as_stored(float x, Dtype dtype);
+
+/// vLLM's int8 per token-head: max |row| / 127, at least 1e-6, in fp32.
+/// Source: vLLM pull request 38378; rounding: pull request 45361.
+[[nodiscard]] float int8_token_step(std::span<const float> row);
+/// In [-128, 127].
+[[nodiscard]] std::int32_t int8_token_code(float x, float step, bool truncates);
+
+/// vLLM's int4 per token-head: of a rotated row. The lowest four bits of the stored step are the
+/// zero point. Source: vLLM vllm/v1/attention/ops/int4_per_token_head.py.
+struct Int4Rotated {
+  float step = 0;
+  std::int32_t zero = 0;  // 0 to 15
+  [[nodiscard]] std::uint32_t word() const;
+  /// The step without its lowest four bits.
+  [[nodiscard]] float stored() const;
+};
+[[nodiscard]] Int4Rotated int4_rotated_step(std::span<const float> rotated);
+[[nodiscard]] std::int32_t int4_rotated_code(float x, const Int4Rotated& step);
+
+/// LMDeploy's step and minimum (TurboMind) or zero point (PyTorch engine) of one row, in the
+/// model's type. Source: LMDeploy src/turbomind/kernels/attention/quantization.h and
+/// pytorch/kernels/cuda/fill_kv_cache.py.
+struct LmdeployRow {
+  float step = 0, zero = 0;
+  std::int32_t levels = 255;
+  bool pytorch = false;
+  Dtype dtype = Dtype::kFp16;
+};
+/// levels: 2^bits - 1.
+[[nodiscard]] LmdeployRow lmdeploy_row(std::span<const float> row, std::int32_t levels,
+                                       bool pytorch, Dtype dtype);
+/// 0 for a constant row.
+[[nodiscard]] std::int32_t lmdeploy_code(float x, const LmdeployRow& row);
+[[nodiscard]] float lmdeploy_value(std::int32_t code, const LmdeployRow& row);
+
+}  // namespace kvsim

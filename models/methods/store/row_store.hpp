@@ -1,0 +1,63 @@
+#pragma once
+
+// Formats that store every row separately. No row waits in full precision: even the newest one is
+// attended over as it is stored.
+
+#include <memory>
+#include <span>
+
+#include "models/methods/store/store.hpp"
+
+namespace kvsim {
+
+/// The rounding of one stored head's rows.
+class RowFormat {
+ public:
+  virtual ~RowFormat() = default;
+  /// The kept entries of the prompt are in the table, unrounded; `head` indexes scores.heads().
+  virtual void calibrate(const EntryTable& /*entries*/, PromptScores& /*scores*/,
+                         std::size_t /*head*/) {}
+  virtual void round_key(std::span<float> key) const = 0;
+  virtual void round_value(std::span<float> value) const = 0;
+};
+
+class RowRule : public StoreRule {
+ public:
+  /// `copy`: codes are dequantised into a copy of the cache, not inside the attention kernel.
+  explicit RowRule(bool copy = false) : copy_{copy} {}
+  [[nodiscard]] virtual std::unique_ptr<RowFormat> format(const SessionPlace& place,
+                                                          Dtype recorded) const = 0;
+  /// Bytes of one entry: a key and a value.
+  [[nodiscard]] virtual Bytes entry_bytes(std::int32_t head_dim, Dtype recorded) const {
+    return row_bytes(head_dim, recorded) * 2;
+  }
+  /// Bytes per head that do not depend on its entries.
+  [[nodiscard]] virtual Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const {
+    return Bytes{0};
+  }
+  std::unique_ptr<Store> start(const SessionPlace& place, Dtype recorded) const override;
+  bool rounds() const override { return true; }
+  bool keeps_values() const override { return false; }
+  Bytes kv_bytes(std::int64_t /*prompt_entries*/, std::int64_t entries, std::int32_t head_dim,
+                 Dtype recorded) const override {
+    return entry_bytes(head_dim, recorded) * entries + fixed_bytes(head_dim, recorded);
+  }
+  double bits_per_element(std::int32_t head_dim, Dtype recorded) const override {
+    return 4.0 * static_cast<double>(entry_bytes(head_dim, recorded).count()) / head_dim;
+  }
+  void add_step(StepTraffic& traffic, const StepEvents& events,
+                const HeadShape& shape) const override {
+    add_dequant(traffic, events, shape, copy_);
+  }
+  std::int32_t operators() const override {
+    // For keys and values each: magnitude, its maximum and the step; codes divided, rounded,
+    // clamped, cast; code and step written; the product of all codes, and the new row in it.
+    constexpr std::int32_t kTensor = 3 + 4 + 2 + 2;
+    return copy_ ? 2 * kTensor : 0;  // otherwise part of the attention kernel
+  }
+
+ private:
+  bool copy_;
+};
+
+}  // namespace kvsim
