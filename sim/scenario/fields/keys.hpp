@@ -25,16 +25,16 @@ struct KeyType {
     kInteger,  // in [low, high]
     kNumber,   // in [low, high]
     kBoolean,
-    kSize,       // "80 GiB", at least or above `low`
-    kTime,       // "200 ms"
-    kBandwidth,  // "50 GB/s"
-    kFormat,     // an element format
+    kSize,         // "80 GiB", at least or above `low`
+    kTime,         // "200 ms"
+    kBandwidth,    // "50 GB/s"
+    kFormat,       // an element format
     kCacheFormat,  // an element format, or a method that is only a format
-    kWeights,    // an element format or a quantization
-    kBudget,     // a share, or a number of entries of at least `low`
-    kPointer,    // a JSON pointer
-    kPrices,     // an object of GPU names and prices per hour
-    kQuantity,   // a number, size, time or boolean
+    kWeights,      // an element format or a quantization
+    kBudget,       // a share, or a number of entries of at least `low`
+    kPointer,      // a JSON pointer
+    kPrices,       // an object of GPU names and prices per hour
+    kQuantity,     // a number, size, time or boolean
     kAny,
     kAnyObject,
     kObject,  // the object named `words`

@@ -86,7 +86,7 @@ struct EngineAxes {
   Choices<const Stack*> stacks;
   Choices<RequestedCalibration> calibrations;
   Choices<std::int64_t> gpu_counts;
-  std::optional<Choices<RequestedWeights>> dtypes;  // absent: as published
+  std::optional<Choices<RequestedWeights>> dtypes;   // absent: as published
   std::optional<Choices<RequestedCache>> kv_dtypes;  // absent: the dtype of the activations
   Choices<RequestedMethod> methods;
   nlohmann::ordered_json memory;  // as given; null: not given
@@ -140,8 +140,8 @@ class ResolvedMethods {
   /// Resolves `spec`, which is the `method`-th choice in the point's cache format, for the model of
   /// `at`.
   [[nodiscard]] std::shared_ptr<const Method> resolve(std::size_t method, const MethodSpec& spec,
-                                                      const CartesianIndex& at,
-                                                      std::int64_t prompt, Dtype kv_dtype);
+                                                      const CartesianIndex& at, std::int64_t prompt,
+                                                      Dtype kv_dtype);
   /// Sets the source of the point's size law.
   void resolve_sizes(std::size_t method, ScenarioPoint& point);
 
