@@ -345,6 +345,8 @@ class StoreRule {
   [[nodiscard]] virtual bool needs_layer() const { return false; }
   /// True if K and V are elements of `dtype` and nothing else.
   [[nodiscard]] virtual bool plain() const { return false; }
+  /// True if an entry takes the same bytes at any time, and a head without entries takes none.
+  [[nodiscard]] virtual bool fixed_rows() const { return false; }
   /// False: rows are stored unchanged, and the hooks need not be called.
   [[nodiscard]] virtual bool rounds() const = 0;
   /// Bytes of K and V of one stored head with `entries` entries, `prompt_entries` of them from the

@@ -152,6 +152,11 @@ bool ComposedMethod::layers_alike() const {
   return parts_.budget->layers_alike() && parts_.keeps_recorded.empty();
 }
 
+bool ComposedMethod::fixed_rows() const {
+  return parts_.store->fixed_rows() && !parts_.select->bounded() && !parts_.share &&
+         !parts_.read && !merges();
+}
+
 std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
   return parts_.query_head ? shape.n_heads : shape.n_kv_heads;
 }

@@ -95,6 +95,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] Bytes side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                  std::int64_t prompt_entries, std::int64_t entries) const override;
   [[nodiscard]] bool plain_rows() const override { return plain_; }
+  [[nodiscard]] bool fixed_rows() const override;
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override;
   [[nodiscard]] PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                          Dtype recorded, std::int64_t tokens) const override;

@@ -231,6 +231,9 @@ class Method {
   }
   /// True: K and V are rows of store_dtype and nothing else, in every layer.
   [[nodiscard]] virtual bool plain_rows() const { return true; }
+  /// True: every token is held in rows of a fixed number of bytes, from its writing on, so that
+  /// pages of an engine are made for such rows.
+  [[nodiscard]] virtual bool fixed_rows() const { return false; }
   /// Layers of the same kind have the same bytes and traffic for the same number of entries.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.

@@ -23,7 +23,14 @@ std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / 
 /// Keys and values of one block of a layer, unrounded by an allocator: blocks are rows of a pool.
 Bytes block_bytes(const CostInput& in, std::int32_t layer) {
   const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(layer)].attention;
-  return bytes_of(in.stack->block_tokens * kv_elements_per_token(a), in.kv_dtype);
+  const Bytes recorded = bytes_of(in.stack->block_tokens * kv_elements_per_token(a), in.kv_dtype);
+  if (!in.method->fixed_rows() || recorded == Bytes{}) return recorded;
+  CostInput one = in;
+  one.batch = 1;
+  one.prompt = 0;
+  const CacheRows rows{one, layer};
+  const Bytes stored = rows.keys(in.stack->block_tokens) + rows.values(in.stack->block_tokens);
+  return stored > Bytes{} ? stored : recorded;  // a layer that the method does not compress
 }
 
 /// What a layer holds other than such rows, of a sequence of `tokens` tokens and of a further

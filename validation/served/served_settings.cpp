@@ -13,6 +13,7 @@
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/weight_format.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "validation/served/served_text.hpp"
@@ -143,6 +144,8 @@ Formats formats_of(const ServedRun& run, const ServedClient& client, const Serve
       out.cache = "fp8_e4m3";
       assumed.emplace_back("an fp8 cache, as in ModelOpt's checkpoints with fp8 or fp4 weights");
     }
+  } else if (!parse_dtype(cache) && find_cache_format(cache)) {
+    out.cache = cache;
   } else if (cache.starts_with("fp8")) {
     out.cache = "fp8_e4m3";
   } else if (parse_dtype(cache)) {

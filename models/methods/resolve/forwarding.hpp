@@ -45,6 +45,7 @@ class ForwardingMethod : public Method {
     return method_->side_bytes(layer, shape, recorded, prompt_entries, entries);
   }
   bool plain_rows() const override { return method_->plain_rows(); }
+  bool fixed_rows() const override { return method_->fixed_rows(); }
   std::int32_t layer_kind(std::int32_t layer) const override { return method_->layer_kind(layer); }
   PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {

@@ -35,6 +35,7 @@ class RowRule : public StoreRule {
   [[nodiscard]] virtual Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const {
     return Bytes{0};
   }
+  bool fixed_rows() const override { return fixed_bytes(1, Dtype::kFp16) == Bytes{0}; }
   std::unique_ptr<Store> start(const SessionPlace& place, Dtype recorded) const override;
   bool rounds() const override { return true; }
   bool keeps_values() const override { return false; }

@@ -50,7 +50,7 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
   one.batch = 1;
   one.prompt = 0;
   rows_ = block_;
-  plain_ = in.method->plain_rows();
+  plain_ = in.method->plain_rows() || in.method->fixed_rows();
   for (const LayerSpan& l : layer_classes) {
     const CacheRows rows{one, l.layer};
     const Bytes bytes = rows_of(rows, block_);
