@@ -31,6 +31,8 @@ struct CostInput {
   // Where the model is spread over several GPUs, `llm` is the part of one of them (tensor_shard).
   std::int32_t tensor_parallel = 1;
   std::int32_t vocab_size = 0;  // of the whole model; 0: of `llm`
+  /// Times that a step's hidden states go on to another GPU, where each holds whole layers.
+  std::int32_t hand_overs = 0;
   std::int64_t allocated = 0;  // tokens a static cache has room for; attended where a stack does so
   std::optional<Bytes> measured_weights{};  // replaces the format's value
   bool exact_sizes = false;                 // tensors as they are, before the allocator's rounding

@@ -323,6 +323,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "rounds_allocations",
                              "needs_cuda",
                              "splits_keys",
+                             "splits_layers",
                              "norm_launches",
                              "rope_launches",
                              "context",
@@ -450,6 +451,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
              [&](const Field& f) { stack.inter_step_per_sequence = f.duration(); });
   read_later("eager_per_layer", [&](const Field& f) { stack.eager_per_layer = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.inter_step_overhead = f.duration(); });
+  read_later_flag("splits_layers", stack.splits_layers);
   read_later_flag("schedules_ahead", stack.schedules_ahead);
   read_later("front_end", [&](const Field& f) { stack.front_end = read_front_end(f); });
   read_later("cutoff", [&](const Field& f) { stack.cutoff = read_cutoff(f); });

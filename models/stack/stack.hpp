@@ -69,6 +69,9 @@ struct Stack {
   bool needs_cuda = false;          // runs on NVIDIA's GPUs only
   bool keeps_inputs = false;        // callers hold the embeddings and a layer's input while it runs
   bool splits_keys = true;  // decode attention cuts the keys so that few heads still fill the GPU
+  /// Of several GPUs each holds whole layers, and one computes at a time; else they share every
+  /// layer by tensor parallelism.
+  bool splits_layers = false;
   std::int32_t norm_launches = 1;  // kernels one RMSNorm takes; more than 1: it is not fused
   std::int32_t rope_launches = 1;  // kernels the rotation of Q and K takes
   Bytes context;                   // CUDA context and libraries, per GPU
@@ -207,6 +210,11 @@ struct StackOptions {
 /// of either.
 [[nodiscard]] inline std::int32_t rotation_passes(const Stack& stack) {
   return runs_by_operators(stack) ? stack.rope_launches / 2 : 1;
+}
+
+/// GPUs of `gpus` that share every layer.
+[[nodiscard]] inline std::int32_t tensor_ranks(const Stack& stack, std::int32_t gpus) {
+  return stack.splits_layers ? 1 : gpus;
 }
 
 /// Whether the cache's memory is set aside at the start, whatever it grows to.

@@ -62,7 +62,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   if (const auto full = layers_without_method(spec)) notes.push_back(*full);
   const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer ||
                              spec.stack->growth == CacheGrowth::kConcatAll;
-  if (spec.tensor_parallel > 1) {
+  if (spec.tensor_parallel > 1 && !spec.stack->splits_layers) {
     notes.push_back(
         fmt::format("tensor parallelism over {} GPUs: memory, work and traffic are of one of them, "
                     "tokens per second of all",

@@ -13,6 +13,7 @@
 #include "models/units/check.hpp"
 #include "sim/batch/assumptions.hpp"
 #include "sim/batch/score_chunks.hpp"
+#include "sim/batch/split_run.hpp"
 #include "sim/batch/static_state.hpp"
 #include "sim/batch/walk.hpp"
 #include "sim/memory/pool.hpp"
@@ -39,6 +40,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
           .weight_format = spec.weight_format,
           .tensor_parallel = spec.tensor_parallel,
           .vocab_size = spec.llm->vocab_size,
+          .hand_overs = spec.hand_overs,
           .measured_weights = spec.options.weights},
       roofline_{*spec.gpu, stack_, calibration_},
       n_layers_{spec.llm->n_layers()},
@@ -469,7 +471,7 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
   StaticSpec as_run = spec;
   if (spec.stack->masks_evicted) as_run.method = masked(spec.method);
-  return StaticRun{as_run, options}.run();
+  return splits_layers(as_run) ? run_split(as_run, options) : StaticRun{as_run, options}.run();
 }
 
 }  // namespace kvsim

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,11 +41,14 @@ struct StaticSpec {
   const Calibration* calibration = nullptr;     // null: the data sheet's rates, uncalibrated
   const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
                                                 // the dtype of the other weights and of activations
-  std::int32_t tensor_parallel = 1;  // GPUs; all figures of the result except tokens/s are per GPU
-  StackOptions options{};            // settings that override the stack's
+  // GPUs; all figures of the result except tokens/s are per GPU. They share every layer, or hold
+  // whole ones each where the stack splits layers (run_split).
+  std::int32_t tensor_parallel = 1;
+  StackOptions options{};  // settings that override the stack's
   // If set: every allocation is repeated, one by one, through PyTorch's caching allocator with
   // these settings. Costs about 100 us per decode step.
   std::optional<AllocatorConfig> allocator{};
+  std::int32_t hand_overs = 0;  // set by run_split
 };
 
 struct OomEvent {
@@ -69,6 +73,14 @@ struct StaticSample {
   double tok_s = 0;  // batch / time
 };
 
+/// Memory of one of several GPUs that hold whole layers each.
+struct GpuBytes {
+  Bytes prefill_peak;
+  Bytes decode_peak;  // 0 if no step was run
+  Bytes held;         // at the end
+  [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }
+};
+
 struct StaticResult {
   std::optional<OomEvent> oom;
   std::string calibration_id;        // "nominal", "builtin", or the user's
@@ -81,7 +93,9 @@ struct StaticResult {
   Bytes decode_peak;  // 0 if no step was run
   Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
   Bytes usable_hbm;   // what the stack may use
-  std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch
+  std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch; where layers are split, of
+                                          // the fullest GPU's
+  std::vector<GpuBytes> gpus;             // where layers are split: of each
   // Times: nullopt after an OOM, except that of a prefill that had finished.
   std::optional<Seconds> prefill_time;
   std::optional<Seconds> decode_time;

@@ -12,6 +12,7 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/batch/memory_end.hpp"
+#include "sim/batch/split_run.hpp"
 #include "sim/scenario/points/points.hpp"
 #include "validation/published/published_capacity.hpp"
 #include "validation/published/published_methods.hpp"
@@ -221,9 +222,7 @@ double RowPrediction::throughput(PublishedRuns& runs) {
 }
 
 double RowPrediction::time_figure(std::string_view name) {
-  need("gpu");
-  need("weights");
-  need("stack");
+  for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = own_runs();
   of_time_ = true;
   const bool decode_only = has_text(row_.note, "minus a separate prefill");
@@ -278,18 +277,23 @@ double RowPrediction::peak_bytes(PublishedRuns& runs) {
       runs,
       {.batch = batch(runs), .prompt = prompt(), .steps = setup_.recomputes_window ? 0 : steps()});
   const bool driver = has_text(row_.note, "nvidia-smi") || has_text(row_.unit, "nvidia-smi");
-  const double context = driver ? 0 : count(setup_.stack->context);
+  // Programs whose layers are split report the sum over their GPUs.
+  const Bytes one = driver ? Bytes{} : setup_.stack->context;
+  const double context = count(over_gpus(result, one, [&](const GpuBytes&) { return one; }));
   if (row_.metric == "allocated_mem_gb" || has_text(row_.note, "not a peak") ||
       has_text(row_.note, "end of run") || has_text(row_.note, "end-of-run")) {
-    return count(result.timeline.back().held) - context;
+    const Bytes held = result.timeline.back().held;
+    return count(over_gpus(result, held, [](const GpuBytes& gpu) { return gpu.held; })) - context;
   }
   const bool decode_alone = is_steady() || (setup_.output && setup_.output->by_context);
   const bool of_decode = decode_alone && !setup_.recomputes_window;
-  const Bytes peak = of_decode ? result.decode_peak : result.peak_hbm;
+  const Bytes fullest = of_decode ? result.decode_peak : result.peak_hbm;
   const Bytes known = result.peak_hbm - activations_of(runs.stack(), result.peak_owners);
-  peak_ = {.bytes = count(peak) - context,
-           .activations = std::max(0.0, count(peak) - count(known))};
-  return count(peak) - context;
+  const double peak = count(over_gpus(result, fullest, [&](const GpuBytes& gpu) {
+    return of_decode ? gpu.decode_peak : gpu.peak();
+  }));
+  peak_ = {.bytes = peak - context, .activations = std::max(0.0, count(fullest) - count(known))};
+  return peak - context;
 }
 
 double RowPrediction::cache_bytes(PublishedRuns& runs) {
@@ -444,9 +448,7 @@ double RowPrediction::relative_figure(std::string_view name) {
 double RowPrediction::predict(const PublishedMetricInfo& metric) {
   switch (metric.kind) {
     case PublishedKind::kPeakMemory: {
-      need("gpu");
-      need("weights");
-      need("stack");
+      for (const char* what : {"gpu", "weights", "stack"}) need(what);
       PublishedRuns runs = own_runs();
       return in_unit(peak_bytes(runs));
     }

@@ -107,6 +107,14 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
   const std::size_t normed =
       hold("final norm output", Owner::kActivations, held.normed, llm.d_model, "", dtype, norm);
   if (!in.stack->keeps_inputs) graph.release(x, norm);
+  if (in.hand_overs > 0) {
+    graph.add({.name = "hidden states to the next GPU",
+               .family = OpFamily::kCollective,
+               .bytes_read = size(hidden, dtype) * in.hand_overs,
+               .launches = in.hand_overs,
+               .dtype = dtype},
+              {norm});
+  }
   if (of.logits == 0 && of.sampled == 0) return graph;
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
   OpIndex last = graph.add(

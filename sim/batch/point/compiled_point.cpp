@@ -12,6 +12,7 @@
 #include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/batch/point/decode_segments.hpp"
+#include "sim/batch/point/largest.hpp"
 #include "sim/batch/point/point_parts.hpp"
 #include "sim/batch/point/step_sum.hpp"
 #include "sim/memory/vllm_startup.hpp"
@@ -24,6 +25,7 @@ constexpr std::string_view kKernels =
     "fitted kernel times bend with the cache's length: decode steps are summed by quadrature";
 constexpr std::string_view kFormat =
     "sizes of the method's format climb in steps: decode steps are summed by quadrature";
+constexpr std::string_view kSplit = "each GPU holds other layers";
 constexpr std::string_view kRetries =
     "the method prefills in smaller score chunks where memory is short";
 
@@ -74,8 +76,11 @@ struct CompiledPoint::Impl {
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
   /// run_static for the point on a GPU with `held_back` less memory.
-  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run,
-                                     Bytes held_back) const;
+  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run, Bytes held_back,
+                                     std::string_view why) const;
+  [[nodiscard]] bool splits() const {
+    return spec_.stack->splits_layers && spec_.tensor_parallel > 1;
+  }
 
   PointSpec spec_;
   Llm llm_;      // of one GPU
@@ -102,7 +107,7 @@ struct CompiledPoint::Impl {
 
 CompiledPoint::Impl::Impl(PointSpec asked)
     : spec_{std::move(asked)},
-      llm_{tensor_shard(*spec_.llm, spec_.tensor_parallel)},
+      llm_{tensor_shard(*spec_.llm, tensor_ranks(*spec_.stack, spec_.tensor_parallel))},
       stack_{with_expert_network(
           with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
           *spec_.gpu)},
@@ -113,8 +118,9 @@ CompiledPoint::Impl::Impl(PointSpec asked)
             .weight_dtype = spec_.weight_dtype,
             .kv_dtype = spec_.kv_dtype,
             .weight_format = spec_.weight_format,
-            .tensor_parallel = spec_.tensor_parallel,
+            .tensor_parallel = tensor_ranks(*spec_.stack, spec_.tensor_parallel),
             .vocab_size = spec_.llm->vocab_size,
+            .hand_overs = splits() ? spec_.tensor_parallel : 0,
             .measured_weights = spec_.options.weights},
       usable_{fraction_bytes(stack_, spec_.gpu->hbm_usable)},
       outside_{weights_held(base_)},
@@ -364,8 +370,8 @@ const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
   return pool_;
 }
 
-PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run,
-                                          Bytes held_back) const {
+PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run, Bytes held_back,
+                                          std::string_view why) const {
   Gpu gpu = *spec_.gpu;
   hold_back(gpu, stack_, held_back);
   const StaticResult full = run_static({.llm = spec_.llm,
@@ -389,7 +395,7 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
                   .activations = activations_of(stack_, full.peak_owners),
                   .times = std::nullopt,
                   .inexact = {},
-                  .simulated = kRetries};
+                  .simulated = why};
   if (out.fits) {
     out.times =
         PointTimes{.prefill = *full.prefill_time,
@@ -421,6 +427,13 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
       std::max(prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
   PointRun& run = run_of(batch, prompt, by_end ? end : 0);
+  if (splits()) {
+    PointResult out = simulate(point, run, {}, kSplit);
+    const Bytes beyond = beyond_prediction(spec_.memory, out.activations);
+    if (beyond != Bytes{}) out = simulate(point, run, beyond, kSplit);
+    if (!times) out.times.reset();
+    return out;
+  }
 
   if (!run.prefill || (times && !run.prefill->time)) {
     run.prefill = evaluate_prefill(run, roofline_, times);
@@ -460,7 +473,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   Bytes held_back = beyond(activations(prefill.peak, prefill.cached));
   // Only a full simulation determines the figures up to a refusal.
   const auto simulated = [&] {
-    PointResult full = simulate(point, run, held_back);
+    PointResult full = simulate(point, run, held_back, kRetries);
     if (!times) full.times.reset();
     return full;
   };
@@ -560,35 +573,16 @@ PointStep CompiledPoint::decode_step(std::int64_t batch, std::int64_t prompt, st
   return impl_->step_at(batch, prompt, step);
 }
 
-namespace {
-
-template <class Fits>
-std::optional<std::int64_t> largest(std::int64_t most, Fits&& fits) {
-  KVSIM_CHECK(most >= 1, "the largest of at most {}", most);
-  if (!fits(1)) return std::nullopt;
-  std::int64_t good = 1;
-  std::int64_t bad = 2;
-  for (; bad <= most && fits(bad); bad *= 2) good = bad;
-  bad = std::min(bad, most + 1);
-  while (bad - good > 1) {
-    const std::int64_t middle = good + (bad - good) / 2;
-    (fits(middle) ? good : bad) = middle;
-  }
-  return good;
-}
-
-}  // namespace
-
 std::optional<std::int64_t> CompiledPoint::largest_batch(std::int64_t prompt, std::int64_t output,
                                                          std::int64_t most) {
-  return largest(most, [&](std::int64_t batch) {
+  return largest_fitting(most, [&](std::int64_t batch) {
     return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
   });
 }
 
 std::optional<std::int64_t> CompiledPoint::longest_prompt(std::int64_t batch, std::int64_t output,
                                                           std::int64_t most) {
-  return largest(most, [&](std::int64_t prompt) {
+  return largest_fitting(most, [&](std::int64_t prompt) {
     return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
   });
 }

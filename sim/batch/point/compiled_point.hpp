@@ -99,7 +99,8 @@ class CompiledPoint {
   /// The same without times, which is faster.
   [[nodiscard]] PointResult memory_at(const Point& point);
   /// The decode step that brings each sequence from `prompt + step - 1` to `prompt + step` tokens,
-  /// whether or not it fits. Errors: ContractError on sizes below 1.
+  /// whether or not it fits. Where layers are split over GPUs, bytes are of a GPU that had all of
+  /// them. Errors: ContractError on sizes below 1.
   [[nodiscard]] PointStep decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
   /// By bisection. Assumes that a larger run does not fit if a smaller one does not; nullopt: not

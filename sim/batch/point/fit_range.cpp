@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "models/cost/iteration/layer_split.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/methods/resolve/masked.hpp"
 #include "models/stack/stack.hpp"
@@ -96,7 +97,7 @@ class Search {
   }
   [[nodiscard]] bool divides(std::int32_t ranks) const {
     try {
-      if (ranks > 1) (void)tensor_shard(*spec_.llm, ranks);
+      check_gpus(*spec_.llm, {spec_.weight_dtype, spec_.weight_format}, stack_, ranks);
       check_expert_parallel(*spec_.llm, *spec_.gpu, stack_, ranks);
     } catch (const InputError&) {
       return false;

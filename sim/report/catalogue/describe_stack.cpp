@@ -113,6 +113,7 @@ ordered_json stack_json(const Stack& stack) {
       {"rounds_allocations", stack.rounds_allocations},
       {"keeps_inputs", stack.keeps_inputs},
       {"splits_keys", stack.splits_keys},
+      {"splits_layers", stack.splits_layers},
       {"norm_launches", stack.norm_launches},
       {"rope_launches", stack.rope_launches},
       {"context_bytes", stack.context.count()},
@@ -251,6 +252,8 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   facts.add("holds inputs", std::string{yes_no(stack.keeps_inputs)});
   facts.add("splits keys", fmt::format("{} (decode attention of few heads fills the GPU)",
                                        yes_no(stack.splits_keys)));
+  facts.add("several GPUs", stack.splits_layers ? "each holds whole layers, one computes at a time"
+                                                : "share every layer by tensor parallelism");
   facts.add("launches", fmt::format("{} a norm, {} a rotation of Q and K", stack.norm_launches,
                                     stack.rope_launches));
   if (stack.growth == CacheGrowth::kPaged) {

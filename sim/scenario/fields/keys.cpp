@@ -38,8 +38,9 @@ constexpr std::array kPointKeys{
            "the LLM: a name of `kvsim list models`, or a Hugging Face config.json"),
     points("gpu", name(), "required", "a name of `kvsim list gpus`"),
     points("gpu_count", integer(1, kMaxGpus), "1",
-           "GPUs that share the model by tensor parallelism; memory, work and traffic of a result "
-           "are per GPU, tokens per second are of all"),
+           "GPUs that share the model by tensor parallelism, or that hold whole layers each where "
+           "the stack splits layers; memory, work and traffic of a result are per GPU, tokens per "
+           "second are of all"),
     points("stack", object("stack"), "ideal",
            "the serving software: a name of `kvsim list stacks`, with its version and usage; "
            "\"vllm@0.19:llm\" is the same in one word"),

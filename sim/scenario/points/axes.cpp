@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/iteration/layer_split.hpp"
 #include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
@@ -388,8 +389,10 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
       axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value.dtype.value_or(by_default) : by_default;
   spec.options = axes.options;
   if (spec.tensor_parallel > 1) {
-    placed(axes.gpu_counts[at[2]].field,
-           [&] { return tensor_shard(*spec.llm, spec.tensor_parallel); });
+    placed(axes.gpu_counts[at[2]].field, [&] {
+      check_gpus(*spec.llm, {spec.weight_dtype, spec.weight_format}, *spec.stack,
+                 spec.tensor_parallel);
+    });
   }
   return spec;
 }

@@ -158,7 +158,9 @@ bool has_closed_bytes(const StaticSpec& spec) {
 
 std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
-  const Llm shard = tensor_shard(*spec.llm, spec.tensor_parallel);
+  const std::int32_t ranks = spec.stack != nullptr ? tensor_ranks(*spec.stack, spec.tensor_parallel)
+                                                   : spec.tensor_parallel;
+  const Llm shard = tensor_shard(*spec.llm, ranks);
   const CostInput in{.llm = &shard,
                      .method = spec.method.get(),
                      .stack = &find_stack("ideal"),  // rounds nothing

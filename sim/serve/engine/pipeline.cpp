@@ -5,28 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/iteration/layer_split.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/engine/serve_hooks.hpp"
 #include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
-namespace {
-
-/// A model of only a stage's layers, with one matrix of the vocabulary.
-Llm stage_llm(const Llm& llm, const LayerRange& range) {
-  Llm stage = llm;
-  stage.layers.assign(llm.layers.begin() + range.first, llm.layers.begin() + range.last);
-  const auto extra_before = [&](std::int64_t layers) {
-    return llm.extra_parameters * layers / llm.n_layers();
-  };
-  stage.extra_parameters = extra_before(range.last) - extra_before(range.first);
-  stage.tied_embeddings = true;
-  return stage;
-}
-
-}  // namespace
-
 std::vector<LayerRange> pipeline_stages(const Llm& llm, std::int32_t stages) {
   const std::int32_t layers = llm.n_layers();
   if (stages < 1 || stages > layers) {
@@ -50,13 +35,10 @@ std::vector<LayerRange> pipeline_stages(const Llm& llm, std::int32_t stages) {
 Bytes stage_weights(const CostInput& in, const LayerRange& range) {
   const bool whole = range.embedding && range.head;
   if (in.measured_weights || whole) return weights_held(in);
-  Llm stage = stage_llm(*in.llm, range);
+  const Llm stage = stage_llm(*in.llm, range);
   CostInput of_stage = in;
   of_stage.llm = &stage;
-  const Bytes with_one = weights_held(of_stage);
-  if (range.embedding || range.head) return with_one;
-  stage.tied_embeddings = false;
-  return with_one - (weights_held(of_stage) - with_one);
+  return weights_held(of_stage);
 }
 
 Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Roofline& roofline,

@@ -47,6 +47,7 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("rounds_allocations", s.rounds_allocations != ideal.rounds_allocations);
     sourced("keeps_inputs", s.keeps_inputs != ideal.keeps_inputs);
     sourced("splits_keys", s.splits_keys != ideal.splits_keys);
+    sourced("splits_layers", s.splits_layers != ideal.splits_layers);
     sourced("norm_launches", s.norm_launches != ideal.norm_launches);
     sourced("rope_launches", s.rope_launches != ideal.rope_launches);
     sourced("context", s.context != ideal.context);
