@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/kernels/spread.hpp"
+#include "models/cost/kernels/work.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -123,6 +124,11 @@ std::array<int, 3> version_of(std::string_view stack) {
   return version;
 }
 
+/// Whether the calls of `op` are bound by arithmetic or by traffic: products of matrices.
+bool is_product(KernelOp op) {
+  return op == KernelOp::kGemm || op == KernelOp::kGroupedGemm || op == KernelOp::kMoe;
+}
+
 /// The coefficients of `entry` on another GPU. Kernels that reach most of the HBM bandwidth are
 /// held up by it, and reach as much of another's. Those far below it are held up by their SMs: on
 /// the same chip with other memory their bytes a second go with the number of these. In between,
@@ -140,7 +146,21 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   std::vector<double> out = entry.coefficients;
   const Nearness near = nearness(gpu, measured);
   const bool other_chip = near == Nearness::kGeneration || near == Nearness::kOther;
-  if (near == Nearness::kSame || (other_chip && entry.op != KernelOp::kElementwise)) return out;
+  if (near == Nearness::kSame) return out;
+  if (other_chip && is_product(entry.op)) {
+    // What an SM loads hides behind the arithmetic of a chip with fewer FLOP to a byte: the fit
+    // finds a lower bound of it, where it begins to be felt.
+    const Dtype compute = parse_kernel_format(entry.format).compute;
+    const auto ratio = [&](const Gpu& g) {
+      return peak_flops(g, compute).count() / g.hbm_bandwidth.count();
+    };
+    for (std::size_t i = 0; i < form.coefficients.size() && i < out.size(); ++i) {
+      const Coefficient& c = form.coefficients[i];
+      const bool hidden = c.carries == ScalingRule::kSmRate && ratio(gpu) > ratio(measured);
+      if (hidden) out[i] = std::max(out[i], c.start);
+    }
+  }
+  if (other_chip && entry.op != KernelOp::kElementwise) return out;
   const KernelGpu there = kernel_gpu(measured), here = kernel_gpu(gpu);
   // An SM's equal share of the bandwidth there, over that here.
   const double processors =
@@ -159,19 +179,49 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   return out;
 }
 
+/// The time of a call that a fit to `there` gives on `here`, `us`, kept between the rooflines.
+/// Never less than the longer of arithmetic and traffic at the data sheet's rates. Where the call
+/// reaches the roofline on the GPU of the fit, what does not hold it up there is only bounded by
+/// the fit and may hold it up on a GPU with another ratio of the two rates: such a call takes at
+/// most both, one after the other, at the share of the roofline that it reaches there. Calls far
+/// below it there are held up by latencies, of which the rooflines say nothing: they stay. The two
+/// ends are those of carried_over.
+double between_rooflines(double us, const KernelCall& call, const KernelFormat& format,
+                         const KernelForm& form, const KernelGpu& here,
+                         const KernelCalibration& fit) {
+  constexpr double kAtRoofline = 0.8, kFarBelow = 0.6;
+  const double least = ideal_microseconds(call, format, here);
+  const KernelGpu there = kernel_gpu(find_gpu(fit.gpu));
+  const double share = ideal_microseconds(call, format, there) /
+                       form.microseconds(call, format, there, fit.coefficients.data());
+  const double known = std::clamp((share - kFarBelow) / (kAtRoofline - kFarBelow), 0.0, 1.0);
+  const KernelWork work = work_of(call, format);
+  const double both = 1e6 * (work.flops / here.peak(format.compute) + work.bytes / here.bandwidth) /
+                      std::min(share, 1.0);
+  if (us > both) us *= std::pow(both / us, known);
+  return std::max(us, least);
+}
+
+/// Distance of two GPUs' ratios of arithmetic to bandwidth.
+double ratio_apart(const Gpu& a, const Gpu& b, Dtype compute) {
+  const auto ratio = [&](const Gpu& gpu) {
+    return std::log(peak_flops(gpu, compute).count() / gpu.hbm_bandwidth.count());
+  };
+  return std::abs(ratio(a) - ratio(b));
+}
+
 }  // namespace
 
 double KernelChoice::microseconds(const KernelCall& call) const {
-  if (factors_.size() == 1 && factors_[0].power == 1) {
-    const Factor& f = factors_[0];
+  const auto time = [&](const Factor& f) {
     const double* c = f.calibration ? f.coefficients.data() : nominal_.data();
-    return f.form->microseconds(call, f.format, f.gpu, c);
-  }
+    const double us = f.form->microseconds(call, f.format, f.gpu, c);
+    return f.transferred ? between_rooflines(us, call, f.format, *f.form, f.gpu, *f.calibration)
+                         : us;
+  };
+  if (factors_.size() == 1 && factors_[0].power == 1) return time(factors_[0]);
   double log_time = 0;
-  for (const Factor& f : factors_) {
-    const double* c = f.calibration ? f.coefficients.data() : nominal_.data();
-    log_time += f.power * std::log(f.form->microseconds(call, f.format, f.gpu, c));
-  }
+  for (const Factor& f : factors_) log_time += f.power * std::log(time(f));
   return std::exp(log_time);
 }
 
@@ -321,6 +371,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     const KernelCalibration* entry;
     KernelFormat format;
     Nearness gpu;
+    double apart;  // ratio_apart
     bool exact, family, same_format;
   };
   std::vector<Candidate> candidates;
@@ -331,6 +382,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     Candidate c{.entry = entry,
                 .format = parse_kernel_format(entry->format),
                 .gpu = nearness(gpu, measured),
+                .apart = is_product(op) ? ratio_apart(gpu, measured, format.compute) : 0,
                 .exact = is_stack(entry->stack, stack),
                 .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
                 .same_format = false};
@@ -369,6 +421,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                .gpu = here,
                                .format = format,
                                .power = power,
+                               .transferred = is_product(op) && c.gpu != Nearness::kSame,
                                .coefficients = carried_over(*c.entry, form, gpu)});
   };
   const auto resolve = [&](KernelBasis basis, std::string provenance) {
@@ -392,13 +445,14 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     return choice;
   };
   // The one measured on most shapes: a fit to few of them is a poor guide elsewhere, however well
-  // it holds there. Formats of the same name come first.
+  // it holds there. Formats of the same name come first, then the GPU whose ratio of arithmetic to
+  // bandwidth is nearest: what holds a kernel up there holds it up here.
   const auto best = [&](auto&& fits) -> const Candidate* {
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
       if (!fits(c)) continue;
       const auto rank = [](const Candidate& x) {
-        return std::tuple{x.same_format, x.entry->fitted.n, -x.entry->fitted.mape};
+        return std::tuple{x.same_format, -x.apart, x.entry->fitted.n, -x.entry->fitted.mape};
       };
       if (found == nullptr || rank(c) > rank(*found)) found = &c;
     }

@@ -31,6 +31,8 @@ class KernelChoice {
     KernelGpu gpu;
     KernelFormat format;
     double power = 1;
+    /// Whether its times are kept between the rooflines of another GPU than the calibration's.
+    bool transferred = false;
     /// The calibration's, as they carry over from the GPU that it was measured on.
     std::vector<double> coefficients{};
   };

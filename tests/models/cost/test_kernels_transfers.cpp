@@ -1,10 +1,13 @@
 // Times of collectives and copies: laws over every GPU, cases solved by hand, held-out
 // measurements.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
 #include "models/cost/kernels/form.hpp"
+#include "models/cost/kernels/library.hpp"
 #include "tests/support/check.hpp"
 #include "validation/measured/calibrate_kernels.hpp"
 
@@ -169,6 +172,80 @@ TEST_CASE("collectives: held-out octaves of measured GPUs") {
       CHECK(e.held_out.mape < 0.15);
     }
   }
+}
+
+/// DeepGEMM's published products on H800, whose chip is H100's: TFLOP/s. Source:
+/// deepseek-ai/DeepGEMM README of February 2025. The only fit of grouped products is to H20.
+struct Published {
+  double groups, rows, n, k, tflops;
+  bool masked;
+};
+constexpr std::array<Published, 10> kDeepGemm{{{4, 8192, 4096, 7168, 1297, false},
+                                               {4, 8192, 7168, 2048, 1099, false},
+                                               {8, 4096, 4096, 7168, 1288, false},
+                                               {8, 4096, 7168, 2048, 1093, false},
+                                               {1, 1024, 4096, 7168, 1233, true},
+                                               {1, 1024, 7168, 2048, 925, true},
+                                               {2, 512, 4096, 7168, 1040, true},
+                                               {2, 512, 7168, 2048, 916, true},
+                                               {4, 256, 4096, 7168, 932, true},
+                                               {4, 256, 7168, 2048, 815, true}}};
+
+TEST_CASE(
+    "transfers: grouped products on H800 from the fit to H20, which has a seventh of its FLOP/s") {
+  const KernelChoice& choice = KernelLibrary::builtin().kept_choice(
+      KernelOp::kGroupedGemm, find_gpu("H800-80GB-SXM"), "", parse_kernel_format("fp8_block"));
+  CHECK(choice.basis() == KernelBasis::kSibling);
+  std::vector<double> errors;
+  for (const Published& row : kDeepGemm) {
+    const double us = 2 * row.groups * row.rows * row.n * row.k / (row.tflops * 1e6);
+    const GroupedGemmCall call{.rows = row.groups * row.rows,
+                               .experts = row.groups,
+                               .n = row.n,
+                               .k = row.k,
+                               .masked = row.masked};
+    errors.push_back(std::abs(choice.microseconds(call) / us - 1));
+    INFO(row.groups, " x ", row.rows, ", ", row.n, " x ", row.k, ": ", us, " us published, ",
+         choice.microseconds(call), " predicted");
+    CHECK(errors.back() < 0.25);
+  }
+  std::sort(errors.begin(), errors.end());
+  CHECK(errors[errors.size() / 2] < 0.12);
+}
+
+TEST_CASE("transfers: between the rooflines of every GPU, and as fitted on its own") {
+  const KernelLibrary& library = KernelLibrary::builtin();
+  for (const Gpu& gpu : builtin_gpus()) {
+    for (const char* format : {"bf16", "fp8_block"}) {
+      const KernelFormat stored = parse_kernel_format(format);
+      for (const double rows : {1.0, 16.0, 256.0, 4096.0, 65536.0}) {
+        for (const double k : {512.0, 7168.0}) {
+          for (const KernelCall& call : std::vector<KernelCall>{
+                   GemmCall{.m = rows, .n = 4096, .k = k},
+                   GroupedGemmCall{.rows = 8 * rows, .experts = 8, .n = 4096, .k = k}}) {
+            const KernelChoice& choice = library.kept_choice(op_of(call), gpu, "", stored);
+            if (choice.factors().size() != 1 || !choice.factors()[0].transferred) continue;
+            const auto& factor = choice.factors()[0];
+            const double fitted =
+                factor.form->microseconds(call, stored, factor.gpu, factor.coefficients.data());
+            const double us = choice.microseconds(call);
+            INFO(gpu.name, " ", format, " rows ", rows, " k ", k);
+            CHECK(us >= ideal_microseconds(call, stored, kernel_gpu(gpu)));
+            CHECK(us <= std::max(fitted, ideal_microseconds(call, stored, kernel_gpu(gpu))));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("transfers: the sibling with the nearest ratio of arithmetic to bandwidth comes first") {
+  // 206 FLOP a byte, where H100 has 295, H200 206 and H20 37.
+  const KernelChoice& choice =
+      KernelLibrary::builtin().kept_choice(KernelOp::kGemm, find_gpu("GH200-144GB"),
+                                           "trtllm-1.3.0rc20", parse_kernel_format("fp8_block"));
+  REQUIRE(choice.factors().size() == 1);
+  CHECK(choice.factors()[0].calibration->gpu == "H200-141GB-SXM");
 }
 
 }  // namespace
