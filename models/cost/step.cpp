@@ -70,10 +70,30 @@ Llm held_model(const CostInput& in) {
   return held;
 }
 
+Bytes host_weights(const CostInput& in, std::int32_t layer) {
+  if (in.stack == nullptr || in.stack->host_weights == 0) return {};
+  Bytes all;
+  visit_layer_matrices(
+      *in.llm, layer_of(in, layer),
+      [&](const MatrixPlace& place, std::int64_t rows, std::int64_t columns, std::int64_t count) {
+        all += matrix_bytes(*in.llm, in.weights(), place, rows, columns, count);
+      });
+  return truncated<Bytes>(in.stack->host_weights * static_cast<double>(all.count()));
+}
+
 Bytes weights_held(const CostInput& in) {
   if (in.measured_weights) return *in.measured_weights;
   if (in.stack == nullptr || in.stack->expert_parallel == 1) {
-    return loaded_weight_bytes(*in.llm, in.weights());
+    Bytes held = loaded_weight_bytes(*in.llm, in.weights());
+    // Those of one layer are on the GPU while it computes, and of the next where they overlap.
+    Bytes largest;
+    for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
+      const Bytes away = host_weights(in, layer);
+      held -= away;
+      largest = std::max(largest, away);
+    }
+    const bool two = in.stack != nullptr && in.stack->overlaps_weights;
+    return held + largest * (two ? std::min(2, in.llm->n_layers()) : 1);
   }
   return loaded_weight_bytes(held_model(in), in.weights());
 }

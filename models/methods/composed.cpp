@@ -366,7 +366,7 @@ constexpr double StepTraffic::*kTrafficFields[] = {
     &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
     &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
     &StepTraffic::link_write,      &StepTraffic::extra_flops,  &StepTraffic::rotated,
-    &StepTraffic::repacked,        &StepTraffic::recopied};
+    &StepTraffic::repacked,        &StepTraffic::recopied,     &StepTraffic::scratch};
 
 }  // namespace
 

@@ -128,6 +128,7 @@ struct StepTraffic {
   // methods without plain rows: packed rows, and unpacked rows waiting to be packed.
   double repacked = 0;
   double recopied = 0;
+  double scratch = 0;  // bytes of dequantised rows that are alive next to that copy
 
   [[nodiscard]] double read() const {
     return attention_read + score_row_read + side_read + move_read;

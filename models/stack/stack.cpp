@@ -259,6 +259,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   if (options.per_head_blocks) out.per_head_blocks = *options.per_head_blocks;
   if (options.lazy_compaction) out.lazy_compaction = *options.lazy_compaction;
   if (options.memory_fraction) out.usable_fraction = *options.memory_fraction;
+  if (options.host_weights) out.host_weights = *options.host_weights;
   if (options.cuda_graphs && !*options.cuda_graphs) {
     out.graphs = Bytes{};
     out.host_per_layer = std::max(out.host_per_layer, out.eager_per_layer);
@@ -324,6 +325,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "needs_cuda",
                              "splits_keys",
                              "splits_layers",
+                             "host_weights",
+                             "overlaps_weights",
                              "norm_launches",
                              "rope_launches",
                              "context",
@@ -452,6 +455,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later("eager_per_layer", [&](const Field& f) { stack.eager_per_layer = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.inter_step_overhead = f.duration(); });
   read_later_flag("splits_layers", stack.splits_layers);
+  read_later("host_weights", [&](const Field& f) { stack.host_weights = f.number(0, 1); });
+  read_later_flag("overlaps_weights", stack.overlaps_weights);
   read_later_flag("schedules_ahead", stack.schedules_ahead);
   read_later("front_end", [&](const Field& f) { stack.front_end = read_front_end(f); });
   read_later("cutoff", [&](const Field& f) { stack.cutoff = read_cutoff(f); });

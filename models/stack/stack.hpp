@@ -72,6 +72,10 @@ struct Stack {
   /// Of several GPUs each holds whole layers, and one computes at a time; else they share every
   /// layer by tensor parallelism.
   bool splits_layers = false;
+  /// Share of the layers' weights that stays in host memory, and is read over the link at every
+  /// pass; whether the next layer's are read while one computes.
+  double host_weights = 0;
+  bool overlaps_weights = false;
   std::int32_t norm_launches = 1;  // kernels one RMSNorm takes; more than 1: it is not fused
   std::int32_t rope_launches = 1;  // kernels the rotation of Q and K takes
   Bytes context;                   // CUDA context and libraries, per GPU
@@ -173,9 +177,10 @@ struct StackOptions {
   std::optional<bool> per_head_blocks{};
   std::optional<bool> lazy_compaction{};
   std::optional<double> memory_fraction{};  // of fraction_of; vLLM: gpu_memory_utilization
-  std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
-  std::optional<bool> async_scheduling{};   // schedules_ahead
-  std::optional<bool> cutoff_sampling{};    // samples_cutoff
+  std::optional<double> host_weights{};
+  std::optional<bool> cuda_graphs{};       // false: none are captured (enforce_eager)
+  std::optional<bool> async_scheduling{};  // schedules_ahead
+  std::optional<bool> cutoff_sampling{};   // samples_cutoff
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
       front_end_token{}, front_end_sequence{};

@@ -52,6 +52,11 @@ constexpr std::array kNames{
     MethodName{"kvzap", "kvzap"},
     MethodName{"kivi-2", "kivi-2"},
     MethodName{"kivi-4", "kivi-4"},
+    MethodName{"quanto", "quanto-4"},
+    MethodName{"hqq", "hqq-4"},
+    MethodName{"quantizedcache", "quanto-4"},
+    MethodName{"quantized cache", "quanto-4"},
+    MethodName{"quantised cache", "quanto-4"},
     MethodName{"rtn", "rtn"},
     MethodName{"smoothquant", "smoothquant-kv"},
     MethodName{"gear", "gear"},
@@ -76,6 +81,9 @@ constexpr std::array kSynonyms{
     Synonym{"eviction every", "evict_period"},
     Synonym{"first", "full_layers"},
     Synonym{"residual", "residual"},
+    Synonym{"residual_length", "residual"},
+    Synonym{"nbits", "bits"},
+    Synonym{"q_group_size", "quant_group"},
     Synonym{"compression_ratio", "ratio"},
 };
 
@@ -158,6 +166,15 @@ MethodMatch match_method(const std::string& method, const std::string& params,
   } catch (const InputError& error) {
     out.reason = error.what();
     return out;
+  }
+  if (spec.name == "quanto-4" && has_text(params, "hqq")) spec.name = "hqq-4";
+  if (spec.name == "quanto-4" || spec.name == "hqq-4") {
+    for (const std::int64_t bits : {2, 8}) {
+      const auto of_bits = [&](std::string_view form) {
+        return has_text(name, fmt::format(fmt::runtime(form), bits));
+      };
+      if (of_bits("int{}") || of_bits("{}bit") || of_bits("{}-bit")) spec.params["bits"] = bits;
+    }
   }
   // Parameters by their own names, then by other words.
   for (const ParamInfo& param : info.params) {

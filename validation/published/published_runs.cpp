@@ -83,6 +83,8 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
   options_.block_tokens = setup.block_tokens;
   options_.memory_fraction = setup.memory_fraction;
   if (setup.eager_execution) options_.cuda_graphs = false;
+  // Its configurations that offload parameters keep no layer's on the GPU.
+  if (stack_ != nullptr && stack_->name == "zero-inference") options_.host_weights = 1;
   if (setup.gpu != nullptr && setup.card_memory && *setup.card_memory <= setup.gpu->hbm) {
     own_gpu_ = *setup.gpu;
     own_gpu_->hbm_usable = *setup.card_memory;
@@ -158,7 +160,8 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
     roomy.hbm_usable = roomy.hbm_usable * kRoom;
     one.gpu = &roomy;
   }
-  StaticResult result = run_static(one, {.max_samples = 3});
+  StaticResult result =
+      setup_.offloads_weights ? run_offloaded(one) : run_static(one, {.max_samples = 3});
   if (step_alone && !result.oom) {
     result.usable_hbm = fraction_bytes(*stack_, gpu_->hbm_usable);
     if (result.decode_peak > result.usable_hbm) {
@@ -172,6 +175,18 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
     }
   }
   return results_.emplace(size, std::move(result)).first->second;
+}
+
+StaticResult PublishedRuns::run_offloaded(StaticSpec spec) const {
+  const auto away = [&](std::int64_t layers) {
+    spec.options.host_weights = static_cast<double>(layers) / llm_.n_layers();
+    return run_static(spec, {.max_samples = 3});
+  };
+  // Layers that fit on the GPU.
+  const std::int64_t all = llm_.n_layers();
+  const std::int64_t kept =
+      largest(all, [&](std::int64_t layers) { return !away(all - layers).oom; });
+  return away(all - kept);
 }
 
 bool PublishedRuns::fragments(const RunSize& size) {

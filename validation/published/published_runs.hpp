@@ -55,10 +55,16 @@ class PublishedRuns {
   [[nodiscard]] const Stack& stack() const { return *stack_; }
   [[nodiscard]] const WeightStore& weights() const { return weights_; }
   /// The part of the model on one GPU.
-  [[nodiscard]] Llm shard() const { return tensor_shard(llm_, setup_.gpus); }
+  [[nodiscard]] Llm shard() const { return tensor_shard(llm_, ranks()); }
   [[nodiscard]] Dtype kv_dtype() const { return kv_dtype_; }
+  [[nodiscard]] std::int32_t ranks() const {
+    return stack_ != nullptr ? tensor_ranks(*stack_, setup_.gpus) : setup_.gpus;
+  }
 
  private:
+  /// `spec` as it runs: with the fewest layers in host memory where the program puts what does not
+  /// fit there.
+  [[nodiscard]] StaticResult run_offloaded(StaticSpec spec) const;
   /// Tokens of one prefill pass where the row does not say; nullopt: as the stack's profile.
   [[nodiscard]] std::optional<std::int64_t> pass_tokens(const RunSize& size) const;
 

@@ -439,6 +439,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
       out.method->params.try_emplace("dequant", std::string{"copy"});
       assume("a cache of codes in plain PyTorch: expanded into a copy at every step");
     }
+    out.offloads_weights = stack.offloads_weights;
     if (stack.eager) {
       out.eager_execution = true;
       assume("a vLLM without CUDA graphs");

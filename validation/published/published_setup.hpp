@@ -49,6 +49,7 @@ struct PublishedSetup {
   std::optional<double> memory_fraction{};
   std::optional<std::int64_t> cache_tokens{};  // a cache allocated, and attended, at this length
   bool linear_mask = false;                    // a mask of one row, no matter what the stack has
+  bool offloads_weights = false;               // layers that do not fit stay in host memory
   bool eager_execution = false;                // CUDA graphs are off
   bool all_logits = false;                     // of every prompt position, upcast to fp32
   std::optional<Bytes> card_memory{};          // "total_gpu_memory 79.22 GiB"

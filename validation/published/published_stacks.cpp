@@ -47,8 +47,8 @@ const std::vector<Pattern>& patterns() {
       {{"qserve"}, "trtllm", "QServe has no profile: as TensorRT-LLM"},
       {{"atom"}, "trtllm", "Atom has no profile: as TensorRT-LLM"},
       {{"quarot"}, "trtllm", "QuaRot has no profile: as TensorRT-LLM"},
-      {{"zero-inference"}, "", "weights stream from host memory or disk: no profile does that"},
-      {{"accelerate"}, "", "weights stream from host memory or disk: no profile does that"},
+      {{"zero-inference"}, "zero-inference"},
+      {{"accelerate"}, "hf-sdpa", "layers that do not fit stay in host memory, copied when needed"},
       {{"flexgen"}, "flexgen"},
       {{"flexllmgen"}, "flexgen"},
       {{"legacy", "cache"}, "hf-legacy"},
@@ -304,7 +304,7 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
   }
   if (has_text(row.note, "offload level cpu") || has_text(row.note, "offload level disk")) {
     return {.stack = nullptr,
-            .reason = "weights stream from host memory or disk: no profile does that"};
+            .reason = "the cache is in host memory, or weights on disk: no profile does that"};
   }
   for (const Pattern& pattern : patterns()) {
     const bool fits = std::all_of(pattern.all.begin(), pattern.all.end(), [&](std::string_view w) {
@@ -315,6 +315,7 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
     StackMatch match;
     match.assumed = std::string{pattern.why};
     std::string_view wanted = pattern.stack;
+    match.offloads_weights = pattern.all.front() == "accelerate";
     if (wanted == "vllm") {
       // CUDA graphs came with 0.2.6 (December 2023).
       constexpr double kGraphs = 0.002006;

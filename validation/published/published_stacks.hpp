@@ -15,9 +15,10 @@ namespace kvsim {
 struct StackMatch {
   const Stack* stack = nullptr;  // null: none, and `reason` says why
   std::string reason{};
-  std::string assumed{};    // what had to be taken for granted, for people; empty: nothing
-  bool eager = false;       // a version without CUDA graphs
-  bool all_logits = false;  // a version that computes logits of all positions, upcast to fp32
+  std::string assumed{};          // what had to be taken for granted, for people; empty: nothing
+  bool eager = false;             // a version without CUDA graphs
+  bool offloads_weights = false;  // layers that do not fit stay in host memory
+  bool all_logits = false;        // a version that computes logits of all positions, upcast to fp32
 };
 
 /// What a method's released code for Hugging Face does to a layer's attention.

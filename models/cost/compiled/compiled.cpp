@@ -22,10 +22,15 @@ constexpr std::array<CompiledGraph<3>::Counts, CompiledGraph<3>::kSamples> kCoun
      {kBase, kBase, kMoved},
      {2999, 2503, 2011}}};
 
+bool reads_meanwhile(const CostInput& in) {
+  return in.stack->host_weights > 0 && in.stack->overlaps_weights;
+}
+
 CompiledGraph<3> compile(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
                          const Roofline& roofline) {
-  // Other formats grow in steps.
-  if (!in.method->plain_rows() || !CacheRows{in, layer}.other_is_line()) {
+  // Other formats grow in steps; weights that arrive meanwhile hide behind a layer, or it behind
+  // them.
+  if (!in.method->plain_rows() || !CacheRows{in, layer}.other_is_line() || reads_meanwhile(in)) {
     return {*in.stack, roofline};
   }
   CostInput exact = in;
@@ -66,6 +71,7 @@ Seconds CompiledLayer::time(const DecodeState& moment) const {
 
 /// Decode operators run one after the other, so that their costs add up.
 GraphCost CompiledLayer::on_graph(const DecodeState& moment) const {
+  if (reads_meanwhile(in_)) return evaluate(decode_layer(in_, layer_, moment), roofline_);
   if (!outside_) {  // equal for all states: taken at one that does not depend on the request
     CostInput in = in_;
     in.prompt = kBase;

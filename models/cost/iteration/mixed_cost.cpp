@@ -13,6 +13,7 @@
 #include "models/cost/layer/step_graphs.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -265,7 +266,13 @@ MixedStepCost::MixedStepCost(const CostInput& in, const Roofline& roofline)
     : MixedStepCost{in, roofline, all_layers(*in.llm)} {}
 MixedStepCost::MixedStepCost(const CostInput& in, const Roofline& roofline,
                              const LayerRange& layers)
-    : impl_{std::make_unique<Impl>(in, roofline, layers)} {}
+    : impl_{std::make_unique<Impl>(in, roofline, layers)} {
+  if (in.stack->host_weights > 0) {
+    throw InputError{
+        "host_weights: expected 0 for an engine with continuous batching: only static batches read "
+        "weights from host memory"};
+  }
+}
 MixedStepCost::MixedStepCost(MixedStepCost&&) noexcept = default;
 MixedStepCost& MixedStepCost::operator=(MixedStepCost&&) noexcept = default;
 MixedStepCost::~MixedStepCost() = default;

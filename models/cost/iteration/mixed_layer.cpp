@@ -11,12 +11,12 @@ namespace kvsim {
 namespace {
 
 using Figure = double StepTraffic::*;
-constexpr std::array<Figure, 14> kFigures{
+constexpr std::array<Figure, 15> kFigures{
     &StepTraffic::attention_read,  &StepTraffic::append_write, &StepTraffic::score_row_read,
     &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
     &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
     &StepTraffic::link_write,      &StepTraffic::extra_flops,  &StepTraffic::rotated,
-    &StepTraffic::repacked,        &StepTraffic::recopied};
+    &StepTraffic::repacked,        &StepTraffic::recopied,     &StepTraffic::scratch};
 
 // Numbers of entries at which traffic is fitted by a line, and at which the line is verified: few
 // and many, not round, so that traffic in pages or groups, or constant above a budget, is detected.

@@ -271,9 +271,18 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
 }
 
 LayerBuilder::Projected LayerBuilder::open() {
+  OpIndex before = -1;
+  if (const Bytes away = host_weights(in_, layer_); away > Bytes{}) {
+    const OpIndex read = graph_.add({.name = "weights from host memory",
+                                     .family = OpFamily::kHostCopy,
+                                     .bytes_read = static_cast<double>(away.count()),
+                                     .stream = in_.stack->overlaps_weights ? 1 : 0,
+                                     .dtype = dtype_});
+    if (!in_.stack->overlaps_weights) before = read;
+  }
   input_ = activation("layer input", rows().times(llm_.d_model), 0);
-  if (!has_mixers()) return {.op = -1};
-  const OpIndex first = norm("input norm", -1);
+  if (!has_mixers()) return {.op = before};
+  const OpIndex first = norm("input norm", before);
   normed_ = activation("input norm output", rows().times(llm_.d_model), first);
   return project(first);
 }

@@ -255,6 +255,10 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
     at = concat_apart("concat packed rows", traffic.repacked * batch, kPackedDtype, kPackedTensors,
                       at);
     at = concat_apart("concat waiting rows", traffic.recopied * batch, in_.kv_dtype, 2, at);
+    if (traffic.scratch > 0) {
+      hold_during("dequantised rows", Owner::kConcatCopy,
+                  Product{}.in_bytes(truncated<Bytes>(traffic.scratch * batch)), at);
+    }
   }
   std::optional<std::size_t> rotated;
   if (traffic.rotated > 0 && runs_by_operators(*in_.stack)) {

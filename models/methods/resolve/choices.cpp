@@ -110,6 +110,7 @@ std::vector<AxisChoice> all_choices() {
       store_fp8_e5m2(),
       store_smoothquant(),
       store_kivi(),
+      store_hf_quantized(),
       store_gear(),
       store_think(),
       store_masked(),

@@ -16,6 +16,7 @@ AxisChoice store_fp8_e4m3();
 AxisChoice store_fp8_e5m2();
 AxisChoice store_smoothquant();
 AxisChoice store_kivi();
+AxisChoice store_hf_quantized();
 AxisChoice store_gear();
 AxisChoice store_think();
 AxisChoice store_masked();

@@ -117,6 +117,9 @@ std::string weights_formula(const CostInput& in) {
   const Llm llm = in.stack->expert_parallel > 1 ? held_model(in) : *in.llm;
   const auto all = parameters(llm);
   if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
+  if (in.stack->host_weights > 0) {  // without those in host memory
+    return fmt::format("{} B", with_commas(weights_held(in).count()));
+  }
   const bool as_published = llm.unpacked_dtype && in.weight_dtype == llm.published_dtype;
   if (in.weight_format != nullptr || as_published) {
     std::int64_t packed = 0;

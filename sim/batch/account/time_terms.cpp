@@ -233,10 +233,20 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                                             number == 0 ? RunPhase::kPrefill : RunPhase::kDecode),
                     .terms = {}};
   const Explainer explainer{in};
-  for (const OpCost& line : explain(step, *in.roofline)) {
-    if (line.time > Seconds{}) out.terms.push_back(explainer.term(line));
-  }
   const StepCost cost = evaluate(step, *in.roofline);
+  // What a second stream does while the first computes takes only what is left of it.
+  Seconds hidden = cost.device * (-1.0 / step.passes);
+  const std::vector<OpCost> lines = explain(step, *in.roofline);
+  for (const OpCost& line : lines) hidden += line.time;
+  for (const OpCost& line : lines) {
+    if (line.time <= Seconds{}) continue;
+    TimeTerm& term = out.terms.emplace_back(explainer.term(line));
+    if (line.op.stream == 0) continue;
+    const Seconds shorter = std::min(hidden, line.time);
+    term.time -= shorter;
+    term.formula += fmt::format(", of which {} us are hidden", shorter.count() * 1e6);
+    hidden -= shorter;
+  }
   if (step.passes > 1) {
     out.terms.push_back({.what = "further passes over the prompt",
                          .family = "method",

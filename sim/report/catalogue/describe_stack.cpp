@@ -114,6 +114,8 @@ ordered_json stack_json(const Stack& stack) {
       {"keeps_inputs", stack.keeps_inputs},
       {"splits_keys", stack.splits_keys},
       {"splits_layers", stack.splits_layers},
+      {"host_weights", stack.host_weights},
+      {"overlaps_weights", stack.overlaps_weights},
       {"norm_launches", stack.norm_launches},
       {"rope_launches", stack.rope_launches},
       {"context_bytes", stack.context.count()},

@@ -174,6 +174,10 @@ constexpr std::array kEngineKeys{
            "show stack`): gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction, "
            "cache_max_entry_count",
            &StackOptions::memory_fraction),
+    engine("host_weights", number(0, 1), "the stack's",
+           "of a static batch: the share of the layers' weights that stays in host memory and is "
+           "read over the link at every pass (FlexGen, ZeRO-Inference, Accelerate)",
+           &StackOptions::host_weights),
     engine("cuda_graphs", boolean(), "the stack's", "false: none are captured (enforce_eager)",
            &StackOptions::cuda_graphs),
     engine("async_scheduling", boolean(), "the stack's",

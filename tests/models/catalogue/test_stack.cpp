@@ -47,6 +47,8 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("rounds_allocations", s.rounds_allocations != ideal.rounds_allocations);
     sourced("keeps_inputs", s.keeps_inputs != ideal.keeps_inputs);
     sourced("splits_keys", s.splits_keys != ideal.splits_keys);
+    sourced("host_weights", s.host_weights != ideal.host_weights);
+    sourced("overlaps_weights", s.overlaps_weights != ideal.overlaps_weights);
     sourced("splits_layers", s.splits_layers != ideal.splits_layers);
     sourced("norm_launches", s.norm_launches != ideal.norm_launches);
     sourced("rope_launches", s.rope_launches != ideal.rope_launches);
