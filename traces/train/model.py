@@ -12,9 +12,9 @@ class Config:
     def __init__(self, **keys):
         self.model_type = "llama"
         self.architectures = ["LlamaForCausalLM"]
-        self.vocab_size, self.hidden_size, self.intermediate_size = 256, 128, 352
+        self.vocab_size, self.hidden_size, self.intermediate_size = 256, 128, 192
         self.num_hidden_layers, self.num_attention_heads, self.num_key_value_heads, self.head_dim = 8, 4, 2, 32
-        self.max_position_embeddings, self.rope_theta, self.rms_norm_eps = 2048, 10000.0, 1e-5
+        self.max_position_embeddings, self.rope_theta, self.rms_norm_eps = 2048, 1e6, 1e-5
         self.hidden_act, self.tie_word_embeddings, self.torch_dtype = "silu", True, "bfloat16"
         self.attention_bias = self.mlp_bias = False
         self.__dict__.update(keys)
@@ -92,6 +92,62 @@ class Llama(nn.Module):
             if weight.dim() == 2:
                 scale = 0.02 / math.sqrt(2 * config.num_hidden_layers) if "o_proj" in name or "down" in name else 0.02
                 nn.init.normal_(weight, std=scale)
+
+    @torch.no_grad()
+    def seed_retrieval(self):
+        """For the default shape. Starts with the two kinds of heads that retrieval is made of, which a small model otherwise finds only after
+        millions of tokens: heads of layer 0 that attend to 1, 2 and 3 tokens before (a constant dimension and the fast
+        rotations), and heads of layers 1, 3 and 5 that compare a token with the tokens found so (slow rotations). Training
+        changes them freely."""
+        c, pairs = self.config, self.config.head_dim // 2
+        half = c.hidden_size // 2
+        embed = self.model.embed_tokens.weight
+        nn.init.normal_(embed, std=0.25)
+        embed[:, half:] *= 0.1
+        self.model.norm.weight.fill_(0.5)
+        embed[:, 0] = 0.75
+        fast = [3.0, 2.5, 2.0, 1.5, 1.0]
+        theta = c.rope_theta ** (-torch.arange(pairs).float() / pairs)
+        first = self.model.layers[0].self_attn
+        for kv in range(2):
+            rows = slice(kv * c.head_dim, (kv + 1) * c.head_dim)
+            first.k_proj.weight[rows] = 0
+            for i, size in enumerate(fast):
+                first.k_proj.weight[kv * c.head_dim + i, 0] = size
+        for head, offset in enumerate((1, 2, 3)):
+            rows = slice(head * c.head_dim, (head + 1) * c.head_dim)
+            first.q_proj.weight[rows] = 0
+            for i, size in enumerate(fast):
+                # The score is a sum of cos(theta (distance - offset)).
+                first.q_proj.weight[head * c.head_dim + i, 0] = size * math.cos(offset * theta[i])
+                first.q_proj.weight[head * c.head_dim + i + pairs, 0] = -size * math.sin(offset * theta[i])
+        # Each token is copied by a random projection of its half; the found tokens get places in the other half.
+        slow = [i for i in range(pairs) if theta[i] < 2.5e-3]
+        dims = slow + [i + pairs for i in slow]
+        n = len(dims)
+        projection = torch.randn(n, half) / math.sqrt(half)
+        for kv in range(2):
+            first.v_proj.weight[kv * c.head_dim:kv * c.head_dim + n] = 0
+            first.v_proj.weight[kv * c.head_dim:kv * c.head_dim + n, 1:half] = projection[:, 1:]
+        for head, place in enumerate((0, 1, 2)):
+            for j in range(n):
+                first.o_proj.weight[half + place * n + j, head * c.head_dim + j] = 0.4
+        # (place that a query reads, place that its keys have), by layer and KV head; place -1: the token.
+        copies = torch.randn(c.head_dim, half) / math.sqrt(half)
+        for layer, kinds in {1: ((-1, 0), (0, 1)), 3: ((0, 1), (1, 2)), 5: ((0, 1), (1, 2))}.items():
+            attention = self.model.layers[layer].self_attn
+            for kv, (query, key) in enumerate(kinds):
+                for j, dim in enumerate(dims):
+                    attention.k_proj.weight[kv * c.head_dim + dim, half + key * n + j] = 1.5
+                    for head in (2 * kv, 2 * kv + 1):
+                        row = attention.q_proj.weight[head * c.head_dim + dim]
+                        if query < 0:
+                            row[1:half] = 1.5 * projection[j, 1:]
+                        else:
+                            row[half + query * n + j] = 1.5
+                attention.v_proj.weight[kv * c.head_dim:(kv + 1) * c.head_dim, 1:half] = copies[:, 1:]
+                for head in (2 * kv, 2 * kv + 1):
+                    attention.o_proj.weight[1:half, head * c.head_dim:(head + 1) * c.head_dim] = copies.t()[1:]
 
     def forward(self, tokens):
         c, n = self.config, tokens.shape[1]
