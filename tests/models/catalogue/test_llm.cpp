@@ -174,6 +174,10 @@ TEST_CASE("published parameter counts") {
       {"deepseek-coder-6.7b", 6'740'512'768},
       {"yi-6b", 6'061'035'520},
       {"yi-34b", 34'388'917'248},
+      {"yi-9b-200k", 8'829'407'232},
+      {"glm-4-9b", 9'399'951'360},
+      {"glm-4-9b-1m", 9'483'857'920},
+      {"mistral-small-3.2-24b", 23'572'403'200},
       {"mistral-7b-v0.1", 7'241'732'096},
       // 768 more rows in two tables of width 4096: 6,291,456 more
       {"mistral-7b-v0.3", 7'248'023'552},
