@@ -285,6 +285,16 @@ TEST_CASE("frameworks by patterns, versions and dates") {
   CHECK(stack("HF transformers + flash_attention_2 + kvpress") == "hf-flash");
   CHECK(stack("HF transformers, PyTorch 2.0 SDPA") == "hf-sdpa");
   CHECK(stack("HF transformers (2024-05) eager, DynamicCache") == "hf-eager");
+  // torch.cat of 16-bit rows.
+  CHECK(stack("HF transformers, PyTorch 2.8 SDPA") == "hf-sdpa-torch28");
+  CHECK(stack("HF transformers + flash_attention_2", "a paper arXiv 2512.01234") ==
+        "hf-flash-torch28");
+  CHECK(stack("HF transformers + flash_attention_2", "a paper arXiv 2512.01234", "torch 2.6") ==
+        "hf-flash");
+  CHECK(stack("HF transformers + flash_attention_2", "a paper arXiv 2505.24133") == "hf-flash");
+  // Weights in host memory.
+  CHECK(stack("DeepSpeed ZeRO-Inference") == "zero-inference");
+  CHECK(stack("Hugging Face Accelerate") == "hf-sdpa");
   CHECK(stack("HF transformers", "", "", AttentionPatch::kReadsScores) == "hf-eager");
   CHECK(stack("HF transformers", "", "", AttentionPatch::kMasks) == "hf-masked");
   CHECK(stack("vLLM 0.6.3", "", "", AttentionPatch::kMasks) == "vllm-v0");

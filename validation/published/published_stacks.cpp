@@ -245,6 +245,23 @@ const Stack* in_version(const Stack* stack, const PublishedRow& row, std::string
   return &find_stack(stack->name + "@" + release);
 }
 
+/// Whether the row's PyTorch has torch.cat load 16-bit rows in vectors: from 2.8 on (August 2025);
+/// a paper that names no release is taken to run it from November 2025 on.
+bool loads_vectors(const PublishedRow& row, std::string_view elsewhere, std::string& assumed) {
+  constexpr double kVectors = 2.008;
+  constexpr int kMonth = 2511;
+  for (const std::string_view text :
+       {std::string_view{row.framework}, std::string_view{row.note}, elsewhere}) {
+    if (const auto version = version_after(text, "torch")) return *version >= kVectors;
+  }
+  const auto month = arxiv_month(row.source);
+  if (!month || *month < kMonth) return false;
+  if (!assumed.empty()) assumed += "; ";
+  assumed +=
+      "PyTorch's release is not stated: 2.8 or later; before it torch.cat takes 1.66 times as long";
+  return true;
+}
+
 }  // namespace
 
 std::optional<EngineVersion> vllm_release(const PublishedRow& row, std::string_view elsewhere) {
@@ -360,6 +377,10 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
       } else if (wanted == "hf-sdpa" && !listed && name.find("sdpa") == std::string::npos) {
         match.assumed = "attention not stated: PyTorch's scaled_dot_product_attention";
       }
+    }
+    if (wanted == "hf-sdpa" || wanted == "hf-flash") {
+      const bool vectors = loads_vectors(row, elsewhere, match.assumed);
+      if (vectors) wanted = wanted == "hf-sdpa" ? "hf-sdpa-torch28" : "hf-flash-torch28";
     }
     match.stack = in_version(stack_of(wanted), row, elsewhere);
     if (match.stack == nullptr) {
