@@ -117,6 +117,54 @@ TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bit
   CHECK(ratio < 1);
 }
 
+TEST_CASE("prompts alone: latency, throughput and a layer's share of it are of one prefill") {
+  const std::string setup =
+      ",paper,A100-80GB-SXM,1,Llama-2-7B,fp16,fp16,HF transformers,full,,1,8K,";
+  const PublishedScore score = score_of(
+      "a" + setup + "0,ttft_s,1,s,\n" + "b" + setup + "prefill,latency_s,1,s,\n" + "c" + setup +
+      "prefill only,prefill_latency_ms,1,ms,\n" + "d" + setup +
+      "prompt,throughput_tok_s,1,tok/s,\n" + "e" + setup + "prefill,latency_ms_per_layer,1,ms,\n" +
+      "f" + setup + "decode,latency_ms_per_layer,1,ms,\n" + "g" + setup +
+      "decode,latency_ms_per_token,1,ms,\n" + "h" + setup + "prefill,latency_ms_per_token,1,ms,\n");
+  const auto value = [&](std::size_t row) { return *score.rows[row].prediction.value; };
+  const double seconds = value(0);
+  CHECK(value(1) == rel(seconds));
+  CHECK(value(2) == rel(1e3 * seconds));
+  CHECK(value(3) == rel(8192 / seconds, 0.03));  // 8K is 8,000 or 8,192 tokens
+  CHECK(value(4) == rel(1e3 * seconds / 32));
+  CHECK(value(5) == rel(value(6) / 32));
+  CHECK_FALSE(score.rows[7].prediction.value);
+}
+
+TEST_CASE("transformers on two GPUs: the sum of their memory, the time of one") {
+  const auto two = [](const std::string& gpus, const std::string& metric) {
+    const PublishedScore score = score_of(
+        "a,paper,A100-80GB-SXM," + gpus +
+        ",Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,4,2000,101," + metric + ",1,GiB,\n");
+    return *score.rows[0].prediction.value;
+  };
+  // The same weights and cache, and a layer's activations on the second GPU too.
+  const double more = two("2", "peak_mem_gb") - two("1", "peak_mem_gb");
+  CHECK(more > 0);
+  CHECK(more < 0.1 * two("1", "peak_mem_gb"));
+  CHECK(two("2", "latency_s") == rel(two("1", "latency_s"), 0.02));
+}
+
+TEST_CASE("weights in host memory: runs that Accelerate and ZeRO-Inference make are not refused") {
+  const auto step = [](const std::string& framework) {
+    const PublishedScore score =
+        score_of("a,paper,A100-80GB-SXM,1,Llama-2-70B,fp16,fp16," + framework +
+                 ",full,,1,512,decode,latency_ms_per_token,1,ms,\n");
+    REQUIRE(score.rows[0].prediction.value);
+    return *score.rows[0].prediction.value;
+  };
+  // 80 layers of 1.71 GB over 32 GB/s: 4.3 s; of 38 or so that do not fit on the GPU, 2.0.
+  CHECK(step("DeepSpeed ZeRO-Inference") > 4300);
+  CHECK(step("DeepSpeed ZeRO-Inference") < 5600);
+  CHECK(step("Hugging Face Accelerate") > 1700);
+  CHECK(step("Hugging Face Accelerate") < 2600);
+}
+
 TEST_CASE("verdicts: a run that fits, one that does not, and a value of one predicted not to") {
   const std::string setup = ",A800-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,";
   // fp16: 12.6 GiB of weights and 0.5 MiB a token: 80,000 tokens are 39 GiB, 200,000 are 98 GiB.
@@ -264,6 +312,9 @@ TEST_CASE("methods by their published names and words") {
         1560);
   CHECK(spec("StreamingLLM", "cache 256 (4 sinks)").budget->entries == 256);
   CHECK(spec("MiniCache-4bit", "gamma=0.05").name == "minicache+kivi-4");
+  CHECK(spec("QuantizedCache int2", "backend quanto").name == "quanto-4");
+  CHECK(std::get<std::int64_t>(spec("QuantizedCache int2", "").params.at("bits")) == 2);
+  CHECK(spec("quantized cache (4-bit)", "backend HQQ, residual_length=64").name == "hqq-4");
   CHECK(match_method("sliding window re-computation", "window 256", "", 256).recomputes_window);
   CHECK_FALSE(match_method("Unheard Of", "", "", 1).spec);
 }

@@ -77,6 +77,9 @@ TEST_CASE("output lengths") {
   CHECK(plain->tokens == 512);
   CHECK_FALSE(plain->steady);
   CHECK(parse_output("338 avg", 161)->tokens == 338);
+  CHECK(parse_output("prefill only", 161)->tokens == 0);
+  CHECK(parse_output("prompt", 161)->tokens == 0);
+  CHECK_FALSE(parse_output("prompt", 161)->steady);
   CHECK(parse_output("<=128", 31374)->tokens == 128);
   CHECK(parse_output("about 69 (inferred tokens)", 100)->tokens == 69);
   CHECK(parse_output("mean 290-291 (tokens/s over samples/s)", 1024)->tokens == 291);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -228,6 +229,28 @@ MethodMatch match_method(const std::string& method, const std::string& params,
   }
   out.spec = std::move(spec);
   return out;
+}
+
+std::optional<Baseline> baseline_of(const PublishedRow& row,
+                                    const std::optional<MethodSpec>& method) {
+  const std::string unit = without_brackets(row.unit);
+  const bool peak = has_word(unit, "peak") || has_text(row.note, "peak");
+  for (const std::string_view word : {"full", "fp16", "bf16"}) {
+    if (has_word(unit, word)) return Baseline{{.name = "full", .params = {}, .budget = {}}, peak};
+  }
+  std::string name = unit;
+  for (const std::string_view lead : {"x vs ", "x ", "% kv vs ", "% kv ", "% vs ", "% "}) {
+    if (name.starts_with(lead)) {
+      name = name.substr(lead.size());
+      break;
+    }
+  }
+  if (name.starts_with("default") && method) {
+    return Baseline{{.name = method->name, .params = {}, .budget = method->budget}, peak};
+  }
+  MethodMatch match = match_method(name, row.method_params, {}, 0);
+  if (!match.spec) return std::nullopt;
+  return Baseline{std::move(*match.spec), peak};
 }
 
 }  // namespace kvsim

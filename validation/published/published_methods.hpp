@@ -22,4 +22,13 @@ struct MethodMatch {
 [[nodiscard]] MethodMatch match_method(const std::string& method, const std::string& params,
                                        const std::string& note, std::int64_t prompt);
 
+/// What "x vs FP16", "x full KV (GQA)", "% KV vs SnapKV" compare with, and whether peaks are.
+struct Baseline {
+  MethodSpec spec;
+  bool peak = false;
+};
+/// By the row's unit; `method` is the row's own. nullopt: it names none that is known.
+[[nodiscard]] std::optional<Baseline> baseline_of(const PublishedRow& row,
+                                                  const std::optional<MethodSpec>& method);
+
 }  // namespace kvsim

@@ -43,6 +43,12 @@ constexpr std::array kRules{
     PublishedMetricInfo{"total_throughput_tok_s", PublishedKind::kTime,
                         "prompt and output tokens over prefill and decode"},
     PublishedMetricInfo{"latency_s", PublishedKind::kTime, kTotalTime},
+    PublishedMetricInfo{"latency_ms", PublishedKind::kTime, kTotalTime},
+    PublishedMetricInfo{"latency_ms_per_layer", PublishedKind::kTime,
+                        "a decode step where the output says so, else the prefill of the batch, "
+                        "over the layers"},
+    PublishedMetricInfo{"prefill_latency_s", PublishedKind::kTime, "prefill of the batch"},
+    PublishedMetricInfo{"prefill_latency_ms", PublishedKind::kTime, "prefill of the batch"},
     PublishedMetricInfo{"generation_time_s", PublishedKind::kTime,
                         "as latency_s; without the prefill where the note takes it off"},
     PublishedMetricInfo{"latency_ms_per_token", PublishedKind::kTime,

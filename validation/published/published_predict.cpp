@@ -94,7 +94,6 @@ class RowPrediction {
   double startup_figure(std::string_view name);
   double runs_out();
   double relative_figure(std::string_view name);
-  std::pair<MethodSpec, bool> baseline() const;
 
   const PublishedRow& row_;
   const PublishedSetup& setup_;
@@ -234,6 +233,20 @@ double RowPrediction::time_figure(std::string_view name) {
     if (name == "throughput_tok_s") return static_cast<double>(n) / pass;
     throw NotExpressible{"a figure that a recomputed window does not have"};
   }
+  const bool prompt_alone = setup_.output && !setup_.output->steady && setup_.output->tokens == 0;
+  if (name == "latency_ms_per_layer") {
+    const bool decodes = setup_.output && !prompt_alone;
+    const double whole = decodes ? step_time(runs) : prefill_time(runs, batch(runs));
+    return whole * 1e3 / llm_.n_layers();
+  }
+  if (prompt_alone && (name == "throughput_tok_s" || name == "total_throughput_tok_s")) {
+    const std::int64_t n = batch(runs);
+    return static_cast<double>(n * prompt()) / prefill_time(runs, n) /
+           (has_text(row_.unit, "per gpu") ? gpus : 1);
+  }
+  if (name.starts_with("prefill_latency")) {
+    return prefill_time(runs, batch(runs)) * (name.ends_with("_ms") ? 1e3 : 1);
+  }
   if (name == "ttft_s" || name == "ttft_ms") {
     const std::int64_t n = setup_.batch && setup_.batch->in_flight ? 1 : batch(runs);
     double wait = prefill_time(runs, n);
@@ -257,6 +270,7 @@ double RowPrediction::time_figure(std::string_view name) {
     return weights * throughput(runs) / static_cast<double>(batch(runs)) / 1e9;
   }
   if (name == "latency_ms_per_token") {
+    if (prompt_alone) throw NotExpressible{"a time per token of a prompt alone"};
     if (is_steady()) return step_time(runs) * 1e3;
     const Generation run = generation(runs);
     const auto steps = static_cast<double>(std::max<std::int64_t>(1, run.steps));
@@ -269,7 +283,8 @@ double RowPrediction::time_figure(std::string_view name) {
     return static_cast<double>(run.batch * (prompt() + run.steps + 1)) /
            (run.prefill_s + run.decode_s);
   }
-  return decode_only ? run.decode_s : run.prefill_s + run.decode_s;
+  const double seconds = decode_only ? run.decode_s : run.prefill_s + run.decode_s;
+  return name == "latency_ms" ? seconds * 1e3 : seconds;
 }
 
 double RowPrediction::peak_bytes(PublishedRuns& runs) {
@@ -305,9 +320,7 @@ double RowPrediction::cache_bytes(PublishedRuns& runs) {
 }
 
 double RowPrediction::startup_figure(std::string_view name) {
-  need("gpu");
-  need("weights");
-  need("stack");
+  for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
   if (!runs.is_paged()) throw NotExpressible{"the stack sets no pool aside at its start"};
   const EngineStartup start = runs.startup();
@@ -320,9 +333,7 @@ double RowPrediction::startup_figure(std::string_view name) {
 }
 
 double RowPrediction::runs_out() {
-  need("gpu");
-  need("weights");
-  need("stack");
+  for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = own_runs();
   if (runs.is_paged()) {
     // An engine is out of memory where its pool cannot hold one sequence.
@@ -340,9 +351,7 @@ double RowPrediction::runs_out() {
 }
 
 double RowPrediction::capacity_figure(std::string_view name) {
-  need("gpu");
-  need("weights");
-  need("stack");
+  for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = own_runs();
   if (name == "max_batch") return static_cast<double>(runs.largest_batch(prompt(), steps()));
   const std::int64_t n = batch(runs);
@@ -356,29 +365,6 @@ double RowPrediction::capacity_figure(std::string_view name) {
     if (result.oom) return static_cast<double>(result.oom->tokens - 1);
   }
   throw NotExpressible{"the cache stays bounded: no length runs out of memory"};
-}
-
-/// What "x vs FP16", "x full KV (GQA)", "% KV vs SnapKV" compare with, and whether peaks are.
-std::pair<MethodSpec, bool> RowPrediction::baseline() const {
-  const std::string unit = without_brackets(row_.unit);
-  const bool peak = has_word(unit, "peak") || has_text(row_.note, "peak");
-  for (const std::string_view word : {"full", "fp16", "bf16"}) {
-    if (has_word(unit, word)) return {MethodSpec{.name = "full", .params = {}, .budget = {}}, peak};
-  }
-  std::string name = unit;
-  for (const std::string_view lead : {"x vs ", "x ", "% kv vs ", "% kv ", "% vs ", "% "}) {
-    if (name.starts_with(lead)) {
-      name = name.substr(lead.size());
-      break;
-    }
-  }
-  if (name.starts_with("default") && setup_.method) {
-    return {MethodSpec{.name = setup_.method->name, .params = {}, .budget = setup_.method->budget},
-            peak};
-  }
-  const MethodMatch match = match_method(name, row_.method_params, {}, 0);
-  if (!match.spec) throw NotExpressible{fmt::format("no baseline known in unit \"{}\"", row_.unit)};
-  return {*match.spec, peak};
 }
 
 double RowPrediction::relative_figure(std::string_view name) {
@@ -406,9 +392,7 @@ double RowPrediction::relative_figure(std::string_view name) {
     const double ratio = count(*all) / count(*kept);
     return name == "compression_ratio" ? ratio : 1 - 1 / ratio;
   }
-  need("gpu");
-  need("weights");
-  need("stack");
+  for (const char* what : {"gpu", "weights", "stack"}) need(what);
   need("prompt");
   PublishedSetup plain = setup_;
   plain.kv_dtype = default_kv_dtype(llm_, setup_.weights->weights);
@@ -418,7 +402,9 @@ double RowPrediction::relative_figure(std::string_view name) {
     PublishedRuns full{row_, plain, llm_, {.name = "full", .params = {}, .budget = {}}};
     return in_unit(peak_bytes(full) - peak_bytes(mine));
   }
-  const auto [spec, peak] = baseline();
+  const auto compared = baseline_of(row_, setup_.method);
+  if (!compared) throw NotExpressible{fmt::format("no baseline known in unit \"{}\"", row_.unit)};
+  const auto& [spec, peak] = *compared;
   PublishedRuns base{row_, plain, llm_, spec};
   if (name == "relative_memory" || name == "mem_saving_pct") {
     // Where both fill the card, the comparison is at the batch that the larger cache allows.

@@ -152,7 +152,8 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
   check(size);
   StaticSpec one = spec(size);
   // A row about one decode step does not include the prefill: only the step must fit.
-  const bool step_alone = setup_.output && setup_.output->steady && !is_paged() && size.steps > 0;
+  const bool step_alone = setup_.output && setup_.output->steady && !is_paged() && size.steps > 0 &&
+                          !setup_.offloads_weights;
   Gpu roomy = *gpu_;
   if (step_alone) {
     constexpr std::int64_t kRoom = 8;

@@ -196,6 +196,7 @@ std::optional<OutputText> parse_output(std::string_view text, std::int64_t promp
     if (!count) return std::nullopt;
     counts.push_back(*count);
   }
+  if (counts.empty() && (has_word(outside, "prefill") || has_word(outside, "prompt"))) return out;
   if (has_word(outside, "decode")) {
     out.steady = out.by_context = true;
     out.tokens = 1;

@@ -56,7 +56,8 @@ struct OutputText {
   std::optional<std::int64_t> context{};  // "decode at 52K", "20K-54K": where decoding starts
 };
 /// Of a prompt of `prompt` tokens: "512", "338 avg", "<=128", "decode", "decode at 52K",
-/// "34K (to 54K total)", "to 54K", "20K-54K", "mean 290-291 (…)".
+/// "prefill" and "prompt only" (no tokens), "34K (to 54K total)", "to 54K", "20K-54K", "mean
+/// 290-291 (…)".
 [[nodiscard]] std::optional<OutputText> parse_output(std::string_view text, std::int64_t prompt);
 
 struct BatchText {
