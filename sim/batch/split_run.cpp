@@ -29,7 +29,7 @@ StaticResult run_stage(const StaticSpec& spec, const LayerRange& range,
 
 /// Runs all layers on a GPU that has the memory of all `spec.tensor_parallel`, and hands hidden
 /// states on as often.
-StaticResult run_whole(const StaticSpec& spec, const StaticOptions& options) {
+StaticResult run_whole(const StaticSpec& spec, std::int32_t stages, const StaticOptions& options) {
   Gpu all = *spec.gpu;
   all.hbm = all.hbm * std::int64_t{spec.tensor_parallel};
   all.hbm_usable = all.hbm_usable * std::int64_t{spec.tensor_parallel};
@@ -37,7 +37,7 @@ StaticResult run_whole(const StaticSpec& spec, const StaticOptions& options) {
   one.gpu = &all;
   one.tensor_parallel = 1;
   // The logits go back to the first GPU, which has the next token's embedding.
-  one.hand_overs = spec.tensor_parallel;
+  one.hand_overs = stages;
   one.allocator.reset();
   StaticOptions as_run = options;
   as_run.allocations = nullptr;
@@ -80,12 +80,12 @@ StaticResult run_split(const StaticSpec& spec, const StaticOptions& options) {
   out.notes.push_back(fmt::format(
       "layers are split over {} GPUs ({}), which compute one after the other: memory is of GPU {}, "
       "{} of all together; work and traffic are a GPU's mean, tokens per second are of the model",
-      spec.tensor_parallel, fmt::join(layers, ", "), where, sum));
+      ranges.size(), fmt::join(layers, ", "), where, sum));
   if (out.oom) {
     out.oom->what = fmt::format("{} on GPU {}", out.oom->what, where);
     return out;
   }
-  StaticResult whole = run_whole(spec, options);
+  StaticResult whole = run_whole(spec, static_cast<std::int32_t>(ranges.size()), options);
   out.calibration = whole.calibration;
   out.prefill_time = whole.prefill_time;
   out.decode_time = whole.decode_time;

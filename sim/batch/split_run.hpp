@@ -21,7 +21,7 @@ template <class OfGpu>
 /// run_static where splits_layers. Times are those of the whole model on one GPU, and hidden states
 /// go on to the next GPU. Memory, and whether it suffices, are those of every GPU's own layers; the
 /// result's are of the fullest, or of the first where it runs out. Work is the mean of all GPUs.
-/// Errors: as run_static, and InputError where a GPU would get no layer.
+/// Errors: as run_static.
 [[nodiscard]] StaticResult run_split(const StaticSpec& spec, const StaticOptions& options);
 
 }  // namespace kvsim

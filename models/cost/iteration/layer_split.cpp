@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "models/units/check.hpp"
-#include "models/units/error.hpp"
 
 namespace kvsim {
 
@@ -69,32 +66,23 @@ std::vector<LayerRange> device_map(const Llm& llm, const WeightStore& store, std
     gpu_of[i] = gpu;
   }
 
-  std::vector<LayerRange> out(static_cast<std::size_t>(gpus));
+  std::vector<LayerRange> out;
   for (std::int32_t g = 0; g < gpus; ++g) {
     const auto first_layer = gpu_of.begin() + 1;
     const auto [begin, end] = std::equal_range(first_layer, first_layer + n, g);
-    const auto first = static_cast<std::int32_t>(begin - first_layer);
-    const auto last = static_cast<std::int32_t>(end - first_layer);
-    out[static_cast<std::size_t>(g)] = {.first = first,
-                                        .last = last,
-                                        .embedding = gpu_of.front() == g,
-                                        .head = (has_head ? gpu_of.back() : gpu_of.front()) == g};
-    if (first == last) {
-      throw InputError{fmt::format(
-          "expected at most as many GPUs as get layers of {} under device_map=\"auto\", "
-          "got {} GPUs: GPU {} gets none",
-          llm.name, gpus, g)};
-    }
+    if (begin == end) continue;
+    out.push_back({.first = static_cast<std::int32_t>(begin - first_layer),
+                   .last = static_cast<std::int32_t>(end - first_layer),
+                   .embedding = false,
+                   .head = false});
   }
+  out.front().embedding = true;
+  (has_head ? out.back() : out.front()).head = true;
   return out;
 }
 
-void check_gpus(const Llm& llm, const WeightStore& store, const Stack& stack, std::int32_t gpus) {
-  if (stack.splits_layers) {
-    (void)device_map(llm, store, gpus);
-  } else if (gpus > 1) {
-    (void)tensor_shard(llm, gpus);
-  }
+void check_gpus(const Llm& llm, const Stack& stack, std::int32_t gpus) {
+  if (gpus > 1 && !stack.splits_layers) (void)tensor_shard(llm, gpus);
 }
 
 }  // namespace kvsim

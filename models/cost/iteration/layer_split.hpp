@@ -20,11 +20,11 @@ namespace kvsim {
 /// embedding, whole layers and the head, each but the last up to its even share of the weights and
 /// 1.25 layers; the first keeps room free for the largest part that is still to come. A tied head
 /// is with the embedding. Sources: huggingface/accelerate utils/modeling.py, get_balanced_memory
-/// and infer_auto_device_map. Errors: InputError where a GPU would get no layer.
+/// and infer_auto_device_map. GPUs that get no layer are left out.
 [[nodiscard]] std::vector<LayerRange> device_map(const Llm& llm, const WeightStore& store,
                                                  std::int32_t gpus);
 
 /// Errors: InputError where `gpus` GPUs cannot share the model as the stack does.
-void check_gpus(const Llm& llm, const WeightStore& store, const Stack& stack, std::int32_t gpus);
+void check_gpus(const Llm& llm, const Stack& stack, std::int32_t gpus);
 
 }  // namespace kvsim

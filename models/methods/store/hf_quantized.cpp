@@ -26,10 +26,14 @@ struct HfShape {
   std::int32_t residual = 128;
   bool hqq = false;
 
+  [[nodiscard]] std::int32_t group_of(std::int32_t head_dim) const {
+    return std::min(group, head_dim);
+  }
   [[nodiscard]] std::int32_t levels() const { return (1 << bits) - 1; }
   /// Codes, and a 16-bit scale and zero of each group.
   [[nodiscard]] std::int64_t row_bytes(std::int32_t head_dim) const {
-    return (static_cast<std::int64_t>(head_dim) * bits + 7) / 8 + 4LL * (head_dim / group);
+    return (static_cast<std::int64_t>(head_dim) * bits + 7) / 8 +
+           4LL * (head_dim / group_of(head_dim));
   }
   /// Of the tokens that came after the prompt, those in full precision.
   [[nodiscard]] std::int64_t waiting(std::int64_t tokens) const {
@@ -96,8 +100,8 @@ class HfStore final : public Store {
     return std::find(waiting_.begin(), waiting_.end(), id) != waiting_.end();
   }
   void round(EntryTable& entries, std::int32_t slot) const {
-    round_asymmetric_row(entries.mutable_key(slot), shape_.group, shape_.levels());
-    round_asymmetric_row(entries.mutable_value(slot), shape_.group, shape_.levels());
+    round_asymmetric_row(entries.mutable_key(slot), shape_.group_of(head_dim_), shape_.levels());
+    round_asymmetric_row(entries.mutable_value(slot), shape_.group_of(head_dim_), shape_.levels());
   }
 
   HfShape shape_;
@@ -124,11 +128,12 @@ class HfRule final : public StoreRule {
     return Bytes{2 * ((entries - whole) * shape_.row_bytes(head_dim) +
                       whole * bytes_of(head_dim, recorded).count())};
   }
-  double bits_per_element(std::int32_t /*head_dim*/, Dtype /*recorded*/) const override {
-    return shape_.bits + 32.0 / shape_.group;
+  double bits_per_element(std::int32_t head_dim, Dtype /*recorded*/) const override {
+    return shape_.bits + 32.0 / shape_.group_of(head_dim);
   }
   void round_row(std::span<float> row, Dtype /*recorded*/) const override {
-    round_asymmetric_row(row, shape_.group, shape_.levels());
+    round_asymmetric_row(row, shape_.group_of(static_cast<std::int32_t>(row.size())),
+                         shape_.levels());
   }
   Bytes row_bytes(std::int32_t head_dim, Dtype /*recorded*/) const override {
     return Bytes{shape_.row_bytes(head_dim)};
@@ -174,9 +179,10 @@ std::shared_ptr<const StoreRule> resolve_hf(MethodResolver& resolver) {
                 .residual = static_cast<std::int32_t>(resolver.integer("residual")),
                 .hqq = resolver.word("backend") == "hqq"};
   const std::int32_t d = resolver.site().shape.head_dim;
-  if (d > 0 && d % shape.group != 0) {
-    resolver.refuse(fmt::format("quant_group: expected a divisor of the head dimension {}, got {}",
-                                d, shape.group));
+  if (d > 0 && d % shape.group_of(d) != 0) {
+    resolver.refuse(fmt::format(
+        "quant_group: expected a divisor of the head dimension {} or no less than it, got {}", d,
+        shape.group));
   }
   if (!shape.hqq && shape.bits == 8) {
     resolver.refuse("bits: expected 2 or 4 (the codes of backend quanto), got 8");
@@ -188,18 +194,18 @@ std::shared_ptr<const StoreRule> resolve_hf(MethodResolver& resolver) {
 
 AxisChoice store_hf_quantized() {
   const std::string source = "transformers cache_utils.py, QuantizedLayer";
-  return {
-      .axis = "store",
-      .name = "hf-quantized",
-      .params = {code_bits_param(4, source),
-                 integer_param("quant_group", "g", 64, 1, 65536, "a divisor of the head dimension",
-                               "channels of a group", source + ": q_group_size 64"),
-                 integer_param("residual", "R", 128, 0, 1048576, ">= 0",
-                               "newest tokens that wait in full precision",
-                               source + ": residual_length 128"),
-                 word_param("backend", {"quanto", "hqq"}, "whose operators quantise and dequantise",
-                            source)},
-      .make = &resolve_hf};
+  return {.axis = "store",
+          .name = "hf-quantized",
+          .params = {code_bits_param(4, source),
+                     integer_param("quant_group", "g", 64, 1, 65536,
+                                   "a divisor of the head dimension; no more than it is used",
+                                   "channels of a group", source + ": q_group_size 64"),
+                     integer_param("residual", "R", 128, 0, 1048576, ">= 0",
+                                   "newest tokens that wait in full precision",
+                                   source + ": residual_length 128"),
+                     word_param("backend", {"quanto", "hqq"},
+                                "whose operators quantise and dequantise", source)},
+          .make = &resolve_hf};
 }
 
 }  // namespace kvsim

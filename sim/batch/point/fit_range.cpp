@@ -97,7 +97,7 @@ class Search {
   }
   [[nodiscard]] bool divides(std::int32_t ranks) const {
     try {
-      check_gpus(*spec_.llm, {spec_.weight_dtype, spec_.weight_format}, stack_, ranks);
+      check_gpus(*spec_.llm, stack_, ranks);
       check_expert_parallel(*spec_.llm, *spec_.gpu, stack_, ranks);
     } catch (const InputError&) {
       return false;

@@ -389,10 +389,8 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
       axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value.dtype.value_or(by_default) : by_default;
   spec.options = axes.options;
   if (spec.tensor_parallel > 1) {
-    placed(axes.gpu_counts[at[2]].field, [&] {
-      check_gpus(*spec.llm, {spec.weight_dtype, spec.weight_format}, *spec.stack,
-                 spec.tensor_parallel);
-    });
+    placed(axes.gpu_counts[at[2]].field,
+           [&] { check_gpus(*spec.llm, *spec.stack, spec.tensor_parallel); });
   }
   return spec;
 }
