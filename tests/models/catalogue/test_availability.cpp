@@ -53,7 +53,7 @@ TEST_CASE("a stack whose software does not have the method is named") {
   // LMDeploy's profile is TurboMind, which refuses FP8; its PyTorch engine has it.
   CHECK(has(note("fp8-e4m3", "lmdeploy"), "LMDeploy TurboMind has no fp8-e4m3"));
   CHECK(has(note("fp8-e4m3", "lmdeploy"), "LMDeploy PyTorch engine"));
-  CHECK(note("int8", "lmdeploy").empty());
+  CHECK(note("lmdeploy-int8", "lmdeploy").empty());
   CHECK(has(note("quest", "sglang"), "SGLang has no quest"));
   CHECK(note("snapkv", "hf-sdpa").empty());  // kvpress runs on transformers
   CHECK(note("snapkv", "ideal").empty());    // no software at all
