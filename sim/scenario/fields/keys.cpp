@@ -49,7 +49,7 @@ constexpr std::array kPointKeys{
     points("dtype", of(Kind::kWeights), "as published",
            "element format of weights and activations, or a quantization of the weights"),
     points("kv_dtype", of(Kind::kCacheFormat), "dtype; 16-bit if that is quantized",
-           "element format of the cache"),
+           "element format of the cache, or an engine's format such as nvfp4"),
     points("batch", integer(1, kMaxBatch), "1", "sequences served together"),
     points("prompt_tokens", kTokens, "required",
            "prompt length of each sequence; a plan that asks only for longest_context needs none"),
