@@ -153,8 +153,8 @@ bool ComposedMethod::layers_alike() const {
 }
 
 bool ComposedMethod::fixed_rows() const {
-  return parts_.store->fixed_rows() && !parts_.select->bounded() && !parts_.share &&
-         !parts_.read && !merges();
+  return parts_.store->fixed_rows() && !parts_.select->bounded() && !parts_.share && !parts_.read &&
+         !merges();
 }
 
 std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {

@@ -141,7 +141,8 @@ TEST_CASE("too many groups of points are refused at once") {
   const auto begin = std::chrono::steady_clock::now();
   CHECK(has(complaint({"run", "s.json"}, folder), "100001 points, more than 100000"));
   // Reading the text alone takes most of the time under a sanitizer.
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds{test::kSanitized ? 60 : 15});
+  CHECK(std::chrono::steady_clock::now() - begin <
+        std::chrono::seconds{test::kSanitized ? 60 : 15});
 }
 
 TEST_CASE("overrides that would be ignored are refused") {

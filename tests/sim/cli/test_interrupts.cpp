@@ -122,9 +122,8 @@ TEST_CASE("an interrupted replay of a scenario keeps its points and says that it
             "replay": {"trace": "large.safetensors",
                        "methods": ["full", {"name": "h2o", "budget": 0.2},
                                    {"name": "snapkv", "budget": 0.2}]}})");
-  const auto cut =
-      cut_in_the_middle(folder, {"run", "s.json", "-o", "r", "-j", "1"}, "r/result.json",
-                        "1 replay is missing");
+  const auto cut = cut_in_the_middle(folder, {"run", "s.json", "-o", "r", "-j", "1"},
+                                     "r/result.json", "1 replay is missing");
   if (!cut) return;
   CHECK(has(cut->err, "1 replay is missing; r holds the others; all of it: kvsim run s.json -o r"));
   const json result = json::parse(text_of(folder / "r/result.json"));

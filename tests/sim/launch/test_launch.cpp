@@ -249,7 +249,8 @@ TEST_CASE("what an engine or a version does not have is refused with the reason"
   json int8 = service("vllm@0.11");
   int8["method"] = "int8-per-token-head";
   CHECK(refusal(int8) ==
-        "launch command: method int8-per-token-head: vLLM has it since 0.23, and the stack is vLLM 0.11");
+        "launch command: method int8-per-token-head: vLLM has it since 0.23, and the stack is vLLM "
+        "0.11");
   json cache = service("sglang");
   cache["kv_dtype"] = "int8";
   CHECK(refusal(cache) == "launch command: cache in int8: SGLang 0.5.21 has no such format");
