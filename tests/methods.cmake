@@ -4,7 +4,8 @@ kvsim_test(methods
           models/methods/test_methods_content.cpp models/methods/test_methods_content_layers.cpp
           models/methods/test_methods_learned.cpp models/methods/test_methods_merging.cpp
           models/methods/test_methods_reading.cpp models/methods/test_methods_reference.cpp
-          models/methods/test_methods_reference_layers.cpp models/methods/test_methods_stored.cpp
+          models/methods/test_methods_formats.cpp models/methods/test_methods_reference_layers.cpp
+          models/methods/test_methods_stored.cpp
           models/methods/test_methods_window.cpp models/methods/test_minicache.cpp
           models/methods/test_surrogate.cpp models/methods/test_zeromerge.cpp
   LINK kvsim::replay)

@@ -67,7 +67,7 @@ float lmdeploy_value(std::int32_t code, const LmdeployRow& row) {
   const auto number = static_cast<float>(code);
   if (row.step == 0) return row.zero;
   if (row.pytorch) return as_stored((number - row.zero) * row.step, row.dtype);
-  return as_stored(number * row.step + row.zero, row.dtype);
+  return as_stored(as_stored(number * row.step, row.dtype) + row.zero, row.dtype);
 }
 
 }  // namespace kvsim

@@ -30,20 +30,20 @@ void keep_list(MethodResolver& resolver, const std::string& list, std::vector<bo
     at = next;
     return value;
   };
-  while (at != end) {
+  if (list.empty()) return;
+  while (true) {
     const std::size_t first = number();
     std::size_t last = first;
     if (at != end && *at == '-') {
       ++at;
       last = number();
     }
+    if (last < first || (at != end && *at != ',')) {
+      resolver.refuse(fmt::format("keep_layers: expected a list such as \"0,5,10-12\", got \"{}\"",
+                                  list.substr(0, 80)));
+    }
     for (std::size_t layer = first; layer <= last; ++layer) kept[layer] = true;
     if (at == end) return;
-    if (*at != ',' || last < first) {
-      resolver.refuse(
-          fmt::format("keep_layers: expected a rising list such as \"0,5,10-12\", got \"{}\"",
-                      list.substr(0, 80)));
-    }
     ++at;
   }
 }

@@ -46,11 +46,12 @@ std::shared_ptr<const Method> method_of(const std::string& name, std::int32_t he
 }
 
 /// A key or value row of the method's store, as attention sees it.
-Row stored_row(const std::string& name, Row row, bool is_key, Params params = {}) {
+Row stored_row(const std::string& name, Row row, bool is_key, Params params = {},
+               Dtype recorded = Dtype::kBf16) {
   const auto method = method_of(name, static_cast<std::int32_t>(row.size()), 8, std::move(params));
   const auto& parts = as_composed(*method).parts();
   const auto d = static_cast<std::int32_t>(row.size());
-  auto store = parts.store->start({.layer = 4, .n_layers = 8, .head_dim = d}, parts.recorded);
+  auto store = parts.store->start({.layer = 4, .n_layers = 8, .head_dim = d}, recorded);
   EntryTable table{d};
   Row other(row.size(), 0.25F);
   table.append(0, is_key ? row : other, is_key ? other : row);
@@ -203,7 +204,7 @@ TEST_CASE("int4 per token-head: the worked example") {
   const std::array<int, 8> codes{5, 3, 5, 6, 7, 15, 0, 4};
   for (std::size_t i = 0; i < 8; ++i) CHECK(int4_rotated_code(w[i], step) == codes[i]);
   check_row(
-      stored_row("int4-per-token-head", kD, true),
+      stored_row("int4-per-token-head", kD, true, {}, Dtype::kFp32),
       {.6041664F, -1.329166F, 1.812499F, -.1208333F, -.8458329F, 1.570833F, -2.537499F, .8458329F},
       2e-6);
 }
