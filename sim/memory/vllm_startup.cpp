@@ -240,6 +240,7 @@ std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_
   const auto release = parse_engine_version(stack.version);
   if (!release || *release < kFirst || layers_alike(*in.llm)) return std::nullopt;
   VllmGroupSettings out{.kv_dtype = in.kv_dtype, .release = *release};
+  if (in.method->fixed_rows()) out.format = in.method;
   out.max_model_len = max_model_len;
   if (stack.prefill_chunk > 0) out.max_num_batched_tokens = stack.prefill_chunk;
   // Its own default is 16; longer blocks are the user's.

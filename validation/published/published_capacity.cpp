@@ -12,7 +12,9 @@
 #include "models/cost/step.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/resolve/cache_formats.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/memory/groups/vllm_groups.hpp"
 #include "sim/memory/groups/vllm_packed.hpp"
 #include "sim/memory/vllm_startup.hpp"
@@ -87,8 +89,9 @@ class StartPrediction {
   [[nodiscard]] bool counts_by_concurrency() const { return release_ >= kByConcurrency; }
   [[nodiscard]] std::int32_t ranks() const;
   [[nodiscard]] std::int64_t max_model_len() const;
-  void set_cache_format(VllmGroupSettings& settings) const;
-  [[nodiscard]] VllmGroupSettings group_settings() const;
+  bool set_head_format(const std::string& word, VllmGroupSettings& settings);
+  void set_cache_format(VllmGroupSettings& settings);
+  [[nodiscard]] VllmGroupSettings group_settings();
   [[nodiscard]] WeightStore weights() const;
   [[nodiscard]] Stack stack() const;
   [[nodiscard]] EngineStartup startup();
@@ -98,6 +101,7 @@ class StartPrediction {
 
   const PublishedRow& row_;
   const PublishedSetup& setup_;
+  std::shared_ptr<const Method> format_;  // of the row's cache, if it is laid out by heads
   const StartFacts& facts_;
   std::vector<std::string>& assumed_;
   EngineVersion release_;
@@ -124,10 +128,23 @@ std::int64_t StartPrediction::max_model_len() const {
   return setup_.llms.empty() ? 0 : setup_.llms.front()->max_positions;
 }
 
-void StartPrediction::set_cache_format(VllmGroupSettings& settings) const {
+/// Sets a format whose rows are laid out by heads, such as "turboquant_4bit_nc"; false: `word` is
+/// none.
+bool StartPrediction::set_head_format(const std::string& word, VllmGroupSettings& settings) {
+  if (parse_dtype(word)) return false;
+  auto name = find_cache_format(word);
+  if (!name) name = find_cache_format(word + "_nc");  // tables leave TurboQuant's suffix out
+  if (!name) return false;
+  settings.kv_dtype = default_kv_dtype(llm(), llm().published_dtype);
+  format_ = make_method({*name, {}, {}}, 1, method_site(llm(), settings.kv_dtype));
+  if (!format_->fixed_rows()) return false;
+  settings.format = format_.get();
+  return true;
+}
+
+void StartPrediction::set_cache_format(VllmGroupSettings& settings) {
   const std::string word = first_word(row_.kv_dtype);
-  settings.head_format = find_head_format(word);
-  if (settings.head_format) return;
+  if (set_head_format(word, settings)) return;
   const bool unstated = word.empty() || word == "auto" || word == "not";
   if (unstated) {
     settings.kv_dtype = default_kv_dtype(llm(), llm().published_dtype);
@@ -144,7 +161,7 @@ void StartPrediction::set_cache_format(VllmGroupSettings& settings) const {
   }
 }
 
-VllmGroupSettings StartPrediction::group_settings() const {
+VllmGroupSettings StartPrediction::group_settings() {
   VllmGroupSettings settings{.release = release_};
   set_cache_format(settings);
   settings.max_model_len = max_model_len();
@@ -224,13 +241,13 @@ EngineStartup StartPrediction::startup() {
   if (setup_.stack->growth != CacheGrowth::kPaged) throw NotStated{"a stack without a pool"};
   const Llm shard = tensor_shard(llm(), ranks());
   const Stack with = stack();
-  const auto method = make_method({"full", {}, {}}, 1, {});
+  const auto full = make_method({"full", {}, {}}, 1, {});
   const WeightStore store =
       facts_.weights ? WeightStore{.base = llm().compute_dtype, .format = nullptr} : weights();
   VllmGroupSettings settings;
   set_cache_format(settings);
   const CostInput in{.llm = &shard,
-                     .method = method.get(),
+                     .method = settings.format != nullptr ? settings.format : full.get(),
                      .stack = &with,
                      .weight_dtype = store.base,
                      .kv_dtype = settings.kv_dtype,

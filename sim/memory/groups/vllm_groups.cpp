@@ -57,18 +57,29 @@ std::string word_of(const LayerSpec& layer, const CacheItem& item) {
   return std::string{attention_kind(layer.attention).name()};
 }
 
+/// One token's keys and values in a layer, in the settings' format; 0: it does not apply there.
+double format_bytes(const VllmGroupSettings& settings, std::int32_t layer,
+                    const AttentionSpec& attention) {
+  if (settings.format == nullptr || attention.kv_lora_rank > 0) return 0;
+  const LayerShape shape{.n_heads = attention.n_heads,
+                         .n_kv_heads = attention.n_kv_heads,
+                         .head_dim = (attention.head_dim + attention.v_head_dim) / 2};
+  return static_cast<double>(
+      settings.format->rows_bytes(layer, shape, settings.kv_dtype, 1, 1).kv.count());
+}
+
 std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSettings& settings) {
   std::vector<LayerCacheClass> out;
-  for (LayerSpec layer : shard.layers) {
+  for (std::int32_t l = 0; l < shard.n_layers(); ++l) {
+    LayerSpec layer = shard.layers[static_cast<std::size_t>(l)];
     // A convolution keeps a column for each token that may be rejected.
     layer.state.conv_kernel += static_cast<std::int32_t>(settings.draft_tokens);
     if (settings.state_dtype) layer.state.dtype = *settings.state_dtype;
-    const bool by_heads = settings.head_format && layer.attention.kv_lora_rank == 0;
+    const double in_format = format_bytes(settings, l, layer.attention);
     for (const CacheItem& item : cache_items(layer, settings.kv_dtype)) {
       if (!item.is_held) continue;
-      const double bytes = by_heads && item.role == CacheRole::kEntries
-                               ? settings.head_format->token_bytes(layer.attention)
-                               : item.entry_bytes;
+      const double bytes =
+          in_format > 0 && item.role == CacheRole::kEntries ? in_format : item.entry_bytes;
       LayerCacheClass one{.kind = word_of(layer, item),
                           .growth = growth_of(layer, item, settings),
                           .limit = item.most,
@@ -139,39 +150,7 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
   }
 }
 
-/// Formats of the cache by their words in vLLM.
-struct NamedFormat {
-  std::string_view name;
-  HeadFormat format;
-};
-// One fp32 scale for each head's key and value (vLLM v1/kv_cache_interface.py, per_token_head); of
-// NVFP4 an 8-bit scale for 16 elements; of TurboQuant 2 bytes for the norm of a rotated key (none
-// of an fp8 key) and a 16-bit scale and zero point for a value (vLLM PR 38479, TurboQuantConfig).
-constexpr std::array kFormats{
-    NamedFormat{"int8_per_token_head", {8, 8, 4, 4}},
-    NamedFormat{"fp8_per_token_head", {8, 8, 4, 4}},
-    NamedFormat{"int4_per_token_head", {4, 4, 4, 4}},
-    NamedFormat{"nvfp4", {4.5, 4.5, 0, 0}},
-    NamedFormat{"turboquant_k8v4", {8, 4, 0, 4}},
-    NamedFormat{"turboquant_4bit_nc", {4, 4, 2, 4}},
-    NamedFormat{"turboquant_k3v4_nc", {3, 4, 2, 4}},
-    NamedFormat{"turboquant_k3v4", {3, 4, 2, 4}},
-    NamedFormat{"turboquant_3bit_nc", {3, 3, 2, 4}},
-};
-
 }  // namespace
-
-double HeadFormat::token_bytes(const AttentionSpec& attention) const {
-  return attention.n_kv_heads * (attention.head_dim * key_bits / 8 + key_beside +
-                                 attention.v_head_dim * value_bits / 8 + value_beside);
-}
-
-std::optional<HeadFormat> find_head_format(std::string_view name) {
-  const auto* const found =
-      std::find_if(kFormats.begin(), kFormats.end(),
-                   [&](const NamedFormat& format) { return format.name == name; });
-  return found == kFormats.end() ? std::nullopt : std::optional{found->format};
-}
 
 std::int64_t VllmGroupSettings::tokens_in_flight() const {
   constexpr EngineVersion kCountsComputed{0, 26, 0};

@@ -7,24 +7,12 @@
 #include <vector>
 
 #include "models/llm/llm.hpp"
+#include "models/methods/method.hpp"
 #include "models/stack/engine_defaults.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
-
-/// A cache format that vLLM lays out by heads: bits of a key's and a value's elements, and bytes
-/// next to each (scales, norms, zero points).
-struct HeadFormat {
-  double key_bits = 0, value_bits = 0;
-  double key_beside = 0, value_beside = 0;
-
-  /// Of one token's keys and values.
-  [[nodiscard]] double token_bytes(const AttentionSpec& attention) const;
-};
-/// By vLLM's word for --kv-cache-dtype: "int4_per_token_head", "turboquant_k8v4", "nvfp4"; nullopt:
-/// not a format of that kind.
-[[nodiscard]] std::optional<HeadFormat> find_head_format(std::string_view name);
 
 /// Whether that release caches prefixes of models with recurrent states unless it is switched off.
 /// Starts of 0.19 log capacities without kept states, starts of 0.26 with them.
@@ -35,8 +23,10 @@ struct HeadFormat {
 /// What decides how a vLLM V1 engine divides its cache memory among a model's layers.
 struct VllmGroupSettings {
   Dtype kv_dtype = Dtype::kBf16;
-  std::optional<HeadFormat> head_format{};  // in place of kv_dtype, of keys and values by heads
-  std::optional<Dtype> state_dtype{};       // of recurrent matrices; none: the model's
+  // In place of kv_dtype, for keys and values of heads: a method with rows of fixed size. Not
+  // owned; null: none.
+  const Method* format = nullptr;
+  std::optional<Dtype> state_dtype{};  // of recurrent matrices; none: the model's
   std::int64_t max_model_len = 0;
   std::int64_t max_num_batched_tokens = 8192;  // of one step
   std::int64_t block_tokens = 0;               // as the user sets it; 0: the engine's default

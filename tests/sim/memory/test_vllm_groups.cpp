@@ -1,10 +1,13 @@
 // Groups of layers as in vLLM, and the capacities that its logs print.
 
 #include <cmath>
+#include <memory>
 #include <string>
 
 #include "models/llm/weight_format.hpp"
+#include "models/methods/method.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/memory/groups/vllm_groups.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -308,8 +311,12 @@ TEST_CASE("formats with scales for each head") {
   // Four heads of 256 in 4 bits with two fp32 scales: 1,056 B a token, and blocks of 1,552 tokens
   // next to states of 1,634,304 B in bf16, 3,040 in fp32, as logged.
   VllmGroupSettings settings{.max_model_len = 49'152};
-  settings.head_format = find_head_format("int4_per_token_head");
-  REQUIRE(settings.head_format);
+  std::shared_ptr<const Method> format;
+  const auto store_in = [&](const Llm& llm, const char* name) {
+    format = make_method({name, {}, {}}, 1, method_site(llm, Dtype::kBf16));
+    settings.format = format.get();
+  };
+  store_in(hybrid(16, 4, 48), "int4-per-token-head");
   settings.state_dtype = Dtype::kBf16;
   const VllmGroups narrow = vllm_groups(hybrid(16, 4, 48), settings);
   CHECK(narrow.block_tokens == 1552);
@@ -317,15 +324,15 @@ TEST_CASE("formats with scales for each head") {
   settings.state_dtype.reset();
   CHECK(vllm_groups(hybrid(16, 4, 48), settings).block_tokens == 3040);
   // Two heads of 256: blocks that divide the sizes which vLLM's PR 39931 states.
-  const auto block = [&](std::string_view name) {
-    settings.head_format = find_head_format(name);
-    return vllm_groups(hybrid(10, 2, 32), settings).block_tokens;
+  const auto block = [&](const char* name) {
+    const Llm llm = hybrid(10, 2, 32);
+    store_in(llm, name);
+    return vllm_groups(llm, settings).block_tokens;
   };
-  CHECK(1'273'280 % block("turboquant_k8v4") == 0);
-  CHECK(1'884'160 % block("turboquant_4bit_nc") == 0);
-  CHECK(2'144'448 % block("turboquant_k3v4") == 0);
-  CHECK(2'495'040 % block("turboquant_3bit_nc") == 0);
-  CHECK_FALSE(find_head_format("fp8"));
+  CHECK(1'273'280 % block("turboquant-k8v4") == 0);
+  CHECK(1'884'160 % block("turboquant-4bit-nc") == 0);
+  CHECK(2'144'448 % block("turboquant-k3v4-nc") == 0);
+  CHECK(2'495'040 % block("turboquant-3bit-nc") == 0);
 }
 
 }  // namespace
