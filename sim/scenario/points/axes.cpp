@@ -406,7 +406,7 @@ std::shared_ptr<const Method> ResolvedMethods::resolve(std::size_t method, const
                                                        const CartesianIndex& at,
                                                        std::int64_t prompt, Dtype kv_dtype) {
   const std::size_t model = at[0];
-  auto& slot = resolved_[{method, spec.name, model, prompt, kv_dtype}];
+  auto& slot = resolved_[{method, model, at[6], prompt, kv_dtype}];
   if (!slot) {
     slot = placed(axes_->methods[method].field, [&] {
       return make_method(spec, prompt, method_site(*axes_->models[model].value, kv_dtype));

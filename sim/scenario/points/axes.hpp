@@ -147,7 +147,7 @@ class ResolvedMethods {
 
  private:
   const EngineAxes* axes_;
-  std::map<std::tuple<std::size_t, std::string, std::size_t, std::int64_t, Dtype>,
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::int64_t, Dtype>,
            std::shared_ptr<const Method>>
       resolved_;
   std::vector<std::string> traces_;
