@@ -144,8 +144,9 @@ void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
       one.block *= page / one.page();
     } else {
       throw InputError{fmt::format(
-          "{}: pages of {} and {} bytes cannot be made equal, so that vLLM refuses the model",
-          shard.name, one.page(), page)};
+          "{}: pages of {} and {} bytes cannot be made equal: vLLM refuses the model{}", shard.name,
+          one.page(), page,
+          settings.format != nullptr ? fmt::format(" under {}", settings.format->name()) : "")};
     }
   }
 }

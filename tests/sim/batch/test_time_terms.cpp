@@ -170,6 +170,9 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
                          info.axes.at("store") == "turboquant" ||
                          info.axes.at("store") == "ultraquant";
     if (rotates && !std::has_single_bit(static_cast<std::uint32_t>(a.head_dim))) continue;
+    // vLLM cannot make the pages of windows and of TurboQuant equal.
+    const bool windows = llm.layers.front().attention.window > 0;
+    if (windows && info.axes.at("store") == "turboquant") continue;
     const auto made = make_method(spec, prompt, site);
     bool closed = true;  // otherwise a static run refuses it
     for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {
