@@ -27,10 +27,32 @@ constexpr std::size_t kNoSamples = 2;
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
+/// Of a part of a run: every place of the engine has changed its request so often before the
+/// engine counts as steady, and changes it so often in all.
+constexpr std::size_t kWarmTurns = 2;
+constexpr std::size_t kTurns = 8;
+/// Requests that are simulated at most so that an engine becomes steady.
+constexpr std::int64_t kMostSteadyRequests = 25'000;
+
 struct Window {
   SimTime from{}, until{};
   bool whole = true;  // from the first arrival to the last end
 };
+
+/// The most requests that run at one time.
+std::size_t most_running(const ServeResult& result) {
+  std::vector<std::pair<SimTime, int>> marks;
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.status != RequestStatus::kCompleted) continue;
+    marks.emplace_back(r.scheduled, 1);
+    marks.emplace_back(r.finish, -1);  // sorts before a start at the same time
+  }
+  std::sort(marks.begin(), marks.end());
+  std::int64_t running = 0;
+  std::int64_t most = 0;
+  for (const auto& [at, change] : marks) most = std::max(most, running += change);
+  return static_cast<std::size_t>(most);
+}
 
 /// The part of the run whose ends count.
 Window window_of(const ServeResult& result, const MappedRun& run) {
@@ -58,6 +80,9 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
   std::sort(ends.begin(), ends.end());
   SimTime from{}, until{};
   const auto users = static_cast<std::size_t>(run.workload.users);
+  // Half of a short part is left to count.
+  const std::size_t turns = std::min(kWarmTurns * most_running(result), ends.size() / 2);
+  const SimTime after_turns = ends[std::max<std::size_t>(turns, 1) - 1];
   switch (run.workload.arrivals) {
     case ServedArrivals::kClosed: {
       // From where every user has had an answer to where the first has no further request: the last
@@ -73,7 +98,7 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
       break;
     }
     case ServedArrivals::kAtOnce:
-      from = ends[std::min(std::max<std::size_t>(users, 1), ends.size()) - 1];
+      from = after_turns;
       until = last_start;
       break;
     case ServedArrivals::kOpen:
@@ -82,6 +107,7 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
       from = first_arrival +
              SimTime{std::llround(kWarmUp *
                                   static_cast<double>((last_arrival - first_arrival).count()))};
+      if (after_turns < last_arrival) from = std::max(from, after_turns);
       until = last_arrival;
       break;
     }
@@ -315,8 +341,27 @@ void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) 
 
 namespace {
 
+/// `run` with as many requests as it takes until its engine is steady, if it is a part of a run and
+/// `result` had too few; nullopt: `result` will do.
+std::optional<MappedRun> longer_run(const MappedRun& run, const ServeResult& result) {
+  const ServedWorkload& workload = run.workload;
+  const bool grows =
+      workload.arrivals == ServedArrivals::kOpen || workload.arrivals == ServedArrivals::kAtOnce;
+  if (workload.is_whole || workload.has_log || workload.is_ladder || !grows) return std::nullopt;
+  auto n = static_cast<std::int64_t>(kTurns * most_running(result));
+  n = std::min(n, kMostSteadyRequests);
+  if (workload.stated_count > 0) n = std::min(n, workload.stated_count);
+  if (n <= workload.count) return std::nullopt;
+  MappedRun out = run;
+  out.workload.count = n;
+  out.workload.is_whole = n == workload.stated_count;
+  out.workload.requests["count"] = n;
+  out.scenario["requests"]["count"] = n;
+  return out;
+}
+
 /// The prediction of one scenario; nullopt: no request is served.
-std::optional<ServedPrediction> predict(const MappedRun& run) {
+std::optional<ServedPrediction> predict(const MappedRun& run, bool may_grow = true) {
   ServedPrediction out;
   const Scenario scenario = read(run);
   ServeSpec spec = *scenario.points.at(0).serve;
@@ -326,6 +371,9 @@ std::optional<ServedPrediction> predict(const MappedRun& run) {
                              .keep_gaps = true};
   const ServeResult result = service.run(spec.requests, 1, options);
   if (result.completed == 0) return std::nullopt;
+  if (may_grow) {
+    if (const auto longer = longer_run(run, result)) return predict(*longer, false);
+  }
   out.metrics = client_metrics(result, run);
   if (run.workload.arrivals != ServedArrivals::kNone) {
     out.residual_path = residual_path(spec, result, mean_iteration(spec, result));
