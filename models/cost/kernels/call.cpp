@@ -31,6 +31,8 @@ const std::vector<KernelFormat>& weight_formats() {
       {.name = "int8_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 1},
       // A 16-bit scale per group of 128, zeros packed next to the weights.
       {.name = "int4_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.516},
+      // MXFP4 weights, 16-bit arithmetic: a scale byte per group of 32.
+      {.name = "mxfp4", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.53125},
       {.name = "sq",
        .compute = Dtype::kInt8,
        .operand_bytes = 2,

@@ -81,9 +81,11 @@ Nearness nearness(const Gpu& gpu, const Gpu& other) {
   return gpu.generation == other.generation ? Nearness::kGeneration : Nearness::kOther;
 }
 
-/// Formats with equal arithmetic.
+/// Formats with equal arithmetic and, but for their scales, equal bytes.
 bool alike(const KernelFormat& a, const KernelFormat& b) {
-  return bits_of(a.compute) == bits_of(b.compute) && a.stored_bytes == b.stored_bytes;
+  constexpr double kScales = 0.05;
+  return bits_of(a.compute) == bits_of(b.compute) &&
+         std::abs(a.stored_bytes - b.stored_bytes) <= kScales * b.stored_bytes;
 }
 /// Formats whose timings hold for each other: fp16 and bf16, over whichever of them or over the
 /// same narrower cache.
@@ -122,6 +124,17 @@ std::array<int, 3> version_of(std::string_view stack) {
     }
   }
   return version;
+}
+
+/// Distance of two versions of one stack, nearly that of their releases in time; 0 if one of them
+/// names none.
+int versions_apart(std::string_view stack, std::string_view wanted) {
+  const auto number = [](std::string_view name) {
+    const auto [major, minor, patch] = version_of(name);
+    return 10'000 * major + 100 * minor + std::min(patch, 99);
+  };
+  if (family_of(stack) == bare(stack) || family_of(wanted) == bare(wanted)) return 0;
+  return std::abs(number(stack) - number(wanted));
 }
 
 /// Whether the calls of `op` are bound by arithmetic or by traffic: products of matrices.
@@ -341,21 +354,27 @@ std::vector<const KernelTransfer*> KernelLibrary::transfers() const {
 }
 
 /// |log(measured / predicted)| below which 90 % of rows are if a prediction is transferred as far
-/// as `basis`; nullopt: too few cases are known. Families differ more than bases do: two cases of
-/// the family, whose limit is then their largest error, come before any of others.
-std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis) const {
+/// as `basis` on a GPU of `generation`; nullopt: too few cases are known. Families differ more than
+/// bases do: two cases of the family, whose limit is then their largest error, come before any of
+/// others. Cases of the generation come before those of others: its stacks run one set of kernels.
+std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis,
+                                                 std::string_view generation) const {
   constexpr std::size_t kEnough = 4;  // cases, before less similar ones are used too
   constexpr std::size_t kMin = 2;
   constexpr double kLevel = 0.9;
   Clusters cases;
-  const auto take = [&](bool same_op, bool same_basis) {
+  const auto take = [&](bool same_op, bool same_basis, bool of_generation = false) {
     for (const auto& file : files_) {
       if (!file->may_tell(op, same_op)) continue;
       for (const KernelTransfer& t : file->read().transfers) {
+        if (of_generation && find_gpu(t.hidden.gpu).generation != generation) continue;
         if ((t.op == op) == same_op && (t.basis == basis) == same_basis) cases.push_back(t.errors);
       }
     }
   };
+  take(true, true, true);
+  if (cases.size() >= kEnough) return upper_limit(cases, kLevel);
+  cases.clear();
   take(true, true);
   if (cases.size() < kEnough) take(true, false);
   if (cases.size() < kMin) {
@@ -371,7 +390,8 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     const KernelCalibration* entry;
     KernelFormat format;
     Nearness gpu;
-    double apart;  // ratio_apart
+    double apart;        // ratio_apart
+    int versions_apart;  // of one family
     bool exact, family, same_format;
   };
   std::vector<Candidate> candidates;
@@ -383,6 +403,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                 .format = parse_kernel_format(entry->format),
                 .gpu = nearness(gpu, measured),
                 .apart = is_product(op) ? ratio_apart(gpu, measured, format.compute) : 0,
+                .versions_apart = versions_apart(entry->stack, stack),
                 .exact = is_stack(entry->stack, stack),
                 .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
                 .same_format = false};
@@ -427,10 +448,17 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   const auto resolve = [&](KernelBasis basis, std::string provenance) {
     choice.basis_ = basis;
     choice.provenance_ = std::move(provenance);
-    if (const auto reach =
-            basis == KernelBasis::kMeasured ? std::nullopt : reach_error(op, basis)) {
-      choice.q05_ = -*reach;
-      choice.q95_ = *reach;
+    if (const auto reach = basis == KernelBasis::kMeasured
+                               ? std::nullopt
+                               : reach_error(op, basis, gpu.generation)) {
+      double most = *reach;
+      // Without any fit no prediction is surer than with another stack's.
+      if (basis == KernelBasis::kNominal) {
+        most =
+            std::max(most, reach_error(op, KernelBasis::kOtherStack, gpu.generation).value_or(0));
+      }
+      choice.q05_ = -most;
+      choice.q95_ = most;
       return choice;
     }
     double low = 0, high = 0;
@@ -444,15 +472,23 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     choice.q95_ = high + more;
     return choice;
   };
-  // The one measured on most shapes: a fit to few of them is a poor guide elsewhere, however well
-  // it holds there. Formats of the same name come first, then the GPU whose ratio of arithmetic to
-  // bandwidth is nearest: what holds a kernel up there holds it up here.
+  // Formats of the same name come first, then the GPU whose ratio of arithmetic to bandwidth is
+  // nearest: what holds a kernel up there holds it up here. Of versions the nearest, unless it was
+  // measured on few shapes: a fit to few of them is a poor guide elsewhere, however well it holds
+  // there. Else the one measured on most.
+  constexpr std::int64_t kFew = 4;  // times fewer
   const auto best = [&](auto&& fits) -> const Candidate* {
+    std::int64_t most = 0;
+    for (const Candidate& c : candidates) {
+      if (fits(c)) most = std::max(most, c.entry->fitted.n);
+    }
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
       if (!fits(c)) continue;
-      const auto rank = [](const Candidate& x) {
-        return std::tuple{x.same_format, -x.apart, x.entry->fitted.n, -x.entry->fitted.mape};
+      const auto rank = [most](const Candidate& x) {
+        const auto& fitted = x.entry->fitted;
+        return std::tuple{x.same_format,     -x.apart, kFew * fitted.n >= most,
+                          -x.versions_apart, fitted.n, -fitted.mape};
       };
       if (found == nullptr || rank(c) > rank(*found)) found = &c;
     }

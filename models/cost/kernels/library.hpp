@@ -81,7 +81,8 @@ class KernelLibrary {
   [[nodiscard]] static const KernelLibrary& builtin();
 
  private:
-  [[nodiscard]] std::optional<double> reach_error(KernelOp op, KernelBasis basis) const;
+  [[nodiscard]] std::optional<double> reach_error(KernelOp op, KernelBasis basis,
+                                                  std::string_view generation) const;
 
   /// A loaded file, or a shipped one, which is read when it is first needed.
   struct File;

@@ -51,6 +51,14 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   const auto weights =
       static_cast<double>(matrix_bytes(llm, in.weights(), place, columns, share.width).count());
   const double values = static_cast<double>(columns) * static_cast<double>(share.width);
+  static const KernelFormat* const mxfp4 = &shared_format(parse_kernel_format("mxfp4"));
+  const WeightFormat* packing = packing_of(llm, in.weights(), place);
+  const bool unpacks_fp4 =
+      packing != nullptr && packing->packed == Dtype::kFp4 && packing->weight_only;
+  const KernelFormat* format =
+      unpacks_fp4 ? mxfp4
+                  : weight_format(8 * weights / values, product_dtype(llm, in.weights(), place),
+                                  is_block_scaled(llm, in.weights(), place));
   return {.call = MoeCall{.tokens = share.tokens / passes,
                           .hidden = static_cast<double>(columns),
                           .inter = static_cast<double>(mlp.d_ff) * in.tensor_parallel,
@@ -60,8 +68,7 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
                           .ep = ranks,
                           .skew = kSkew,
                           .busiest = ranks > 1 ? in.stack->expert_imbalance : 0},
-          .format = weight_format(8 * weights / values, product_dtype(llm, in.weights(), place),
-                                  is_block_scaled(llm, in.weights(), place)),
+          .format = format,
           .times = static_cast<double>(passes)};
 }
 

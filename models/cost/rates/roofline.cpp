@@ -58,7 +58,11 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
   is_bound_ = stack.kernels.empty() && stack.reached.empty();
   for (std::size_t i = 0; i < kKernelOps; ++i) {
     const auto whose = stack.kernels.find(name_of(static_cast<KernelOp>(i)));
-    if (whose != stack.kernels.end()) stacks_[i] = &whose->second;
+    if (whose == stack.kernels.end()) continue;
+    stacks_[i] = whose->second;
+    // An engine's own kernels are those of its version.
+    const bool own = !stack.version.empty() && stack.name.starts_with(whose->second);
+    if (own) stacks_[i] += "-" + stack.version;
   }
 }
 
@@ -95,12 +99,11 @@ Roofline::Terms Roofline::terms(const Op& op) const {
 const KernelChoice* Roofline::kernel(const Op& op) const {
   if (!op.kernel) return nullptr;
   const auto family = static_cast<std::size_t>(op_of(op.kernel->call));
-  if (stacks_[family] == nullptr) return nullptr;
+  if (stacks_[family].empty()) return nullptr;
   Last& last = last_[family];
   if (last.format != op.kernel->format) {
     // "*": the stack whose kernels are known best.
-    const std::string_view whose =
-        *stacks_[family] == "*" ? "" : std::string_view{*stacks_[family]};
+    const std::string_view whose = stacks_[family] == "*" ? "" : std::string_view{stacks_[family]};
     last = {.format = op.kernel->format,
             .choice = &calibration_.kernels->kept_choice(static_cast<KernelOp>(family), *gpu_,
                                                          whose, *op.kernel->format)};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -90,8 +91,8 @@ class Roofline {
   double processors_ = 0;
   double launch_overhead_ = 0;
   const Gpu* gpu_ = nullptr;
-  std::array<const std::string*, kKernelOps> stacks_{};  // the stack of the kernels; null: none of
-                                                         // the family
+  // Stack and version of the kernels; empty: none of the family.
+  std::array<std::string, kKernelOps> stacks_{};
   // The last choice of each family: a step uses few formats.
   struct Last {
     const KernelFormat* format = nullptr;
