@@ -49,6 +49,18 @@ ClassName class_of(const MetricInfo& info, const ServeResiduals& residuals) {
 
 using Drawn = std::array<double, kServeDraws>;
 
+/// The ends of one number that `moves` so, by the errors of a class.
+std::pair<double, double> class_ends(const ResidualClass& of, double value, const Response& moves,
+                                     const Drawn& drawn) {
+  // A class of times for what falls as times grow.
+  const bool is_time = of.metric != "throughput";
+  if (!is_time || drawn.back() >= drawn.front()) return residual_ends(of, value, moves);
+  const double slower = std::max(0.0, of.quantile(kHighShare));
+  const double faster = std::min(0.0, of.quantile(kLowShare));
+  return {value * std::exp(moves.change(-slower, of.floor)),
+          value * std::exp(moves.change(-faster, of.floor))};
+}
+
 /// The ends of one number from its values at the draws.
 std::pair<double, double> number_ends(const ServeResiduals& residuals, std::string_view name,
                                       double value, const Drawn& drawn) {
@@ -57,13 +69,13 @@ std::pair<double, double> number_ends(const ServeResiduals& residuals, std::stri
   const std::optional<Response> moves = response(value, drawn);
   const ResidualClass* of = residuals.find(name);
   if (!moves || of == nullptr) return all;
-  // A class of times for what falls as times grow.
-  const bool is_time = of->metric != "throughput";
-  if (!is_time || drawn.back() >= drawn.front()) return residual_ends(*of, value, *moves);
-  const double slower = std::max(0.0, of->quantile(kHighShare));
-  const double faster = std::min(0.0, of->quantile(kLowShare));
-  return {value * std::exp(moves->change(-slower, of->floor)),
-          value * std::exp(moves->change(-faster, of->floor))};
+  auto [low, high] = class_ends(*of, value, *moves, drawn);
+  if (const ResidualClass* full = residuals.find_full(name)) {
+    const auto ends = class_ends(*full, value, *moves, drawn);
+    low = std::min(low, ends.first);
+    high = std::max(high, ends.second);
+  }
+  return {low, high};
 }
 
 std::vector<MetricValue> varying_metrics(const ServeResult& result) {
@@ -121,6 +133,7 @@ ServeResiduals::ServeResiduals(const ServeSpec& spec, const ServeResult& result,
   if (!spec.calibrated && (spec.method.name != "full" || !spec.stack->defaults)) {
     // No service of this kind was measured, only runs with a fixed batch.
     is_static_ = true;
+    if (spec.stack->defaults) full_path_ = path_;
     path_ = static_residual_path(*spec.stack, spec.method.name,
                                  bits_of(spec.kv_dtype) < bits_of(Dtype::kFp16));
     model_ = std::shared_ptr<const ResidualModel>{std::shared_ptr<void>{},
@@ -169,6 +182,10 @@ const ResidualClass* ServeResiduals::find(std::string_view metric) const {
   return model_->find(metric, path_);
 }
 
+const ResidualClass* ServeResiduals::find_full(std::string_view metric) const {
+  return full_path_.empty() ? nullptr : ResidualModel::services().find(metric, full_path_);
+}
+
 ServeResiduals::Ends ServeResiduals::ends(double share) const {
   Ends out;
   const ResidualClass* decode = find("TPOT");
@@ -176,11 +193,14 @@ ServeResiduals::Ends ServeResiduals::ends(double share) const {
   if (share <= 0 || decode == nullptr || prompt == nullptr) return out;
   const auto at = [&](double end) {
     const bool low = end < 0.5;
-    const auto one = [&](const ResidualClass& of) {
+    const auto one = [&](const ResidualClass& of, const ResidualClass* full) {
       const double factor = of.factor(end);
-      return low ? std::min(1.0, factor) : std::max(1.0, factor);
+      const double other = full != nullptr ? full->factor(end) : 1;
+      return low ? std::min({1.0, factor, other}) : std::max({1.0, factor, other});
     };
-    return TimeFactors{.decode = one(*decode), .prefill = one(*prompt), .front_end = one(*prompt)};
+    const double of_prompt = one(*prompt, find_full("TTFT"));
+    return TimeFactors{
+        .decode = one(*decode, find_full("TPOT")), .prefill = of_prompt, .front_end = of_prompt};
   };
   return {.faster = at(0.5 * (1 - share)), .slower = at(0.5 * (1 + share))};
 }
@@ -198,8 +218,9 @@ std::string ServeResiduals::basis() const {
   }
   if (is_static_) parts.resize(2);
   const bool outside = std::find(path_.begin(), path_.end(), kDataSheetLayers) != path_.end();
-  return fmt::format("errors of measured {}: {}{}", is_static_ ? "static runs" : "services",
+  return fmt::format("errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
                      fmt::join(parts, "; "),
+                     full_path_.empty() ? "" : "; at least those of services without a method",
                      outside
                          ? "; none had layers at the data sheet's rates, as this model has: times "
                            "may be several times as long"

@@ -30,6 +30,9 @@ class ServeResiduals {
   [[nodiscard]] bool known() const { return known_; }
   /// `metric`: of ResidualClass, for instance "TPOT". Never null if known.
   [[nodiscard]] const ResidualClass* find(std::string_view metric) const;
+  /// Of a service with a method on an engine: the class it would have without. No service with a
+  /// method was measured: its errors are at least as large. Null of others.
+  [[nodiscard]] const ResidualClass* find_full(std::string_view metric) const;
   /// The 90 % interval of the factors of a run's times, or that of another share of cases: those of
   /// TPOT for decoding, those of TTFT for prompts and the front end. At a share of 0 both ends are
   /// the prediction.
@@ -45,7 +48,7 @@ class ServeResiduals {
   bool is_static_ = false;  // classes of static runs
   std::int64_t runs_ = 0;   // of the benchmark that calibrated the service
   std::shared_ptr<const ResidualModel> model_;
-  std::vector<std::string> path_;
+  std::vector<std::string> path_, full_path_;
 };
 
 /// A class of errors whose logarithms are normal with the standard deviation `error`.
