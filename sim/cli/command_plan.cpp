@@ -116,6 +116,7 @@ std::vector<NamedLaunch> launches_of(const Scenario& scenario, const PlanResult&
     if (!group.best) continue;
     const PlanCandidate& best = plan.candidates[*group.best];
     LaunchChoice choice{.method = best.method, .copies = best.replicas, .sequence_tokens = {}};
+    if (best.max_model_len > 0) choice.sequence_tokens = best.max_model_len;
     if (best.at_answer) {
       choice.sequence_tokens =
           best.at_answer->sizes.prompt_tokens + best.at_answer->sizes.output_tokens;

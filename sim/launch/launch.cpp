@@ -72,6 +72,8 @@ LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
     if (in.options.max_model_len || in.options.longest_request) {
       in.max_model_len = in.options.max_model_len.value_or(std::int64_t{point.spec.prompt_tokens} +
                                                            point.spec.output_tokens);
+    } else if (choice.sequence_tokens) {
+      in.max_model_len = *choice.sequence_tokens;
     }
   } else {
     take(point.spec);

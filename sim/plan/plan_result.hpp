@@ -105,11 +105,12 @@ struct PlanCandidate {
   MethodSpec method;      // with the budget that was chosen
   std::string label;      // its difference from the others of its group
   std::string gpu;
-  std::int64_t gpus_each = 1;    // that share the model; of a service all that it describes
-  std::int64_t replicas = 1;     // of these, in one simulation
-  std::string simulated;         // of a service: engines, and the router between them
-  std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
-  AnswerRange range{};           // `answer` is its `safe` at a confidence, else its `predicted`
+  std::int64_t gpus_each = 1;      // that share the model; of a service all that it describes
+  std::int64_t replicas = 1;       // of these, in one simulation
+  std::string simulated;           // of a service: engines, and the router between them
+  std::int64_t max_model_len = 0;  // of a service: that the plan sets; 0: it sets none
+  std::optional<double> answer;    // tokens, sequences, requests a second, GPUs
+  AnswerRange range{};             // `answer` is its `safe` at a confidence, else its `predicted`
   std::optional<RunAtAnswer> at_answer{};
   std::optional<NextRun> runs_out{};  // of a static batch with an answer
   std::vector<BoundShare> bounds{};   // of a service at its answer

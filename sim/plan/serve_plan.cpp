@@ -38,25 +38,46 @@ std::int64_t steps_of(double ratio, double step) {
   return static_cast<std::int64_t>(std::floor(std::log(ratio) / std::log1p(step)));
 }
 
+struct Started {
+  ServeSpec spec;
+  ServeStart start;
+  std::int64_t max_model_len = 0;  // that the plan sets; 0: the scenario's or the default
+};
+
+/// An engine refuses to start if one sequence of its default max_model_len is more than its pool.
+/// A plan is of the workload, so that there it sets the longest request instead.
+Started started(const CandidateInput& in) {
+  Started out{.spec = *in.point->serve, .start = {}};
+  out.spec.method = in.method;
+  out.start = start_of(out.spec);
+  StackOptions& options = out.spec.options;
+  const auto& startup = out.start.startup;
+  const bool is_default = !options.max_model_len && !options.longest_request;
+  if (!is_default || !startup || !startup->starts() || startup->serves()) return out;
+  for (const Request& r : out.spec.requests->requests) {
+    out.max_model_len =
+        std::max(out.max_model_len, std::int64_t{r.prompt_tokens} + r.output_tokens);
+  }
+  options.longest_request = true;
+  out.start = start_of(out.spec);
+  return out;
+}
+
 }  // namespace
 
 struct ServeCandidate::Impl {
   CandidateInput in;
-  ServeSpec spec;
-  ServeStart start;
+  Started begun;
+  const ServeSpec& spec = begun.spec;
+  const ServeStart& start = begun.start;
   ServeCase service;  // at the requested confidence
 
   explicit Impl(CandidateInput input)
       : in{std::move(input)},
-        spec{spec_of(in)},
-        start{start_of(spec)},
+        begun{started(in)},
         service{spec, worse_machine(spec, start, in.plan->confidence), in.plan->attainment} {}
-
-  static ServeSpec spec_of(const CandidateInput& in) {
-    ServeSpec spec = *in.point->serve;
-    spec.method = in.method;
-    return spec;
-  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   [[nodiscard]] double rate_of(std::int64_t k) const {
     return std::pow(1 + in.plan->rate_step, static_cast<double>(k));
@@ -119,6 +140,13 @@ struct ServeCandidate::Impl {
     out.time_factor = service.time_end().factor;
     out.time_basis = service.time_end().basis;
     out.simulated = engines_text(service.spec().cluster, 1);
+    if (begun.max_model_len > 0) {
+      out.max_model_len = begun.max_model_len;
+      out.notes.push_back(
+          fmt::format("the pool holds no sequence of the default max_model_len: planned with "
+                      "max_model_len {}, the longest request",
+                      with_commas(begun.max_model_len)));
+    }
     out.notes.insert(out.notes.end(), start.cache_notes.begin(), start.cache_notes.end());
   }
 

@@ -52,11 +52,16 @@ NextRun beyond_positions(const StaticSpec& spec, const Point& point) {
   return next;
 }
 
+double ratio_of(Bytes a, Bytes b) {
+  return static_cast<double>(a.count()) / static_cast<double>(std::max<std::int64_t>(1, b.count()));
+}
+
 /// What a run that does not fit is short of.
 NextRun why_not(StaticCase& one, const Point& least) {
   NextRun next{.sizes = sizes_of(least)};
   Impossible& out = next.why;
   out.need = one.need(least);
+  double ratio = out.need;  // of the quoted terms
   if (one.exceeds_model_len(least)) {
     out.constraint = "max_model_len";
     out.text = fmt::format("a sequence of {} tokens exceeds max_model_len",
@@ -84,9 +89,10 @@ NextRun why_not(StaticCase& one, const Point& least) {
              (run.oom && run.oom->phase == "load" &&
               !(run.startup && run.startup->weights < run.usable_hbm))) {
     out.constraint = "weights";
-    out.text =
-        fmt::format("the weights do not fit: of {} that may be used they take {}", run.usable_hbm,
-                    std::max(weights, run.oom ? run.oom->requested : Bytes{}));
+    const Bytes taken = std::max(weights, run.oom ? run.oom->requested : Bytes{});
+    out.text = fmt::format("the weights do not fit: of {} that may be used they take {}",
+                           run.usable_hbm, taken);
+    ratio = ratio_of(taken, run.usable_hbm);
   } else if (run.startup && run.startup->missing > Bytes{}) {
     out.constraint = "kv_capacity";
     out.text = start_text(one.start_of(run));
@@ -97,16 +103,18 @@ NextRun why_not(StaticCase& one, const Point& least) {
     out.text =
         fmt::format("{} of weights + {} of cache + {} of the rest = {}, of {} that may be used",
                     weights, memory.kv_bytes, rest, memory.peak(), run.usable_hbm);
+    ratio = ratio_of(memory.peak(), run.usable_hbm);
   } else {
     out.constraint = "activations";
     out.text =
         fmt::format("prefill takes {} of {} that may be used", memory.prefill_peak, run.usable_hbm);
     if (run.oom) out.text += fmt::format(": {}", run.oom->what);
+    ratio = ratio_of(memory.prefill_peak, run.usable_hbm);
   }
   // One token too many is not worth a ratio.
   constexpr double kTelling = 1.005;
-  if (std::isfinite(out.need) && out.need >= kTelling) {
-    out.text += fmt::format("; {:.2f} times what there is", out.need);
+  if (std::isfinite(ratio) && ratio >= kTelling) {
+    out.text += fmt::format("; {:.2f} times what there is", ratio);
   }
   out.text += one.margin_words(least);
   return next;

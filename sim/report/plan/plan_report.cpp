@@ -216,6 +216,7 @@ std::string plan_range(const PlanCandidate& one) {
     return fmt::format("more than {}", plan_amount(one.question, range.max_tried));
   };
   const bool fewest = one.question == PlanQuestion::kMinGpus;
+  if (!range.safe && !range.optimistic) return text({});
   return fmt::format("{} to {}", text(fewest ? range.optimistic : range.safe),
                      text(fewest ? range.safe : range.optimistic));
 }

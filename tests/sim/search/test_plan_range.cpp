@@ -129,6 +129,27 @@ TEST_CASE("terms of a shortage add up, as predicted and at either end") {
   CHECK(sums >= 10);
 }
 
+TEST_CASE("the ratio of a shortage is that of the quoted terms") {
+  const std::regex quoted{
+      R"(of ([0-9.]+) GiB that may be used they take ([0-9.]+) GiB; ([0-9.]+) times)"};
+  int ratios = 0;
+  for (const char* stack : {"vllm", "sglang", "hf-sdpa"}) {
+    for (const char* hbm : {"8 GiB", "10 GiB", "12 GiB"}) {
+      const PlanResult plan =
+          run(static_plan(fmt::format(R"(, "stack": "{}", "memory": {{"hbm": "{}"}})", stack, hbm),
+                          with(R"("questions": "longest_context")", 0)));
+      REQUIRE(plan.candidates.at(0).impossible);
+      const std::string& text = plan.candidates[0].impossible->text;
+      INFO(text);
+      std::smatch at;
+      if (!std::regex_search(text, at, quoted)) continue;
+      ++ratios;
+      CHECK(std::abs(std::stod(at[2]) / std::stod(at[1]) - std::stod(at[3])) < 0.011);
+    }
+  }
+  CHECK(ratios >= 6);
+}
+
 TEST_CASE("the prediction exists even without a safe size") {
   const auto plan = [](std::string_view memory, double confidence) {
     return run(changed_plan(

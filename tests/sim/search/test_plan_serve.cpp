@@ -51,6 +51,41 @@ double rate_of(const Scenario& scenario) {
   return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}.offered(1);
 }
 
+TEST_CASE("an engine that does not start with its default length is planned for the workload") {
+  const auto plan_of = [](const char* engine) {
+    return run_plan(serve_plan(fmt::format(R"(, "model": "llama-3.1-8b", "gpu": "RTX-4090",
+                                           "engine": {{"max_num_seqs": 64{}}})",
+                                           engine),
+                               R"("questions": "fewest_gpus")"),
+                    {.threads = 1});
+  };
+  const PlanResult plan = plan_of("");
+  const PlanCandidate& one = plan.candidates.at(0);
+  CHECK(one.answer == 1.0);
+  CHECK(one.max_model_len == 660);
+  CHECK(std::any_of(one.notes.begin(), one.notes.end(), [](const std::string& note) {
+    return note.find("planned with max_model_len 660, the longest request") != std::string::npos;
+  }));
+  // A length that the user sets stays.
+  const PlanResult set = plan_of(R"(, "max_model_len": 4096)");
+  CHECK(set.candidates.at(0).max_model_len == 0);
+  CHECK(set.candidates.at(0).answer == 1.0);
+}
+
+TEST_CASE("a method on an engine is no surer than the full cache") {
+  const Scenario scenario =
+      serve_plan(R"(, "method": ["full", {"name": "snapkv", "budget": 1.0}])", kRate);
+  std::vector<TimeFactors> slower;
+  for (const ScenarioPoint& point : scenario.points) {
+    const ServeStart start = start_of(*point.serve);
+    REQUIRE(start.times);
+    slower.push_back(start.times->ends(0.9).slower);
+  }
+  REQUIRE(slower.size() == 2);
+  CHECK(slower[1].decode >= slower[0].decode);
+  CHECK(slower[1].prefill >= slower[0].prefill);
+}
+
 TEST_CASE("the highest rate keeps the bounds and one step more does not") {
   const Scenario scenario = serve_plan("", kRate, R"("ttft": "400 ms", "tpot": "60 ms")");
   const PlanResult plan = run_plan(scenario, {.threads = 1});
