@@ -1,6 +1,7 @@
 #include "sim/report/sweep/scenario_sweep.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -172,9 +173,12 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
       if (!value || sweep.ran_out(i)) continue;
       const double than = best ? *sweep.measure(measure, *best) : 0;
       const bool better = !best || (measure.most_is_best ? *value > than : *value < than);
-      // Ties go to the full cache: a method without a gain is not recommended.
-      const bool tie = best && *value == than && is_full(i) && !is_full(*best);
-      if (better || tie) best = i;
+      // Ties in the digits that are printed go to the full cache: a method without a gain is not
+      // recommended.
+      constexpr double kDigits = 5e-4;
+      const bool near = best && std::abs(*value - than) <= kDigits * std::abs(than);
+      const bool changes = near && is_full(i) != is_full(*best);
+      if (changes ? is_full(i) : better) best = i;
     }
     if (!best) continue;
     std::string ends;

@@ -169,6 +169,16 @@ TEST_CASE("ties go to the full cache wherever it is in the list") {
     CHECK(text.find("most output tokens per second: 10 tok/s, method full, batch 1") !=
           std::string::npos);
     CHECK(text.find("no method gives over 5 % more tokens per second") != std::string::npos);
+    // So do values that differ below the printed digits.
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      const bool full = (methods[1] == '"') == (i < 2);
+      objects[i] = fmt::format(
+          R"({{"point":{},"hash":"{:016x}","results":{{"fits":true,"throughput_tok_s":{}}}}})", i,
+          i, full ? 57.85 : 57.8501);
+    }
+    CHECK(scenario_sweep_summary({plan, objects}, nullptr, 200)
+              .find("most output tokens per second: 57.85 tok/s, method full") !=
+          std::string::npos);
   }
 }
 
