@@ -5,7 +5,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -80,10 +83,20 @@ std::size_t read_first(const fs::path& path, int file, char* into, std::size_t s
 }  // namespace
 
 std::string read_text_file(const fs::path& path, std::size_t most) {
+  // A pipe gives its text once: a scenario, for one, is read again after its overrides were
+  // checked.
+  static std::mutex mutex;
+  static std::map<std::pair<dev_t, ino_t>, std::string> pipes;
   const Descriptor file{path};
   struct stat status {};
   if (::fstat(file.number(), &status) != 0) cannot_read(path, errno);
   const bool is_pipe = S_ISFIFO(status.st_mode);
+  std::unique_lock<std::mutex> lock{mutex, std::defer_lock};
+  if (is_pipe) {
+    lock.lock();
+    const auto read = pipes.find({status.st_dev, status.st_ino});
+    if (read != pipes.end()) return read->second;
+  }
   if (!is_pipe && !S_ISREG(status.st_mode)) {
     cannot_read(path, fmt::format("expected a file, got {}", kind_of(status.st_mode)));
   }
@@ -108,6 +121,7 @@ std::string read_text_file(const fs::path& path, std::size_t most) {
     if (filled == text.size()) text.resize(text.size() * 2);
   }
   text.resize(filled);
+  if (is_pipe) pipes.emplace(std::pair{status.st_dev, status.st_ino}, text);
   return text;
 }
 
