@@ -193,6 +193,18 @@ void Field::allow_only(std::span<const std::string> keys) const {
   }
 }
 
+std::vector<std::string> Field::other_keys(std::initializer_list<std::string_view> keys) const {
+  if (!value_->is_object()) expected("an object");
+  const std::vector<std::string> known(keys.begin(), keys.end());
+  std::vector<std::string> others;
+  for (const auto& [key, value] : value_->items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (!nearest(key, known).empty()) unknown(key, known);
+    others.push_back(key);
+  }
+  return others;
+}
+
 void Field::unknown(const std::string& key, std::span<const std::string> keys) const {
   const std::string near = nearest(key, keys);
   throw InputError{fmt::format("{}: {}/{}: unknown key{}", file(), shown_pointer(pointer_),

@@ -45,6 +45,9 @@ class Field {
   /// nearest.
   void allow_only(std::initializer_list<std::string_view> keys) const;
   void allow_only(std::span<const std::string> keys) const;
+  /// The keys that are none of `keys`. Errors: as allow_only for a key that is near one of them.
+  [[nodiscard]] std::vector<std::string> other_keys(
+      std::initializer_list<std::string_view> keys) const;
   [[nodiscard]] bool has(std::string_view key) const;                   // present and not null
   [[nodiscard]] Field at(std::string_view key) const;                   // InputError if missing
   [[nodiscard]] std::optional<Field> find(std::string_view key) const;  // nullopt if absent or null

@@ -238,6 +238,13 @@ TEST_CASE("json records: keys, kinds, ends") {
   CHECK(parse_requests(good, "f").requests.size() == 1);
   CHECK(why(R"({"timestamp": 0, "input_length": 5, "output_lenght": 1})")
             .starts_with("f:1: /output_lenght: unknown key; did you mean \"output_length\"?"));
+  // What is no misspelt key is noted once and not used.
+  const std::string more =
+      R"({"timestamp": 0, "input_length": 5, "output_length": 1, "extra": {"a": 1}, "user": "x"})";
+  const RequestTrace noted = parse_requests(more + "\n" + more, "f");
+  CHECK(noted.requests.size() == 2);
+  REQUIRE(noted.notes.size() == 1);
+  CHECK(noted.notes[0] == "keys that are not used: extra, user");
   CHECK(why(R"({"timestamp": 0, "input_length": 1.5, "output_length": 1})")
             .starts_with("f:1: /input_length: expected an integer"));
   CHECK(why(R"({"timestamp": 1e309, "input_length": 1, "output_length": 1})").starts_with("f:1: "));

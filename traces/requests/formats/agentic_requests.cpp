@@ -125,28 +125,28 @@ class AgenticReader {
   explicit AgenticReader(RequestSink& sink) : sink_{sink} {}
 
   void read(const Field& row, const std::string& place) {
-    row.allow_only({"request_id",
-                    "session_id",
-                    "input_length",
-                    "input_tokens",
-                    "output_length",
-                    "output_tokens",
-                    "output_token_ids",
-                    "hash_ids",
-                    "timestamp",
-                    "created_time",
-                    "delay",
-                    "delay_ms",
-                    "priority",
-                    "strict_priority",
-                    "policy_class",
-                    "routing_constraints",
-                    "request_kind",
-                    "wait_for",
-                    "branches",
-                    "prefix_reset",
-                    "tool_wait_ms",
-                    "tool_events"});
+    sink_.note_other_keys(row, {"request_id",
+                                "session_id",
+                                "input_length",
+                                "input_tokens",
+                                "output_length",
+                                "output_tokens",
+                                "output_token_ids",
+                                "hash_ids",
+                                "timestamp",
+                                "created_time",
+                                "delay",
+                                "delay_ms",
+                                "priority",
+                                "strict_priority",
+                                "policy_class",
+                                "routing_constraints",
+                                "request_kind",
+                                "wait_for",
+                                "branches",
+                                "prefix_reset",
+                                "tool_wait_ms",
+                                "tool_events"});
     Request r;
     r.prompt_tokens = row_tokens(row, "input_length", "input_tokens", 1);
     r.output_tokens = row_tokens(row, "output_length", "output_tokens", 0);
@@ -274,8 +274,8 @@ RequestTrace read_bailian(LineReader& lines, std::string first, const ReadOption
     if (trimmed(line).empty()) continue;
     sink.record([&] {
       const Field row = parse_row(line, lines);
-      row.allow_only({"chat_id", "parent_chat_id", "turn", "timestamp", "input_length",
-                      "output_length", "type", "hash_ids"});
+      sink.note_other_keys(row, {"chat_id", "parent_chat_id", "turn", "timestamp", "input_length",
+                                 "output_length", "type", "hash_ids"});
       constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
       Request r;
       const std::int64_t chat = row.at("chat_id").integer(0, kMax);

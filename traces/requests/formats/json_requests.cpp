@@ -223,7 +223,7 @@ RequestTrace read_mooncake(LineReader& lines, std::string first, const ReadOptio
     if (trimmed(line).empty()) continue;
     sink.record([&] {
       const Field record = parse_record(line, lines, lines.place());
-      record.allow_only({"timestamp", "input_length", "output_length", "hash_ids"});
+      sink.note_other_keys(record, {"timestamp", "input_length", "output_length", "hash_ids"});
       Request r;
       r.arrival = milliseconds(record.at("timestamp"));
       r.prompt_tokens = tokens(record.at("input_length"), 1);

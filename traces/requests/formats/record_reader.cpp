@@ -8,8 +8,10 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
+#include "models/units/excerpt.hpp"
 #include "models/units/number_text.hpp"
 #include "models/units/units_format.hpp"
 #include "traces/requests/request_order.hpp"
@@ -264,8 +266,19 @@ void RequestSink::put_in_order() {
   sorted_ = true;
 }
 
+void RequestSink::note_other_keys(const Field& record,
+                                  std::initializer_list<std::string_view> keys) {
+  constexpr std::size_t kMost = 16, kLongestName = 40;
+  for (const std::string& key : record.other_keys(keys)) {
+    if (other_keys_.size() < kMost) other_keys_.insert(excerpt(key, kLongestName));
+  }
+}
+
 RequestTrace RequestSink::finish(bool rebase) {
   auto& requests = trace_.requests;
+  if (!other_keys_.empty()) {
+    trace_.notes.push_back(fmt::format("keys that are not used: {}", fmt::join(other_keys_, ", ")));
+  }
   if (requests.empty()) {
     throw InputError{trace_.skipped == 0
                          ? fmt::format("{}: expected at least one request, got none", file_)

@@ -4,13 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <istream>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "models/json/field.hpp"
 #include "models/units/error.hpp"
 #include "traces/requests/formats/read_requests.hpp"
 
@@ -95,6 +98,9 @@ class RequestSink {
     if (trace_.requests.size() == trace_.requests.capacity()) grow();
     trace_.requests.push_back(request);
   }
+  /// Notes the keys of a record that are not used, each once; a near miss of a known one is an
+  /// error (Field::other_keys).
+  void note_other_keys(const Field& record, std::initializer_list<std::string_view> keys);
   /// Room for so many requests.
   void expect(std::size_t requests) { trace_.requests.reserve(requests); }
 
@@ -120,6 +126,7 @@ class RequestSink {
   ReadOptions options_;
   SimTime last_;
   bool sorted_ = true;
+  std::set<std::string> other_keys_;
 };
 
 }  // namespace kvsim
