@@ -188,6 +188,21 @@ FigureStyle read_style(const Arguments& arguments) {
   return style;
 }
 
+/// Figures may replace those that kvsim drew, which have their document next to them. Errors:
+/// InputError.
+void check_replaceable(const fs::path& folder, const std::vector<std::string>& files) {
+  std::error_code status;
+  for (const std::string& file : files) {
+    if (!fs::exists(folder / file, status)) continue;
+    const std::string document = file.substr(0, file.find('.')) + std::string{kFigureSuffix};
+    if (fs::exists(folder / document, status)) continue;
+    throw InputError{
+        fmt::format("{}: is there already, and kvsim did not draw it; choose another "
+                    "folder",
+                    (folder / file).string())};
+  }
+}
+
 int run_plot(const Arguments& arguments) {
   constexpr std::size_t kMaxResults = 16;
   arguments.expect_words(1, kMaxResults, "a results folder");
@@ -208,6 +223,7 @@ int run_plot(const Arguments& arguments) {
   AtomicFiles files{*out};
   const DrawnFigures drawn = draw_figures(figures, files.partial(), {}, style);
   if (drawn.failed) throw InputError{fmt::format("{}: {}", *out, fmt::join(drawn.notes, "; "))};
+  check_replaceable(*out, drawn.files);
   files.adopt();
   files.commit();
   std::string text;
@@ -219,7 +235,10 @@ int run_plot(const Arguments& arguments) {
     write_err(fmt::format("kvsim: {}\n", clean_text(note)));
   }
   if (!arguments.has("quiet")) write_out(text);
-  return drawn.files.empty() ? kBadInput : kDone;
+  const bool some = std::any_of(drawn.files.begin(), drawn.files.end(), [](std::string_view file) {
+    return !file.ends_with(".csv") && !file.ends_with(".gp") && !file.ends_with(kFigureSuffix);
+  });
+  return some ? kDone : kBadInput;
 }
 
 }  // namespace

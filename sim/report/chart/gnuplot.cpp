@@ -153,8 +153,8 @@ std::string draw_one(const Figure& figure, const fs::path& folder, const Gnuplot
   if (!outcome.found) {
     found = false;
     return fmt::format(
-        "{} was not found, so no figures were drawn; their data and scripts are in figures/ "
-        "(Debian and Ubuntu: apt install gnuplot-nox; then: cd figures && gnuplot *.gp)",
+        "{} was not found, so no figures were drawn; their data and scripts are in the folder of "
+        "the figures (Debian and Ubuntu: apt install gnuplot-nox; then, in it: gnuplot *.gp)",
         options.program);
   }
   std::string failure;

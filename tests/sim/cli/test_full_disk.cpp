@@ -284,6 +284,31 @@ TEST_CASE("a full disk leaves the earlier result and no part of the failed one")
   CHECK(*told == "");
 }
 
+TEST_CASE("plot replaces its own figures and no file of the user") {
+  if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
+    fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
+    return;
+  }
+  const fs::path folder = with_inputs("plot_foreign");
+  REQUIRE(run_kvsim({"run", "s.json", "-q", "-o", "result"}, folder).status == 0);
+  const Words plot{"plot", "result", "-q", "-o", "out", "--formats", "svg"};
+  REQUIRE(run_kvsim(plot, folder).status == 0);
+  CHECK(run_kvsim(plot, folder).status == 0);
+  std::string figure;
+  for (const auto& [name, text] : files_of(folder / "out")) {
+    if (name.ends_with(".svg")) figure = name;
+  }
+  REQUIRE_FALSE(figure.empty());
+  fs::remove_all(folder / "out");
+  fs::create_directories(folder / "out");
+  write(folder / "out" / figure, "of the user");
+  const auto before = files_of(folder / "out");
+  const Outcome refused = run_kvsim(plot, folder);
+  CHECK(refused.status == 2);
+  CHECK_MESSAGE(has(refused.err, "is there already, and kvsim did not draw it"), refused.err);
+  CHECK(files_of(folder / "out") == before);
+}
+
 TEST_CASE("plot on a full disk leaves the earlier figures and ends with an error") {
   if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
     fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
