@@ -81,6 +81,11 @@ std::string gpu_range(const std::optional<FitRange>& fit) {
 
 /// "in prefill", "at decode step 34,171".
 std::string oom_moment(const OomEvent& oom) {
+  // The model loads; the blocks of its pool do not suffice.
+  if (oom.phase == "load" && oom.tokens > 0) {
+    return fmt::format("in the pool, which has no block for token {} of each sequence",
+                       with_commas(oom.tokens));
+  }
   if (oom.phase == "load") return "on loading the model";
   if (oom.phase == "decode") return fmt::format("at decode step {}", with_commas(oom.step));
   return "in " + oom.phase;
