@@ -44,15 +44,15 @@ TEST_CASE("limits: the scheduler's setting, else the stack's, else the scheduler
   // Without chunks, a default covers the longest sequence; a value set by the run stays.
   CHECK(of_stack.iteration_tokens(false, 500, 7) == 500);
   const ConfiguredLimits set =
-      resolve_limits(engine, {.max_num_batched_tokens = 60, .max_num_seqs = 3});
+      resolve_limits(engine, {.name = {}, .max_num_batched_tokens = 60, .max_num_seqs = 3});
   CHECK(set.seqs == 3);
   CHECK(set.iteration_tokens(false, 500, 7) == 60);
   const ConfiguredLimits none = resolve_limits(find_stack("ideal"));
   CHECK_FALSE(none.seqs.has_value());
   CHECK(none.iteration_tokens(true, 500, 7) == 7);
   CHECK(none.iteration_tokens(false, 500, 7) == 500);
-  const StackOptions started =
-      with_limits({.max_num_seqs = 8, .block_tokens = 32}, {.max_num_batched_tokens = 60});
+  const StackOptions started = with_limits({.max_num_seqs = 8, .block_tokens = 32},
+                                           {.name = {}, .max_num_batched_tokens = 60});
   CHECK(started.max_num_seqs == 8);
   CHECK(started.prefill_chunk == 60);
   CHECK(started.block_tokens == 32);
