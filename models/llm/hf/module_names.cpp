@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -109,17 +110,16 @@ std::vector<std::string_view> with_ancestors(std::string_view name) {
   return all;
 }
 
-ModulePattern::ModulePattern(const Field& field) : text_{field.string()}, place_{field.place()} {
-  // Bounds the depth of std::regex, which is recursive.
+ModulePattern::ModulePattern(const Field& field) : text_{field.string()} {
   constexpr std::size_t kLongest = 512;
   if (text_.size() > kLongest) field.expected("a pattern of at most 512 characters");
   constexpr std::string_view kRegexMark = "re:";
   if (text_.starts_with(kRegexMark)) {
     kind_ = Kind::kRegex;
     try {
-      regex_ = std::regex{text_.substr(kRegexMark.size())};
-    } catch (const std::regex_error&) {
-      field.expected("a regular expression after \"re:\"");
+      regex_.emplace(std::string_view{text_}.substr(kRegexMark.size()));
+    } catch (const std::invalid_argument&) {
+      field.expected("a regular expression after \"re:\", without lookbehind and backreferences");
     }
   } else if (text_.find('*') != std::string::npos) {
     kind_ = Kind::kGlob;
@@ -148,14 +148,7 @@ bool ModulePattern::depends_on_layer() const {
 bool ModulePattern::matches(std::string_view name) const {
   if (text_.empty()) return false;
   if (kind_ == Kind::kParts) return has_parts(name, text_);
-  if (kind_ == Kind::kRegex) {  // from the start, as Python's re.match
-    try {
-      return std::regex_search(name.begin(), name.end(), regex_,
-                               std::regex_constants::match_continuous);
-    } catch (const std::regex_error&) {
-      throw InputError{place_, "a simpler regular expression", text_};
-    }
-  }
+  if (kind_ == Kind::kRegex) return regex_->matches_start(name);
   for (const std::string_view each : with_ancestors(name)) {
     if (glob_matches(text_, each)) return true;
   }

@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <regex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/json/field.hpp"
+#include "models/llm/hf/name_regex.hpp"
 
 namespace kvsim::hf {
 
@@ -52,8 +52,8 @@ class ModulePattern {
  private:
   enum class Kind : std::uint8_t { kParts, kGlob, kRegex };
   Kind kind_ = Kind::kParts;
-  std::string text_, place_;
-  std::regex regex_;
+  std::string text_;
+  std::optional<NameRegex> regex_;
 };
 
 }  // namespace kvsim::hf
