@@ -258,7 +258,7 @@ bool any(const Places& places) {
   return std::find(places.begin(), places.end(), true) != places.end();
 }
 
-/// One name, and what lookaheads found in it: each is asked once for a position.
+/// One name, and what lookaheads found in it: each is evaluated once for a position.
 class Match {
  public:
   explicit Match(std::string_view name) : name_{name} {}

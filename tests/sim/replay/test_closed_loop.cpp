@@ -2,6 +2,7 @@
 // laws of the loop, and broken checkpoints and prompts.
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -12,6 +13,7 @@
 #include "models/units/error.hpp"
 #include "sim/decoder/closed_loop.hpp"
 #include "sim/decoder/decoder.hpp"
+#include "sim/decoder/prompts.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
 #include "traces/trace_writer.hpp"
@@ -241,6 +243,27 @@ TEST_CASE("methods that keep everything change nothing, threads neither, and les
     REQUIRE(one.methods[m].tasks.size() == 2);
     CHECK(one.methods[m].tasks[0].prompts + one.methods[m].tasks[1].prompts == 4);
   }
+}
+
+TEST_CASE("the shipped model answers from far back, and loses more with less able methods") {
+  const fs::path sources{KVSIM_SOURCE_DIR};
+  const fs::path file = fresh("shipped-model") / "tasks.jsonl";
+  const std::string draw =
+      fmt::format("python3 '{}' --length 768 --per-task 6 --task needle --task recall > '{}'",
+                  (sources / "traces/train/tasks.py").string(), file.string());
+  REQUIRE(std::system(draw.c_str()) == 0);
+  const Checkpoint model = read_checkpoint(sources / "traces/samples/retrieval-1m", Bytes{1 << 30});
+  const auto prompts = read_prompts(file, 256, 2048);
+  REQUIRE(prompts.size() == 12);
+  const auto with = [](const char* name) {
+    return MethodSpec{name, {}, Budget{.fraction = 0.25, .entries = 0}};
+  };
+  const LoopResult result = run_closed_loop(
+      model, prompts, {{"full", {}, {}}, with("snapkv"), with("streaming-llm"), with("knorm")}, {});
+  const auto accuracy = [&](std::size_t m) { return result.methods[m].all.accuracy; };
+  CHECK(accuracy(0) >= 0.9);
+  CHECK(accuracy(1) > accuracy(2) + 0.3);
+  CHECK(accuracy(1) > accuracy(3) + 0.3);
 }
 
 TEST_CASE("compression before the question and after it keeps different tokens") {
