@@ -13,6 +13,7 @@
 
 #include "models/units/units_format.hpp"
 #include "sim/batch/static_metrics.hpp"
+#include "sim/cli/explain/compare_bench.hpp"
 #include "sim/cli/explain/compare_results.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/replay/replay_metrics.hpp"
@@ -140,9 +141,21 @@ ordered_json comparison_json(const Comparison& c) {
   return out;
 }
 
+int compare_with_bench(const Arguments& arguments) {
+  const std::vector<std::string>& words = arguments.words();
+  std::vector<BenchComparison> all;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    for (BenchComparison& one : compare_bench(words[0], words[i])) all.push_back(std::move(one));
+  }
+  write_out(arguments.has("json") ? to_file_text(bench_comparison_json(all))
+                                  : bench_comparison_text(all, terminal_width()));
+  return kDone;
+}
+
 int run_compare(const Arguments& arguments) {
   constexpr std::size_t kMaxResults = 64;
-  arguments.expect_words(2, kMaxResults, "two results or more");
+  arguments.expect_words(2, kMaxResults, "two results or more, or a result and a benchmark's file");
+  if (is_bench_file(arguments.words()[1])) return compare_with_bench(arguments);
   const double tolerance = arguments.number("tolerance", 0, 1).value_or(0);
   std::vector<ResultItems> results;
   for (const std::string& word : arguments.words()) results.push_back(read_result_items(word));
@@ -176,16 +189,21 @@ Command compare_command() {
       .summary = "compare results: the figures that differ, and by how much",
       .usage =
           "kvsim compare RESULT RESULT… [options]\n"
+          "kvsim compare RESULT BENCH… [--json]\n"
           "  RESULT  a results folder, or its result.json, plan.json or sweep.json;\n"
-          "          each is compared with the first",
+          "          each is compared with the first\n"
+          "  BENCH   a file of vllm bench serve, SGLang, AIPerf, GuideLLM or\n"
+          "          inference-perf: measured values next to those of a service",
       .examples =
           "kvsim compare kvsim-out/before kvsim-out/after\n"
-          "kvsim compare golden/result.json kvsim-out/my --tolerance 0.01",
+          "kvsim compare golden/result.json kvsim-out/my --tolerance 0.01\n"
+          "kvsim compare kvsim-out/service bench.json",
       .options = {{"tolerance", 't', "REL", false,
                    "a share of the larger number that does not count; exit status 1 if anything "
                    "moved further"},
                   {"all", 'a', "", false, "ends of intervals and nested figures too"},
-                  {"json", 0, "", false, "print JSON (schema kvsim.compare/1)"}},
+                  {"json", 0, "", false,
+                   "print JSON (schema kvsim.compare/1, kvsim.compare-bench/1)"}},
       .run = run_compare};
 }
 

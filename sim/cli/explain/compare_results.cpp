@@ -121,17 +121,6 @@ std::vector<ResultItem> items_of(const ordered_json& document, const std::string
   return items;
 }
 
-/// The document in a results folder.
-fs::path document_in(const fs::path& path) {
-  std::error_code status;
-  if (!fs::is_directory(path, status)) return path;
-  for (const char* name : {"result.json", "plan.json", "sweep.json"}) {
-    if (fs::exists(path / name, status)) return path / name;
-  }
-  throw InputError{fmt::format(
-      "{}: no results folder: it holds no result.json, plan.json or sweep.json", path.string())};
-}
-
 /// Values of one key over all items of a result.
 std::optional<ordered_json> constant(const ResultItems& result, const std::string& key) {
   std::optional<ordered_json> value;
@@ -201,8 +190,18 @@ std::vector<FigureChange> changes(const ordered_json& a, const ordered_json& b, 
 
 }  // namespace
 
+fs::path result_document(const fs::path& path) {
+  std::error_code status;
+  if (!fs::is_directory(path, status)) return path;
+  for (const char* name : {"result.json", "plan.json", "sweep.json"}) {
+    if (fs::exists(path / name, status)) return path / name;
+  }
+  throw InputError{fmt::format(
+      "{}: no results folder: it holds no result.json, plan.json or sweep.json", path.string())};
+}
+
 ResultItems read_result_items(const fs::path& path) {
-  const fs::path file = document_in(path);
+  const fs::path file = result_document(path);
   constexpr std::size_t kLargest = 64U << 20U;
   const std::string text = read_text_file(file, kLargest);
   const Field root = Field::parse(text, file.string());  // names line and column of an error

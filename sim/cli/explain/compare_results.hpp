@@ -28,6 +28,9 @@ struct ResultItems {
   std::vector<ResultItem> items{};
 };
 
+/// The document of a results folder; of another path itself. Errors: InputError for a folder
+/// without one.
+[[nodiscard]] std::filesystem::path result_document(const std::filesystem::path& path);
 /// Reads a results folder, or a document in one: run, runs, replay, aggregate, sweep,
 /// scenario-sweep or plan. Errors: InputError where it is none of these, with file and JSON
 /// pointer.

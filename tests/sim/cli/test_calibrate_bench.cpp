@@ -40,6 +40,50 @@ json document_of(const Outcome& outcome) {
   return json::parse(outcome.out);
 }
 
+TEST_CASE("compare RESULT BENCH: measured values next to the point of their load") {
+  const fs::path folder = fresh("compare_bench");
+  json scenario = json::parse(kService);
+  scenario["requests"]["arrivals"]["rate"] = {1, 4};
+  write(folder / "s.json", scenario.dump());
+  const json points =
+      document_of(run_kvsim({"run", "s.json", "--json", "-q", "-o", "r"}, folder)).at("points");
+  const double tpot = points[1].at("tpot_s").at("mean").get<double>();
+  write(folder / "b.json", bench(4, 40, 1e3 * tpot / 1.25));
+  const json out = document_of(run_kvsim({"compare", "r", "b.json", "--json"}, folder));
+  CHECK(out.at("schema") == "kvsim.compare-bench/1");
+  REQUIRE(out.at("runs").size() == 1);
+  CHECK(out.at("runs")[0].at("point") == points[1].at("label"));
+  CHECK(out.at("runs")[0].at("notes").empty());
+  int times = 0;
+  for (const json& value : out.at("runs")[0].at("values")) {
+    if (value.at("metric") != "tpot_s") continue;
+    ++times;
+    CHECK(value.at("error").get<double>() == test::rel(0.25, 1e-6));
+    CHECK(value.at("low") == points[1].at("tpot_s_low").at("mean"));
+    CHECK(value.at("high") == points[1].at("tpot_s_high").at("mean"));
+  }
+  CHECK(times == 1);
+  CHECK(has(run_kvsim({"compare", "r", "b.json"}, folder).out, "+25.0"));
+  // Of several load points those without a point are named; none at all is an error.
+  write(folder / "both.json", bench(4, 40, 7) + "\n" + bench(9, 40, 7) + "\n");
+  const Outcome both = run_kvsim({"compare", "r", "both.json"}, folder);
+  CHECK(both.status == 0);
+  CHECK_MESSAGE(has(both.out, "the result has no point at 9 req/s"), both.out);
+  write(folder / "other.json", bench(9, 40, 7));
+  const Outcome other = run_kvsim({"compare", "r", "other.json"}, folder);
+  CHECK(other.status == 2);
+  CHECK(has(other.err, "expected a point at a load of the benchmark, got none at 9 req/s"));
+  write(folder / "static.json",
+        R"({"model": "llama-2-7b", "gpu": "H100-80GB-SXM", "stack": "vllm", "figures": false,
+            "prompt_tokens": 100, "output_tokens": 10})");
+  REQUIRE(run_kvsim({"run", "static.json", "-q", "-o", "st"}, folder).status == 0);
+  const Outcome wrong = run_kvsim({"compare", "st", "b.json"}, folder);
+  CHECK(wrong.status == 2);
+  CHECK(has(wrong.err, "expected the result of a service, which a benchmark measures"));
+  write(folder / "no.json", "{}");
+  CHECK(run_kvsim({"compare", "r", "no.json"}, folder).status == 2);
+}
+
 TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario takes the file") {
   const fs::path folder = fresh("calibrate_bench");
   write(folder / "s.json", kService);
