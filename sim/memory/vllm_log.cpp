@@ -161,12 +161,17 @@ class LogReader {
     }
     static const LogWording peak{"peak_torch_memory=N~gi?b"};
     if (peak.find_in(line.text, numbers_)) peak_ = gib(positive(numbers_[0], line, kMaxGiB));
-    static const LogWording blocks{"# gpu blocks: N"}, other_blocks{"# cuda blocks: N"};
-    for (const LogWording* wording : {&blocks, &other_blocks}) {
+    // The last is a label of the metric vllm:cache_config_info.
+    static const LogWording blocks{"# gpu blocks: N"}, other_blocks{"# cuda blocks: N"},
+        metric_blocks{"num_gpu_blocks=\"N\""};
+    for (const LogWording* wording : {&blocks, &other_blocks, &metric_blocks}) {
       if (wording->find_in(line.text, numbers_)) log_.blocks = count(numbers_[0], line);
     }
-    static const LogWording tokens{"gpu kv cache size: N tokens"};
-    if (tokens.find_in(line.text, numbers_)) log_.tokens = count(numbers_[0], line);
+    static const LogWording tokens{"gpu kv cache size: N tokens"},
+        metric_tokens{"kv_cache_size_tokens=\"N\""};
+    for (const LogWording* wording : {&tokens, &metric_tokens}) {
+      if (wording->find_in(line.text, numbers_)) log_.tokens = count(numbers_[0], line);
+    }
     static const LogWording concurrency{"maximum concurrency for N tokens per request: Nx"};
     if (concurrency.find_in(line.text, numbers_)) {
       log_.max_model_len = count(numbers_[0], line);
@@ -176,7 +181,8 @@ class LogReader {
     // 0.9"
     static const LogWording fraction{"gpu_memory_utilization'?E(?N"};
     static const LogWording requested{"requested memory: N"};
-    for (const LogWording* wording : {&fraction, &requested}) {
+    static const LogWording metric_fraction{"gpu_memory_utilization=\"N\""};
+    for (const LogWording* wording : {&fraction, &requested, &metric_fraction}) {
       if (wording->find_in(line.text, numbers_)) put_fraction(numbers_[0], line);
     }
   }
@@ -186,7 +192,8 @@ class LogReader {
     if (!found_) {
       throw InputError{fmt::format(
           "{}: expected a vLLM start-up log (lines such as \"Model loading took 14.99 GiB\" or "
-          "\"GPU KV cache size: 31,232 tokens\"), found none of its figures",
+          "\"GPU KV cache size: 31,232 tokens\"), or the metric vllm:cache_config_info, found none "
+          "of their figures",
           file)};
     }
     if (peak_ && log_.weights && !log_.activation) {

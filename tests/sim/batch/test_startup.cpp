@@ -334,6 +334,26 @@ INFO 10-05 [kv_cache_utils.py:1091] Maximum concurrency for 16,000 tokens per re
 INFO 10-05 [gpu_model_runner.py:3480] Graph capturing finished in 4 secs, took -0.45 GiB
 )";
 
+TEST_CASE("the metric vllm:cache_config_info gives the pool and the memory fraction") {
+  const std::string metrics =
+      "# TYPE vllm:cache_config_info gauge\n"
+      "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",gpu_memory_utilization="
+      "\"0.92\",kv_cache_size_tokens=\"83488\",num_gpu_blocks=\"5218\","
+      "num_gpu_blocks_override=\"None\",sliding_window=\"None\"} 1.0\n";
+  const VllmLog log = read_vllm_log(metrics, "metrics");
+  CHECK(log.tokens == 83'488);
+  CHECK(log.blocks == 5218);
+  CHECK(*log.memory_fraction == test::rel(0.92, 1e-12));
+  // Before the label of tokens the blocks alone say it.
+  const auto at = metrics.find("kv_cache_size_tokens");
+  const VllmLog blocks =
+      read_vllm_log(metrics.substr(0, at) + metrics.substr(metrics.find("num_gpu_blocks")), "m");
+  CHECK_FALSE(blocks.tokens);
+  CHECK(blocks.blocks == 5218);
+  CHECK_THROWS_AS((void)read_vllm_log("vllm:cache_config_info{num_gpu_blocks=\"None\"} 1\n", "m"),
+                  InputError);
+}
+
 TEST_CASE("start-up logs of several vLLM versions are read") {
   const VllmLog v0 = read_vllm_log(kV0, "v0.log");
   CHECK(gib(*v0.total) == doctest::Approx(23.58));
