@@ -451,6 +451,10 @@ void read_quantization(const Field& config, const std::optional<Field>& quant_co
   if (!quant_config) return;
   Llm other = read(*quant_config, "modelopt", plain);
   if (!own) {
+    if (agree(plain, other)) {
+      other.notes.push_back(fmt::format("{}: names no quantised weights: all count as {}",
+                                        quant_config->place(), name_of(plain.published_dtype)));
+    }
     llm = std::move(other);
   } else if (!agree(llm, other)) {
     llm.notes.push_back(fmt::format("{} does not agree with {}, which counts",

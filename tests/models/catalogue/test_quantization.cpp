@@ -125,6 +125,14 @@ TEST_CASE("hf_quant_config.json next to config.json gives the format and the cac
   write(folder / "hf_quant_config.json", fp8.dump());
   CHECK(published(read_hf_config_file(folder / "config.json", "m")) == published(llm));
   CHECK(published(read_hf_config_file(folder / "other.json", "m")) == plain(llm));
+  for (const char* empty : {"{}", R"({"quantization": {}})"}) {
+    write(folder / "hf_quant_config.json", empty);
+    const Llm plain = read_hf_config_file(folder / "config.json", "m");
+    CHECK(std::any_of(plain.notes.begin(), plain.notes.end(), [](const std::string& note) {
+      return note.find("hf_quant_config.json: names no quantised weights: all count as bf16") !=
+             std::string::npos;
+    }));
+  }
   write(folder / "hf_quant_config.json", "{");
   CHECK_THROWS_AS((void)read_hf_config_file(folder / "config.json", "m"), InputError);
 
