@@ -16,6 +16,12 @@ std::string replay_finding(const ReplayResult& replay) {
       std::all_of(replay.methods.begin(), replay.methods.end(),
                   [](const ReplayMethod& method) { return method.name == "full"; });
   if (only_full) return "Only the full cache was replayed, so there is nothing to compare.";
+  const auto others =
+      std::count_if(replay.methods.begin(), replay.methods.end(),
+                    [](const ReplayMethod& method) { return method.name != "full"; });
+  if (bands.empty() && others == 1) {
+    return "Only one method was replayed, so there is nothing to compare it with.";
+  }
   if (bands.empty()) {
     return "No two methods hold equal bytes here, so their errors are not comparable.";
   }

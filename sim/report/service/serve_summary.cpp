@@ -229,6 +229,19 @@ std::string first_oom(const ServeOom& oom) {
   return text;
 }
 
+/// Why requests were rejected.
+std::string why_rejected(const ServeResult& r) {
+  // Without a pool there is no admission limit: a batch ran out of memory.
+  if (r.block_tokens == 0) return "lost with batches that ran out of memory";
+  if (!r.startup || r.startup->max_model_len <= 0) {
+    return "no cache, no sequence limit or no room for scores takes so many tokens";
+  }
+  return fmt::format(
+      "longer than the engine's longest sequence, {} tokens (max_model_len), than its pool of {}, "
+      "or without room for scores",
+      with_commas(r.startup->max_model_len), with_commas(r.kv_capacity_tokens));
+}
+
 }  // namespace
 
 std::string serve_verdict(const RunReport& report, const std::vector<std::string>& labels,
@@ -254,12 +267,8 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
     say(n > kMaxInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     const bool starts = r.ooms.empty() || r.ooms.front().request >= 0 || r.completed > 0;
     if (r.rejected > 0 && starts) {
-      // Without a pool there is no admission limit: a batch ran out of memory.
       say(fmt::format("{} request{} rejected: {}", with_commas(r.rejected),
-                      r.rejected == 1 ? "" : "s",
-                      r.block_tokens > 0
-                          ? "no cache, no sequence limit or no room for scores takes so many tokens"
-                          : "lost with batches that ran out of memory"),
+                      r.rejected == 1 ? "" : "s", why_rejected(r)),
           labels[i]);
     }
     if (!r.ooms.empty())
