@@ -124,6 +124,7 @@ class PromptRun {
       one.rows.k.resize(row * index(info_.n_kv_heads));
       one.rows.v.resize(row * index(info_.n_kv_heads));
       one.hidden = decoder_.normed(l, x);
+      one.output_projection = decoder_.output_projection(l);
       decoder_.project(l, one.hidden, 0, n, one.rows);
       const std::vector<float> attended = decoder_.attend(one.rows, 0, n, n);
       full_outputs_.emplace_back(
@@ -252,7 +253,7 @@ MethodContext context_of(const DecoderShape& s) {
           .n_layers = s.n_layers,
           .d_model = static_cast<std::int32_t>(s.d_model),
           .recorded_inputs = TraceInputs{.hidden = true,
-                                         .output_projection = false,
+                                         .output_projection = true,
                                          .rope = !s.scales_rope,
                                          .repeat = false,
                                          .per_head = {},
@@ -263,7 +264,6 @@ MethodContext context_of(const DecoderShape& s) {
 std::string reason_against(const ComposedMethod& method, const DecoderShape& shape) {
   const TraceInputs needs = method.needs().inputs;
   if (needs.repeat) return "it needs a repeat of the prompt, which a closed loop does not run";
-  if (needs.output_projection) return "it needs the output projection of each layer";
   if (needs.rope && shape.scales_rope) return "it rotates keys, and this model scales its rotation";
   if (!needs.per_head.empty() || !needs.predicted.empty()) return "it needs recorded scores";
   const std::string select = describe_method(method.name()).axes.at("select");

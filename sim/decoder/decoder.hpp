@@ -27,6 +27,10 @@ class Decoder {
                std::int64_t tokens, TraceLayer& out) const;
   /// From attention outputs [n, n_heads * head_dim] to the layer's output, in place of `rows`.
   void finish(std::int32_t layer, std::span<const float> attention, std::span<float> rows) const;
+  /// The weight that attention outputs are multiplied by, [d_model, n_heads * head_dim].
+  [[nodiscard]] std::span<const float> output_projection(std::int32_t layer) const {
+    return weights_.layers[static_cast<std::size_t>(layer)].o.data;
+  }
   /// Logits [n, vocab] of the token after each row.
   [[nodiscard]] std::vector<float> logits(std::span<const float> rows) const;
 

@@ -64,6 +64,10 @@ LayerBlock::LayerBlock(const TraceInfo& info, std::vector<LayerRows> layers, con
       each.view.hidden = each.hidden;
       each.view.d_model = info_.d_model;
     }
+    if (!from.output_projection.empty()) {
+      each.view.output_projection = from.output_projection;
+      each.view.d_model = info_.d_model;
+    }
     for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) each.view.heads.push_back(head(layer, h));
   }
 }

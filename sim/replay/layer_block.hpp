@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "models/math/attention/causal_attention.hpp"
@@ -31,6 +32,7 @@ struct DecisionUnit {
 struct LayerRows {
   TraceLayer rows;
   std::vector<float> hidden;
+  std::span<const float> output_projection{};  // [d_model, n_heads * head_dim]; not owned
 };
 
 /// KV heads first … first + count - 1 of a layer.

@@ -281,6 +281,28 @@ TEST_CASE("compression before the question and after it keeps different tokens")
       "prompt 2: expected question_start for --split question-agnostic, got none", InputError);
 }
 
+TEST_CASE("methods that weigh values by the output projection get the model's") {
+  const Checkpoint model = read_checkpoint(random_model("projection"), Bytes{1 << 30});
+  const std::vector<LoopPrompt> prompts = random_prompts(2, 100, 3);
+  const Budget half{.fraction = 0.5, .entries = 0};
+  const LoopResult result =
+      run_closed_loop(model, prompts, {{"snapkv", {}, half}, {"criticalkv", {}, half}}, {});
+  REQUIRE(result.methods.size() == 2);
+  CHECK(result.skipped.empty());
+  CHECK(result.methods[1].all.kl_mean > 0);
+  CHECK(result.methods[1].all.kl_mean != result.methods[0].all.kl_mean);
+  // Another projection of the last layer alone, which nothing before it sees, changes what is kept.
+  Checkpoint other = model;
+  Matrix& o = other.layers.back().o;
+  for (std::size_t i = 0; i < o.data.size(); ++i) {
+    if (i % static_cast<std::size_t>(o.columns) < static_cast<std::size_t>(kDim)) o.data[i] = 0;
+  }
+  const LoopResult moved =
+      run_closed_loop(other, prompts, {{"snapkv", {}, half}, {"criticalkv", {}, half}}, {});
+  CHECK(moved.methods[0].answer_error_mean == result.methods[0].answer_error_mean);
+  CHECK(moved.methods[1].answer_error_mean != result.methods[1].answer_error_mean);
+}
+
 TEST_CASE("methods without what a loop can give are listed, and an unknown one is refused") {
   const Checkpoint model = read_checkpoint(random_model("skipped"), Bytes{1 << 30});
   const std::vector<LoopPrompt> prompts = random_prompts(1, 60, 2);
