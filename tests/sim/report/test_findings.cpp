@@ -137,6 +137,9 @@ TEST_CASE("a method that holds more at the same budget is not compared with thos
   replay.methods = {replayed("full", {}, 1000, 0)};
   CHECK(has(replay_finding(replay), "Only the full cache"));
   replay.methods.push_back(replayed("h2o", 0.1, 100, 0.3));
+  CHECK(replay_finding(replay) ==
+        "Only one method was replayed, so there is nothing to compare it with.");
+  replay.methods.push_back(replayed("snapkv", 0.3, 300, 0.1));
   CHECK(has(replay_finding(replay), "not comparable"));
 }
 
