@@ -33,6 +33,8 @@ PresetRows content_presets() {
        .available = {{"kvpress", "KnormPress"}}},
       scorer("keydiff", "prompt tokens whose keys differ most from the mean key",
              "Park et al., KeyDiff", flash, "KeyDiffPress"),
+      scorer("cur", "prompt tokens whose keys and values are the longest near them",
+             "Sengupta et al., CurDKV (arXiv 2509.15038)", flash, "CURPress"),
       scorer("expected-attention",
              "prompt tokens that queries still to come are expected to attend",
              "Devoto et al., Expected Attention", "S0 and queries before RoPE",

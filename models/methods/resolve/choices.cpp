@@ -41,6 +41,7 @@ std::vector<AxisChoice> all_choices() {
       select_key_runs(),
       select_knorm(),
       select_keydiff(),
+      select_cur(),
       select_expected_attention(),
       select_lagkv(),
       select_random(),

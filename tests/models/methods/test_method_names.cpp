@@ -314,6 +314,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "tova",
                                  "knorm",
                                  "keydiff",
+                                 "cur",
                                  "observed-attention",
                                  "expected-attention",
                                  "lagkv",

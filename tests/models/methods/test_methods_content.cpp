@@ -1,6 +1,7 @@
 // Selection by content, head by head: kept sets equal those of references, sizes follow their laws,
 // and invalid settings are refused.
 
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -99,6 +100,13 @@ std::vector<Case> scorers(bool interleaved) {
   return {
       {"knorm", {}, test::reference_knorm},
       {"keydiff", {}, test::reference_keydiff},
+      {"cur", {}, test::reference_cur(4, 16, 'p')},
+      {"cur",
+       {{"leverage", std::string{"key"}},
+        {"local_window", std::int64_t{7}},
+        {"n_sink", std::int64_t{0}}},
+       test::reference_cur(0, 7, 'k')},
+      {"cur", {{"leverage", std::string{"avg"}}}, test::reference_cur(4, 16, 'a')},
       {"lagkv", {{"lag", std::int64_t{16}}}, test::reference_lagkv(4, 16, false)},
       {"lagkv",
        {{"lag", std::int64_t{9}}, {"cross_scoring", true}},
@@ -181,6 +189,29 @@ TEST_CASE("knorm and keydiff by hand") {
   // Directions (.6, .8), (1, 0), (0, 1), (1, 0): mean (.65, .45), of norm .79. Cosines .94, .82,
   // .57, .82: the third differs most, then the second and the fourth equally, the older kept.
   CHECK(Run{"keydiff", {}, Budget{0, 2}, owned.view}.kept() == Ids{1, 2});
+}
+
+TEST_CASE("cur by hand: norms of keys and values as shares of their window") {
+  // Windows of two. |k|^2: 1 3, 2 2, 9; shares 1/4 3/4, 1/2 1/2, 1. |v|^2: 1 1, 3 1, 0; shares
+  // 1/2 1/2, 3/4 1/4, 0. Products 1/8 3/8, 3/8 1/8, 0: a window without values scores 0.
+  auto owned = test::random_head(1, 2, 5, 5);
+  const float r3 = std::sqrt(3.F), r2 = std::sqrt(2.F);
+  owned.keys = {1, 0, r3, 0, 0, r2, r2, 0, 3, 0};
+  owned.values = {0, 1, 1, 0, r3, 0, 0, 1, 0, 0};
+  owned.view.keys = owned.keys;
+  owned.view.values = owned.values;
+  const auto kept = [&](const char* leverage, std::int64_t sinks, std::int64_t n) {
+    return Run{
+        "cur",
+        {{"local_window", std::int64_t{2}}, {"n_sink", sinks}, {"leverage", std::string{leverage}}},
+        Budget{0, n},
+        owned.view}
+        .kept();
+  };
+  CHECK(kept("product", 0, 2) == Ids{1, 2});
+  CHECK(kept("product", 1, 2) == Ids{0, 1});
+  CHECK(kept("key", 0, 2) == Ids{1, 4});
+  CHECK(kept("value", 0, 1) == Ids{2});
 }
 
 TEST_CASE("lagkv protects sinks and the last lag and uses recency below two lags") {

@@ -509,6 +509,7 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"key_runs", {"test_methods_merging.cpp", "kvmerger: runs, pivots and Gaussian means"}},
       {"knorm", scorers},
       {"keydiff", scorers},
+      {"cur", scorers},
       {"expected-attention", scorers},
       {"lagkv", scorers},
       {"last-window", scorers},

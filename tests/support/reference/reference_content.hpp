@@ -5,6 +5,7 @@
 
 #include <complex>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "tests/support/reference/reference_methods.hpp"
@@ -67,6 +68,33 @@ inline Scores reference_keydiff(const HeadVectors& head, const Ids& ids, std::in
     all[id] = -inner(key, anchor) / (length(key) * length(anchor));
   }
   return all;
+}
+
+inline Vec value_of(const HeadVectors& head, std::int32_t id) { return to_vec(head.value(id)); }
+
+/// As kvpress writes it: windows padded with zeros, shares of a window, their product.
+inline ReferenceScorer reference_cur(std::int32_t sinks, std::int32_t window, char leverage) {
+  return [=](const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
+    const auto square = [](const Vec& x) { return inner(x, x); };
+    std::map<std::int32_t, double> keys, values;  // sums of windows
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto w = static_cast<std::int32_t>(i) / window;
+      keys[w] += square(key_of(head, ids[i]));
+      values[w] += square(value_of(head, ids[i]));
+    }
+    Scores all;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto w = static_cast<std::int32_t>(i) / window;
+      const double a = square(key_of(head, ids[i])) / keys[w];
+      const double b = square(value_of(head, ids[i])) / values[w];
+      all[ids[i]] = leverage == 'k'   ? a
+                    : leverage == 'v' ? b
+                    : leverage == 'a' ? (a + b) / 2
+                                      : a * b;
+      if (static_cast<std::int32_t>(i) < sinks) all[ids[i]] = 1e9;
+    }
+    return all;
+  };
 }
 
 inline ReferenceScorer reference_lagkv(std::int32_t sinks, std::int32_t lag, bool cross) {
