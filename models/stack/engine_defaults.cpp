@@ -283,9 +283,12 @@ FrontEndTimes read_front_end(const Field& field) {
 }
 
 EngineDefaults read_engine_defaults(const Field& field) {
-  field.allow_only({"engine", "first", "last", "options", "rules"});
+  field.allow_only({"engine", "seqs_within_batched_tokens", "first", "last", "options", "rules"});
   EngineDefaults out;
   out.engine = field.at("engine").string();
+  if (const auto given = field.find("seqs_within_batched_tokens")) {
+    out.seqs_within_batched_tokens = given->boolean();
+  }
   out.first = field.at("first").string();
   out.last = field.at("last").string();
   out.first_version = read_version(field.at("first"));

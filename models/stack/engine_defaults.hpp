@@ -107,6 +107,9 @@ struct EngineDefaults {
   int last_parts = 2;  // "0.28" covers 0.28.1
   /// The engine's own spelling of a key: "prefill_chunk" is "--max-num-batched-tokens".
   std::vector<std::pair<std::string, std::string>> options;
+  /// It does not start with a `max_num_seqs` above `max_num_batched_tokens` (vLLM's
+  /// SchedulerConfig) and lowers its default of it (EngineArgs).
+  bool seqs_within_batched_tokens = false;
   std::vector<DefaultsRule> rules;
   std::string rules_json;  // as the profile has them
 

@@ -147,6 +147,20 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
     }
   }
   count("max_num_seqs", &EngineValues::max_num_seqs, out.max_num_seqs, options.max_num_seqs);
+  if (defaults.seqs_within_batched_tokens && out.prefill_chunk > 0 &&
+      out.max_num_seqs > out.prefill_chunk) {
+    if (options.max_num_seqs) {
+      throw InputError{fmt::format(
+          "engine: max_num_seqs: expected at most max_num_batched_tokens, {} (else {} does not "
+          "start), got {}",
+          out.prefill_chunk, defaults.engine, out.max_num_seqs)};
+    }
+    out.max_num_seqs = out.prefill_chunk;
+    if (!settings.settings.empty() && settings.settings.back().key == "max_num_seqs") {
+      settings.settings.back().value = fmt::format("{}", out.max_num_seqs);
+      settings.settings.back().origin += ", at most max_num_batched_tokens";
+    }
+  }
 
   const DefaultsRule* rule = nullptr;
   if (const auto share = taker.find(&EngineValues::usable_fraction, &rule)) {

@@ -362,7 +362,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
                                StaticSpec spec = base;
                                spec.options.prefill_chunk = std::max<std::int64_t>(
                                    1, std::llround(static_cast<double>(tokens) * ratio));
-                               return need_of(spec, in.method);
+                               return tried([&] { return need_of(spec, in.method); });
                              }});
     }
     knobs.push_back(std::move(chunk));

@@ -245,6 +245,25 @@ TEST_CASE("user settings always win and settings say where each value comes from
   }
 }
 
+TEST_CASE("vLLM runs at most as many sequences as an iteration has tokens") {
+  const Stack small = on("vllm@0.19", "H100-80GB-SXM", {.prefill_chunk = 512});
+  CHECK(small.max_num_seqs == 512);
+  CHECK(setting(small, "max_num_seqs").value == "512");
+  CHECK(setting(small, "max_num_seqs").origin.ends_with(", at most max_num_batched_tokens"));
+  CHECK(
+      on("vllm@0.19", "H100-80GB-SXM", {.max_num_seqs = 512, .prefill_chunk = 512}).max_num_seqs ==
+      512);
+  CHECK_THROWS_WITH_AS(
+      on("vllm@0.19", "H100-80GB-SXM", {.max_num_seqs = 513, .prefill_chunk = 512}),
+      "engine: max_num_seqs: expected at most max_num_batched_tokens, 512 (else vLLM does not "
+      "start), got 513",
+      InputError);
+  // V0 takes prompts whole: an iteration has at least a longest prompt's tokens.
+  CHECK(on("vllm-v0@0.6", "H100-80GB-SXM", {.max_num_seqs = 4096}).max_num_seqs == 4096);
+  CHECK(on("sglang", "H100-80GB-SXM", {.max_num_seqs = 4096, .prefill_chunk = 512}).max_num_seqs ==
+        4096);
+}
+
 TEST_CASE("every GPU finds a default for each value in every version and usage") {
   for (const Stack& stack : builtin_stacks()) {
     if (!stack.defaults) continue;
