@@ -15,10 +15,14 @@ void skip(std::string_view& line, std::string_view any_of) {
   line.remove_prefix(std::min(line.find_first_not_of(any_of), line.size()));
 }
 
-/// The number that `line` begins with, taken off it; empty if it begins with none.
+/// The number that `line` begins with, taken off it; empty if it begins with none. "nan" and "inf"
+/// are numbers, which readers refuse.
 std::string_view take_number(std::string_view& line) {
   const std::size_t sign = line.starts_with('-') ? 1 : 0;
-  const std::size_t end = std::min(line.find_first_not_of(kDigits, sign), line.size());
+  const std::string_view rest = line.substr(sign);
+  const bool is_word = rest.starts_with("nan") || rest.starts_with("inf");
+  const std::size_t end =
+      is_word ? sign + 3 : std::min(line.find_first_not_of(kDigits, sign), line.size());
   if (end == sign) return {};
   const std::string_view number = line.substr(0, std::min(end, LogWording::kLongestNumber));
   line.remove_prefix(end);

@@ -435,6 +435,11 @@ TEST_CASE("the log of a failed start is refused and that of a successful restart
                          "cache memory: -7.50 GiB\""));
   CHECK(refusal("# GPU blocks: 0, # CPU blocks: 2048\n")
             .starts_with("x.log:1: expected a number above 0"));
+  for (const char* size : {"nan", "-nan", "inf", "-inf"}) {
+    INFO(size);
+    CHECK(refusal(fmt::format("Available KV cache memory: {} GiB\n", size))
+              .starts_with("x.log:1: expected a number"));
+  }
   CHECK(refusal(oom + "vLLM API server version 0.9.1\n" + kV1).empty());
   const VllmLog served =
       read_vllm_log(kV1 + std::string{"Application startup complete.\n"} + oom, "x.log");
