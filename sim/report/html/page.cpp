@@ -76,23 +76,15 @@ std::string html_escaped(std::string_view text) {
 }
 
 std::string script_json(const nlohmann::ordered_json& document) {
+  // ASCII: line separators and marks of direction are escaped, too.
   const std::string plain =
-      document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      document.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   std::string out;
   out.reserve(plain.size() + plain.size() / 64);
   // Outside strings, JSON has none of these.
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    const char c = plain[i];
-    if (c == '<') {
-      out += "\\u003c";
-    } else if (c == '>') {
-      out += "\\u003e";
-    } else if (c == '&') {
-      out += "\\u0026";
-    } else if (plain.compare(i, 3, "\xE2\x80\xA8") == 0 ||
-               plain.compare(i, 3, "\xE2\x80\xA9") == 0) {
-      out += plain[i + 2] == '\xA8' ? "\\u2028" : "\\u2029";
-      i += 2;
+  for (const char c : plain) {
+    if (c == '<' || c == '>' || c == '&') {
+      out += fmt::format("\\u{:04x}", c);
     } else {
       out += c;
     }

@@ -31,9 +31,8 @@ struct Page {
 /// escaped, and the data cannot end their script block.
 [[nodiscard]] std::string page_text(const Page& page);
 
-/// `document` escaped for <script>: JSON that parses back to the same document, without "<", ">",
-/// "&" and the line separators at which some script parsers end a line. Invalid UTF-8 becomes
-/// U+FFFD.
+/// `document` escaped for <script>: JSON in ASCII that parses back to the same document, without
+/// "<", ">" and "&". Invalid UTF-8 becomes U+FFFD.
 [[nodiscard]] std::string script_json(const nlohmann::ordered_json& document);
 
 /// `text` escaped for an element or a quoted attribute.
