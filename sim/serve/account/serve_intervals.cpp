@@ -26,8 +26,8 @@ namespace kvsim {
 namespace {
 
 constexpr double kLowShare = 0.05, kHighShare = 0.95;
-constexpr std::array kParts{&Distribution::mean, &Distribution::p50, &Distribution::p90,
-                            &Distribution::p95, &Distribution::p99};
+constexpr std::array kPercentiles{&Distribution::p50, &Distribution::p90, &Distribution::p95,
+                                  &Distribution::p99};
 
 /// The classes of a metric: of a time of requests the one that has its key's name (TTFT),
 /// else that of TTFT (a queue); of rates and of whole runs theirs; of all others that of step
@@ -110,9 +110,16 @@ void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
   };
   if (const Distribution* times = value.distribution()) {
     Distribution low = *times, high = *times;
-    for (double Distribution::*part : kParts) {
-      const bool is_middle = part == &Distribution::mean || part == &Distribution::p50;
-      std::tie(low.*part, high.*part) = ends(is_middle ? names.middle : names.tail, part);
+    std::tie(low.mean, high.mean) = ends(names.middle, &Distribution::mean);
+    for (double Distribution::*part : kPercentiles) {
+      std::tie(low.*part, high.*part) =
+          ends(part == &Distribution::p50 ? names.middle : names.tail, part);
+    }
+    // The classes differ, and percentiles of a run are in order.
+    for (std::size_t i = 1; i < kPercentiles.size(); ++i) {
+      high.*kPercentiles[i] = std::max(high.*kPercentiles[i], high.*kPercentiles[i - 1]);
+      const std::size_t below = kPercentiles.size() - 1 - i;
+      low.*kPercentiles[below] = std::min(low.*kPercentiles[below], low.*kPercentiles[below + 1]);
     }
     out.low[at] = low;
     out.high[at] = high;

@@ -79,6 +79,13 @@ TEST_CASE("every metric of a service is between its ends and slower is never bet
         CHECK(of.low.distribution()->*x <= here.distribution()->*x);
         CHECK(here.distribution()->*x <= of.high.distribution()->*x);
       }
+      // Each end is in the order of the percentiles, although tails have classes that differ.
+      for (const MetricValue* end : {&of.low, &of.high}) {
+        const Distribution& d = *end->distribution();
+        CHECK(d.p50 <= d.p90);
+        CHECK(d.p90 <= d.p95);
+        CHECK(d.p95 <= d.p99);
+      }
       continue;
     }
     CHECK(*of.low.number() <= *here.number());
