@@ -39,7 +39,8 @@ const std::vector<Folder>& floors() {
     const Names described = join({basics, {"models/llm", "models/gpu"}});
     const Names floor1 = join({described, {"traces", "traces/requests"}});
     const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
-    const Names floor3 = join({floor2, {"sim/metrics", "sim/engine", "sim/memory", "sim/network"}});
+    const Names floor3 =
+        join({floor2, {"sim/metrics", "sim/engine", "sim/memory", "sim/network", "sim/own"}});
     const Names all3 = join(
         {floor3,
          {"sim/batch", "sim/replay", "sim/decoder", "sim/serve", "sim/bench", "sim/scenario"}});
@@ -66,6 +67,7 @@ const std::vector<Folder>& floors() {
          {"residuals", "kernels", "kernels/forms", "", "rates", "layer", "compiled", "iteration"}},
         // 3: simulation
         {"sim/metrics", {"models/units"}},
+        {"sim/own", join({basics, {"models/methods"}})},
         {"sim/engine", floor2},
         {"sim/memory", join({floor2, {"sim/engine"}})},
         {"sim/network", floor2},

@@ -275,7 +275,9 @@ Command replay_command() {
           "kvsim replay --trace T.safetensors --method zeromerge --param alpha=0.5 --json",
       .options = {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
                   {"method", 'm', "NAMES", true,
-                   "methods, joined by commas, or all (those that can run here)"},
+                   "methods, joined by commas, or all (those that can run here); FILE.py:CLASS is "
+                   "a Python class with score()"},
+                  method_lib_option(),
                   {"budget", 'b', "B", true,
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each method"},

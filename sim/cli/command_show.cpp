@@ -8,7 +8,6 @@
 #include "models/json/field.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/resolve/named.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_parse.hpp"
@@ -16,6 +15,7 @@
 #include "sim/cli/options/kinds.hpp"
 #include "sim/cli/options/model_argument.hpp"
 #include "sim/cli/process/terminal.hpp"
+#include "sim/own/own_method.hpp"
 #include "sim/report/catalogue/describe.hpp"
 #include "sim/report/catalogue/describe_capacity.hpp"
 #include "sim/report/text/json_text.hpp"
@@ -108,10 +108,12 @@ int run_show(const Arguments& arguments) {
       text = gpu_text(*named.gpu, width);
       document["entry"] = gpu_json(*named.gpu);
     } break;
-    case CatalogueKind::kMethod:
-      text = method_text(describe_method(canonical_method(name)), width);
-      document["entry"] = method_json(describe_method(canonical_method(name)));
+    case CatalogueKind::kMethod: {
+      const MethodInfo method = describe_method(method_of_user(name));
+      text = method_text(method, width);
+      document["entry"] = method_json(method);
       break;
+    }
     case CatalogueKind::kStack:
       text = stack_text(find_stack(name), width);
       document["entry"] = stack_json(find_stack(name));

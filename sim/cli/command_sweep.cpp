@@ -263,6 +263,7 @@ Command sweep_command() {
                    "attention trace (safetensors); repeatable, means over all are added"},
                   {"method", 'm', "NAMES", true,
                    "methods, joined by commas, or all (those that have a varied parameter)"},
+                  method_lib_option(),
                   {"vary", 'v', "NAME=V,V", true,
                    "a key of the scenario (/JSON/POINTER), or a parameter of the methods that "
                    "have it, and its values; each with each"},

@@ -222,9 +222,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
           candidate.impossible =
               below_floor(chosen.reason, out.quality->of(chosen.method), *plan.quality);
         }
-        if (auto note = missing_in_stack(chosen.method.name, *point.spec.stack)) {
-          candidate.notes.push_back(std::move(*note));
-        }
+        add_method_notes(chosen.method.name, *point.spec.stack, candidate.notes);
         const std::size_t index = out.candidates.size();
         out.groups[group->second].candidates.push_back(index);
         out.candidates.push_back(std::move(candidate));

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/resolve/own_methods.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -323,6 +324,7 @@ ReplayMethod ReplaySummary::finish() {
   if (attended > 0) result_.entries_read_share = read / attended;
   if (options_.per_step) result_.series = std::move(steps_);
   result_.paged = paged_.reports(options_.block_sizes);
+  if (const auto own = own_method_note(method_.name())) result_.notes.push_back(*own);
   if (method_.parts().read) {
     result_.notes.push_back(
         fmt::format("its budget is what a step reads; it keeps every token{}",

@@ -11,6 +11,7 @@
 #include "models/json/field.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/fingerprint.hpp"
 #include "models/units/text_file.hpp"
 #include "sim/scenario/fields/document.hpp"
 

@@ -15,6 +15,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
+#include "models/units/fingerprint.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/list_keys.hpp"

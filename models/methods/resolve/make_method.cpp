@@ -245,10 +245,10 @@ class CatalogueResolver final : public MethodResolver {
   /// A given value without effect is a mistake: reports which settings leave it unread.
   [[noreturn]] void refuse_unread(const ParamInfo& info) const {
     std::string modes;
-    for (const AxisChoice& each : axis_choices()) {
-      if (parsed_.axes.at(std::string{each.axis}) != each.name) continue;
+    for (const std::string_view axis : kAxes) {
+      const AxisChoice& each = named_->chosen(axis);
       if (find_param(each.params, info.name) == nullptr) continue;
-      modes += fmt::format("{}{}={}", modes.empty() ? "" : ", ", each.axis, each.name);
+      modes += fmt::format("{}{}={}", modes.empty() ? "" : ", ", axis, each.name);
       for (const ParamInfo& mode : each.params) {
         const bool decides =
             !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
@@ -313,8 +313,9 @@ class CatalogueResolver final : public MethodResolver {
     }
     const TraceInputs& more = needs.inputs;
     if (parts_.merge->refresh_period() > 0 &&
-        (parts_.select->nested() || more.hidden || more.output_projection || more.repeat ||
-         !more.per_head.empty() || !more.predicted.empty())) {
+        (parts_.select->nested() || parts_.select->needs_layer() || more.hidden ||
+         more.output_projection || more.repeat || !more.per_head.empty() ||
+         !more.predicted.empty())) {
       refuse(
           fmt::format("refresh_period rebuilds the cache of one head from its own queries, keys "
                       "and values, and select={} needs more of the layer than those",

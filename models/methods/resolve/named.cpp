@@ -9,6 +9,7 @@
 
 #include "models/methods/params.hpp"
 #include "models/methods/resolve/choices.hpp"
+#include "models/methods/resolve/own_methods.hpp"
 #include "models/methods/resolve/presets.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -29,7 +30,7 @@ const Preset* find_preset(std::string_view name) {
   for (const Preset& preset : presets()) {
     if (preset.info.name == name) return &preset;
   }
-  return nullptr;
+  return find_own_preset(name);
 }
 
 std::vector<std::string> split(std::string_view name) {
@@ -105,6 +106,9 @@ const AxisChoice& choice_of(std::string_view axis, std::string_view name) {
   for (const AxisChoice& each : axis_choices()) {
     if (each.axis == axis && each.name == name) return each;
   }
+  if (const AxisChoice* own = find_own_choice(name); own != nullptr && own->axis == axis) {
+    return *own;
+  }
   KVSIM_CHECK(false, "axis {} has no choice {}", axis, name);
   return axis_choices().front();
 }
@@ -131,8 +135,8 @@ void check_legality(Parsed& parsed) {
 
 std::vector<ParamInfo> declared_params(const Parsed& parsed) {
   std::vector<ParamInfo> declared;
-  for (const AxisChoice& choice : axis_choices()) {
-    if (parsed.axes.at(std::string{choice.axis}) != choice.name) continue;
+  for (const std::string_view axis : kAxes) {
+    const AxisChoice& choice = choice_of(axis, parsed.axes.at(std::string{axis}));
     for (ParamInfo info : choice.params) {
       if (const ParamInfo* other = find_param(declared, info.name)) {  // shared with another axis
         if (!means_the_same(*other, info)) {
@@ -221,6 +225,11 @@ MethodInfo describe_method(const std::string& name) {
     info.paper += fmt::format("{}{}", info.paper.empty() ? "" : "; ", preset->info.paper);
   }
   info.summary = "composed of " + parts;
+  if (const Preset* own = find_own_preset(parsed.axes["select"])) {
+    info.size_law = own->info.size_law;
+    info.cost_class = own->info.cost_class;
+    return info;
+  }
   for (const Preset& preset : presets()) {
     const auto& axes = preset.info.axes;
     if (axes.at("select") != parsed.axes["select"] || axes.at("merge") != parsed.axes["merge"]) {

@@ -2,6 +2,7 @@
 
 // A parsed method name, before any number is resolved. Only for make_method.cpp.
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,10 @@
 #include "models/methods/method.hpp"
 
 namespace kvsim {
+
+/// In the order of the catalogue's parameters.
+inline constexpr std::array<std::string_view, 6> kAxes{"select", "budget", "merge",
+                                                       "share",  "read",   "store"};
 
 /// A name split into its parts, before any number is resolved.
 struct Parsed {

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +39,22 @@ struct HeadVectors {
   }
 };
 
+/// Results that the heads of a layer share. Thread-safe.
+class LayerMemo {
+ public:
+  /// The result for `key`: the first call computes it. Nothing is kept if `compute` throws.
+  const std::vector<double>& get(std::uint64_t key,
+                                 const std::function<std::vector<double>()>& compute) {
+    const std::scoped_lock lock{guard_};
+    const auto found = known_.find(key);
+    return found != known_.end() ? found->second : known_.emplace(key, compute()).first->second;
+  }
+
+ private:
+  std::mutex guard_;
+  std::map<std::uint64_t, std::vector<double>> known_;
+};
+
 /// All data of one layer in a trace. What was not recorded is empty.
 struct LayerVectors {
   std::int32_t layer = 0;
@@ -50,6 +69,7 @@ struct LayerVectors {
   std::int64_t repeat_tokens = 0;
   std::map<std::string, std::span<const float>>
       per_head;  // "score.NAME", "decision.NAME": [tokens, n_kv_heads]
+  std::shared_ptr<LayerMemo> memo = std::make_shared<LayerMemo>();
 };
 
 }  // namespace kvsim

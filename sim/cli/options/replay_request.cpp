@@ -8,9 +8,11 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "models/methods/resolve/named.hpp"
+#include "models/methods/params.hpp"
+#include "models/methods/resolve/own_methods.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_parse.hpp"
+#include "sim/own/own_method.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
@@ -20,11 +22,23 @@ constexpr std::int64_t kMaxThreads = 1024;
 
 }  // namespace
 
+std::map<std::string, std::string> load_method_libs(const Arguments& arguments) {
+  std::map<std::string, std::string> files;
+  for (const std::string& file : arguments.list("method-lib")) {
+    if (!file.ends_with(".so") && !file.ends_with(".dylib")) {
+      throw InputError{"--method-lib", "a shared library (.so)", fmt::format("\"{}\"", file)};
+    }
+    files.emplace(load_own_methods(file), file);
+  }
+  return files;
+}
+
 NamedMethods read_names(const Arguments& arguments) {
   NamedMethods methods;
+  (void)load_method_libs(arguments);
   for (const std::string& name : arguments.list("method")) {
     if (name != "all") {
-      methods.names.push_back(canonical_method(name));
+      methods.names.push_back(method_of_user(name));
       continue;
     }
     for (const MethodInfo& method : builtin_methods()) {
@@ -85,15 +99,22 @@ Params read_params(const Arguments& arguments) {
   return params;
 }
 
-bool may_take(const std::string& name, const std::string& param) {
+namespace {
+
+/// The entry of a single method; nullptr for compositions.
+const MethodInfo* entry_of(const std::string& name) {
   for (const MethodInfo& method : builtin_methods()) {
-    if (method.name != name) continue;
-    return std::any_of(method.params.begin(), method.params.end(), [&](const ParamInfo& info) {
-      return info.name == param ||
-             std::find(info.aliases.begin(), info.aliases.end(), param) != info.aliases.end();
-    });
+    if (method.name == name) return &method;
   }
-  return true;
+  const Preset* own = find_own_preset(name);
+  return own == nullptr ? nullptr : &own->info;
+}
+
+}  // namespace
+
+bool may_take(const std::string& name, const std::string& param) {
+  const MethodInfo* method = entry_of(name);
+  return method == nullptr || find_param(method->params, param) != nullptr;
 }
 
 void refuse_unless_taken(std::string_view option, const std::string& param,
@@ -101,14 +122,16 @@ void refuse_unless_taken(std::string_view option, const std::string& param,
   std::vector<std::string> known;
   for (const std::string& name : names) {
     if (may_take(name, param)) return;
-    for (const MethodInfo& method : builtin_methods()) {
-      if (method.name != name) continue;
-      for (const ParamInfo& info : method.params) known.push_back(info.name);
-    }
+    for (const ParamInfo& info : entry_of(name)->params) known.push_back(info.name);
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
   throw InputError{fmt::format("--{}: {}", option, unknown_name("parameter", param, known))};
+}
+
+Option method_lib_option() {
+  return {"method-lib", 0, "FILE.so", true,
+          "a shared library with a method, for --method (docs/howto/own-method.md)"};
 }
 
 Option split_option() {

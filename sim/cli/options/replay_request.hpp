@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,7 +21,7 @@ struct NamedMethods {
   std::vector<std::string> names;         // in the requested order, each once
   std::set<std::string> whole_catalogue;  // those that "all" brought
 };
-/// Errors: InputError for a name given twice.
+/// Errors: InputError for a name given twice, and for a method of a file that cannot be loaded.
 [[nodiscard]] NamedMethods read_names(const Arguments& arguments);
 
 /// Errors: InputError for what is no budget, and for one given twice.
@@ -49,6 +50,10 @@ struct NamedText {
 void refuse_unless_taken(std::string_view option, const std::string& param,
                          const std::vector<std::string>& names);
 
+/// --method-lib, for commands with --method.
+[[nodiscard]] Option method_lib_option();
+/// Loads the libraries of --method-lib; returns each one's file by its method's name.
+std::map<std::string, std::string> load_method_libs(const Arguments& arguments);
 /// --split, for commands that replay.
 [[nodiscard]] Option split_option();
 /// --memory, for read_replay_options.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@
 
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
-#include "models/methods/resolve/named.hpp"
+#include "models/methods/resolve/own_methods.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/options/model_argument.hpp"
@@ -24,6 +25,7 @@
 #include "sim/cli/options/scenario_options.hpp"
 #include "sim/cli/options/scenario_values.hpp"
 #include "sim/cli/process/terminal.hpp"
+#include "sim/own/own_method.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/keys.hpp"
@@ -121,10 +123,29 @@ ordered_json stacks(const Arguments& arguments) {
   return one_or_list(std::move(values));
 }
 
+/// `name` with the files of libraries in place of their methods.
+std::string with_files(const std::string& name, const std::map<std::string, std::string>& files) {
+  std::string out;
+  for (std::size_t first = 0; first <= name.size();) {
+    const std::size_t end = std::min(name.find('+', first), name.size());
+    const std::string part = name.substr(first, end - first);
+    const auto file = files.find(part);
+    out += fmt::format("{}{}", first > 0 ? "+" : "", file == files.end() ? part : file->second);
+    first = end + 1;
+  }
+  return out;
+}
+
 /// Each method with the budgets and the parameters that it takes.
 ordered_json methods(const Arguments& arguments, bool plans) {
   std::vector<std::string> names;
-  for (const std::string& name : arguments.list("method")) names.push_back(canonical_method(name));
+  const std::map<std::string, std::string> libraries = load_method_libs(arguments);
+  // Methods of files stay as they are typed, so that the scenario can be run again.
+  std::map<std::string, std::string> written;
+  for (const std::string& name : arguments.list("method")) {
+    names.push_back(method_of_user(name));
+    if (own_method_note(names.back())) written.emplace(names.back(), with_files(name, libraries));
+  }
   if (names.empty()) names = {"full"};
   const bool has_full = std::find(names.begin(), names.end(), "full") != names.end();
   if (plans && !has_full) names.insert(names.begin(), "full");
@@ -137,7 +158,8 @@ ordered_json methods(const Arguments& arguments, bool plans) {
   bool is_used = budgets.empty();
   std::vector<ordered_json> values;
   for (const std::string& name : names) {
-    ordered_json method{{"name", name}};
+    const auto typed = written.find(name);
+    ordered_json method{{"name", typed == written.end() ? name : typed->second}};
     const bool takes = of_option(arguments, "method", [&] { return takes_budget(name); });
     if (takes && !budgets.empty()) method["budget"] = one_or_list(budgets);
     is_used = is_used || takes;
@@ -145,7 +167,7 @@ ordered_json methods(const Arguments& arguments, bool plans) {
       if (!may_take(name, param)) continue;
       std::visit([&method, &key = param](const auto& v) { method[key] = v; }, value);
     }
-    values.push_back(method.size() == 1 ? ordered_json(name) : std::move(method));
+    values.push_back(method.size() == 1 ? method.at("name") : std::move(method));
   }
   if (!is_used) {
     throw InputError{

@@ -9,6 +9,7 @@
 
 #include "sim/cli/options/figure_options.hpp"
 #include "sim/cli/options/overrides.hpp"
+#include "sim/cli/options/replay_request.hpp"
 #include "sim/cli/options/scenario_flags.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/plan_field.hpp"
@@ -28,6 +29,7 @@ constexpr std::array kFlags{
     ScenarioFlag{"replicas", "/cluster/replicas", Of::kServices},
     ScenarioFlag{"stack", "/stack"},
     ScenarioFlag{"method", "/method"},
+    ScenarioFlag{"method-lib", "/method"},
     ScenarioFlag{"budget", "/method/budget"},
     ScenarioFlag{"param", "/method"},
     ScenarioFlag{"rate", "/requests/arrivals/rate", Of::kServices},
@@ -145,7 +147,9 @@ std::vector<Option> plan_options() {
 std::vector<Option> compression_options() {
   return {
       {"method", 'm', "NAME[,NAME…]", true,
-       "how the cache is compressed: a name of `kvsim list methods` (full)", V::kMethods},
+       "how the cache is compressed: a name of `kvsim list methods` (full), or FILE.py:CLASS",
+       V::kMethods},
+      method_lib_option(),
       {"budget", 'b', "B[,B…]", true,
        "what methods keep: a share of the prompt's cache (0.2, 20%), or entries per head (256)"},
       {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"}};

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "models/methods/resolve/named.hpp"
 #include "models/units/error.hpp"
+#include "sim/own/own_method.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/points/serve_points.hpp"
 #include "sim/serve/account/service_metrics.hpp"
@@ -31,6 +33,15 @@ std::optional<TraceSplit> split_of(std::string_view) { return std::nullopt; }
 
 /// Only published values of services name them.
 MetricTable<ServeResult> service_metrics() { return {}; }
+
+/// A browser starts no Python and loads no library.
+std::string method_of_user(const std::string& name, const std::filesystem::path&) {
+  if (name.find(".py") != std::string::npos || name.find(".so") != std::string::npos) {
+    throw InputError{"method \"" + name +
+                     "\": the explorer runs no methods of files: kvsim run, kvsim replay"};
+  }
+  return canonical_method(name);
+}
 
 struct Trace::Impl {};
 Trace::~Trace() = default;

@@ -331,13 +331,4 @@ void set_value(json& document, const std::string& pointer, json value, std::stri
   *at = std::move(value);
 }
 
-std::string fingerprint(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3ULL;
-  }
-  return fmt::format("{:016x}", hash);
-}
-
 }  // namespace kvsim

@@ -53,7 +53,4 @@ void set_value(nlohmann::json& document, const std::string& pointer, nlohmann::j
 /// or if it is not UTF-8.
 [[nodiscard]] nlohmann::json json_or_word(const std::string& text, const std::string& place);
 
-/// The 64-bit FNV-1a hash of `text` as 16 hexadecimal digits.
-[[nodiscard]] std::string fingerprint(std::string_view text);
-
 }  // namespace kvsim

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -10,8 +11,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "models/methods/resolve/named.hpp"
+#include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
+#include "sim/own/own_method.hpp"
 
 namespace kvsim {
 namespace {
@@ -44,6 +46,18 @@ std::optional<Budget> worded_budget(std::string_view text) {
     return Budget{.entries = static_cast<std::int64_t>(value)};
   }
   return std::nullopt;
+}
+
+/// A method's name; files in it are relative to the scenario's folder.
+std::string named_method(const Field& field) {
+  const std::filesystem::path file{field.file()};
+  std::error_code status;
+  const bool is_file = std::filesystem::is_regular_file(file, status);
+  try {
+    return method_of_user(field.string(), is_file ? file.parent_path() : std::filesystem::path{});
+  } catch (const InputError& error) {
+    field.fail(error.what());
+  }
 }
 
 }  // namespace
@@ -82,9 +96,9 @@ double budget_number(const Budget& budget) {
 }
 
 std::vector<MethodSpec> read_methods(const Field& field, SmallCounts small) {
-  if (field.is_string()) return {MethodSpec{canonical_method(field.string()), {}, {}}};
+  if (field.is_string()) return {MethodSpec{named_method(field), {}, {}}};
   if (!field.is_object()) field.expected("a method's name, or an object with its name");
-  MethodSpec spec{canonical_method(field.at("name").string()), {}, {}};
+  MethodSpec spec{named_method(field.at("name")), {}, {}};
   for (const auto& [key, value] : field.members()) {
     if (key == "name" || key == "budget" || key == "measured_on" || value.is_null()) continue;
     spec.params[key] = read_param(value);

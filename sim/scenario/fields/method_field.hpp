@@ -18,8 +18,10 @@ namespace kvsim {
 enum class SmallCounts : std::uint8_t { kRefused, kAllowed };
 
 /// Reads a method as written in scenarios: a name, or {"name": …, "budget": …, parameters …}. A
-/// list of budgets makes one method per budget. `measured_on` is left to the reader of points. Only
-/// the form is checked here; make_method checks the parameters of each method. Errors: InputError.
+/// list of budgets makes one method per budget. Methods of files (own_method.hpp) are loaded; their
+/// paths are relative to the folder of the field's file. `measured_on` is left to the reader of
+/// points. Only the form is checked here; make_method checks the parameters of each method. Errors:
+/// InputError.
 [[nodiscard]] std::vector<MethodSpec> read_methods(const Field& field,
                                                    SmallCounts small = SmallCounts::kRefused);
 

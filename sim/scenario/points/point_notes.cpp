@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/methods/resolve/availability.hpp"
+#include "models/methods/resolve/own_methods.hpp"
 #include "models/units/units_format.hpp"
 
 namespace kvsim {
@@ -42,6 +43,15 @@ std::optional<std::string> missing_in_stack(const std::string& method, const Sta
                      software_title(software), method,
                      available.empty() ? std::string{"no released software is known to have it"}
                                        : "available in " + availability_titles(available));
+}
+
+void add_method_notes(const std::string& method, const Stack& stack,
+                      std::vector<std::string>& notes) {
+  if (const auto own = own_method_note(method)) {
+    notes.push_back(fmt::format("{}: {}; numbers assume that the engine has it", method, *own));
+    return;
+  }
+  if (auto missing = missing_in_stack(method, stack)) notes.push_back(std::move(*missing));
 }
 
 std::optional<std::string> exceeded_positions(const Llm& llm, std::int64_t tokens) {

@@ -87,9 +87,7 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
     point.kv_bytes_wanted = kv_bytes_wanted(spec);
     resolved.resolve_sizes(at[10], point);
     const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
-    if (auto note = missing_in_stack(in_cache.name, *spec.stack)) {
-      point.notes.push_back(std::move(*note));
-    }
+    add_method_notes(in_cache.name, *spec.stack, point.notes);
     if (auto note = exceeded_positions(*spec.llm, tokens); note && !found) {
       point.notes.push_back(std::move(*note));
     }

@@ -280,9 +280,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
     ScenarioPoint point{.spec = part, .method = in_cache, .keys = std::move(keys)};
     resolved.resolve_sizes(at[12], point);
-    if (auto note = missing_in_stack(point.method.name, *point.spec.stack)) {
-      point.notes.push_back(std::move(*note));
-    }
+    add_method_notes(point.method.name, *point.spec.stack, point.notes);
     point.serve = std::move(spec);
     points.push_back(std::move(point));
   }

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
+#include "models/units/fingerprint.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "sim/scenario/fields/sweep_field.hpp"

@@ -13,6 +13,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "models/units/fingerprint.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/document.hpp"

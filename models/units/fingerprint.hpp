@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace kvsim {
+
+/// The 64-bit FNV-1a hash of `text` as 16 hexadecimal digits.
+[[nodiscard]] std::string fingerprint(std::string_view text);
+
+}  // namespace kvsim
