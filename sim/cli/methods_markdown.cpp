@@ -46,6 +46,8 @@ std::string methods_markdown() {
       "budget.\n\n"
       "Results count what a merging method did (`counts`): `NAME_merged` are entries that joined\n"
       "another, `NAME_dropped` tokens that were lost.\n\n"
+      "A method that is not here can be a Python class or a C library: [your own method](howto/"
+      "own-method.md).\n\n"
       "| method | entries held | budget | scores needed | available in |\n|---|---|---|---|---|\n";
   for (const MethodInfo& method : builtin_methods()) {
     out += fmt::format("| [{0}](#{0}) | {1} | {2} | {3} | {4} |\n", method.name,

@@ -75,10 +75,12 @@ void prepare(const fs::path& document, const fs::path& scratch) {
   fs::remove_all(scratch);
   fs::create_directories(scratch);
   // Copies, not links: a command may write next to the files that it reads.
-  for (const char* folder : {"scenarios", "traces/samples"}) {
+  for (const char* folder : {"scenarios", "traces/samples", "examples/own_method"}) {
     fs::create_directories((scratch / folder).parent_path());
     fs::copy(root / folder, scratch / folder, fs::copy_options::recursive);
   }
+  fs::create_directories(scratch / "sim/own");
+  fs::copy_file(root / "sim/own/kvsim_method.h", scratch / "sim/own/kvsim_method.h");
   fs::copy(root / "tests/documents/fixtures", scratch, fs::copy_options::recursive);
   fs::copy_file(root / "traces/samples/books-treasure-512.safetensors",
                 scratch / "trace.safetensors");

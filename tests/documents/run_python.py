@@ -28,7 +28,8 @@ model = _TinyLlama(layers=17, heads=2, kv_heads=1, max_position_embeddings=2048)
 tokens = [(7 * i) % 64 for i in range(1800)]
 """
 PRELUDES = {"docs/python.md": ARRAYS, "docs/record.md": MODEL}
-NEEDS = {"docs/python.md": ("kvsim", "numpy"), "docs/record.md": ("torch", "numpy")}
+NEEDS = {"docs/python.md": ("kvsim", "numpy"), "docs/record.md": ("torch", "numpy"),
+         "docs/howto/own-method.md": ("numpy",)}
 EXCUSES = {"torch.cuda.memory._record_memory_history": "no GPU"}
 
 

@@ -185,11 +185,15 @@ std::string name_words(const ordered_json& value) {
       text += fmt::format("{}{}", text.empty() ? "" : " ", name_words(item));
     return text;
   }
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    const bool is_file = text.find(".py:") != std::string::npos || text.ends_with(".so");
+    return is_file ? std::filesystem::path{text}.filename().string() : text;
+  }
   if (value.contains("config")) {
     return std::filesystem::path{value.at("config").get<std::string>()}.parent_path().stem();
   }
-  return value.contains("name") ? value.at("name").get<std::string>() : "";
+  return value.contains("name") ? name_words(value.at("name")) : "";
 }
 
 /// Lengths of prompts or outputs, and a note of a default.

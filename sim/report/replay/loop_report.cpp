@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/resolve/own_methods.hpp"
 #include "sim/report/text/json_values.hpp"
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
@@ -52,6 +53,7 @@ ordered_json loop_document(const LoopResult& result) {
                         {"rel_error_mean", method.rel_error_mean},
                         {"answer_error_mean", method.answer_error_mean},
                         {"closed_loop", score_json(method.all)}};
+    if (const auto own = own_method_note(method.name)) one["note"] = *own;
     if (!method.tasks.empty()) {
       one["tasks"] = ordered_json::array();
       for (const LoopScore& task : method.tasks) {

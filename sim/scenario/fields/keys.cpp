@@ -57,7 +57,7 @@ constexpr std::array kPointKeys{
            "decode steps: tokens that each sequence generates after its prompt; 0 ends after "
            "prefill. All are cached: a full cache ends at prompt_tokens + output_tokens tokens"),
     points("method", object("method"), "full",
-           "the cache compression, a name of `kvsim list methods`"),
+           "the cache compression, a name of `kvsim list methods`, or FILE.py:CLASS"),
     one("memory", object("memory"), "", "corrections to the GPU's memory, and how it is allocated"),
     one("engine", object("engine"), "the stack's", "settings of the stack's engine"),
     points("requests", object("requests"), "required of a service",
