@@ -133,6 +133,23 @@ class Replay(unittest.TestCase):
         wanted = printed("replay", "--trace", SAMPLE, "--method", "full,h2o", "--budget", "0.2", "--json", "--per-step")
         self.assertEqual(result.document, wanted)
 
+    def test_a_scorer_is_a_class_or_its_file(self):
+        sys.path.insert(0, os.path.join(SOURCES, "examples", "own_method"))
+        from my_press import MyPress
+        of_class = kvsim.replay(SAMPLE, ["knorm", MyPress, {"name": MyPress, "recent": 4}], budget=0.2)
+        path = inspect.getsourcefile(MyPress) + ":MyPress"
+        self.assertEqual(of_class.methods[1]["name"], "my_press.py:MyPress")
+        self.assertEqual(of_class.methods[2]["params"]["recent"], 4)
+        wanted = printed("replay", "--trace", SAMPLE, "--method", "knorm," + path, "--budget", "0.2", "--json", "--per-step")
+        self.assertEqual(of_class.methods[:2], wanted["methods"])
+        self.assertEqual(kvsim.replay(SAMPLE, path, budget=0.2).methods, [wanted["methods"][1]])
+
+        class Local:
+            def score(self, keys):
+                return keys[:, :, 0]
+        with self.assertRaisesRegex(kvsim.InputError, "expected a class at the top of a module's file, got one of __main__"):
+            kvsim.replay(SAMPLE, Local, budget=0.2)
+
     def test_arrays_give_the_result_of_the_file(self):
         metadata, arrays = self.arrays()
         of_file = kvsim.replay(SAMPLE, self.METHODS)

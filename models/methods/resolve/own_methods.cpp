@@ -83,8 +83,8 @@ Entry make_entry(std::shared_ptr<const OwnMethod> method) {
     entry.choice.params.push_back(info);
   }
   entry.preset.info = {.name = method->name,
-                       .summary = method->summary,
-                       .paper = method->origin,
+                       .summary = fmt::format("{}; {}", method->summary, method->origin),
+                       .paper = {},
                        .axes = {{"select", method->name},
                                 {"budget", "uniform"},
                                 {"merge", "drop"},

@@ -10,9 +10,11 @@ Documents are those of the command line (docs/results.md), number for number. do
 """
 
 import csv
+import inspect
 import io
 import json
 import os
+import sys
 import tempfile
 
 import numpy as np
@@ -34,12 +36,28 @@ def _plain(value):
         return value.tolist()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, type):
+        return _class_name(value)
     raise InputError(f"expected numbers, texts, lists and dicts, got {type(value).__name__}")
+
+
+def _class_name(kind):
+    """FILE.py:CLASS of a scorer. Its file is imported again, in another process: not the script that runs this."""
+    try:
+        file = inspect.getsourcefile(kind)
+    except (OSError, TypeError):
+        file = None
+    if file is None or not file.endswith(".py") or kind.__module__ == "__main__" or "." in kind.__qualname__:
+        raise InputError(f"{kind.__qualname__}: expected a class at the top of a module's file, got one of {kind.__module__}")
+    return f"{os.path.abspath(file)}:{kind.__name__}"
 
 
 def _json(value):
     try:
-        return json.dumps(value, allow_nan=False, default=_plain)
+        text = json.dumps(value, allow_nan=False, default=_plain)
+        if ".py:" in text and sys.executable:
+            os.environ.setdefault("KVSIM_PYTHON", sys.executable)  # classes run with this interpreter's packages
+        return text
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -343,7 +361,8 @@ def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=
     prompt_tokens  of the tokens, the first that are prompt
     softmax_scale  1 / sqrt(d) where it is not given
     hidden, wo     [layers, tokens, D], [layers, D, query heads * d]: for methods that need them
-    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such
+    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such; in place of a name
+                   "my_press.py:MyPress" or a class with score() of another module (docs/howto/own-method.md)
     split          where the prompt ends: "recorded", "question-aware" (at the trace's answer_start), "question-agnostic"
     budget         of methods that take one and give none: a share of the prompt's cache (0.2, "20 %"), or entries per head (256, "64 entries"); or a list
     Errors: InputError, which says what was expected and what was there. Arrays go through a temporary file.
@@ -373,7 +392,7 @@ def _with_budget(chosen, budget):
     known = {one["name"] for one in methods()}
     out = []
     for item in items:
-        one = {"name": item} if isinstance(item, str) else item
+        one = {"name": item} if isinstance(item, (str, type)) else item
         if isinstance(one, dict) and "budget" not in one and (one.get("name") in takers or one.get("name") not in known):
             one = {**one, "budget": budget}
         out.append(one)

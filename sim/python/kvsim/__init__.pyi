@@ -11,7 +11,7 @@ __all__: List[str]
 
 Scenario = Union[Dict[str, Any], str, "os.PathLike[str]"]
 Floats = npt.NDArray[np.float64]
-Method = Union[str, Dict[str, Any]]
+Method = Union[str, type, Dict[str, Any]]
 
 class RunResult:
     document: Dict[str, Any]
