@@ -26,6 +26,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* NOLINTBEGIN(readability-identifier-naming): names of C */
 
 /* The prompt of one layer. All vectors are float32 and contiguous; they are valid during the call.
  */
@@ -81,6 +82,7 @@ KVSIM_METHOD_EXPORT const struct kvsim_method_param* kvsim_method_params(size_t*
 /* Without this function the time of the scores is not counted. */
 KVSIM_METHOD_EXPORT const struct kvsim_method_passes* kvsim_method_count_passes(void);
 
+/* NOLINTEND(readability-identifier-naming) */
 #ifdef __cplusplus
 }
 #endif

@@ -8,9 +8,11 @@ import importlib.util
 import inspect
 import json
 import os
+import select
 import socket
 import struct
 import sys
+import threading
 import traceback
 
 # What `score` may name; each is passed by keyword. Shapes: docs/howto/own-method.md.
@@ -195,8 +197,17 @@ def reply(link, header, body=b""):
         os._exit(0)  # kvsim ended
 
 
+def end_with(link):
+    """Waits until kvsim ends, and ends this process, whatever the user's code does."""
+    wait = select.poll()
+    wait.register(link, 0)  # only that the other side is gone
+    wait.poll()
+    os._exit(0)
+
+
 def main():
     link = socket.socket(fileno=int(sys.argv[1]))
+    threading.Thread(target=end_with, args=(link,), daemon=True).start()
     path, name = sys.argv[2:4]
     scorer = Scorer(path, name)
     while True:

@@ -102,6 +102,17 @@ class Sleeps:
         time.sleep(60)
 
 
+class Stays:
+    """Leaves its process number, and does not return."""
+
+    def score(self, keys):
+        with open("pid.partial", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("pid.partial", "pid")
+        while True:
+            time.sleep(0.01)
+
+
 class WrongShape:
     def score(self, keys):
         return keys.sum(axis=-1)[0]

@@ -1,9 +1,13 @@
 // Methods of files on the command line and in scenarios: replay, run, plan, show.
 
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/sim/cli/program.hpp"
@@ -144,6 +148,29 @@ TEST_CASE("own cli: plans by options, and the scenario that they are") {
   test::write(folder / "again.json", printed.out);
   const json again = document({"plan", "again.json", "--json"}, folder);
   CHECK(again.at("answers") == result.at("answers"));
+}
+
+TEST_CASE("own cli: a scorer's process ends with the program, even if both are busy") {
+  const fs::path folder = fresh("own_killed");
+  ::setenv("KVSIM_PYTHON", KVSIM_PYTHON, 1);
+  const std::string start = fmt::format(
+      "cd '{}' && {{ '{}' replay --trace '{}' --method '{}:Stays' --budget 0.2 -q & }} "
+      "&& echo $! > program",
+      folder.string(), KVSIM_PROGRAM, kTrace, kScorers);
+  REQUIRE(std::system(start.c_str()) == 0);
+  const auto within = [](auto is_true) {
+    for (int i = 0; i < 1000 && !is_true(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    }
+    return is_true();
+  };
+  REQUIRE(within([&] { return fs::exists(folder / "pid"); }));
+  ::kill(std::stoi(text_of(folder / "program")), SIGKILL);
+  const std::string status = "/proc/" + text_of(folder / "pid") + "/status";
+  CHECK(within([&] {
+    const std::string text = text_of(status);  // a zombie has ended
+    return text.empty() || text.find("State:\tZ") != std::string::npos;
+  }));
 }
 
 TEST_CASE("own cli: show describes a class") {
