@@ -79,7 +79,7 @@ KVSIM_METHOD_EXPORT int kvsim_method_score(const struct kvsim_score_input* input
 /* The parameters, `*count` of them. Without this function there are none. */
 KVSIM_METHOD_EXPORT const struct kvsim_method_param* kvsim_method_params(size_t* count);
 
-/* Without this function the time of the scores is not counted. */
+/* Without this function nothing of the scores is counted. */
 KVSIM_METHOD_EXPORT const struct kvsim_method_passes* kvsim_method_count_passes(void);
 
 /* NOLINTEND(readability-identifier-naming) */

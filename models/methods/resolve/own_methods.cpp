@@ -16,7 +16,7 @@ namespace kvsim {
 namespace {
 
 constexpr const char* kNotCounted =
-    "the time of its scores is not counted (no kernel of it is known)";
+    "time and memory of its scores are not counted (no kernel of it is known)";
 
 struct Entry {
   std::shared_ptr<const OwnMethod> method;

@@ -24,7 +24,7 @@ void register_own_method(std::shared_ptr<const OwnMethod> method);
 [[nodiscard]] const AxisChoice* find_own_choice(std::string_view name);
 
 /// What a result with the method `name` says about its own method; nullopt if there is none in it:
-/// whose scores these are, and that their time is not counted or which part of it is.
+/// whose scores these are, and which part of their time and memory is counted.
 [[nodiscard]] std::optional<std::string> own_method_note(const std::string& name);
 
 }  // namespace kvsim

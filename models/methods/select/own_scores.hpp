@@ -48,7 +48,7 @@ struct OwnMethod {
   std::string origin;   // "the user's Python file my_press.py (FNV-1a 0123456789abcdef)"
   std::vector<ParamInfo> params;
   TraceInputs inputs{};
-  std::optional<ScorePasses> passes{};  // nullopt: the time of the scores is not counted
+  std::optional<ScorePasses> passes{};  // nullopt: no cost of the scores is counted
   /// Scores [stored heads, prompt], finite; higher scores are kept. `params` has all of `params`,
   /// and "ratio", the removed share of the prompt. Called from several threads.
   /// Errors: InputError that names the method.

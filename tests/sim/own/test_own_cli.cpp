@@ -107,8 +107,8 @@ TEST_CASE("own cli: scenarios find files next to them, in replays, runs and serv
     CHECK(points[2].at(key) == points[1].at(key));
     CHECK(points[2].at(key) != points[0].at(key));
   }
-  CHECK(has(points[2].dump(), "the time of its scores is not counted"));
-  CHECK_FALSE(has(points[1].dump(), "the time of its scores is not counted"));
+  CHECK(has(points[2].dump(), "time and memory of its scores are not counted"));
+  CHECK_FALSE(has(points[1].dump(), "time and memory of its scores are not counted"));
   CHECK(has(result.at("replay").dump(), "mine.py:Recent"));
 
   scenario["method"] = "deep.py:Recent";
@@ -178,7 +178,7 @@ TEST_CASE("own cli: show describes a class") {
   CHECK(outcome.status == 0);
   CHECK(has(outcome.out, "The last `window` tokens, then the first."));
   CHECK(has(outcome.out, "window = 8"));
-  CHECK(has(outcome.out, "the time of its scores is not counted"));
+  CHECK(has(outcome.out, "time and memory of its scores are not counted"));
 }
 
 TEST_CASE("own cli: the how-to shows the files of examples/own_method") {

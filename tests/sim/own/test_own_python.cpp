@@ -157,7 +157,7 @@ TEST_CASE("own python: results do not depend on threads or on memory, and seeds 
 TEST_CASE("own python: what it prints is no result, and its passes are its cost") {
   const std::string prints = own("Prints");
   CHECK(find_own_preset(prints)->info.cost_class ==
-        "the time of its scores is not counted (no kernel of it is known)");
+        "time and memory of its scores are not counted (no kernel of it is known)");
   CHECK(replay_of({{prints, {}, kFifth}}).methods.size() == 1);
   const std::string note = *own_method_note(own("Knorm") + "+int8");
   CHECK(has(note, "scored by the user's Python file scorers.py (FNV-1a "));
