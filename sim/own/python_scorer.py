@@ -4,6 +4,7 @@ Messages on SOCKET: 8 bytes with the length of a JSON header, the header, then t
 arrays. A request has "op"; the reply has "error" or the result. All numbers are little-endian.
 """
 
+import copy
 import importlib.util
 import inspect
 import json
@@ -139,12 +140,14 @@ class Scorer:
     def score(self, header, arrays):
         import random
         import numpy as np
-        one = self.instance(header["params"])
+        # Layers come in any order: what a call assigns to self must not reach the next.
+        one = copy.copy(self.instance(header["params"]))
         known = {**header["facts"], **arrays}
-        # Layers come in any order; a random score must not depend on it.
         seed = [header["facts"]["seed"] % 2**32, header["facts"]["layer"]]
         random.seed(seed[0] * 1000003 + seed[1])
         np.random.seed(seed)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed[0] * 1000003 + seed[1])
         got = one.score(**{a: known[a] for a in self.arguments})
         if hasattr(got, "detach"):  # a tensor of PyTorch
             got = got.detach().cpu().numpy()

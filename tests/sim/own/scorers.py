@@ -66,6 +66,17 @@ class Random:
         return np.random.random(keys.shape[:2])
 
 
+class Counts:
+    """Scores that depend on the number of calls, which is always the first."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def score(self, keys):
+        self.calls += 1
+        return keys[:, :, self.calls]
+
+
 class Prints:
     def score(self, keys):
         print("a line of the scorer")

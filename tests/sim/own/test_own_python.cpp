@@ -142,7 +142,8 @@ TEST_CASE("own python: parameters reach the constructor, and the ratio that a bu
 }
 
 TEST_CASE("own python: results do not depend on threads or on memory, and seeds are used") {
-  const std::vector<MethodSpec> specs{{own("Random"), {}, kFifth}, {own("Knorm"), {}, kFifth}};
+  const std::vector<MethodSpec> specs{
+      {own("Random"), {}, kFifth}, {own("Knorm"), {}, kFifth}, {own("Counts"), {}, kFifth}};
   const ReplayResult one = replay_of(specs, 1);
   const ReplayResult four = replay_of(specs, 4);
   const ReplayResult tight = replay_of(specs, 3, 2 << 20);
