@@ -85,14 +85,25 @@ ordered_json engines_json(const Scenario& scenario) {
 
 std::string engines_text(const Scenario& scenario, std::size_t width) {
   constexpr std::size_t kMaxEngines = 3;
-  const std::vector<EngineOnGpu> engines = engines_of(scenario);
+  struct Named {
+    std::string names, settings;
+  };
+  std::vector<Named> engines;  // those with the same settings together
+  for (const EngineOnGpu& one : engines_of(scenario)) {
+    const std::string name = fmt::format("{} on {} x {}", one.stack, one.gpus, one.gpu);
+    std::string settings = settings_text(*one.settings, width);
+    const auto same = std::find_if(engines.begin(), engines.end(),
+                                   [&](const Named& other) { return other.settings == settings; });
+    if (same == engines.end()) {
+      engines.push_back({name, std::move(settings)});
+    } else {
+      same->names += ", " + name;
+    }
+  }
   std::string out;
   for (std::size_t i = 0; i < std::min(engines.size(), kMaxEngines); ++i) {
-    const EngineOnGpu& one = engines[i];
-    if (engines.size() > 1) {
-      out += paragraph(fmt::format("{} on {} x {}:", one.stack, one.gpus, one.gpu), width);
-    }
-    out += settings_text(*one.settings, width);
+    if (engines.size() > 1) out += paragraph(fmt::format("{}:", engines[i].names), width);
+    out += engines[i].settings;
   }
   if (engines.size() > kMaxEngines) {
     out += fmt::format("and {} more engines: see the JSON result\n", engines.size() - kMaxEngines);
