@@ -15,6 +15,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/points/layouts.hpp"
 #include "sim/scenario/points/point_notes.hpp"
 #include "sim/serve/serve_spec.hpp"
 
@@ -25,7 +26,8 @@ using nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 4> kOfMethod{"method", "budget", "method_params",
                                                     "measured_on"};
-constexpr std::array<std::string_view, 2> kOfGpus{"gpu", "gpu_count"};
+constexpr std::array<std::string_view, 6> kOfGpus{
+    "gpu", "gpu_count", "pipeline_parallel", "replicas", "prefill_replicas", "expert_parallel"};
 
 ordered_json without(ordered_json keys, std::span<const std::string_view> names) {
   for (const std::string_view name : names) keys.erase(std::string{name});
@@ -218,6 +220,12 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
         candidate.method = chosen.method;
         candidate.gpu = point.spec.gpu->name;
         candidate.gpus_each = point.serve ? service_gpus(*point.serve) : point.spec.tensor_parallel;
+        if (point.serve) {
+          const Layout layout = layout_of(*point.serve);
+          if (plan.layouts || layout != Layout{.tensor_parallel = layout.tensor_parallel}) {
+            candidate.layout = layout_words(layout);
+          }
+        }
         if (!chosen.reason.empty()) {
           candidate.impossible =
               below_floor(chosen.reason, out.quality->of(chosen.method), *plan.quality);
@@ -232,10 +240,12 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
                               .error = chosen.error,
                               .gpu_hour = gpu_hour(plan, *point.spec.gpu)});
         if (!chosen.reason.empty()) continue;
-        // Of services all questions run the same workload on the same engine.
+        // Of services all questions run the same workload on the same engine. Layouts rarely rule
+        // each other out, and are many: each has a thread.
         const std::string unit_name =
             is_of_services(question)
-                ? text(without(point.keys, kOfGpus)) + method_label(chosen.method)
+                ? text(plan.layouts ? point.keys : without(point.keys, kOfGpus)) +
+                      method_label(chosen.method)
                 : fmt::format("{}", index);
         const auto [unit, new_unit] = unit_of.emplace(unit_name, all.units.size());
         if (new_unit) all.units.emplace_back();
@@ -246,10 +256,13 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
   for (const PlanGroup& group : out.groups) {
     std::set<std::string> kinds;
     std::set<std::int64_t> counts;
+    std::set<std::string> layouts, methods;
     std::map<std::string, std::set<std::string>> params;  // by method
     for (const std::size_t c : group.candidates) {
       kinds.insert(out.candidates[c].gpu);
       counts.insert(out.candidates[c].gpus_each);
+      layouts.insert(out.candidates[c].layout);
+      methods.insert(method_label(out.candidates[c].method));
       params[out.candidates[c].method.name].insert(
           method_label({out.candidates[c].method.name, out.candidates[c].method.params, {}}));
     }
@@ -261,7 +274,12 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
           method_label({candidate.method.name, alone ? Params{} : candidate.method.params,
                         candidate.method.budget});
       const std::int64_t each = candidate.gpus_each;
-      if (kinds.size() > 1 && counts.size() > 1) {
+      if (layouts.size() > 1) {
+        const std::string words =
+            candidate.layout.empty() ? fmt::format("TP {}", each) : candidate.layout;
+        candidate.label = methods.size() == 1 ? words : candidate.label + ", " + words;
+        if (kinds.size() > 1) candidate.label += fmt::format(", {}", candidate.gpu);
+      } else if (kinds.size() > 1 && counts.size() > 1) {
         candidate.label += fmt::format(", {} x {}", each, candidate.gpu);
       } else if (kinds.size() > 1) {
         candidate.label += fmt::format(", {}", candidate.gpu);

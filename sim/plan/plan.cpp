@@ -20,6 +20,9 @@
 namespace kvsim {
 namespace {
 
+/// Impossible::constraint of a layout that the engine refuses.
+constexpr std::string_view kLayout = "layout";
+
 /// All that one thread does, in an order that no other thread changes.
 class UnitSearch {
  public:
@@ -46,12 +49,19 @@ class UnitSearch {
     for (const std::size_t c : order) {
       const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
       if (fewest && prune_ && cannot_win(c)) continue;
-      auto& engine = engines[all_.inputs[c].point];
-      if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);
-      if (candidate(c).question == PlanQuestion::kHighestRate) {
-        engine->highest_rate(candidate(c));
-      } else {
-        engine->min_gpus(candidate(c));
+      try {
+        auto& engine = engines[all_.inputs[c].point];
+        if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);
+        if (candidate(c).question == PlanQuestion::kHighestRate) {
+          engine->highest_rate(candidate(c));
+        } else {
+          engine->min_gpus(candidate(c));
+        }
+      } catch (const InputError& error) {
+        // One of many layouts, not one that the user gave: the engine does not run it.
+        if (!all_.inputs[c].plan->layouts) throw;
+        candidate(c).impossible = Impossible{
+            .constraint = std::string{kLayout}, .text = error.what(), .need = 0, .knobs = {}};
       }
     }
   }
@@ -142,6 +152,7 @@ void move_knobs(PlanCandidates& all, int threads) {
     const PlanCandidate& one = all.result.candidates[*least];
     // Neither does a knob of the machine give a model more positions.
     const bool machine = one.impossible && one.impossible->constraint != "quality" &&
+                         one.impossible->constraint != kLayout &&
                          one.impossible->constraint != "positions";
     if (machine) nearest.push_back(*least);
   }

@@ -30,7 +30,7 @@ struct KnobEffect {
 
 struct Impossible {
   std::string constraint;         // "weights", "kv_capacity", "activations", "positions", "ttft",
-                                  // "tpot", "e2e", "quality"
+                                  // "tpot", "e2e", "quality", "layout"
   std::string text;               // a sentence
   double need = 0;                // what is wanted over what there is; above 1. 0: not known
   std::vector<KnobEffect> knobs;  // most effective first; of the nearest candidate of its group
@@ -106,6 +106,7 @@ struct PlanCandidate {
   std::string label;      // its difference from the others of its group
   std::string gpu;
   std::int64_t gpus_each = 1;      // that share the model; of a service all that it describes
+  std::string layout;              // of a service, "TP 4, PP 2"; empty: tensor parallelism, given
   std::int64_t replicas = 1;       // of these, in one simulation
   std::string simulated;           // of a service: engines, and the router between them
   std::int64_t max_model_len = 0;  // of a service: that the plan sets; 0: it sets none

@@ -329,6 +329,10 @@ void add_plan(const Arguments& arguments, json& document, bool serves) {
   if (arguments.has("max-gpus")) {
     plan["most_gpus"] = read_counts(arguments, "max-gpus", 1, 4096).front();
   }
+  if (arguments.has("layouts")) {
+    plan["layouts"] = read_counts(arguments, "layouts", 1, 1024).front();
+  }
+  if (arguments.has("disaggregated")) plan["disaggregated"] = true;
   document["plan"] = std::move(plan);
 }
 

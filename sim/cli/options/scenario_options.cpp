@@ -47,6 +47,8 @@ constexpr std::array kFlags{
     ScenarioFlag{"price", "/plan/prices", Of::kBoth, true},
     ScenarioFlag{"confidence", "/plan/confidence", Of::kBoth, true},
     ScenarioFlag{"max-gpus", "/plan/most_gpus", Of::kServices, true},
+    ScenarioFlag{"layouts", "/plan/layouts", Of::kServices, true},
+    ScenarioFlag{"disaggregated", "/plan/disaggregated", Of::kServices, true},
     ScenarioFlag{"dtype", "/dtype"},
     ScenarioFlag{"quantization", "/dtype"},
     ScenarioFlag{"kv-dtype", "/kv_dtype"},
@@ -141,7 +143,12 @@ std::vector<Option> plan_options() {
                    plan.confidence)},
       also({"max-gpus", 0, "N", false,
             fmt::format("of a service: GPUs to try at most ({})", plan.max_gpus)},
-           {"--total-gpus"})};
+           {"--total-gpus"}),
+      {"layouts", 0, "N", false,
+       "of a service: try every layout of tensor, pipeline and expert parallelism on at most N "
+       "GPUs"},
+      {"disaggregated", 0, "", false,
+       "with --layouts: also engines that only prefill, and others that only decode"}};
 }
 
 std::vector<Option> compression_options() {

@@ -122,6 +122,7 @@ ordered_json candidate_json(const PlanCandidate& one) {
                    {"method_params", params_json(one.method.params)},
                    {"gpu", one.gpu},
                    {"gpu_count", one.gpus_each},
+                   {"layout", text_json(one.layout)},
                    {"replicas", one.replicas},
                    {"simulated", text_json(one.simulated)}};
   put_metrics(out, candidate_metrics(), one);
@@ -260,7 +261,8 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
 
 std::string plan_csv(const PlanResult& plan) {
   std::string out =
-      "question,of,method,budget,gpu,gpu_count,replicas,answer,unit,predicted,safe,optimistic,"
+      "question,of,method,budget,gpu,gpu_count,layout,replicas,answer,unit,predicted,safe,"
+      "optimistic,"
       "output_tok_s,latency_s,cost,"
       "cost_unit,error,time_factor,probes,best,limited_by,constraint,need,reason\n";
   for (const PlanGroup& group : plan.groups) {
@@ -271,11 +273,11 @@ std::string plan_csv(const PlanResult& plan) {
         return at == nullptr ? std::string{} : optional_csv(at->*member);
       };
       out += fmt::format(
-          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
           name_of(group.question), csv_field(group.of), csv_field(one.method.name),
           one.method.budget ? csv_number(budget_number(*one.method.budget)) : "",
-          csv_field(one.gpu), one.gpus_each, one.replicas, optional_csv(one.answer),
-          plan_unit(group.question, 2), optional_csv(one.range.predicted),
+          csv_field(one.gpu), one.gpus_each, csv_field(one.layout), one.replicas,
+          optional_csv(one.answer), plan_unit(group.question, 2), optional_csv(one.range.predicted),
           optional_csv(one.range.safe), optional_csv(one.range.optimistic),
           of_point(&OperatingPoint::tokens_s), of_point(&OperatingPoint::latency_s),
           of_point(&OperatingPoint::cost), csv_field(plan.cost_unit),

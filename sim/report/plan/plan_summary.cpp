@@ -1,7 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <string>
 #include <string_view>
+#include <tuple>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -38,8 +42,11 @@ std::string range_words(const PlanCandidate& one) {
 std::string gpus_text(const PlanCandidate& one) {
   const std::int64_t gpus = one.gpus_each * one.replicas;
   std::string text = fmt::format("{} x {}", gpus, one.gpu);
-  if (one.replicas > 1) text += fmt::format(" ({} replicas)", one.replicas);
-  return text;
+  std::string how = one.layout;
+  if (one.replicas > 1) {
+    how += fmt::format("{}{} replicas", how.empty() ? "" : "; ", one.replicas);
+  }
+  return how.empty() ? text : fmt::format("{} ({})", text, how);
 }
 
 /// For a group without an answer: the candidate whose knobs were varied, else the first.
@@ -125,9 +132,38 @@ bool has_ranges(const PlanResult& plan, const PlanGroup& group) {
                      [&](std::size_t c) { return plan.candidates[c].range.is_known; });
 }
 
-/// One line per candidate. `ranges`: adds the range of its answer.
-std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool ranges,
-                          std::size_t width) {
+bool leads(const PlanCandidate& one) {
+  return std::any_of(one.points.begin(), one.points.end(),
+                     [](const OperatingPoint& point) { return point.on_front; });
+}
+
+constexpr std::size_t kMaxLayouts = 10;
+
+/// The candidates that tables show: of many layouts the best and those on the front.
+std::vector<std::size_t> shown_candidates(const PlanResult& plan, const PlanGroup& group) {
+  const std::string& first = plan.candidates[group.candidates.front()].layout;
+  const bool has_layouts =
+      std::any_of(group.candidates.begin(), group.candidates.end(),
+                  [&](std::size_t c) { return plan.candidates[c].layout != first; });
+  if (!has_layouts || group.candidates.size() <= kMaxLayouts) return group.candidates;
+  std::vector<std::size_t> out;
+  for (const std::size_t c : group.candidates) {
+    if (plan.candidates[c].answer) out.push_back(c);
+  }
+  const auto rank = [&](std::size_t c) {
+    const PlanCandidate& one = plan.candidates[c];
+    const bool least = group.question == PlanQuestion::kMinGpus;
+    return std::tuple{group.best != c, least ? *one.answer : -*one.answer, !leads(one), c};
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  if (out.size() > kMaxLayouts) out.resize(kMaxLayouts);
+  return out;
+}
+
+/// One line per candidate of `shown`. `ranges`: adds the range of its answer.
+std::string answers_table(const PlanResult& plan, const PlanGroup& group,
+                          const std::vector<std::size_t>& shown, bool ranges, std::size_t width) {
   const bool services = is_of_services(group.question);
   const auto unit = plan_unit(group.question, 2);
   const bool errors =
@@ -149,7 +185,7 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool r
   columns.push_back({fmt::format("{}/Mtok", plan.cost_unit)});
   columns.push_back({"front"});
   Table table{columns};
-  for (const std::size_t c : group.candidates) {
+  for (const std::size_t c : shown) {
     const PlanCandidate& one = plan.candidates[c];
     std::vector<std::string> cells{clean_text(one.label)};
     if (!one.answer) {
@@ -180,9 +216,7 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool r
     }
     cells.push_back(at == nullptr ? "-" : amount(at->tokens_s));
     cells.push_back(at == nullptr ? "-" : amount(at->cost));
-    const bool leads = std::any_of(one.points.begin(), one.points.end(),
-                                   [](const OperatingPoint& point) { return point.on_front; });
-    cells.emplace_back(leads ? "*" : "");
+    cells.emplace_back(leads(one) ? "*" : "");
     table.add_row(std::move(cells));
   }
   return table.str(width);
@@ -191,7 +225,8 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool r
 /// The table of a group; ranges get a separate table if they make it too wide.
 std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   const bool ranges = has_ranges(plan, group);
-  std::string all = answers_table(plan, group, ranges, width);
+  const std::vector<std::size_t> shown = shown_candidates(plan, group);
+  std::string all = answers_table(plan, group, shown, ranges, width);
   const auto is_wide = [&](std::string_view text) {
     for (std::size_t from = 0; from < text.size();) {
       const std::size_t end = std::min(text.find('\n', from), text.size());
@@ -203,14 +238,38 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
   if (!ranges || !is_wide(all)) return all;
   Table table{{{"", Table::Align::kLeft},
                {fmt::format("range, {}", plan_unit(group.question, 2)), Table::Align::kRight}}};
-  for (const std::size_t c : group.candidates) {
+  for (const std::size_t c : shown) {
     const PlanCandidate& one = plan.candidates[c];
     if (one.range.is_known) table.add_row({clean_text(one.label), plan_range(one)});
   }
-  return answers_table(plan, group, false, width) + "\n" + table.str(width);
+  return answers_table(plan, group, shown, false, width) + "\n" + table.str(width);
+}
+
+/// "Of 15 candidates 6 have an answer, 9 do not: kv_capacity 1, tpot 8."; empty if the table shows
+/// all.
+std::string not_shown(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  if (shown_candidates(plan, group).size() == group.candidates.size()) return {};
+  std::map<std::string, int> constraints;
+  std::size_t refused = 0;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (!one.impossible) continue;
+    ++constraints[one.impossible->constraint];
+    ++refused;
+  }
+  std::vector<std::string> reasons;
+  for (const auto& [name, count] : constraints)
+    reasons.push_back(fmt::format("{} {}", name, count));
+  const std::size_t all = group.candidates.size();
+  return lines(
+      fmt::format("Of {} candidates {} have an answer{} (plan.csv has all).", all, all - refused,
+                  refused == 0 ? std::string{}
+                               : fmt::format(", {} do not: {}", refused, fmt::join(reasons, ", "))),
+      width);
 }
 
 std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  if (std::string text = not_shown(plan, group, width); !text.empty() && group.best) return text;
   std::string out;
   std::size_t said = 0;
   std::size_t more = 0;

@@ -355,6 +355,11 @@ constexpr std::array kPlanKeys{
     one("rate_step", number(0.001, 1), "0.01", "highest_rate: the step between rates, as a share"),
     one("beyond_positions", boolean(), "false",
         "true: sequences may exceed the positions that the model's configuration declares"),
+    one("layouts", integer(1, 1024), "the scenario's own",
+        "of services: every layout of tensor, pipeline and expert parallelism on at most so many "
+        "GPUs is a candidate"),
+    one("disaggregated", boolean(), "false",
+        "with layouts: also engines that only prefill, and others that only decode"),
 };
 constexpr std::array kQualityKeys{
     one("trace", path(), "required",

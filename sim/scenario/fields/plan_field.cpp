@@ -108,6 +108,13 @@ PlanSection read_plan(const Field& field, const std::filesystem::path& folder) {
   if (const auto most = plan.integer("most_gpus")) out.max_gpus = *most;
   if (const auto step = plan.number("rate_step")) out.rate_step = *step;
   if (const auto beyond = plan.boolean("beyond_positions")) out.beyond_positions = *beyond;
+  if (const auto gpus = plan.integer("layouts")) {
+    out.layouts = LayoutSearch{.gpus = static_cast<std::int32_t>(*gpus)};
+  }
+  if (const auto split = plan.boolean("disaggregated")) {
+    if (!out.layouts) plan.at("disaggregated").fail("expected \"layouts\" with it");
+    out.layouts->disaggregated = *split;
+  }
   return out;
 }
 

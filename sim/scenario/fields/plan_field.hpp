@@ -31,6 +31,12 @@ struct QualityFloor {
   std::optional<double> bisect_step;
 };
 
+/// The layouts of a service that are searched: tensor, pipeline and expert parallelism.
+struct LayoutSearch {
+  std::int32_t gpus = 8;       // of one service at most
+  bool disaggregated = false;  // also engines that only prefill, and others that only decode
+};
+
 /// The `plan` of a scenario.
 struct PlanSection {
   std::vector<PlanQuestion> questions;
@@ -42,6 +48,7 @@ struct PlanSection {
   std::int64_t max_gpus = 64;            // for min_gpus
   double rate_step = 0.01;               // highest_rate is a power of (1 + this)
   bool beyond_positions = false;         // contexts may exceed the model's positions
+  std::optional<LayoutSearch> layouts;   // nullopt: the scenario's own
 };
 
 /// Reads a `plan` section. Paths are relative to `folder`. Errors: InputError with file and JSON

@@ -15,7 +15,9 @@
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/list_keys.hpp"
 #include "sim/scenario/fields/serve_field.hpp"
+#include "sim/scenario/points/layouts.hpp"
 #include "sim/scenario/points/point_notes.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
 #include "traces/requests/generate/workload.hpp"
 
 namespace kvsim {
@@ -187,6 +189,54 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
   return keys;
 }
 
+/// The layout of a point, or all that are searched.
+std::vector<Layout> layouts(const ServeAxes& axes, const CartesianIndex& at, const StaticSpec& part,
+                            const std::optional<LayoutSearch>& search) {
+  if (!search) {
+    const ClusterSpec cluster = read_cluster(axes.clusters[at[8]]);
+    return {{.tensor_parallel = part.tensor_parallel,
+             .pipeline_parallel = static_cast<std::int32_t>(axes.stages[at[7]].value),
+             .expert_parallel = part.options.expert_parallel.value_or(1),
+             .replicas = cluster.replicas,
+             .prefill_replicas = cluster.prefill_replicas}};
+  }
+  const Stack stack = with_options(*part.stack, part.options, {part.gpu, part.llm, 1});
+  StackOptions options;
+  std::string scheduler = read_scheduler(axes.schedulers[at[10]], options).name;
+  if (scheduler.empty()) scheduler = default_scheduler(stack);
+  return layouts_of(*part.llm, *part.gpu, stack, *search, scheduler == "vllm-v1");
+}
+
+/// What a search of layouts chooses is not given, and what it needs is.
+void check_layouts(const Group& group, const LayoutSearch& search) {
+  const auto refuse = [](const Field& field, std::string_view key) {
+    field.at(key).fail("expected none with /plan/layouts, which searches it");
+  };
+  for (const char* key : {"gpu_count", "pipeline_parallel"}) {
+    if (const auto field = group.find(key)) {
+      field->fail("expected none with /plan/layouts, which searches it");
+    }
+  }
+  if (const auto engine = group.find("engine"); engine && engine->has("expert_parallel")) {
+    refuse(*engine, "expert_parallel");
+  }
+  const auto clusters = group.find("cluster");
+  bool has_links = clusters.has_value();
+  if (clusters) {
+    for (const Field& cluster : clusters->one_or_more()) {
+      for (const char* key : {"replicas", "prefill_replicas"}) {
+        if (cluster.has(key)) refuse(cluster, key);
+      }
+      has_links = has_links && cluster.has("link");
+    }
+  }
+  if (search.disaggregated && !has_links) {
+    group.place().fail(
+        "expected the link of an engine to the others with /plan/disaggregated (key "
+        "/cluster/link, such as \"50 GB/s\"): caches move between nodes");
+  }
+}
+
 }  // namespace
 
 void check_serve_keys(const Field& keys, const fs::path& folder) {
@@ -220,6 +270,7 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
 
 void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitions& own,
                       std::vector<ScenarioPoint>& points) {
+  if (in.layouts) check_layouts(group, *in.layouts);
   const ServeAxes axes = read_serve_axes(group, in, own);
   const EngineAxes& engine = axes.engine;
   std::vector<std::size_t> sizes = engine.sizes();
@@ -241,48 +292,59 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     check_sizes(part, workload.asked.field);
     part.method = resolved.resolve(at[12], in_cache, at, part.prompt_tokens, part.kv_dtype);
 
-    ServeSpec spec;
-    spec.scheduler = read_scheduler(scheduler, part.options);
-    spec.llm = part.llm;
-    spec.gpu = part.gpu;
-    spec.stack = part.stack;
-    spec.method = in_cache;
-    spec.weight_dtype = part.weight_dtype;
-    spec.kv_dtype = part.kv_dtype;
-    spec.calibration = part.calibration;
-    spec.weight_format = part.weight_format;
-    spec.tensor_parallel = part.tensor_parallel;
-    spec.pipeline_parallel = static_cast<std::int32_t>(axes.stages[at[7]].value);
-    if (spec.pipeline_parallel > spec.llm->n_layers()) {
-      axes.stages[at[7]].field.expected(
-          fmt::format("at most the {} layers of {}", spec.llm->n_layers(), spec.llm->name));
-    }
-    spec.options = part.options;
-    spec.allocator = axes.allocator;
-    spec.requests = workload.trace;
-    spec.slo = axes.slo;
-    spec.cluster = read_cluster(cluster);
-    spec.speculation = read_speculation(speculation);
-    if (const auto field = group.find("speculation"); field && !spec.speculation.is_on()) {
-      field->fail("\"draft\" is missing");
-    }
-    spec.host_memory = axes.host_memory;
-    spec.nvme = axes.nvme;
-    spec.calibrated = axes.bench;
-    spec.offload = axes.offload;
-    spec.seed = in.seed;
+    for (const Layout& layout : layouts(axes, at, part, in.layouts)) {
+      StaticSpec one = part;
+      one.tensor_parallel = layout.tensor_parallel;
+      if (layout.expert_parallel > 1) one.options.expert_parallel = layout.expert_parallel;
+      ServeSpec spec;
+      spec.scheduler = read_scheduler(scheduler, one.options);
+      spec.llm = one.llm;
+      spec.gpu = one.gpu;
+      spec.stack = one.stack;
+      spec.method = in_cache;
+      spec.weight_dtype = one.weight_dtype;
+      spec.kv_dtype = one.kv_dtype;
+      spec.calibration = one.calibration;
+      spec.weight_format = one.weight_format;
+      spec.tensor_parallel = one.tensor_parallel;
+      spec.pipeline_parallel = layout.pipeline_parallel;
+      if (spec.pipeline_parallel > spec.llm->n_layers()) {
+        axes.stages[at[7]].field.expected(
+            fmt::format("at most the {} layers of {}", spec.llm->n_layers(), spec.llm->name));
+      }
+      spec.options = one.options;
+      spec.allocator = axes.allocator;
+      spec.requests = workload.trace;
+      spec.slo = axes.slo;
+      spec.cluster = read_cluster(cluster);
+      spec.cluster.replicas = layout.replicas;
+      spec.cluster.prefill_replicas = layout.prefill_replicas;
+      spec.speculation = read_speculation(speculation);
+      if (const auto field = group.find("speculation"); field && !spec.speculation.is_on()) {
+        field->fail("\"draft\" is missing");
+      }
+      spec.host_memory = axes.host_memory;
+      spec.nvme = axes.nvme;
+      spec.calibrated = axes.bench;
+      spec.offload = axes.offload;
+      spec.seed = in.seed;
 
-    ordered_json keys =
-        serve_keys(spec, engine_keys(part, engine.calibrations[at[4]].value.name, in_cache),
-                   workload, cluster, scheduler);
-    if (!engine.memory.is_null()) keys["memory"] = engine.memory;
-    if (!engine.engine.is_null()) keys["engine"] = engine.engine;
-    if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
-    ScenarioPoint point{.spec = part, .method = in_cache, .keys = std::move(keys)};
-    resolved.resolve_sizes(at[12], point);
-    add_method_notes(point.method.name, *point.spec.stack, point.notes);
-    point.serve = std::move(spec);
-    points.push_back(std::move(point));
+      ordered_json keys =
+          serve_keys(spec, engine_keys(one, engine.calibrations[at[4]].value.name, in_cache),
+                     workload, cluster, scheduler);
+      if (layout.prefill_replicas > 0) keys["prefill_replicas"] = layout.prefill_replicas;
+      if (in.layouts && layout.expert_parallel > 1) {
+        keys["expert_parallel"] = layout.expert_parallel;
+      }
+      if (!engine.memory.is_null()) keys["memory"] = engine.memory;
+      if (!engine.engine.is_null()) keys["engine"] = engine.engine;
+      if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
+      ScenarioPoint point{.spec = one, .method = in_cache, .keys = std::move(keys)};
+      resolved.resolve_sizes(at[12], point);
+      add_method_notes(point.method.name, *point.spec.stack, point.notes);
+      point.serve = std::move(spec);
+      points.push_back(std::move(point));
+    }
   }
 }
 

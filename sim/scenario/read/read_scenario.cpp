@@ -221,15 +221,21 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
                             "is \"{}\"",
                             name_of(question), serves ? "static" : "serve", scenario.kind));
     }
+    if (scenario.plan->layouts && !serves) {
+      plan->at("layouts").fail("is of services (\"kind\": \"serve\")");
+    }
   }
   const bool finds_prompts =
       scenario.plan &&
       std::all_of(scenario.plan->questions.begin(), scenario.plan->questions.end(),
                   [](PlanQuestion question) { return question == PlanQuestion::kLongestContext; });
-  scenario.points = read_points(
-      root,
-      {.folder = folder, .serves = serves, .seed = scenario.seed, .finds_prompts = finds_prompts},
-      own);
+  scenario.points = read_points(root,
+                                {.folder = folder,
+                                 .serves = serves,
+                                 .seed = scenario.seed,
+                                 .finds_prompts = finds_prompts,
+                                 .layouts = scenario.plan ? scenario.plan->layouts : std::nullopt},
+                                own);
   scenario.own_models = std::move(own.models);
   scenario.own_gpus = std::move(own.gpus);
   scenario.own_calibrations = std::move(own.calibrations);

@@ -1,0 +1,208 @@
+// Layouts that a plan searches: the engine's rules, the exhaustive search, keys that contradict it.
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/report/plan/plan_report.hpp"
+#include "sim/scenario/points/layouts.hpp"
+#include "tests/sim/search/plan_files.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::has;
+using test::serve_plan;
+
+using Sizes = std::tuple<int, int, int, int, int>;  // TP, PP, EP, engines, prefill engines
+
+std::set<Sizes> found(const char* model, const LayoutSearch& search, bool has_pipelines = true) {
+  std::set<Sizes> out;
+  std::int32_t gpus = 0;
+  for (const Layout& one : layouts_of(find_llm(model), find_gpu("H100-80GB-SXM"),
+                                      find_stack("vllm"), search, has_pipelines)) {
+    CHECK(out.emplace(one.tensor_parallel, one.pipeline_parallel, one.expert_parallel, one.replicas,
+                      one.prefill_replicas)
+              .second);  // each once
+    const std::int32_t own =
+        one.tensor_parallel * one.pipeline_parallel * (one.replicas + one.prefill_replicas);
+    CHECK(own >= gpus);  // in order
+    gpus = own;
+  }
+  return out;
+}
+
+TEST_CASE("layouts are all products of the parallelisms that the model divides by") {
+  struct Model {
+    const char* name;
+    std::set<int> tensor;  // divisors of its heads, whole KV heads or copies of them; at most 8
+    int experts;
+  };
+  for (const auto& [name, tensor, experts] :
+       {Model{"llama-3.1-8b", {1, 2, 4, 8}, 0}, Model{"mixtral-8x7b", {1, 2, 4, 8}, 8},
+        Model{"qwen3-30b-a3b", {1, 2, 4, 8}, 128}}) {
+    for (const int gpus : {1, 2, 3, 8}) {
+      for (const bool disaggregated : {false, true}) {
+        INFO(name, " on ", gpus, " ", disaggregated);
+        std::set<Sizes> expected;
+        for (int tp = 1; tp <= gpus; ++tp) {
+          for (int pp = 1; pp <= gpus; ++pp) {
+            for (int ep = 1; ep <= gpus; ++ep) {
+              for (int engines = 1; engines <= gpus; ++engines) {
+                for (int prefill = 0; prefill <= gpus; ++prefill) {
+                  if (tensor.count(tp) == 0 || tp * pp * (engines + prefill) > gpus) continue;
+                  const bool is_split = prefill > 0;
+                  const bool is_shared = !is_split && engines > 1;  // data-parallel attention
+                  if ((is_split || is_shared) && pp > 1) continue;
+                  if (is_split && (!disaggregated || std::gcd(engines, prefill) > 1)) continue;
+                  if (is_shared ? experts < ep || ep != tp * engines
+                                : ep != 1 && (ep != tp || experts < ep)) {
+                    continue;
+                  }
+                  expected.emplace(tp, pp, ep, engines, prefill);
+                }
+              }
+            }
+          }
+        }
+        CHECK(found(name, {.gpus = gpus, .disaggregated = disaggregated}) == expected);
+      }
+    }
+  }
+  for (const auto& [tp, pp, ep, engines, prefill] : found("llama-3.1-8b", {.gpus = 8}, false)) {
+    CHECK(pp == 1);
+  }
+  // Tensor parallelism ends with the node.
+  for (const auto& [tp, pp, ep, engines, prefill] : found("llama-3.1-70b", {.gpus = 16})) {
+    CHECK(tp <= 8);
+  }
+}
+
+TEST_CASE("a layout is named by its parallelisms") {
+  CHECK(layout_words({.tensor_parallel = 4}) == "TP 4");
+  CHECK(layout_words({.tensor_parallel = 4, .pipeline_parallel = 2}) == "TP 4, PP 2");
+  CHECK(layout_words({.tensor_parallel = 2, .expert_parallel = 8, .replicas = 4}) ==
+        "TP 2, DP 4, EP 8");
+  CHECK(layout_words({.tensor_parallel = 2, .replicas = 3, .prefill_replicas = 1}) == "TP 2, 1P3D");
+}
+
+constexpr const char* kFewest = R"("questions": "fewest_gpus", "most_gpus": 8)";
+
+TEST_CASE("a search of layouts answers as each of its layouts given alone") {
+  struct Model {
+    const char* keys;
+    std::vector<std::pair<const char*, const char*>> alone;  // layout, keys
+  };
+  const std::vector<Model> models{
+      {R"(, "model": "llama-3.1-8b", "gpu": "A100-40GB-SXM")",
+       {{"TP 1", ""},
+        {"TP 1, PP 2", R"(, "pipeline_parallel": 2)"},
+        {"TP 2", R"(, "gpu_count": 2)"}}},
+      {R"(, "model": "qwen3-30b-a3b", "gpu": "H100-80GB-SXM")",
+       {{"TP 1", ""},
+        {"TP 1, PP 2", R"(, "pipeline_parallel": 2)"},
+        {"TP 1, DP 2, EP 2", R"(, "cluster": {"replicas": 2}, "engine": {"expert_parallel": 2})"},
+        {"TP 2", R"(, "gpu_count": 2)"},
+        {"TP 2, EP 2", R"(, "gpu_count": 2, "engine": {"expert_parallel": 2})"}}}};
+  for (const Model& model : models) {
+    INFO(model.keys);
+    const std::string wanted = fmt::format("{}, \"layouts\": 2", kFewest);
+    const PlanResult all = run_plan(serve_plan(model.keys, wanted), {.threads = 2});
+    REQUIRE(all.groups.size() == 1);
+    REQUIRE(all.candidates.size() == model.alone.size());
+    double least = 1e9;
+    for (const auto& [layout, keys] : model.alone) {
+      INFO(layout);
+      const auto at = std::find_if(all.candidates.begin(), all.candidates.end(),
+                                   [&](const PlanCandidate& one) { return one.layout == layout; });
+      REQUIRE(at != all.candidates.end());
+      CHECK(at->label == layout);
+      const PlanResult alone =
+          run_plan(serve_plan(std::string{model.keys} + keys, kFewest), {.threads = 1});
+      const PlanCandidate& one = alone.candidates.at(0);
+      CHECK(at->answer == one.answer);
+      CHECK(at->replicas == one.replicas);
+      CHECK(at->range.safe == one.range.safe);
+      CHECK(at->range.optimistic == one.range.optimistic);
+      CHECK(at->points.size() == one.points.size());
+      if (one.answer) least = std::min(least, *one.answer);
+    }
+    REQUIRE(all.groups[0].best);
+    CHECK(all.candidates[*all.groups[0].best].answer == least);
+    // No thread changes an answer.
+    const Scenario scenario = serve_plan(model.keys, wanted);
+    CHECK(plan_csv(run_plan(scenario, {.threads = 1})) == plan_csv(all));
+  }
+}
+
+TEST_CASE("a layout that an engine refuses is no answer, and says why") {
+  // Stages of models whose layers keep different rows do not fill equally.
+  const PlanResult plan = run_plan(serve_plan(R"(, "model": "gemma-2-9b", "gpu": "H100-80GB-SXM")",
+                                              fmt::format("{}, \"layouts\": 2", kFewest)),
+                                   {.threads = 1});
+  REQUIRE(plan.candidates.size() == 3);
+  CHECK(plan.candidates[0].answer);
+  CHECK(plan.candidates[1].layout == "TP 1, PP 2");
+  REQUIRE(plan.candidates[1].impossible);
+  CHECK(plan.candidates[1].impossible->constraint == "layout");
+  CHECK(has(plan.candidates[1].impossible->text, "stages do not fill equally"));
+  CHECK(plan.candidates[2].answer);
+}
+
+TEST_CASE("pipelines and clusters of one workload compete in one table") {
+  const PlanResult plan = run_plan(
+      serve_plan(R"(, "pipeline_parallel": [1, 2], "cluster": [{"replicas": 1}, {"replicas": 2}])",
+                 kFewest),
+      {.threads = 2});
+  REQUIRE(plan.groups.size() == 1);
+  std::vector<std::string> labels;
+  for (const PlanCandidate& one : plan.candidates) labels.push_back(one.label);
+  CHECK(labels == std::vector<std::string>{"TP 1", "TP 1, DP 2", "TP 1, PP 2", "TP 1, PP 2, DP 2"});
+}
+
+TEST_CASE("keys that a search of layouts chooses or needs are checked") {
+  const auto refused = [](const char* more, const char* plan) -> std::string {
+    try {
+      (void)serve_plan(more, plan);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string layouts = fmt::format("{}, \"layouts\": 4", kFewest);
+  CHECK(refused("", layouts.c_str()).empty());
+  for (const auto& [more, place] :
+       {std::pair{R"(, "gpu_count": 2)", "/gpu_count"},
+        std::pair{R"(, "pipeline_parallel": [1, 2])", "/pipeline_parallel"},
+        std::pair{R"(, "engine": {"expert_parallel": 2})", "/engine/expert_parallel"},
+        std::pair{R"(, "cluster": {"replicas": 2})", "/cluster/replicas"},
+        std::pair{R"(, "cluster": [{}, {"prefill_replicas": 1}])",
+                  "/cluster/1/prefill_replicas"}}) {
+    INFO(more);
+    const std::string why = refused(more, layouts.c_str());
+    CHECK(has(why, fmt::format("{}: expected none with /plan/layouts, which searches it", place)));
+  }
+  const std::string split = layouts + R"(, "disaggregated": true)";
+  CHECK(has(refused("", split.c_str()), "expected the link of an engine to the others"));
+  CHECK(refused(R"(, "cluster": {"link": "50 GB/s"})", split.c_str()).empty());
+  const std::string alone = fmt::format(R"({}, "disaggregated": true)", kFewest);
+  CHECK(has(refused("", alone.c_str()), "/plan/disaggregated: expected \"layouts\" with it"));
+  CHECK(has(refused("", fmt::format("{}, \"layouts\": 0", kFewest).c_str()), "/plan/layouts"));
+  CHECK_THROWS_WITH_AS(
+      (void)test::static_plan("", R"("questions": "longest_context", "layouts": 2)"),
+      doctest::Contains("/plan/layouts: is of services"), InputError);
+}
+
+}  // namespace
+}  // namespace kvsim
