@@ -386,8 +386,42 @@ TEST_CASE("a client in the engine's process has no API server before it") {
   const MappedRun run = mapped(Row{}.set("workload", "mlperf-openorca"));
   CHECK(run.client->in_process);
   CHECK(run.scenario.at("engine").at("front_end_token") == "0 s");
-  CHECK(run.scenario.at("engine").at("front_end_sequence") == "0 s");
   CHECK_FALSE(mapped(Row{}).scenario.at("engine").contains("front_end_token"));
+  // Requests stream, but for those of an offline run.
+  const auto hands_over = [](const char* arrival) {
+    const MappedRun of = mapped(Row{}
+                                    .set("workload", "mlperf-openorca")
+                                    .set("arrival", arrival)
+                                    .set("rate_rps", "2")
+                                    .set("concurrency", ""));
+    return !of.scenario.at("engine").contains("front_end_sequence");
+  };
+  CHECK(hands_over("poisson"));
+  CHECK_FALSE(hands_over("offline"));
+}
+
+TEST_CASE("a client's options of an engine hold where a run does not state them") {
+  const auto trtllm = [](const char* options) {
+    return mapped(Row{}
+                      .set("workload", "mlperf-openorca")
+                      .set("engine", "TensorRT-LLM")
+                      .set("engine_version", "0.12")
+                      .set("engine_options", options));
+  };
+  const MappedRun unstated = trtllm("max_num_tokens=4096");
+  CHECK(unstated.scenario.at("scheduler").at("policy") == "max-utilization");
+  CHECK(unstated.scenario.at("engine").at("memory_fraction") == 0.95);
+  CHECK(std::any_of(unstated.settings.assumed.begin(), unstated.settings.assumed.end(),
+                    [](const std::string& text) {
+                      return text == "batch_scheduler_policy max_util, the client's default";
+                    }));
+  // An option by any of its names.
+  const MappedRun stated =
+      trtllm("capacity_scheduler_policy=no_evict;kvcache_free_gpu_mem_frac=0.8");
+  CHECK(stated.scenario.at("scheduler").at("policy") == "guaranteed-no-evict");
+  CHECK(stated.scenario.at("engine").at("memory_fraction") == 0.8);
+  // Those of another engine do not.
+  CHECK_FALSE(mapped(Row{}.set("workload", "mlperf-openorca")).scenario.contains("scheduler"));
 }
 
 TEST_CASE("outputs of a set keep a stated mean below the cap, and are at it where the mean is") {

@@ -411,13 +411,23 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
     throw NotExpressed{fmt::format("no configuration of the model {}", plain_cell(run.model))};
   }
   std::vector<EngineOption> options = parse_options(run.engine_options);
+  const auto assume = [&](std::vector<EngineOption> others, std::string_view why) {
+    for (EngineOption& option : others) {
+      const OptionRule* rule = out.engine->find_option(option.name);
+      const auto same = [&](const EngineOption& o) {
+        return o.name == option.name ||
+               (rule != nullptr && out.engine->find_option(o.name) == rule);
+      };
+      if (std::any_of(options.begin(), options.end(), same)) continue;
+      out.assumed.push_back(fmt::format("{} {}, {}", option.name, option.value, why));
+      options.push_back(std::move(option));
+    }
+  };
   // A table's author may know an option from other runs of the same source, or its default.
-  for (EngineOption& option : parse_sibling_options(run.not_stated)) {
-    const auto same = [&](const EngineOption& o) { return o.name == option.name; };
-    if (std::any_of(options.begin(), options.end(), same)) continue;
-    out.assumed.push_back(
-        fmt::format("{} {}, as in other runs of the source", option.name, option.value));
-    options.push_back(std::move(option));
+  assume(parse_sibling_options(run.not_stated), "as in other runs of the source");
+  if (const auto of = client.engine_options.find(out.engine->name);
+      of != client.engine_options.end()) {
+    assume(parse_options(of->second), "the client's default");
   }
   std::string quantization;
   bool is_v1 = is_in(plain_cell(run.engine_version), "v1") || is_in(run.engine_version, "(V1)");
@@ -434,10 +444,11 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   out.keys["gpu_count"] = layout.tp;
   out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
   if (client.in_process) {
-    for (const char* key :
-         {"front_end_latency", "front_end_request", "front_end_token", "front_end_sequence"}) {
+    for (const char* key : {"front_end_latency", "front_end_request", "front_end_token"}) {
       out.keys["engine"][key] = "0 s";
     }
+    // The engine hands over each token of a request that streams.
+    if (run.arrival == "offline") out.keys["engine"]["front_end_sequence"] = "0 s";
   }
   if (samples_cutoff(client, out)) out.keys["engine"]["cutoff_sampling"] = true;
   if (!formats.weights.empty()) out.keys["dtype"] = formats.weights;

@@ -108,9 +108,9 @@ ServedEngine read_engine(const Field& field) {
 
 ServedClient read_client(const Field& field) {
   field.allow_only({"name", "words", "engine", "source", "window", "declares", "constant_gaps",
-                    "in_process", "ignores_eos", "repeats_prompts", "full_engine", "fp8_recipe",
-                    "requests_per_user", "sampling", "server_samples_from", "send_time",
-                    "turn_time", "time_out"});
+                    "in_process", "engine_options", "ignores_eos", "repeats_prompts", "full_engine",
+                    "fp8_recipe", "requests_per_user", "sampling", "server_samples_from",
+                    "send_time", "turn_time", "time_out"});
   static const std::vector<std::string> windows{"all", "steady"};
   static const std::vector<std::string> declared{"output", "cap"};
   static const std::vector<std::string> gaps{"exponential"};
@@ -137,6 +137,9 @@ ServedClient read_client(const Field& field) {
     return given && given->boolean();
   };
   out.in_process = flag("in_process");
+  if (const auto options = field.find("engine_options")) {
+    for (const auto& [engine, of] : options->members()) out.engine_options[engine] = of.string();
+  }
   out.ignores_eos = flag("ignores_eos");
   out.repeats_prompts = flag("repeats_prompts");
   out.full_engine = flag("full_engine");

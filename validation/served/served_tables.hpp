@@ -84,9 +84,12 @@ struct ServedClient {
   MeasureWindow window = MeasureWindow::kAll;
   bool declares_output = true;        // max_tokens is the output; else a cap of the data set
   bool exponential_constant = false;  // its "constant" load has exponential gaps
-  bool in_process = false;            // calls the engine without an API server
-  bool ignores_eos = false;           // requests of one length generate exactly that many tokens
-  bool repeats_prompts = false;       // request i sends prompt i mod N
+  /// Calls the engine without an API server. Its requests stream, but for those of an offline run.
+  bool in_process = false;
+  /// By engine: options that it starts it with, unless a run says otherwise ("a=1;b=2").
+  std::map<std::string, std::string> engine_options{};
+  bool ignores_eos = false;      // requests of one length generate exactly that many tokens
+  bool repeats_prompts = false;  // request i sends prompt i mod N
   ClientSampling sampling = ClientSampling::kGreedy;
   /// Of the client that comes with an engine: the first release in which it says nothing.
   std::optional<EngineVersion> server_samples_from{};
