@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The functions of ./kv that install packages and check skipped tests: test_kv.sh KV SCRATCH
 # apt-get, dpkg-query and id are stubs: nothing is installed.
+unset KVSIM_OBJECT_SECONDS  # of the user, who may have a slow machine
 source "$1"
 scratch=$2
 set +e
