@@ -9,6 +9,11 @@ namespace kvsim {
 struct Distribution {
   std::int64_t n = 0;
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
+
+  /// Of values that are all `factor` times as large.
+  [[nodiscard]] Distribution times(double factor) const {
+    return {n, mean * factor, p50 * factor, p90 * factor, p95 * factor, p99 * factor};
+  }
 };
 
 }  // namespace kvsim

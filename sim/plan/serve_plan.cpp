@@ -108,7 +108,7 @@ struct ServeCandidate::Impl {
     };
     AnswerRange out;
     out.predicted = is_prediction ? found : answer(worse_machine(spec, start, 0));
-    out.is_known = worse.memory.end != better.memory.end || worse.factors.decode != 1;
+    out.is_known = worse.memory.end != better.memory.end || worse.times != ServeTimesEnd{};
     if (!out.is_known) return out;
     if (!is_prediction) {
       out.safe = found;
@@ -265,9 +265,9 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                              : Impl::copies(me.max_copies());
   const PlanSection& plan = *me.in.plan;
   const auto need_of = [&](const ServeSpec& spec,
-                           const std::optional<TimeFactors>& factors = std::nullopt) -> double {
+                           const std::optional<ServeTimesEnd>& times = std::nullopt) -> double {
     try {
-      return ServeCase{spec, plan.confidence, plan.attainment, factors}.at(load).need;
+      return ServeCase{spec, plan.confidence, plan.attainment, times}.at(load).need;
     } catch (const InputError&) {
       return INFINITY;  // what cannot be at all is no help
     }
@@ -285,7 +285,7 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                                   fmt::format("{}, {} {}", gpu.name, name, times_text(ratio));
                               ServeSpec spec = base;
                               spec.gpu = &gpu;
-                              return need_of(spec, me.service.factors());
+                              return need_of(spec, me.service.times());
                             }});
     }
     knobs.push_back(std::move(knob));

@@ -92,7 +92,7 @@ ServeStart start_of(const ServeSpec& spec) {
 namespace {
 
 ServeMachine machine_of(MemoryMargin memory, const ServeStart& start,
-                        TimeFactors ServeResiduals::Ends::*end, double confidence) {
+                        ServeTimesEnd ServeResiduals::Ends::*end, double confidence) {
   const Bytes held_back =
       start.startup ? Bytes{} : beyond_prediction(memory.end, start.activations);
   ServeMachine out{.startup = start.startup,
@@ -100,21 +100,21 @@ ServeMachine machine_of(MemoryMargin memory, const ServeStart& start,
                    .gpus = start.gpus,
                    .memory = std::move(memory),
                    .time = {.factor = 1, .basis = start.no_times},
-                   .factors = {},
+                   .times = {},
                    .confidence = confidence};
   if (start.times) {
-    out.factors = start.times->ends(confidence).*end;
-    out.time = {.factor = out.factors.decode, .basis = start.times->basis()};
+    out.times = start.times->ends(confidence).*end;
+    out.time = {.factor = out.times.run.decode, .basis = start.times->basis()};
   }
   return out;
 }
 
 ServeMachine machine_at(const ServeSpec& spec, double confidence,
-                        const std::optional<TimeFactors>& factors) {
+                        const std::optional<ServeTimesEnd>& times) {
   ServeMachine out = worse_machine(spec, start_of(spec), confidence);
-  if (factors) {
-    out.factors = *factors;
-    out.time = {.factor = factors->decode, .basis = "as given"};
+  if (times) {
+    out.times = *times;
+    out.time = {.factor = times->run.decode, .basis = "as given"};
   }
   return out;
 }
@@ -132,8 +132,8 @@ ServeMachine better_machine(const ServeSpec& spec, const ServeStart& start, doub
 }
 
 ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
-                     std::optional<TimeFactors> factors)
-    : ServeCase{spec, machine_at(spec, confidence, factors), attainment} {}
+                     std::optional<ServeTimesEnd> times)
+    : ServeCase{spec, machine_at(spec, confidence, times), attainment} {}
 
 ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
     : spec_{std::move(spec)}, machine_{std::move(machine)}, attainment_{attainment} {
@@ -143,8 +143,10 @@ ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
         "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have to keep"};
   }
   rate_ = rate_of(*spec_.requests);
+  bounds_ = machine_.times.bounds(spec_.slo);
   gpu_ = *spec_.gpu;
   ServeSpec there = spec_;
+  there.slo = bounds_;
   if (machine_.startup) {
     set_start_end(machine_.memory.end.terms, *machine_.startup, gpu_, there.options);
   } else {
@@ -196,7 +198,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       service_->run(hurried(spec_.requests, load.scale), load.copies,
                     {.max_samples = kMinSamples,
                      .keep_gaps = false,
-                     .factors = machine_.factors,
+                     .factors = machine_.times.run,
                      .attained = gives_up ? std::optional{attainment_} : std::nullopt});
   if (result.stopped_early) return std::nullopt;
 
@@ -204,15 +206,17 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   out.offered = offered(load.scale);
   out.output_tok_s = result.output_tok_s;
   out.gpus = result.gpus;
-  out.times = {.ttft = result.ttft, .tpot = result.tpot, .e2e = result.e2e};
+  out.times = {.ttft = result.ttft.times(machine_.times.first_token),
+               .tpot = result.tpot,
+               .e2e = result.e2e};
   std::size_t good = 0;
   std::vector<double> most;  // of each request's bounds the fullest
   std::array<std::vector<double>, 3> each;
   std::int64_t longest = 0;
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
-    good += keeps(spec_.slo, r) ? 1U : 0U;
-    const auto taken = slo_shares(spec_.slo, r);
+    good += keeps(bounds_, r) ? 1U : 0U;
+    const auto taken = slo_shares(bounds_, r);
     for (std::size_t b = 0; b < taken.size(); ++b) each[b].push_back(taken[b]);
     most.push_back(*std::max_element(taken.begin(), taken.end()));
   }

@@ -62,7 +62,7 @@ struct ServeMachine {
   std::int64_t gpus = 1;
   MemoryMargin memory;
   ConservativeBound time;  // of decoding
-  TimeFactors factors;
+  ServeTimesEnd times;
   double confidence = 0;
 };
 /// At the worse end of a confidence; at 0 as predicted.
@@ -78,9 +78,9 @@ class ServeCase {
  public:
   /// Runs the workload once as it is, for the memory of the start and the uncertainty of times.
   /// Errors: as run_serve; InputError without bounds, or if the rate of the workload cannot be
-  /// scaled. `factors`: replace those of the confidence.
+  /// scaled. `times`: replace those of the confidence.
   ServeCase(ServeSpec spec, double confidence, double attainment,
-            std::optional<TimeFactors> factors = std::nullopt);
+            std::optional<ServeTimesEnd> times = std::nullopt);
   ServeCase(ServeSpec spec, ServeMachine machine, double attainment);
   ServeCase(const ServeCase&) = delete;
   ServeCase& operator=(const ServeCase&) = delete;
@@ -88,7 +88,7 @@ class ServeCase {
   [[nodiscard]] const ServeSpec& spec() const { return spec_; }
   [[nodiscard]] const MemoryMargin& memory_end() const { return machine_.memory; }
   [[nodiscard]] const ConservativeBound& time_end() const { return machine_.time; }
-  [[nodiscard]] const TimeFactors& factors() const { return machine_.factors; }
+  [[nodiscard]] const ServeTimesEnd& times() const { return machine_.times; }
   /// Requests a second at `scale` times the workload's rate.
   [[nodiscard]] double offered(double scale) const { return rate_ * scale; }
   /// GPUs of the service as the spec has it.
@@ -108,6 +108,7 @@ class ServeCase {
   [[nodiscard]] std::optional<ServeProbe> run(const ServeLoad& load, bool gives_up);
 
   ServeSpec spec_;  // as requested
+  SloSpec bounds_;  // that a run has to keep: ServeTimesEnd::bounds
   ServeMachine machine_;
   Gpu gpu_;  // with the memory at the confidence
   std::optional<PreparedService> service_;

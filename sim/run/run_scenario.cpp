@@ -216,8 +216,8 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
       if (report.serve_intervals[i]) {
         // Of a service, not of a static run.
         ExplainedStep& step = report.iterations[i]->step;
-        step.interval = {.low = step.time * report.serve_intervals[i]->faster.decode,
-                         .high = step.time * report.serve_intervals[i]->slower.decode};
+        step.interval = {.low = step.time * report.serve_intervals[i]->faster.run.decode,
+                         .high = step.time * report.serve_intervals[i]->slower.run.decode};
       }
     });
     if (scenario.points.size() > kMaxWithGaps) {

@@ -186,9 +186,11 @@ std::string interval_table(const RunReport& report, std::size_t width) {
       const ServeIntervals* of = intervals(point);
       if (of == nullptr) continue;
       basis = fmt::format(
-          "intervals: iterations take x{:.2f} to x{:.2f}, prompts x{:.2f} to "
+          "intervals: iterations take x{:.2f} to x{:.2f}, first tokens x{:.2f} to "
           "x{:.2f}: {}.",
-          of->faster.decode, of->slower.decode, of->faster.prefill, of->slower.prefill, of->basis);
+          of->faster.run.decode, of->slower.run.decode,
+          of->faster.run.prefill * of->faster.first_token,
+          of->slower.run.prefill * of->slower.first_token, of->basis);
     }
   }
   if (basis.empty()) return {};

@@ -205,9 +205,13 @@ ServeResiduals::Ends ServeResiduals::ends(double share) const {
       const double other = full != nullptr ? full->factor(end) : 1;
       return low ? std::min({1.0, factor, other}) : std::max({1.0, factor, other});
     };
-    const double of_prompt = one(*prompt, find_full("TTFT"));
-    return TimeFactors{
-        .decode = one(*decode, find_full("TPOT")), .prefill = of_prompt, .front_end = of_prompt};
+    const ResidualClass* full = find_full("TPOT");
+    const double iteration = one(*decode, full);
+    const double prompts = is_static_ ? one(*prompt, full) : iteration;
+    const double first_token = one(*prompt, find_full("TTFT")) / prompts;
+    return ServeTimesEnd{
+        .run = {.decode = iteration, .prefill = prompts, .front_end = prompts},
+        .first_token = low ? std::min(1.0, first_token) : std::max(1.0, first_token)};
   };
   return {.faster = at(0.5 * (1 - share)), .slower = at(0.5 * (1 + share))};
 }

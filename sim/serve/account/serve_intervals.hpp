@@ -18,6 +18,19 @@
 
 namespace kvsim {
 
+/// A service's times at one end of their intervals.
+struct ServeTimesEnd {
+  TimeFactors run;         // of its iterations and its front end
+  double first_token = 1;  // times the TTFT of a run with those factors
+
+  /// The bounds that requests of that run have to keep.
+  [[nodiscard]] SloSpec bounds(SloSpec slo) const {
+    if (slo.ttft) slo.ttft = *slo.ttft * (1 / first_token);
+    return slo;
+  }
+  friend bool operator==(const ServeTimesEnd&, const ServeTimesEnd&) = default;
+};
+
 /// The errors of a service's metrics in runs like this one.
 class ServeResiduals {
  public:
@@ -33,11 +46,12 @@ class ServeResiduals {
   /// Of a service with a method on an engine: the class it would have without. No service with a
   /// method was measured: its errors are at least as large. Null of others.
   [[nodiscard]] const ResidualClass* find_full(std::string_view metric) const;
-  /// The 90 % interval of the factors of a run's times, or that of another share of cases: those of
-  /// TPOT for decoding, those of TTFT for prompts and the front end. At a share of 0 both ends are
-  /// the prediction.
+  /// The 90 % interval of a run's times, or that of another share of cases: iterations and the
+  /// front end have the factors of TPOT, and first tokens come after the time that TTFT's say. Of a
+  /// class of static runs, iterations with prompt tokens have the factors of times of prompts. At a
+  /// share of 0 both ends are the prediction.
   struct Ends {
-    TimeFactors faster, slower;
+    ServeTimesEnd faster, slower;
   };
   [[nodiscard]] Ends ends(double share = 0.9) const;
   /// The classes of TTFT, TPOT and throughput, in words.
@@ -63,7 +77,7 @@ class ServeResiduals {
 struct ServeIntervals {
   /// One per service metric; null of those that do not vary with times.
   std::vector<MetricValue> low, high;
-  TimeFactors faster, slower;  // ServeResiduals::ends
+  ServeTimesEnd faster, slower;  // ServeResiduals::ends
   /// That the share `slo_share` of requests keeps all bounds; nullopt without bounds.
   std::optional<double> slo_probability;
   std::string basis;

@@ -248,12 +248,13 @@ nlohmann::ordered_json service_metrics_json(const ServeResult& result,
   }
   out["intervals"] = nullptr;
   if (!intervals) return out;
-  out["intervals"] = {{"probability", 0.9},
-                      {"time_factor_low", intervals->faster.decode},
-                      {"time_factor_high", intervals->slower.decode},
-                      {"prompt_factor_low", intervals->faster.prefill},
-                      {"prompt_factor_high", intervals->slower.prefill},
-                      {"basis", intervals->basis}};
+  out["intervals"] = {
+      {"probability", 0.9},
+      {"time_factor_low", intervals->faster.run.decode},
+      {"time_factor_high", intervals->slower.run.decode},
+      {"first_token_factor_low", intervals->faster.run.prefill * intervals->faster.first_token},
+      {"first_token_factor_high", intervals->slower.run.prefill * intervals->slower.first_token},
+      {"basis", intervals->basis}};
   if (intervals->slo_probability) {
     out["intervals"]["slo_share"] = kSloShare;
     out["intervals"]["slo_probability"] = *intervals->slo_probability;

@@ -75,15 +75,17 @@ TEST_CASE("an engine that does not start with its default length is planned for 
 TEST_CASE("a method on an engine is no surer than the full cache") {
   const Scenario scenario =
       serve_plan(R"(, "method": ["full", {"name": "snapkv", "budget": 1.0}])", kRate);
-  std::vector<TimeFactors> slower;
+  std::vector<ServeTimesEnd> slower;
   for (const ScenarioPoint& point : scenario.points) {
     const ServeStart start = start_of(*point.serve);
     REQUIRE(start.times);
     slower.push_back(start.times->ends(0.9).slower);
   }
   REQUIRE(slower.size() == 2);
-  CHECK(slower[1].decode >= slower[0].decode);
-  CHECK(slower[1].prefill >= slower[0].prefill);
+  CHECK(slower[1].run.decode >= slower[0].run.decode);
+  CHECK(slower[1].run.prefill >= slower[0].run.prefill);
+  CHECK(slower[1].run.prefill * slower[1].first_token >=
+        slower[0].run.prefill * slower[0].first_token);
 }
 
 TEST_CASE("the highest rate keeps the bounds and one step more does not") {
@@ -141,12 +143,13 @@ TEST_CASE("at 90 %, times are at the worse end of the factors that a run prints"
   const auto printed = serve_intervals(spec, run, mean_iteration(spec, run));
   REQUIRE(printed.has_value());
   ServeCase one{spec, 0.9, 0.9};
-  CHECK(one.time_end().factor == rel(printed->slower.decode));
-  CHECK(one.factors() == printed->slower);
+  CHECK(one.time_end().factor == rel(printed->slower.run.decode));
+  CHECK(one.times() == printed->slower);
+  CHECK(one.times().first_token > 1);
   CHECK(one.memory_end().end.terms.non_torch >
         1);  // a smaller pool, which 60 short requests do not fill
-  const ServeResult slower = run_serve(spec, {.factors = printed->slower});
-  CHECK(one.at({}).times.ttft.p90 == rel(slower.ttft.p90));
+  const ServeResult slower = run_serve(spec, {.factors = printed->slower.run});
+  CHECK(one.at({}).times.ttft.p90 == rel(slower.ttft.p90 * printed->slower.first_token));
   CHECK(one.at({}).times.tpot.p90 == rel(slower.tpot.p90));
 }
 
@@ -244,6 +247,16 @@ TEST_CASE("a prepared service gives the same as each separate run") {
   same(service.run(spec.requests), first);
 }
 
+TEST_CASE("first tokens that may come later tighten only their own bound") {
+  const ServeTimesEnd end{.run = TimeFactors::all(1.2), .first_token = 2};
+  const SloSpec bounds =
+      end.bounds({.ttft = Seconds{3.0}, .tpot = Seconds{0.05}, .e2e = Seconds{9.0}});
+  CHECK(*bounds.ttft == Seconds{1.5});
+  CHECK(*bounds.tpot == Seconds{0.05});
+  CHECK(*bounds.e2e == Seconds{9.0});
+  CHECK(end.bounds({}).empty());
+}
+
 TEST_CASE("higher confidence is slower, queues included") {
   const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
   ServeSpec spec = *scenario.points[0].serve;
@@ -259,7 +272,7 @@ TEST_CASE("higher confidence is slower, queues included") {
   }
   // With one factor for all times, a single request takes it exactly.
   const double factor = sure.time_end().factor;
-  ServeCase slower{spec, 0.9, 0.9, TimeFactors::all(factor)};
+  ServeCase slower{spec, 0.9, 0.9, ServeTimesEnd{.run = TimeFactors::all(factor)}};
   CHECK(slower.at({.scale = 1e-3}).times.e2e.p90 ==
         rel(mean.at({.scale = 1e-3}).times.e2e.p90 * factor, 1e-6));
   // A slower machine equals the predicted one under arrivals that are denser by the same factor.
@@ -516,7 +529,7 @@ TEST_CASE("a swept service has the keys of its results") {
                                          mean_iteration(*scenario.points[0].serve, run));
   REQUIRE(intervals.has_value());
   CHECK(out.at("ttft_s_high").at("p90") == intervals->ends("ttft_s").high.distribution()->p90);
-  CHECK(out.at("intervals").at("time_factor_high") == intervals->slower.decode);
+  CHECK(out.at("intervals").at("time_factor_high") == intervals->slower.run.decode);
   for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"}) {
     INFO(key);
     CHECK(out.at(fmt::format("{}_low", key)).at("p90") <= out.at(key).at("p90"));

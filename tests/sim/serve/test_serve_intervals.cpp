@@ -59,8 +59,8 @@ struct Service {
 TEST_CASE("every metric of a service is between its ends and slower is never better") {
   const Service s{"vllm", &builtin_calibration()};
   REQUIRE(s.intervals);
-  CHECK(s.intervals->faster.decode < 1);
-  CHECK(s.intervals->slower.decode > 1);
+  CHECK(s.intervals->faster.run.decode < 1);
+  CHECK(s.intervals->slower.run.decode > 1);
   // It names the classes of TTFT, TPOT and throughput, and how many documents each has.
   for (const char* part : {"TTFT", "TPOT", "throughput", "document"}) {
     CHECK(s.intervals->basis.find(part) != std::string::npos);
