@@ -200,7 +200,7 @@ TEST_CASE("run prints the essential parts of a point and everything with --verbo
             count(demo, "\nthroughput_tok_s ") + count(demo, "\noom ") ==
         12);  // published figures
   CHECK(count(demo, "\nnote: ") == 2);
-  CHECK(has(demo, "2.6M-parameter model, 384 + 128 tokens"));
+  CHECK(has(demo, "1M-parameter model, 829 + 67 tokens"));
   CHECK(has(demo, "equal bytes"));
   CHECK(count(demo, "\nFinding: ") == 2);
   CHECK(has(demo, "\nwritten: out/zeromerge-a800/result.json; more: -v\n"));
