@@ -299,6 +299,32 @@ Scenario read(const MappedRun& run) {
   return scenario_of(keys, name, name, false);
 }
 
+/// As of serve_intervals: what E2E can be bounds TTFT and TPOT.
+void bound_by_e2e(std::vector<PredictedMetric>& metrics) {
+  const auto find = [&](std::string_view metric, std::string_view stat) -> PredictedMetric* {
+    const auto is_it = [&](const PredictedMetric& m) {
+      return m.metric == metric && m.stat == stat && m.response;
+    };
+    const auto at = std::find_if(metrics.begin(), metrics.end(), is_it);
+    return at == metrics.end() ? nullptr : &*at;
+  };
+  const PredictedMetric* mean = find("e2e", "mean");
+  const PredictedMetric* first = find("ttft", "mean");
+  for (PredictedMetric& m : metrics) {
+    if (!m.response) continue;
+    const PredictedMetric* e2e = find("e2e", m.stat);
+    if (m.metric == "ttft" && e2e != nullptr && m.high && e2e->high) {
+      m.high = std::min(*m.high, *e2e->high);
+    }
+    if (m.metric != "tpot" || (m.stat != "mean" && m.stat != "median") || mean == nullptr ||
+        first == nullptr || !m.high || !mean->high) {
+      continue;
+    }
+    const double decoding = mean->value - first->value;
+    if (decoding > 0) m.high = std::min(*m.high, m.value * *mean->high / decoding);
+  }
+}
+
 /// Responses of `metrics` by their values at serve_draws, and the intervals that they and the
 /// residual classes of `path` give.
 void put_intervals(std::vector<PredictedMetric>& metrics,
@@ -318,6 +344,7 @@ void put_intervals(std::vector<PredictedMetric>& metrics,
     if (of == nullptr || !m.response) continue;
     std::tie(m.low, m.high) = residual_ends(*of, m.value, *m.response);
   }
+  bound_by_e2e(metrics);
 }
 
 void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) {

@@ -29,6 +29,15 @@ constexpr double kLowShare = 0.05, kHighShare = 0.95;
 constexpr std::array kPercentiles{&Distribution::p50, &Distribution::p90, &Distribution::p95,
                                   &Distribution::p99};
 
+/// "TTFT" of a time of requests whose key begins with that.
+std::string latency_name(const MetricInfo& info) {
+  std::string name;
+  for (const char c : info.key.substr(0, info.key.find('_'))) {
+    name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return name;
+}
+
 /// The classes of a metric: of a time of requests the one that has its key's name (TTFT),
 /// else that of TTFT (a queue); of rates and of whole runs theirs; of all others that of step
 /// times.
@@ -39,10 +48,7 @@ ClassName class_of(const MetricInfo& info, const ServeResiduals& residuals) {
   if (info.kind == MetricKind::kRate) return {"throughput", "throughput"};
   if (info.kind == MetricKind::kTime) return {"duration", "duration"};
   if (info.kind != MetricKind::kLatency) return {"TPOT", "TPOT"};
-  std::string name;
-  for (const char c : info.key.substr(0, info.key.find('_'))) {
-    name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  }
+  std::string name = latency_name(info);
   if (residuals.find(name) == nullptr) name = "TTFT";
   return {name, name + " tail"};
 }
@@ -128,6 +134,36 @@ void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
     out.low[at] = low;
     out.high[at] = high;
   }
+}
+
+/// A first token is not after the last one, and decoding is a part of a request's time: what E2E
+/// can be bounds TTFT and TPOT, which other documents may say less of.
+void bound_by_e2e(ServeIntervals& out, const ServeResult& result) {
+  const auto of = [&](std::string_view name) -> MetricValue& {
+    const MetricTable<ServeResult> metrics = service_metrics();
+    const auto is_it = [&](const Metric<ServeResult>& metric) {
+      return metric.info.kind == MetricKind::kLatency && latency_name(metric.info) == name;
+    };
+    const auto at = std::find_if(metrics.begin(), metrics.end(), is_it);
+    KVSIM_CHECK(at != metrics.end(), "no time of services is called {}", name);
+    return out.high[static_cast<std::size_t>(at - metrics.begin())];
+  };
+  const Distribution* e2e = of("E2E").distribution();
+  MetricValue& first = of("TTFT");
+  MetricValue& each = of("TPOT");
+  if (e2e == nullptr || first.distribution() == nullptr) return;
+  Distribution ttft = *first.distribution();
+  ttft.mean = std::min(ttft.mean, e2e->mean);
+  for (double Distribution::*part : kPercentiles) ttft.*part = std::min(ttft.*part, e2e->*part);
+  first = ttft;
+  const double decoding = result.e2e.mean - result.ttft.mean;
+  if (each.distribution() == nullptr || decoding <= 0) return;
+  // By one factor for all requests, whose outputs differ in length: not of single requests.
+  Distribution tpot = *each.distribution();
+  const Distribution most = result.tpot.times(e2e->mean / decoding);
+  tpot.mean = std::min(tpot.mean, most.mean);
+  tpot.p50 = std::min(tpot.p50, most.p50);
+  each = tpot;
 }
 
 }  // namespace
@@ -289,6 +325,7 @@ std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const Serve
   for (const Metric<ServeResult>& metric : service_metrics()) {
     put_ends(out, at++, metric.info, residuals, drawn);
   }
+  bound_by_e2e(out, result);
   if (!spec.slo.empty()) {
     out.slo_probability = slo_probability(residuals, slo_need(spec, result, kSloShare), needs);
   }

@@ -56,6 +56,25 @@ struct Service {
   std::optional<ServeIntervals> intervals;
 };
 
+TEST_CASE("no first token is later than the last one could be, and decoding takes no longer") {
+  for (const char* stack : {"vllm", "sglang", "trtllm"}) {
+    INFO(stack);
+    const Service s{stack, &builtin_calibration()};
+    REQUIRE(s.intervals);
+    const MetricValue first = s.intervals->ends("ttft_s").high;
+    const MetricValue last = s.intervals->ends("e2e_s").high;
+    const MetricValue each = s.intervals->ends("tpot_s").high;
+    const Distribution& ttft = *first.distribution();
+    const Distribution& e2e = *last.distribution();
+    for (double Distribution::*part : {&Distribution::mean, &Distribution::p50, &Distribution::p90,
+                                       &Distribution::p95, &Distribution::p99}) {
+      CHECK(ttft.*part <= e2e.*part);
+    }
+    const double decoding = s.result.e2e.mean - s.result.ttft.mean;
+    CHECK(each.distribution()->mean / s.result.tpot.mean * decoding <= e2e.mean * (1 + 1e-12));
+  }
+}
+
 TEST_CASE("every metric of a service is between its ends and slower is never better") {
   const Service s{"vllm", &builtin_calibration()};
   REQUIRE(s.intervals);
