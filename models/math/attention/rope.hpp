@@ -26,15 +26,19 @@ class Rope {
   /// Applies the mean rotation to row [d].
   void turn(std::span<double> row, const MeanRotation& mean) const;
 
- private:
-  template <class T>
-  void rotate_row(std::span<T> row, std::int64_t delta) const;
+  /// Pairs of a row (d / 2), the indices of a pair's elements, and its angle per position.
+  [[nodiscard]] std::size_t pairs() const { return inv_freq_.size(); }
   [[nodiscard]] std::size_t first_of(std::size_t pair) const {
     return interleaved_ ? 2 * pair : pair;
   }
   [[nodiscard]] std::size_t second_of(std::size_t pair) const {
     return interleaved_ ? 2 * pair + 1 : pair + inv_freq_.size();
   }
+  [[nodiscard]] double frequency(std::size_t pair) const { return inv_freq_[pair]; }
+
+ private:
+  template <class T>
+  void rotate_row(std::span<T> row, std::int64_t delta) const;
 
   std::vector<double> inv_freq_;
   bool interleaved_;

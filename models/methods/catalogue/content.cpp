@@ -98,6 +98,19 @@ PresetRows content_presets() {
        .defaults = {},
        .default_budget = 0.2,
        .available = {{"research", "Zefan-Cai/R-KV"}}},
+      {.name = "triattention",
+       .summary = "every 128 decode steps the entries that the mean query of each head would score "
+                  "highest from positions to come; the prompt stays whole",
+       .paper =
+           "Mao et al., TriAttention: Efficient Long Reasoning with Trigonometric KV Compression "
+           "(arXiv 2604.04921)",
+       .axes = {{"select", "triattention"}},
+       .size_law = "T until T = s + B, then in [s + B, s + B + 128)",
+       .cost_class = "S0 and queries before RoPE; keys are read every 128 steps",
+       .available = {{"trtllm",
+                      "1.3.0rc27: TriAttentionKvCacheCompressionConfig, "
+                      "eviction_mode=per_layer_perhead"},
+                     {"research", "WeianMao/triattention"}}},
       {.name = "simlayerkv",
        .summary =
            "layers whose last query attends only to sinks and recent tokens keep nothing else",

@@ -42,6 +42,7 @@ std::vector<AxisChoice> all_choices() {
       select_knorm(),
       select_keydiff(),
       select_cur(),
+      select_triattention(),
       select_expected_attention(),
       select_lagkv(),
       select_random(),

@@ -26,6 +26,7 @@ AxisChoice select_key_runs();
 AxisChoice select_knorm();
 AxisChoice select_keydiff();
 AxisChoice select_cur();
+AxisChoice select_triattention();
 AxisChoice select_expected_attention();
 AxisChoice select_lagkv();
 AxisChoice select_random();

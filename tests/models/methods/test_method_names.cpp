@@ -315,6 +315,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "knorm",
                                  "keydiff",
                                  "cur",
+                                 "triattention",
                                  "observed-attention",
                                  "expected-attention",
                                  "lagkv",

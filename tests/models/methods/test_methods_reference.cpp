@@ -510,6 +510,7 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"knorm", scorers},
       {"keydiff", scorers},
       {"cur", scorers},
+      {"triattention", {"test_triattention.cpp", "triattention keeps a reference's entries"}},
       {"expected-attention", scorers},
       {"lagkv", scorers},
       {"last-window", scorers},

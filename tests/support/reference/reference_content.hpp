@@ -212,6 +212,72 @@ inline ReferenceScorer reference_expected(const ReferenceExpected& set) {
   };
 }
 
+/// Settings of TriAttention as its code names them.
+struct ReferenceTri {
+  double theta = 10000;
+  bool interleaved = true, normalize = true, group_mean = false, farthest = false;
+};
+/// Scores of entries `ids` at `tokens` tokens: pairs of channels before RoPE as complex numbers.
+inline Scores reference_triattention(const ReferenceTri& set, const HeadVectors& head,
+                                     const Ids& ids, std::int64_t tokens) {
+  const std::int32_t d = head.head_dim;
+  using Pairs = std::vector<std::complex<double>>;
+  const auto before_rope = [&](const Vec& row, std::int64_t position) {
+    const Vec x = times(rotation(d, set.theta, set.interleaved, -position, 1), row);
+    Pairs pairs;
+    for (std::int32_t j = 0; j < d / 2; ++j) {
+      pairs.emplace_back(x[static_cast<std::size_t>(set.interleaved ? 2 * j : j)],
+                         x[static_cast<std::size_t>(set.interleaved ? 2 * j + 1 : j + d / 2)]);
+    }
+    return pairs;
+  };
+  std::map<std::int32_t, Pairs> keys;
+  for (const auto id : ids) keys[id] = before_rope(key_of(head, id), id);
+  Scores all;
+  for (std::int32_t g = 0; g < head.group; ++g) {
+    Pairs mean(static_cast<std::size_t>(d / 2));
+    Vec size(mean.size(), 0.0);
+    for (std::int64_t t = 0; t < head.prompt; ++t) {
+      const Pairs q = before_rope(to_vec(query_of(head, g, t)), t);
+      for (std::size_t f = 0; f < q.size(); ++f) {
+        mean[f] += q[f] / static_cast<double>(head.prompt);
+        size[f] += std::abs(q[f]) / static_cast<double>(head.prompt);
+      }
+    }
+    Scores one;
+    for (const auto id : ids) {
+      Vec over;
+      for (std::int64_t offset = 1; offset <= 65536; offset *= 2) {
+        double sum = 0;
+        for (std::size_t f = 0; f < mean.size(); ++f) {
+          const double w = std::pow(set.theta, -2.0 * static_cast<double>(f) / d);
+          sum += std::abs(mean[f]) * std::abs(keys[id][f]) *
+                 std::cos(static_cast<double>(tokens - id + offset) * w +
+                          std::arg(mean[f] * std::conj(keys[id][f])));
+        }
+        over.push_back(sum);
+      }
+      double extra = 0;
+      for (std::size_t f = 0; f < mean.size(); ++f) {
+        extra += (size[f] - std::abs(mean[f])) * std::abs(keys[id][f]);
+      }
+      one[id] = extra + (set.farthest ? *std::max_element(over.begin(), over.end())
+                                      : std::accumulate(over.begin(), over.end(), 0.0) / 17);
+    }
+    if (set.normalize) {
+      const auto n = static_cast<double>(one.size());
+      double m = 0;
+      double square = 0;
+      for (const auto& [id, x] : one) m += x / n, square += x * x / n;
+      for (auto& [id, x] : one) x = (x - m) / std::max(std::sqrt(square - m * m), 1e-6);
+    }
+    for (const auto& [id, x] : one) {
+      all[id] = !all.contains(id) ? x : set.group_mean ? all[id] + x : std::max(all[id], x);
+    }
+  }
+  return all;
+}
+
 /// Maximum over the neighbours within width / 2 on either side, in order of position.
 inline Scores reference_pool(const Scores& x, std::int32_t width) {
   std::vector<std::pair<std::int32_t, double>> row(x.begin(), x.end());
