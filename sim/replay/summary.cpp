@@ -325,7 +325,7 @@ ReplayMethod ReplaySummary::finish() {
   if (options_.per_step) result_.series = std::move(steps_);
   result_.paged = paged_.reports(options_.block_sizes);
   if (const auto own = own_method_note(method_.name())) result_.notes.push_back(*own);
-  if (method_.parts().read) {
+  if (method_.parts().read && !method_.parts().select->bounded()) {
     result_.notes.push_back(
         fmt::format("its budget is what a step reads; it keeps every token{}",
                     result_.host_bytes_final > 0 ? ", part of it in host memory" : ""));

@@ -26,6 +26,17 @@ PresetRows reading_presets() {
        .defaults = {},
        .default_budget = 0,
        .available = {{"research", "bytedance/ShadowKV"}}},
+      {.name = "rocketkv",
+       .summary =
+           "prompt cut as by SnapKV; a step reads the pages whose bounds fit its queries best",
+       .paper = "Fu et al., RocketKV: Accelerating Long-Context LLM Inference via Two-Stage KV "
+                "Cache Compression (arXiv 2502.14051)",
+       .axes = {{"select", "window"}, {"budget", "uniform"}, {"read", "rocket"}},
+       .size_law = "min(s, cap) + n (and 2 d bytes a page of 4)",
+       .cost_class = "SW(32) at prefill; a step reads page keys and 64 pages",
+       .defaults = {{"kernel", std::int64_t{63}}, {"cap", std::int64_t{2048}}},
+       .default_budget = 0,
+       .available = {{"trtllm", "RocketSparseAttentionConfig"}, {"research", "NVlabs/RocketKV"}}},
       {.name = "oracle-step",
        .summary =
            "reference: each query head attends over the entries that weigh most at its step; "

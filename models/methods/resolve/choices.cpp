@@ -93,6 +93,7 @@ std::vector<AxisChoice> all_choices() {
       read_quest(),
       read_oracle_step(),
       read_shadowkv(),
+      read_rocket(),
 
       store_recorded(),
       store_fp32(),

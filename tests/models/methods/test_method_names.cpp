@@ -340,6 +340,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "r-kv",
                                  "quest",
                                  "shadowkv",
+                                 "rocketkv",
                                  "oracle-step",
                                  "oracle-future"}) {
     INFO(name);
