@@ -1,5 +1,5 @@
 kvsim_test(methods
-  SOURCES models/methods/test_keepkv.cpp models/methods/test_less.cpp models/methods/test_method_names.cpp
+  SOURCES models/methods/test_compactor.cpp models/methods/test_keepkv.cpp models/methods/test_less.cpp models/methods/test_method_names.cpp
           models/methods/test_method_params.cpp models/methods/test_methods.cpp
           models/methods/test_methods_content.cpp models/methods/test_methods_content_layers.cpp
           models/methods/test_methods_learned.cpp models/methods/test_methods_merging.cpp

@@ -126,6 +126,12 @@ class SelectRule {
   [[nodiscard]] virtual std::unique_ptr<Selector> start(const SessionPlace& place) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
 
+  /// The selectors of a layer's heads learn from all of them, although each selects separately.
+  [[nodiscard]] virtual bool needs_layer() const { return false; }
+  /// Creates the selectors of heads that select separately, which may share what they learn.
+  [[nodiscard]] virtual std::vector<std::unique_ptr<Selector>> start_heads(
+      std::span<const SessionPlace> places) const;
+
   /// One decision for all heads of a layer (head_mean), which share a selector.
   [[nodiscard]] virtual bool shared_by_layer() const { return false; }
   /// True: each head selects by vectors of all heads of its layer.

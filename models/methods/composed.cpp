@@ -38,12 +38,13 @@ bool ComposedMethod::selects_together() const {
 }
 
 DecisionScope ComposedMethod::decision_scope() const {
-  return selects_together() || parts_.merge->needs_layer() ? DecisionScope::kLayer
-                                                           : DecisionScope::kHead;
+  return selects_together() || parts_.merge->needs_layer() || parts_.select->needs_layer()
+             ? DecisionScope::kLayer
+             : DecisionScope::kHead;
 }
 
 bool ComposedMethod::selects_apart() const {
-  return parts_.merge->needs_layer() && !selects_together();
+  return (parts_.merge->needs_layer() || parts_.select->needs_layer()) && !selects_together();
 }
 
 bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) const {
@@ -100,6 +101,13 @@ std::int32_t ComposedMethod::eager_operators(bool has_rows) const {
   const bool leaves = select.bounded() && select.leaves_in_decode() && !merges();
   return (rows && !has_rows ? kRows : 0) + (leaves ? kTensors : 0) + select.operators() +
          parts_.merge->operators() + parts_.store->operators();
+}
+
+std::vector<std::unique_ptr<Selector>> SelectRule::start_heads(
+    std::span<const SessionPlace> places) const {
+  std::vector<std::unique_ptr<Selector>> all;
+  for (const SessionPlace& place : places) all.push_back(start(place));
+  return all;
 }
 
 std::vector<std::unique_ptr<Merger>> MergeRule::start_heads(const SessionPlace& place,

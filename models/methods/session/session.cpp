@@ -45,16 +45,17 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
 }
 
 void CacheSession::start_selectors(std::span<const HeadVectors> heads, bool apart) {
-  selectors_.clear();
   leaving_.resize(apart ? heads.size() : 1);
   SessionPlace own = place_;
+  std::vector<SessionPlace> places;
   for (std::size_t h = 0; h < leaving_.size(); ++h) {
     // Query heads with separate entries may share a KV head's rows.
     const bool next = h > 0 && heads[h].keys.data() != heads[h - 1].keys.data();
     own.first_head += next ? 1 : 0;
     own.first_query_head += h > 0 ? place_.group : 0;
-    selectors_.push_back(method_.select->start(own));
+    places.push_back(own);
   }
+  selectors_ = method_.select->start_heads(places);
 }
 
 std::int64_t CacheSession::room() const {

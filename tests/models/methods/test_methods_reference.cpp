@@ -490,6 +490,8 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
                                "on a real trace periodic compression and the oracle keep"};
   const ReferenceTest repeat{"test_methods_learned.cpp",
                              "KVzip and KVzip+ equal references on recorded vectors"};
+  const ReferenceTest presses{"test_compactor.cpp",
+                              "later presses of kvpress keep a reference's entries"};
   const char* here = "test_methods_reference.cpp";
   const char* layers = "test_methods_reference_layers.cpp";
   const ReferenceTest judged{here, "kvzap and dms judge each token of a real trace once"};
@@ -510,6 +512,9 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"knorm", scorers},
       {"keydiff", scorers},
       {"cur", scorers},
+      {"compactor", presses},
+      {"leverage", presses},
+      {"non-causal", presses},
       {"triattention", {"test_triattention.cpp", "triattention keeps a reference's entries"}},
       {"expected-attention", scorers},
       {"lagkv", scorers},

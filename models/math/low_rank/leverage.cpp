@@ -1,0 +1,41 @@
+#include "models/math/low_rank/leverage.hpp"
+
+#include <Eigen/Dense>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+}  // namespace
+
+std::vector<double> ridge_leverage(std::span<const double> rows, std::size_t d,
+                                   std::span<const double> weights, double ridge) {
+  KVSIM_CHECK(d >= 1 && ridge > 0 && rows.size() % d == 0, "{} numbers of {}, ridge {}",
+              rows.size(), d, ridge);
+  const auto n = static_cast<Eigen::Index>(rows.size() / d);
+  const auto width = static_cast<Eigen::Index>(d);
+  KVSIM_CHECK(weights.empty() || std::ssize(weights) == n, "{} weights of {} rows", weights.size(),
+              n);
+  const Eigen::Map<const Matrix> x{rows.data(), n, width};
+  Eigen::MatrixXd gram = ridge * Eigen::MatrixXd::Identity(width, width);
+  if (weights.empty()) {
+    gram += x.transpose() * x;
+  } else {
+    const Eigen::Map<const Eigen::VectorXd> w{weights.data(), n};
+    gram += x.transpose() * w.asDiagonal() * x;
+  }
+  const Eigen::LLT<Eigen::MatrixXd> factor{gram};
+  KVSIM_CHECK(factor.info() == Eigen::Success, "no Cholesky factor of [{}, {}]", d, d);
+  // x^T G^-1 x = |L^-1 x|^2.
+  const Eigen::MatrixXd solved = factor.matrixL().solve(x.transpose());
+  std::vector<double> out(static_cast<std::size_t>(n));
+  for (Eigen::Index i = 0; i < n; ++i) {
+    out[static_cast<std::size_t>(i)] = solved.col(i).squaredNorm();
+  }
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace kvsim {
+
+/// Leverage of each row among all: x_i^T (ridge I + sum over j of w_j x_j x_j^T)^-1 x_i.
+///
+/// rows     [n, d] row-major
+/// weights  [n], at least 0; empty: 1 each
+/// returns  [n]; with weights of 1 in [0, 1), and at most d together
+/// Errors: ContractError if ridge <= 0, d < 1 or a length disagrees.
+/// Source: statistical leverage scores; Compactor (Chari and Van Durme 2025) solves them by a
+/// Cholesky factor, as here, CapKV with weights.
+[[nodiscard]] std::vector<double> ridge_leverage(std::span<const double> rows, std::size_t d,
+                                                 std::span<const double> weights, double ridge);
+
+}  // namespace kvsim
