@@ -38,4 +38,22 @@ std::vector<double> ridge_leverage(std::span<const double> rows, std::size_t d,
   return out;
 }
 
+std::vector<double> leading_direction(std::span<const float> rows, std::size_t d) {
+  KVSIM_CHECK(d >= 1 && !rows.empty() && rows.size() % d == 0, "{} numbers of {}", rows.size(), d);
+  const auto n = static_cast<Eigen::Index>(rows.size() / d);
+  const Matrix x =
+      Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>(
+          rows.data(), n, static_cast<Eigen::Index>(d))
+          .cast<double>();
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver{Eigen::MatrixXd{x.transpose() * x}};
+  KVSIM_CHECK(solver.info() == Eigen::Success, "no eigenvectors of [{}, {}]", d, d);
+  Eigen::VectorXd direction = solver.eigenvectors().rightCols(1);  // ascending values
+  const Eigen::VectorXd products = x * direction;
+  const auto positive = 2 * (products.array() > 0).count();
+  const auto negative = 2 * (products.array() < 0).count();
+  const bool turn = negative > n || (positive <= n && products.sum() < 0);
+  if (turn) direction = -direction;
+  return {direction.data(), direction.data() + direction.size()};
+}
+
 }  // namespace kvsim

@@ -17,4 +17,10 @@ namespace kvsim {
 [[nodiscard]] std::vector<double> ridge_leverage(std::span<const double> rows, std::size_t d,
                                                  std::span<const double> weights, double ridge);
 
+/// The first right singular vector [d] of rows [n, d], turned so that more than half of the rows
+/// have a positive product with it (if half do, so that the products sum to at least 0).
+/// Errors: ContractError if n or d < 1.
+/// Source: Q-Filters (Godey et al. 2025), make_filters.py.
+[[nodiscard]] std::vector<double> leading_direction(std::span<const float> rows, std::size_t d);
+
 }  // namespace kvsim

@@ -45,6 +45,8 @@ PresetRows content_presets() {
       scorer("non-causal", "prompt tokens that queries of the same 256 tokens attend to",
              "Chari and Van Durme, Compactor (arXiv 2507.08143)",
              "S0 and queries; logits within chunks of 256", "NonCausalAttnPress"),
+      scorer("qfilter", "prompt tokens whose keys point along the main direction of the queries",
+             "Godey et al., Q-Filters (arXiv 2503.02812)", flash, "QFilterPress"),
       scorer("expected-attention",
              "prompt tokens that queries still to come are expected to attend",
              "Devoto et al., Expected Attention", "S0 and queries before RoPE",

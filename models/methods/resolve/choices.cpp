@@ -46,6 +46,7 @@ std::vector<AxisChoice> all_choices() {
       select_leverage(),
       select_non_causal(),
       select_compactor(),
+      select_qfilter(),
       select_expected_attention(),
       select_lagkv(),
       select_random(),

@@ -1,4 +1,5 @@
-// Compactor and its parts: kept sets against references, cases by hand, costs and refusals.
+// Compactor and its parts and Q-Filters: kept sets against references, cases by hand, costs and
+// refusals.
 
 #include <cmath>
 #include <memory>
@@ -117,6 +118,8 @@ TEST_CASE("later presses of kvpress keep a reference's entries, made up and reco
       place.kv_head = h;
       return test::reference_leverage(heads[h], ids, place, 6);
     });
+    check("qfilter", {},
+          [&](std::size_t h) { return test::reference_qfilter(heads[h], ids, prompt); });
   };
   struct Shape {
     std::int32_t heads, group, d;
@@ -207,6 +210,22 @@ TEST_CASE("non-causal attention by hand: both directions, chunks, norms and neig
   CHECK(non_causal_scores(again, 2, true)[2] == rel((5 + 9 * (32.0 / 33 + 0.5)) / 3, 1e-6));
 }
 
+TEST_CASE("qfilter by hand: keys along the queries stay, whatever the sign of the vector") {
+  // Queries (2, 0), (3, 0.1), (-1, 0): the direction is nearly (1, 0), and two of three agree.
+  auto owned = test::random_head(1, 2, 3, 3);
+  for (const float sign : {1.0F, -1.0F}) {
+    owned.q = {2 * sign, 0, 3 * sign, 0.1F, -1 * sign, 0};
+    owned.keys = {1, 0, -2, 0, 0, 5};
+    owned.view.q = owned.q;
+    owned.view.keys = owned.keys;
+    const LayerRun run{"qfilter", {}, 1, {owned.view}, 10000, true};
+    CHECK(run.kept(0) == (sign > 0 ? Ids{0} : Ids{1}));
+  }
+  // Two against two: the sum of products decides.
+  const auto u = leading_direction(std::vector<float>{3, 0, 1, 0, -1, 0, -1, 0}, 2);
+  CHECK(u[0] == rel(1.0));
+}
+
 TEST_CASE("compactor keeps first and last tokens; without blending it ranks by attention") {
   const auto owned = test::random_head(2, 8, 120, 120, 4);
   const LayerRun run{"compactor", {}, 20, {owned.view}, 10000, true};
@@ -225,7 +244,7 @@ TEST_CASE("a replay of compactor over whole layers follows its law on any number
   const Trace trace =
       Trace::open(KVSIM_SOURCE_DIR "/traces/samples/books-treasure-512.safetensors");
   std::vector<MethodSpec> specs;
-  for (const char* name : {"compactor", "leverage", "non-causal", "random"}) {
+  for (const char* name : {"compactor", "leverage", "non-causal", "qfilter", "random"}) {
     specs.push_back({name, {}, Budget{0.3, 0}});
   }
   ReplayOptions options;
@@ -288,6 +307,7 @@ TEST_CASE("settings that these scorers refuse") {
   has(why("compactor", {{"chunk", std::int64_t{0}}}), ">= 1");
   has(why("leverage", {{"sketch", std::int64_t{0}}}), "[1, 65536]");
   has(why("non-causal", {{"padding", std::string{"reflect"}}}), "masked, zeros");
+  has(why("qfilter", {{"ratio", 1.5}}), "[0, 1)");
   CHECK(why("leverage+budget=ada", {}, Budget{0.5, 0}) == "made");
 }
 

@@ -319,6 +319,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "compactor",
                                  "leverage",
                                  "non-causal",
+                                 "qfilter",
                                  "observed-attention",
                                  "expected-attention",
                                  "lagkv",

@@ -515,6 +515,7 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"compactor", presses},
       {"leverage", presses},
       {"non-causal", presses},
+      {"qfilter", presses},
       {"triattention", {"test_triattention.cpp", "triattention keeps a reference's entries"}},
       {"expected-attention", scorers},
       {"lagkv", scorers},

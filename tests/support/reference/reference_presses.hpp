@@ -53,6 +53,41 @@ inline Table inverse(Table a) {
   for (Vec& row : a) row.erase(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(n));
   return a;
 }
+/// The eigenvector of the largest eigenvalue of a symmetric matrix.
+inline Vec leading_eigenvector(Table a) {
+  const std::size_t n = a.size();
+  Table v(n, Vec(n, 0.0));
+  for (std::size_t i = 0; i < n; ++i) v[i][i] = 1;
+  for (int sweep = 0; sweep < 60; ++sweep) {
+    for (std::size_t p = 0; p < n; ++p) {
+      for (std::size_t q = p + 1; q < n; ++q) {
+        if (a[p][q] == 0) continue;
+        const double angle = 0.5 * std::atan2(2 * a[p][q], a[q][q] - a[p][p]);
+        const double c = std::cos(angle);
+        const double s = std::sin(angle);
+        for (std::size_t k = 0; k < n; ++k) {
+          const double x = a[k][p];
+          a[k][p] = c * x - s * a[k][q];
+          a[k][q] = s * x + c * a[k][q];
+        }
+        for (std::size_t k = 0; k < n; ++k) {
+          const double x = a[p][k];
+          a[p][k] = c * x - s * a[q][k];
+          a[q][k] = s * x + c * a[q][k];
+          const double y = v[k][p];
+          v[k][p] = c * y - s * v[k][q];
+          v[k][q] = s * y + c * v[k][q];
+        }
+      }
+    }
+  }
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < n; ++i) most = a[i][i] > a[most][most] ? i : most;
+  Vec out;
+  for (const Vec& row : v) out.push_back(row[most]);
+  return out;
+}
+
 struct PressPlace {
   double theta = 10000;
   bool interleaved = true;
@@ -162,6 +197,30 @@ inline std::vector<Scores> reference_compactor(const std::vector<HeadVectors>& h
       if (!one.contains(id)) one[id] = std::numeric_limits<double>::infinity();
     }
   }
+  return all;
+}
+
+inline Scores reference_qfilter(const HeadVectors& head, const Ids& ids, std::int64_t tokens) {
+  Vec filter(static_cast<std::size_t>(head.head_dim), 0.0);
+  for (std::int32_t g = 0; g < head.group; ++g) {
+    Table queries;
+    for (std::int64_t t = 0; t < tokens; ++t) queries.push_back(to_vec(query_of(head, g, t)));
+    const Vec v = leading_eigenvector(product(transposed(queries), queries));
+    double above = 0;
+    double sum = 0;
+    for (const Vec& q : queries) {
+      above += inner(q, v) > 0 ? 1 : 0;
+      sum += inner(q, v);
+    }
+    // With half of the queries on each side the sum decides; the released code takes -v there, and
+    // the sign of v is its solver's.
+    const double excess = above - static_cast<double>(tokens) / 2;
+    const double sign = (excess != 0 ? excess : sum) > 0 ? 1 : -1;
+    for (std::size_t j = 0; j < v.size(); ++j)
+      filter[j] -= sign * v[j] / head.group;  // as released
+  }
+  Scores all;
+  for (const auto id : ids) all[id] = -inner(filter, key_of(head, id));
   return all;
 }
 
