@@ -81,7 +81,7 @@ std::vector<double> expected_logits(const QueryMoments& moments, std::span<const
 }
 
 std::vector<double> mean_before_rope(std::span<const float> rows, std::int32_t head_dim,
-                                     const Rope& rope) {
+                                     const Rope& rope, std::int64_t first_position) {
   const auto d = static_cast<std::size_t>(head_dim);
   const std::size_t n = rows.size() / d;
   KVSIM_CHECK(n >= 1 && rows.size() == n * d, "{} numbers are not rows of {}", rows.size(), d);
@@ -90,7 +90,7 @@ std::vector<double> mean_before_rope(std::span<const float> rows, std::int32_t h
   for (std::size_t r = 0; r < n; ++r) {
     row.assign(rows.begin() + static_cast<std::ptrdiff_t>(r * d),
                rows.begin() + static_cast<std::ptrdiff_t>((r + 1) * d));
-    rope.rotate(row, -static_cast<std::int64_t>(r));
+    rope.rotate(row, -(first_position + static_cast<std::int64_t>(r)));
     for (std::size_t j = 0; j < d; ++j) mean[j] += row[j];
   }
   for (double& x : mean) x /= static_cast<double>(n);

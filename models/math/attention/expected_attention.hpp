@@ -35,9 +35,11 @@ void turn_to_future(QueryMoments& moments, const Rope& rope, std::int64_t first,
                                                   std::int32_t head_dim, double scale,
                                                   bool with_covariance);
 
-/// Mean of rows [n, d] before RoPE. The rows were recorded after RoPE; row r is at position r.
+/// Mean of rows [n, d] before RoPE. The rows were recorded after RoPE; row r is at position
+/// `first_position` + r.
 [[nodiscard]] std::vector<double> mean_before_rope(std::span<const float> rows,
-                                                   std::int32_t head_dim, const Rope& rope);
+                                                   std::int32_t head_dim, const Rope& rope,
+                                                   std::int64_t first_position = 0);
 
 /// How far back a head attends: the mean over `positions` of the last query's cumulative attention,
 /// if all queries are `query` and all keys are `key` except for their positions. 1: all attention

@@ -47,6 +47,8 @@ PresetRows content_presets() {
              "S0 and queries; logits within chunks of 256", "NonCausalAttnPress"),
       scorer("qfilter", "prompt tokens whose keys point along the main direction of the queries",
              "Godey et al., Q-Filters (arXiv 2503.02812)", flash, "QFilterPress"),
+      scorer("capkv", "prompt tokens whose values are outliers, weighted by the fit of their keys",
+             "CapKV (arXiv 2604.25975)", "S0 and queries before RoPE", "CapPress"),
       scorer("expected-attention",
              "prompt tokens that queries still to come are expected to attend",
              "Devoto et al., Expected Attention", "S0 and queries before RoPE",

@@ -47,6 +47,7 @@ std::vector<AxisChoice> all_choices() {
       select_non_causal(),
       select_compactor(),
       select_qfilter(),
+      select_capkv(),
       select_expected_attention(),
       select_lagkv(),
       select_random(),

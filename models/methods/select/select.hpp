@@ -31,6 +31,7 @@ AxisChoice select_leverage();
 AxisChoice select_non_causal();
 AxisChoice select_compactor();
 AxisChoice select_qfilter();
+AxisChoice select_capkv();
 AxisChoice select_expected_attention();
 AxisChoice select_lagkv();
 AxisChoice select_random();

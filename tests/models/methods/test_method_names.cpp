@@ -320,6 +320,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "leverage",
                                  "non-causal",
                                  "qfilter",
+                                 "capkv",
                                  "observed-attention",
                                  "expected-attention",
                                  "lagkv",

@@ -516,6 +516,7 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"leverage", presses},
       {"non-causal", presses},
       {"qfilter", presses},
+      {"capkv", presses},
       {"triattention", {"test_triattention.cpp", "triattention keeps a reference's entries"}},
       {"expected-attention", scorers},
       {"lagkv", scorers},

@@ -224,4 +224,46 @@ inline Scores reference_qfilter(const HeadVectors& head, const Ids& ids, std::in
   return all;
 }
 
+inline Scores reference_capkv(const HeadVectors& head, const Ids& ids, std::int64_t tokens,
+                              const PressPlace& place, std::int32_t sinks, std::int64_t future,
+                              double tau) {
+  const auto d = static_cast<std::size_t>(head.head_dim);
+  Scores all;
+  const auto ahead = rotation(head.head_dim, place.theta, place.interleaved, tokens, future);
+  for (std::int32_t g = 0; g < head.group; ++g) {
+    Vec anchor(d, 0.0);
+    for (std::int64_t t = sinks; t < tokens; ++t) {
+      const Vec q =
+          times(ahead, times(rotation(head.head_dim, place.theta, place.interleaved, -t, 1),
+                             to_vec(query_of(head, g, t))));
+      for (std::size_t j = 0; j < d; ++j) anchor[j] += q[j];
+    }
+    Scores fit;
+    double most = -2;
+    for (const auto id : ids) {
+      if (id < sinks) continue;
+      const Vec key = key_of(head, id);
+      fit[id] = inner(anchor, key) / (length(anchor) * length(key));
+      most = std::max(most, fit[id]);
+    }
+    Table matrix(d, Vec(d, 0.0));
+    for (std::size_t j = 0; j < d; ++j) matrix[j][j] = 1;
+    for (auto& [id, x] : fit) {
+      x = std::exp(tau * (x - most));
+      const Vec v = value_of(head, id);
+      for (std::size_t i = 0; i < d; ++i) {
+        for (std::size_t j = 0; j < d; ++j) matrix[i][j] += (x + 1e-6) * v[i] * v[j];
+      }
+    }
+    const Table solved = inverse(matrix);
+    for (const auto& [id, w] : fit) {
+      all[id] += w * inner(value_of(head, id), times(solved, value_of(head, id))) / head.group;
+    }
+  }
+  for (const auto id : ids) {
+    if (id < sinks) all[id] = std::numeric_limits<double>::infinity();
+  }
+  return all;
+}
+
 }  // namespace kvsim::test
