@@ -70,4 +70,25 @@ float lmdeploy_value(std::int32_t code, const LmdeployRow& row) {
   return as_stored(as_stored(number * row.step, row.dtype) + row.zero, row.dtype);
 }
 
+QuarotRow quarot_row(std::span<const float> rotated, std::int32_t levels, float clip) {
+  const auto [least, most] = std::minmax_element(rotated.begin(), rotated.end());
+  float low = std::min(*least, 0.0F) * clip;
+  float high = std::max(*most, 0.0F) * clip;
+  if (low == 0 && high == 0) {
+    low = -1;
+    high = 1;
+  }
+  const float step = (high - low) / static_cast<float>(levels);
+  return {.step = step, .zero = std::nearbyint(-low / step), .levels = levels};
+}
+
+std::int32_t quarot_code(float x, const QuarotRow& row) {
+  const float code = std::nearbyint(x / row.step) + row.zero;
+  return static_cast<std::int32_t>(std::clamp(code, 0.0F, static_cast<float>(row.levels)));
+}
+
+float quarot_value(std::int32_t code, const QuarotRow& row) {
+  return row.step * (static_cast<float>(code) - row.zero);
+}
+
 }  // namespace kvsim

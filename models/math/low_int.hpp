@@ -47,4 +47,16 @@ struct LmdeployRow {
 [[nodiscard]] std::int32_t lmdeploy_code(float x, const LmdeployRow& row);
 [[nodiscard]] float lmdeploy_value(std::int32_t code, const LmdeployRow& row);
 
+/// QuaRot's step and zero point of one rotated row, in fp32. The range contains 0; a row of zeros
+/// has the range [-1, 1]. Source: QuaRot fake_quant/quant_utils.py, asymmetric, per token.
+struct QuarotRow {
+  float step = 0, zero = 0;
+  std::int32_t levels = 15;
+};
+/// levels: 2^bits - 1; clip: share of the range that codes cover, in (0, 1].
+[[nodiscard]] QuarotRow quarot_row(std::span<const float> rotated, std::int32_t levels, float clip);
+/// In [0, levels].
+[[nodiscard]] std::int32_t quarot_code(float x, const QuarotRow& row);
+[[nodiscard]] float quarot_value(std::int32_t code, const QuarotRow& row);
+
 }  // namespace kvsim

@@ -107,6 +107,15 @@ PresetRows stored_presets() {
        .size_law = "T",
        .cost_class = flash,
        .available = {{"vllm", "0.30: --kv-cache-dtype int4_per_token_head"}}},
+      {.name = "quarot",
+       .summary = "rotated keys and values in 4 bits, a step and a zero point a token and head: "
+                  "d bits / 8 + 4 B a row",
+       .paper = "Ashkboos et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs (arXiv "
+                "2404.00456)",
+       .axes = {{"store", "quarot"}},
+       .size_law = "T",
+       .cost_class = flash,
+       .available = {{"research", "spcl/QuaRot"}}},
       {.name = "nvfp4",
        .summary = "E2M1 codes, an E4M3 scale for 16 channels: 9 d / 16 B a row",
        .paper = "",

@@ -109,6 +109,7 @@ std::vector<AxisChoice> all_choices() {
       store_fp8_token(),
       store_int8_token(),
       store_int4_rotated(),
+      store_quarot(),
       store_lmdeploy(),
       store_nvfp4(),
       store_mx16(),

@@ -132,6 +132,48 @@ TEST_CASE("a Hadamard rotation applied twice is the row times its length") {
   for (std::size_t i = 0; i < row.size(); ++i) CHECK(row[i] == rel(16 * kA[i], 1e-6));
 }
 
+TEST_CASE("QuaRot: the worked example's codes and row, and its laws") {
+  Row rotated = kA;
+  hadamard(rotated);
+  for (float& x : rotated) x /= 4;
+  const QuarotRow scale = quarot_row(rotated, 15, 1);
+  CHECK(scale.step == rel(.4580485, 1e-6));
+  CHECK(scale.zero == 9);
+  const std::array<int, 16> codes{9, 11, 10, 7, 10, 10, 5, 14, 12, 0, 6, 6, 9, 15, 10, 10};
+  Row expected;
+  for (std::size_t i = 0; i < 16; ++i) {
+    CAPTURE(i);
+    CHECK(quarot_code(rotated[i], scale) == codes[i]);
+    expected.push_back(.4580485F * static_cast<float>(codes[i] - 9) / 4);
+  }
+  hadamard(expected);
+  check_row(stored_row("quarot", kA, true), expected, 1e-5);
+  check_row(stored_row("quarot", kA, false), expected, 1e-5);
+  // Zero is exact; without clipping 8 bits are within half a step of the rotated row.
+  CHECK(stored_row("quarot", Row(16, 0.F), true) == Row(16, 0.F));
+  const QuarotRow fine = quarot_row(rotated, 255, 1);
+  for (const float x : rotated) {
+    CHECK(std::abs(quarot_value(quarot_code(x, fine), fine) - x) <= fine.step * .5001F);
+  }
+  // Clipping to half a range that is symmetric: 4 becomes 2, its half stays.
+  const QuarotRow half = quarot_row(Row{-4, 1, 4, 0}, 4, .5F);
+  CHECK(half.step == 1);
+  CHECK(half.zero == 2);
+  CHECK(quarot_value(quarot_code(4, half), half) == 2);
+  CHECK(quarot_value(quarot_code(1, half), half) == 1);
+  CHECK(entry_bytes("quarot", 128, {{"bits", std::int64_t{2}}}) == 72);
+  CHECK(entry_bytes("quarot", 128, {{"bits", std::int64_t{8}}}) == 264);
+  // A step rotates the new key and each query: 128^2 multiply-adds each, two KV heads.
+  const auto method = method_of("quarot");
+  const auto plain = method_of("lmdeploy-int4");
+  const LayerShape shape{.n_heads = 4, .n_kv_heads = 2, .head_dim = 128};
+  CHECK(method->decode_traffic(4, shape, Dtype::kBf16, 100, false).extra_flops -
+            plain->decode_traffic(4, shape, Dtype::kBf16, 100, false).extra_flops ==
+        2 * 3 * 2.0 * 128 * 128);
+  CHECK_THROWS_AS((void)method_of("quarot", 96), InputError);
+  CHECK_THROWS_AS((void)method_of("quarot", 128, 8, {{"clip", 0.0}}), InputError);
+}
+
 TEST_CASE("NVFP4: the worked example's codes, scale and row") {
   const std::array<int, 16> nibbles{0, 9, 3, 4, 14, 6, 8, 2, 3, 13, 1, 9, 6, 11, 2, 15};
   for (const float global : {1.0F, .25F}) {
@@ -313,7 +355,7 @@ TEST_CASE("formats store the bytes that their definitions state") {
   for (const Format& format :
        {Format{"nvfp4", 144}, Format{"nvfp4-4over6", 144}, Format{"fp8-per-token-head", 264},
         Format{"int8-per-token-head", 264}, Format{"int4-per-token-head", 136},
-        Format{"turboquant-k8v4", 196}, Format{"turboquant-4bit-nc", 134},
+        Format{"quarot", 136}, Format{"turboquant-k8v4", 196}, Format{"turboquant-4bit-nc", 134},
         Format{"turboquant-k3v4-nc", 118}, Format{"turboquant-3bit-nc", 102},
         Format{"lmdeploy-int8", 264}, Format{"lmdeploy-int4", 136},
         Format{"lmdeploy-turboquant", 102}, Format{"fp4-e2m1", 144}, Format{"ultraquant-4bit", 136},
@@ -339,6 +381,7 @@ TEST_CASE("formats have the error of their definition on normal rows and on rows
         Format{"ultraquant-4bit", true, 1.78e-2, 1.61e-2},
         Format{"ultraquant-4bit", false, 1.80e-2, 3.39e-2},
         Format{"int4-per-token-head", true, 1.01e-2, 8.34e-3},
+        Format{"quarot", true, 1.01e-2, 8.34e-3}, Format{"quarot", false, 1.01e-2, 8.34e-3},
         Format{"turboquant-4bit-nc", true, 9.21e-3, 8.49e-3},
         Format{"turboquant-k3v4-nc", true, 3.38e-2, 3.07e-2},
         Format{"turboquant-4bit-nc", false, 9.91e-3, 3.99e-2},

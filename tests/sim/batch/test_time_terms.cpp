@@ -166,7 +166,7 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
           Budget{.fraction = 0, .entries = large || info.name == "pyramidinfer" ? 450 : 200};
     }
     // Formats with a rotation take head sizes that are powers of two.
-    const bool rotates = info.axes.at("store") == "int4-rht" ||
+    const bool rotates = info.axes.at("store") == "int4-rht" || info.axes.at("store") == "quarot" ||
                          info.axes.at("store") == "turboquant" ||
                          info.axes.at("store") == "ultraquant";
     if (rotates && !std::has_single_bit(static_cast<std::uint32_t>(a.head_dim))) continue;
