@@ -135,7 +135,7 @@ class SelectRule {
   /// One decision for all heads of a layer (head_mean), which share a selector.
   [[nodiscard]] virtual bool shared_by_layer() const { return false; }
   /// True: each head selects by vectors of all heads of its layer.
-  [[nodiscard]] virtual bool needs_layer() const { return false; }
+  [[nodiscard]] virtual bool reads_layer() const { return false; }
   /// A layer has only the prompt tokens that the previous layer passed on: the most important, as
   /// many as the layer's own budget.
   [[nodiscard]] virtual bool nested() const { return false; }

@@ -59,7 +59,7 @@ bool ComposedMethod::has_retained_mass() const {
 bool ComposedMethod::heads_apart() const {
   return decision_scope() == DecisionScope::kHead && !needs_survey() && !parts_.share &&
          parts_.budget->scope() == BudgetScope::kHead && !parts_.store->needs_layer() &&
-         !parts_.select->needs_layer();
+         !parts_.select->reads_layer();
 }
 
 bool ComposedMethod::needs_survey() const {

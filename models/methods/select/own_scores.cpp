@@ -56,7 +56,7 @@ class OwnRule final : public ScoredRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<OwnSelector>(*method_, params_, key_, place);
   }
-  bool needs_layer() const override { return true; }
+  bool reads_layer() const override { return true; }
   MethodNeeds needs() const override {
     MethodNeeds needs;
     needs.inputs = method_->inputs;
