@@ -263,7 +263,7 @@ TEST_CASE("capkv by hand: values of a fitting key lead") {
   }
 }
 
-TEST_CASE("compactor keeps first and last tokens; without blending it ranks by attention") {
+TEST_CASE("compactor keeps first and last tokens, and without blending ranks by attention") {
   const auto owned = test::random_head(2, 8, 120, 120, 4);
   const LayerRun run{"compactor", {}, 20, {owned.view}, 10000, true};
   const Ids kept = run.kept(0);

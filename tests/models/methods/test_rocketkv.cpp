@@ -242,7 +242,7 @@ TEST_CASE("the prompt's last page, if not full, also contains a key of zeros") {
   check_step(even.session, head, 3, {0, 1});
 }
 
-TEST_CASE("with everything chosen only the first stage is left; pages of one agree with tokens") {
+TEST_CASE("rocketkv that reads everything equals its first stage, and pages of one equal tokens") {
   auto owned = test::random_head(2, 8, 120, 90, 5);
   for (float& x : owned.q) x = std::round(x * 2) / 2;  // exact in E5M2
   for (float& x : owned.keys) x = std::round(x * 2) / 2;
