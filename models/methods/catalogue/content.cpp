@@ -45,8 +45,11 @@ PresetRows content_presets() {
       scorer("non-causal", "prompt tokens that queries of the same 256 tokens attend to",
              "Chari and Van Durme, Compactor (arXiv 2507.08143)",
              "S0 and queries; logits within chunks of 256", "NonCausalAttnPress"),
-      scorer("qfilter", "prompt tokens whose keys point along the main direction of the queries",
-             "Godey et al., Q-Filters (arXiv 2503.02812)", flash, "QFilterPress"),
+      scorer(
+          "qfilter",
+          "prompt tokens whose keys point along the main direction of the queries; a replay takes "
+          "it from the prompt's own queries, the authors from those of other texts",
+          "Godey et al., Q-Filters (arXiv 2503.02812)", flash, "QFilterPress"),
       scorer("capkv", "prompt tokens whose values are outliers, weighted by the fit of their keys",
              "CapKV (arXiv 2604.25975)", "S0 and queries before RoPE", "CapPress"),
       scorer("expected-attention",
