@@ -363,6 +363,13 @@ void check_together(const Arguments& arguments) {
   }
 }
 
+/// Whether --set gives the key at `pointer`.
+bool is_set(const Arguments& arguments, const std::string& pointer) {
+  const std::vector<Override> changes = read_overrides(arguments);
+  return std::any_of(changes.begin(), changes.end(),
+                     [&](const Override& change) { return change.pointer == pointer; });
+}
+
 }  // namespace
 
 bool asks_by_options(const Arguments& arguments) {
@@ -380,7 +387,7 @@ bool asks_by_options(const Arguments& arguments) {
                                  arguments.typed(given->name), arguments.words().front(), hint)};
   }
   for (const std::string needed : {"model", "gpu"}) {
-    if (arguments.has(needed)) continue;
+    if (arguments.has(needed) || is_set(arguments, "/" + needed)) continue;
     const bool is_method = needed == "model" && arguments.typed("method") == "-m";
     throw InputError{fmt::format("--{} NAME is missing{}; `kvsim list {}s` has the names", needed,
                                  is_method ? " (-m names a method)" : "", needed)};
@@ -407,8 +414,8 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
   }
   Notes notes;
   json document{{"schema", "kvsim.scenario/1"}};
-  document["model"] = models(arguments);
-  document["gpu"] = gpus(arguments, notes);
+  if (arguments.has("model")) document["model"] = models(arguments);
+  if (arguments.has("gpu")) document["gpu"] = gpus(arguments, notes);
   document["stack"] = stacks(arguments);
   document["method"] = methods(arguments, plans);
   if (arguments.has("tp")) {
@@ -428,14 +435,16 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
   add_engine(arguments, document);
   if (plans) add_plan(arguments, document, serves);
   if (arguments.has("beyond-positions")) document["plan"]["beyond_positions"] = true;
-  document["title"] = fmt::format(
-      "{} on {}, {}{}", name_words(document["model"]), name_words(document["gpu"]),
-      name_words(document["method"]),
-      serves ? fmt::format(", {:g} requests/s", fmt::join(read_rates(arguments), ",")) : "");
   for (const Override& change : read_overrides(arguments)) apply_override(document, change);
   for (const Override& change :
        skip_bad_overrides(arguments, document, std::string{kOptionsPlace})) {
     apply_override(document, change);
+  }
+  if (!document.contains("title")) {
+    document["title"] = fmt::format(
+        "{} on {}, {}{}", name_words(document["model"]), name_words(document["gpu"]),
+        name_words(document["method"]),
+        serves ? fmt::format(", {:g} requests/s", fmt::join(read_rates(arguments), ",")) : "");
   }
   // In the order of the key table, as a person would write it.
   ordered_json out;
@@ -447,8 +456,8 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
     if (!out.contains(key) && !value.is_null()) out[key] = value;
   }
   const std::string name =
-      slug(fmt::format("{} {} {}", name_words(out.at("model")), name_words(out.at("gpu")),
-                       name_words(out.at("method"))));
+      slug(fmt::format("{} {} {}", name_words(document["model"]), name_words(document["gpu"]),
+                       name_words(document["method"])));
   OptionScenario made{.document = std::move(out), .scenario = {}};
   try {
     made.scenario = scenario_of(json(made.document), fmt::format("{}.json", name),

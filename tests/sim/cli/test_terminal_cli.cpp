@@ -194,6 +194,16 @@ TEST_CASE("errors in options are answered with the option or the key") {
   };
   CHECK(has(complaint({"plan", "--gpu", "T4"}, folder), "--model NAME is missing"));
   CHECK(has(complaint({"run", "--model", "llama-2-7b"}, folder), "--gpu NAME is missing"));
+  // --set gives a key as an option does.
+  const Words set_gpu{"plan", "--model", "llama-3.1-8b", "--set"};
+  const auto with_gpu = [&](const char* value) {
+    Words words = set_gpu;
+    words.emplace_back(value);
+    return words;
+  };
+  CHECK(has(run_kvsim(with_gpu("/gpu=h100"), folder).out, "H100-80GB-SXM"));
+  CHECK(has(complaint(with_gpu("/gpu=h10"), folder), "/gpu: unknown GPU \"h10\""));
+  CHECK(has(complaint(with_gpu("/gpu=null"), folder), "\"gpu\" is missing"));
   CHECK(has(complaint({"plan", "--model", "llama-3.1-8b", "--gpu", "8xh100"}, folder),
             "got \"8xh100\"; --gpu h100 --tp 8 shares the model over 8 GPUs"));
   CHECK(has(complaint({"plan", "--model", "llama-3.1-8b", "--gpu", "H100-NVLx2"}, folder),
