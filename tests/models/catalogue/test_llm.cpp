@@ -205,7 +205,13 @@ TEST_CASE("published parameter counts") {
       {"phi-2", 2'779'683'840},
       {"phi-3-mini-4k", 3'821'079'552},
       {"phi-3-medium-4k", 13'960'238'080},
+      {"internlm-20b", 20'088'714'240},
+      {"internlm2-20b", 19'861'149'696},
+      {"phi-3-small-8k", 7'392'272'384},
       {"phi-4", 14'659'507'200},
+      {"starcoder2-3b", 3'030'371'328},
+      {"starcoder2-7b", 7'173'923'840},
+      {"starcoder2-15b", 15'957'889'024},
       // 65024*4544 tied; a layer: QKV 4544*(71+2)*64, O 4544^2, MLP 8*4544^2, one LayerNorm 2*4544
       {"falcon-7b", 6'921'720'704},
       {"falcon-40b", 41'303'293'952},
