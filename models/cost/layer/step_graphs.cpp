@@ -91,10 +91,10 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
   const std::int64_t whole_vocab = in.vocab_size > 0 ? in.vocab_size : llm.vocab_size;
 
   OpGraph graph;
-  const auto hold = [&](std::string_view name, Owner owner, Product size, std::int64_t width,
+  const auto hold = [&](std::string_view name, Owner owner, Product rows, std::int64_t width,
                         const char* unit, Dtype element, OpIndex first) {
-    size.times(width, unit).in(element);
-    return graph.hold(name, owner, size, allocator_rounded(in, size.bytes()), first);
+    rows.times(width, unit).in(element);
+    return graph.hold(name, owner, rows, allocator_rounded(in, rows.bytes()), first);
   };
   const std::size_t x =
       hold("hidden states", Owner::kActivations, held.normed, llm.d_model, "", dtype, 0);

@@ -276,9 +276,9 @@ void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
   out.packs_head = flag(config, "lm_head", false);
   // GPTQModel excludes modules by "-:" and a regular expression.
   if (const auto rules = config.find("dynamic"); rules && rules->is_object()) {
-    for (const auto& [name, rule] : rules->members()) {
-      if (!name.starts_with("-:")) rule.fail("rules for single modules are not modelled");
-      out.excluded.emplace_back(Field::wrap("re:" + name.substr(2), rule.place()));
+    for (const auto& [module, rule] : rules->members()) {
+      if (!module.starts_with("-:")) rule.fail("rules for single modules are not modelled");
+      out.excluded.emplace_back(Field::wrap("re:" + module.substr(2), rule.place()));
     }
   }
 }

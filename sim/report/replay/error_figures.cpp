@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "sim/replay/replay.hpp"
 #include "sim/report/chart/chart.hpp"
 
 namespace kvsim {
