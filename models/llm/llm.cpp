@@ -8,7 +8,6 @@
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/llm/weight_format.hpp"
 #include "models/units/check.hpp"
-#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -35,40 +34,6 @@ std::int64_t total(const std::vector<LayerMatrix>& matrices, bool is_visited) {
 }
 
 }  // namespace
-
-Llm mtp_head(const Llm& llm) {
-  if (llm.mtp_layers < 1) {
-    throw InputError{fmt::format("{} announces no layers of multi-token prediction", llm.name)};
-  }
-  Llm head = llm;
-  head.name = llm.name + " MTP head";
-  head.layers = {llm.layers.back()};
-  // Tokens near the end of a sequence attend as in the model's own attention layers.
-  for (auto layer = llm.layers.rbegin(); layer != llm.layers.rend(); ++layer) {
-    if (layer->attention.n_heads == 0) continue;
-    head.layers.front().attention = layer->attention;
-    head.layers.front().state = {};
-    head.layers.front().formats = layer->formats;
-    break;
-  }
-  // It keeps what it reads: its own index, and no compressed entries (DeepSeek-V4's head has only
-  // the window).
-  AttentionSpec& attention = head.layers.front().attention;
-  attention.index.is_borrowed = false;
-  if (attention.o_groups > 0) {
-    attention.ratio = 0;
-    attention.index = {};
-  }
-  head.mtp_layers = 0;
-  head.is_draft_head = true;
-  // eh_proj: hidden state and embedding together to the hidden width.
-  const std::int64_t projection = 2 * std::int64_t{llm.d_model} * llm.d_model;
-  head.extra_parameters = projection;
-  head.extra_active_parameters = projection;
-  head.extra_bytes = 0;
-  head.learned_positions = 0;
-  return head;
-}
 
 std::int64_t mixer_parameters(const Llm& llm, const LayerSpec& layer) {
   return total(mixer_matrices(layer, llm.d_model), false);

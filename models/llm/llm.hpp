@@ -46,17 +46,13 @@ struct Llm {
   std::int64_t extra_bytes = 0;
   // Layers of multi-token prediction that the configuration announces; a checkpoint may hold none.
   std::int32_t mtp_layers = 0;
-  // A draft head (mtp_head): embedding and output projection are the target's.
+  // A draft head (draft_head.hpp): embedding and output projection are the target's.
   bool is_draft_head = false;
   // What the configuration does not state and was assumed, or states and was not counted.
   std::vector<std::string> notes;
 
   [[nodiscard]] std::int32_t n_layers() const { return static_cast<std::int32_t>(layers.size()); }
 };
-
-/// The multi-token prediction head of a model as a draft model: one layer like its last, and the
-/// projection of hidden state and embedding together. Errors: InputError where none is announced.
-[[nodiscard]] Llm mtp_head(const Llm& llm);
 
 /// Parameters, total: embeddings, output head unless tied, all layers, extra_parameters.
 [[nodiscard]] std::int64_t parameters(const Llm& llm);

@@ -14,6 +14,7 @@
 #include "models/methods/resolve/availability.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
 namespace {
@@ -220,15 +221,10 @@ class Translator {
     if (experts > 1) set("/engine/expert_parallel", fmt::format("{}", experts));
   }
 
-  /// The draft and its tokens; nullopt: there is none, or it is no part of the simulation.
-  std::optional<std::pair<std::string, std::int64_t>> speculation() {
+  /// The key "speculation"; null: there is none, or it is no part of the simulation.
+  json speculation() {
     if (const GivenFlag* algorithm = command_.find("--speculative-algorithm")) {
-      const GivenFlag* draft = command_.find("--speculative-draft-model-path");
-      const std::int64_t steps = number({"--speculative-num-steps"});
-      if (draft == nullptr) return std::pair{std::string{"mtp"}, steps};
-      if (algorithm->values.front() == "STANDALONE") return std::pair{draft->values.front(), steps};
-      left_out_.push_back(algorithm->typed);
-      return std::nullopt;
+      return sglang_speculation(*algorithm);
     }
     json config = json::object();
     for (const GivenFlag& given : command_.flags) {
@@ -244,7 +240,7 @@ class Translator {
         config[given.key] = value.is_discarded() ? json(given.values.front()) : value;
       }
     }
-    if (config.empty()) return std::nullopt;
+    if (config.empty()) return nullptr;
     const std::string method = config.value("method", json("")).is_string()
                                    ? config.value("method", std::string{})
                                    : std::string{};
@@ -252,23 +248,62 @@ class Translator {
                         config.at("num_speculative_tokens").is_number_integer();
     const std::int64_t tokens =
         counts ? config.at("num_speculative_tokens").get<std::int64_t>() : 1;
-    if (method.ends_with("mtp")) return std::pair{std::string{"mtp"}, tokens};
     const bool has_model = config.contains("model") && config.at("model").is_string();
-    if (has_model && (method.empty() || method == "draft_model")) {
-      return std::pair{config.at("model").get<std::string>(), tokens};
+    std::string draft;
+    if (method.ends_with("mtp")) {
+      draft = word_of(Proposer::kMtp);
+    } else if (find_proposer(method)) {
+      draft = method;
+    } else if (has_model && (method.empty() || method == "draft_model")) {
+      draft = config.at("model").get<std::string>();
+    } else {
+      left_out_.push_back(fmt::format("speculation by {}", method.empty() ? "this file" : method));
+      return nullptr;
     }
-    left_out_.push_back(fmt::format("speculation by {}", method.empty() ? "this file" : method));
-    return std::nullopt;
+    return {{"draft", draft}, {"tokens", tokens}};
+  }
+
+  /// Algorithms of SGLang: heads, a model, or earlier text; trees of proposals.
+  json sglang_speculation(const GivenFlag& algorithm) {
+    const GivenFlag* model = command_.find("--speculative-draft-model-path");
+    const std::string& name = algorithm.values.front();
+    const std::int64_t steps = number({"--speculative-num-steps"});
+    std::string draft;
+    if (name == "STANDALONE" && model != nullptr) {
+      draft = model->values.front();
+    } else if (name == "NGRAM") {
+      draft = word_of(Proposer::kNgram);
+    } else if (name == "EAGLE3") {
+      draft = word_of(Proposer::kEagle3);
+    } else if (name == "NEXTN" || (name == "EAGLE" && model == nullptr)) {
+      draft = word_of(Proposer::kMtp);
+    } else if (name == "EAGLE") {
+      draft = word_of(Proposer::kEagle);
+    } else {
+      left_out_.push_back(algorithm.typed);
+      return nullptr;
+    }
+    json out{{"draft", draft}, {"tokens", steps}};
+    if (command_.find("--speculative-num-draft-tokens") != nullptr) {
+      // Of the rows that are verified one is the last accepted token.
+      const std::int64_t rows = number({"--speculative-num-draft-tokens"});
+      out["tokens"] = std::max<std::int64_t>(1, rows - 1);
+      if (steps < rows - 1) out["steps"] = steps;
+    }
+    if (command_.find("--speculative-eagle-topk") != nullptr) {
+      if (const auto topk = number({"--speculative-eagle-topk"}); topk > 1) out["topk"] = topk;
+    }
+    return out;
   }
 
   void take_speculation() {
-    const auto found = speculation();
-    if (!found) return;
+    const json found = speculation();
+    if (found.is_null()) return;
     if (!services_) {
       left_out_.emplace_back("speculation");
       return;
     }
-    set("/speculation", json{{"draft", found->first}, {"tokens", found->second}}.dump());
+    set("/speculation", found.dump());
   }
 
   const EngineCommand& command_;

@@ -324,8 +324,11 @@ void LaunchWriter::add_scheduler() {
 void LaunchWriter::add_speculation() {
   if (!in_.speculation.is_on()) return;
   const std::size_t engine = index_of(engine_);
+  const Proposer proposer = in_.speculation.proposer;
+  const bool is_mtp = proposer == Proposer::kMtp, is_ngram = proposer == Proposer::kNgram;
+  const bool is_model = proposer == Proposer::kModel;
   std::string draft;
-  if (!in_.speculation.uses_mtp) {
+  if (is_model) {
     draft = in_.speculation.draft->name;
     for (const std::string& alias : llm_aliases(draft)) {
       if (alias.find('/') == std::string::npos) continue;
@@ -333,32 +336,52 @@ void LaunchWriter::add_speculation() {
       break;
     }
   }
-  const std::int32_t tokens = in_.speculation.tokens;
+  if (!is_model && !is_mtp && !is_ngram) {
+    draft = "PATH_OF_THE_HEAD";
+    note(fmt::format("{} means the checkpoint of an {} head of {}", draft, word_of(proposer),
+                     in_.model));
+  }
+  const std::int32_t tokens = in_.speculation.tokens, levels = in_.speculation.levels();
+  const bool is_tree = levels < tokens || in_.speculation.topk > 1;
+  if (is_tree && engine != kSglang) {
+    refuse(
+        fmt::format("speculative decoding: {} has no trees of proposals of {} levels for {} "
+                    "tokens",
+                    engine_text(), levels, tokens));
+  }
   if (engine == kVllm) {
     ordered_json config;
-    if (in_.speculation.uses_mtp) {
-      config["method"] = "mtp";
-    } else {
-      config["model"] = draft;
-    }
+    if (!is_model) config["method"] = word_of(proposer);
+    if (!draft.empty()) config["model"] = draft;
     config["num_speculative_tokens"] = tokens;
     require("--speculative-config", config.dump(), "speculative decoding");
   } else if (engine == kSglang) {
-    require("--speculative-algorithm", in_.speculation.uses_mtp ? "EAGLE" : "STANDALONE",
+    require("--speculative-algorithm",
+            is_model                        ? "STANDALONE"
+            : is_ngram                      ? "NGRAM"
+            : proposer == Proposer::kEagle3 ? "EAGLE3"
+                                            : "EAGLE",
             "speculative decoding");
     if (!draft.empty()) require("--speculative-draft-model-path", draft, "speculative decoding");
-    require("--speculative-num-steps", fmt::format("{}", tokens), "speculative decoding");
-    require("--speculative-eagle-topk", "1", "speculative decoding");
+    if (!is_ngram) {
+      require("--speculative-num-steps", fmt::format("{}", levels), "speculative decoding");
+      require("--speculative-eagle-topk", fmt::format("{}", in_.speculation.topk),
+              "speculative decoding");
+    }
     require("--speculative-num-draft-tokens", fmt::format("{}", tokens + 1),
             "speculative decoding");
   } else {
     ordered_json& config = yaml_["speculative_config"];
-    config["decoding_type"] = in_.speculation.uses_mtp ? "MTP" : "DraftTarget";
-    if (in_.speculation.uses_mtp) {
+    config["decoding_type"] = is_mtp                          ? "MTP"
+                              : is_ngram                      ? "NGram"
+                              : is_model                      ? "DraftTarget"
+                              : proposer == Proposer::kEagle3 ? "Eagle3"
+                                                              : "Eagle";
+    if (is_mtp) {
       config["num_nextn_predict_layers"] = tokens;
     } else {
       config["max_draft_len"] = tokens;
-      config["speculative_model_dir"] = draft;
+      if (!draft.empty()) config["speculative_model_dir"] = draft;
     }
   }
 }

@@ -65,14 +65,24 @@ struct ClusterSpec {
   bool compress_before_transfer = true;  // the method's survivors move, not the prompt's cache
 };
 
-/// A draft model, or the model's own head, that proposes tokens, verified together.
-struct SpeculationSpec {
-  const Llm* draft = nullptr;  // null: none
-  bool uses_mtp = false;       // the model's multi-token prediction head instead
-  std::int32_t tokens = 4;     // proposed a step
-  double acceptance = 0.7;     // of each proposed token, given that those before it were accepted
+/// What proposes tokens: a model, a head on the served model's hidden states (DraftHead), or
+/// earlier occurrences of the last tokens in the text.
+enum class Proposer : std::uint8_t { kModel, kMtp, kEagle, kEagle3, kNgram };
 
-  [[nodiscard]] bool is_on() const { return draft != nullptr || uses_mtp; }
+/// Tokens that are proposed and verified together.
+struct SpeculationSpec {
+  const Llm* draft = nullptr;  // of kModel; null: no speculation
+  Proposer proposer = Proposer::kModel;
+  std::int32_t tokens = 4;  // proposed a step
+  // Passes of the draft, each a level of a tree of proposals of `topk` tokens: of the `tokens` at
+  // most so many are accepted. 0: a chain, one pass for each token.
+  std::int32_t steps = 0;
+  std::int32_t topk = 1;
+  double acceptance = 0.7;  // of each level, given that those before it were accepted
+
+  [[nodiscard]] bool is_on() const { return draft != nullptr || proposer != Proposer::kModel; }
+  [[nodiscard]] bool has_draft() const { return is_on() && proposer != Proposer::kNgram; }
+  [[nodiscard]] std::int32_t levels() const { return steps > 0 ? steps : tokens; }
 };
 
 /// NVMe of one replica, where its caches go that host memory has no room for.
@@ -124,6 +134,13 @@ struct ServeSpec {
   /// intervals are wider.
   bool settings_stated = true;
 };
+
+/// Word of `proposer` in scenarios; empty for kModel, whose draft has a name.
+[[nodiscard]] std::string_view word_of(Proposer proposer);
+/// nullopt: no proposer but a model has that word.
+[[nodiscard]] std::optional<Proposer> find_proposer(std::string_view word);
+/// The draft's name or the proposer's word; `speculation` is on.
+[[nodiscard]] std::string name_of(const SpeculationSpec& speculation);
 
 /// GPUs of one replica, and of all.
 [[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);

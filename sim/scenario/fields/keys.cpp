@@ -285,10 +285,14 @@ constexpr std::array kClusterKeys{
 constexpr std::array kSpeculationKeys{
     points("draft", name(), "required",
            "the draft model, a name of `kvsim list models`; `mtp`: the model's multi-token "
-           "prediction head"),
+           "prediction head; `eagle`, `eagle3`: an EAGLE head of the model's width; `ngram`: "
+           "earlier text, without a draft"),
     points("tokens", integer(1, 64), "4", "tokens proposed per step"),
+    points("steps", integer(1, 64), "tokens",
+           "passes of the draft: levels of a tree of proposals; by default a chain"),
+    points("topk", integer(1, 64), "1", "tokens of each level that the next pass goes on from"),
     points("acceptance", number(0, 1), "0.7",
-           "probability that a proposed token is accepted, given that those before it were"),
+           "probability that a level has an accepted token, given that those before it had"),
 };
 constexpr std::array kNvmeKeys{
     one("capacity", above_0(Kind::kSize), "required", "per replica"),

@@ -124,9 +124,11 @@ SpeculationSpec read_speculation(const Members& members) {
   constexpr std::string_view kObject = "speculation";
   SpeculationSpec spec;
   for (const auto& [key, value] : members) {
-    if (key == "draft" && value.string() == "mtp") {
-      spec.uses_mtp = true;
-    } else if (key == "draft") {
+    if (key == "draft") {
+      if (const auto proposer = find_proposer(value.string())) {
+        spec.proposer = *proposer;
+        continue;
+      }
       try {
         spec.draft = &find_llm(value.string());
       } catch (const InputError& error) {
@@ -136,6 +138,10 @@ SpeculationSpec read_speculation(const Members& members) {
     if (key == "tokens") {
       spec.tokens = static_cast<std::int32_t>(read_integer(value, kObject, key));
     }
+    if (key == "steps") {
+      spec.steps = static_cast<std::int32_t>(read_integer(value, kObject, key));
+    }
+    if (key == "topk") spec.topk = static_cast<std::int32_t>(read_integer(value, kObject, key));
     if (key == "acceptance") spec.acceptance = read_number(value, kObject, key);
   }
   return spec;

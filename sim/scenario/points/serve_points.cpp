@@ -168,8 +168,10 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
   keys["replicas"] = spec.cluster.replicas;
   put_members(keys, cluster, "cluster");
   if (spec.speculation.is_on()) {
-    keys["draft"] = spec.speculation.uses_mtp ? "mtp" : spec.speculation.draft->name;
+    keys["draft"] = name_of(spec.speculation);
     keys["draft_tokens"] = spec.speculation.tokens;
+    if (spec.speculation.steps > 0) keys["draft_steps"] = spec.speculation.steps;
+    if (spec.speculation.topk > 1) keys["draft_topk"] = spec.speculation.topk;
     keys["acceptance"] = spec.speculation.acceptance;
   }
   put_members(keys, scheduler, "scheduler");
@@ -204,7 +206,7 @@ std::vector<Layout> layouts(const ServeAxes& axes, const CartesianIndex& at, con
   StackOptions options;
   std::string scheduler = read_scheduler(axes.schedulers[at[10]], options).name;
   if (scheduler.empty()) scheduler = default_scheduler(stack);
-  return layouts_of(*part.llm, *part.gpu, stack, *search, scheduler == "vllm-v1");
+  return layouts_of(*part.llm, *part.gpu, stack, *search, scheduler != "static");
 }
 
 /// What a search of layouts chooses is not given, and what it needs is.

@@ -521,8 +521,8 @@ void KvCacheManager::release(RequestId id, Sequence& s, std::int32_t keep) {
   give(h, h.units);
   if (groups_ != nullptr && caches_) {
     // The windows' last blocks stay with the rest of the prompt.
-    const std::int64_t whole = std::min(s.computed, keep) / block_;
-    keep_bounded(id, s, std::min(whole, covered(id, id_count(id))), false);
+    const std::int64_t blocks = std::min(s.computed, keep) / block_;
+    keep_bounded(id, s, std::min(blocks, covered(id, id_count(id))), false);
     h.seen = 0;
   }
   set_outside(h, Bytes{});

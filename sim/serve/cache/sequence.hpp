@@ -30,6 +30,7 @@ struct Sequence {
   std::int32_t planned = 0;   // tokens of the iteration that is being formed, or runs
   std::int32_t rank = 0;      // by arrival, from 0
   std::int32_t drafts = 0;    // of a decoding one: tokens proposed to follow its next
+  std::int32_t micro_batch = 0;  // of a pipeline: where it was planned last
   SequenceState state = SequenceState::kComing;
   bool in_flight = false;  // in an iteration of a pipeline that has not ended: not to be planned
 

@@ -40,6 +40,7 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
   front_end_ = FrontEnd{parts_.front_end};
   flights_.resize(parts_.later_stages.size() + 1);
   stage_free_.resize(flights_.size());
+  piped_ = flights_.size() > 1;
   for (const auto& [owner, bytes] : parts_.standing) standing_ += bytes;
 }
 
@@ -101,12 +102,10 @@ std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
 }
 
 RequestId ContinuousEngine::last_in_order() const {
-  KVSIM_CHECK(!running_.empty(), "no sequence is running");
-  if (queue_.order() == QueueOrder::kFcfs) return running_.back();
-  return *std::max_element(running_.begin(), running_.end(), [&](RequestId a, RequestId b) {
-    const bool a_flies = sequence(a).in_flight, b_flies = sequence(b).in_flight;
-    return a_flies != b_flies ? a_flies : queue_.key(a) < queue_.key(b);
-  });
+  KVSIM_CHECK(!idle().empty(), "no sequence may be preempted");
+  if (queue_.order() == QueueOrder::kFcfs) return idle().back();
+  return *std::max_element(idle().begin(), idle().end(),
+                           [&](RequestId a, RequestId b) { return queue_.key(a) < queue_.key(b); });
 }
 
 bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) {
@@ -120,7 +119,7 @@ bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t kee
   queue_.remove(id);
   s.state = SequenceState::kRunning;
   s.planned = tokens;
-  running_.push_back(id);
+  enter_running(id);
   plan_.push_back({id, tokens});
   RequestOutcome& out = state_->outcomes[static_cast<std::size_t>(id)];
   std::int32_t hits = found;
@@ -149,12 +148,40 @@ bool ContinuousEngine::make_room(RequestId id, std::int32_t tokens) {
   return false;
 }
 
+void ContinuousEngine::enter_running(RequestId id) {
+  running_.push_back(id);
+  if (!piped_) return;
+  at(id).micro_batch = micro_batch_;
+  idle_.push_back(id);
+}
+
 void ContinuousEngine::leave_running(RequestId id) {
   if (running_.back() == id) {
     running_.pop_back();
-    return;
+  } else {
+    running_.erase(std::find(running_.begin(), running_.end(), id));
   }
-  running_.erase(std::find(running_.begin(), running_.end(), id));
+  if (piped_) std::erase(idle_, id);
+}
+
+void ContinuousEngine::find_idle() {
+  if (!piped_) return;
+  idle_.clear();
+  for (const RequestId id : running_) {
+    if (!sequence(id).in_flight) idle_.push_back(id);
+  }
+}
+
+bool ContinuousEngine::open(std::int32_t micro_batch) {
+  micro_batch_ = micro_batch;
+  idle_.clear();
+  for (const RequestId id : running_) {
+    const Sequence& s = sequence(id);
+    if (s.micro_batch != micro_batch) continue;
+    if (s.in_flight) return false;
+    idle_.push_back(id);
+  }
+  return true;
 }
 
 std::int32_t ContinuousEngine::unplan(RequestId id) {
@@ -257,6 +284,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     refused_ = -1;
     if (load() == 0) return std::nullopt;
     const std::size_t before = running_.size();
+    find_idle();
     scheduler_->schedule(*this);
     if (!plan_.empty()) break;
     if (!unseen_.empty()) {
@@ -302,8 +330,8 @@ void ContinuousEngine::compute(const Planned& p, std::int32_t tokens, bool prefi
 std::int32_t ContinuousEngine::verified(const Planned& p, std::int32_t output) {
   const Sequence& s = at(p.id);
   const std::int32_t drafts = p.tokens - 1;
-  const std::int32_t accepted =
-      accepted_drafts(drafts, parts_.acceptance, parts_.seed, p.id, s.generated());
+  const std::int32_t accepted = accepted_drafts(
+      std::min(drafts, parts_.draft_levels), parts_.acceptance, parts_.seed, p.id, s.generated());
   ++state_->verifications;
   state_->drafted += drafts;
   state_->accepted += accepted;

@@ -59,7 +59,8 @@ struct EngineParts {
   /// An iteration is formed while the one before it runs: a request waits for one iteration more.
   bool schedules_ahead = false;
   FrontEndTimes front_end{};
-  std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
+  std::int32_t drafts = 0;        // tokens that are proposed for each sequence that decodes
+  std::int32_t draft_levels = 0;  // of these, the most that are accepted
   double acceptance = 0;
   std::uint64_t seed = 0;
 };
@@ -132,6 +133,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
 
  private:
   // BatchBuilder
+  bool open(std::int32_t micro_batch) override;
   std::size_t waiting() const override { return queue_.size(); }
   RequestId next_waiting() const override { return queue_.front(); }
   std::span<const RequestId> first_waiting(std::size_t most) override;
@@ -157,7 +159,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] Sequence& at(RequestId id) {
     return state_->sequences[static_cast<std::size_t>(id)];
   }
+  void enter_running(RequestId id);
   void leave_running(RequestId id);
+  /// Writes idle_, of all micro-batches.
+  void find_idle();
   struct SwappedCache {
     std::int64_t units = 0;
     bool on_nvme = false;

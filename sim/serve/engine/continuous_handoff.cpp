@@ -42,7 +42,7 @@ bool ContinuousEngine::admit_received(RequestId id, std::int32_t tokens, std::in
   queue_.remove(id);
   s.state = SequenceState::kRunning;
   s.planned = tokens;
-  running_.push_back(id);
+  enter_running(id);
   plan_.push_back({id, tokens});
   return true;
 }

@@ -69,7 +69,7 @@ MixedStep ContinuousEngine::iteration() {
     tokens = std::max(tokens, p.tokens);
     SequenceFootprint* footprint = kv_.footprint(p.id);
     for (std::size_t l = 0; footprint != nullptr && l < loads_.size(); ++l) {
-      const std::int64_t at_step = s.computed + 1 - s.target;
+      const std::int64_t at_step = s.computed + p.tokens - s.target;
       const DecodeState m = footprint->moment(l, at_step);
       const bool rewrites = m.evicts && m.change == CacheChange::kRewrite;
       DecodeLoad& load = loads_[l];
@@ -93,6 +93,11 @@ MixedStep ContinuousEngine::iteration() {
     attended += decodes_ * tokens;
     loads_.front() = {.attended = static_cast<double>(attended),
                       .held = static_cast<double>(attended)};
+  }
+  if (tokens > 1) {
+    // Of a sequence whose proposals were cut short, and of layers that see little.
+    const auto rows = static_cast<double>(decodes_ * tokens);
+    for (DecodeLoad& load : loads_) load.attended = std::max(load.attended, rows);
   }
   return {.decodes = decodes_, .loads = loads_, .chunks = chunks_, .decode_tokens = tokens};
 }

@@ -53,7 +53,7 @@ bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {
   (cache.on_nvme ? moved_.from_nvme : moved_.host) += bytes;
   if (!cache.on_nvme) moved_.back += bytes;
   s.state = SequenceState::kRunning;
-  running_.push_back(id);
+  enter_running(id);
   return true;
 }
 

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// How many of `drafts` proposals are accepted: the leading ones, each with probability
+/// How many of `drafts` levels of proposals are accepted: the leading ones, each with probability
 /// `acceptance`, by draws of (seed, request, step) that nothing else moves. With a token of the
 /// target's own, (1 - a^(k+1)) / (1 - a) tokens a step on average.
 /// Source: Leviathan et al. 2023, Fast Inference from Transformers via Speculative Decoding, eq.
@@ -29,15 +29,18 @@ struct Draft {
   Bytes weights{};
   Bytes block{};
 };
-/// `target` is of one GPU; its stack outlives the draft.
-/// Errors: InputError where tokens, acceptance or the draft's layers (windows) are not served.
+/// Errors: InputError for tokens, levels or an acceptance out of range.
+void check_speculation(const SpeculationSpec& speculation);
+/// `target` is of one GPU; its stack outlives the draft. The speculation has a draft.
+/// Errors: InputError as check_speculation and draft_head, and for a draft with windows.
 [[nodiscard]] std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target);
 
-/// The target's iteration plus one pass of the draft per proposed token; the first includes the
-/// iteration's prompts. Proposals of one step attend to half of themselves on average. Not
-/// modelled: the draft's memory other than weights and cache.
+/// The target's iteration plus one pass of the draft per level of proposals; the first includes the
+/// iteration's prompts, the later ones have `topk` tokens of each sequence. Proposals of one step
+/// attend to half of themselves on average. Not modelled: the draft's memory other than weights and
+/// cache.
 [[nodiscard]] std::unique_ptr<IterationCost> with_draft(std::unique_ptr<IterationCost> target,
                                                         std::unique_ptr<IterationCost> draft,
-                                                        std::int32_t tokens);
+                                                        const SpeculationSpec& speculation);
 
 }  // namespace kvsim

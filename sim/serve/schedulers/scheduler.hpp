@@ -29,8 +29,8 @@ struct Preemption {
 };
 
 /// What a scheduler may ask while it forms an iteration, and what it may do. Every act checks
-/// first: one that is refused changes nothing. Indices into running() hold until the next act that
-/// removes (preempt, swap_out) or adds (admit, swap_in).
+/// first: one that is refused changes nothing. Indices into running() and idle() hold until the
+/// next act that removes (preempt, swap_out) or adds (admit, swap_in).
 class BatchBuilder {
  public:
   virtual ~BatchBuilder() = default;
@@ -38,11 +38,16 @@ class BatchBuilder {
   [[nodiscard]] const Sequence& sequence(RequestId id) const {
     return (*sequences_)[static_cast<std::size_t>(id)];
   }
-  /// Sequences that hold cache, in the order of their admission. Those in_flight are not planned,
-  /// nor preempted.
+  /// Sequences that hold cache, in the order of their admission.
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
+  /// Of these, those that may be planned or preempted: in a pipeline those of the open micro-batch,
+  /// not in_flight.
+  [[nodiscard]] const std::vector<RequestId>& idle() const { return piped_ ? idle_ : running_; }
   /// What has been planned for this iteration so far.
   [[nodiscard]] const std::vector<Planned>& plan() const { return plan_; }
+  /// Of a pipeline whose micro-batches each have their own sequences: opens one, so that idle() has
+  /// only its sequences, and what is planned belongs to it. False: some of them are in flight.
+  [[nodiscard]] virtual bool open(std::int32_t micro_batch) = 0;
   [[nodiscard]] virtual std::size_t waiting() const = 0;
   /// Head of the queue; waiting() > 0.
   [[nodiscard]] virtual RequestId next_waiting() const = 0;
@@ -50,8 +55,8 @@ class BatchBuilder {
   [[nodiscard]] virtual std::span<const RequestId> first_waiting(std::size_t most) = 0;
   /// Swapped-out sequences, in the order of their leaving.
   [[nodiscard]] virtual const std::vector<RequestId>& swapped() const = 0;
-  /// The running sequence, not in flight, that the queue's order serves last; first come first
-  /// served: the one admitted last.
+  /// Of idle() the sequence that the queue's order serves last; first come first served: the one
+  /// admitted last. Errors: ContractError if idle() is empty.
   [[nodiscard]] virtual RequestId last_in_order() const = 0;
 
   /// Memory, in units of the pool: blocks, or bytes where layers hold different numbers of them.
@@ -73,6 +78,7 @@ class BatchBuilder {
     Sequence& s = (*sequences_)[static_cast<std::size_t>(id)];
     if (s.computed + tokens > s.room && !make_room(id, tokens)) return false;
     s.planned = tokens;
+    s.micro_batch = micro_batch_;
     plan_.push_back({id, tokens});
     return true;
   }
@@ -97,6 +103,9 @@ class BatchBuilder {
 
   std::vector<Sequence>* sequences_;
   std::vector<RequestId> running_;
+  std::vector<RequestId> idle_;  // of running_, if piped_
+  bool piped_ = false;           // several iterations are in flight
+  std::int32_t micro_batch_ = 0;
   std::vector<Planned> plan_;
   std::int64_t block_tokens_ = 1;
   std::int64_t block_units_ = 1;
@@ -133,6 +142,10 @@ struct SchedulerContext {
   // Sequences that a pool of states holds at once; 0: no such pool.
   std::int64_t max_states = 0;
   Bytes host_memory{};  // for swapped caches
+  // Iterations in flight: stages of a pipeline. Each schedule() that plans something forms the
+  // next.
+  std::int64_t stages = 1;
+  std::int64_t drafts = 0;  // tokens that are proposed for each sequence in a step
 };
 
 struct SchedulerInfo {

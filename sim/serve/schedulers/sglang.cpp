@@ -18,6 +18,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/serve/schedulers/limits.hpp"
+#include "sim/serve/schedulers/micro_batches.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
@@ -49,6 +50,10 @@ constexpr RequestId kNobody = -1;
 ///
 /// Units are tokens: exact at page size 1, otherwise each sequence is rounded up to pages. With
 /// policy "lpm" a queue of at most 128 is served by longest cached prefix.
+///
+/// Of a pipeline each micro-batch has its own running requests, at most max_running_requests over
+/// the number of stages, and the next chunk of a prompt goes into the next micro-batch. Source:
+/// scheduler_pp_mixin.py.
 class Sglang : public Scheduler {
  public:
   Sglang(const SchedulerSpec& spec, const SchedulerContext& site)
@@ -56,7 +61,9 @@ class Sglang : public Scheduler {
         longest_prefix_{spec.policy.value_or("fcfs") == "lpm" &&
                         spec.prefix_caching.value_or(true)},
         max_model_len_{site.max_model_len},
-        page_{site.block_tokens} {
+        page_{site.block_tokens},
+        micro_batches_{site.stages},
+        forming_(static_cast<std::size_t>(site.stages)) {
     const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
     max_seqs_ = configured.seqs.value_or(kMaxRunningRequests);
     // Source: sglang, resolve_max_num_reqs.
@@ -64,6 +71,8 @@ class Sglang : public Scheduler {
     chunk_ = configured.tokens.value_or(kChunkedPrefillSize);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", chunk_, page_);
+    // Source: sglang, Scheduler.init_pp_loop_state and its pp_max_micro_batch_size.
+    if (site.stages > 1) max_seqs_ = std::max<std::int64_t>(1, max_seqs_ / site.stages);
     if (!spec.chunked_prefill.value_or(true)) chunk_ = kNoChunks;
     if (spec.policy == "lpm" && order_ != QueueOrder::kFcfs) {
       throw InputError{fmt::format(
@@ -85,17 +94,12 @@ class Sglang : public Scheduler {
     if (batch.running().empty()) {
       // An idle server resets the ratio.
       ratio_ = init_ratio_;
-      full_ = false;
+      for (Forming& one : forming_) one.full = false;
     }
     if (chunked_ != kNobody && batch.sequence(chunked_).state != SequenceState::kRunning) {
       chunked_ = kNobody;
     }
-    // A request that ends with its prompt leaves before the next batch is formed.
-    if (prefilled_ && batch.running().size() < planned_) full_ = false;
-    prefilled_ = prefill(batch);
-    if (!prefilled_) decode(batch);
-    planned_ = batch.running().size();
-    if (!full_) held_back_ = false;
+    micro_batches_.form_next(batch, [&](std::int32_t at) { form(batch, at); });
   }
 
   [[nodiscard]] bool holds_back() const override { return held_back_; }
@@ -114,6 +118,24 @@ class Sglang : public Scheduler {
   }
 
  private:
+  /// What is known of a micro-batch from its last iteration.
+  struct Forming {
+    bool full = false;        // batch_is_full
+    bool prefilled = false;   // it had prompts
+    std::size_t planned = 0;  // sequences
+  };
+
+  void form(BatchBuilder& batch, std::int32_t at) {
+    at_ = at;
+    Forming& now = forming_[static_cast<std::size_t>(at)];
+    // A request that ends with its prompt leaves before the next batch is formed.
+    if (now.prefilled && batch.idle().size() < now.planned) now.full = false;
+    now.prefilled = prefill(batch, now);
+    if (!now.prefilled) decode(batch, now);
+    now.planned = batch.idle().size();
+    if (!now.full) held_back_ = false;
+  }
+
   static constexpr std::int64_t kNoChunks = std::numeric_limits<std::int32_t>::max();
 
   /// max_new_tokens as the server clips it: the longest sequence less two tokens.
@@ -131,7 +153,7 @@ class Sglang : public Scheduler {
   /// Units that what runs is taken to need.
   [[nodiscard]] double reserved(BatchBuilder& batch) const {
     double sum = 0;
-    for (const RequestId id : batch.running()) {
+    for (const RequestId id : batch.idle()) {
       if (id == chunked_) continue;
       const Sequence& s = batch.sequence(id);
       const std::int64_t more =
@@ -156,11 +178,12 @@ class Sglang : public Scheduler {
     return true;
   }
 
-  bool prefill(BatchBuilder& batch) {
-    if ((full_ || batch.waiting() == 0) && chunked_ == kNobody) return false;
-    const std::int64_t decoding = std::ssize(batch.running()) - (chunked_ == kNobody ? 0 : 1);
+  bool prefill(BatchBuilder& batch, Forming& now) {
+    if ((now.full || batch.waiting() == 0) && chunked_ == kNobody) return false;
+    const bool has_chunked = chunked_ != kNobody && batch.sequence(chunked_).micro_batch == at_;
+    const std::int64_t decoding = std::ssize(batch.idle()) - (has_chunked ? 1 : 0);
     if (decoding >= max_seqs_ && chunked_ == kNobody) {
-      full_ = true;
+      now.full = true;
       return false;
     }
     double reserve = reserved(batch);
@@ -176,7 +199,7 @@ class Sglang : public Scheduler {
         // Of a method whose prompts take more on their way than in the end: decodes go on first.
         batch.preempt(id, {.to_back = false, .keeps_generated = false});
         chunked_ = kNobody;
-        full_ = true;
+        now.full = true;
         return false;
       }
       tokens_left -= paged(tokens);
@@ -190,7 +213,7 @@ class Sglang : public Scheduler {
     const bool sorted = sort_queue(batch);
     for (std::size_t i = 0; batch.waiting() > 0; ++i) {
       if (taken >= max_seqs_ - decoding) {
-        full_ = true;
+        now.full = true;
         break;
       }
       // A prompt may leave nothing of either to those behind it.
@@ -208,7 +231,7 @@ class Sglang : public Scheduler {
       };
       const double needed = share(wanted) + static_cast<double>(more) + reserve;
       if (!alone && needed >= static_cast<double>(batch.free_units())) {
-        full_ = true;
+        now.full = true;
         held_back_ = share(wanted) < static_cast<double>(batch.free_units());
         break;
       }
@@ -220,7 +243,7 @@ class Sglang : public Scheduler {
       const auto keep = static_cast<std::int64_t>(
           std::floor(reserve + static_cast<double>(more) + share(wanted - tokens)));
       if (!batch.admit(id, static_cast<std::int32_t>(tokens), alone ? 0 : keep + 1)) {
-        full_ = true;
+        now.full = true;
         break;
       }
       ++taken;
@@ -239,13 +262,13 @@ class Sglang : public Scheduler {
     return batch.units_for(s.known, s.known + to_come(s)) - batch.units_for(s.known, s.known);
   }
 
-  void decode(BatchBuilder& batch) {
-    if (batch.running().size() < planned_) full_ = false;
-    line_.assign(batch.running().begin(), batch.running().end());
+  void decode(BatchBuilder& batch, Forming& now) {
+    if (batch.idle().size() < now.planned) now.full = false;
+    line_.assign(batch.idle().begin(), batch.idle().end());
     bool retracted = false;
     for (const RequestId id : line_) {
       if (batch.sequence(id).state != SequenceState::kRunning) continue;
-      while (!batch.schedule(id, 1)) {
+      while (!batch.schedule(id, batch.sequence(id).to_compute())) {
         retracted = true;
         if (retract(batch) == id) break;
       }
@@ -254,9 +277,9 @@ class Sglang : public Scheduler {
       ratio_ = std::max(ratio_ - (init_ratio_ - min_ratio_) / kDecaySteps, min_ratio_);
       return;
     }
-    full_ = false;
+    now.full = false;
     std::int64_t generated = 0, most = 0;
-    for (const RequestId id : batch.running()) {
+    for (const RequestId id : batch.idle()) {
       generated += batch.sequence(id).generated() + kRetractDecodeSteps;
       most += max_new(batch.sequence(id));
     }
@@ -272,8 +295,8 @@ class Sglang : public Scheduler {
   }
 
   [[nodiscard]] static RequestId cheapest(const BatchBuilder& batch) {
-    RequestId cheapest = batch.running().front();
-    for (const RequestId id : batch.running()) {
+    RequestId cheapest = batch.idle().front();
+    for (const RequestId id : batch.idle()) {
       const Sequence& a = batch.sequence(id);
       const Sequence& b = batch.sequence(cheapest);
       if (std::pair{a.generated(), -a.prompt} <= std::pair{b.generated(), -b.prompt}) cheapest = id;
@@ -293,11 +316,11 @@ class Sglang : public Scheduler {
   std::int64_t max_seqs_ = 0, chunk_ = 0;
   double conservativeness_ = 1;
   double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
-  bool full_ = false;                                  // batch_is_full
   bool held_back_ = false;                             // because of what is to come
-  bool prefilled_ = false;                             // the batch before
-  std::size_t planned_ = 0;                            // that ran in it
-  RequestId chunked_ = kNobody;                        // whose prompt is cut
+  MicroBatches micro_batches_;
+  std::vector<Forming> forming_;  // of each
+  std::int32_t at_ = 0;           // the one that is formed
+  RequestId chunked_ = kNobody;   // whose prompt is cut
   std::vector<RequestId> line_;
   std::vector<Match> by_prefix_;
 };

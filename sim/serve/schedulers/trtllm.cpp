@@ -2,7 +2,7 @@
 // capacityScheduler.cpp (GuaranteedNoEvictScheduler, MaxUtilizationScheduler),
 // microBatchScheduler.cpp (MicroBatchScheduler), scheduledBlocksManager.h and
 // kvCacheManager.cpp (getRemainingBlocksToCompletion, getNeededBlocksOneStep), without beams,
-// drafts, LoRA, encoders, several micro batches, and the delay of prompts whose blocks another one
+// LoRA, encoders, and the delay of prompts whose blocks another one
 // is about to compute (beneficialToSkip).
 
 #include <algorithm>
@@ -35,10 +35,13 @@ constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 /// finds no block, the request started last is paused and recomputed later, and no request starts
 /// in that iteration.
 ///
-/// Micro-batch: generations take one token each of max_num_tokens, then contexts in order. A
-/// context that does not fit whole takes a chunk of whole blocks, or waits if contexts are not
-/// chunked. The first context that gets nothing ends the batch. Tokens in the prefix cache are not
-/// counted.
+/// Micro-batch: generations take one token each of max_num_tokens (with proposals as many more),
+/// then contexts in order. A context that does not fit whole takes a chunk of whole blocks, or
+/// waits if contexts are not chunked. The first context that gets nothing ends the batch. Tokens in
+/// the prefix cache are not counted.
+///
+/// Of a pipeline as many micro-batches are in flight as there are stages, each of at most
+/// max_batch_size of the requests that are not in flight.
 ///
 /// Difference from TensorRT-LLM: a request that exceeds its declared length waits until others end.
 class Trtllm : public Scheduler {
@@ -48,7 +51,9 @@ class Trtllm : public Scheduler {
         evicts_{spec.policy.value_or("guaranteed-no-evict") == "max-utilization"},
         chunked_{spec.chunked_prefill.value_or(true)},
         max_model_len_{site.max_model_len},
-        block_{site.block_tokens} {
+        block_{site.block_tokens},
+        stages_{site.stages},
+        drafts_{site.drafts} {
     const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
     max_seqs_ = configured.seqs.value_or(kMaxBatchSize);
     budget_ = configured.iteration_tokens(chunked_, max_model_len_, kMaxNumTokens);
@@ -66,7 +71,7 @@ class Trtllm : public Scheduler {
     left_ = budget_;
     held_back_ = false;
     owed_ = 0;
-    line_.assign(batch.running().begin(), batch.running().end());
+    line_.assign(batch.idle().begin(), batch.idle().end());
     if (order_ != QueueOrder::kFcfs) {
       std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
         return order_key(order_, batch.sequence(a)) < order_key(order_, batch.sequence(b));
@@ -102,10 +107,11 @@ class Trtllm : public Scheduler {
     }
     return sum;
   }
-  /// Units of a request that generates all it may.
+  /// Units of a request that generates all it may, with the proposals that follow its last token.
   [[nodiscard]] std::int64_t completion(BatchBuilder& batch, const Sequence& s) const {
     const std::int64_t room = std::max<std::int64_t>(0, max_model_len_ - s.prompt);
-    const std::int64_t most = s.declared > 0 ? std::min<std::int64_t>(s.declared, room) : room;
+    const std::int64_t most =
+        s.declared > 0 ? std::min<std::int64_t>(s.declared + drafts_, room) : room;
     return batch.units_for(s.prompt, s.prompt + most);
   }
   /// Tokens of a context that the budget has room for.
@@ -114,33 +120,35 @@ class Trtllm : public Scheduler {
     return chunked_ ? static_cast<std::int32_t>(left_ / block_ * block_) : 0;
   }
 
-  /// Plans one token for each generating request. True: a request was paused.
+  /// Plans a token and all proposals for each generating request. True: a request was paused.
   bool generate(BatchBuilder& batch) {
     bool paused = false;
     for (const RequestId id : line_) {
       const Sequence& s = batch.sequence(id);
       if (s.state != SequenceState::kRunning || s.prefills()) continue;
-      if (left_ == 0) break;
-      bool scheduled = generate(batch, id);
+      if (left_ == 0 || std::ssize(batch.plan()) == max_seqs_) break;
+      const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(s.to_compute(), left_));
+      bool scheduled = generate(batch, id, tokens);
       while (!scheduled && evicts_) {
         paused = true;
         const RequestId last = batch.last_in_order();
         left_ += batch.preempt(last);
         if (owed_ > 0) owed_ = owed(batch);
         if (last == id) break;
-        scheduled = generate(batch, id);
+        scheduled = generate(batch, id, tokens);
       }
-      if (scheduled) --left_;
+      if (scheduled) left_ -= tokens;
     }
     return paused;
   }
-  [[nodiscard]] bool generate(BatchBuilder& batch, RequestId id) const {
+  [[nodiscard]] bool generate(BatchBuilder& batch, RequestId id, std::int32_t tokens) const {
     const Sequence& s = batch.sequence(id);
     // The next block may be promised to a context.
-    if (owed_ > 0 && s.computed + 1 > s.room && batch.free_units() - owed_ < batch.block_units()) {
+    if (owed_ > 0 && s.computed + tokens > s.room &&
+        batch.free_units() - owed_ < batch.block_units()) {
       return false;
     }
-    return batch.schedule(id, 1);
+    return batch.schedule(id, tokens);
   }
 
   /// Contexts in progress; false: the batch is full.
@@ -149,7 +157,7 @@ class Trtllm : public Scheduler {
       const Sequence& s = batch.sequence(id);
       if (s.state != SequenceState::kRunning || !s.prefills()) continue;
       const std::int32_t tokens = chunk(s.to_compute());
-      if (tokens == 0) return false;
+      if (tokens == 0 || std::ssize(batch.plan()) == max_seqs_) return false;
       if (!batch.schedule(id, tokens)) {
         if (evicts_) batch.preempt(id);
         return false;
@@ -161,12 +169,12 @@ class Trtllm : public Scheduler {
   }
 
   void start(BatchBuilder& batch) {
-    while (batch.waiting() > 0 && left_ > 0) {
+    while (batch.waiting() > 0 && left_ > 0 && std::ssize(batch.plan()) < max_seqs_) {
       const RequestId id = batch.next_waiting();
       const Sequence& s = batch.sequence(id);
       // What is planned already stays: a request that comes before it takes its place next time.
       if (!has_room(batch, id)) {
-        const RequestId last = batch.running().empty() ? id : batch.last_in_order();
+        const RequestId last = batch.idle().empty() ? id : batch.last_in_order();
         const bool before = order_ != QueueOrder::kFcfs &&
                             order_key(order_, s) < order_key(order_, batch.sequence(last));
         if (!evicts_ || !before) return;
@@ -187,7 +195,7 @@ class Trtllm : public Scheduler {
   }
   [[nodiscard]] bool has_room(BatchBuilder& batch, RequestId id) {
     const std::vector<RequestId>& running = batch.running();
-    if (std::ssize(running) >= max_seqs_) return false;
+    if (std::ssize(running) >= max_seqs_ * stages_) return false;
     const Sequence& s = batch.sequence(id);
     if (evicts_) return batch.units_for(s.known, s.known) + owed_ <= batch.free_units();
     // A single request always fits into the pool, whatever it declares.
@@ -210,7 +218,7 @@ class Trtllm : public Scheduler {
 
   QueueOrder order_;
   bool evicts_, chunked_;
-  std::int64_t max_model_len_, block_;
+  std::int64_t max_model_len_, block_, stages_, drafts_;
   std::int64_t max_seqs_ = 0, budget_ = 0;
   std::vector<RequestId> line_;
   std::int64_t left_ = 0;                 // tokens

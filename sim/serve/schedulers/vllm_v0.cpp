@@ -15,6 +15,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/serve/schedulers/limits.hpp"
+#include "sim/serve/schedulers/micro_batches.hpp"
 #include "sim/serve/schedulers/queue_order.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 
@@ -42,9 +43,13 @@ constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use
 /// running ones that come after it (vLLM's "priority"). Chunked mode has no such order in vLLM:
 /// there no request is admitted in an iteration with a preemption.
 ///
-/// Differences from vLLM: a sequence that does not fit into host memory is recomputed (vLLM
-/// aborts), and a request that can never be admitted is rejected when it is first in the queue and
-/// nothing else runs, not when it is first considered.
+/// Of a pipeline each stage has a scheduler with its share of the blocks and its own requests
+/// ("virtual engines"), each of at most max_num_seqs.
+///
+/// Differences from vLLM: a request joins the micro-batch that is formed next (vLLM: the one with
+/// the fewest requests when it arrives), a sequence that does not fit into host memory is
+/// recomputed (vLLM aborts), and a request that can never be admitted is rejected when it is first
+/// in the queue and nothing else runs, not when it is first considered.
 class VllmV0 : public Scheduler {
  public:
   VllmV0(const SchedulerSpec& spec, const SchedulerContext& site)
@@ -53,7 +58,9 @@ class VllmV0 : public Scheduler {
         caches_{spec.prefix_caching.value_or(false)},
         swaps_{spec.swap.value_or(false)},
         block_{site.block_tokens},
-        one_{site.block_units} {
+        one_{site.block_units},
+        share_{site.pool_units / site.stages / site.block_units * site.block_units},
+        micro_batches_{site.stages} {
     const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
     max_seqs_ = configured.seqs.value_or(kMaxNumSeqs);
     budget_ = configured.iteration_tokens(
@@ -81,12 +88,29 @@ class VllmV0 : public Scheduler {
       throw InputError{
           "scheduler vllm-v0: swap: expected host memory to swap to, the service has none"};
     }
-    const std::int64_t blocks = site.pool_units / one_;
+    const std::int64_t blocks = share_ / one_;
     keep_free_ =
         static_cast<std::int64_t>(std::floor(watermark_ * static_cast<double>(blocks))) * one_;
   }
 
   void schedule(BatchBuilder& batch) override {
+    micro_batches_.form_next(batch, [&](std::int32_t) { form(batch); });
+  }
+
+  [[nodiscard]] BatchLimits limits() const override {
+    return {.seqs = max_seqs_, .tokens = budget_};
+  }
+  [[nodiscard]] std::string describe() const override {
+    std::string text = fmt::format("vllm-v0, {}, max_num_seqs {}, max_num_batched_tokens {}",
+                                   words_of(order_), max_seqs_, budget_);
+    text += chunked_ ? ", prompts in chunks" : ", prompts whole";
+    text += swaps_ ? ", preemption by swap" : ", preemption by recomputation";
+    text += fmt::format(", watermark {}", watermark_);
+    return text;
+  }
+
+ private:
+  void form(BatchBuilder& batch) {
     left_ = budget_;
     put_out_ = recomputed_ = owed_ = 0;
     if (chunked_) {
@@ -105,26 +129,21 @@ class VllmV0 : public Scheduler {
     if (put_out_ == 0) bring_back(batch);
   }
 
-  [[nodiscard]] BatchLimits limits() const override {
-    return {.seqs = max_seqs_, .tokens = budget_};
-  }
-  [[nodiscard]] std::string describe() const override {
-    std::string text = fmt::format("vllm-v0, {}, max_num_seqs {}, max_num_batched_tokens {}",
-                                   words_of(order_), max_seqs_, budget_);
-    text += chunked_ ? ", prompts in chunks" : ", prompts whole";
-    text += swaps_ ? ", preemption by swap" : ", preemption by recomputation";
-    text += fmt::format(", watermark {}", watermark_);
-    return text;
+  /// Units that the engine of the micro-batch has free.
+  [[nodiscard]] std::int64_t free_units(const BatchBuilder& batch) const {
+    if (micro_batches_.count() == 1) return batch.free_units();
+    std::int64_t held = 0;
+    for (const RequestId id : batch.idle()) held += batch.units_held(id);
+    return std::min(batch.free_units(), share_ - held);
   }
 
- private:
   [[nodiscard]] std::int32_t take(std::int32_t wanted) const {
     return static_cast<std::int32_t>(std::min(std::int64_t{wanted}, left_));
   }
   /// Units of prompts that run and are not computed yet: the program took their blocks at once.
   [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
     std::int64_t sum = 0;
-    for (const RequestId id : batch.running()) {
+    for (const RequestId id : batch.idle()) {
       const Sequence& s = batch.sequence(id);
       if (!s.prefills()) continue;
       sum += std::max<std::int64_t>(0, batch.units_for(s.target, s.target) - batch.units_held(id));
@@ -144,15 +163,15 @@ class VllmV0 : public Scheduler {
 
   /// Running sequences in their order; preemption starts at the end.
   void run(BatchBuilder& batch) {
-    line_.assign(batch.running().begin(), batch.running().end());
+    line_.assign(batch.idle().begin(), batch.idle().end());
     bool prefills = false;
     if (chunked_) {
       line_.clear();
       for (const bool half_done : {false, true}) {
-        for (const RequestId id : batch.running()) {
+        for (const RequestId id : batch.idle()) {
           if (batch.sequence(id).prefills() == half_done) line_.push_back(id);
         }
-        if (!half_done) prefills = line_.size() < batch.running().size();
+        if (!half_done) prefills = line_.size() < batch.idle().size();
       }
     }
     if (order_ != QueueOrder::kFcfs) {
@@ -165,7 +184,7 @@ class VllmV0 : public Scheduler {
     }
     std::size_t end = line_.size();
     // Each takes one block at most: with as many to spare none has to ask.
-    const bool roomy = batch.free_units() - owed_ > static_cast<std::int64_t>(end) * one_;
+    const bool roomy = free_units(batch) - owed_ > static_cast<std::int64_t>(end) * one_;
     for (std::size_t i = 0; i < end && left_ > 0; ++i) {
       const RequestId id = line_[i];
       if (batch.sequence(id).state != SequenceState::kRunning) continue;
@@ -189,13 +208,13 @@ class VllmV0 : public Scheduler {
   [[nodiscard]] bool append(BatchBuilder& batch, RequestId id, std::int32_t tokens,
                             bool roomy) const {
     const bool touches =
-        roomy || batch.sequence(id).prefills() || batch.free_units() - owed_ >= one_;
+        roomy || batch.sequence(id).prefills() || free_units(batch) - owed_ >= one_;
     return touches && batch.schedule(id, tokens);
   }
 
   void bring_back(BatchBuilder& batch) {
     while (!batch.swapped().empty() && left_ > 0 &&
-           static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+           static_cast<std::int64_t>(batch.idle().size()) < max_seqs_) {
       const RequestId id = batch.swapped().front();
       const Sequence& s = batch.sequence(id);
       // The program took all blocks of a prompt with its first chunk: they come back together.
@@ -215,15 +234,16 @@ class VllmV0 : public Scheduler {
   /// Its whole prompt above the watermark, whatever of it is cached.
   [[nodiscard]] bool can_allocate(BatchBuilder& batch, RequestId id) const {
     const std::int32_t known = batch.sequence(id).known;
-    return batch.units_for(known, known) + keep_free_ + owed_ <= batch.free_units();
+    return batch.units_for(known, known) + keep_free_ + owed_ <= free_units(batch);
   }
 
   void admit_whole(BatchBuilder& batch) {
-    while (batch.waiting() > 0 && static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+    while (batch.waiting() > 0 && static_cast<std::int64_t>(batch.idle().size()) < max_seqs_) {
       const RequestId id = batch.next_waiting();
       const std::int32_t cached = batch.cached_tokens(id);
       const std::int32_t tokens = batch.sequence(id).known - cached;
-      if (tokens > left_ || (cached > 0 && !can_allocate(batch, id)) ||
+      const bool asks = cached > 0 || micro_batches_.count() > 1;
+      if (tokens > left_ || (asks && !can_allocate(batch, id)) ||
           !batch.admit(id, tokens, keep_free_)) {
         return;
       }
@@ -236,7 +256,7 @@ class VllmV0 : public Scheduler {
     // Sequences preempted in this iteration enter the queue with the next one.
     const auto skip = static_cast<std::size_t>(recomputed_);
     while (left_ > 0 && batch.waiting() > skip &&
-           static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+           static_cast<std::int64_t>(batch.idle().size()) < max_seqs_) {
       const RequestId id = skip == 0 ? batch.next_waiting() : batch.first_waiting(skip + 1)[skip];
       if (!can_allocate(batch, id)) return;
       const Sequence& s = batch.sequence(id);
@@ -257,11 +277,10 @@ class VllmV0 : public Scheduler {
   void make_way(BatchBuilder& batch) {
     if (batch.waiting() == 0) return;
     const RequestId id = batch.next_waiting();
-    while (!batch.running().empty()) {
+    while (!batch.idle().empty()) {
       const RequestId last = batch.last_in_order();
       if (order_key(order_, batch.sequence(last)) < order_key(order_, batch.sequence(id))) return;
-      if (can_allocate(batch, id) &&
-          static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+      if (can_allocate(batch, id) && static_cast<std::int64_t>(batch.idle().size()) < max_seqs_) {
         return;
       }
       // The program puts them into its waiting queue whatever the mode.
@@ -273,7 +292,9 @@ class VllmV0 : public Scheduler {
   QueueOrder order_;
   bool chunked_, caches_, swaps_;
   std::int64_t block_;
-  std::int64_t one_;  // units of a block
+  std::int64_t one_;    // units of a block
+  std::int64_t share_;  // units of the pool that a micro-batch may hold
+  MicroBatches micro_batches_;
   std::int64_t max_seqs_ = 0, budget_ = 0;
   double watermark_ = 0;
   std::int64_t keep_free_ = 0;

@@ -63,13 +63,9 @@ class VllmV1 : public Scheduler {
     std::int64_t left = budget_;
     bool preempted = false;
     // The list shrinks from its end, or anywhere in priority order: positions are read again.
-    for (std::size_t i = 0; i < batch.running().size() && left > 0;) {
-      const RequestId id = batch.running()[i];
+    for (std::size_t i = 0; i < batch.idle().size() && left > 0;) {
+      const RequestId id = batch.idle()[i];
       const Sequence& s = batch.sequence(id);
-      if (s.in_flight) {
-        ++i;
-        continue;
-      }
       const std::int32_t tokens = aligned(s, s.computed, take(s.to_compute(), left));
       if (tokens == 0) {
         ++i;
@@ -77,8 +73,7 @@ class VllmV1 : public Scheduler {
       }
       bool scheduled = batch.schedule(id, tokens);
       while (!scheduled) {
-        const RequestId victim =
-            order_ == QueueOrder::kFcfs ? last_admitted(batch) : batch.last_in_order();
+        const RequestId victim = batch.last_in_order();
         preempted = true;
         left += preempt(batch, victim, i);
         if (victim == id) break;
@@ -137,17 +132,11 @@ class VllmV1 : public Scheduler {
     }
     return computed < last ? last - computed : tokens;
   }
-  /// Of the sequences that are not in flight: `id` itself if there is no other.
-  static RequestId last_admitted(const BatchBuilder& batch) {
-    std::size_t at = batch.running().size() - 1;
-    while (batch.sequence(batch.running()[at]).in_flight) --at;
-    return batch.running()[at];
-  }
   /// Tokens that the budget gets back; `at` stays the place of the same sequence.
   static std::int32_t preempt(BatchBuilder& batch, RequestId victim, std::size_t& at) {
-    const auto& running = batch.running();
-    const auto place = static_cast<std::size_t>(std::find(running.begin(), running.end(), victim) -
-                                                running.begin());
+    const auto& idle = batch.idle();
+    const auto place =
+        static_cast<std::size_t>(std::find(idle.begin(), idle.end(), victim) - idle.begin());
     const std::int32_t back = batch.preempt(victim);
     if (place < at) --at;
     return back;

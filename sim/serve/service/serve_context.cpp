@@ -112,13 +112,11 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   for (const OffloadedBytes& part : offloaded_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
-  if (spec.speculation.is_on() && scheduler_ != "vllm-v1") {
-    throw InputError{
-        fmt::format("scheduler {}: only vllm-v1 schedules a draft's proposals", scheduler_)};
+  if (spec.speculation.is_on() && scheduler_ == "static") {
+    throw InputError{"scheduler static: speculation is of engines with continuous batching"};
   }
-  if (spec.pipeline_parallel != 1 && scheduler_ != "vllm-v1") {
-    throw InputError{
-        fmt::format("scheduler {}: only vllm-v1 forms a pipeline's batches in flight", scheduler_)};
+  if (spec.pipeline_parallel != 1 && scheduler_ == "static") {
+    throw InputError{"scheduler static: expected pipeline_parallel 1: batches are not in flight"};
   }
   if (spec_.allocator && stack_.growth == CacheGrowth::kPaged) {
     throw InputError{fmt::format(
@@ -258,7 +256,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         "with the least room, between stages goes {} a token",
         spec_.pipeline_parallel, pipeline_->row));
   }
-  if (spec_.speculation.is_on()) add_draft(hooks);
+  if (spec_.speculation.is_on()) add_proposals(hooks);
   usable_ = startup_->limit();
   standing_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
@@ -370,37 +368,6 @@ std::string ServeContext::beyond_states() const {
       with_commas(stack_.max_num_seqs), with_commas(startup_->blocks));
 }
 
-void ServeContext::add_draft(const ServeHooks& hooks) {
-  if (pipeline_) throw InputError{"speculation: a draft model with a pipeline is not supported"};
-  if (spec_.method.name != "full" || spec_.measured || !sizes_->counts_blocks() ||
-      sizes_->windowed()) {
-    throw InputError{fmt::format(
-        "speculation: method {} on {}: proposals are verified where every layer keeps every token",
-        spec_.method.name, spec_.llm->name)};
-  }
-  draft_ = make_draft(spec_, in_);
-  CostInput both = in_;
-  // What was measured on a GPU has the draft in it.
-  if (!both.measured_weights) both.measured_weights = weights_held(in_) + draft_->weights;
-  EngineStartup start = engine_startup(both, spec_.gpu->hbm_usable, longest_, options_);
-  held_unit_ = sizes_->unit() + draft_->block;
-  pool_units_ = start.kv_cache.count() / held_unit_.count();
-  start.max_concurrency *=
-      start.blocks > 0 ? static_cast<double>(pool_units_) / static_cast<double>(start.blocks) : 1;
-  start.block = held_unit_;
-  start.blocks = pool_units_;
-  start.tokens = pool_units_ * sizes_->block_tokens();
-  startup_ = start;
-  standing_["weights"] = start.weights;
-  auto draft_cost =
-      hooks.cost ? hooks.cost(draft_->in, roofline_) : mixed_iteration_cost(draft_->in, roofline_);
-  cost_ = with_draft(std::move(cost_), std::move(draft_cost), spec_.speculation.tokens);
-  notes_.push_back(fmt::format(
-      "{} proposes {} tokens a step, each accepted with probability {} if those before it were: "
-      "tokens of one step arrive at one moment, with gaps of 0 between them",
-      draft_->llm.name, spec_.speculation.tokens, spec_.speculation.acceptance));
-}
-
 void ServeContext::note_declarations() {
   const std::vector<Request>& requests = spec_.requests->requests;
   const bool reserves =
@@ -460,7 +427,9 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
                               .block_units = sizes_->block_units(),
                               .state_block = keeps_states ? sizes_->block_tokens() : 0,
                               .max_states = startup_->pools ? startup_->pools->max_states() : 0,
-                              .host_memory = spec_.host_memory + spec_.nvme.capacity};
+                              .host_memory = spec_.host_memory + spec_.nvme.capacity,
+                              .stages = spec_.pipeline_parallel,
+                              .drafts = spec_.speculation.is_on() ? spec_.speculation.tokens : 0};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
   // What is to be compressed after it has moved is held whole until then.
@@ -495,7 +464,8 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
       .role = role,
       .schedules_ahead = stack_.schedules_ahead,
       .front_end = stack_.front_end,
-      .drafts = draft_ ? spec_.speculation.tokens : 0,
+      .drafts = spec_.speculation.is_on() ? spec_.speculation.tokens : 0,
+      .draft_levels = spec_.speculation.levels(),
       .acceptance = spec_.speculation.acceptance,
       .seed = spec_.seed};
   if (pipeline_) {

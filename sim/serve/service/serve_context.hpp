@@ -13,6 +13,7 @@
 #include "sim/serve/engine/pipeline.hpp"
 #include "sim/serve/engine/speculation.hpp"
 #include "sim/serve/serve_spec.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "sim/serve/service/service.hpp"
 
 namespace kvsim {
@@ -48,12 +49,16 @@ class ServeContext {
   /// pool.
   [[nodiscard]] std::int64_t capacity_tokens() const;
   [[nodiscard]] const Owners& standing() const { return standing_; }
+  /// See PreparedService.
+  [[nodiscard]] std::optional<LeastTimes> least_times(std::int64_t context, std::int64_t most);
   /// Why no prefix was found although the engine looked for them; empty: its layers have no groups.
   [[nodiscard]] std::string no_hits_text() const;
 
  private:
   void start_paged(const ServeHooks& hooks);
+  void add_proposals(const ServeHooks& hooks);
   void add_draft(const ServeHooks& hooks);
+  void put_draft_cost(const ServeHooks& hooks);
   [[nodiscard]] std::string beyond_states() const;
   /// Defaults of schedulers and prefixes for requests that do not declare lengths.
   void note_declarations();

@@ -282,8 +282,10 @@ class Service {
     return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMaxGpus);
   }
   void refuse_all() {
-    state_.oom(SimTime{}, -1, fmt::format("{}; {}", site_.cannot_start(), would_start()), Bytes{},
-               Bytes{}, site_.standing());
+    const std::string why = options_.suggests_gpus
+                                ? fmt::format("{}; {}", site_.cannot_start(), would_start())
+                                : site_.cannot_start();
+    state_.oom(SimTime{}, -1, why, Bytes{}, Bytes{}, site_.standing());
     for (std::size_t i = 0; i < trace_.requests.size(); ++i) {
       state_.outcomes[i].arrival =
           trace_.requests[i].after < 0 ? trace_.requests[i].arrival : SimTime{-1};
@@ -539,6 +541,12 @@ PreparedService::PreparedService(ServeSpec spec) : impl_{std::make_unique<Impl>(
 PreparedService::~PreparedService() = default;
 
 const ServeSpec& PreparedService::spec() const { return impl_->spec; }
+const std::optional<EngineStartup>& PreparedService::startup() const {
+  return impl_->site.startup();
+}
+std::optional<LeastTimes> PreparedService::least_times(std::int64_t context, std::int64_t most) {
+  return impl_->site.least_times(context, most);
+}
 
 ServeResult PreparedService::run(std::shared_ptr<const RequestTrace> requests, std::int32_t copies,
                                  const ServeOptions& options) {

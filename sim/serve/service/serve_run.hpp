@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
@@ -15,6 +16,8 @@ struct ServeOptions {
   std::size_t max_samples = 2048;  // of a replica's timeline
   bool keep_gaps = true;           // iteration ends and token spans
   TimeFactors factors{};           // what if times were so much longer?
+  /// Says of a service that does not start on how many GPUs it would.
+  bool suggests_gpus = true;
   /// Ends the run as soon as it is sure that a smaller share of all requests keeps the spec's
   /// bounds: the result's `stopped_early` then says so, and what was not served is unfinished.
   std::optional<double> attained{};
@@ -29,6 +32,21 @@ struct ServeOptions {
 /// the parts do not match (a scheduler that the stack cannot run, a method without a known size).
 [[nodiscard]] ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options = {});
 
+/// What iterations of a service's engines take at least, whatever else they do. Bounds for
+/// searches.
+struct LeastTimes {
+  /// An iteration in which sequences decode, by their number: `interval` for any from the `most` of
+  /// the entry before to this one's. Rising.
+  struct Decodes {
+    std::int64_t most = 0;
+    Seconds interval{};
+  };
+  std::vector<Decodes> decodes{};
+  Seconds prompt_token{};  // of the tokens of prompts: the least share of an iteration
+  Seconds token{};         // from one decode step of a sequence to its next
+  double step_tokens = 1;  // most tokens that a decode step yields for a sequence
+};
+
 /// A service that is run many times: what its iterations cost and how caches grow is worked out
 /// once. Each run gives what run_serve gives. Not for several threads at once.
 class PreparedService {
@@ -40,6 +58,11 @@ class PreparedService {
   ~PreparedService();
 
   [[nodiscard]] const ServeSpec& spec() const;
+  /// Of an engine with a paged cache, as it starts.
+  [[nodiscard]] const std::optional<EngineStartup>& startup() const;
+  /// Of engines that decode, for sequences of at least `context` tokens of which at most `most` run
+  /// at the same time. nullopt: engines without continuous batching, and those that do not start.
+  [[nodiscard]] std::optional<LeastTimes> least_times(std::int64_t context, std::int64_t most);
   /// `requests`: those of the spec, which may come at other times. `copies`: all replicas that the
   /// spec has are there so many times, behind one door.
   [[nodiscard]] ServeResult run(std::shared_ptr<const RequestTrace> requests,

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <numeric>
 #include <vector>
 
 #include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/llm/draft_head.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/engine/speculation.hpp"
 #include "tests/support/check.hpp"
@@ -97,7 +101,7 @@ TEST_CASE("a model's own head: one layer, and the projection of hidden state and
   ServeSpec spec;
   spec.llm = &llm;
   spec.kv_dtype = Dtype::kFp16;
-  spec.speculation = {.uses_mtp = true, .tokens = 2, .acceptance = 0.8};
+  spec.speculation = {.proposer = Proposer::kMtp, .tokens = 2, .acceptance = 0.8};
   const CostInput target{.llm = &llm,
                          .stack = &find_stack("vllm"),
                          .weight_dtype = Dtype::kFp16,
@@ -112,13 +116,72 @@ TEST_CASE("a model's own head: one layer, and the projection of hidden state and
   CHECK(draft->block * 4 == full_cache_bytes(llm, 16, Dtype::kFp16));
 }
 
+TEST_CASE("an EAGLE head: a layer without norms, its projections, and EAGLE-3's own vocabulary") {
+  const Llm llm = test::small_llm();
+  const std::int64_t layer = 2 * 65'536 + 2 * 16'384 + 3 * 256 * 704;
+  const Llm first = draft_head(llm, DraftHead::kEagle);
+  CHECK(parameters(first) == layer + 2 * 65'536);
+  const Llm third = draft_head(llm, DraftHead::kEagle3);
+  // Three hidden states to one; queries, keys and values of twice the width; the head.
+  CHECK(parameters(third) == layer + 3 * 65'536 + (65'536 + 2 * 16'384) + 256 * 32'000);
+  CHECK(third.vocab_size == 32'000);
+  // yuhuili/EAGLE3-LLaMA3.1-Instruct-8B: 425 million parameters besides norms and token maps.
+  CHECK(parameters(draft_head(find_llm("llama-3.1-8b"), DraftHead::kEagle3)) ==
+        test::rel(425e6, 0.01));
+  Llm experts = llm;
+  for (LayerSpec& one : experts.layers) one.mlp.n_experts = 4;
+  CHECK_THROWS_AS((void)draft_head(experts, DraftHead::kEagle3), InputError);
+  CHECK_THROWS_AS((void)draft_head(llm, DraftHead::kMtp), InputError);
+}
+
+TEST_CASE("text that came before proposes without a draft's time and memory") {
+  SmallService service{.max_model_len = 64,
+                       .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
+                       .scheduler = {.name = "vllm-v1"},
+                       .trace = {},
+                       .speculation = {.proposer = Proposer::kNgram, .tokens = 3, .acceptance = 1}};
+  service.trace.requests = {request(0, 20, 11)};
+  const ServeResult r = service.run();
+  // The prompt; then 4, 4 and 2 tokens in steps of four rows.
+  CHECK(r.iterations == 4);
+  CHECK(s(r.outcomes[0].first_token) == test::rel(1.2e-3));
+  CHECK(s(r.outcomes[0].finish) == test::rel(1.2e-3 + 3 * 1.04e-3));
+  CHECK(r.blocks == service.blocks);
+}
+
+TEST_CASE("a tree verifies all its tokens, and accepts at most one of each level") {
+  const Llm draft = small_draft();
+  SmallService service{
+      .max_model_len = 64,
+      .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
+      .scheduler = {.name = "sglang"},
+      .trace = {},
+      .speculation = {.draft = &draft, .tokens = 15, .steps = 4, .topk = 4, .acceptance = 1}};
+  service.trace.requests = {request(0, 20, 11)};
+  const ServeResult r = service.run();
+  // 1 of the prompt, then 5 and 5: 16 rows of the target, one of the draft, then three passes of 4.
+  CHECK(r.iterations == 3);
+  CHECK(s(r.outcomes[0].finish) == test::rel(2.4e-3 + 2 * (1.16e-3 + 1.01e-3 + 3 * 1.04e-3)));
+  CHECK(r.drafted_tokens == 30);
+  CHECK(r.accepted_tokens == 8);
+}
+
 TEST_CASE("tokens and memory are conserved and a step yields the expected number of tokens") {
   const Llm draft = small_draft();
-  for (const std::int64_t blocks : {30, 60, 600}) {
+  for (const auto& [scheduler, blocks] :
+       std::vector<std::pair<const char*, std::int64_t>>{{"vllm-v1", 30},
+                                                         {"vllm-v1", 60},
+                                                         {"vllm-v1", 600},
+                                                         {"vllm-v0", 60},
+                                                         {"vllm-v0", 600},
+                                                         {"sglang", 60},
+                                                         {"sglang", 600},
+                                                         {"trtllm", 60},
+                                                         {"trtllm", 600}}) {
     for (const double a : {0.0, 0.6, 0.9}) {
-      INFO("blocks ", blocks, " acceptance ", a);
+      INFO(scheduler, " blocks ", blocks, " acceptance ", a);
       SmallService service{.blocks = blocks,
-                           .scheduler = {.name = "vllm-v1", .max_num_seqs = 16},
+                           .scheduler = {.name = scheduler, .max_num_seqs = 16},
                            .trace = test::random_trace(19, 200, 60, 60, 60, true),
                            .speculation = {.draft = &draft, .tokens = 4, .acceptance = a},
                            .seed = 3};
@@ -161,6 +224,51 @@ TEST_CASE("tokens and memory are conserved and a step yields the expected number
   }
 }
 
+TEST_CASE("models with states, windows and indexes verify the proposals of a head") {
+  struct Served {
+    const char* llm;
+    const char* gpu;
+    std::int32_t gpus;
+  };
+  for (const auto& [name, gpu, gpus] :
+       {Served{"qwen3.5-9b", "H100-80GB-SXM", 1}, Served{"glm-5", "B200", 8},
+        Served{"qwen3.5-27b", "H100-80GB-SXM", 1}}) {
+    const Llm& llm = find_llm(name);
+    const Gpu& card = find_gpu(gpu);
+    auto trace = std::make_shared<RequestTrace>(test::random_trace(7, 60, 3000, 4000, 200, true));
+    const auto serve = [&](const SpeculationSpec& speculation) {
+      return run_serve({.llm = &llm,
+                        .gpu = &card,
+                        .stack = &find_stack("vllm"),
+                        .weight_dtype = Dtype::kFp8E4m3,
+                        .tensor_parallel = gpus,
+                        .options = {.max_model_len = 16384},
+                        .requests = trace,
+                        .scheduler = {.max_num_seqs = 64},
+                        .speculation = speculation,
+                        .seed = 3});
+    };
+    const ServeResult plain = serve({});
+    const ServeResult mtp = serve({.proposer = Proposer::kMtp, .tokens = 1, .acceptance = 0.9});
+    const ServeResult text = serve({.proposer = Proposer::kNgram, .tokens = 3, .acceptance = 0});
+    INFO(name);
+    for (const ServeResult* r : {&plain, &mtp, &text}) {
+      CHECK(r->completed == 60);
+      std::int64_t tokens = 0;
+      for (const TokenSpan& span : r->spans) tokens += span.count;
+      CHECK(tokens == std::accumulate(trace->requests.begin(), trace->requests.end(),
+                                      std::int64_t{0}, [](std::int64_t sum, const Request& one) {
+                                        return sum + one.output_tokens;
+                                      }));
+    }
+    CHECK(mtp.startup->weights > plain.startup->weights);
+    CHECK(mtp.kv_pool < plain.kv_pool);
+    CHECK(mtp.tpot.mean < plain.tpot.mean);
+    CHECK(text.kv_pool == plain.kv_pool);
+    CHECK(text.tpot.mean >= plain.tpot.mean);  // verifying costs, nothing is accepted
+  }
+}
+
 TEST_CASE("a draft's weights and cache take room, a good one is faster, a useless one slower") {
   const Gpu gpu = find_gpu("A100-80GB-SXM");
   const Llm& llm = find_llm("Llama-2-7B");
@@ -200,6 +308,10 @@ TEST_CASE("unsupported drafts are refused") {
   bad.speculation.tokens = 0;
   refused(bad);
   bad.speculation = {.draft = &draft, .acceptance = 1.5};
+  refused(bad);
+  bad.speculation = {.draft = &draft, .tokens = 3, .steps = 4};
+  refused(bad);
+  bad.speculation = {.draft = &draft, .tokens = 3, .topk = 4};
   refused(bad);
   bad = service;
   bad.scheduler = {.name = "static", .batch = 2};

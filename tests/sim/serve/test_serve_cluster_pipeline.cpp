@@ -1,6 +1,7 @@
 // Pipelines: layers on several GPUs one after another, several batches in flight.
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "models/gpu/gpu.hpp"
@@ -146,19 +147,62 @@ TEST_CASE("chunks of one prompt follow each other through the stages") {
   CHECK(s(r.outcomes[0].first_token) == test::rel(11e-3 + 5 * 50 * kHop, 1e-6));
 }
 
+TEST_CASE("micro-batches of SGLang and vLLM V0 keep their requests") {
+  for (const char* scheduler : {"sglang", "vllm-v0"}) {
+    for (const std::int64_t seqs : {1, 2}) {
+      INFO(scheduler, " with ", seqs, " requests in a micro-batch");
+      SmallService service{.times = {.iteration = 2e-3, .per_token = 0, .per_entry = 0},
+                           .scheduler = {.name = scheduler,
+                                         // SGLang's is of all micro-batches.
+                                         .max_num_seqs = scheduler[0] == 's' ? 2 * seqs : seqs},
+                           .pipeline = 2};
+      service.trace.requests = {request(0, 50, 5), request(0, 50, 5)};
+      const ServeResult r = service.run();
+      // In two micro-batches they alternate; in one both go through the two stages together, and
+      // the other micro-batch stays empty.
+      const double hop = 50 * kHop;
+      CHECK(r.iterations == (seqs == 1 ? 10 : 5));
+      CHECK(s(r.outcomes[0].first_token) ==
+            test::rel(2e-3 + hop * static_cast<double>(seqs), 1e-8));
+      const double apart = s(r.outcomes[1].first_token - r.outcomes[0].first_token);
+      CHECK(std::abs(apart - (seqs == 1 ? 1e-3 : 0)) < 1e-9);
+      CHECK(s(r.outcomes[0].finish) == test::rel(10e-3 + hop * static_cast<double>(seqs), 1e-4));
+    }
+  }
+}
+
+TEST_CASE("a request of vLLM V0 has the blocks of its micro-batch, not the whole pool") {
+  SmallService service{.blocks = 10, .scheduler = {.name = "vllm-v0"}, .pipeline = 2};
+  // 20 blocks of 16 tokens: each micro-batch has 10.
+  service.trace.requests = {request(0, 200, 1), request(0, 100, 1)};
+  const ServeResult r = service.run();
+  CHECK(r.outcomes[0].status == RequestStatus::kRejected);
+  CHECK(r.outcomes[1].status == RequestStatus::kCompleted);
+  service.scheduler.name = "vllm-v1";
+  CHECK(service.run().completed == 2);
+}
+
 TEST_CASE("stages speed a service up by at most their number and conserve it") {
   for (const std::int64_t blocks : {24, 40, 400}) {
-    for (const QueueOrder order : {QueueOrder::kFcfs, QueueOrder::kPriority}) {
+    for (const auto& [scheduler, order] :
+         std::vector<std::pair<const char*, QueueOrder>>{{"vllm-v1", QueueOrder::kFcfs},
+                                                         {"vllm-v1", QueueOrder::kPriority},
+                                                         {"vllm-v0", QueueOrder::kFcfs},
+                                                         {"sglang", QueueOrder::kFcfs},
+                                                         {"sglang", QueueOrder::kPriority},
+                                                         {"trtllm", QueueOrder::kFcfs},
+                                                         {"trtllm", QueueOrder::kPriority}}) {
       SmallService service{.blocks = blocks,
-                           .scheduler = {.name = "vllm-v1",
+                           .scheduler = {.name = scheduler,
                                          .order = order,
                                          .max_num_batched_tokens = 64,
-                                         .max_num_seqs = 12},
+                                         .max_num_seqs = 12,
+                                         .chunked_prefill = true},
                            .trace = test::random_trace(13, 150, 1000, 80, 30, true)};
       const ServeResult one = service.run();
       double least = one.output_tok_s;
       for (const std::int32_t stages : {2, 4}) {
-        INFO("blocks ", blocks, " stages ", stages);
+        INFO(scheduler, " blocks ", blocks, " stages ", stages);
         service.pipeline = stages;
         const ServeResult r = service.run();
         CHECK(r.completed + r.rejected == 150);

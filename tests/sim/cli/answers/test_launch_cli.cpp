@@ -114,13 +114,13 @@ TEST_CASE("a note lists what of a command is not simulated") {
   const Outcome read = run_kvsim({"run", "--gpu", "H100-80GB-SXM", "--isl", "100", "--osl", "1",
                                   "--print-scenario", "--from-command",
                                   "A=1 vllm serve Qwen/Qwen3-8B --port 1 -tp 2 --cpu-offload-gb 4 "
-                                  "--speculative-config '{\"method\": \"ngram\"}'",
+                                  "--speculative-config '{\"method\": \"medusa\"}'",
                                   "--tp", "1"},
                                  folder);
   CHECK(read.status == 0);
   CHECK(has(read.err,
             "--from-command: not part of the simulation: --port, --cpu-offload-gb, "
-            "speculation by ngram"));
+            "speculation by medusa"));
   CHECK(has(read.err, "not part of the simulation: variable A"));
   CHECK(has(read.err, "--tp replaces the command's"));
 }
