@@ -37,18 +37,12 @@ class ServeCandidate {
 
   void highest_rate(PlanCandidate& searched);
   /// The workload before as many copies of the service as it takes, all of them simulated, with the
-  /// router that the service has.
-  void min_gpus(PlanCandidate& searched);
+  /// router that the service has. `first`: copies to try first.
+  void min_gpus(PlanCandidate& searched, std::int64_t first = 1);
   [[nodiscard]] std::vector<KnobEffect> knobs(PlanQuestion question);
 
-  /// A lower bound of every run of the workload on this model and GPU, by the data sheet:
-  /// operations at its rate, weights read at its bandwidth.
-  struct Bound {
-    double gpus = 1, cost = 0, latency_s = 0;
-  };
-  [[nodiscard]] static Bound bound_of(const CandidateInput& in);
-
  private:
+  friend class LayoutCandidate;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

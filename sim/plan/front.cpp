@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "sim/plan/plan_result.hpp"
 
@@ -22,7 +25,35 @@ bool beats(const OperatingPoint& a, const OperatingPoint& b) {
   return better;
 }
 
+constexpr std::size_t kMaxLayouts = 10;
+
 }  // namespace
+
+bool is_on_front(const PlanCandidate& one) {
+  return std::any_of(one.points.begin(), one.points.end(),
+                     [](const OperatingPoint& point) { return point.on_front; });
+}
+
+std::vector<std::size_t> listed_candidates(const PlanResult& plan, const PlanGroup& group) {
+  const std::string& first = plan.candidates[group.candidates.front()].layout;
+  const bool has_layouts =
+      std::any_of(group.candidates.begin(), group.candidates.end(),
+                  [&](std::size_t c) { return plan.candidates[c].layout != first; });
+  if (!has_layouts || group.candidates.size() <= kMaxLayouts) return group.candidates;
+  std::vector<std::size_t> out;
+  for (const std::size_t c : group.candidates) {
+    if (plan.candidates[c].answer) out.push_back(c);
+  }
+  const auto rank = [&](std::size_t c) {
+    const PlanCandidate& one = plan.candidates[c];
+    const bool least = group.question == PlanQuestion::kMinGpus;
+    return std::tuple{group.best != c, least ? *one.answer : -*one.answer, !is_on_front(one), c};
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  if (out.size() > kMaxLayouts) out.resize(kMaxLayouts);
+  return out;
+}
 
 bool PlanResult::impossible() const {
   return std::any_of(groups.begin(), groups.end(),

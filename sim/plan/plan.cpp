@@ -14,6 +14,8 @@
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/candidates.hpp"
 #include "sim/plan/confidence.hpp"
+#include "sim/plan/layout_bound.hpp"
+#include "sim/plan/layout_search.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "traces/trace_model.hpp"
 
@@ -26,11 +28,12 @@ constexpr std::string_view kLayout = "layout";
 /// All that one thread does, in an order that no other thread changes.
 class UnitSearch {
  public:
-  UnitSearch(PlanCandidates& all, const PlanUnit& unit, bool prune)
-      : all_{all}, unit_{unit}, prune_{prune} {}
+  /// `order`: of its candidates.
+  UnitSearch(PlanCandidates& all, std::vector<std::size_t> order, bool prune)
+      : all_{all}, order_{std::move(order)}, prune_{prune} {}
 
   void run() {
-    std::vector<std::size_t> order = unit_.candidates;
+    std::vector<std::size_t> order = order_;
     const bool services = is_of_services(candidate(order.front()).question);
     if (!services) {
       for (const std::size_t c : order) plan_static(all_.inputs[c], candidate(c));
@@ -41,7 +44,7 @@ class UnitSearch {
     // last, the cheapest bound first, and candidates that are certainly dominated are skipped.
     const auto rank = [&](std::size_t c) {
       const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
-      return std::pair{fewest, fewest ? ServeCandidate::bound_of(all_.inputs[c]).cost : 0.0};
+      return std::pair{fewest, fewest ? sheet_bound(c).cost : 0.0};
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
@@ -69,10 +72,18 @@ class UnitSearch {
  private:
   PlanCandidate& candidate(std::size_t c) { return all_.result.candidates[c]; }
 
+  struct SheetBound {
+    double gpus = 1, cost = 0, latency_s = 0;
+  };
+  [[nodiscard]] SheetBound sheet_bound(std::size_t c) const {
+    const LayoutBound bound = layout_bound(all_.inputs[c], std::nullopt);
+    return {bound.gpus, bound.copy_cost * bound.copies, bound.latency_s};
+  }
+
   /// Whether a candidate before it has a way to run that is as good in all as this one's bounds.
   bool cannot_win(std::size_t c) {
-    const ServeCandidate::Bound bound = ServeCandidate::bound_of(all_.inputs[c]);
-    for (const std::size_t other : unit_.candidates) {
+    const SheetBound bound = sheet_bound(c);
+    for (const std::size_t other : order_) {
       const PlanCandidate& known = candidate(other);
       if (other == c || !known.answer || known.group != candidate(c).group) continue;
       if (*known.answer > bound.gpus) continue;
@@ -92,9 +103,24 @@ class UnitSearch {
   }
 
   PlanCandidates& all_;
-  const PlanUnit& unit_;
+  std::vector<std::size_t> order_;
   bool prune_;
 };
+
+/// Takes candidates out of their units that a search of layouts answers: those of fewest GPUs that
+/// are not impossible already.
+std::vector<std::size_t> take_layouts(PlanCandidates& all) {
+  std::vector<std::size_t> out;
+  for (PlanUnit& unit : all.units) {
+    std::erase_if(unit.candidates, [&](std::size_t c) {
+      const bool taken = all.result.candidates[c].question == PlanQuestion::kMinGpus;
+      if (taken) out.push_back(c);
+      return taken;
+    });
+  }
+  std::erase_if(all.units, [](const PlanUnit& unit) { return unit.candidates.empty(); });
+  return out;
+}
 
 /// Whether `one` is no worse than `best`. Rates are powers of (1 + rate_step): those one step apart
 /// are equal as far as the search can see.
@@ -112,6 +138,7 @@ bool is_as_good(PlanQuestion question, double one, double best, double rate_step
 void find_best(PlanCandidates& all, const PlanSection& plan) {
   PlanResult& result = all.result;
   for (PlanGroup& group : result.groups) {
+    group.best.reset();
     const bool fewest = group.question == PlanQuestion::kMinGpus;
     std::optional<double> top;
     for (const std::size_t c : group.candidates) {
@@ -260,7 +287,9 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
     quality = measure_quality(*scenario.plan->quality, specs, scenario.seed, options.threads);
   }
   PlanCandidates all = plan_candidates(scenario, std::move(quality));
-  if (options.begins) options.begins(all.units.size());
+  const std::vector<std::size_t> layouts =
+      scenario.plan->layouts ? take_layouts(all) : std::vector<std::size_t>{};
+  if (options.begins) options.begins(all.units.size() + layouts.size());
   std::atomic<std::size_t> done{0};
   std::atomic<std::size_t> missing{0};
   parallel_for(all.units.size(), options.threads, [&](std::size_t u) {
@@ -271,12 +300,25 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
       missing += all.units[u].candidates.size();
       return;
     }
-    UnitSearch{all, all.units[u], options.prune}.run();
+    UnitSearch{all, all.units[u].candidates, options.prune}.run();
     ++done;
     if (options.progress) {
       options.progress(static_cast<double>(done) / static_cast<double>(all.units.size()));
     }
   });
+  if (!layouts.empty()) {
+    search_layouts(all, layouts, options);
+    find_best(all, *scenario.plan);
+    mark_pareto(all.result);
+    std::vector<std::size_t> listed;
+    for (const PlanGroup& group : all.result.groups) {
+      if (group.question != PlanQuestion::kMinGpus) continue;
+      for (const std::size_t c : listed_candidates(all.result, group)) {
+        if (all.result.candidates[c].answer) listed.push_back(c);
+      }
+    }
+    if (!options.stop || !options.stop()) refine_layouts(all, listed, options);
+  }
   find_best(all, *scenario.plan);
   if (!options.stop || !options.stop()) move_knobs(all, options.threads);
   mark_pareto(all.result);

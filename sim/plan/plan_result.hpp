@@ -156,6 +156,13 @@ struct PlanResult {
   [[nodiscard]] bool impossible() const;
 };
 
+/// Whether one of its ways to run is on the front.
+[[nodiscard]] bool is_on_front(const PlanCandidate& one);
+/// Candidates of `group` that tables show: of many layouts the best and those on the front, at most
+/// ten; else all.
+[[nodiscard]] std::vector<std::size_t> listed_candidates(const PlanResult& result,
+                                                         const PlanGroup& group);
+
 /// Marks the points that no other point of their group beats: as cheap, as quick, as exact and as
 /// long a context, and better in one of them. What has no error does not compete.
 void mark_pareto(PlanResult& result);

@@ -12,6 +12,8 @@
 #include "sim/plan/candidate.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/knobs.hpp"
+#include "sim/plan/layout_bound.hpp"
+#include "sim/plan/layout_candidate.hpp"
 #include "sim/plan/serve_probe.hpp"
 #include "sim/scenario/fields/serve_field.hpp"
 #include "sim/serve/schedulers/limits.hpp"
@@ -45,8 +47,9 @@ struct Started {
 };
 
 /// An engine refuses to start if one sequence of its default max_model_len is more than its pool.
-/// A plan is of the workload, so that there it sets the longest request instead.
-Started started(const CandidateInput& in) {
+/// A plan is of the workload, so that there it sets the longest request instead. `start_of` is
+/// called for the start.
+Started started(const CandidateInput& in, ServeStart (*start_of)(const ServeSpec&)) {
   Started out{.spec = *in.point->serve, .start = {}};
   out.spec.method = in.method;
   out.start = start_of(out.spec);
@@ -72,9 +75,9 @@ struct ServeCandidate::Impl {
   const ServeStart& start = begun.start;
   ServeCase service;  // at the requested confidence
 
-  explicit Impl(CandidateInput input)
+  Impl(CandidateInput input, ServeStart (*start_of)(const ServeSpec&))
       : in{std::move(input)},
-        begun{started(in)},
+        begun{started(in, start_of)},
         service{spec, worse_machine(spec, start, in.plan->confidence), in.plan->attainment} {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -159,7 +162,8 @@ struct ServeCandidate::Impl {
   }
 };
 
-ServeCandidate::ServeCandidate(CandidateInput in) : impl_{std::make_unique<Impl>(std::move(in))} {}
+ServeCandidate::ServeCandidate(CandidateInput in)
+    : impl_{std::make_unique<Impl>(std::move(in), start_of)} {}
 ServeCandidate::~ServeCandidate() = default;
 
 void ServeCandidate::highest_rate(PlanCandidate& out) {
@@ -210,14 +214,17 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   if (found.at_most) out.notes.emplace_back("no higher rate was tried");
 }
 
-void ServeCandidate::min_gpus(PlanCandidate& out) {
+void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
   Impl& me = *impl_;
   me.begin(out);
   const std::int64_t most = me.max_copies();
   std::vector<std::int64_t> held;
   // Copies fall as the search climbs.
-  const Search search{
-      .least = -most, .most = -1, .start = -1, .stride = 1, .neighbours = kNeighbours};
+  const Search search{.least = -most,
+                      .most = -1,
+                      .start = -std::clamp<std::int64_t>(first, 1, most),
+                      .stride = 1,
+                      .neighbours = kNeighbours};
   const Boundary found = largest_feasible(search, [&](std::int64_t falling) {
     const bool good = me.service.holds(Impl::copies(-falling));
     if (good) held.push_back(-falling);
@@ -252,6 +259,58 @@ void ServeCandidate::min_gpus(PlanCandidate& out) {
   out.times = at.times;
   out.bounds = at.bounds;
   out.slo_probability = me.probability(Impl::copies(out.replicas));
+  if (out.replicas > 1) {
+    out.next = static_cast<double>((out.replicas - 1) * me.service.gpus());
+  }
+}
+
+LayoutCandidate::LayoutCandidate(CandidateInput in) {
+  // At the prediction the uncertainty of times, which takes a run to know, is not needed.
+  const bool predicts =
+      in.plan->confidence == 0 && in.point->serve->stack->growth == CacheGrowth::kPaged;
+  impl_ = std::make_unique<ServeCandidate::Impl>(std::move(in), predicts ? startup_of : start_of);
+}
+LayoutCandidate::~LayoutCandidate() = default;
+
+LayoutBound LayoutCandidate::bound() {
+  ServeCandidate::Impl& me = *impl_;
+  const auto& requests = me.spec.requests->requests;
+  std::int64_t context = INT64_MAX;
+  for (const Request& r : requests) context = std::min<std::int64_t>(context, r.prompt_tokens);
+  // A calibrated service may be quicker than its kernels' times.
+  if (requests.empty() || me.spec.calibrated) return layout_bound(me.in, std::nullopt);
+  return layout_bound(me.in, me.service.least_times(context, std::ssize(requests)));
+}
+
+std::int64_t LayoutCandidate::max_copies() const { return impl_->max_copies(); }
+
+void LayoutCandidate::min_gpus(PlanCandidate& out, std::int64_t least, std::int64_t most) {
+  ServeCandidate::Impl& me = *impl_;
+  me.begin(out);
+  const Search search{
+      .least = -most, .most = -least, .start = -least, .stride = 1, .neighbours = kNeighbours};
+  const Boundary found = largest_feasible(search, [&](std::int64_t falling) {
+    return me.service.holds(ServeCandidate::Impl::copies(-falling));
+  });
+  out.probes = found.probes;
+  out.monotone = found.monotone;
+  if (!found.last) {
+    if (most < me.max_copies()) return;
+    out.simulated = engines_text(me.service.spec().cluster, most);
+    me.refuse(out, me.service.at(ServeCandidate::Impl::copies(most)),
+              fmt::format("with {} GPUs", most * me.service.gpus()));
+    return;
+  }
+  out.replicas = -*found.last;
+  out.answer = static_cast<double>(out.replicas * me.service.gpus());
+  out.range.predicted = me.in.plan->confidence == 0 ? out.answer : std::nullopt;
+  out.range.safe = me.in.plan->confidence == 0 ? std::nullopt : out.answer;
+  out.range.max_tried = static_cast<double>(me.max_copies() * me.service.gpus());
+  out.simulated = engines_text(me.service.spec().cluster, out.replicas);
+  const ServeProbe& at = me.service.at(ServeCandidate::Impl::copies(out.replicas));
+  out.points = {me.point_at(at)};
+  out.times = at.times;
+  out.bounds = at.bounds;
   if (out.replicas > 1) {
     out.next = static_cast<double>((out.replicas - 1) * me.service.gpus());
   }
@@ -364,65 +423,6 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                                 }}}});
   }
   return try_knobs(me.service.at(load).need, knobs);
-}
-
-ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
-  const ServeSpec& spec = *in.point->serve;
-  const RequestTrace& trace = *spec.requests;
-  const double each = service_gpus(spec);
-  FlopsPerSecond peak = spec.gpu->peak_fp32;
-  for (const auto& [dtype, rate] : spec.gpu->peak) peak = std::max(peak, rate);
-  const auto active = static_cast<double>(active_parameters(*spec.llm));
-  // A decode step reads the weights that a token needs; formats below 4 bits are not known.
-  constexpr double kMinWeightBytes = 0.5;
-  const double bytes = spec.weight_format != nullptr
-                           ? kMinWeightBytes
-                           : static_cast<double>(bits_of(spec.weight_dtype)) / 8;
-  const auto embedding =
-      static_cast<double>(spec.llm->d_model) * static_cast<double>(spec.llm->vocab_size);
-  // Stages read one after another; experts may be on more GPUs than share the rest.
-  const double readers =
-      std::max<double>(spec.tensor_parallel, spec.options.expert_parallel.value_or(1));
-  const double read = std::max(0.0, active - 2 * embedding) * bytes / readers;
-  // A step may bring a token and all that a draft proposed.
-  const double at_once = spec.speculation.is_on() ? 1.0 + spec.speculation.tokens : 1.0;
-  const double token_s = read / spec.gpu->hbm_bandwidth.count() / at_once;
-
-  std::vector<double> work, least;
-  double tokens = 0;
-  SimTime first{INT64_MAX}, last{};
-  for (const Request& r : trace.requests) {
-    // Prompts may be found in a prefix cache.
-    const double computed = static_cast<double>(r.output_tokens) +
-                            (trace.prefix_block == 0 ? static_cast<double>(r.prompt_tokens) : 0);
-    work.push_back(2 * std::max(0.0, active - 2 * embedding) * computed);
-    least.push_back(token_s * std::max(0, r.output_tokens - 1));
-    tokens += r.output_tokens;
-    if (r.after >= 0) continue;
-    first = std::min(first, r.arrival);
-    last = std::max(last, r.arrival);
-  }
-  Bound bound;
-  bound.gpus = each;
-  if (trace.requests.empty() || last <= first) return bound;
-  std::sort(work.begin(), work.end());
-  std::sort(least.begin(), least.end());
-  const double span = static_cast<double>((last - first).count()) * 1e-12;
-  const auto kept =
-      static_cast<std::size_t>(std::ceil(in.plan->attainment * static_cast<double>(work.size())));
-  double sum = 0;
-  for (std::size_t i = 0; i < kept; ++i) sum += work[i];
-  // Requests that keep their bounds are through so long after the last arrival.
-  if (spec.slo.e2e) {
-    const double busy = sum / (each * peak.count());
-    bound.gpus = each * std::max(1.0, std::ceil(busy / (span + spec.slo.e2e->count())));
-  }
-  bound.cost = in.gpu_hour * bound.gpus / kHour / (tokens / span) * kMillion * in.plan->attainment;
-  const double share = shown_percentile(in.plan->attainment) / 100.0;
-  const double lost = 1 - in.plan->attainment;  // may be refused, and are in no quantile
-  const double at = std::max(0.0, (share - lost) * static_cast<double>(least.size()) - 1);
-  bound.latency_s = least[static_cast<std::size_t>(at)];
-  return bound;
 }
 
 }  // namespace kvsim

@@ -89,6 +89,23 @@ ServeStart start_of(const ServeSpec& spec) {
   return out;
 }
 
+ServeStart startup_of(const ServeSpec& spec) {
+  ServeSpec plain = spec;
+  plain.allocator.reset();
+  const PreparedService service{std::move(plain)};
+  ServeStart out{.startup = service.startup(),
+                 .activations = {},
+                 .gpus = service_gpus(spec),
+                 .times = {},
+                 .no_times = "none: predictions, whose ranges were not searched",
+                 .cache_notes = {}};
+  if (out.startup) {
+    std::string limit = state_limit_text(*out.startup);
+    if (!limit.empty()) out.cache_notes.push_back(std::move(limit));
+  }
+  return out;
+}
+
 namespace {
 
 ServeMachine machine_of(MemoryMargin memory, const ServeStart& start,
@@ -199,6 +216,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
                     {.max_samples = kMinSamples,
                      .keep_gaps = false,
                      .factors = machine_.times.run,
+                     .suggests_gpus = false,
                      .attained = gives_up ? std::optional{attainment_} : std::nullopt});
   if (result.stopped_early) return std::nullopt;
 

@@ -54,6 +54,8 @@ struct ServeStart {
 };
 /// Errors: as run_serve.
 [[nodiscard]] ServeStart start_of(const ServeSpec& spec);
+/// The same without the run, of a stack with a paged cache: `times` are not known.
+[[nodiscard]] ServeStart startup_of(const ServeSpec& spec);
 
 /// A machine at one end of the intervals: what memory and times are multiplied with.
 struct ServeMachine {
@@ -95,6 +97,10 @@ class ServeCase {
   [[nodiscard]] std::int64_t gpus() const { return machine_.gpus; }
   /// Whether the bounds are kept: a run ends as soon as it is sure that they are not.
   [[nodiscard]] bool holds(const ServeLoad& load);
+  /// See PreparedService.
+  [[nodiscard]] std::optional<LeastTimes> least_times(std::int64_t context, std::int64_t most) {
+    return service_->least_times(context, most);
+  }
   /// How likely the bounds are kept, if memory is as on this machine and times are as predicted
   /// within `residuals`. Runs the load again at serve_draws.
   [[nodiscard]] double probability(const ServeLoad& load, const ServeResiduals& residuals);

@@ -132,35 +132,6 @@ bool has_ranges(const PlanResult& plan, const PlanGroup& group) {
                      [&](std::size_t c) { return plan.candidates[c].range.is_known; });
 }
 
-bool leads(const PlanCandidate& one) {
-  return std::any_of(one.points.begin(), one.points.end(),
-                     [](const OperatingPoint& point) { return point.on_front; });
-}
-
-constexpr std::size_t kMaxLayouts = 10;
-
-/// The candidates that tables show: of many layouts the best and those on the front.
-std::vector<std::size_t> shown_candidates(const PlanResult& plan, const PlanGroup& group) {
-  const std::string& first = plan.candidates[group.candidates.front()].layout;
-  const bool has_layouts =
-      std::any_of(group.candidates.begin(), group.candidates.end(),
-                  [&](std::size_t c) { return plan.candidates[c].layout != first; });
-  if (!has_layouts || group.candidates.size() <= kMaxLayouts) return group.candidates;
-  std::vector<std::size_t> out;
-  for (const std::size_t c : group.candidates) {
-    if (plan.candidates[c].answer) out.push_back(c);
-  }
-  const auto rank = [&](std::size_t c) {
-    const PlanCandidate& one = plan.candidates[c];
-    const bool least = group.question == PlanQuestion::kMinGpus;
-    return std::tuple{group.best != c, least ? *one.answer : -*one.answer, !leads(one), c};
-  };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-  if (out.size() > kMaxLayouts) out.resize(kMaxLayouts);
-  return out;
-}
-
 /// One line per candidate of `shown`. `ranges`: adds the range of its answer.
 std::string answers_table(const PlanResult& plan, const PlanGroup& group,
                           const std::vector<std::size_t>& shown, bool ranges, std::size_t width) {
@@ -216,7 +187,7 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group,
     }
     cells.push_back(at == nullptr ? "-" : amount(at->tokens_s));
     cells.push_back(at == nullptr ? "-" : amount(at->cost));
-    cells.emplace_back(leads(one) ? "*" : "");
+    cells.emplace_back(is_on_front(one) ? "*" : "");
     table.add_row(std::move(cells));
   }
   return table.str(width);
@@ -225,7 +196,7 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group,
 /// The table of a group; ranges get a separate table if they make it too wide.
 std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   const bool ranges = has_ranges(plan, group);
-  const std::vector<std::size_t> shown = shown_candidates(plan, group);
+  const std::vector<std::size_t> shown = listed_candidates(plan, group);
   std::string all = answers_table(plan, group, shown, ranges, width);
   const auto is_wide = [&](std::string_view text) {
     for (std::size_t from = 0; from < text.size();) {
@@ -248,7 +219,7 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
 /// "Of 15 candidates 6 have an answer, 9 do not: kv_capacity 1, tpot 8."; empty if the table shows
 /// all.
 std::string not_shown(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
-  if (shown_candidates(plan, group).size() == group.candidates.size()) return {};
+  if (listed_candidates(plan, group).size() == group.candidates.size()) return {};
   std::map<std::string, int> constraints;
   std::size_t refused = 0;
   for (const std::size_t c : group.candidates) {

@@ -13,6 +13,8 @@
 #include "models/llm/catalogue.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "sim/plan/candidates.hpp"
+#include "sim/plan/layout_candidate.hpp"
 #include "sim/report/plan/plan_report.hpp"
 #include "sim/scenario/points/layouts.hpp"
 #include "tests/sim/search/plan_files.hpp"
@@ -118,7 +120,7 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
   for (const Model& model : models) {
     INFO(model.keys);
     const std::string wanted = fmt::format("{}, \"layouts\": 2", kFewest);
-    const PlanResult all = run_plan(serve_plan(model.keys, wanted), {.threads = 2});
+    const PlanResult all = run_plan(serve_plan(model.keys, wanted), {.threads = 2, .prune = false});
     REQUIRE(all.groups.size() == 1);
     REQUIRE(all.candidates.size() == model.alone.size());
     double least = 1e9;
@@ -135,14 +137,98 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
       CHECK(at->replicas == one.replicas);
       CHECK(at->range.safe == one.range.safe);
       CHECK(at->range.optimistic == one.range.optimistic);
-      CHECK(at->points.size() == one.points.size());
+      if (one.answer) CHECK(at->points.back().cost == one.points.back().cost);
       if (one.answer) least = std::min(least, *one.answer);
     }
     REQUIRE(all.groups[0].best);
     CHECK(all.candidates[*all.groups[0].best].answer == least);
     // No thread changes an answer.
     const Scenario scenario = serve_plan(model.keys, wanted);
-    CHECK(plan_csv(run_plan(scenario, {.threads = 1})) == plan_csv(all));
+    CHECK(plan_csv(run_plan(scenario, {.threads = 1, .prune = false})) == plan_csv(all));
+  }
+}
+
+/// Services of several models, formats and bounds, with the layouts of `gpus` GPUs.
+std::vector<Scenario> searches(int gpus) {
+  std::vector<Scenario> out;
+  for (const char* keys :
+       {R"(, "model": "llama-3.1-8b", "gpu": ["A100-40GB-SXM", "H100-80GB-SXM"])",
+        R"(, "model": "llama-3.1-70b", "gpu": "H100-80GB-SXM", "dtype": ["bf16", "fp8-tensor"])",
+        R"(, "model": "qwen3-30b-a3b", "gpu": "H200-141GB-SXM", "stack": ["vllm", "sglang"],
+            "cluster": {"link": "50 GB/s"})"}) {
+    out.push_back(serve_plan(
+        keys, fmt::format(R"("questions": "fewest_gpus", "most_gpus": 32, "layouts": {})", gpus)));
+  }
+  return out;
+}
+
+TEST_CASE("bounds of layouts are below what every layout takes") {
+  std::size_t sharp = 0, answers = 0;
+  for (const Scenario& scenario : searches(4)) {
+    const PlanCandidates inputs = plan_candidates(scenario, std::nullopt);
+    const PlanResult all = run_plan(scenario, {.threads = 2, .prune = false});
+    for (std::size_t c = 0; c < all.candidates.size(); ++c) {
+      const PlanCandidate& one = all.candidates[c];
+      INFO(all.groups[one.group].of, ": ", one.label);
+      if (!one.answer) continue;
+      ++answers;
+      const LayoutBound bound = LayoutCandidate{inputs.inputs[c]}.bound();
+      CHECK(bound.gpus <= *one.answer);
+      CHECK(bound.copy_cost * static_cast<double>(one.replicas) <= one.points.back().cost);
+      CHECK(bound.latency_s <= one.points.back().latency_s);
+      sharp += bound.latency_s * 3 > one.points.back().latency_s ? 1U : 0U;
+    }
+  }
+  CHECK(answers > 10);
+  CHECK(sharp * 2 > answers);  // a bound of nothing would prune nothing
+}
+
+TEST_CASE("pruning by bounds changes neither the best layout nor the front") {
+  const auto front_of = [](const PlanResult& plan) {
+    std::set<std::tuple<std::size_t, double, double, std::string>> out;
+    for (const PlanCandidate& one : plan.candidates) {
+      for (const OperatingPoint& point : one.points) {
+        if (point.on_front) out.emplace(one.group, point.cost, point.latency_s, one.label);
+      }
+    }
+    return out;
+  };
+  std::size_t pruned = 0;
+  for (const Scenario& scenario : searches(8)) {
+    const PlanResult all = run_plan(scenario, {.threads = 2, .prune = false});
+    const PlanResult some = run_plan(scenario, {.threads = 2});
+    CHECK(front_of(some) == front_of(all));
+    REQUIRE(some.groups.size() == all.groups.size());
+    for (std::size_t g = 0; g < all.groups.size(); ++g) {
+      CHECK(some.groups[g].best == all.groups[g].best);
+    }
+    for (std::size_t c = 0; c < all.candidates.size(); ++c) {
+      const PlanCandidate& one = some.candidates[c];
+      INFO(one.label, " ", one.pruned);
+      if (!one.pruned.empty()) {
+        ++pruned;
+        CHECK_FALSE(one.answer);
+      } else {
+        CHECK(one.answer == all.candidates[c].answer);
+        CHECK(one.impossible.has_value() == all.candidates[c].impossible.has_value());
+      }
+    }
+    CHECK(plan_csv(run_plan(scenario, {.threads = 1})) == plan_csv(some));
+  }
+  CHECK(pruned > 0);
+}
+
+TEST_CASE("ranges are those of the layouts that tables list") {
+  const PlanResult plan = run_plan(searches(8).front(), {.threads = 2, .prune = false});
+  for (const PlanGroup& group : plan.groups) {
+    const std::vector<std::size_t> listed = listed_candidates(plan, group);
+    for (const std::size_t c : group.candidates) {
+      const PlanCandidate& one = plan.candidates[c];
+      if (!one.answer) continue;
+      const bool is_listed = std::find(listed.begin(), listed.end(), c) != listed.end();
+      CHECK(one.range.is_known == is_listed);
+      CHECK(one.range.predicted == one.answer);
+    }
   }
 }
 

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/plan/candidate.hpp"
+#include "sim/plan/layout_bound.hpp"
 #include "sim/plan/serve_probe.hpp"
 #include "sim/report/plan/plan_finding.hpp"
 #include "sim/report/plan/plan_report.hpp"
@@ -421,15 +421,16 @@ TEST_CASE("a bound by the data sheet is below every run") {
     const PlanResult plan = run_plan(scenario, {.threads = 1});
     const PlanCandidate& one = plan.candidates.at(0);
     REQUIRE(one.answer.has_value());
-    const auto bound = ServeCandidate::bound_of({.plan = &*scenario.plan,
-                                                 .point = &scenario.points[0],
-                                                 .method = one.method,
-                                                 .error = {},
-                                                 .gpu_hour = 1});
+    const LayoutBound bound = layout_bound({.plan = &*scenario.plan,
+                                            .point = &scenario.points[0],
+                                            .method = one.method,
+                                            .error = {},
+                                            .gpu_hour = 1},
+                                           std::nullopt);
     CHECK(bound.gpus <= *one.answer);
     CHECK(bound.latency_s > 0);
     for (const OperatingPoint& point : one.points) {
-      CHECK(bound.cost <= point.cost);
+      CHECK(bound.copy_cost * bound.copies <= point.cost);
       CHECK(bound.latency_s <= point.latency_s);
     }
   }
