@@ -309,6 +309,52 @@ TEST_CASE("inexpressible runs have a reason and options without a key are report
         std::vector<std::string>{"async_scheduling", "api_server_count", "brand_new_flag"});
 }
 
+TEST_CASE(
+    "speculation: heads, chains and trees in every engine's spelling, with an assumed acceptance") {
+  const auto speculation = [](const char* engine, const char* options) {
+    std::string cell;  // as CSV doubles quotes
+    for (const char* c = options; *c != '\0'; ++c) cell += *c == '"' ? "\"\"" : std::string{*c};
+    const MappedRun run = mapped(Row{}
+                                     .set("engine", engine)
+                                     .set("engine_version", "")
+                                     .set("date", "2026-01")
+                                     .set("engine_options", cell));
+    INFO(engine, " ", options, " ", run.refused);
+    REQUIRE(run.is_expressed());
+    CHECK_FALSE(run.complete);  // the acceptance is assumed
+    return run.scenario.at("speculation");
+  };
+  using json = nlohmann::ordered_json;
+  const json mtp{{"draft", "mtp"}, {"tokens", 1}, {"acceptance", 0.85}};
+  CHECK(speculation("vLLM", R"(speculative-config={"method":"mtp"/"num_speculative_tokens":1})") ==
+        mtp);
+  CHECK(speculation("vLLM",
+                    "speculative-config.method=mtp;"
+                    "speculative-config.num_speculative_tokens=1") == mtp);
+  CHECK(speculation("TensorRT-LLM",
+                    "speculative_config=decoding_type: MTP, num_nextn_predict_layers: 1") == mtp);
+  const json third{{"draft", "eagle3"}, {"tokens", 4}, {"acceptance", 0.743}};
+  CHECK(speculation("vLLM", "speculative=eagle3 num_speculative_tokens=4") == third);
+  CHECK(speculation("SGLang",
+                    "speculative-algorithm=EAGLE3;speculative-num-steps=4;"
+                    "speculative-eagle-topk=1;speculative-num-draft-tokens=5") == third);
+  CHECK(
+      speculation("SGLang",
+                  "speculative-algorithm=EAGLE3;speculative-draft-model-path=a/b;"
+                  "speculative-num-steps=4;speculative-eagle-topk=4;"
+                  "speculative-num-draft-tokens=16") ==
+      json{{"draft", "eagle3"}, {"tokens", 15}, {"steps", 4}, {"topk", 4}, {"acceptance", 0.743}});
+  const auto refused = [](const char* options) {
+    return mapped(Row{}.set("engine_options", options)).refused;
+  };
+  CHECK(refused("speculative_config.method=ngram;num_speculative_tokens=3") ==
+        "speculative decoding whose acceptance is not known");
+  CHECK(refused("speculative_model=a/b;num_speculative_tokens=3") ==
+        "speculative decoding whose acceptance is not known");
+  CHECK(refused("speculative_config.method=mtp") ==
+        "speculative decoding without a number of tokens");
+}
+
 TEST_CASE("one of several equal engines is simulated with its share of the load") {
   // 8 requests per second to four engines in turn: gaps of 2 per second, sums of four exponentials,
   // whose deviation is half of their mean.

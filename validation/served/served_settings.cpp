@@ -16,6 +16,7 @@
 #include "models/methods/resolve/cache_formats.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "validation/served/served_speculation.hpp"
 #include "validation/served/served_text.hpp"
 
 namespace kvsim {
@@ -463,6 +464,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   } else {
     out.replicas = layout.replicas;
   }
+  std::vector<EngineOption> speculation;
   for (const EngineOption& option : options) {
     const OptionRule* rule = out.engine->find_option(option.name);
     if (rule == nullptr) rule = out.engine->find_option(plain_cell(option.name));
@@ -473,9 +475,14 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
       if (rule->unless.empty() || rule->unless != plain_cell(option.value)) {
         throw NotExpressed{rule->reason};
       }
+    } else if (rule->use == OptionUse::kSpeculation) {
+      speculation.push_back(option);
     } else {
       apply(*rule, option, out.keys);
     }
+  }
+  if (!speculation.empty()) {
+    out.keys["speculation"] = served_speculation(speculation, out.assumed);
   }
   return out;
 }

@@ -49,8 +49,13 @@ OptionUse use_of(const Field& type) {
 
 OptionRule read_option(const Field& field) {
   field.allow_only({"names", "key", "type", "words", "elsewhere", "no_effect", "unmodelled",
-                    "refused", "unless", "from", "from_source"});
+                    "refused", "unless", "from", "from_source", "speculation"});
   OptionRule rule{.names = words_of(field.at("names"))};
+  if (const auto speculation = field.find("speculation")) {
+    if (!speculation->boolean()) speculation->expected("true");
+    rule.use = OptionUse::kSpeculation;
+    return rule;
+  }
   if (const auto key = field.find("key")) {
     rule.key = key->string();
     rule.use = use_of(field.at("type"));
@@ -176,6 +181,7 @@ struct Tables {
   std::vector<ServedClient> clients;
   std::vector<ServedLengths> lengths;
   std::vector<ServedReason> reasons;
+  std::vector<ServedAcceptance> acceptances;
   std::vector<std::string> cutoff_models;
   double p99_per_mean = 1, stopping_share = 0;
 };
@@ -183,8 +189,14 @@ struct Tables {
 Tables read_tables() {
   Tables out;
   const Field engines = table_of("served-engines");
-  engines.allow_only({"schema", "engines"});
+  engines.allow_only({"schema", "engines", "acceptances"});
   for (const Field& item : engines.at("engines").items()) out.engines.push_back(read_engine(item));
+  for (const Field& item : engines.at("acceptances").items()) {
+    item.allow_only({"draft", "acceptance", "source"});
+    out.acceptances.push_back({.draft = item.at("draft").string(),
+                               .acceptance = item.at("acceptance").number(0, 1),
+                               .source = item.at("source").string()});
+  }
   const Field clients = table_of("served-clients");
   clients.allow_only({"schema", "clients", "cutoff_models", "cutoff_models_source", "lengths",
                       "generated_p99_per_mean", "stopping_share", "stopping_share_source"});
@@ -258,6 +270,13 @@ const ServedLengths* find_served_lengths(std::string_view workload) {
   const std::string text = lower(workload);
   for (const ServedLengths& set : tables().lengths) {
     if (has_any(text, set.words)) return &set;
+  }
+  return nullptr;
+}
+
+const ServedAcceptance* find_served_acceptance(std::string_view draft) {
+  for (const ServedAcceptance& one : tables().acceptances) {
+    if (one.draft == draft) return &one;
   }
   return nullptr;
 }

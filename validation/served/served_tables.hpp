@@ -19,16 +19,17 @@ namespace kvsim {
 
 /// How an option of an engine is expressed in a scenario.
 enum class OptionUse : std::uint8_t {
-  kCount,       // a whole number under `key`
-  kShare,       // a number in (0, 1]
-  kNumber,      // any number
-  kSwitch,      // true or false
-  kNot,         // the opposite
-  kChoice,      // one of `words`
-  kElsewhere,   // read with the run's other columns
-  kNoEffect,    // changes no result
-  kUnmodelled,  // left out, and reported
-  kRefused      // the run cannot be expressed
+  kCount,        // a whole number under `key`
+  kShare,        // a number in (0, 1]
+  kNumber,       // any number
+  kSwitch,       // true or false
+  kNot,          // the opposite
+  kChoice,       // one of `words`
+  kSpeculation,  // served_speculation
+  kElsewhere,    // read with the run's other columns
+  kNoEffect,     // changes no result
+  kUnmodelled,   // left out, and reported
+  kRefused       // the run cannot be expressed
 };
 struct OptionRule {
   std::vector<std::string> names;  // as EngineOption::name
@@ -113,6 +114,13 @@ struct ServedLengths {
   std::string source{};
 };
 
+/// How often a proposed token is accepted, where a run does not say.
+struct ServedAcceptance {
+  std::string draft;  // word_of(Proposer)
+  double acceptance = 0;
+  std::string source;
+};
+
 /// What is known of the cause where a source's values are far from the predicted ones.
 struct ServedReason {
   std::string source;                // ScoredRun::source
@@ -129,6 +137,8 @@ struct ServedReason {
                                                      std::string_view engine);
 /// Null: the workload names no set.
 [[nodiscard]] const ServedLengths* find_served_lengths(std::string_view workload);
+/// Null: none is known.
+[[nodiscard]] const ServedAcceptance* find_served_acceptance(std::string_view draft);
 /// Null: no cause is known.
 [[nodiscard]] const ServedReason* find_served_reason(std::string_view source,
                                                      std::string_view metric);
