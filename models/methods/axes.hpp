@@ -145,6 +145,10 @@ class SelectRule {
   [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
   /// False: decode steps only append, whatever the budget.
   [[nodiscard]] virtual bool leaves_in_decode() const { return true; }
+  /// With positions=rerotate, kept prompt keys take their rank as position once, at the prompt's
+  /// end, and later tokens keep their own positions. False: at every step, every key takes its
+  /// rank.
+  [[nodiscard]] virtual bool rerotates_once() const { return false; }
   /// Unprotected entries are ranked by position: the newest stay.
   [[nodiscard]] virtual bool ranks_by_position() const { return false; }
   /// Query heads of a group may see different entries of the same cache.

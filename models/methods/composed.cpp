@@ -52,8 +52,8 @@ bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) cons
 }
 
 bool ComposedMethod::has_retained_mass() const {
-  return !merges() && !parts_.share && (!parts_.read || parts_.read->keeps_rows()) &&
-         parts_.store->keeps_values();
+  return !merges() && !parts_.share && !parts_.rerotate && !parts_.rerotate_prompt &&
+         (!parts_.read || parts_.read->keeps_rows()) && parts_.store->keeps_values();
 }
 
 bool ComposedMethod::heads_apart() const {
@@ -71,7 +71,7 @@ MethodNeeds ComposedMethod::needs() const {
   all += parts_.merge->needs();
   all += parts_.store->needs();
   if (parts_.read) all += parts_.read->needs();
-  all.inputs.rope = all.inputs.rope || parts_.rerotate;
+  all.inputs.rope = all.inputs.rope || parts_.rerotate || parts_.rerotate_prompt;
   return all;
 }
 
@@ -339,6 +339,17 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
   add(parts_.merge->prefill_extra(shape, recorded, prompt));
   add(parts_.store_of(layer).prefill_extra(shape, recorded, prompt));
   if (parts_.read) add(parts_.read->prefill_extra(shape, recorded, prompt));
+  if (parts_.rerotate_prompt) {  // every kept key is read, rotated and written
+    const std::int64_t kept =
+        std::min(parts_.budget->entries(layer).value_or(prompt), prompt) * stored_heads(shape);
+    const double bytes = static_cast<double>(kept) * shape.head_dim * bits_of(recorded) / 8.0;
+    PrefillExtra rotation;
+    rotation.flops = static_cast<double>(kept) * 3.0 * shape.head_dim;
+    rotation.read = bytes;
+    rotation.written = bytes;
+    rotation.launches = 1;
+    add(rotation);
+  }
   if (parts_.select->nested() && prompt > 0) {
     const auto entries = parts_.budget->entries(layer);
     if (entries) {

@@ -29,7 +29,8 @@ struct Composition {
   std::int32_t n_layers = 0;  // 0: unknown
   bool query_head = false;    // every query head has its own entries: K and V stored n_heads times
   bool rerotate = false;      // keys are rotated to their cache index (StreamingLLM, 3.2)
-  bool learns_steps = false;  // select or merge needs the attention row of decode steps
+  bool rerotate_prompt = false;      // kept prompt keys, once, at the prompt's end (kvpress)
+  bool learns_steps = false;         // select or merge needs the attention row of decode steps
   std::vector<std::string> unasked;  // declared parameters that no maker read under these settings
 
   /// The store of a layer. `layer` may exceed the layers of a method that keeps none.

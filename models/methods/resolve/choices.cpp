@@ -57,6 +57,8 @@ std::vector<AxisChoice> all_choices() {
       select_within_chunks(),
       select_block_wise(),
       select_periodic(),
+      select_prefill_decoding(),
+      select_finch(),
       select_r_kv(),
       select_lazy_layers(),
       select_streaming_heads(),

@@ -120,6 +120,8 @@ class CatalogueResolver final : public MethodResolver {
     if (parts_.declared->contains("keep_layers")) parts_.keeps_recorded = kept_layers(*this);
     parts_.share = make<MakeShare>("share");
     parts_.select = make<MakeSelect>("select");
+    parts_.rerotate_prompt = parts_.rerotate && parts_.select->rerotates_once();
+    parts_.rerotate = parts_.rerotate && !parts_.rerotate_prompt;
     parts_.budget = make<MakeBudget>("budget");
     parts_.merge = make<MakeMerge>("merge");
     parts_.read = make<MakeRead>("read");
@@ -239,6 +241,7 @@ class CatalogueResolver final : public MethodResolver {
                            .n_layers = parts_.n_layers,
                            .query_head = parts_.query_head,
                            .rerotate = parts_.rerotate,
+                           .rerotate_prompt = parts_.rerotate_prompt,
                            .learns_steps = parts_.learns_steps,
                            .unasked = {}}};
   }
@@ -295,6 +298,12 @@ class CatalogueResolver final : public MethodResolver {
     }
     if (parts_.rerotate && parts_.merge->merges()) {
       refuse("positions=rerotate needs the position of every key, and a merged key has none");
+    }
+    if (parts_.rerotate_prompt && choice("merge") != "drop") {
+      refuse(
+          fmt::format("positions=rerotate moves the kept keys of the prompt, and merge={} keeps "
+                      "what was dropped at the old positions: expected merge=drop",
+                      choice("merge")));
     }
     if (parts_.store->masks() && parts_.merge->merges()) {
       refuse("store=masked leaves every row where it is, so there is no row to merge into");

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "models/methods/params.hpp"
+#include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -52,8 +53,15 @@ std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
   return params;
 }
 
-std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& resolver, std::int64_t entries) {
-  const std::string& name = resolver.word("scorer");
+ParamInfo prompt_scorer_param(const std::string& preferred) {
+  std::vector<std::string> words = wrapped_scorer_params(preferred).front().words;
+  return word_param("prompt_scorer", std::move(words), "what tokens of the prompt are scored by",
+                    "kvpress, PrefillDecodingPress prefilling_press");
+}
+
+std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& resolver, std::int64_t entries,
+                                                  const std::string& param) {
+  const std::string& name = resolver.word(param);
   if (name == "last-window" && entries < resolver.integer("window")) {
     resolver.resolve("window", entries);
   }
@@ -192,6 +200,7 @@ PrefillExtra ScoredRule::prefill_extra(const LayerShape& shape, Dtype recorded,
 
 AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params, MakeSelect make) {
   params.insert(params.begin(), ratio_param());
+  params.push_back(prompt_positions_param());
   return {.axis = "select", .name = name, .params = std::move(params), .make = make};
 }
 

@@ -74,8 +74,11 @@ class Scorer {
 [[nodiscard]] std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred);
 /// The scorer that the parameter `scorer` names, where `entries` are kept. A window of last queries
 /// is limited to `entries`.
-[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& resolver,
-                                                                std::int64_t entries);
+[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(
+    MethodResolver& resolver, std::int64_t entries, const std::string& param = "scorer");
+/// The parameter `prompt_scorer`: a second scorer, for the prompt, whose own parameters are those
+/// of wrapped_scorer_params.
+[[nodiscard]] ParamInfo prompt_scorer_param(const std::string& preferred);
 
 /// The parameter `ratio` of the harness.
 [[nodiscard]] ParamInfo ratio_param();
@@ -131,6 +134,7 @@ class ScoredRule : public SelectRule {
     return std::make_unique<ScoredSelector>(scorer_, place);
   }
   MethodNeeds needs() const override { return scorer_->needs(); }
+  bool rerotates_once() const override { return true; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                    std::int64_t tokens) const override;

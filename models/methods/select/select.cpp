@@ -130,6 +130,13 @@ ParamInfo positions_param() {
                     "StreamingLLM section 3.2; H2O's streaming variant calls it rolled");
 }
 
+ParamInfo prompt_positions_param() {
+  return word_param("positions", {"original", "rerotate"},
+                    "RoPE position of a kept prompt key: its own, or its rank among the kept keys; "
+                    "later tokens keep their own",
+                    "kvpress, KeyRerotationPress");
+}
+
 ParamInfo score_exec_param() {
   return word_param("score_exec", {"eager", "eager_chunked", "fused_two_pass"},
                     "how the prompt's column sums are produced: cost, not result",

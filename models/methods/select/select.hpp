@@ -41,6 +41,8 @@ AxisChoice select_chunked();
 AxisChoice select_within_chunks();
 AxisChoice select_block_wise();
 AxisChoice select_periodic();
+AxisChoice select_prefill_decoding();
+AxisChoice select_finch();
 AxisChoice select_r_kv();
 AxisChoice select_lazy_layers();
 AxisChoice select_streaming_heads();
@@ -65,6 +67,8 @@ inline constexpr const char* kRowsRange =
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
+/// The same for selections that only cut the prompt: kept keys move once, at its end.
+[[nodiscard]] ParamInfo prompt_positions_param();
 
 /// How column sums of the prompt's attention are computed.
 [[nodiscard]] ParamInfo score_exec_param();

@@ -11,8 +11,8 @@ namespace kvsim {
 CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& place,
                            std::vector<HeadVectors> heads)
     : method_{method.parts()}, place_{place} {
-  KVSIM_CHECK(!method_.rerotate || place.rope != nullptr, "\"{}\" needs the rotary embedding",
-              method_.name);
+  KVSIM_CHECK(!(method_.rerotate || method_.rerotate_prompt) || place.rope != nullptr,
+              "\"{}\" needs the rotary embedding", method_.name);
   KVSIM_CHECK(!heads.empty(), "a session of no heads");
   const bool paired =
       method_.share != nullptr && method_.share->starts_pair(place.layer, place.n_layers);
@@ -128,6 +128,7 @@ void CacheSession::prefill(PromptScores& scores, const EntryBudget& allotted) {
     prompt_one_by_one();
   } else {
     compress_prompt(allotted);
+    if (method_.rerotate_prompt) rerotate_prompt();
     newest_ = prompt - 1;
   }
   prompt_entries_ = heads_.front().entries.size();
@@ -176,6 +177,16 @@ void CacheSession::compress_prompt(const EntryBudget& allotted) {
     } else {
       head.merger->absorb_prompt(head.entries, *selectors_[of(h)], losers[of(h)],
                                  head.vectors.keys.first(rows), head.vectors.values.first(rows));
+    }
+  }
+}
+
+void CacheSession::rerotate_prompt() {
+  // Kept tokens were appended in order of position, so that a slot is the rank.
+  for (Head& head : heads_) {
+    for (std::int32_t rank = 0; rank < head.entries.size(); ++rank) {
+      place_.rope->rotate(head.entries.mutable_key(rank),
+                          static_cast<std::int64_t>(rank) - head.entries.id(rank));
     }
   }
 }

@@ -114,6 +114,8 @@ class CacheSession {
   void learn_step(bool prompt_fed);
   void compress();
   void compress_prompt(const EntryBudget& allotted);
+  /// Rotates the kept keys of the prompt to the positions 0, 1, ….
+  void rerotate_prompt();
   /// Creates one selector for all of `heads`, or one for each.
   void start_selectors(std::span<const HeadVectors> heads, bool apart);
   void let_go(std::size_t h, std::span<const std::int32_t> ids);

@@ -57,7 +57,7 @@ std::shared_ptr<const SelectRule> resolve_observed(MethodResolver& resolver) {
 AxisChoice select_observed() {
   return {.axis = "select",
           .name = "observed",
-          .params = {score_exec_param()},
+          .params = {score_exec_param(), prompt_positions_param()},
           .make = &resolve_observed};
 }
 

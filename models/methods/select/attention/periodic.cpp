@@ -4,6 +4,7 @@
 #include "models/methods/select/attention/periodic.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -31,7 +32,11 @@ class PeriodicSelector final : public ScoredSelector {
   void learn_prompt(PromptScores& scores) override {
     head_ = scores.heads().front();
     kv_head_ = scores.first_head();
-    if (settings_.prompt_too) ScoredSelector::learn_prompt(scores);
+    if (settings_.prompt_scorer) {
+      score_ = score_prompt(*settings_.prompt_scorer, scores, 0, place());
+    } else if (settings_.prompt_too) {
+      ScoredSelector::learn_prompt(scores);
+    }
   }
   void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t room,
                std::vector<std::int32_t>& out) override {
@@ -98,12 +103,14 @@ class PeriodicRule final : public ScoredRule {
   }
   MethodNeeds needs() const override {
     MethodNeeds needs = ScoredRule::needs();
-    if (!settings_.prompt_too) {
+    if (!settings_.prompt_too || settings_.prompt_scorer) {
       needs.prompt_scores = PromptScoreClass::kNone;
       needs.prompt_window = 0;
     }
+    if (settings_.prompt_scorer) needs += settings_.prompt_scorer->needs();
     return needs;
   }
+  bool rerotates_once() const override { return false; }
   bool compresses_prompt() const override { return settings_.prompt_too; }
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                    std::int64_t tokens) const override {
@@ -127,6 +134,9 @@ class PeriodicRule final : public ScoredRule {
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
+    if (settings_.prompt_scorer) {
+      return ScoredRule{settings_.prompt_scorer}.prefill_extra(shape, recorded, prompt);
+    }
     return settings_.prompt_too ? ScoredRule::prefill_extra(shape, recorded, prompt)
                                 : PrefillExtra{};
   }
@@ -148,6 +158,36 @@ std::shared_ptr<const SelectRule> resolve_periodic(MethodResolver& resolver) {
   const std::int64_t entries = target >= 1 ? static_cast<std::int64_t>(target) : resolver.prompt();
   return make_periodic({.interval = resolver.integer("interval"), .target = target},
                        make_wrapped_scorer(resolver, entries));
+}
+
+/// kvpress, PrefillDecodingPress: the prompt by one scorer, decode steps by another.
+std::shared_ptr<const SelectRule> resolve_prefill_decoding(MethodResolver& resolver) {
+  const std::int64_t kept = resolve_ratio(resolver);
+  if (resolver.slots() > 0) {
+    resolver.refuse(
+        "the entries after a compression are set by target, which leaves no room for merged "
+        "entries: expected merge=drop");
+  }
+  const double target = resolver.number("target");
+  const std::int64_t entries = target >= 1 ? static_cast<std::int64_t>(target) : resolver.prompt();
+  const PeriodicSettings settings{
+      .interval = resolver.integer("interval"),
+      .target = target,
+      .prompt_too = true,
+      .prompt_scorer = make_wrapped_scorer(resolver, kept, "prompt_scorer")};
+  return make_periodic(settings, make_wrapped_scorer(resolver, entries));
+}
+
+std::vector<ParamInfo> interval_params() {
+  return {integer_param("interval", "", 512, 1, kManyEntries, "an integer >= 1",
+                        "decode steps between compressions",
+                        "kvpress, DecodingPress compression_interval", {"compression_interval"}),
+          number_param("target", "", 2048, 1e-6, kManyEntries,
+                       "entries, or a share of the tokens so far "
+                       "below 1",
+                       "entries after a compression",
+                       "kvpress, DecodingPress target_size; below 1 CompressionRatioDecodingPress",
+                       {"target_size"})};
 }
 
 }  // namespace
@@ -172,19 +212,22 @@ std::shared_ptr<const SelectRule> make_periodic(const PeriodicSettings& settings
 
 AxisChoice select_periodic() {
   std::vector<ParamInfo> params = wrapped_scorer_params("knorm");
-  params.push_back(integer_param(
-      "interval", "", 512, 1, kManyEntries, "an integer >= 1", "decode steps between compressions",
-      "kvpress, DecodingPress compression_interval", {"compression_interval"}));
-  params.push_back(number_param(
-      "target", "", 2048, 1e-6, kManyEntries, "entries, or a share of the tokens so far below 1",
-      "entries after a compression",
-      "kvpress, DecodingPress target_size; below 1 CompressionRatioDecodingPress",
-      {"target_size"}));
+  std::ranges::copy(interval_params(), std::back_inserter(params));
   return {.axis = "select",
           .name = "periodic",
           .params = std::move(params),
           .make = &resolve_periodic,
           .takes_budget = false};
+}
+
+AxisChoice select_prefill_decoding() {
+  std::vector<ParamInfo> params = wrapped_scorer_params("knorm");
+  params.insert(params.begin(), {ratio_param(), prompt_scorer_param("knorm")});
+  std::ranges::copy(interval_params(), std::back_inserter(params));
+  return {.axis = "select",
+          .name = "prefill-decoding",
+          .params = std::move(params),
+          .make = &resolve_prefill_decoding};
 }
 
 }  // namespace kvsim

@@ -12,6 +12,8 @@ struct PeriodicSettings {
   /// assigns.
   double target = 0;
   bool prompt_too = false;  // also compress the prompt at its end
+  /// Of the prompt, if it is not the one of decode steps.
+  std::shared_ptr<const Scorer> prompt_scorer{};
 };
 
 /// Entries held after `tokens` tokens, where the budget assigns `entries`.

@@ -32,6 +32,7 @@ class PromptCutSelector : public Selector {
 class PromptCutRule : public SelectRule {
  public:
   bool leaves_in_decode() const override { return false; }
+  bool rerotates_once() const override { return true; }
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                    std::int64_t tokens) const override {
     return held_by_appending(budget, prompt, tokens);

@@ -138,7 +138,8 @@ AxisChoice select_window() {
                             "SnapKV: max in the LongBench configurations, avg in the class"),
                  integer_param("cap", "", 1024, 1, kManyEntries, "an integer >= 1",
                                "entries the prompt leaves, where no budget is given",
-                               "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"})},
+                               "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"}),
+                 prompt_positions_param()},
       .make = &resolve_window};
 }
 
