@@ -117,6 +117,7 @@ std::vector<AxisChoice> all_choices() {
       store_mx16(),
       store_ultraquant(),
       store_turboquant(),
+      store_kvarn(),
       store_fp8_e4m3(),
       store_fp8_e5m2(),
       store_smoothquant(),

@@ -29,6 +29,7 @@ AxisChoice store_int4_rotated();
 AxisChoice store_quarot();
 AxisChoice store_lmdeploy();
 AxisChoice store_turboquant();
+AxisChoice store_kvarn();
 
 /// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
 /// recorded format.
