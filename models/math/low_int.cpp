@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "models/math/half.hpp"
 
@@ -68,6 +70,66 @@ float lmdeploy_value(std::int32_t code, const LmdeployRow& row) {
   if (row.step == 0) return row.zero;
   if (row.pytorch) return as_stored((number - row.zero) * row.step, row.dtype);
   return as_stored(as_stored(number * row.step, row.dtype) + row.zero, row.dtype);
+}
+
+OscarRow oscar_row(std::span<const float> rotated, double clip, Dtype stored, bool lloyd_max) {
+  constexpr float kLevels = 3;
+  constexpr float kMinRange = 1e-8F;
+  const std::size_t d = rotated.size();
+  OscarRow row;
+  row.bound = std::numeric_limits<float>::infinity();
+  if (clip > 0) {
+    std::vector<float> sizes;
+    for (const float x : rotated) sizes.push_back(std::abs(x));
+    const std::size_t at = std::min(static_cast<std::size_t>(clip * static_cast<double>(d)), d - 1);
+    std::nth_element(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(at), sizes.end());
+    row.bound = sizes[at];
+  }
+  const auto clamped = [&row](float x) { return std::clamp(x, -row.bound, row.bound); };
+  if (lloyd_max) {
+    // As released: levels of a normal distribution, and a range that is 1.16 times as wide.
+    constexpr float kEnd = 1.5095585584640503F;
+    constexpr float kWider = 1.16F;
+    double sum = 0;
+    for (const float x : rotated) sum += static_cast<double>(clamped(x));
+    row.mean = static_cast<float>(sum / static_cast<double>(d));
+    double squares = 0;
+    for (const float x : rotated) {
+      const auto off = static_cast<double>(clamped(x) - row.mean);
+      squares += off * off;
+    }
+    row.deviation = std::sqrt(static_cast<float>(squares / static_cast<double>(d)) + kMinRange);
+    row.by_deviation = true;
+    row.step = 2 * kEnd / kLevels * kWider * row.deviation;
+    row.zero = kEnd / (2 * kEnd / kLevels) - row.mean / row.step;
+  } else {
+    float low = std::numeric_limits<float>::infinity();
+    float high = -low;
+    for (const float x : rotated) {
+      low = std::min(low, clamped(x));
+      high = std::max(high, clamped(x));
+    }
+    row.step = std::max(high - low, kMinRange) / kLevels;
+    row.zero = -low / row.step;
+  }
+  row.stored_step = as_stored(row.step, stored);
+  row.stored_zero = as_stored(row.zero, stored);
+  return row;
+}
+
+std::int32_t oscar_code(float x, const OscarRow& row) {
+  x = std::clamp(x, -row.bound, row.bound);
+  if (row.by_deviation) {
+    constexpr float kBound = 0.9810652732849121F;
+    const float z = (x - row.mean) / row.deviation;
+    return (z >= -kBound ? 1 : 0) + (z >= 0 ? 1 : 0) + (z >= kBound ? 1 : 0);
+  }
+  const float code = std::floor(x / row.step + row.zero + 0.5F);
+  return static_cast<std::int32_t>(std::clamp(code, 0.0F, 3.0F));
+}
+
+float oscar_value(std::int32_t code, const OscarRow& row) {
+  return (static_cast<float>(code) - row.stored_zero) * row.stored_step;
 }
 
 QuarotRow quarot_row(std::span<const float> rotated, std::int32_t levels, float clip) {

@@ -47,6 +47,25 @@ struct LmdeployRow {
 [[nodiscard]] std::int32_t lmdeploy_code(float x, const LmdeployRow& row);
 [[nodiscard]] float lmdeploy_value(std::int32_t code, const LmdeployRow& row);
 
+/// OSCAR's two bits of a rotated row: step and zero point as computed and as stored.
+/// Source: OSCAR QuantKernel/oscar_rotation_clip_int2_kv.py; vLLM
+/// vllm/v1/attention/ops/oscar_ops.py.
+struct OscarRow {
+  float step = 0, zero = 0;
+  float bound = 0;  // elements are clamped to [-bound, bound] first
+  float stored_step = 0, stored_zero = 0;
+  bool by_deviation = false;  // codes by bounds of the deviation (Lloyd-Max)
+  float mean = 0, deviation = 0;
+};
+/// clip: the bound is the int(clip d)-th smallest magnitude, counted from 0; 0: no bound.
+/// `stored`: the type of step and zero point. `lloyd_max`: the levels of a normal row instead of
+/// equal steps between minimum and maximum; they are stored as equal steps again, as released.
+[[nodiscard]] OscarRow oscar_row(std::span<const float> rotated, double clip, Dtype stored,
+                                 bool lloyd_max);
+/// In [0, 3].
+[[nodiscard]] std::int32_t oscar_code(float x, const OscarRow& row);
+[[nodiscard]] float oscar_value(std::int32_t code, const OscarRow& row);
+
 /// QuaRot's step and zero point of one rotated row, in fp32. The range contains 0; a row of zeros
 /// has the range [-1, 1]. Source: QuaRot fake_quant/quant_utils.py, asymmetric, per token.
 struct QuarotRow {

@@ -132,6 +132,16 @@ PresetRows stored_presets() {
        .cost_class = flash,
        .defaults = {{"value_bits", std::int64_t{2}}},
        .available = {{"vllm", "main: --kv-cache-dtype kvarn_k4v2_g128"}}},
+      {.name = "oscar",
+       .summary = "rows in 2 bits after a rotation fitted to queries, keys and values of other "
+                  "texts (in a replay: of the prompt), with clipping: d / 4 + 4 B a row; the first "
+                  "64 and last 256 tokens in full",
+       .paper = "OSCAR: Attention-aware INT2 KV cache quantization",
+       .axes = {{"store", "oscar"}},
+       .size_law = "T",
+       .cost_class = flash,
+       .available = {{"vllm", "pull request: --kv-cache-dtype oscar_int2"},
+                     {"research", "FutureMLS-Lab/OSCAR"}}},
       {.name = "nvfp4",
        .summary = "E2M1 codes, an E4M3 scale for 16 channels: 9 d / 16 B a row",
        .paper = "",

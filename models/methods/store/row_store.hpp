@@ -3,6 +3,7 @@
 // Formats that store every row separately. No row waits in full precision: even the newest one is
 // attended over as it is stored.
 
+#include <algorithm>
 #include <memory>
 #include <span>
 
@@ -19,6 +20,11 @@ class RowFormat {
                          std::size_t /*head*/) {}
   virtual void round_key(std::span<float> key) const = 0;
   virtual void round_value(std::span<float> value) const = 0;
+  /// Rounds the entry at `slot`; for formats that depend on its position.
+  virtual void round_entry(EntryTable& entries, std::int32_t slot) {
+    round_key(entries.mutable_key(slot));
+    round_value(entries.mutable_value(slot));
+  }
 };
 
 class RowRule : public StoreRule {
@@ -59,6 +65,52 @@ class RowRule : public StoreRule {
 
  private:
   bool copy_;
+};
+
+/// Entries at both ends of a sequence that stay in the recorded format.
+struct FullEnds {
+  std::int64_t first = 0;  // tokens at the positions 0 … first - 1
+  std::int64_t last = 0;   // the newest entries held, first tokens aside; the step's token is one
+  [[nodiscard]] std::int64_t of(std::int64_t entries) const {
+    const std::int64_t at_start = std::min(entries, first);
+    return at_start + std::min(entries - at_start, last);
+  }
+};
+
+/// Parameters `full_first` and `full_last`, and the ends that they give. Errors: refuses layers
+/// that share and merges, which write rows of their own.
+[[nodiscard]] std::vector<ParamInfo> ends_params(std::int64_t first, std::int64_t last,
+                                                 const std::string& source);
+[[nodiscard]] FullEnds resolved_ends(MethodResolver& resolver);
+/// The same refusals only.
+void check_ends(MethodResolver& resolver);
+
+/// A format of rows whose first and last ones are not rounded. An entry is rounded before the
+/// attention of the step in which it stops being one of the last.
+class EndsRule : public RowRule {
+ public:
+  explicit EndsRule(FullEnds ends) : ends_{ends} {}
+  [[nodiscard]] FullEnds ends() const { return ends_; }
+  std::unique_ptr<Store> start(const SessionPlace& place, Dtype recorded) const override;
+  bool fixed_rows() const override { return false; }
+  /// Bytes depend on which of the first tokens are still held.
+  bool by_count() const override { return ends_.first == 0 && ends_.last == 0; }
+  bool rounds_rows_apart() const override { return false; }
+  Bytes kv_bytes(std::int64_t prompt_entries, std::int64_t entries, std::int32_t head_dim,
+                 Dtype recorded) const override {
+    static_cast<void>(prompt_entries);
+    const std::int64_t full = ends_.of(entries);
+    return rounded_bytes(entries - full, head_dim, recorded) +
+           bytes_of(2 * full * head_dim, recorded);
+  }
+  /// Bytes of `entries` rounded entries.
+  [[nodiscard]] virtual Bytes rounded_bytes(std::int64_t entries, std::int32_t head_dim,
+                                            Dtype recorded) const {
+    return entry_bytes(head_dim, recorded) * entries + fixed_bytes(head_dim, recorded);
+  }
+
+ private:
+  FullEnds ends_;
 };
 
 }  // namespace kvsim
