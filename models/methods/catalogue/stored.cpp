@@ -142,6 +142,15 @@ PresetRows stored_presets() {
        .cost_class = flash,
        .available = {{"vllm", "pull request: --kv-cache-dtype oscar_int2"},
                      {"research", "FutureMLS-Lab/OSCAR"}}},
+      {.name = "kvquant",
+       .summary = "codes of a fitted codebook, keys before RoPE per channel and values per token; "
+                  "1 % of elements stay exact",
+       .paper = "Hooper et al., KVQuant: Towards 10 Million Context Length LLM Inference with KV "
+                "Cache Quantization (arXiv 2401.18079)",
+       .axes = {{"store", "kvquant"}},
+       .size_law = "T",
+       .cost_class = "S0: flash attention untouched; keys are rotated when they are read",
+       .available = {{"research", "SqueezeAILab/KVQuant"}}},
       {.name = "nvfp4",
        .summary = "E2M1 codes, an E4M3 scale for 16 channels: 9 d / 16 B a row",
        .paper = "",

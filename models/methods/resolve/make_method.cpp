@@ -305,6 +305,12 @@ class CatalogueResolver final : public MethodResolver {
                       "what was dropped at the old positions: expected merge=drop",
                       choice("merge")));
     }
+    if ((parts_.rerotate || parts_.rerotate_prompt) && parts_.store->needs().inputs.rope) {
+      refuse(
+          fmt::format("store={} reads keys before RoPE at their own positions: expected "
+                      "positions=original",
+                      choice("store")));
+    }
     if (parts_.store->masks() && parts_.merge->merges()) {
       refuse("store=masked leaves every row where it is, so there is no row to merge into");
     }

@@ -31,6 +31,7 @@ AxisChoice store_lmdeploy();
 AxisChoice store_turboquant();
 AxisChoice store_kvarn();
 AxisChoice store_oscar();
+AxisChoice store_kvquant();
 
 /// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
 /// recorded format.
