@@ -37,6 +37,18 @@ PresetRows reading_presets() {
        .defaults = {{"kernel", std::int64_t{63}}, {"cap", std::int64_t{2048}}},
        .default_budget = 0,
        .available = {{"trtllm", "RocketSparseAttentionConfig"}, {"research", "NVlabs/RocketKV"}}},
+      {.name = "pqcache",
+       .summary = "keys and values in host memory; a step fetches the tokens that product "
+                  "quantisation of the keys finds, and reads them with first and recent ones",
+       .paper = "Zhang et al., PQCache: Product Quantization-based KVCache for Long Context LLM "
+                "Inference (arXiv 2407.12820)",
+       .axes = {{"read", "pq"}},
+       .size_law = "T (in host memory; 12 bits a token, centres, and what a step reads on the GPU)",
+       .cost_class = "S0: flash attention untouched, k-means on the CPU; the budget is what a step "
+                     "reads",
+       .defaults = {},
+       .default_budget = 0.1,
+       .available = {{"research", "HugoZHL/PQCache"}}},
       {.name = "oracle-step",
        .summary =
            "reference: each query head attends over the entries that weigh most at its step; "

@@ -11,6 +11,7 @@ AxisChoice read_quest();
 AxisChoice read_oracle_step();
 AxisChoice read_shadowkv();
 AxisChoice read_rocket();
+AxisChoice read_pq();
 
 /// Parameter `token_budget`: entries that a query reads if no budget is given.
 [[nodiscard]] ParamInfo token_budget_param(std::int64_t value, std::string help,

@@ -101,6 +101,7 @@ std::vector<AxisChoice> all_choices() {
       read_oracle_step(),
       read_shadowkv(),
       read_rocket(),
+      read_pq(),
 
       store_recorded(),
       store_fp32(),
