@@ -116,6 +116,15 @@ PresetRows stored_presets() {
        .size_law = "T",
        .cost_class = flash,
        .available = {{"research", "spcl/QuaRot"}}},
+      {.name = "spinquant",
+       .summary = "as quarot in groups of 128 channels; the authors learn the rotation of values, "
+                  "and a replay takes the Hadamard matrix that learning starts from",
+       .paper = "Liu et al., SpinQuant: LLM Quantization with Learned Rotations (arXiv 2405.16406)",
+       .axes = {{"store", "quarot"}},
+       .size_law = "T",
+       .cost_class = flash,
+       .defaults = {{"quant_group", std::int64_t{128}}},
+       .available = {{"research", "facebookresearch/SpinQuant"}}},
       {.name = "kvarn-k4v4",
        .summary = "tiles of 128 rotated tokens with balanced rows and columns, 4 bits, scales in "
                   "fp16: 140 B a token at d = 128; first 128 tokens and unfinished tiles in fp16",
@@ -151,6 +160,15 @@ PresetRows stored_presets() {
        .size_law = "T",
        .cost_class = "S0: flash attention untouched; keys are rotated when they are read",
        .available = {{"research", "SqueezeAILab/KVQuant"}}},
+      {.name = "polarquant",
+       .summary = "keys as angle and radius of RoPE's pairs in 4 bits each, in groups of 128 "
+                  "tokens; values as recorded",
+       .paper = "Wu et al., PolarQuant: Leveraging Polar Transformation for Key Cache Quantization "
+                "and Decoding Acceleration (arXiv 2502.00527)",
+       .axes = {{"store", "polar"}},
+       .size_law = "T",
+       .cost_class = flash,
+       .available = {{"research", "ericshwu/PolarQuant"}}},
       {.name = "nvfp4",
        .summary = "E2M1 codes, an E4M3 scale for 16 channels: 9 d / 16 B a row",
        .paper = "",

@@ -121,6 +121,7 @@ std::vector<AxisChoice> all_choices() {
       store_kvarn(),
       store_oscar(),
       store_kvquant(),
+      store_polar(),
       store_fp8_e4m3(),
       store_fp8_e5m2(),
       store_smoothquant(),

@@ -32,6 +32,7 @@ AxisChoice store_turboquant();
 AxisChoice store_kvarn();
 AxisChoice store_oscar();
 AxisChoice store_kvquant();
+AxisChoice store_polar();
 
 /// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
 /// recorded format.
