@@ -14,6 +14,26 @@ PresetRows window_presets() {
        .size_law = "min(s, cap) + n",
        .cost_class = window,
        .available = {{"kvpress", "SnapKVPress"}, {"research", "FasterDecoding/SnapKV"}}},
+      {.name = "snapstream",
+       .summary =
+           "SnapKV on the prompt, then a ring of generated tokens: a cache of constant size; "
+           "the paper's sizes are not published, here both parts are equal",
+       .paper = "SnapStream: Efficient Long Sequence Decoding on Dataflow Accelerators (arXiv "
+                "2511.03092)",
+       .axes = {{"select", "window"}, {"budget", "uniform"}},
+       .size_law = "min(s, cap) + min(n, ring)",
+       .cost_class = window,
+       .defaults = {{"ring", std::int64_t{-1}}}},
+      {.name = "lazyeviction",
+       .summary = "every 175 decode steps, entries whose attention recurs at gaps no shorter than "
+                  "the time since it last did",
+       .paper = "Zhang et al., LazyEviction: Lagged KV Eviction with Attention Pattern Observation "
+                "for Efficient Long Reasoning (arXiv 2506.15969)",
+       .axes = {{"select", "recurrence"}, {"budget", "uniform"}},
+       .size_law = "T until the first eviction above B, then in [B, B + W)",
+       .cost_class = "SD in decode; prefill untouched",
+       .defaults = {},
+       .default_budget = 0.5},
       {.name = "morphkv",
        .summary = "constant cache: recent tokens, and of the older what they attend to now",
        .paper = "Ghadia et al., Dialogue Without Limits: Constant-Sized KV Caches (MorphKV)",

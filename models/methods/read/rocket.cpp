@@ -279,6 +279,9 @@ std::shared_ptr<const ReadRule> resolve_rocket(MethodResolver& resolver) {
                     "or all, merge=drop and share=none, got select={}, merge={} and share={}",
                     select, resolver.choice("merge"), resolver.choice("share")));
   }
+  if (select == "window" && resolver.integer("ring") != 0) {
+    resolver.refuse("read=rocket pages a cache that only grows in decode: expected ring=0");
+  }
   if (resolver.store().groups_tokens()) {
     resolver.refuse(
         fmt::format("read=rocket bounds keys as they are written, and store={} rewrites them later",

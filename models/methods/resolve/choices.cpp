@@ -59,6 +59,7 @@ std::vector<AxisChoice> all_choices() {
       select_periodic(),
       select_prefill_decoding(),
       select_finch(),
+      select_recurrence(),
       select_r_kv(),
       select_lazy_layers(),
       select_streaming_heads(),

@@ -43,6 +43,7 @@ AxisChoice select_block_wise();
 AxisChoice select_periodic();
 AxisChoice select_prefill_decoding();
 AxisChoice select_finch();
+AxisChoice select_recurrence();
 AxisChoice select_r_kv();
 AxisChoice select_lazy_layers();
 AxisChoice select_streaming_heads();

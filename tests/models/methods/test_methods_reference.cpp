@@ -530,6 +530,7 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"prefill-decoding",
        {"test_prompt_positions.cpp", "prefill-decoding cuts the prompt by one scorer"}},
       {"finch", {"test_prompt_positions.cpp", "finch keeps a reference's entries"}},
+      {"recurrence", {"test_recurrence.cpp", "lazyeviction keeps the entries of a reference"}},
       {"r-kv", periodic},
       {"lazy-layers", {"test_methods_content_layers.cpp", "SimLayerKV: a layer is lazy"}},
       {"streaming-heads", {"test_methods_content_layers.cpp", "DuoAttention: whole heads"}},

@@ -4,7 +4,8 @@
 //   vote_i  = sum over the group and over t in the last w queries of a_{t,i},   i < s - w
 //   score_i = max (or mean) of vote over i - k/2 … i + k/2
 //
-// The group is reduced before the pooling.
+// The group is reduced before the pooling. SnapStream (arXiv 2511.03092) then keeps what the prompt
+// left and a ring of the last `ring` generated tokens, so that the cache has a constant size.
 
 #include <algorithm>
 #include <limits>
@@ -19,10 +20,13 @@
 namespace kvsim {
 namespace {
 
+constexpr std::int64_t kRingOfCap = -1;  // of `ring`: as many as the prompt leaves
+
 struct WindowSettings {
   std::int32_t window = 32;
   std::int32_t kernel = 7;
   bool pool_max = true;
+  std::int64_t ring = 0;  // generated tokens that stay; 0: all
 };
 
 class WindowSelector final : public PromptCutSelector {
@@ -72,6 +76,12 @@ class WindowSelector final : public PromptCutSelector {
   void allow(const EntryBudget& /*allotted*/, std::int64_t room) override {
     degenerate_ = room <= settings_.window && room < prompt_;
   }
+  void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t /*room*/,
+               std::vector<std::int32_t>& out) override {
+    if (settings_.ring == 0) return;
+    const auto oldest = static_cast<std::int32_t>(newest - settings_.ring);
+    if (oldest >= prompt_ && entries.slot_of(oldest) >= 0) out.push_back(oldest);
+  }
   void report(Counts& counts) const override {
     if (degenerate_) counts["degenerate"] += 1;
   }
@@ -95,6 +105,16 @@ class WindowRule final : public PromptCutRule {
     needs.prompt_window = settings_.window;
     return needs;
   }
+  bool leaves_in_decode() const override { return settings_.ring > 0; }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override {
+    const std::int64_t generated = decode_steps(prompt, tokens);
+    return held_by_appending(budget, prompt, tokens) - generated +
+           (settings_.ring > 0 ? std::min(generated, settings_.ring) : generated);
+  }
+  Compaction compaction(Compaction of_merge) const override {
+    return settings_.ring > 0 ? Compaction::kRing : PromptCutRule::compaction(of_merge);
+  }
   // In addition to the window's rows: their sum over queries, and the pooling.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
@@ -116,10 +136,20 @@ std::shared_ptr<const SelectRule> resolve_window(MethodResolver& resolver) {
                     kernel));
   }
   resolve_size(resolver, "cap");
+  std::int64_t ring = resolver.integer("ring");
+  if (ring == kRingOfCap) {
+    ring = resolver.entries();
+    resolver.resolve("ring", ring);
+  }
+  if (ring > 0 && resolver.choice("merge") != "drop") {
+    resolver.refuse(fmt::format("ring drops generated tokens: expected merge=drop, got merge={}",
+                                resolver.choice("merge")));
+  }
   return std::make_shared<WindowRule>(
       WindowSettings{.window = static_cast<std::int32_t>(resolver.integer("window")),
                      .kernel = static_cast<std::int32_t>(kernel),
-                     .pool_max = resolver.word("pool") == "max"});
+                     .pool_max = resolver.word("pool") == "max",
+                     .ring = ring});
 }
 
 }  // namespace
@@ -139,6 +169,10 @@ AxisChoice select_window() {
                  integer_param("cap", "", 1024, 1, kManyEntries, "an integer >= 1",
                                "entries the prompt leaves, where no budget is given",
                                "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"}),
+                 integer_param("ring", "", 0, kRingOfCap, kManyEntries,
+                               "an integer >= 0, 0 for all, or -1 for as many as the prompt leaves",
+                               "generated tokens that stay, the newest",
+                               "SnapStream, which publishes no size; SnapKV keeps all"),
                  prompt_positions_param()},
       .make = &resolve_window};
 }
