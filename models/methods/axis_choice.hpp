@@ -10,6 +10,8 @@
 
 #include "models/methods/axes.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/prefill_axis.hpp"
+#include "models/methods/tier_axis.hpp"
 
 namespace kvsim {
 
@@ -21,15 +23,21 @@ using MakeBudget = std::shared_ptr<const BudgetRule> (*)(MethodResolver&);
 using MakeMerge = std::shared_ptr<const MergeRule> (*)(MethodResolver&);
 using MakeShare = std::shared_ptr<const ShareRule> (*)(MethodResolver&);
 using MakeRead = std::shared_ptr<const ReadRule> (*)(MethodResolver&);
+using MakeTier = std::shared_ptr<const TierRule> (*)(MethodResolver&);
+using MakePrefill = std::shared_ptr<const PrefillRule> (*)(MethodResolver&);
 using MakeStore = std::shared_ptr<const StoreRule> (*)(MethodResolver&);
 
 /// An axis choice as listed in the catalogue.
 struct AxisChoice {
-  std::string_view axis;  // "select", "budget", "merge", "share", "read", "store"
+  std::string_view axis;  // "select", "budget", "merge", "share", "read", "store", "tier",
+                          // "prefill"
   std::string_view name;
   std::vector<ParamInfo> params;
-  /// May return nullptr for share and read (the neutral choices), but not for the other axes.
-  std::variant<MakeSelect, MakeBudget, MakeMerge, MakeShare, MakeRead, MakeStore> make;
+  /// May return nullptr for share, read, tier and prefill (the neutral choices), but not for the
+  /// other axes.
+  std::variant<MakeSelect, MakeBudget, MakeMerge, MakeShare, MakeRead, MakeStore, MakeTier,
+               MakePrefill>
+      make;
   /// select: takes a budget of entries. Selectors that drop nothing, or drop only by a threshold,
   /// do not. read: has a separate budget.
   bool takes_budget = true;
@@ -38,7 +46,8 @@ struct AxisChoice {
 };
 
 /// A method being resolved from its specification to the rules of its axes. Makers run in the order
-/// store, share, select, budget, merge, read: each reads the results of those before it.
+/// store, share, select, budget, merge, read, tier, prefill: each reads the results of those before
+/// it.
 class MethodResolver {
  public:
   virtual ~MethodResolver() = default;

@@ -34,7 +34,7 @@ const Params& ComposedMethod::params() const {
 
 bool ComposedMethod::selects_together() const {
   return parts_.select->shared_by_layer() || (parts_.share && parts_.share->whole_rows()) ||
-         (parts_.read && parts_.read->needs_layer());
+         (parts_.read && parts_.read->needs_layer()) || (parts_.tier && parts_.tier->needs_layer());
 }
 
 DecisionScope ComposedMethod::decision_scope() const {
@@ -53,7 +53,8 @@ bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) cons
 
 bool ComposedMethod::has_retained_mass() const {
   return !merges() && !parts_.share && !parts_.rerotate && !parts_.rerotate_prompt &&
-         (!parts_.read || parts_.read->keeps_rows()) && parts_.store->keeps_values();
+         (!parts_.read || parts_.read->keeps_rows()) && parts_.store->keeps_values() &&
+         (!parts_.tier || parts_.tier->lossless() || parts_.tier->returned() == 0);
 }
 
 bool ComposedMethod::heads_apart() const {
@@ -349,6 +350,10 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
     rotation.written = bytes;
     rotation.launches = 1;
     add(rotation);
+  }
+  if (parts_.prefill) {
+    all.flops += parts_.prefill->choice_flops(prompt, shape.head_dim) * shape.n_heads;
+    all.launches += parts_.prefill->launches();
   }
   if (parts_.select->nested() && prompt > 0) {
     const auto entries = parts_.budget->entries(layer);

@@ -8,6 +8,8 @@
 
 #include "models/methods/axes.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/prefill_axis.hpp"
+#include "models/methods/tier_axis.hpp"
 
 namespace kvsim {
 
@@ -22,9 +24,11 @@ struct Composition {
   std::shared_ptr<const BudgetRule> budget;
   std::shared_ptr<const MergeRule> merge;
   std::shared_ptr<const StoreRule> store;
-  std::vector<bool> keeps_recorded;        // layers whose rows stay as recorded; empty: none
-  std::shared_ptr<const ShareRule> share;  // nullptr: layers do not share
-  std::shared_ptr<const ReadRule> read;    // nullptr: everything held is read
+  std::vector<bool> keeps_recorded;            // layers whose rows stay as recorded; empty: none
+  std::shared_ptr<const ShareRule> share;      // nullptr: layers do not share
+  std::shared_ptr<const ReadRule> read;        // nullptr: everything held is read
+  std::shared_ptr<const TierRule> tier;        // nullptr: pages leave the GPU as they are
+  std::shared_ptr<const PrefillRule> prefill;  // nullptr: the prompt's attention is computed whole
   Dtype recorded = Dtype::kFp16;
   std::int32_t n_layers = 0;  // 0: unknown
   bool query_head = false;    // every query head has its own entries: K and V stored n_heads times

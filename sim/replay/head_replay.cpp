@@ -136,6 +136,8 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
     all[h].slots = slots_of(session.kept(h), heads[h].tokens);
   }
   all.front().counts = session.counts();
+  all.front().trip = session.tier_trip();
+  all.front().prompt_outcome = session.prefill_outcome();
   return all;
 }
 

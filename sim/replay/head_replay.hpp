@@ -43,7 +43,9 @@ struct HeadSeries {
   std::vector<KeptEntry> why;                   // at the end: the rule that keeps each entry
   // Positions of entries in the order of writing, if requested.
   std::vector<std::int32_t> slots_after_prefill, slots;
-  Counts counts;  // of the whole session, on its first head
+  TierTrip trip;                  // likewise
+  PrefillOutcome prompt_outcome;  // likewise
+  Counts counts;                  // of the whole session, on its first head
 };
 
 /// The full cache's attention that a stored head is held to: causal_attention of its KV head from

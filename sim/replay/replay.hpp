@@ -87,6 +87,22 @@ struct ReplaySegment {
   std::optional<double> rel_error_mean;  // none without steps
 };
 
+/// What a round trip through a tier did to the prompt's oldest tokens.
+struct ReplayTier {
+  std::int64_t page_bytes = 0;  // on the GPU
+  std::int64_t link_bytes = 0;  // on the link, in one direction
+  /// Squared error over squared values, of the rows that returned; 0 where all are 0.
+  double key_error = 0, value_error = 0;
+};
+
+/// The prompt's own attention, of methods that compute part of it.
+struct ReplayPrefill {
+  double pairs_share = 0;         // computed pairs of a query and a key over the causal ones
+  double flops_share = 0;         // FLOPs, the choice of pairs included, over those of all pairs
+  double rel_error_mean = 0;      // of the prompt's outputs against full causal attention
+  double retained_mass_mean = 0;  // of the full attention on the computed pairs
+};
+
 struct ReplayMethod {
   std::string name;
   std::map<std::string, ParamValue> params;  // every parameter as resolved
@@ -110,6 +126,8 @@ struct ReplayMethod {
   // The largest mass that as many entries as were read could retain, chosen again at each step.
   std::optional<double> best_mass_mean;
   std::optional<std::int64_t> closed_form_bytes_final;
+  std::optional<ReplayTier> tier;        // of methods with a tier whose rows returned
+  std::optional<ReplayPrefill> prefill;  // of methods that compute part of the prompt's attention
   std::optional<MeasuredLaw> measured_law;  // where there is no closed form
   std::vector<ReplayCell> layers;
   std::vector<ReplayCell> heads;                      // with per_head

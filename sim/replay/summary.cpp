@@ -9,6 +9,7 @@
 
 #include "models/methods/resolve/own_methods.hpp"
 #include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
 
 namespace kvsim {
 namespace {
@@ -233,6 +234,8 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
   result_.side_bytes_final += bytes.side.count();
   result_.host_bytes_final += bytes.host.count();
   kv_bytes_after_prefill_ += head.bytes_after_prefill.kv.count();
+  trip_ += head.trip;
+  prompt_outcome_ += head.prompt_outcome;
   for (const auto& [name, count] : head.counts) result_.counts[name] += count;
 }
 
@@ -319,6 +322,32 @@ ReplayMethod ReplaySummary::finish() {
     result_.extra_flops_total += step.extra_flops;
     result_.link_bytes_total += step.link_bytes;
     scale_means(step, per_step);
+  }
+  if (trip_.rows > 0) {
+    const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
+    result_.tier = {.page_bytes = std::llround(trip_.page_bytes),
+                    .link_bytes = std::llround(trip_.link_bytes),
+                    .key_error = ratio(trip_.key_error, trip_.key_square),
+                    .value_error = ratio(trip_.value_error, trip_.value_square)};
+    note(fmt::format(
+        "{} of the prompt went to the tier and came back as {} ({:.3g} to 1); squared error of the "
+        "keys that returned {:.3g}, of the values {:.3g}",
+        Bytes{result_.tier->page_bytes}, Bytes{result_.tier->link_bytes},
+        ratio(trip_.page_bytes, trip_.link_bytes), result_.tier->key_error,
+        result_.tier->value_error));
+  }
+  if (prompt_outcome_.rows > 0) {
+    const PrefillOutcome& all = prompt_outcome_;
+    const auto rows = static_cast<double>(all.rows);
+    result_.prefill = {.pairs_share = all.pairs / all.causal_pairs,
+                       .flops_share = all.flops / all.full_flops,
+                       .rel_error_mean = all.error / rows,
+                       .retained_mass_mean = all.mass / rows};
+    note(fmt::format(
+        "of the prompt's attention {:.3g} of the causal pairs are computed, with {:.3g} of the "
+        "FLOPs; error of the prompt's outputs {:.3g}, mass retained {:.4g}",
+        result_.prefill->pairs_share, result_.prefill->flops_share, result_.prefill->rel_error_mean,
+        result_.prefill->retained_mass_mean));
   }
   add_segments();
   if (attended > 0) result_.entries_read_share = read / attended;

@@ -43,6 +43,8 @@ class ReplaySummary {
   std::int64_t samples_ = 0;
   std::int64_t why_entries_ = 0;  // listed so far
   std::int64_t kv_bytes_after_prefill_ = 0;
+  TierTrip trip_;
+  PrefillOutcome prompt_outcome_;
   MeasuredLaw law_;
   PagedSummary paged_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/cost/rates/kernel_use.hpp"
+#include "models/methods/resolve/prompt_share.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -135,7 +136,9 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   if (!work_.is_latent && apart) {
     streaming_ = streaming_heads(*in.method, in.llm->n_layers(), rows_.stored_heads());
   }
-  if (has_rows()) lines_ = {line(false), line(true)};
+  if (!has_rows()) return;
+  lines_ = {line(false), line(true)};
+  prompt_share_ = prompt_attention_share(*in.method, in.prompt);
 }
 
 StepTraffic MixedLayer::asked(double attended, bool evicts) const {

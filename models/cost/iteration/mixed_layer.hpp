@@ -154,6 +154,7 @@ class MixedLayer {
   bool column_sums_;  // of eager attention, for the method
   double score_copies_;
   StreamingHeads streaming_;
+  double prompt_share_ = 1;    // computed of the prompt's attention
   std::array<Line, 2> lines_;  // not evicting, evicting
 };
 
@@ -467,11 +468,11 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
   if (fused_ || math_) {
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
-           .flops = FlopCount{2 * heads * causal * (a_.head_dim + a_.v_head_dim)},
+           .flops = FlopCount{2 * heads * causal * prompt_share_ * (a_.head_dim + a_.v_head_dim)},
            .bytes_read = size(q) + kv_read,
            .bytes_written = size(out),
            .dtype = dtype_,
-           .kernel = prefill_use(chunks, share)});
+           .kernel = prefill_use(chunks, share * prompt_share_)});
     return;
   }
   // Every matrix whole, whatever the mask.

@@ -3,6 +3,7 @@
 
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
+#include "models/methods/resolve/prompt_share.hpp"
 #include "models/methods/streaming_heads.hpp"
 
 namespace kvsim {
@@ -139,6 +140,10 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                  .launches = passes_,
                  .dtype = dtype_,
                  .kernel = prefill_use(prompt)};
+    // Keys and values are read whole: no query head leaves out the tiles of another.
+    const double computed = prompt_attention_share(*in_.method, prompt);
+    attention.flops = attention.flops * computed;
+    if (attention.kernel) attention.kernel->times *= computed;
     // A latent serves all heads: what some hold no longer, others do.
     const StreamingHeads streaming =
         work_.is_latent || cached == 0

@@ -7,9 +7,10 @@
 //   are open).
 // - TensorRT-LLM: docs 1.0.0, features/quantization (FP8 KV cache);
 //   tests/unittest/llmapi/test_llm.py, test_generate_with_streaming_llm, and
-//   legacy/tensorrt-backend-removal. features/sparse-attention (RocketKV; DSA and skip
-//   softmax are not in this catalogue). 1.3.0rc27, llm-api/reference:
-//   TriAttentionKvCacheCompressionConfig.
+//   legacy/tensorrt-backend-removal. features/sparse-attention (RocketKV, DSA, skip
+//   softmax). 1.3.0rc27, llm-api/reference:
+//   TriAttentionKvCacheCompressionConfig. Cold pages: docs features/kv-cache-compression
+//   (0bf8290d).
 // - LMDeploy 0.16.0 (github.com/InternLM/lmdeploy): docs/en/quantization/kv_quant.md for 4 and 8
 //   bits in both engines; lmdeploy/messages.py, where TurbomindEngineConfig refuses FP8 (pull
 //   request 4563, 0.14, is for the PyTorch engine).

@@ -16,7 +16,8 @@ bool is_format(const MethodInfo& method) {
     return method.axes.at(axis) == choice;
   };
   return !neutral("store", "recorded") && neutral("select", "all") && neutral("budget", "none") &&
-         neutral("merge", "drop") && neutral("share", "none") && neutral("read", "all");
+         neutral("merge", "drop") && neutral("share", "none") && neutral("read", "all") &&
+         neutral("tier", "none") && neutral("prefill", "full");
 }
 
 }  // namespace

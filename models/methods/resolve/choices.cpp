@@ -6,10 +6,12 @@
 
 #include "models/methods/budget/budget.hpp"
 #include "models/methods/merge/merge.hpp"
+#include "models/methods/prefill/prefill.hpp"
 #include "models/methods/read/read.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/methods/share/share.hpp"
 #include "models/methods/store/store.hpp"
+#include "models/methods/tier/tier.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -17,12 +19,25 @@ namespace {
 
 std::shared_ptr<const ShareRule> no_sharing(MethodResolver& /*resolving*/) { return nullptr; }
 std::shared_ptr<const ReadRule> no_choice(MethodResolver& /*resolving*/) { return nullptr; }
+std::shared_ptr<const PrefillRule> whole_prompt(MethodResolver& /*resolving*/) { return nullptr; }
+std::shared_ptr<const TierRule> no_codec(MethodResolver& /*resolving*/) { return nullptr; }
 
 AxisChoice share_none() {
   return {.axis = "share", .name = "none", .params = {}, .make = &no_sharing};
 }
 AxisChoice read_all() {
   return {.axis = "read", .name = "all", .params = {}, .make = &no_choice, .takes_budget = false};
+}
+
+AxisChoice prefill_full() {
+  return {.axis = "prefill",
+          .name = "full",
+          .params = {},
+          .make = &whole_prompt,
+          .takes_budget = false};
+}
+AxisChoice tier_none() {
+  return {.axis = "tier", .name = "none", .params = {}, .make = &no_codec, .takes_budget = false};
 }
 
 std::vector<AxisChoice> all_choices() {
@@ -131,6 +146,18 @@ std::vector<AxisChoice> all_choices() {
       store_gear(),
       store_think(),
       store_masked(),
+
+      tier_none(),
+      tier_nvfp4(),
+      tier_cachegen(),
+      tier_kvtc(),
+      tier_ans(),
+
+      prefill_full(),
+      prefill_xattention(),
+      prefill_minference(),
+      prefill_flexprefill(),
+      prefill_skip_softmax(),
   };
 }
 

@@ -18,6 +18,7 @@ class ForwardingMethod : public Method {
     KVSIM_CHECK(method_ != nullptr, "no method to forward to");
   }
 
+  [[nodiscard]] const Method& forwarded() const { return *method_; }
   const std::string& name() const override { return method_->name(); }
   const Params& params() const override { return method_->params(); }
   MethodNeeds needs() const override { return method_->needs(); }

@@ -125,6 +125,8 @@ class CatalogueResolver final : public MethodResolver {
     parts_.budget = make<MakeBudget>("budget");
     parts_.merge = make<MakeMerge>("merge");
     parts_.read = make<MakeRead>("read");
+    parts_.tier = make<MakeTier>("tier");
+    parts_.prefill = make<MakePrefill>("prefill");
     if (entries_ > 0 && entries_ < std::numeric_limits<std::int64_t>::max()) {
       parts_.solved["budget"] = entries_;
     }
@@ -237,6 +239,8 @@ class CatalogueResolver final : public MethodResolver {
                            .keeps_recorded = parts_.keeps_recorded,
                            .share = parts_.share,
                            .read = parts_.read,
+                           .tier = parts_.tier,
+                           .prefill = parts_.prefill,
                            .recorded = parts_.recorded,
                            .n_layers = parts_.n_layers,
                            .query_head = parts_.query_head,
@@ -295,6 +299,10 @@ class CatalogueResolver final : public MethodResolver {
           fmt::format("read={} reads part of the cache, so there is no whole attention row to "
                       "score entries by",
                       choice("read")));
+    }
+    if (parts_.tier && parts_.read && !parts_.read->keeps_rows()) {
+      refuse(fmt::format("tier={} returns rows, and read={} attends over other data",
+                         choice("tier"), choice("read")));
     }
     if (parts_.rerotate && parts_.merge->merges()) {
       refuse("positions=rerotate needs the position of every key, and a merged key has none");

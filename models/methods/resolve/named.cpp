@@ -18,14 +18,6 @@
 namespace kvsim {
 namespace {
 
-/// The choice of each axis if the name does not set it.
-const std::map<std::string, std::string>& neutral_axes() {
-  static const std::map<std::string, std::string> axes{{"select", "all"}, {"budget", "none"},
-                                                       {"merge", "drop"}, {"share", "none"},
-                                                       {"read", "all"},   {"store", "recorded"}};
-  return axes;
-}
-
 const Preset* find_preset(std::string_view name) {
   for (const Preset& preset : presets()) {
     if (preset.info.name == name) return &preset;
@@ -158,6 +150,13 @@ std::vector<ParamInfo> declared_params(const Parsed& parsed) {
 }
 
 }  // namespace
+
+const std::map<std::string, std::string>& neutral_axes() {
+  static const std::map<std::string, std::string> axes{
+      {"select", "all"}, {"budget", "none"},    {"merge", "drop"}, {"share", "none"},
+      {"read", "all"},   {"store", "recorded"}, {"tier", "none"},  {"prefill", "full"}};
+  return axes;
+}
 
 Named::Named(const std::string& name) : parsed{parse_name(name)} {
   check_legality(parsed);

@@ -16,8 +16,10 @@
 namespace kvsim {
 
 /// In the order of the catalogue's parameters.
-inline constexpr std::array<std::string_view, 6> kAxes{"select", "budget", "merge",
-                                                       "share",  "read",   "store"};
+inline constexpr std::array<std::string_view, 8> kAxes{"select", "budget", "merge", "share",
+                                                       "read",   "store",  "tier",  "prefill"};
+/// The choice of each axis that changes nothing.
+[[nodiscard]] const std::map<std::string, std::string>& neutral_axes();
 
 /// A name split into its parts, before any number is resolved.
 struct Parsed {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/methods/params.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/methods/select/scored.hpp"
 #include "models/units/error.hpp"
 
@@ -85,15 +86,12 @@ Entry make_entry(std::shared_ptr<const OwnMethod> method) {
   entry.preset.info = {.name = method->name,
                        .summary = fmt::format("{}; {}", method->summary, method->origin),
                        .paper = {},
-                       .axes = {{"select", method->name},
-                                {"budget", "uniform"},
-                                {"merge", "drop"},
-                                {"share", "none"},
-                                {"read", "all"},
-                                {"store", "recorded"}},
+                       .axes = neutral_axes(),
                        .params = entry.choice.params,
                        .size_law = "int(s (1 - ratio)) + n",
                        .cost_class = cost_words(*method)};
+  entry.preset.info.axes["select"] = method->name;
+  entry.preset.info.axes["budget"] = "uniform";
   entry.preset.info.params.push_back(granularity);
   entry.method = std::move(method);
   return entry;

@@ -7,6 +7,7 @@
 
 #include "models/methods/params.hpp"
 #include "models/methods/resolve/choices.hpp"
+#include "models/methods/resolve/named.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -17,8 +18,7 @@ Preset make_preset(PresetRow row) {
   made.info.name = std::move(row.name);
   made.info.summary = std::move(row.summary);
   made.info.paper = std::move(row.paper);
-  made.info.axes = {{"select", "all"}, {"budget", "none"}, {"merge", "drop"},
-                    {"share", "none"}, {"read", "all"},    {"store", "recorded"}};
+  made.info.axes = neutral_axes();
   for (auto& [axis, choice] : row.axes) made.info.axes[axis] = std::move(choice);
   made.info.size_law = std::move(row.size_law);
   made.info.cost_class = std::move(row.cost_class);
@@ -52,8 +52,9 @@ struct Catalogue {
   std::vector<MethodInfo> infos;
 
   Catalogue() {
-    for (const auto rows : {&basic_presets, &window_presets, &content_presets, &learned_presets,
-                            &merging_presets, &stored_presets, &reading_presets}) {
+    for (const auto rows :
+         {&basic_presets, &window_presets, &content_presets, &learned_presets, &merging_presets,
+          &stored_presets, &tier_presets, &prefill_presets, &reading_presets}) {
       for (PresetRow& row : rows()) add(std::move(row));
     }
   }

@@ -69,6 +69,10 @@ class CacheSession {
   }
   /// Bytes that the step's read fetched from host memory.
   [[nodiscard]] Bytes fetched(std::size_t h) const { return heads_[h].outcome.from_host; }
+  /// What the prompt's round trip through a tier did; without one all is 0.
+  [[nodiscard]] const TierTrip& tier_trip() const { return trip_; }
+  /// The prompt's own attention, if part of it is not computed; else all is 0.
+  [[nodiscard]] const PrefillOutcome& prefill_outcome() const { return prefill_outcome_; }
   /// True if the last step dropped or merged an entry.
   [[nodiscard]] bool compressed() const { return compressed_; }
 
@@ -124,6 +128,10 @@ class CacheSession {
                                  std::span<const double> group_sum) const;
   void rewrite_merged(Head& head);
   void prompt_one_by_one();
+  /// Sends the oldest tokens to the tier and back.
+  void return_from_tier();
+  /// Runs the prompt's own attention as the method computes it.
+  void attend_prompt();
   /// Rebuilds the cache from all tokens so far, as if they were the prompt.
   void refresh();
   [[nodiscard]] std::int64_t room() const;
@@ -146,7 +154,9 @@ class CacheSession {
   std::vector<double> group_sum_;
   std::int64_t steps_ = 0;
   std::int64_t block_steps_ = 0, block_at_ = 0;  // of the current block; 0: none
-  Counts retired_;                               // of selectors and mergers before the last refresh
+  TierTrip trip_;
+  PrefillOutcome prefill_outcome_;
+  Counts retired_;  // of selectors and mergers before the last refresh
 };
 
 }  // namespace kvsim

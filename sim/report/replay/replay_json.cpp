@@ -71,6 +71,18 @@ ordered_json method_json(const ReplayResult& replay, const ReplayMethod& method)
   out["measured_law"] = law_json(method.measured_law);
   out["counts"] = ordered_json::object();
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
+  if (method.prefill) {
+    out["prefill"] = {{"pairs_share", number_or_null(method.prefill->pairs_share)},
+                      {"flops_share", number_or_null(method.prefill->flops_share)},
+                      {"rel_error_mean", number_or_null(method.prefill->rel_error_mean)},
+                      {"retained_mass_mean", number_or_null(method.prefill->retained_mass_mean)}};
+  }
+  if (method.tier) {
+    out["tier"] = {{"page_bytes", method.tier->page_bytes},
+                   {"link_bytes", method.tier->link_bytes},
+                   {"key_error", number_or_null(method.tier->key_error)},
+                   {"value_error", number_or_null(method.tier->value_error)}};
+  }
   out["layers"] = ordered_json::array();
   for (const ReplayCell& cell : method.layers)
     out["layers"].push_back(row_json(replay_cell_metrics(), cell));

@@ -349,6 +349,14 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "quest",
                                  "shadowkv",
                                  "rocketkv",
+                                 "nvfp4-cold-pages",
+                                 "cachegen",
+                                 "kvtc",
+                                 "ans-pages",
+                                 "xattention",
+                                 "minference",
+                                 "flexprefill",
+                                 "skip-softmax",
                                  "oracle-step",
                                  "oracle-future"}) {
     INFO(name);

@@ -1,0 +1,46 @@
+// Prompts whose attention is computed in part. The cache is the full one.
+
+#include "models/methods/resolve/presets.hpp"
+
+namespace kvsim {
+
+PresetRows prefill_presets() {
+  const std::string part = "S0 in decode; part of the prompt's attention is computed";
+  return {
+      {.name = "xattention",
+       .summary = "a prompt's attention in the blocks whose antidiagonals weigh most; the cache is "
+                  "the full one",
+       .paper = "Xu et al., XAttention: Block Sparse Attention with Antidiagonal Scoring (arXiv "
+                "2503.16428)",
+       .axes = {{"prefill", "xattention"}},
+       .size_law = "T",
+       .cost_class = part,
+       .available = {{"research", "mit-han-lab/x-attention"}}},
+      {.name = "minference",
+       .summary = "a prompt's attention in columns and diagonals by its last queries; the cache is "
+                  "the full one",
+       .paper = "Jiang et al., MInference 1.0 (arXiv 2407.02490)",
+       .axes = {{"prefill", "minference"}},
+       .size_law = "T",
+       .cost_class = part,
+       .available = {{"research", "microsoft/MInference"}}},
+      {.name = "flexprefill",
+       .summary = "a prompt's attention in columns and diagonals of blocks that cover a share of "
+                  "its last block's; the cache is the full one",
+       .paper = "Lai et al., FlexPrefill (arXiv 2502.20766)",
+       .axes = {{"prefill", "flexprefill"}},
+       .size_law = "T",
+       .cost_class = part,
+       .available = {{"research", "ByteDance-Seed/FlexPrefill"}}},
+      {.name = "skip-softmax",
+       .summary = "a prompt's attention without the tiles that are far below their rows' maxima; "
+                  "the cache is the full one",
+       .paper = "BLASST: Dynamic Blocked Attention Sparsity via Softmax Thresholding",
+       .axes = {{"prefill", "skip-softmax"}},
+       .size_law = "T",
+       .cost_class = part,
+       .available = {{"trtllm", "SkipSoftmaxAttentionConfig"}}},
+  };
+}
+
+}  // namespace kvsim

@@ -1,0 +1,17 @@
+#pragma once
+
+// The choices of the prefill axis, one maker per file; the list is in choices.cpp.
+
+#include "models/methods/axis_choice.hpp"
+
+namespace kvsim {
+
+AxisChoice prefill_xattention();
+AxisChoice prefill_minference();
+AxisChoice prefill_flexprefill();
+AxisChoice prefill_skip_softmax();
+
+/// Parameter `pairs`, which costs need and a replay reports.
+[[nodiscard]] ParamInfo pairs_param();
+
+}  // namespace kvsim
