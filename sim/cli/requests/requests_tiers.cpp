@@ -1,7 +1,10 @@
 #include "sim/cli/requests/requests_tiers.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +12,7 @@
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/llm.hpp"
+#include "models/methods/composed.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "models/units/units_parse.hpp"
@@ -23,9 +27,17 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t kManyTokens = std::int64_t{1} << 16;
 
-CacheTier read_tier(const std::string& word) {
+/// A level, and the codec of its blocks; empty: they are as on the GPU.
+struct WrittenTier {
+  CacheTier tier;
+  std::string codec;
+};
+
+WrittenTier read_tier(const std::string& word) {
   const auto wrong = [&] {
-    return InputError{"--tiers", "NAME=SIZE or NAME=SIZE@BANDWIDTH, such as host=256GiB@25GB/s",
+    return InputError{"--tiers",
+                      "NAME=SIZE, NAME=SIZE@BANDWIDTH or NAME=SIZE@BANDWIDTH:CODEC, such as "
+                      "host=256GiB@25GB/s or host=256GiB@25GB/s:nvfp4",
                       fmt::format("\"{}\"", word)};
   };
   const auto equals = word.find('=');
@@ -35,11 +47,54 @@ CacheTier read_tier(const std::string& word) {
       word.substr(equals + 1, at == std::string::npos ? std::string::npos : at - equals - 1));
   if (!size || *size <= Bytes{}) throw wrong();
   CacheTier out{.name = word.substr(0, equals), .capacity = *size};
+  std::string codec;
   if (at != std::string::npos) {
-    out.bandwidth = parse_bandwidth(word.substr(at + 1));
+    const auto colon = word.find(':', at);
+    out.bandwidth = parse_bandwidth(
+        word.substr(at + 1, colon == std::string::npos ? std::string::npos : colon - at - 1));
     if (!out.bandwidth || *out.bandwidth <= BytesPerSecond{}) throw wrong();
+    if (colon != std::string::npos) codec = word.substr(colon + 1);
+    if (colon != std::string::npos && codec.empty()) throw wrong();
   }
-  return out;
+  return {std::move(out), std::move(codec)};
+}
+
+/// Sets what a block of `tokens` tokens takes in `tier` under `codec`: rows are coded, index keys
+/// and the like pass unchanged. `gpu`: null if no GPU is known.
+void code_blocks(CacheTier& tier, const std::string& codec, const Llm& llm, Dtype dtype,
+                 std::int64_t tokens, const Gpu* gpu) {
+  const AttentionSpec& first = llm.layers.front().attention;
+  const MethodSpec spec{"full+tier=" + codec, {}, {}};
+  const auto method = make_method(spec, tokens,
+                                  {.recorded = dtype,
+                                   .shape = {.n_heads = first.n_heads,
+                                             .n_kv_heads = first.n_kv_heads,
+                                             .head_dim = first.head_dim},
+                                   .n_layers = llm.n_layers()});
+  const std::shared_ptr<const TierRule> rule = as_composed(*method).parts().tier;
+  if (rule == nullptr) return;
+  double rows = 0, held = 0, link = 0;
+  Seconds decode;
+  for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
+    const std::int64_t elements =
+        kv_elements_per_token(llm.layers[static_cast<std::size_t>(l)].attention);
+    const TierPage page{.layer = l,
+                        .tokens = tokens,
+                        .keys = elements - elements / 2,
+                        .values = elements / 2,
+                        .stored = dtype};
+    rows += page.bytes();
+    held += std::ceil(rule->held_bytes(page));
+    link += std::ceil(rule->link_bytes(page));
+    if (gpu == nullptr) continue;
+    const TierWork work = rule->decode(page);
+    decode += std::max(FlopCount{work.flops} / peak_flops(*gpu, Dtype::kFp32),
+                       Bytes{std::llround(work.read + work.written)} / gpu->hbm_bandwidth);
+  }
+  const double other = static_cast<double>(full_cache_bytes(llm, tokens, dtype).count()) - rows;
+  tier.held_block = Bytes{std::llround(held + other)};
+  tier.link_block = Bytes{std::llround(link + other)};
+  tier.decode = decode;
 }
 
 Llm tier_model(const std::string& name) {
@@ -69,7 +124,7 @@ std::vector<Option> tier_options() {
       {"gpu", 'g', "NAME", false,
        "GPU that computes what no tier holds: prints the least time of that",
        Option::Values::kGpus},
-      {"tiers", 0, "NAME=SIZE@BANDWIDTH,…", false,
+      {"tiers", 0, "NAME=SIZE@BANDWIDTH:CODEC,…", false,
        "levels of an LRU prefix cache, fastest first: what each adds, and the time to load it"}};
 }
 
@@ -105,9 +160,20 @@ std::optional<TierQuestion> read_tiers(const Arguments& arguments, const Request
     throw InputError{"--model", "a model whose layers all keep every token, for --tiers",
                      fmt::format("{}, which has windows or states", llm.name)};
   }
-  for (const std::string& word : arguments.list("tiers")) out.tiers.push_back(read_tier(word));
-  if (const auto gpu = arguments.value("gpu")) {
-    const NamedGpu named = gpu_of_user(*gpu);
+  const auto gpu = arguments.value("gpu");
+  const NamedGpu named = gpu ? gpu_of_user(*gpu) : NamedGpu{};
+  for (const std::string& word : arguments.list("tiers")) {
+    WrittenTier written = read_tier(word);
+    if (!written.codec.empty()) {
+      try {
+        code_blocks(written.tier, written.codec, llm, dtype, trace.prefix_block, named.gpu);
+      } catch (const InputError& error) {
+        throw InputError{fmt::format("--tiers: {}: {}", word, error.what())};
+      }
+    }
+    out.tiers.push_back(std::move(written.tier));
+  }
+  if (gpu) {
     out.gpu = named.gpu->name;
     out.token_time = FlopCount{2.0 * static_cast<double>(active_parameters(llm))} /
                      peak_flops(*named.gpu, Dtype::kBf16);
@@ -129,6 +195,7 @@ ordered_json tiers_json(const TierQuestion& question, const RequestTrace& trace,
                       {"bandwidth_bytes_s", tier.bandwidth ? ordered_json(tier.bandwidth->count())
                                                            : ordered_json(nullptr)},
                       {"capacity_blocks_so_far", hits[i].blocks},
+                      {"block_bytes", tier.held_block.value_or(block).count()},
                       {"hit_blocks", hits[i].hits},
                       {"block_hit_rate", share_of(hits[i].hits, curve.blocks)},
                       {"load_s_per_request", per_request(hits[i].load, trace)}});
@@ -172,7 +239,7 @@ std::string tiers_text(const TierQuestion& question, const RequestTrace& trace,
                    percent(hits[i].hits), percent(found),
                    tier.bandwidth ? fmt::format("{:.3g}", per_request(hits[i].load, trace)) : "-"});
     if (tier.bandwidth && question.token_time) {
-      const Seconds load = block / *tier.bandwidth;
+      const Seconds load = std::max(tier.link_block.value_or(block) / *tier.bandwidth, tier.decode);
       const Seconds compute{question.token_time->count() * trace.prefix_block};
       const std::string note =
           fmt::format("- {}: a block takes {} to load and at least {} to compute on one {}: {}",

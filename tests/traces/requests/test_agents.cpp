@@ -177,6 +177,21 @@ TEST_CASE("tiers: what each level adds, by hand and as a cascade of lists") {
   CHECK(hits[2].hits == 0);
   CHECK(tier_hits(curve, Bytes{10}, {}).empty());
 
+  // Coded blocks of 5 B: twice as many fit into the host, and a load takes half of the time, or
+  // that of decoding. No gain where the raw level held all that is found again.
+  std::vector<CacheTier> coded = tiers;
+  coded[1].held_block = coded[1].link_block = Bytes{5};
+  CHECK(tier_hits(curve, Bytes{10}, coded)[1].blocks == 6);
+  CHECK(tier_hits(curve, Bytes{10}, coded)[1].hits == 1);
+  CHECK(tier_hits(curve, Bytes{10}, coded)[1].load == Seconds{1.0});
+  coded[1].decode = Seconds{1.5};
+  CHECK(tier_hits(curve, Bytes{10}, coded)[1].load == Seconds{1.5});
+  // A gain where it thrashed: 1 block more of 10 B finds nothing, 2 of 5 B find the fourth.
+  std::vector<CacheTier> small{tiers[0], {.name = "host", .capacity = Bytes{10}}};
+  CHECK(tier_hits(curve, Bytes{10}, small)[1].hits == 0);
+  small[1].held_block = Bytes{5};
+  CHECK(tier_hits(curve, Bytes{10}, small)[1].hits == 1);
+
   // A block lies in the level that its place in one list of all levels says.
   const RequestTrace drawn = generate_agents(small_agents(), 16, 5);
   const std::vector<std::int32_t> order = recorded_order(drawn, 30.0);

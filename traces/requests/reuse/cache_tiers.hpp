@@ -16,6 +16,10 @@ struct CacheTier {
   std::string name;
   Bytes capacity{};
   std::optional<BytesPerSecond> bandwidth{};  // at which blocks return to the GPU; none: at once
+  /// A block in another format than the GPU's: what the level reserves for it, what the link
+  /// carries, and the least time of decoding it, next to the copy.
+  std::optional<Bytes> held_block{}, link_block{};
+  Seconds decode{};
 };
 
 /// What one level adds under LRU.
