@@ -127,6 +127,9 @@ struct ServeSpec {
   Bytes host_memory{0};  // for swapped and offloaded caches; 0: none
   NvmeSpec nvme{};
   OffloadSpec offload{};
+  /// The format of pages in host memory and NVMe, a choice of the axis tier; empty: the method's,
+  /// or as on the GPU.
+  std::string tier_codec{};
   /// Of a benchmark of this service: replaces what is known of services like it.
   std::optional<ServiceCalibration> calibrated{};
   std::uint64_t seed = 0;

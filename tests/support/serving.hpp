@@ -81,6 +81,7 @@ struct SmallService {
   bool per_head_blocks = false;
   bool lazy_compaction = false;
   OffloadSpec offload{};
+  std::string tier_codec{};
   bool async_scheduling = false;
   FrontEndTimes front_end{};
   const Llm* llm = nullptr;   // in place of small_llm()
@@ -128,6 +129,7 @@ struct SmallService {
                          .host_memory = host_memory,
                          .nvme = nvme,
                          .offload = offload,
+                         .tier_codec = tier_codec,
                          .seed = seed};
     ServeHooks hooks{.observer = observer};
     hooks.cost = [this](const CostInput& in, const Roofline&) {

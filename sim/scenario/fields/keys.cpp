@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/methods/resolve/choices.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
@@ -27,6 +28,13 @@ constexpr KeyType kAnyNumber = number(-kLargestNumber, kLargestNumber);
 constexpr KeyType kScale = number(1e-6, 1e6);
 
 std::vector<std::string> figure_words() { return {figure_names().begin(), figure_names().end()}; }
+std::vector<std::string> tier_codec_names() {
+  std::vector<std::string> names;
+  for (const AxisChoice& choice : axis_choices()) {
+    if (choice.axis == "tier" && choice.name != "none") names.emplace_back(choice.name);
+  }
+  return names;
+}
 std::vector<std::string> metric_words() {
   std::vector<std::string> words;
   for (const PublishedMetric& metric : published_metrics()) words.emplace_back(metric.name);
@@ -75,6 +83,8 @@ constexpr std::array kPointKeys{
         "NVMe of one replica, for swapped caches that exceed host memory"),
     one("offload", object("offload"), "none",
         "where entries are kept that a method holds but a step does not read"),
+    one("tier_codec", name_of(&tier_codec_names), "none",
+        "format of pages in host memory and NVMe, a choice of the axis `tier`"),
     one("bench", object("bench"), "none",
         "what a benchmark of this service says of its times (`kvsim calibrate --from-bench`)"),
 };
@@ -503,9 +513,10 @@ constexpr std::array kObjects{
 };
 
 constexpr std::array<std::string_view, 3> kStaticOnly{"batch", "prompt_tokens", "output_tokens"};
-constexpr std::array<std::string_view, 10> kServeOnly{
-    "requests",    "scheduler",   "slo",  "cluster", "pipeline_parallel",
-    "speculation", "host_memory", "nvme", "offload", "bench"};
+constexpr std::array<std::string_view, 11> kServeOnly{
+    "requests",          "scheduler",   "slo",         "cluster",
+    "pipeline_parallel", "speculation", "host_memory", "nvme",
+    "offload",           "tier_codec",  "bench"};
 
 // clang-format off
 constexpr std::array<std::string_view, 23> kFigures{

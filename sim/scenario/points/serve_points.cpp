@@ -118,6 +118,7 @@ struct ServeAxes {
   NvmeSpec nvme{};
   std::optional<ServiceCalibration> bench{};
   OffloadSpec offload{};
+  std::string tier_codec{};
   std::optional<AllocatorConfig> allocator;
 };
 
@@ -150,6 +151,9 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, InlineDefin
   if (const auto nvme = group.find("nvme")) axes.nvme = read_nvme(*nvme);
   if (const auto bench = group.find("bench")) axes.bench = read_bench(*bench);
   if (const auto offload = group.find("offload")) axes.offload = read_offload(*offload);
+  if (const auto codec = group.find("tier_codec")) {
+    axes.tier_codec = read_name(*codec, "point", "tier_codec");
+  }
   for (RequestedRequests& asked : request_choices(group.required("requests"))) {
     axes.workloads.push_back(make(std::move(asked), in));
   }
@@ -188,6 +192,7 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
     keys["prefetch"] = spec.offload.prefetch;
     keys["reuse"] = spec.offload.reuse;
   }
+  if (!spec.tier_codec.empty()) keys["tier_codec"] = spec.tier_codec;
   return keys;
 }
 
@@ -263,6 +268,7 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("nvme")) (void)read_nvme(*field);
   if (const auto field = keys.find("bench")) (void)read_bench(*field);
   if (const auto field = keys.find("offload")) (void)read_offload(*field);
+  if (const auto field = keys.find("tier_codec")) (void)read_name(*field, "point", "tier_codec");
   if (const auto field = keys.find("requests")) {
     for (const RequestedRequests& asked : request_choices(*field)) {
       (void)read_workload(asked.field, folder);
@@ -329,6 +335,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
       spec.nvme = axes.nvme;
       spec.calibrated = axes.bench;
       spec.offload = axes.offload;
+      spec.tier_codec = axes.tier_codec;
       spec.seed = in.seed;
 
       ordered_json keys =

@@ -48,7 +48,8 @@ KvCacheManager::KvCacheManager(const Setup& setup)
       caches_{setup.prefix_caching},
       groups_{setup.sizes->groups()},
       holdings_(setup.trace->requests.size()),
-      outside_{setup.footprints != nullptr ? setup.outside : nullptr} {
+      outside_{setup.footprints != nullptr ? setup.outside : nullptr},
+      format_{setup.format} {
   KVSIM_CHECK(!caches_ || groups_ != nullptr || (sizes_->plain() && !sizes_->windowed()),
               "prefixes of a cache with unequal rows");
   if (groups_ != nullptr) {
@@ -298,7 +299,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
     next.publishes = false;
     units = wanted(next, then, found + tokens, shared);
   }
-  const Bytes outside = outside_ != nullptr ? next.footprint->outside(0) : Bytes{};
+  const Bytes outside = outside_ != nullptr ? format_.held(next.footprint->outside(0)) : Bytes{};
   if (units + other_units > available() || !outside_fits(id, outside)) return false;
 
   for (std::int32_t i = 0; i < ids; ++i) {
@@ -355,7 +356,8 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   }
   if (lacks_outside_ == id) lacks_outside_ = -1;
   const bool grows_outside = outside_ != nullptr && to > s.target;
-  const Bytes outside = grows_outside ? h.footprint->outside(to - s.target) : h.outside;
+  const Bytes outside =
+      grows_outside ? format_.held(h.footprint->outside(to - s.target)) : h.outside;
   if (!outside_fits(id, outside)) return false;
   if (units > h.units && !take(h, units - h.units)) return false;
   set_outside(h, outside);

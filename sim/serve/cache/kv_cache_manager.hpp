@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "sim/serve/cache/outside_format.hpp"
 #include "sim/serve/cache/outside_tier.hpp"
 #include "sim/serve/cache/prefix_cache.hpp"
 #include "sim/serve/cache/sequence.hpp"
@@ -33,6 +34,7 @@ class KvCacheManager {
     /// What a request generated is found by the next turn of its conversation.
     bool keeps_answers = false;
     OutsideTier* outside = nullptr;  // for what methods keep outside the GPU; null: nothing is
+    OutsideFormat format{};          // of pages there
   };
   explicit KvCacheManager(const Setup& setup);
   KvCacheManager(const KvCacheManager&) = delete;
@@ -99,7 +101,8 @@ class KvCacheManager {
   }
   /// What a prompt takes outside once it is through.
   [[nodiscard]] Bytes outside_of(std::int32_t prompt) {
-    return outside_ != nullptr ? footprints_->at(prompt, *sizes_).outside(0) : Bytes{};
+    return outside_ != nullptr ? format_.held(footprints_->at(prompt, *sizes_).outside(0))
+                               : Bytes{};
   }
   /// Of the sequences that finished, at their ends: bytes of the entries that their method had
   /// dropped, and of the blocks that this freed: those of all their tokens less those they took.
@@ -174,6 +177,7 @@ class KvCacheManager {
   std::int64_t unshared_ = 0;
   Bytes dropped_{}, reclaimed_{};
   OutsideTier* outside_;
+  OutsideFormat format_;
   RequestId lacks_outside_ = -1;  // the last request that needed more than was free,
   Bytes lack_{};                  // and for how much
 };

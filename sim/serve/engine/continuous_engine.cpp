@@ -32,7 +32,8 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
            .keeps_answers = parts_.role == ReplicaRole::kWhole,
            .outside = !parts_.keeps_outside                     ? nullptr
                       : parts_.offload.to == OffloadTier::kNvme ? &nvme_
-                                                                : &host_}},
+                                                                : &host_,
+           .format = parts_.outside_format}},
       queue_{parts_.order, state.sequences},
       loads_(parts_.sizes->layer_classes()) {
   block_tokens_ = parts_.sizes->block_tokens();
@@ -499,6 +500,9 @@ std::string ContinuousEngine::describe() const {
 
 std::vector<std::string> ContinuousEngine::notes() const {
   std::vector<std::string> notes;
+  if (parts_.outside_format.codes()) {
+    notes.push_back(parts_.outside_format.note(parts_.swap.link));
+  }
   if (kv_.unshared_blocks() > 0) {
     notes.push_back(fmt::format(
         "{} shared prefix blocks were copied because the method drops entries of its readers",

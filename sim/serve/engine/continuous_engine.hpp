@@ -14,6 +14,7 @@
 
 #include "models/cost/rates/roofline.hpp"
 #include "sim/serve/cache/kv_cache_manager.hpp"
+#include "sim/serve/cache/outside_format.hpp"
 #include "sim/serve/cache/outside_tier.hpp"
 #include "sim/serve/cache/swap_time.hpp"
 #include "sim/serve/engine/engine.hpp"
@@ -54,6 +55,7 @@ struct EngineParts {
   bool shares_host_link = false;
   bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe where offload says
   OffloadSpec offload{};
+  OutsideFormat outside_format{};  // of pages in host memory and NVMe
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;
   /// An iteration is formed while the one before it runs: a request waits for one iteration more.
@@ -169,6 +171,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   };
   /// What a swapped cache took outside the GPU is free again.
   void free_outside(const SwappedCache& cache);
+  /// What it takes in its tier.
+  [[nodiscard]] Bytes outside_bytes(const SwappedCache& cache) const;
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
@@ -232,6 +236,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   RequestId refused_ = -1;                       // the request whose last allocation failed
   SwapTraffic moved_{};                          // for this iteration
   SwapTraffic fetched_{};                        // of this iteration: entries outside the GPU
+  Seconds coded_{}, coded_fetches_{};            // of the GPU for its codec, of this iteration
   SwapTraffic host_traffic_{};                   // not fetched by the caller yet
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;

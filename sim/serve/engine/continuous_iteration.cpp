@@ -22,7 +22,10 @@ void ContinuousEngine::count_offloads(const Planned& p) {
   } else if (s.computed + p.tokens == s.target) {
     written = footprint->outside(0);  // the whole prompt goes there
   }
-  const auto fetched = rounded<Bytes>(read);
+  const OutsideFormat& format = parts_.outside_format;
+  coded_fetches_ += format.decode(rounded<Bytes>(read)) + format.encode(written);
+  const Bytes fetched = format.link(rounded<Bytes>(read));
+  written = format.link(written);
   const bool nvme = parts_.offload.to == OffloadTier::kNvme;
   (nvme ? fetched_.from_nvme : fetched_.pieces) += fetched;
   (nvme ? fetched_.to_nvme : fetched_.host) += written;
@@ -50,6 +53,7 @@ void ContinuousEngine::add_chunk(const Sequence& s, std::int64_t tokens) {
 MixedStep ContinuousEngine::iteration() {
   chunks_.clear();
   fetched_ = {};
+  coded_fetches_ = {};
   if (parts_.offload.to != OffloadTier::kNone) {
     for (const Planned& p : plan_) count_offloads(p);
   }
@@ -128,10 +132,12 @@ Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {
     return cost.time - cost.host_copies;
   }
   // Swapped caches must arrive first; fetched entries may overlap with the arithmetic.
-  const Seconds swapped = swap_time(moved_, parts_.swap);
+  const Seconds coded = std::exchange(coded_, Seconds{});
+  const Seconds coded_fetches = std::exchange(coded_fetches_, Seconds{});
+  const Seconds swapped = std::max(coded, swap_time(moved_, parts_.swap));
   SwapTraffic all = std::exchange(fetched_, SwapTraffic{});
   all += std::exchange(moved_, SwapTraffic{});
-  const Seconds moves = swap_time(all, parts_.swap);
+  const Seconds moves = std::max(coded + coded_fetches, swap_time(all, parts_.swap));
   if (parts_.offload.to == OffloadTier::kNone) return cost.time + moves;
   const Seconds computes = cost.time - cost.copy_wait;
   const Seconds alone = computes + swapped;

@@ -10,10 +10,11 @@ namespace kvsim {
 bool ContinuousEngine::swap_out(RequestId id) {
   Sequence& s = at(id);
   if (s.state != SequenceState::kRunning || s.planned > 0 || s.computed == 0) return false;
-  const Bytes bytes = parts_.sizes->unit() * kv_.held(id);
-  const bool on_nvme = parts_.host_memory == Bytes{} || !host_.fits(bytes);
+  const Bytes pages = parts_.sizes->unit() * kv_.held(id);
+  const OutsideFormat& format = parts_.outside_format;
+  const bool on_nvme = parts_.host_memory == Bytes{} || !host_.fits(format.held(pages));
   if (parts_.swap.link.count() <= 0) return false;
-  if (on_nvme && !nvme_.fits(bytes)) {
+  if (on_nvme && !nvme_.fits(format.link(pages))) {
     ++no_room_outside_;
     return false;
   }
@@ -22,8 +23,9 @@ bool ContinuousEngine::swap_out(RequestId id) {
   s.state = SequenceState::kSwapped;
   swapped_.push_back(id);
   swapped_caches_.push_back({units, on_nvme});
-  (on_nvme ? nvme_ : host_).take(OutsideOwner::kSwapped, bytes);
-  (on_nvme ? moved_.to_nvme : moved_.host) += bytes;
+  (on_nvme ? nvme_ : host_).take(OutsideOwner::kSwapped, outside_bytes(swapped_caches_.back()));
+  (on_nvme ? moved_.to_nvme : moved_.host) += format.link(pages);
+  coded_ += format.encode(pages);
   ++swaps_;
   swaps_to_nvme_ += on_nvme ? 1 : 0;
   ++state_->outcomes[static_cast<std::size_t>(id)].preemptions;
@@ -32,8 +34,13 @@ bool ContinuousEngine::swap_out(RequestId id) {
   return true;
 }
 
+Bytes ContinuousEngine::outside_bytes(const SwappedCache& cache) const {
+  const Bytes pages = parts_.sizes->unit() * cache.units;
+  return cache.on_nvme ? parts_.outside_format.link(pages) : parts_.outside_format.held(pages);
+}
+
 void ContinuousEngine::free_outside(const SwappedCache& cache) {
-  (cache.on_nvme ? nvme_ : host_).give(OutsideOwner::kSwapped, parts_.sizes->unit() * cache.units);
+  (cache.on_nvme ? nvme_ : host_).give(OutsideOwner::kSwapped, outside_bytes(cache));
   const Bytes left = host_.used(OutsideOwner::kSwapped) + nvme_.used(OutsideOwner::kSwapped);
   KVSIM_CHECK(!swapped_caches_.empty() || left == Bytes{},
               "{} B outside the GPU belong to no cache", left.count());
@@ -46,7 +53,9 @@ bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {
   const std::int64_t units = cache.units;
   Sequence& s = at(id);
   if (units + keep_free > kv_.available() || !kv_.swap_in(id, s, units)) return false;
-  const Bytes bytes = parts_.sizes->unit() * units;
+  const Bytes pages = parts_.sizes->unit() * units;
+  const Bytes bytes = parts_.outside_format.link(pages);
+  coded_ += parts_.outside_format.decode(pages);
   swapped_.erase(swapped_.begin() + place);
   swapped_caches_.erase(swapped_caches_.begin() + place);
   free_outside(cache);

@@ -8,6 +8,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/llm/cache_summary.hpp"
+#include "models/methods/composed.hpp"
 #include "models/methods/params.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -128,6 +129,9 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     if (spec_.offload.to != OffloadTier::kNone) {
       throw InputError{"offload: static batches keep all of their caches on the GPU"};
     }
+    if (!spec_.tier_codec.empty()) {
+      throw InputError{"tier_codec: static batches keep all of their caches on the GPU"};
+    }
     Bytes standing;
     for (const auto& [owner, bytes] : standing_) standing += bytes;
     if (standing > usable_) {
@@ -204,6 +208,45 @@ void ServeContext::place_offloads() {
   keeps_outside_ = has_own || reads_part;
   if (!has_own && reads_part) footprints_.offload();
   notes_.push_back(offload_note(has_own));
+}
+
+void ServeContext::choose_codec() {
+  const bool of_method = describe_method(spec_.method.name).axes.at("tier") != "none";
+  if (!of_method && spec_.tier_codec.empty()) return;
+  const bool leaves = keeps_outside_ || (spec_.scheduler.swap.value_or(false) &&
+                                         spec_.host_memory + spec_.nvme.capacity > Bytes{});
+  if (of_method && !spec_.tier_codec.empty()) {
+    throw InputError{fmt::format("tier_codec {}: method {} has a codec already", spec_.tier_codec,
+                                 spec_.method.name)};
+  }
+  if (!leaves && !of_method) {
+    throw InputError{fmt::format(
+        "tier_codec {}: no page leaves the GPU: expected offload under a method that reads part of "
+        "its cache, or the scheduler's swap",
+        spec_.tier_codec)};
+  }
+  if (!leaves) {
+    notes_.push_back(
+        fmt::format("{}: no page leaves the GPU, so that nothing is coded", spec_.method.name));
+    return;
+  }
+  if (spec_.cluster.prefill_replicas > 0) {
+    throw InputError{
+        "tier_codec: cluster: prefill_replicas: pages of transferred caches are not "
+        "coded"};
+  }
+  MethodSpec coded = spec_.method;
+  if (!of_method) coded.name += "+tier=" + spec_.tier_codec;
+  MethodContext site = method_site(*spec_.llm, spec_.kv_dtype);
+  site.ordinals.clear();
+  const auto method = make_method(coded, typical_prompt_, site);
+  const std::string name = describe_method(coded.name).axes.at("tier");
+  std::vector<LayerSpan> classes;
+  for (std::size_t l = 0; l < sizes_->layer_classes(); ++l) {
+    classes.push_back(sizes_->layer_class(l).layers);
+  }
+  outside_format_ =
+      OutsideFormat{*as_composed(*method).parts().tier, name, in_, classes, roofline_};
 }
 
 std::string ServeContext::offload_note(bool has_own) const {
@@ -314,6 +357,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   }
   note_declarations();
   place_offloads();
+  choose_codec();
   if (full_law_ || sizes_->groups() != nullptr) return;
   if (!stack_.lazy_compaction)
     notes_.push_back(
@@ -455,11 +499,12 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
       .swap = {.link = host_rate(),
                .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
                .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel),
-               .pieces = host_rate(piece_)},
+               .pieces = host_rate(outside_format_.link(piece_))},
       .shares_host_link = cannot_start_.empty() && spec_.cluster.prefill_replicas > 0 &&
                           service_topology(spec_, host_rate()).shares_host_links,
       .keeps_outside = keeps_outside_,
       .offload = spec_.offload,
+      .outside_format = outside_format_,
       .order = spec_.scheduler.order,
       .role = role,
       .schedules_ahead = stack_.schedules_ahead,

@@ -8,6 +8,7 @@
 
 #include "models/cost/rates/host_rate.hpp"
 #include "models/cost/rates/roofline.hpp"
+#include "sim/serve/cache/outside_format.hpp"
 #include "sim/serve/cache/sequence_footprint.hpp"
 #include "sim/serve/engine/engine.hpp"
 #include "sim/serve/engine/pipeline.hpp"
@@ -65,6 +66,8 @@ class ServeContext {
   /// Which entries are stored outside the GPU, and whether the other settings allow it.
   void place_offloads();
   [[nodiscard]] std::string offload_note(bool has_own) const;
+  /// The codec of pages outside the GPU.
+  void choose_codec();
 
   const ServeSpec& spec_;
   const ServeHooks& hooks_;
@@ -93,6 +96,7 @@ class ServeContext {
   bool full_law_ = false;
   bool prefix_caching_ = false;
   bool keeps_outside_ = false;
+  OutsideFormat outside_format_{};
   Bytes piece_{};             // of what a step fetches: the least copy; 0: it fetches nothing
   bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;

@@ -108,6 +108,7 @@ TEST_CASE("the keys of a service reach its spec") {
     "host_memory": "64 GiB",
     "nvme": {"capacity": "2 TB", "read": "7 GB/s", "write": "5 GB/s"},
     "offload": {"to": "nvme", "prefetch": false, "reuse": 0.25},
+    "tier_codec": "kvtc",
     "engine": {"max_model_len": "workload", "expert_parallel": 2, "expert_imbalance": 1.5,
       "expert_link": "50 GB/s", "expert_link_latency": "4 us", "kv_blocks": "per-head",
       "compaction": "lazy"})"));
@@ -154,6 +155,7 @@ TEST_CASE("the keys of a service reach its spec") {
   CHECK(spec.offload.to == OffloadTier::kNvme);
   CHECK_FALSE(spec.offload.prefetch);
   CHECK(spec.offload.reuse == 0.25);
+  CHECK(spec.tier_codec == "kvtc");
   // One setting, two names: the start-up is profiled with the scheduler's limits.
   CHECK(spec.options.max_num_seqs == 64);
   CHECK(spec.options.prefill_chunk == 4096);
@@ -370,6 +372,9 @@ TEST_CASE("the schema and the reader accept and refuse the same services") {
   agree(R"(, "offload": {"to": "nvme", "reuse": 2})", false);
   agree(R"(, "offload": {})", false);
   agree(R"(, "offload": null)", true);
+  agree(R"(, "tier_codec": "nvfp4")", true);
+  agree(R"(, "tier_codec": "none")", false);
+  agree(R"(, "tier_codec": ["nvfp4"])", false);
   agree(R"(, "figures": ["ttft_cdf", "goodput"])", true);
 }
 

@@ -226,5 +226,91 @@ TEST_CASE("entries that a method places in host memory count there against the h
   CHECK(service.run().completed == 1);
 }
 
+TEST_CASE("coded pages take their bytes in the tier and on the link, by hand") {
+  // NVFP4: 128 elements of an entry in 64 + 8 B instead of 256.
+  constexpr std::int64_t kCoded = 72;
+  SmallService service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 1000, 11)};
+  const ServeResult plain = service.run();
+  service.tier_codec = "nvfp4";
+  const ServeResult r = service.run();
+  REQUIRE(r.completed == 1);
+  REQUIRE(r.tiers.size() == 1);
+  CHECK(r.tiers[0].peak == Bytes{2 * 1010 * kCoded});
+  CHECK(r.offload_written == r.tiers[0].peak);
+  CHECK(r.offload_fetched == Bytes{10 * 2 * 64 * kCoded});
+  CHECK(r.peak_blocks == plain.peak_blocks);
+  CHECK(std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+    return note.find("tier_codec nvfp4: a page has 0.2812 of its bytes on the link") !=
+           std::string::npos;
+  }));
+  // The codec of the method itself is the same.
+  service.tier_codec.clear();
+  service.method.name = "quest+tier=nvfp4";
+  CHECK(service.run().offload_fetched == r.offload_fetched);
+  // ANS reserves whole pages.
+  service.method.name = "quest";
+  service.tier_codec = "ans";
+  const ServeResult ans = service.run();
+  CHECK(ans.tiers[0].peak == plain.tiers[0].peak);
+  CHECK(ans.offload_fetched < plain.offload_fetched);
+}
+
+TEST_CASE("a smaller page never costs more time of the link, and swaps shrink with it") {
+  for (const bool prefetch : {false, true}) {
+    double last = 0;
+    for (const char* codec : {"nvfp4", "ans", ""}) {  // by rising bytes on the link
+      SmallService service = quest({.to = OffloadTier::kNvme, .prefetch = prefetch});
+      service.trace.requests = {request(0, 1000, 21)};
+      service.tier_codec = codec;
+      const ServeResult r = service.run();
+      CAPTURE(codec);
+      CHECK(r.tpot.mean >= last);
+      last = r.tpot.mean;
+    }
+  }
+  const auto swaps = [](const std::string& codec, Bytes host) {
+    SmallService service{.blocks = 24,
+                         .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
+                         .scheduler = {.name = "vllm-v0", .prefix_caching = false, .swap = true},
+                         .host_memory = host};
+    for (int i = 0; i < 10; ++i) service.trace.requests.push_back(request(0, 64, 40));
+    service.tier_codec = codec;
+    ServeResult r = service.run();
+    CHECK(r.completed == 10);
+    return r;
+  };
+  const ServeResult raw = swaps("", Bytes{1 << 30});
+  const ServeResult coded = swaps("nvfp4", Bytes{1 << 30});
+  REQUIRE(raw.tiers.size() == 1);
+  CHECK(raw.preemptions > 0);
+  CHECK(coded.tiers[0].peak == Bytes{raw.tiers[0].peak.count() / 256 * 72});
+  CHECK(coded.makespan <= raw.makespan);
+  // Host memory of a third of that holds the coded caches only.
+  const Bytes third{raw.tiers[0].peak.count() / 3};
+  CHECK(swaps("", third).recomputed_tokens > 0);
+  CHECK(swaps("nvfp4", third).recomputed_tokens == 0);
+}
+
+TEST_CASE("a codec where no page leaves the GPU, or with two names, is refused") {
+  SmallService service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 1000, 11)};
+  service.tier_codec = "nvfp4";
+  service.method.name = "quest+tier=ans";
+  CHECK_THROWS_AS((void)service.run(), InputError);
+  service.method.name = "quest";
+  service.offload = {};
+  CHECK_THROWS_AS((void)service.run(), InputError);
+  service.method = {"full", {}, {}};
+  CHECK_THROWS_AS((void)service.run(), InputError);
+  // A method's codec where nothing leaves: a note.
+  service.tier_codec.clear();
+  service.method = {"nvfp4-cold-pages", {}, {}};
+  const ServeResult r = service.run();
+  CHECK(std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+    return note.find("nothing is coded") != std::string::npos;
+  }));
+}
+
 }  // namespace
 }  // namespace kvsim
