@@ -215,6 +215,27 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   return info;
 }
 
+/// An indexer is recorded in every layer, or in none.
+void read_index_shape(const Safetensors& file, TraceInfo& info) {
+  const TensorEntry* first = file.find("layers.0.index.q");
+  if (first == nullptr) return;
+  const auto& shape = first->shape;
+  if (shape.size() != 3 || shape[1] < 1 || shape[1] > kMaxHeads || shape[2] < 1 ||
+      shape[2] > kWidest) {
+    throw InputError{fmt::format("{}: layers.0.index.q", file.place()),
+                     "shape [tokens, index heads, channels]",
+                     fmt::format("[{}]", fmt::join(shape, ", "))};
+  }
+  info.index_heads = static_cast<std::int32_t>(shape[1]);
+  info.index_dim = static_cast<std::int32_t>(shape[2]);
+  for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+    (void)need(file, tensor_name(layer, "index.q"),
+               {info.tokens, info.index_heads, info.index_dim});
+    (void)need(file, tensor_name(layer, "index.k"), {info.tokens, info.index_dim});
+    (void)need(file, tensor_name(layer, "index.w"), {info.tokens, info.index_heads});
+  }
+}
+
 void check_tensors(const Safetensors& file, TraceInfo& info) {
   info.has_hidden = file.find("layers.0.hidden") != nullptr;
   info.has_output_projection = file.find("layers.0.wo") != nullptr;
@@ -249,6 +270,7 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
                  {info.d_model, static_cast<std::int64_t>(info.n_heads) * info.head_dim});
     }
   }
+  read_index_shape(file, info);
   info.dtype = dtype_of(kv_type);
   info.scores = per_head_names(file, info, "score");
   info.decisions = per_head_names(file, info, "decision");
@@ -418,6 +440,19 @@ std::vector<float> Trace::read_per_head(std::int32_t layer, std::string_view nam
   (void)need(impl_->file, tensor, {impl_->info.tokens, impl_->info.n_kv_heads});
   return impl_->read_rows(tensor, impl_->info.tokens, impl_->info.n_kv_heads,
                           /*may_be_infinite=*/true);
+}
+
+std::vector<float> Trace::read_index(std::int32_t layer, std::string_view part) const {
+  impl_->need_layer(layer);
+  const TraceInfo& info = impl_->info;
+  if (info.index_heads == 0) {
+    throw InputError{fmt::format("{}: an indexer (index.q, index.k, index.w) is not recorded",
+                                 impl_->file.place())};
+  }
+  const std::int64_t columns = part == "q"   ? std::int64_t{info.index_heads} * info.index_dim
+                               : part == "k" ? info.index_dim
+                                             : info.index_heads;
+  return impl_->read_rows(tensor_name(layer, fmt::format("index.{}", part)), info.tokens, columns);
 }
 
 std::vector<std::int32_t> Trace::read_tokens() const {

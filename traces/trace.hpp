@@ -53,6 +53,8 @@ struct TraceInfo {
   std::optional<double> rope_theta;
   bool has_hidden = false;             // in every layer
   bool has_output_projection = false;  // wo, in every layer
+  // An indexer in every layer: its query heads, and the channels of a query and of a key; 0: none.
+  std::int32_t index_heads = 0, index_dim = 0;
   std::optional<std::int64_t> repeat_start, repeat_tokens;
   // Marks: the first token of a question and of its answer. Segments ascend and do not overlap;
   // where the metadata has only marks they are context, question and answer.
@@ -95,6 +97,10 @@ class Trace {
   /// layers.{layer}.score.NAME or .decision.NAME [tokens, n_kv_heads] in fp32, where -infinity (the
   /// logarithm of 0) is valid but NaN is not; `name` is "score.kvzap", ….
   [[nodiscard]] std::vector<float> read_per_head(std::int32_t layer, std::string_view name) const;
+  /// layers.{layer}.index.q [tokens, index_heads, index_dim], index.k [tokens, index_dim] or
+  /// index.w [tokens, index_heads] in fp32; `part` is "q", "k" or "w". Errors: InputError if no
+  /// indexer is recorded.
+  [[nodiscard]] std::vector<float> read_index(std::int32_t layer, std::string_view part) const;
   [[nodiscard]] std::vector<std::int32_t> read_tokens() const;
 
  private:

@@ -1,6 +1,7 @@
 #include "sim/replay/layer_block.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include "models/units/check.hpp"
 #include "sim/engine/parallel.hpp"
@@ -38,7 +39,10 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
       each.view.repeat_tokens = info_.repeat_tokens.value_or(0);
     }
     for (const std::string& name : inputs.per_head) {
-      each.per_head[name] = trace.read_per_head(layer, name);
+      constexpr std::string_view kIndex = "index.";
+      each.per_head[name] = name.starts_with(kIndex)
+                                ? trace.read_index(layer, name.substr(kIndex.size()))
+                                : trace.read_per_head(layer, name);
       each.view.per_head[name] = each.per_head[name];
     }
     for (const auto& [name, file] : surrogates) {

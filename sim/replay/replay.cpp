@@ -88,6 +88,10 @@ std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
     const std::size_t dot = name.find('.');
     const std::string kind = name.substr(0, dot);
     const std::string rest = name.substr(dot + 1);
+    if (kind == "index") {
+      need(info.index_heads > 0, "layers.{i}." + name);
+      continue;
+    }
     need(kind == "score" ? in(info.scores, rest) : in(info.decisions, rest), "layers.{i}." + name);
   }
   return missing;
@@ -408,6 +412,9 @@ MethodContext site_of(const TraceInfo& info) {
                        .predicted = {}};
   for (const std::string& name : info.scores) recorded.per_head.push_back("score." + name);
   for (const std::string& name : info.decisions) recorded.per_head.push_back("decision." + name);
+  if (info.index_heads > 0) {
+    for (const char* name : {"index.q", "index.k", "index.w"}) recorded.per_head.emplace_back(name);
+  }
   return {
       .recorded = info.dtype,
       .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim},

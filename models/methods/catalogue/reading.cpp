@@ -49,6 +49,25 @@ PresetRows reading_presets() {
        .defaults = {},
        .default_budget = 0.1,
        .available = {{"research", "HugoZHL/PQCache"}}},
+      {.name = "dsa",
+       .summary = "DeepSeek's sparse attention: a recorded indexer chooses the tokens that all "
+                  "heads of a layer attend over",
+       .paper = "DeepSeek-AI, DeepSeek-V3.2",
+       .axes = {{"read", "dsa"}},
+       .size_law = "T (and 132 B a token and layer)",
+       .cost_class = "S0; a step reads 132 B of index a token and 2048 tokens",
+       .available = {{"vllm", "models with an indexer"},
+                     {"sglang", "models with an indexer"},
+                     {"trtllm", "DeepSeekSparseAttentionConfig"},
+                     {"research", "deepseek-ai/DeepSeek-V3.2-Exp"}}},
+      {.name = "dsa-oracle",
+       .summary = "reference: all heads of a layer attend over the tokens whose probabilities, "
+                  "summed over its query heads, are greatest",
+       .paper = "",
+       .axes = {{"read", "dsa"}},
+       .size_law = "T (and 132 B a token and layer)",
+       .cost_class = "reads everything to know what to leave out; its costs are those of dsa",
+       .defaults = {{"index", std::string{"oracle"}}}},
       {.name = "oracle-step",
        .summary =
            "reference: each query head attends over the entries that weigh most at its step; "

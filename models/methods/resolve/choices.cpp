@@ -118,6 +118,7 @@ std::vector<AxisChoice> all_choices() {
       read_shadowkv(),
       read_rocket(),
       read_pq(),
+      read_dsa(),
 
       store_recorded(),
       store_fp32(),

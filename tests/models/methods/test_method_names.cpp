@@ -349,6 +349,8 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "quest",
                                  "shadowkv",
                                  "rocketkv",
+                                 "dsa",
+                                 "dsa-oracle",
                                  "nvfp4-cold-pages",
                                  "cachegen",
                                  "kvtc",
