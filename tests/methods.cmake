@@ -10,6 +10,6 @@ kvsim_test(methods
           models/methods/test_prompt_positions.cpp models/methods/test_kvarn.cpp models/methods/test_oscar.cpp
           models/methods/test_kvquant.cpp models/methods/test_pqcache.cpp models/methods/test_recurrence.cpp models/methods/test_polarquant.cpp
           models/methods/test_surrogate.cpp models/methods/test_rocketkv.cpp models/methods/test_tiers.cpp
-          models/methods/test_prefill.cpp models/methods/test_dsa.cpp
+          models/methods/test_prefill.cpp models/methods/test_dsa.cpp models/methods/test_ds_mla.cpp
           models/methods/test_triattention.cpp models/methods/test_zeromerge.cpp
   LINK kvsim::replay)

@@ -139,6 +139,7 @@ std::vector<AxisChoice> all_choices() {
       store_oscar(),
       store_kvquant(),
       store_polar(),
+      store_ds_mla(),
       store_fp8_e4m3(),
       store_fp8_e5m2(),
       store_smoothquant(),

@@ -33,6 +33,7 @@ AxisChoice store_kvarn();
 AxisChoice store_oscar();
 AxisChoice store_kvquant();
 AxisChoice store_polar();
+AxisChoice store_ds_mla();
 
 /// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
 /// recorded format.
