@@ -21,7 +21,7 @@ namespace kvsim {
     std::span<const std::uint8_t> code, std::size_t count,
     std::span<const std::uint32_t> cumulative);
 
-/// Bits of `symbols` at the entropy of their own histogram.
+/// Bits of `symbols` at the entropy of their histogram.
 [[nodiscard]] double entropy_bits(std::span<const std::uint8_t> symbols);
 
 }  // namespace kvsim

@@ -29,11 +29,9 @@ PresetRows window_presets() {
                   "the time since it last did",
        .paper = "Zhang et al., LazyEviction: Lagged KV Eviction with Attention Pattern Observation "
                 "for Efficient Long Reasoning (arXiv 2506.15969)",
-       .axes = {{"select", "recurrence"}, {"budget", "uniform"}},
+       .axes = {{"select", "recurrence"}},
        .size_law = "T until the first eviction above B, then in [B, B + W)",
-       .cost_class = "SD in decode; prefill untouched",
-       .defaults = {},
-       .default_budget = 0.5},
+       .cost_class = "SD in decode; prefill untouched"},
       {.name = "morphkv",
        .summary = "constant cache: recent tokens, and of the older what they attend to now",
        .paper = "Ghadia et al., Dialogue Without Limits: Constant-Sized KV Caches (MorphKV)",

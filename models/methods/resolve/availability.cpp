@@ -2,6 +2,8 @@
 // - kvpress: README and kvpress/__init__.py of 0.5.4 (github.com/NVIDIA/kvpress 8bb29b9).
 // - vLLM: CacheDType of vllm/config/cache.py (002f10e); docs of the named version, quantized KV
 //   cache.
+//   KVarN is in its main branch (vllm/model_executor/layers/quantization/kvarn/config.py, eb70063),
+//   OSCAR in a pull request (vllm/v1/attention/ops/oscar_ops.py, 2736c2e).
 // - SGLang: docs.sglang.io, advanced_features/quantized_kv_cache. Quest is not listed: no server
 //   option reaches mem_cache/sparsity/algorithms/quest_algorithm.py (pull requests 28882 and 30277
 //   are open).

@@ -78,7 +78,7 @@ struct FullEnds {
 };
 
 /// Parameters `full_first` and `full_last`, and the ends that they give. Errors: refuses layers
-/// that share and merges, which write rows of their own.
+/// that share and merges, which write their own rows.
 [[nodiscard]] std::vector<ParamInfo> ends_params(std::int64_t first, std::int64_t last,
                                                  const std::string& source);
 [[nodiscard]] FullEnds resolved_ends(MethodResolver& resolver);

@@ -433,7 +433,8 @@ TEST_CASE(
     const MethodNeeds needs = method->needs();
     const bool more = needs.inputs.hidden || needs.inputs.output_projection || needs.inputs.rope ||
                       needs.inputs.repeat || !needs.inputs.per_head.empty();
-    if (method->merges() || parts.store->rounds() || parts.share || parts.read || more ||
+    const bool loses = parts.store->rounds() || (parts.tier && !parts.tier->lossless());
+    if (method->merges() || loses || parts.share || parts.read || more ||
         as_composed(*method).decision_scope() != DecisionScope::kHead ||
         parts.budget->scope() != BudgetScope::kHead || !parts.budget->entries(0)) {
       continue;
@@ -528,9 +529,9 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
       {"block-wise", {here, "chunkpress and blockpress equal their references"}},
       {"periodic", periodic},
       {"prefill-decoding",
-       {"test_prompt_positions.cpp", "prefill-decoding cuts the prompt by one scorer"}},
-      {"finch", {"test_prompt_positions.cpp", "finch keeps a reference's entries"}},
-      {"recurrence", {"test_recurrence.cpp", "lazyeviction keeps the entries of a reference"}},
+       {"axes/test_prompt_positions.cpp", "prefill-decoding cuts the prompt by one scorer"}},
+      {"finch", {"axes/test_prompt_positions.cpp", "finch keeps a reference's entries"}},
+      {"recurrence", {"axes/test_recurrence.cpp", "lazyeviction keeps the entries of a reference"}},
       {"r-kv", periodic},
       {"lazy-layers", {"test_methods_content_layers.cpp", "SimLayerKV: a layer is lazy"}},
       {"streaming-heads", {"test_methods_content_layers.cpp", "DuoAttention: whole heads"}},

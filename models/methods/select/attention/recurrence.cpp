@@ -18,6 +18,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/params.hpp"
 #include "models/methods/select/select.hpp"
 
 namespace kvsim {
@@ -26,6 +27,7 @@ namespace {
 struct RecurrenceSettings {
   double alpha = 1e-4;
   std::int64_t window = 175;  // W
+  std::int64_t limit = 0;     // B
 };
 
 class RecurrenceSelector final : public Selector {
@@ -60,11 +62,12 @@ class RecurrenceSelector final : public Selector {
     }
     return score_at(id, newest);
   }
-  void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t room,
+  void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t /*room*/,
                std::vector<std::int32_t>& out) override {
     newest_ = newest;
     const std::int64_t steps = std::int64_t{newest} + 1 - prompt_;
-    if (steps > 0 && steps % settings_.window == 0) Selector::leaving(entries, newest, room, out);
+    if (steps > 0 && steps % settings_.window == 0)
+      Selector::leaving(entries, newest, settings_.limit, out);
   }
 
  private:
@@ -92,7 +95,6 @@ class RecurrenceRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<RecurrenceSelector>(settings_, place);
   }
-  std::int64_t min_entries() const override { return settings_.window + 1; }
   MethodNeeds needs() const override {
     MethodNeeds needs;
     needs.decode_rows = true;
@@ -101,11 +103,13 @@ class RecurrenceRule final : public SelectRule {
   bool compresses_prompt() const override { return false; }
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
-  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+  std::optional<std::int64_t> held(std::int64_t /*budget*/, std::int64_t prompt,
                                    std::int64_t tokens) const override {
     if (tokens <= prompt) return tokens;
-    return Sawtooth{
-        .start = prompt, .trigger = budget + 1, .target = budget, .period = settings_.window}
+    return Sawtooth{.start = prompt,
+                    .trigger = settings_.limit + 1,
+                    .target = settings_.limit,
+                    .period = settings_.window}
         .held(decode_steps(prompt, tokens));
   }
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
@@ -130,22 +134,32 @@ class RecurrenceRule final : public SelectRule {
 };
 
 std::shared_ptr<const SelectRule> resolve_recurrence(MethodResolver& resolver) {
-  const std::int64_t entries = resolver.budget_entries(0.5);
-  resolver.set_entries(entries);
-  std::int64_t window = resolver.integer("window");
-  const std::int64_t most = entries - resolver.reserve_slots(entries) - 1;
-  if (window > most) {
-    if (resolver.given("window") || most < 1) {
-      resolver.refuse(
-          fmt::format("a budget of {} entries leaves none outside the window of {} (LazyEviction: "
-                      "B > W)",
-                      entries, window));
-    }
-    window = most;
-    resolver.resolve("window", window);
+  if (resolver.budget()) {
+    resolver.refuse(
+        "it leaves the prompt whole until the first eviction and takes no budget of it; set limit, "
+        "the entries after an eviction");
   }
-  return std::make_shared<RecurrenceRule>(
-      RecurrenceSettings{.alpha = resolver.number("alpha"), .window = window});
+  if (resolver.choice("budget") != "none" || resolver.choice("merge") != "drop") {
+    resolver.refuse(
+        fmt::format("its limit is the same in every head and has no room for merged entries: "
+                    "expected budget=none and merge=drop, got budget={} and merge={}",
+                    resolver.choice("budget"), resolver.choice("merge")));
+  }
+  const double limit = resolver.number("limit");
+  RecurrenceSettings set{.alpha = resolver.number("alpha"),
+                         .window = resolver.integer("window"),
+                         .limit = share_or_count(limit, resolver.prompt())};
+  if (set.window >= set.limit) {
+    if (resolver.given("window") || set.limit < 2) {
+      resolver.refuse(
+          fmt::format("a limit of {} entries leaves none outside the window of {} (LazyEviction: "
+                      "B > W)",
+                      set.limit, set.window));
+    }
+    set.window = set.limit - 1;
+    resolver.resolve("window", set.window);
+  }
+  return std::make_shared<RecurrenceRule>(set);
 }
 
 }  // namespace
@@ -154,14 +168,19 @@ AxisChoice select_recurrence() {
   return {
       .axis = "select",
       .name = "recurrence",
-      .params = {integer_param("window", "W", 175, 1, 1e6, "an integer in [1, 1000000]",
+      .params = {number_param("limit", "B", 0.5, 1e-6, kManyEntries,
+                              "entries, or a share of the prompt below 1",
+                              "entries after an eviction",
+                              "LazyEviction on MATH-500: half of the cache"),
+                 integer_param("window", "W", 175, 1, 1e6, "an integer in [1, 1000000]",
                                "decode steps between evictions, and newest entries that stay",
                                "a reproduction of LazyEviction on MATH-500: 80 % of gaps are "
-                               "shorter; less where the budget is"),
+                               "shorter; less where the limit is"),
                  number_param("alpha", "alpha", 1e-4, 0, 1, "a number in [0, 1]",
                               "attention above which a step counts as an activation",
                               "a reproduction of LazyEviction; a value per model in the paper")},
-      .make = &resolve_recurrence};
+      .make = &resolve_recurrence,
+      .takes_budget = false};
 }
 
 }  // namespace kvsim

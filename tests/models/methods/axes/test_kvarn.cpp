@@ -68,7 +68,7 @@ TEST_CASE("KVarN's balance never raises the imbalance, and follows a factor of t
   for (std::int32_t i = 0; i < 16; ++i) CHECK(zeros.value(i / 4, i % 4) == 0);
 }
 
-TEST_CASE("a store of KVarN equals tiles of its definition; ends stay exact") {
+TEST_CASE("a store of KVarN equals tiles of its definition, ends stay exact") {
   // d = 16, tiles of 64, 64 tokens in full: of 220 tokens two tiles are rounded, 28 wait.
   const Rows keys = test::normal_rows(220, 16, false, 3);
   const Rows values = test::normal_rows(220, 16, false, 4);

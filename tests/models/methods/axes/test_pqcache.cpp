@@ -178,7 +178,7 @@ TEST_CASE("with a centre for each token pqcache fetches the best tokens") {
   CHECK(counts.at("pqcache_tokens_found") == 10);
 }
 
-TEST_CASE("pqcache that reads everything is exact; sizes and traffic by hand") {
+TEST_CASE("pqcache that reads everything is exact, sizes and traffic by hand") {
   const auto owned = test::random_head(2, 8, 120, 100, 3);
   test::SessionRun all{resolved({}, owned.view, Budget{0, 100}), owned.view};
   all.session.step();

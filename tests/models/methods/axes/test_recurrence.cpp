@@ -38,7 +38,9 @@ TEST_CASE("lazyeviction keeps the entries of a reference, made up and recorded")
   const auto compare = [&](const HeadVectors& head, std::int64_t budget, std::int64_t window,
                            double alpha) {
     test::SessionRun run{
-        resolved("lazyeviction", {{"window", window}, {"alpha", alpha}}, head, Budget{0, budget}),
+        resolved("lazyeviction",
+                 {{"window", window}, {"alpha", alpha}, {"limit", static_cast<double>(budget)}},
+                 head, {}),
         head};
     Ids ids = test::first_ids(head.prompt);
     std::map<std::int32_t, std::pair<std::int64_t, std::int64_t>> known;  // last, longest gap
@@ -113,9 +115,8 @@ TEST_CASE("lazyeviction by hand: recurrence, and nothing active") {
                    .tokens = 12,
                    .prompt = 4,
                    .scale = 1};
-  test::SessionRun run{resolved("lazyeviction", {{"window", std::int64_t{100}}, {"alpha", .5}},
-                                head, Budget{0, 101}),
-                       head};
+  test::SessionRun run{
+      resolved("lazyeviction", {{"window", std::int64_t{100}}, {"alpha", .5}}, head, {}), head};
   for (std::int64_t t = 4; t < 9; ++t) run.step(t);
   // At position 8 entry 0 was active at 4, 6, 8: the first gap is 4, from its position.
   CHECK(run.session.selector().score(0) == rel(1 + 2 / (1 + std::exp(3.0)), 1e-12));
@@ -125,9 +126,10 @@ TEST_CASE("lazyeviction by hand: recurrence, and nothing active") {
   CHECK(run.session.selector().score(1) == 0);
   // alpha of 1: all scores tie, so that the first B - W and the last W stay.
   const auto random = test::random_head(2, 8, 60, 30, 2);
-  test::SessionRun none{resolved("lazyeviction", {{"window", std::int64_t{10}}, {"alpha", 1.0}},
-                                 random.view, Budget{0, 16}),
-                        random.view};
+  test::SessionRun none{
+      resolved("lazyeviction", {{"window", std::int64_t{10}}, {"alpha", 1.0}, {"limit", 16.0}},
+               random.view, {}),
+      random.view};
   for (std::int64_t t = 30; t < 40; ++t) none.step(t);
   Ids want = test::first_ids(6);
   for (std::int32_t t = 30; t < 40; ++t) want.push_back(t);
@@ -139,7 +141,7 @@ TEST_CASE("lazyeviction: sizes, traffic, refusals, a replay by its law") {
                            .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
                            .n_layers = 4};
   const auto method =
-      make_method({"lazyeviction", {{"window", std::int64_t{100}}}, Budget{0, 500}}, 1000, site);
+      make_method({"lazyeviction", {{"window", std::int64_t{100}}}, {}}, 1000, site);
   CHECK(*method->entries_held(0, 1000, 1000) == 1000);
   CHECK(*method->entries_held(0, 1000, 1099) == 1099);
   CHECK(*method->entries_held(0, 1000, 1100) == 500);
@@ -150,7 +152,7 @@ TEST_CASE("lazyeviction: sizes, traffic, refusals, a replay by its law") {
   CHECK(step.side_read == 2 * 600 * 8);
   CHECK(step.score_row_read == 2 * 4 * 600 * 4);
   CHECK(method->needs().decode_rows);
-  const auto why = [&](const Params& params, Budget budget) -> std::string {
+  const auto why = [&](const Params& params, std::optional<Budget> budget = {}) -> std::string {
     try {
       return std::to_string(param_integer(
           make_method({"lazyeviction", params, budget}, 1000, site)->params(), "window"));
@@ -158,11 +160,12 @@ TEST_CASE("lazyeviction: sizes, traffic, refusals, a replay by its law") {
       return error.what();
     }
   };
-  CHECK(why({}, {0, 500}) == "175");
-  CHECK(why({}, {0, 100}) == "99");
-  CHECK(why({{"window", std::int64_t{100}}}, {0, 100}).find("B > W") != std::string::npos);
+  CHECK(why({}) == "175");
+  CHECK(why({{"limit", 100.0}}) == "99");
+  CHECK(why({{"limit", 100.0}, {"window", std::int64_t{100}}}).find("B > W") != std::string::npos);
+  CHECK(why({}, Budget{0, 400}).find("takes no budget") != std::string::npos);
   const auto result = replay(Trace::open(kSample),
-                             {{"lazyeviction", {{"window", std::int64_t{20}}}, Budget{0.3, 0}},
+                             {{"lazyeviction", {{"window", std::int64_t{20}}, {"limit", .3}}, {}},
                               {"snapstream", {}, Budget{0.2, 0}},
                               {"snapkv", {}, Budget{0.2, 0}}},
                              {});
