@@ -116,7 +116,9 @@ TEST_CASE("lazyeviction by hand: recurrence, and nothing active") {
                    .prompt = 4,
                    .scale = 1};
   test::SessionRun run{
-      resolved("lazyeviction", {{"window", std::int64_t{100}}, {"alpha", .5}}, head, {}), head};
+      resolved("lazyeviction", {{"window", std::int64_t{100}}, {"alpha", .5}, {"limit", 200.0}},
+               head, {}),
+      head};
   for (std::int64_t t = 4; t < 9; ++t) run.step(t);
   // At position 8 entry 0 was active at 4, 6, 8: the first gap is 4, from its position.
   CHECK(run.session.selector().score(0) == rel(1 + 2 / (1 + std::exp(3.0)), 1e-12));
