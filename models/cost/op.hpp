@@ -36,7 +36,7 @@ enum class OpFamily : std::uint8_t {
 };
 inline constexpr std::size_t kOpFamilies = 19;
 [[nodiscard]] std::string_view name_of(OpFamily family);
-/// No published timings exist of the family's kernels: its times are the data sheet's.
+/// Where no kernel's form times it, an operator of the family takes the data sheet's time.
 [[nodiscard]] constexpr bool is_unmeasured(OpFamily family) {
   return family == OpFamily::kRecurrence || family == OpFamily::kIndex ||
          family == OpFamily::kSparseAttention;

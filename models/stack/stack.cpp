@@ -338,6 +338,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "rounds_allocations",
                              "needs_cuda",
                              "splits_keys",
+                             "rescans_states",
+                             "attends_short_densely",
                              "splits_layers",
                              "host_weights",
                              "overlaps_weights",
@@ -457,6 +459,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_tokens("max_num_seqs", 0, stack.max_num_seqs);
   read_later_flag("fused_projections", stack.fused_projections);
   read_later_flag("needs_cuda", stack.needs_cuda);
+  read_later_flag("rescans_states", stack.rescans_states);
+  read_later_flag("attends_short_densely", stack.attends_short_densely);
   read_later_flag("full_causal_mask", stack.full_causal_mask);
   read_later_flag("masks_evicted", stack.masks_evicted);
   read_later_flag("attends_allocated", stack.attends_allocated);

@@ -68,6 +68,12 @@ struct Stack {
   bool rounds_allocations = false;  // PyTorch's block rounding applies
   bool needs_cuda = false;          // runs on NVIDIA's GPUs only
   bool keeps_inputs = false;        // callers hold the embeddings and a layer's input while it runs
+  /// An iteration with tokens of prompts scans the states of decoding sequences too, each a chunk
+  /// of one token, and scans take copies of the states (delta rules).
+  bool rescans_states = false;
+  /// Prompts no longer than an index's choice attend to all of themselves in the kernel of dense
+  /// latent attention.
+  bool attends_short_densely = false;
   bool splits_keys = true;  // decode attention cuts the keys so that few heads still fill the GPU
   /// Of several GPUs each holds whole layers, and one computes at a time; else they share every
   /// layer by tensor parallelism.

@@ -54,6 +54,45 @@ TEST_CASE("measured rows: each layout is known by its columns") {
   CHECK(std::get<GroupedGemmCall>(grouped.rows[1].call).k == 512);
 }
 
+TEST_CASE("measured rows: kernels of mixers are known by their columns") {
+  const auto scan = read(
+      "gpu,source,rule,phase,batch_size,seq_len,num_state_heads,key_dim,value_dim,time_us\n"
+      "h200,x,gated_delta,prefill,2,640,32,128,128,80\n"
+      "h200,x,mamba,prefill,2,640,32,128,128,80\n"
+      "h200,x,gated_delta,verify,2,640,32,128,128,80\n");
+  REQUIRE(scan.op == KernelOp::kRecurrence);
+  REQUIRE(scan.rows.size() == 1);
+  CHECK_FALSE(std::get<RecurrenceCall>(scan.rows[0].call).decode);
+  CHECK(scan.left_out.at("format mamba") == 1);
+  CHECK(scan.left_out.at("phase verify") == 1);
+
+  const auto taps =
+      read("gpu,source,dtype,num_tokens,conv_channels,time_us\nh200,x,bf16,100,8192,6\n");
+  REQUIRE(taps.op == KernelOp::kConvolution);
+  CHECK(work_of(taps.rows[0].call, taps.rows[0].format).bytes == 2.0 * 100 * 8192 * 2);
+
+  const auto scores = read(
+      "gpu,source,dtype,phase,batch_size,seq_len,kv_prefix_len,num_index_heads,index_head_dim,"
+      "time_us\nh200,x,fp8,prefill,1,3,10,64,128,5\nh200,x,fp8,decode,4,1,99,64,128,5\n");
+  REQUIRE(scores.op == KernelOp::kIndexScores);
+  CHECK(std::get<IndexScoresCall>(scores.rows[0].call).keys == 12);  // the mean of 11, 12 and 13
+  CHECK(std::get<IndexScoresCall>(scores.rows[1].call).keys == 100);
+
+  CHECK(read("gpu,source,num_rows,row_length,index_topk,time_us\nh200,x,4,9000,2048,11\n").op ==
+        KernelOp::kIndexChoice);
+
+  const auto attention = read(
+      "gpu,source,dtype,kv_dtype,phase,batch_size,seq_len,kv_prefix_len,num_heads_per_gpu,"
+      "index_topk,time_us\nh200,x,bf16,fp8,decode,4,1,999,8,2048,30\n"
+      "h200,x,bf16,fp8,prefill,1,500,4000,8,2048,300\n"
+      "h200,x,bf16,fp8,prefill,1,500,0,8,2048,100\n");
+  REQUIRE(attention.op == KernelOp::kSparseAttention);
+  REQUIRE(attention.rows.size() == 2);
+  CHECK(std::get<SparseAttentionCall>(attention.rows[0].call).chosen == 1000);
+  CHECK(std::get<SparseAttentionCall>(attention.rows[1].call).chosen == 2048);
+  CHECK(attention.left_out.at("a prompt of which all is attended to") == 1);
+}
+
 TEST_CASE("measured rows: inexpressible rows are counted with their reason and are no error") {
   CHECK(read("a,b\n1,2\n").skipped == "no kernel's columns");
   const auto gemm = read(

@@ -67,6 +67,12 @@ KernelFormat attention_format_of(const Cells& c) {
 
 using Rows = std::vector<MeasuredRow>;
 
+bool is_decode(const Cells& c) {
+  const std::string& phase = c.text("phase");
+  if (phase != "decode" && phase != "prefill") throw LeftOut{fmt::format("phase {}", phase)};
+  return phase == "decode";
+}
+
 void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
   const DecodeAttentionCall call{.batch = c.whole("batch_size", 1),
                                  .kv_len = c.whole("kv_len", 1),
@@ -100,9 +106,7 @@ void read_prefill(const Cells& c, MeasuredRow row, Rows& out) {
 }
 
 void read_mla(const Cells& c, MeasuredRow row, Rows& out) {
-  const std::string& phase = c.text("phase");
-  if (phase != "decode" && phase != "prefill") throw LeftOut{fmt::format("phase {}", phase)};
-  const MlaCall call{.decode = phase == "decode",
+  const MlaCall call{.decode = is_decode(c),
                      .batch = c.whole("batch_size", 1),
                      .seq_len = c.whole("seq_len", 1),
                      .heads = c.count("num_heads_per_gpu")};
@@ -256,6 +260,78 @@ void read_collective(const Cells& c, MeasuredRow row, Rows& out) {
   out.push_back(std::move(row));
 }
 
+void read_recurrence(const Cells& c, MeasuredRow row, Rows& out) {
+  const RecurrenceCall call{.decode = is_decode(c),
+                            .batch = c.whole("batch_size", 1),
+                            .tokens = c.whole("seq_len", 1),
+                            .heads = c.whole("num_state_heads", 1),
+                            .key_dim = c.whole("key_dim", 1),
+                            .value_dim = c.whole("value_dim", 1)};
+  row.format = format_of(c.text("rule"));
+  row.shape = fmt::format("{} {}x{}x{}", call.decode ? "decode" : "prefill", call.heads,
+                          call.key_dim, call.value_dim);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_convolution(const Cells& c, MeasuredRow row, Rows& out) {
+  const ConvolutionCall call{.tokens = c.whole("num_tokens", 1),
+                             .channels = c.whole("conv_channels", 1)};
+  row.format = format_of(c.text("dtype"));
+  row.shape = fmt::format("{}", call.channels);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_index_scores(const Cells& c, MeasuredRow row, Rows& out) {
+  const double tokens = c.whole("seq_len", 1);
+  const double prefix = c.whole_or("kv_prefix_len", 0);
+  const bool decode = is_decode(c);
+  const IndexScoresCall call{.decode = decode,
+                             .batch = c.whole("batch_size", 1),
+                             .queries = tokens,
+                             .keys = decode ? prefix + tokens : prefix + (tokens + 1) / 2,
+                             .heads = c.whole("num_index_heads", 1),
+                             .head_dim = c.whole("index_head_dim", 1)};
+  row.format = format_of(c.text("dtype"));
+  row.shape = fmt::format("{} {} {}", c.text("phase"), call.queries, prefix);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_index_choice(const Cells& c, MeasuredRow row, Rows& out) {
+  const IndexChoiceCall call{.rows = c.whole("num_rows", 1),
+                             .length = c.whole("row_length", 1),
+                             .chosen = c.whole("index_topk", 1)};
+  row.format = format_of("fp32");
+  row.shape = fmt::format("{} of {}", call.chosen, call.length);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_sparse_attention(const Cells& c, MeasuredRow row, Rows& out) {
+  const bool decode = is_decode(c);
+  const double tokens = c.whole("seq_len", 1);
+  const double seen = c.whole_or("kv_prefix_len", 0) + tokens;
+  const double most = c.whole("index_topk", 1);
+  // Shorter prompts need no choice, and engines run other kernels.
+  if (!decode && seen <= most) throw LeftOut{"a prompt of which all is attended to"};
+  const SparseAttentionCall call{.decode = decode,
+                                 .batch = c.whole("batch_size", 1),
+                                 .queries = tokens,
+                                 .chosen = std::min(most, decode ? seen : most),
+                                 .heads = c.whole("num_heads_per_gpu", 1)};
+  row.format = attention_format_of(c);
+  row.shape = fmt::format("{} {} heads {}", c.text("phase"), call.heads, seen);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
 struct Layout {
   KernelOp op;
   std::vector<std::string_view> columns;  // those that distinguish it from the others
@@ -264,6 +340,15 @@ struct Layout {
 
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all{
+      {KernelOp::kSparseAttention,
+       {"phase", "num_heads_per_gpu", "index_topk", "time_us"},
+       read_sparse_attention},
+      {KernelOp::kRecurrence, {"phase", "rule", "num_state_heads", "time_us"}, read_recurrence},
+      {KernelOp::kConvolution, {"conv_channels", "num_tokens", "time_us"}, read_convolution},
+      {KernelOp::kIndexScores,
+       {"phase", "num_index_heads", "index_head_dim", "time_us"},
+       read_index_scores},
+      {KernelOp::kIndexChoice, {"num_rows", "row_length", "index_topk"}, read_index_choice},
       {KernelOp::kMla, {"phase", "num_heads_per_gpu", "seq_len", "time_us"}, read_mla},
       {KernelOp::kDecodeAttention,
        {"num_q_heads", "num_kv_heads", "kv_len", "time_us"},

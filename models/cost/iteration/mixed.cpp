@@ -137,7 +137,9 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
     std::vector<Op> middle;
     const auto add = [&](const Op& op) { middle.push_back(op); };
     const MixedLayer layer{one, l};
-    DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
+    DecodeBatch decodes{.sequences = step.decodes,
+                        .tokens = step.decode_tokens,
+                        .with_prompts = !step.chunks.empty()};
     if (step.decodes > 0) decodes.load = step.loads[static_cast<std::size_t>(column.layer_class)];
     layer.write(decodes, layer.chunk_writes(step.chunks), add);
     layer.decode(decodes, add);

@@ -200,7 +200,9 @@ struct MixedStepCost::Impl {
       if (rows.logits > 0) sum += head(rows.logits, false);
       if (rows.sampled > 0) sum += head(rows.sampled, true);
     }
-    DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
+    DecodeBatch decodes{.sequences = step.decodes,
+                        .tokens = step.decode_tokens,
+                        .with_prompts = !step.chunks.empty()};
     Sum of;
     const auto add = [&](const Op& op) {
       const double took = time(op);

@@ -247,35 +247,41 @@ std::vector<PrefillChunk> MixedLayer::streamed(std::span<const PrefillChunk> chu
   return out;
 }
 
+NewTokens MixedLayer::mean_of(std::span<const PrefillChunk> chunks) {
+  double tokens = 0, causal = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    const auto n = static_cast<double>(chunk.tokens);
+    tokens += n;
+    causal += n * (static_cast<double>(chunk.before) + n / 2);
+  }
+  const double mean = tokens / static_cast<double>(chunks.size());
+  return {.tokens = mean, .before = std::max(0.0, causal / tokens - mean / 2), .decodes = false};
+}
+
 /// A ragged batch as one of equal chunks: as many, of as many tokens, with as many pairs of query
 /// and key. Of windows shorter than a prompt none was measured. A share of the heads takes that
 /// share of the time: chunks have blocks enough to fill a GPU with some of the heads.
 std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> chunks,
                                                  double share) const {
-  double tokens = 0, causal = 0;
   for (const PrefillChunk& chunk : chunks) {
     const std::int64_t seen = chunk.before + chunk.tokens;
     if (within_limit(limit_, seen) < seen) return std::nullopt;
-    const auto n = static_cast<double>(chunk.tokens);
-    tokens += n;
-    causal += n * (static_cast<double>(chunk.before) + n / 2);
   }
   const auto batch = static_cast<double>(chunks.size());
-  const double mean = tokens / batch;
-  const double before = std::max(0.0, causal / tokens - mean / 2);
+  const NewTokens mean = mean_of(chunks);
   if (work_.is_latent) {
     return KernelUse{.call = MlaCall{.decode = false,
                                      .batch = batch,
-                                     .seq_len = mean,
+                                     .seq_len = mean.tokens,
                                      .heads = a_.n_heads,
-                                     .prefix = before},
+                                     .prefix = mean.before},
                      .format = prefill_format_,
                      .times = share};
   }
   return KernelUse{
       .call = PrefillAttentionCall{.batch = batch,
-                                   .new_tokens = mean,
-                                   .prefix = before,
+                                   .new_tokens = mean.tokens,
+                                   .prefix = mean.before,
                                    .q_heads = a_.n_heads,
                                    .kv_heads = stack_.expands_kv_heads ? a_.n_heads : a_.n_kv_heads,
                                    .head_dim = a_.head_dim},
@@ -312,7 +318,9 @@ Op MixedLayer::attend_items(const DecodeBatch& decodes) const {
           .bytes_read = decodes.load.attended * entry_bytes(rows_.items()) +
                         size(rows * work_.prompt_score_width),
           .bytes_written = size(rows * work_.prompt_value_width),
-          .dtype = dtype_};
+          .dtype = dtype_,
+          .kernel = sparse_decode_use(a_, sequences, tokens, decodes.load.attended / sequences,
+                                      dtype_, in_.kv_dtype)};
 }
 
 Op MixedLayer::attend_items(std::span<const PrefillChunk> chunks) const {
@@ -330,7 +338,9 @@ Op MixedLayer::attend_items(std::span<const PrefillChunk> chunks) const {
           .bytes_read = size(tokens * heads * work_.prompt_score_width) +
                         size(tokens * static_cast<double>(work_.prompt_elements)) + cached,
           .bytes_written = size(tokens * heads * work_.prompt_value_width),
-          .dtype = dtype_};
+          .dtype = dtype_,
+          .kernel = sparse_prompt_use(*in_.stack, a_, mean_of(chunks),
+                                      static_cast<double>(chunks.size()), dtype_, in_.kv_dtype)};
 }
 
 double MixedLayer::stored(const PrefillChunk& chunk) const {

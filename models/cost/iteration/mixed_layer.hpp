@@ -37,6 +37,7 @@ struct DecodeBatch {
   std::int64_t sequences = 0;
   std::int64_t tokens = 1;  // of each
   DecodeLoad load{};
+  bool with_prompts = false;  // the iteration takes tokens of prompts too
 
   friend bool operator==(const DecodeBatch&, const DecodeBatch&) = default;
 };
@@ -109,6 +110,8 @@ class MixedLayer {
   void attend(std::span<const PrefillChunk> chunks, double share, Add&& add) const;
   /// The chunks as heads that stream see them; empty where that is as all heads do.
   [[nodiscard]] std::vector<PrefillChunk> streamed(std::span<const PrefillChunk> chunks) const;
+  /// A chunk of as many tokens as the mean one, with as many pairs of query and key.
+  [[nodiscard]] static NewTokens mean_of(std::span<const PrefillChunk> chunks);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks,
                                                      double share) const;
   [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
@@ -208,9 +211,14 @@ void MixedLayer::mix(const DecodeBatch& decodes, Add&& add) const {
   if (!mixes_) return;
   const double mean = decodes.load.held / static_cast<double>(decodes.sequences);
   const auto tokens = static_cast<double>(decodes.tokens);
+  const auto sequences = static_cast<double>(decodes.sequences);
+  // Drafts are verified by the kernel of decode.
+  const bool scans = decodes.with_prompts && decodes.tokens == 1 && scans_copies(stack_, spec_);
   std::vector<Op> ops;
-  add_mixer_operators(spec_, {.tokens = tokens, .before = std::max(0.0, mean - tokens)}, dtype_,
-                      static_cast<double>(decodes.sequences), ops);
+  add_mixer_operators(spec_,
+                      {.tokens = tokens, .before = std::max(0.0, mean - tokens), .decodes = !scans},
+                      dtype_, sequences, ops);
+  if (scans) ops.push_back(state_copies(spec_, sequences));
   for (const Op& op : ops) add(op);
 }
 
@@ -225,9 +233,15 @@ void MixedLayer::mix(std::span<const PrefillChunk> chunks, Add&& add) const {
                          .decodes = false},
                         dtype_, 1, ops);
   }
+  if (chunks.size() > 1) {
+    use_mean_kernels(spec_, mean_of(chunks), static_cast<double>(chunks.size()), 1, ops);
+  }
   for (Op& op : ops) {
     op.launches = 1;  // over a ragged batch
     add(op);
+  }
+  if (scans_copies(stack_, spec_)) {
+    add(state_copies(spec_, static_cast<double>(chunks.size())));
   }
 }
 

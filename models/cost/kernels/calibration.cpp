@@ -202,6 +202,16 @@ std::array<std::string_view, kDimensions> dimension_names(KernelOp op) {
       return {"rows", "bytes", "kernels", ""};
     case KernelOp::kCollective:
       return {"bytes", "gpus", "nodes", ""};
+    case KernelOp::kRecurrence:
+      return {"batch", "tokens", "heads", ""};
+    case KernelOp::kConvolution:
+      return {"tokens", "channels", "", ""};
+    case KernelOp::kIndexScores:
+      return {"batch", "queries", "keys", "heads"};
+    case KernelOp::kIndexChoice:
+      return {"rows", "length", "chosen", ""};
+    case KernelOp::kSparseAttention:
+      return {"batch", "queries", "chosen", "heads"};
     case KernelOp::kCopy:
       break;
   }
@@ -233,6 +243,21 @@ std::array<double, kDimensions> dims(const CollectiveCall& c) {
   return {c.bytes, c.gpus, std::max(1.0, c.gpus / c.gpus_per_node), 0};
 }
 std::array<double, kDimensions> dims(const CopyCall& c) { return {c.bytes, c.pieces, 0, 0}; }
+std::array<double, kDimensions> dims(const RecurrenceCall& c) {
+  return {c.batch, c.tokens, c.heads, 0};
+}
+std::array<double, kDimensions> dims(const ConvolutionCall& c) {
+  return {c.tokens, c.channels, 0, 0};
+}
+std::array<double, kDimensions> dims(const IndexScoresCall& c) {
+  return {c.batch, c.queries, c.keys, c.heads};
+}
+std::array<double, kDimensions> dims(const IndexChoiceCall& c) {
+  return {c.rows, c.length, c.chosen, 0};
+}
+std::array<double, kDimensions> dims(const SparseAttentionCall& c) {
+  return {c.batch, c.queries, c.chosen, c.heads};
+}
 
 }  // namespace
 

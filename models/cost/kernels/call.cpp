@@ -14,8 +14,9 @@
 namespace kvsim {
 namespace {
 
-/// Formats of a GEMM's weights, in addition to the plain element formats.
-const std::vector<KernelFormat>& weight_formats() {
+/// Formats of a GEMM's weights, in addition to the plain element formats; rules of recurrent
+/// layers.
+const std::vector<KernelFormat>& named_formats() {
   static const std::vector<KernelFormat> formats{
       {.name = "fp8",
        .compute = Dtype::kFp8E4m3,
@@ -43,7 +44,9 @@ const std::vector<KernelFormat>& weight_formats() {
        .compute = Dtype::kFp4,
        .operand_bytes = 2,
        .stored_bytes = 0.5625,
-       .quantises = true}};
+       .quantises = true},
+      {.name = "gated_delta", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 4},
+      {.name = "kimi_delta", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 4}};
   return formats;
 }
 
@@ -57,8 +60,9 @@ std::string_view short_name(Dtype dtype) {
 namespace {
 
 constexpr std::array<std::string_view, kKernelOps> kOpNames{
-    "decode_attention", "prefill_attention", "mla", "gemm", "grouped_gemm", "moe",
-    "elementwise",      "collective",        "copy"};
+    "decode_attention", "prefill_attention", "mla",  "gemm",       "grouped_gemm", "moe",
+    "elementwise",      "collective",        "copy", "recurrence", "convolution",  "index_scores",
+    "index_choice",     "sparse_attention"};
 
 }  // namespace
 
@@ -87,7 +91,7 @@ KernelFormat parse_kernel_format(std::string_view word) {
       return format;
     }
   }
-  for (const KernelFormat& format : weight_formats()) {
+  for (const KernelFormat& format : named_formats()) {
     if (format.name == word) return format;
   }
   if (const auto dtype = parse_dtype(word)) {
@@ -97,7 +101,7 @@ KernelFormat parse_kernel_format(std::string_view word) {
             .stored_bytes = bits_of(*dtype) / 8.0};
   }
   std::vector<std::string> known;
-  for (const KernelFormat& format : weight_formats()) known.push_back(format.name);
+  for (const KernelFormat& format : named_formats()) known.push_back(format.name);
   for (const DtypeName& entry : kDtypes) known.emplace_back(entry.name);
   throw InputError{unknown_name("kernel format", word, known)};
 }
@@ -121,6 +125,11 @@ struct Length {
   double& operator()(ElementwiseCall& c) const { return c.rows; }
   double& operator()(CollectiveCall& c) const { return c.bytes; }
   double& operator()(CopyCall& c) const { return c.bytes; }
+  double& operator()(RecurrenceCall& c) const { return c.tokens; }
+  double& operator()(ConvolutionCall& c) const { return c.tokens; }
+  double& operator()(IndexScoresCall& c) const { return c.keys; }
+  double& operator()(IndexChoiceCall& c) const { return c.length; }
+  double& operator()(SparseAttentionCall& c) const { return c.chosen; }
 };
 
 }  // namespace

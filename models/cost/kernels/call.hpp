@@ -22,9 +22,14 @@ enum class KernelOp : std::uint8_t {
   kMoe,
   kElementwise,
   kCollective,
-  kCopy
+  kCopy,
+  kRecurrence,
+  kConvolution,
+  kIndexScores,
+  kIndexChoice,
+  kSparseAttention
 };
-inline constexpr std::size_t kKernelOps = 9;
+inline constexpr std::size_t kKernelOps = 14;
 [[nodiscard]] std::string_view name_of(KernelOp op);
 [[nodiscard]] std::optional<KernelOp> find_kernel_op(std::string_view name);
 
@@ -132,10 +137,60 @@ struct CopyCall {
   friend bool operator==(const CopyCall&, const CopyCall&) = default;
 };
 
+/// Delta rules of a recurrent layer: a matrix of value_dim x key_dim for each head of a sequence,
+/// by `tokens` new tokens of each. Decode takes them one by one, a prompt's scan in chunks.
+struct RecurrenceCall {
+  bool decode = true;
+  double batch = 1;
+  double tokens = 1;  // per sequence
+  double heads = 1;   // of values, on this GPU
+  double key_dim = 128;
+  double value_dim = 128;
+  double state_bytes = 4;  // per element of a state
+  friend bool operator==(const RecurrenceCall&, const RecurrenceCall&) = default;
+};
+
+/// Causal convolution of a few taps over the channels of new tokens, all sequences together.
+struct ConvolutionCall {
+  double tokens = 1;
+  double channels = 1;
+  friend bool operator==(const ConvolutionCall&, const ConvolutionCall&) = default;
+};
+
+/// Scores of a sparse index: each query's heads over one 8-bit key per entry, summed over heads.
+struct IndexScoresCall {
+  bool decode = true;
+  double batch = 1;
+  double queries = 1;  // per sequence
+  double keys = 1;     // that a query sees; the mean of a prompt's
+  double heads = 1;
+  double head_dim = 128;
+  friend bool operator==(const IndexScoresCall&, const IndexScoresCall&) = default;
+};
+
+/// The best `chosen` of `length` scores, for each row.
+struct IndexChoiceCall {
+  double rows = 1;
+  double length = 1;
+  double chosen = 2048;
+  friend bool operator==(const IndexChoiceCall&, const IndexChoiceCall&) = default;
+};
+
+/// Attention over chosen latent entries, 512 + 64 wide: each query has its list.
+struct SparseAttentionCall {
+  bool decode = true;
+  double batch = 1;
+  double queries = 1;  // per sequence
+  double chosen = 1;   // entries that a query attends to; a prompt's kernel takes the whole list
+  double heads = 1;
+  friend bool operator==(const SparseAttentionCall&, const SparseAttentionCall&) = default;
+};
+
 /// In the order of KernelOp.
 using KernelCall =
     std::variant<DecodeAttentionCall, PrefillAttentionCall, MlaCall, GemmCall, GroupedGemmCall,
-                 MoeCall, ElementwiseCall, CollectiveCall, CopyCall>;
+                 MoeCall, ElementwiseCall, CollectiveCall, CopyCall, RecurrenceCall,
+                 ConvolutionCall, IndexScoresCall, IndexChoiceCall, SparseAttentionCall>;
 [[nodiscard]] inline KernelOp op_of(const KernelCall& call) {
   return static_cast<KernelOp>(call.index());
 }
@@ -160,7 +215,7 @@ struct KernelFormat {
 [[nodiscard]] const KernelFormat& shared_format(const KernelFormat& format);
 
 /// The dimension of a call that grows with the cache or the prompt, and the call at another value
-/// of it: kv_len, new_tokens, seq_len, m, rows, tokens, bytes.
+/// of it: kv_len, new_tokens, seq_len, m, rows, tokens, bytes, keys, length, chosen.
 [[nodiscard]] double length_of(const KernelCall& call);
 [[nodiscard]] KernelCall with_length(KernelCall call, double length);
 

@@ -24,6 +24,16 @@ const KernelForm& form_of(KernelOp op) {
       return elementwise_form();
     case KernelOp::kCollective:
       return collective_form();
+    case KernelOp::kRecurrence:
+      return recurrence_form();
+    case KernelOp::kConvolution:
+      return convolution_form();
+    case KernelOp::kIndexScores:
+      return index_scores_form();
+    case KernelOp::kIndexChoice:
+      return index_choice_form();
+    case KernelOp::kSparseAttention:
+      return sparse_attention_form();
     case KernelOp::kCopy:
       break;
   }

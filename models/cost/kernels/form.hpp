@@ -62,5 +62,10 @@ struct KernelForm {
 [[nodiscard]] const KernelForm& elementwise_form();
 [[nodiscard]] const KernelForm& collective_form();
 [[nodiscard]] const KernelForm& copy_form();
+[[nodiscard]] const KernelForm& recurrence_form();
+[[nodiscard]] const KernelForm& convolution_form();
+[[nodiscard]] const KernelForm& index_scores_form();
+[[nodiscard]] const KernelForm& index_choice_form();
+[[nodiscard]] const KernelForm& sparse_attention_form();
 
 }  // namespace kvsim

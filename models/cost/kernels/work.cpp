@@ -67,6 +67,42 @@ KernelWork work(const CopyCall& c, const KernelFormat&) {
   return {.bytes = c.kind == CopyKind::kDevice ? 2 * c.bytes : c.bytes};
 }
 
+KernelWork work(const RecurrenceCall& c, const KernelFormat& f) {
+  const double heads = c.batch * c.heads;
+  const double state = c.key_dim * c.value_dim;
+  const double rows = c.tokens * (2 * c.key_dim + 2 * c.value_dim) * f.operand_bytes;
+  // S k, the decay, the update by one rank and S q. A scan has the last three as products.
+  return {.flops = heads * c.tokens * (c.decode ? 7 : 6) * state,
+          .bytes = heads * (2 * state * c.state_bytes + rows)};
+}
+
+KernelWork work(const ConvolutionCall& c, const KernelFormat& f) {
+  return {.bytes = 2 * c.tokens * c.channels * f.operand_bytes};
+}
+
+KernelWork work(const IndexScoresCall& c, const KernelFormat&) {
+  const double scores = c.batch * c.queries * c.keys;
+  constexpr double kScale = 4, kScore = 4;  // bytes of a key's scale, and of a score in fp32
+  // A sequence's queries share its keys. Those of a prompt see half of the new ones, on average.
+  const double held = c.decode ? c.keys : c.keys + (c.queries - 1) / 2;
+  return {.flops = 2 * scores * c.heads * c.head_dim,
+          .bytes = c.batch * (held * (c.head_dim + kScale) + c.queries * c.heads * c.head_dim) +
+                   scores * kScore};
+}
+
+KernelWork work(const IndexChoiceCall& c, const KernelFormat&) {
+  constexpr double kWord = 4;  // bytes of a score and of a position
+  return {.bytes = c.rows * (c.length + std::min(c.chosen, c.length)) * kWord};
+}
+
+KernelWork work(const SparseAttentionCall& c, const KernelFormat& f) {
+  constexpr double kRank = 512, kRope = 64;
+  const double queries = c.batch * c.queries;
+  return {.flops = 2 * queries * c.heads * c.chosen * (2 * kRank + kRope),
+          .bytes = queries * c.chosen * (kRank + kRope) * f.stored_bytes +
+                   queries * c.heads * (2 * kRank + kRope) * f.operand_bytes};
+}
+
 }  // namespace
 
 double experts_visited(double tokens, double top_k, double experts) {

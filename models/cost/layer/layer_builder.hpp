@@ -18,6 +18,12 @@ namespace kvsim {
 /// Adds the operators of `span` to those of other spans of the same layer, one by one.
 void add_mixer_operators(const LayerSpec& layer, const NewTokens& span, Dtype dtype,
                          double sequences, std::vector<Op>& out);
+/// Times the operators of several spans as `times` calls over their mean.
+void use_mean_kernels(const LayerSpec& layer, const NewTokens& mean, double sequences, double times,
+                      std::vector<Op>& ops);
+/// Whether scans of the layer take copies of states; gathering them and writing them back.
+[[nodiscard]] bool scans_copies(const Stack& stack, const LayerSpec& layer);
+[[nodiscard]] Op state_copies(const LayerSpec& layer, double sequences);
 /// Bytes of an entry among `items`, all of which have the same size, and of those that a sequence
 /// of `tokens` tokens holds.
 [[nodiscard]] double entry_bytes(std::span<const CacheItem> items);

@@ -2,8 +2,12 @@
 // compressed entries.
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
 
 #include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 
 namespace kvsim {
 namespace {
@@ -32,14 +36,43 @@ void add_mixer_operators(const LayerSpec& layer, const NewTokens& span, Dtype dt
                          double sequences, std::vector<Op>& out) {
   std::size_t i = 0;
   for (const MixerOp& one : mixer_operators(layer, span)) {
-    const Op op = mixer_operator(one, dtype, sequences);
+    Op op = mixer_operator(one, dtype, sequences);
     if (i == out.size()) {
+      op.kernel = mixer_use(layer, one, sequences, span);
       out.push_back(op);
     } else {
       out[i] += op;
     }
     ++i;
   }
+}
+
+void use_mean_kernels(const LayerSpec& layer, const NewTokens& mean, double sequences, double times,
+                      std::vector<Op>& ops) {
+  std::size_t i = 0;
+  for (const MixerOp& one : mixer_operators(layer, mean)) {
+    std::optional<KernelUse>& kernel = ops[i].kernel;
+    kernel = mixer_use(layer, one, sequences, mean);
+    if (kernel) kernel->times = times;
+    ++i;
+  }
+}
+
+bool scans_copies(const Stack& stack, const LayerSpec& layer) {
+  const StateKind kind = layer.state.kind;
+  return stack.rescans_states && (kind == StateKind::kGatedDelta || kind == StateKind::kKimiDelta);
+}
+
+Op state_copies(const LayerSpec& layer, double sequences) {
+  const StateSpec& s = layer.state;
+  const double matrices = double{1} * s.n_heads * s.key_dim * s.value_dim;
+  const double bytes = 2 * sequences * matrices * bits_of(s.dtype) / 8.0;
+  return {.name = "copies of states",
+          .family = OpFamily::kElementwise,
+          .bytes_read = bytes,
+          .bytes_written = bytes,
+          .launches = 2,
+          .dtype = s.dtype};
 }
 
 double entry_bytes(std::span<const CacheItem> items) {
@@ -65,7 +98,18 @@ OpIndex LayerBuilder::project_sides(OpIndex after) {
     const LayerMatrix& m = matrices_[i];
     if (m.role == MatrixRole::kOutput) break;
     if (m.role == MatrixRole::kConvolution) {
-      at = stream("convolution", OpFamily::kElementwise, m_ * m.out, m_ * m.out, at);
+      const double bytes = size(m_ * m.out, dtype_);
+      const bool timed = in_.stack->kernels.contains(name_of(KernelOp::kConvolution));
+      at = graph_.add({.name = "convolution",
+                       .family = OpFamily::kElementwise,
+                       .bytes_read = bytes,
+                       .bytes_written = bytes,
+                       .launches = passes_,
+                       .dtype = dtype_,
+                       .kernel = timed ? convolution_use(m_, m.out, passes_)
+                                       : stream_use(OpFamily::kElementwise, m_, bytes, bytes, 1,
+                                                    dtype_, passes_)},
+                      {at});
       sides_.push_back(activation(m.result, rows().times(m.out), at));
       ++i;
       continue;
@@ -104,6 +148,16 @@ OpIndex LayerBuilder::mix_prompt(OpIndex after, std::int64_t prompt) {
                          .decodes = false};
     add_mixer_operators(spec_, span, dtype_, static_cast<double>(in_.batch), ops);
   }
+  if (piece < prompt) {
+    const double pieces = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
+    const double mean = static_cast<double>(prompt) / pieces;
+    use_mean_kernels(spec_, {.tokens = mean, .before = mean * (pieces - 1) / 2, .decodes = false},
+                     static_cast<double>(in_.batch), pieces, ops);
+  }
+  if (scans_copies(*in_.stack, spec_)) {
+    const double pieces = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
+    ops.push_back(state_copies(spec_, static_cast<double>(in_.batch) * pieces));
+  }
   OpIndex at = after;
   for (const Op& op : ops) at = graph_.add(op, {at});
   return at;
@@ -122,7 +176,9 @@ OpIndex LayerBuilder::attend_items(const Projected& qkv, const DecodeState& mome
        .bytes_read =
            batch * static_cast<double>(moment.attended) * entry_bytes(rows_.items()) + queries,
        .bytes_written = size(out, dtype_),
-       .dtype = dtype_},
+       .dtype = dtype_,
+       .kernel = sparse_decode_use(attention_, batch, 1, static_cast<double>(moment.attended),
+                                   dtype_, in_.kv_dtype)},
       {qkv.op});
   attended_ = activation("attention output", rows(out / m_, attention_.n_heads, "query heads"), at);
   return at;
@@ -136,6 +192,12 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
   for (std::int64_t done = piece; done < prompt; done += piece) {
     cached += entries_held(rows_.items(), done);
   }
+  const double pieces = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
+  const double mean = static_cast<double>(prompt) / pieces;
+  std::optional<KernelUse> use = sparse_prompt_use(
+      *in_.stack, attention_, {.tokens = mean, .before = mean * (pieces - 1) / 2, .decodes = false},
+      batch, dtype_, in_.kv_dtype);
+  if (use) use->times = pieces;
   const OpIndex at = graph_.add(
       {.name = "attention to chosen entries",
        .family = OpFamily::kSparseAttention,
@@ -146,7 +208,8 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
                      size(m_ * work_.prompt_elements, dtype_) + batch * cached,
        .bytes_written = size(out, dtype_),
        .launches = passes_,
-       .dtype = dtype_},
+       .dtype = dtype_,
+       .kernel = std::move(use)},
       {qkv.op});
   attended_ = activation("attention output", rows(out / m_, attention_.n_heads, "query heads"), at);
   return at;

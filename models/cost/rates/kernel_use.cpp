@@ -1,5 +1,6 @@
 #include "models/cost/rates/kernel_use.hpp"
 
+#include <algorithm>
 #include <array>
 #include <variant>
 
@@ -121,6 +122,100 @@ std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double r
                                            .bytes_written = written / passes},
                    .format = weight_format(bits_of(dtype), dtype),
                    .times = static_cast<double>(passes)};
+}
+
+KernelUse convolution_use(std::int64_t rows, std::int64_t channels, std::int32_t passes) {
+  return {.call = ConvolutionCall{.tokens = static_cast<double>(rows) / passes,
+                                  .channels = static_cast<double>(channels)},
+          .format = weight_format(16, Dtype::kBf16),
+          .times = static_cast<double>(passes)};
+}
+
+std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, double sequences,
+                                   const NewTokens& span) {
+  static const auto known = [](std::string_view word) {
+    return &shared_format(parse_kernel_format(word));
+  };
+  static const std::array delta{known("gated_delta"), known("kimi_delta")};
+  static const std::array scores{known("bf16"), known("fp8")};
+  const IndexSpec& index = layer.attention.index;
+  // Entries that a query sees, the mean of a prompt's.
+  const double seen = (span.decodes ? span.end() : span.before + (span.tokens + 1) / 2) /
+                      std::max(1, layer.attention.ratio);
+  switch (op.kind) {
+    case MixerOpKind::kRecurrence: {
+      const StateSpec& s = layer.state;
+      const bool gated = s.kind == StateKind::kGatedDelta;
+      if (!gated && s.kind != StateKind::kKimiDelta) return std::nullopt;
+      // The verification of a draft reads each state once and keeps one for each token.
+      const double moved = span.decodes ? (1 + span.tokens) / 2 : 1;
+      return KernelUse{.call = RecurrenceCall{.decode = span.decodes,
+                                              .batch = sequences * moved,
+                                              .tokens = span.decodes ? 1 : span.tokens,
+                                              .heads = static_cast<double>(s.n_heads),
+                                              .key_dim = static_cast<double>(s.key_dim),
+                                              .value_dim = static_cast<double>(s.value_dim),
+                                              .state_bytes = bits_of(s.dtype) / 8.0},
+                       .format = delta[gated ? 0 : 1]};
+    }
+    case MixerOpKind::kIndexScores:
+      return KernelUse{.call = IndexScoresCall{.decode = span.decodes,
+                                               .batch = sequences,
+                                               .queries = span.tokens,
+                                               .keys = seen,
+                                               .heads = static_cast<double>(index.n_heads),
+                                               .head_dim = static_cast<double>(index.head_dim)},
+                       .format = scores[op.is_8_bit ? 1 : 0]};
+    case MixerOpKind::kIndexChoice:
+      return KernelUse{.call = IndexChoiceCall{.rows = sequences * span.tokens,
+                                               .length = seen,
+                                               .chosen = static_cast<double>(index.top_k)},
+                       .format = weight_format(32, Dtype::kFp32)};
+    case MixerOpKind::kCompression:
+      break;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+bool chooses_latents(const AttentionSpec& attention) {
+  return attention.kv_lora_rank > 0 && attention.index.top_k > 0;
+}
+
+}  // namespace
+
+std::optional<KernelUse> sparse_decode_use(const AttentionSpec& attention, double sequences,
+                                           double tokens, double attended, Dtype compute,
+                                           Dtype kv) {
+  if (!chooses_latents(attention)) return std::nullopt;
+  return KernelUse{.call = SparseAttentionCall{.decode = true,
+                                               .batch = sequences,
+                                               .queries = tokens,
+                                               .chosen = attended,
+                                               .heads = static_cast<double>(attention.n_heads)},
+                   .format = shared_attention_format(compute, kv)};
+}
+
+std::optional<KernelUse> sparse_prompt_use(const Stack& stack, const AttentionSpec& attention,
+                                           const NewTokens& piece, double pieces, Dtype compute,
+                                           Dtype kv) {
+  if (!chooses_latents(attention)) return std::nullopt;
+  const double most = attention.index.top_k;
+  if (stack.attends_short_densely && piece.end() <= most) {
+    return KernelUse{.call = MlaCall{.decode = false,
+                                     .batch = pieces,
+                                     .seq_len = piece.tokens,
+                                     .heads = attention.n_heads,
+                                     .prefix = piece.before},
+                     .format = shared_attention_format(compute, compute)};
+  }
+  return KernelUse{.call = SparseAttentionCall{.decode = false,
+                                               .batch = pieces,
+                                               .queries = piece.tokens,
+                                               .chosen = most,
+                                               .heads = static_cast<double>(attention.n_heads)},
+                   .format = shared_attention_format(compute, kv)};
 }
 
 KernelCall prompt_piece(const KernelCall& call, double tokens, double before) {

@@ -8,6 +8,7 @@
 #include "models/cost/kernels/library.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/dtype.hpp"
 
 namespace kvsim {
@@ -34,6 +35,25 @@ namespace kvsim {
 [[nodiscard]] std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double read,
                                                   double written, std::int32_t launches,
                                                   Dtype dtype, std::int32_t passes = 1);
+
+/// A causal convolution over the `channels` of `rows` tokens, in `passes` equal parts of them.
+[[nodiscard]] KernelUse convolution_use(std::int64_t rows, std::int64_t channels,
+                                        std::int32_t passes = 1);
+/// A mixer's operator over `sequences` sequences with `span` each; nullopt if no timings of its
+/// kernels are published: Mamba, gates, compression.
+[[nodiscard]] std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op,
+                                                 double sequences, const NewTokens& span);
+/// Attention over the latent entries that an index chooses, of `sequences` sequences with `tokens`
+/// new tokens each to `attended` entries; nullopt for layers of another kind: no timings of their
+/// kernels are published.
+[[nodiscard]] std::optional<KernelUse> sparse_decode_use(const AttentionSpec& attention,
+                                                         double sequences, double tokens,
+                                                         double attended, Dtype compute, Dtype kv);
+/// The same of `pieces` equal pieces of prompts, which go through whole lists of entries.
+[[nodiscard]] std::optional<KernelUse> sparse_prompt_use(const Stack& stack,
+                                                         const AttentionSpec& attention,
+                                                         const NewTokens& piece, double pieces,
+                                                         Dtype compute, Dtype kv);
 
 /// The piece of a prompt's attention that takes `tokens` of it after `before` others.
 [[nodiscard]] KernelCall prompt_piece(const KernelCall& call, double tokens, double before);

@@ -137,7 +137,7 @@ class CompressedKind final : public LayerKind {
     // Values times the softmax of their gates over the tokens of an entry, and their sum.
     const double columns = span.tokens * static_cast<double>(sets_of(a)) * width;
     out.push_back({.name = "compressor",
-                   .kind = MixerOpKind::kIndex,
+                   .kind = MixerOpKind::kCompression,
                    .flops = 4 * columns,
                    .cache_read = state,
                    .cache_written = std::min(span.tokens, slots) / slots * state,

@@ -207,14 +207,14 @@ void add_index_scores(const IndexSpec& index, const NewTokens& span, const Index
   const double heads = index.n_heads;
   const double scores = span.decodes ? span.tokens * keys.entries : keys.pairs;
   out.push_back({.name = "index scores",
-                 .kind = MixerOpKind::kIndex,
+                 .kind = MixerOpKind::kIndexScores,
                  .flops = heads * scores * (2.0 * index.head_dim + 2),
                  .cache_read = keys.entries * keys.key_bytes,
                  .read = span.tokens * heads * (index.head_dim + 1),
                  .written = 2 * scores,  // fp32
                  .is_8_bit = keys.is_8_bit});
   out.push_back({.name = "index choice",
-                 .kind = MixerOpKind::kIndex,
+                 .kind = MixerOpKind::kIndexChoice,
                  .flops = scores,
                  .read = 2 * scores,
                  .written = 2 * span.tokens * index.top_k});  // 32-bit positions

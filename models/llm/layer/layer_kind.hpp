@@ -96,8 +96,10 @@ struct NewTokens {
 };
 
 enum class MixerOpKind : std::uint8_t {
-  kRecurrence,  // a state's update, step by step or in chunks of a scan
-  kIndex        // scores of an index, and the choice of the best; compressed entries
+  kRecurrence,   // a state's update, step by step or in chunks of a scan
+  kIndexScores,  // of an index's query heads over its keys
+  kIndexChoice,  // of the best of them
+  kCompression   // of entries
 };
 
 /// An operator of a layer for one sequence, other than products with its matrices and attention.

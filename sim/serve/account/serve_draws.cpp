@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 
 namespace kvsim {
@@ -122,9 +124,15 @@ std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult&
   out.push_back(prompts_of(result));
   out.push_back(iteration ? regime_of(iteration->step) : "unknown regime");
   out.push_back(iteration ? kernels_of(iteration->step) : "unknown kernels");
-  if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), [&](const LayerSpec& layer) {
-        return !items_without_rows(layer, spec.kv_dtype).empty();
-      })) {
+  const auto is_untimed = [&](const LayerSpec& layer) {
+    if (layer.attention.n_heads > 0 && !caches_rows(layer)) return true;
+    const std::vector<MixerOp> ops = mixer_operators(layer, {});
+    return std::any_of(ops.begin(), ops.end(), [&](const MixerOp& op) {
+      const auto use = mixer_use(layer, op, 1, {});
+      return !use || !spec.stack->kernels.contains(name_of(op_of(use->call)));
+    });
+  };
+  if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), is_untimed)) {
     out.emplace_back(kDataSheetLayers);
   }
   return out;
