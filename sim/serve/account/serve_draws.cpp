@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/rates/kernel_use.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 
 namespace kvsim {
@@ -124,17 +123,12 @@ std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult&
   out.push_back(prompts_of(result));
   out.push_back(iteration ? regime_of(iteration->step) : "unknown regime");
   out.push_back(iteration ? kernels_of(iteration->step) : "unknown kernels");
-  const auto is_untimed = [&](const LayerSpec& layer) {
-    if (layer.attention.n_heads > 0 && !caches_rows(layer)) return true;
-    const std::vector<MixerOp> ops = mixer_operators(layer, {});
-    return std::any_of(ops.begin(), ops.end(), [&](const MixerOp& op) {
-      const auto use = mixer_use(layer, op, 1, {});
-      return !use || !spec.stack->kernels.contains(name_of(op_of(use->call)));
-    });
-  };
-  if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), is_untimed)) {
-    out.emplace_back(kDataSheetLayers);
+  if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), [&](const LayerSpec& layer) {
+        return !items_without_rows(layer, spec.kv_dtype).empty();
+      })) {
+    out.emplace_back(kStateLayers);
   }
+  if (spec.speculation.is_on()) out.emplace_back(kDrafts);
   return out;
 }
 

@@ -30,16 +30,18 @@ inline constexpr std::size_t kServeDraws = 3;
 [[nodiscard]] std::optional<Response> response(double predicted,
                                                std::span<const double, kServeDraws> drawn);
 
-/// A feature of models with layers whose kernels no benchmark timed. Their runs take no part in the
-/// fit of residual classes: their errors are those of the data sheet's rates.
-inline constexpr std::string_view kDataSheetLayers = "layers at the data sheet's rates";
+/// Features of services of which too few documents have measured runs: they take no part in the fit
+/// of residual classes, whose errors would be those of one or two hosts, or of an assumed
+/// acceptance.
+inline constexpr std::string_view kStateLayers = "layers with states or indexes";
+inline constexpr std::string_view kDrafts = "drafts";
 
 /// Whether requests of a run wait for longer than they are prefilled.
 [[nodiscard]] bool is_queued(const ServeResult& result);
 
 /// The features that residual classes of services may have: whether requests wait, how busy the
 /// engine is, its stack, whether all settings are known, GPUs, what an iteration is bound by, where
-/// its kernels were measured.
+/// its kernels were measured; kStateLayers, kDrafts.
 [[nodiscard]] std::vector<std::string> residual_path(const ServeSpec& spec,
                                                      const ServeResult& result,
                                                      const std::optional<MeanIteration>& iteration);

@@ -264,13 +264,15 @@ std::string ServeResiduals::basis() const {
     if (const ResidualClass* of = find(metric)) parts.push_back(of->words());
   }
   if (is_static_) parts.resize(2);
-  const bool outside = std::find(path_.begin(), path_.end(), kDataSheetLayers) != path_.end();
+  const auto is_of = [&](std::string_view feature) {
+    return std::find(path_.begin(), path_.end(), feature) != path_.end();
+  };
   return fmt::format("errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
                      fmt::join(parts, "; "),
                      full_path_.empty() ? "" : "; at least those of services without a method",
-                     outside
-                         ? "; none had layers at the data sheet's rates, as this model has: times "
-                           "may be several times as long"
+                     is_of(kStateLayers) || is_of(kDrafts)
+                         ? fmt::format("; none had {}, as this service has",
+                                       is_of(kStateLayers) ? kStateLayers : kDrafts)
                          : "");
 }
 
