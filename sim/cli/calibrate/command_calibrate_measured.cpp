@@ -1,8 +1,12 @@
 // kvsim calibrate --measured: coefficients of the kernels' forms from timings of others.
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
@@ -45,8 +49,8 @@ std::string table_of(const std::vector<KernelCalibrationFile>& files, std::size_
 }
 
 std::string too_few_text(const TimingGroup& group) {
-  return fmt::format("{} of {} on {}, {}: {} rows, {} are needed", name_of(group.op), group.stack,
-                     group.gpu, group.format, group.rows, kMinRows);
+  return fmt::format("{} of {} on {}, {}: {} of {} rows", name_of(group.op), group.stack, group.gpu,
+                     group.format, group.rows, kMinRows);
 }
 
 /// Errors: InputError if no group has enough rows.
@@ -77,12 +81,22 @@ int calibrate_measured(const Arguments& arguments) {
       throw InputError{fmt::format("--op: {}", unknown_name("operator family", op, known))};
     }
   }
+  std::map<std::string, std::int64_t> left_out;
+  for (const MeasuredFile& file : files) {
+    for (const auto& [reason, rows] : file.left_out) left_out[reason] += rows;
+  }
   std::erase_if(files, [&](const MeasuredFile& file) {
     return file.rows.empty() ||
            (!ops.empty() && std::find(ops.begin(), ops.end(), name_of(file.op)) == ops.end());
   });
   if (files.empty()) {
-    throw InputError{*arguments.value("measured"), "kernel timings to fit to", "none"};
+    std::vector<std::string> reasons;
+    for (const auto& [reason, rows] : left_out) {
+      reasons.push_back(fmt::format("{} ({} row{})", reason, rows, rows == 1 ? "" : "s"));
+    }
+    throw InputError{
+        *arguments.value("measured"), "kernel timings to fit to",
+        reasons.empty() ? "none" : fmt::format("none; left out: {}", fmt::join(reasons, ", "))};
   }
   const std::string date = date_of(arguments);
   const std::vector<TimingGroup> too_few = groups_with_too_few_rows(files);

@@ -204,6 +204,22 @@ std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view o
   return {ordered_json(usual)};
 }
 
+/// The prompt where none is given: shorter if --max-model-len leaves less next to the output.
+std::int64_t usual_prompt(const Arguments& arguments) {
+  if (!arguments.has("max-model-len")) return kFlagPrompt;
+  const auto most = [&](std::string_view option, std::int64_t least, std::int64_t otherwise) {
+    std::int64_t out = least;
+    if (!arguments.has(option)) return otherwise;
+    for (const ordered_json& value : read_counts(arguments, option, least, kMaxPointTokens)) {
+      out = std::max(out, value.get<std::int64_t>());
+    }
+    return out;
+  };
+  const bool is_number = arguments.has("osl") && !arguments.has("rate");
+  const std::int64_t output = is_number ? most("osl", 0, kFlagOutput) : kFlagOutput;
+  return std::clamp<std::int64_t>(most("max-model-len", 1, 0) - output, 1, kFlagPrompt);
+}
+
 /// The first `prefix` tokens of a prompt are the same in all requests.
 void share_prefix(const Arguments& arguments, ordered_json& requests) {
   const std::int64_t prefix =
@@ -227,7 +243,7 @@ void share_prefix(const Arguments& arguments, ordered_json& requests) {
 
 /// The workloads of a service: each rate with each pair of lengths.
 ordered_json workloads(const Arguments& arguments, Notes& notes) {
-  const auto prompts = lengths(arguments, "isl", 1, kFlagPrompt, notes);
+  const auto prompts = lengths(arguments, "isl", 1, usual_prompt(arguments), notes);
   const auto outputs = lengths(arguments, "osl", 0, kFlagOutput, notes);
   std::optional<std::int64_t> count;
   if (arguments.has("requests")) {
@@ -279,10 +295,16 @@ void add_service(const Arguments& arguments, json& document, Notes& notes) {
   if (arguments.has("no-enable-prefix-caching")) document["scheduler"]["prefix_caching"] = false;
 }
 
-void add_batches(const Arguments& arguments, json& document) {
+void add_batches(const Arguments& arguments, json& document, Notes& notes) {
+  const std::int64_t usual = usual_prompt(arguments);
+  if (!arguments.has("isl") && usual < kFlagPrompt) {
+    notes.push_back(fmt::format("assumed: --isl {}, as {} {} allows", usual,
+                                arguments.typed("max-model-len"),
+                                arguments.value("max-model-len").value_or("")));
+  }
   document["prompt_tokens"] = arguments.has("isl")
                                   ? one_or_list(read_counts(arguments, "isl", 1, kMaxPointTokens))
-                                  : ordered_json(kFlagPrompt);
+                                  : ordered_json(usual);
   document["output_tokens"] = arguments.has("osl")
                                   ? one_or_list(read_counts(arguments, "osl", 0, kMaxPointTokens))
                                   : ordered_json(kFlagOutput);
@@ -430,7 +452,7 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
   if (serves) {
     add_service(arguments, document, notes);
   } else {
-    add_batches(arguments, document);
+    add_batches(arguments, document, notes);
   }
   add_engine(arguments, document);
   if (plans) add_plan(arguments, document, serves);

@@ -204,8 +204,12 @@ TEST_CASE("too few timings to fit are an error and not an empty folder") {
   write(folder / "t.csv", text);
   const std::string refused = complaint({"calibrate", "--measured", "t.csv", "-o", "c"}, folder);
   CHECK(has(refused, "t.csv: expected at least 16 rows"));
-  CHECK(has(refused, "5 rows"));
+  CHECK(has(refused, "5 of 16 rows"));
   CHECK_FALSE(fs::exists(folder / "c"));
+  // Rows that no fit takes are named by their reason.
+  write(folder / "gpu.csv", "gpu,source,dtype,m,n,k,time_us\nA4000,x,bf16,1,4096,4096,4\n");
+  CHECK(has(complaint({"calibrate", "--measured", "gpu.csv", "-o", "c"}, folder),
+            "got none; left out: GPU A4000 (1 row)"));
   write(folder / "page.csv", "<html>\n<body>Not found</body>\n");
   CHECK(has(complaint({"validate", "measured", "page.csv"}, folder),
             "page.csv: expected kernel timings"));

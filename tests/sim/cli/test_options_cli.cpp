@@ -227,6 +227,13 @@ TEST_CASE("lengths are numbers, ranges, lists and distributions") {
       Words{"plan"} + kSmall + Words{"--rate", "1", "--ttft", "1s", "--print-scenario"}, folder);
   CHECK(has(assumed.err, "assumed: --isl 8192"));
   CHECK(has(assumed.err, "assumed: --osl 512"));
+  // A prompt that is not given fits next to the output.
+  const Outcome shorter = run_kvsim(
+      Words{"plan"} + kSmall + Words{"--max-model-len", "4096", "--print-scenario"}, folder);
+  CHECK(has(shorter.err, "assumed: --isl 3584, as --max-model-len 4096 allows"));
+  CHECK(json::parse(shorter.out).at("prompt_tokens") == 3584);
+  const json longer = scenario_of(kSmall + Words{"--max-model-len", "32K"}, folder);
+  CHECK(longer.at("prompt_tokens") == 8192);
 }
 
 TEST_CASE("spellings of vLLM and AIConfigurator make the same scenario") {
@@ -347,9 +354,10 @@ TEST_CASE("max-model-len ends the longest context") {
   CHECK(longest.at("answer") == 16384);
   CHECK(longest.at("predicted") == 16384);
   CHECK(longest.at("runs_out").at("constraint") == "max_model_len");
-  // 8,192 + 512 tokens exceed 8,192.
-  const Outcome none =
-      run_kvsim(Words{"plan"} + kSmall + Words{"--max-model-len", "8K", "--json"}, folder);
+  // 8,192 + 512 tokens exceed 8,192; a prompt that is not given is shorter.
+  CHECK(run_kvsim(Words{"plan"} + kSmall + Words{"--max-model-len", "8K"}, folder).status == 0);
+  const Outcome none = run_kvsim(
+      Words{"plan"} + kSmall + Words{"--max-model-len", "8K", "--isl", "8K", "--json"}, folder);
   CHECK(none.status == 1);
   const json batches = json::parse(none.out).at("answers").at(1);
   CHECK(batches.at("candidates").at(0).at("impossible").at("constraint") == "max_model_len");
