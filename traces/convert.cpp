@@ -24,10 +24,14 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements held at a time
 constexpr float kFp16Overflows = 65520;                 // rounds to infinity from here on
 
-const std::vector<std::string> kWords{"q", "k", "v", "hidden", "wo", "tokens"};
+const std::vector<std::string> kWords{"q",      "k",       "v",       "hidden", "wo",
+                                      "tokens", "index.q", "index.k", "index.w"};
 // What the tensors themselves say.
 const std::vector<std::string> kOwned{"format",       "version",  "num_layers", "num_q_heads",
                                       "num_kv_heads", "head_dim", "num_tokens", "dtype"};
+
+/// Part of a recorded indexer.
+bool is_of_index(std::string_view word) { return word.starts_with("index."); }
 
 bool is_per_head(std::string_view word) {
   return (word.starts_with("score.") && word.size() > 6) ||
@@ -280,7 +284,7 @@ class Plan {
     }
     std::vector<std::int64_t> out = entry->shape;
     if (by_token) out[0] = tokens_;
-    const bool keeps_type = is_per_head(word) || !options_.dtype;
+    const bool keeps_type = is_per_head(word) || is_of_index(word) || !options_.dtype;
     steps_.push_back({from,
                       {fmt::format("layers.{}.{}", n, word),
                        keeps_type ? entry->type : type_of(*options_.dtype), std::move(out)}});
@@ -297,6 +301,7 @@ class Plan {
       add(n, "hidden", {all_tokens_, width}, true, false);
     }
     if (options_.keep_output_projection) add(n, "wo", {}, false, false);
+    add_index(n);
     std::set<std::string> words;
     const std::string prefix = fmt::format("layers.{}.", layers_[n]);
     for (const auto& [name, entry] : in_.tensors()) {
@@ -311,6 +316,23 @@ class Plan {
       const bool keep = word.starts_with("score.") ? options_.keep_scores : options_.keep_decisions;
       if (keep) add(n, word, {all_tokens_, kv_heads_}, true, false);
     }
+  }
+
+  /// All parts of an indexer, or none.
+  void add_index(std::size_t n) {
+    const std::vector<std::string> parts{"index.q", "index.k", "index.w"};
+    const auto is_there = [&](const std::string& part) {
+      return options_.names.contains(part) || in_.find(name_in(part, layers_[n])) != nullptr;
+    };
+    if (std::none_of(parts.begin(), parts.end(), is_there)) return;
+    const TensorEntry* q = in_.find(name_in("index.q", layers_[n]));
+    if (q == nullptr) missing(name_in("index.q", layers_[n]));
+    if (q->shape.size() != 3) {
+      refuse(name_in("index.q", layers_[n]), "shape [tokens, index heads, channels]", *q);
+    }
+    add(n, "index.q", {all_tokens_, q->shape[1], q->shape[2]}, true, true);
+    add(n, "index.k", {all_tokens_, q->shape[2]}, true, true);
+    add(n, "index.w", {all_tokens_, q->shape[1]}, true, true);
   }
 
   const Safetensors& in_;

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -134,6 +136,62 @@ TEST_CASE("convert: layers are chosen in order, optional tensors dropped") {
   CHECK_FALSE(after.info().has_output_projection);
   CHECK(after.info().scores.empty());
   CHECK(after.info().decisions.empty());
+}
+
+TEST_CASE("convert: an indexer is kept as it was recorded, whole or not at all") {
+  const auto in = scratch("convert_index_in.safetensors");
+  constexpr std::int64_t kTokens = 6, kHeads = 2, kDim = 4, kIndexHeads = 3, kIndexDim = 2;
+  const auto write = [&](bool with_weights) {
+    std::vector<TensorPlan> plans{
+        {"layers.0.q", TensorType::kF32, {kTokens, kHeads, kDim}},
+        {"layers.0.k", TensorType::kF32, {kTokens, kHeads, kDim}},
+        {"layers.0.v", TensorType::kF32, {kTokens, kHeads, kDim}},
+        {"layers.0.index.q", TensorType::kF32, {kTokens, kIndexHeads, kIndexDim}},
+        {"layers.0.index.k", TensorType::kF32, {kTokens, kIndexDim}}};
+    if (with_weights)
+      plans.push_back({"layers.0.index.w", TensorType::kF32, {kTokens, kIndexHeads}});
+    const std::vector<TensorPlan> all = plans;
+    SafetensorsWriter writer{in,
+                             std::move(plans),
+                             {{"format", "kv-attention-trace"},
+                              {"version", "1"},
+                              {"num_layers", "1"},
+                              {"num_q_heads", "2"},
+                              {"num_kv_heads", "2"},
+                              {"head_dim", "4"},
+                              {"num_tokens", "6"},
+                              {"prompt_len", "3"},
+                              {"dtype", "float32"},
+                              {"model", "indexed"},
+                              {"softmax_scale", "0.5"}}};
+    float value = 0;
+    for (const TensorPlan& plan : all) {
+      std::int64_t n = 1;
+      for (const std::int64_t size : plan.shape) n *= size;
+      std::vector<float> numbers(static_cast<std::size_t>(n));
+      for (float& x : numbers) x = value += 0.0625F;
+      writer.write(std::span<const float>{numbers});
+    }
+    writer.finish([](const std::filesystem::path&) {});
+  };
+  write(true);
+  const Trace before = Trace::open(in);
+  ConvertOptions options;
+  options.tokens = 5;
+  options.dtype = Dtype::kFp16;
+  const Trace after = converted(in, options, "convert_index.safetensors");
+  CHECK(after.info().index_heads == kIndexHeads);
+  CHECK(after.info().index_dim == kIndexDim);
+  for (const auto& [part, columns] :
+       {std::pair{"q", kIndexHeads * kIndexDim}, {"k", kIndexDim}, {"w", kIndexHeads}}) {
+    std::vector<float> first = before.read_index(0, part);
+    first.resize(static_cast<std::size_t>(5 * columns));
+    CHECK(after.read_index(0, part) == first);
+  }
+  write(false);
+  CHECK(complaint<InputError>([&] {
+          convert_trace(in, scratch("convert_index_bad.safetensors"), {});
+        }).find("layers.0.index.w: missing") != std::string::npos);
 }
 
 TEST_CASE("convert: a foreign file is imported by names and metadata") {
