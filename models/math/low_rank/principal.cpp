@@ -46,10 +46,19 @@ PrincipalBasis principal_basis(std::span<const float> rows, std::int64_t n, std:
   KVSIM_CHECK(solver.info() == Eigen::Success, "no eigenvectors of {} channels", width);
   PrincipalBasis out;
   out.width = width;
-  out.rank = std::min(rank, width);
   out.mean.assign(mean.data(), mean.data() + width);
-  // Eigenvalues ascend.
-  const Matrix leading = solver.eigenvectors().rightCols(out.rank).rowwise().reverse().transpose();
+  // Eigenvalues ascend. Those of rounding have arbitrary vectors.
+  constexpr double kRounding = 1e-12;
+  const Eigen::VectorXd& values = solver.eigenvalues();
+  const double least = kRounding * static_cast<double>(std::max(n, width)) * values[width - 1];
+  const auto varied = static_cast<std::int64_t>((values.array() > least).count());
+  out.rank = std::clamp<std::int64_t>(varied, 1, std::min(rank, width));
+  Matrix leading = solver.eigenvectors().rightCols(out.rank).rowwise().reverse().transpose();
+  for (std::int64_t i = 0; i < out.rank; ++i) {
+    Eigen::Index at = 0;
+    leading.row(i).cwiseAbs().maxCoeff(&at);
+    if (leading(i, at) < 0) leading.row(i) *= -1;
+  }
   out.vectors.assign(leading.data(), leading.data() + leading.size());
   return out;
 }

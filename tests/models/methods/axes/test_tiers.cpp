@@ -234,6 +234,22 @@ TEST_CASE("KVTC: all directions in fp32 lose nothing, sinks and recent tokens ar
   }
 }
 
+TEST_CASE("principal directions have a sign, and no more of them than rows vary in") {
+  // Rows of mean 5 along (3, -4) / 5 in the first two of four channels.
+  Row rows;
+  for (const float along : {-2.0F, -1.0F, 1.0F, 2.0F, 0.0F}) {
+    rows.insert(rows.end(), {5 + along * 0.6F, 5 - along * 0.8F, 5, 5});
+  }
+  const PrincipalBasis basis = principal_basis(rows, 5, 4, 4);
+  REQUIRE(basis.rank == 1);
+  const std::vector<double> expected{-0.6, 0.8, 0, 0};  // the largest component is positive
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(basis.vectors[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+  }
+  const Row equal(20, 7.0F);
+  CHECK(principal_basis(equal, 5, 4, 4).rank == 1);
+}
+
 TEST_CASE("every codec: fixed bytes are linear in pages, no page grows, share 0 changes nothing") {
   for (const std::string& name : kCodecs) {
     CAPTURE(name);
