@@ -350,7 +350,8 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
     out += paragraph("Finding: " + plan_finding(plan, group), width, 2);
   }
   std::vector<std::string> notes = plan.notes;
-  notes.emplace_back("front *: no other candidate is at least as good in cost, latency and error");
+  notes.emplace_back(
+      "front *: no other candidate is better in cost, latency or error and as good in the others");
   for (const PlanCandidate& one : plan.candidates) {
     for (const std::string& note : one.notes) {
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
