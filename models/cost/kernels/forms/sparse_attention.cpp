@@ -13,14 +13,12 @@ enum : std::size_t {
   kQuery,
   kCompute,
   kMemory,
-  kGroupRows,
+  kPaddedHeads,
   kPromptFixed,
   kPromptCompute,
-  kPromptRows,
+  kPromptPaddedHeads,
   kCount
 };
-
-constexpr double kRank = 512, kRope = 64;
 
 constexpr std::array<Coefficient, kCount> kCoefficients{{
     {.name = "fixed",
@@ -80,16 +78,16 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
                     const double* c) {
   const auto& call = std::get<SparseAttentionCall>(any);
   const double queries = call.batch * call.queries;
-  const double padded = std::max(call.heads, call.decode ? c[kGroupRows] : c[kPromptRows]);
-  const double flops = 2 * queries * padded * call.chosen * (2 * kRank + kRope);
+  SparseAttentionCall padded = call;
+  padded.heads = std::max(call.heads, c[call.decode ? kPaddedHeads : kPromptPaddedHeads]);
+  const double arithmetic = 1e6 * work_of(padded, format).flops / gpu.peak(format.compute);
   if (!call.decode) {
-    // Whole waves: a thread block takes one query.
-    const double share = queries < gpu.sms ? queries / gpu.sms : 1;
-    return c[kPromptFixed] + 1e6 * flops / (gpu.peak(format.compute) * c[kPromptCompute] * share);
+    // A thread block takes one query: fewer queries than SMs take as long as one per SM.
+    return c[kPromptFixed] + arithmetic / c[kPromptCompute] * std::max(1.0, gpu.sms / queries);
   }
   return c[kFixed] + queries * c[kQuery] +
-         1e6 * std::max(flops / (gpu.peak(format.compute) * c[kCompute]),
-                        work_of(call, format).bytes / (gpu.bandwidth * c[kMemory]));
+         std::max(arithmetic / c[kCompute],
+                  1e6 * work_of(call, format).bytes / (gpu.bandwidth * c[kMemory]));
 }
 
 }  // namespace
