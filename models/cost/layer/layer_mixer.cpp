@@ -20,6 +20,18 @@ Op& operator+=(Op& sum, const Op& one) {
   return sum;
 }
 
+/// A prompt's pieces as equal ones, and the mean of them.
+struct EqualPieces {
+  double count = 1;
+  NewTokens mean{};
+};
+EqualPieces equal_pieces(std::int64_t prompt, std::int64_t piece) {
+  const double count = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
+  const double tokens = static_cast<double>(prompt) / count;
+  return {.count = count,
+          .mean = {.tokens = tokens, .before = tokens * (count - 1) / 2, .decodes = false}};
+}
+
 }  // namespace
 
 Op mixer_operator(const MixerOp& one, Dtype dtype, double sequences) {
@@ -148,16 +160,10 @@ OpIndex LayerBuilder::mix_prompt(OpIndex after, std::int64_t prompt) {
                          .decodes = false};
     add_mixer_operators(spec_, span, dtype_, static_cast<double>(in_.batch), ops);
   }
-  if (piece < prompt) {
-    const double pieces = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
-    const double mean = static_cast<double>(prompt) / pieces;
-    use_mean_kernels(spec_, {.tokens = mean, .before = mean * (pieces - 1) / 2, .decodes = false},
-                     static_cast<double>(in_.batch), pieces, ops);
-  }
-  if (scans_copies(*in_.stack, spec_)) {
-    const double pieces = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
-    ops.push_back(state_copies(spec_, static_cast<double>(in_.batch) * pieces));
-  }
+  const EqualPieces equal = equal_pieces(prompt, piece);
+  const auto batch = static_cast<double>(in_.batch);
+  if (equal.count > 1) use_mean_kernels(spec_, equal.mean, batch, equal.count, ops);
+  if (scans_copies(*in_.stack, spec_)) ops.push_back(state_copies(spec_, batch * equal.count));
   OpIndex at = after;
   for (const Op& op : ops) at = graph_.add(op, {at});
   return at;
@@ -192,12 +198,10 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
   for (std::int64_t done = piece; done < prompt; done += piece) {
     cached += entries_held(rows_.items(), done);
   }
-  const double pieces = std::ceil(static_cast<double>(prompt) / static_cast<double>(piece));
-  const double mean = static_cast<double>(prompt) / pieces;
-  std::optional<KernelUse> use = sparse_prompt_use(
-      *in_.stack, attention_, {.tokens = mean, .before = mean * (pieces - 1) / 2, .decodes = false},
-      batch, dtype_, in_.kv_dtype);
-  if (use) use->times = pieces;
+  const EqualPieces equal = equal_pieces(prompt, piece);
+  std::optional<KernelUse> use =
+      sparse_prompt_use(*in_.stack, attention_, equal.mean, batch, dtype_, in_.kv_dtype);
+  if (use) use->times = equal.count;
   const OpIndex at = graph_.add(
       {.name = "attention to chosen entries",
        .family = OpFamily::kSparseAttention,
