@@ -47,10 +47,7 @@ ServiceRows rows_of(const ServedScore& score) {
     const ScoredRun& run = score.runs[c.run];
     const std::string_view metric = residual_metric(c.metric, c.stat);
     const std::vector<std::string>& path = run.predicted.residual_path;
-    const auto is_of = [&](std::string_view feature) {
-      return std::find(path.begin(), path.end(), feature) != path.end();
-    };
-    if (is_of(kStateLayers) || is_of(kDrafts)) continue;
+    if (!unfitted_feature(path).empty()) continue;
     if (metric.empty() || !c.response || !(c.measured > 0) || !(c.predicted > 0)) continue;
     out.rows.push_back({.metric = std::string{metric},
                         .features = path,

@@ -103,6 +103,17 @@ std::optional<Response> response(double predicted, std::span<const double, kServ
 
 bool is_queued(const ServeResult& result) { return result.queue.mean > 0.5 * result.ttft.mean; }
 
+namespace {
+constexpr std::array<std::string_view, 2> kUnfitted{"layers with states or indexes", "drafts"};
+}  // namespace
+
+std::string_view unfitted_feature(const std::vector<std::string>& path) {
+  for (const std::string_view feature : kUnfitted) {
+    if (std::find(path.begin(), path.end(), feature) != path.end()) return feature;
+  }
+  return {};
+}
+
 std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult& result,
                                        const std::optional<MeanIteration>& iteration) {
   constexpr double kOften = 0.6, kAlways = 0.97;
@@ -126,9 +137,9 @@ std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult&
   if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), [&](const LayerSpec& layer) {
         return !items_without_rows(layer, spec.kv_dtype).empty();
       })) {
-    out.emplace_back(kStateLayers);
+    out.emplace_back(kUnfitted[0]);
   }
-  if (spec.speculation.is_on()) out.emplace_back(kDrafts);
+  if (spec.speculation.is_on()) out.emplace_back(kUnfitted[1]);
   return out;
 }
 

@@ -30,18 +30,17 @@ inline constexpr std::size_t kServeDraws = 3;
 [[nodiscard]] std::optional<Response> response(double predicted,
                                                std::span<const double, kServeDraws> drawn);
 
-/// Features of services of which too few documents have measured runs: they take no part in the fit
-/// of residual classes, whose errors would be those of one or two hosts, or of an assumed
-/// acceptance.
-inline constexpr std::string_view kStateLayers = "layers with states or indexes";
-inline constexpr std::string_view kDrafts = "drafts";
+/// The feature of a residual path of which too few documents have measured runs: states or indexes,
+/// drafts; empty: none. Such runs take no part in the fit of residual classes, whose errors would
+/// be those of one or two hosts, or of an assumed acceptance.
+[[nodiscard]] std::string_view unfitted_feature(const std::vector<std::string>& path);
 
 /// Whether requests of a run wait for longer than they are prefilled.
 [[nodiscard]] bool is_queued(const ServeResult& result);
 
 /// The features that residual classes of services may have: whether requests wait, how busy the
 /// engine is, its stack, whether all settings are known, GPUs, what an iteration is bound by, where
-/// its kernels were measured; kStateLayers, kDrafts.
+/// its kernels were measured, and those of unfitted_feature.
 [[nodiscard]] std::vector<std::string> residual_path(const ServeSpec& spec,
                                                      const ServeResult& result,
                                                      const std::optional<MeanIteration>& iteration);

@@ -264,16 +264,12 @@ std::string ServeResiduals::basis() const {
     if (const ResidualClass* of = find(metric)) parts.push_back(of->words());
   }
   if (is_static_) parts.resize(2);
-  const auto is_of = [&](std::string_view feature) {
-    return std::find(path_.begin(), path_.end(), feature) != path_.end();
-  };
-  return fmt::format("errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
-                     fmt::join(parts, "; "),
-                     full_path_.empty() ? "" : "; at least those of services without a method",
-                     is_of(kStateLayers) || is_of(kDrafts)
-                         ? fmt::format("; none had {}, as this service has",
-                                       is_of(kStateLayers) ? kStateLayers : kDrafts)
-                         : "");
+  const std::string_view unfitted = unfitted_feature(path_);
+  return fmt::format(
+      "errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
+      fmt::join(parts, "; "),
+      full_path_.empty() ? "" : "; at least those of services without a method",
+      unfitted.empty() ? "" : fmt::format("; none had {}, as this service has", unfitted));
 }
 
 MetricEnds ServeIntervals::ends(std::string_view key) const {
