@@ -50,6 +50,7 @@ struct FrontEndTimes {
   Seconds token;         // and per token that is streamed
   /// What a server in the engine's process takes of the engine, per sequence of an iteration.
   Seconds sequence{};
+  std::int32_t servers = 1;  // processes that share the work (vLLM: --api-server-count)
 
   friend constexpr bool operator==(const FrontEndTimes&, const FrontEndTimes&) = default;
 };

@@ -288,6 +288,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   replace(out.front_end.prompt_token, options.front_end_prompt_token);
   replace(out.front_end.token, options.front_end_token);
   replace(out.front_end.sequence, options.front_end_sequence);
+  if (options.api_servers) out.front_end.servers = *options.api_servers;
   replace(out.inter_step_overhead, options.inter_step_overhead);
   replace(out.inter_step_per_sequence, options.inter_step_per_sequence);
   if (options.non_torch) {

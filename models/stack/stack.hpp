@@ -190,6 +190,7 @@ struct StackOptions {
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
       front_end_token{}, front_end_sequence{};
+  std::optional<std::int32_t> api_servers{};  // front_end.servers
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};

@@ -51,6 +51,7 @@ constexpr std::array kSame{
 constexpr std::array kKeys{
     Same{"--scheduling-policy", "/scheduler/order"},
     Same{"--long-prefill-token-threshold", "/scheduler/long_prefill_token_threshold"},
+    Same{"--api-server-count", "/engine/api_servers"},
     Same{"--schedule-policy", "/scheduler/policy"},
     Same{"--schedule-conservativeness", "/scheduler/conservativeness"},
 };

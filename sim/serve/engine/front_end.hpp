@@ -11,11 +11,12 @@
 
 namespace kvsim {
 
-/// One process that parses and tokenizes requests in the order in which they come, and streams the
-/// tokens of each iteration. It runs next to the engine, so that only requests and tokens wait for
-/// it. Its event loop takes turns: tokens wait for the piece of work at hand, not for all requests
-/// that came before them. Left out: requests wait longer while tokens are streamed. Calls must come
-/// in the order of time.
+/// Processes that parse and tokenize requests in the order in which they come, and stream the
+/// tokens of each iteration. They run next to the engine, so that only requests and tokens wait for
+/// them. An event loop takes turns: tokens wait for the piece of work at hand, not for all requests
+/// that came before them. Several processes have equal shares of the requests and of each
+/// iteration's tokens. Left out: requests wait longer while tokens are streamed. Calls must come in
+/// the order of time.
 class FrontEnd {
  public:
   FrontEnd() = default;
@@ -32,14 +33,17 @@ class FrontEnd {
   /// When a request of `prompt` tokens that a client sends at `now` reaches the engine.
   [[nodiscard]] SimTime admit(SimTime now, std::int32_t prompt) {
     const Seconds takes = times_.request + times_.prompt_token * static_cast<double>(prompt);
-    admitted_ = std::max(now, admitted_) + to_sim_time(takes);
-    return admitted_ + to_sim_time(times_.latency);
+    // Of n processes, each takes every n-th request: together they take one in an n-th of the time,
+    // and this one is at work for all of its time.
+    const SimTime share = to_sim_time(takes * (1.0 / times_.servers));
+    admitted_ = std::max(now, admitted_) + share;
+    return admitted_ + (to_sim_time(takes) - share) + to_sim_time(times_.latency);
   }
   /// When clients have the last of `tokens` tokens that an iteration made that ended at `now`.
   [[nodiscard]] SimTime deliver(SimTime now, std::int64_t tokens) {
     const SimTime at_hand =
         std::min(std::max(admitted_ - now, SimTime{}), to_sim_time(times_.request));
-    const Seconds takes = times_.token * static_cast<double>(tokens);
+    const Seconds takes = times_.token * (static_cast<double>(tokens) / times_.servers);
     streamed_ = std::max(now + at_hand, streamed_) + to_sim_time(takes);
     return streamed_;
   }

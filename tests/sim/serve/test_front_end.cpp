@@ -30,6 +30,21 @@ TEST_CASE("an API server does one piece of work after the other, requests and to
   CHECK(in_ms(server.deliver(ms(20), 1)) == test::rel(20.1));
 }
 
+TEST_CASE("several API servers share requests and tokens, and none is faster for one request") {
+  FrontEnd servers{{.latency = Seconds{5 * kMs},
+                    .request = Seconds{2 * kMs},
+                    .prompt_token = Seconds{0.01 * kMs},
+                    .token = Seconds{0.1 * kMs},
+                    .servers = 4}};
+  // The first takes its 3 ms and the latency; the next come every 3 / 4 ms.
+  CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(8));
+  CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(8.75));
+  CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(9.5));
+  // Forty tokens: ten for each. The work at hand, 0.25 ms of the shares of 2.25 ms, comes first.
+  CHECK(in_ms(servers.deliver(ms(2), 40)) == test::rel(3.25));
+  CHECK(in_ms(servers.deliver(ms(20), 40)) == test::rel(21));
+}
+
 TEST_CASE("without times an API server changes nothing") {
   FrontEnd server;
   CHECK(server.admit(ms(3), 4000) == ms(3));

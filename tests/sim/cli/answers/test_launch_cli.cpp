@@ -53,7 +53,7 @@ TEST_CASE("a printed command read back prints the same command") {
       {"--model", "qwen3-8b", "--stack", "vllm@0.8", "--tp", "2", "--max-model-len", "16K"},
       {"--model", "qwen3-8b", "--stack", "vllm@0.11", "--kv-dtype", "fp8", "--enforce-eager",
        "--no-enable-prefix-caching", "--max-num-seqs", "33", "--set",
-       "/engine/async_scheduling=false"},
+       "/engine/async_scheduling=false", "--set", "/engine/api_servers=3"},
       {"--model", "deepseek-v3", "--gpu", "h200", "--tp", "8", "--set", "/engine/expert_parallel=8",
        "--set", R"(/speculation={"draft": "mtp", "tokens": 2})"},
       {"--model", "llama-3.1-8b", "--set", R"(/speculation={"draft": "llama-3.2-1b", "tokens": 3})",
