@@ -77,6 +77,10 @@ BenchRun flat_run(const Field& run) {
                .users = whole(limit(run, "max_concurrency")),
                .requests = whole(count(run, "completed"))};
   const auto done = count(run, "completed");
+  // Releases without "failed" state how many requests the client sent.
+  const auto sent = count(run, "num_prompts");
+  out.failed = whole(count(run, "failed"));
+  if (!out.failed && sent && done) out.failed = whole(std::max(*sent - *done, 0.0));
   out.input_tokens = ratio(count(run, "total_input_tokens"), done);
   out.output_tokens = ratio(count(run, "total_output_tokens"), done);
   out.ttft = flat_times(run, "ttft");
@@ -130,6 +134,7 @@ BenchRun aiperf_run(const Field& run) {
     return block ? count(*block, "avg") : std::nullopt;
   };
   out.requests = whole(avg("request_count"));
+  out.failed = whole(avg("error_request_count"));
   out.input_tokens = avg("input_sequence_length");
   out.output_tokens = avg("output_sequence_length");
   out.ttft = aiperf_times(run, "time_to_first_token");
@@ -161,11 +166,15 @@ BenchRun aiperf_records(const std::vector<Field>& records, const std::string& fi
   BenchRun out{.place = file, .tool = "AIPerf", .states_load = false};
   std::vector<double> ttft, tpot, e2e;
   double inputs = 0, outputs = 0, first = 0, last = 0;
-  std::int64_t done = 0;
+  std::int64_t done = 0, failed = 0;
   for (const Field& record : records) {
     const Field metadata = object_at(record, "metadata");
     const auto phase = metadata.find("benchmark_phase");
-    if (record.has("error") || (phase && phase->string() != "profiling")) continue;
+    if (phase && phase->string() != "profiling") continue;
+    if (record.has("error")) {
+      ++failed;
+      continue;
+    }
     const Field metrics = object_at(record, "metrics");
     const auto put = [&](std::vector<double>& into, std::string_view name) {
       if (const auto metric = metrics.find(name)) {
@@ -190,6 +199,7 @@ BenchRun aiperf_records(const std::vector<Field>& records, const std::string& fi
   }
   const auto n = static_cast<double>(done);
   out.requests = done;
+  out.failed = failed;
   if (inputs > 0) out.input_tokens = inputs / n;
   if (outputs > 0) out.output_tokens = outputs / n;
   out.ttft = summed(std::move(ttft));
@@ -243,6 +253,7 @@ BenchRun guidellm_run(const Field& run) {
   };
   if (const auto totals = metrics.find("request_totals")) {
     out.requests = whole(count(*totals, "successful"));
+    out.failed = whole(count(*totals, "errored"));
   }
   out.input_tokens = mean("prompt_token_count");
   out.output_tokens = mean("output_token_count");
@@ -271,6 +282,9 @@ BenchRun stage_run(const Field& run) {
   out.states_load = out.rate || out.users;
   const Field done = object_at(run, "successes");
   out.requests = whole(count(done, "count"));
+  if (const auto failures = run.find("failures"); failures && failures->is_object()) {
+    out.failed = whole(count(*failures, "count"));
+  }
   const Field latency = object_at(done, "latency");
   out.ttft = stage_times(latency, "time_to_first_token");
   out.tpot = stage_times(latency, "time_per_output_token");
@@ -290,11 +304,25 @@ BenchRun stage_run(const Field& run) {
 }
 
 bool has_any(const BenchTimes& times) { return times.mean || times.median; }
+bool is_above_zero(const BenchTimes& times) {
+  return times.mean.value_or(0) > 0 || times.median.value_or(0) > 0;
+}
 
 void put(std::vector<BenchRun>& out, BenchRun run) {
   if (!has_any(run.ttft) && !has_any(run.tpot) && !has_any(run.e2e)) {
     throw InputError{run.place, fmt::format("a mean or median TTFT, TPOT or E2E of {}", run.tool),
                      "none: was the benchmark run without streaming, or did every request fail?"};
+  }
+  if (run.requests && *run.requests <= 0) {
+    throw InputError{run.place, "at least one completed request",
+                     run.failed.value_or(0) > 0
+                         ? fmt::format("0 completed and {} failed", *run.failed)
+                         : "0 completed"};
+  }
+  if (!is_above_zero(run.ttft) && !is_above_zero(run.tpot) && !is_above_zero(run.e2e)) {
+    throw InputError{run.place,
+                     fmt::format("a mean or median TTFT, TPOT or E2E of {} above 0", run.tool),
+                     "only zeros: did every request fail?"};
   }
   out.push_back(std::move(run));
 }
@@ -356,6 +384,16 @@ std::vector<BenchRun> parse_bench(std::string_view raw, const std::string& file)
   }
   if (out.empty()) throw InputError{file, kTools, "a file without a run"};
   return out;
+}
+
+std::optional<std::string> failed_note(const BenchRun& run) {
+  if (run.failed.value_or(0) <= 0) return std::nullopt;
+  if (!run.requests) {
+    return fmt::format("{}: {} requests failed; the times are those of the others", run.place,
+                       *run.failed);
+  }
+  return fmt::format("{}: {} of {} requests failed; the times are those of the {} that completed",
+                     run.place, *run.failed, *run.failed + *run.requests, *run.requests);
 }
 
 }  // namespace kvsim

@@ -35,6 +35,8 @@ struct Line {
 
 constexpr double kMaxCount = 4e9;  // tokens, blocks
 constexpr double kMaxGiB = 1e6;    // a thousand times the largest GPU; sums stay below 2^63 bytes
+// Memory that may become free while CUDA graphs are captured: activations and other buffers.
+constexpr double kMaxFreedGiB = 8;
 
 double number(std::string_view text, const Line& line, double most = kMaxCount) {
   std::string digits{text};
@@ -120,26 +122,47 @@ class StartOutcome {
       } else {
         fail(line);
       }
+    } else if (line.has({"is larger than the available kv cache memory",
+                         "is larger than the maximum number of tokens that can be stored in kv "
+                         "cache"})) {
+      fail(line, "increase gpu_memory_utilization or lower max_model_len");
+    } else if (line.has({"is less than desired gpu memory utilization"})) {
+      fail(line, "free the GPU's memory or lower gpu_memory_utilization");
+    } else if (!failure_ && line.has({"engine core initialization failed"})) {
+      // The lines before it may have the cause.
+      fail(line, "remove the cause of the failure");
     }
   }
-  /// `line` shows that this start failed; a later one in the same log may succeed.
-  void fail(const Line& line) {
-    failure_ = fmt::format("{}: expected the log of a start that succeeded, got \"{}\"",
-                           line.place(), line.shown());
+  /// `line` shows that this start failed; a later one in the same log may succeed. `hint`: what
+  /// helps.
+  void fail(const Line& line,
+            std::string_view hint =
+                "lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs") {
+    failure_ = refusal(line, hint);
+  }
+  /// `line` has the memory of CUDA graphs, in GiB. The last one counts, whatever comes after it.
+  void read_graphs(const Line& line, double gib) {
+    graphs_.reset();
+    if (gib >= -kMaxFreedGiB) return;
+    graphs_ = refusal(line, "end the other processes on the GPU, whose memory became free");
   }
   /// Errors: InputError if the last start failed.
   void check(VllmLog& log) const {
-    if (failure_) {
-      throw InputError{fmt::format(
-          "{}; lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs, and use the "
-          "log of that start",
-          *failure_)};
+    for (const auto& message : {failure_, graphs_}) {
+      if (message) throw InputError{*message};
     }
     if (later_) log.warnings.push_back(*later_);
   }
 
  private:
-  std::optional<std::string> failure_, later_;  // messages
+  static std::string refusal(const Line& line, std::string_view hint) {
+    return fmt::format(
+        "{}: expected the log of a start that succeeded, got \"{}\"; {}, and use the log of that "
+        "start",
+        line.place(), line.shown(), hint);
+  }
+
+  std::optional<std::string> failure_, graphs_, later_;  // messages
   bool has_started_ = false;
 };
 
@@ -156,7 +179,9 @@ class LogReader {
     }
     static const LogWording graphs{"graph capturing finished in D secs?, took N~mi?b"};
     if (graphs.find_in(line.text, numbers_)) {
-      log_.graphs = rounded<Bytes>(number(numbers_[0], line, kMaxGiB) * kMiB);
+      const double mib = number(numbers_[0], line, kMaxGiB);
+      log_.graphs = rounded<Bytes>(mib * kMiB);
+      outcome_.read_graphs(line, mib * kMiB / kGiB);
       found_ = true;
     }
     static const LogWording peak{"peak_torch_memory=N~gi?b"};
@@ -214,6 +239,7 @@ class LogReader {
     found_ = true;
     if (size == &VllmLog::kv_cache && number(text, line, kMaxGiB) <= 0) return outcome_.fail(line);
     // The others may be negative: another process freed memory meanwhile.
+    if (size == &VllmLog::graphs) outcome_.read_graphs(line, number(text, line, kMaxGiB));
     const bool is_held = size == &VllmLog::total || size == &VllmLog::weights;
     log_.*size = gib(is_held ? positive(text, line, kMaxGiB) : number(text, line, kMaxGiB));
   }

@@ -24,8 +24,8 @@ struct VllmLog {
 /// Reads it line by line, in linear time; if a figure comes twice (ranks, restarts) the last one
 /// holds. A missing activation is computed from the other terms. `warnings` report an engine that
 /// ran out of memory after its start. Errors: InputError if `text` has none of the figures or one
-/// that cannot be read, no memory for the cache, or a start that ran out of memory; `place` is what
-/// messages call the file.
+/// that cannot be read, no memory for the cache, a start that failed, or CUDA graphs that freed
+/// more memory than a start can; `place` is what messages call the file.
 [[nodiscard]] VllmLog read_vllm_log(std::string_view text, const std::string& place);
 
 }  // namespace kvsim

@@ -261,6 +261,7 @@ int calibrate_from_bench(const Arguments& arguments) {
       }
       return out;
     };
+    if (auto note = failed_note(point.run)) notes.push_back(*std::move(note));
     if (auto note = other_lengths(point)) notes.push_back(*std::move(note));
   }
   const BenchFit fit = fit_bench(loads,

@@ -87,6 +87,7 @@ BenchComparison compared(const Field& point, const BenchRun& run) {
   }
   put("output_tok_s", "", run.output_tok_s);
   put("request_s", "", run.request_s);
+  if (auto note = failed_note(run)) out.notes.push_back(*std::move(note));
   const auto same = [&](const char* key, const std::optional<double>& tokens, const char* what) {
     const auto all = number(point, key, "");
     const auto requests = number(point, "completed", "");

@@ -441,6 +441,31 @@ TEST_CASE("the log of a failed start is refused and that of a successful restart
               .starts_with("x.log:1: expected a number"));
   }
   CHECK(refusal(oom + "vLLM API server version 0.9.1\n" + kV1).empty());
+  const std::string loaded = "Model loading took 14.9889 GiB and 3.1 seconds\n";
+  const std::string no_core =
+      "RuntimeError: Engine core initialization failed. See root cause above.\n";
+  const std::string expected = "x.log:2: expected the log of a start that succeeded, got \"";
+  for (const char* failure :
+       {"ValueError: To serve at least one request with the models's max seq len (131072), (16.00 "
+        "GiB KV cache is needed, which is larger than the available KV cache memory (11.20 GiB).",
+        "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens "
+        "that can be stored in KV cache (60000).",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "ValueError: Free memory on device (10.00/79.19 GiB) on startup is less than desired GPU "
+        "memory utilization (0.9, 71.27 GiB)."}) {
+    INFO(failure);
+    const std::string text = loaded + failure + "\n";
+    CHECK(refusal(text).starts_with(expected + std::string{failure}.substr(0, 40)));
+    // The cause is named, not its consequence, and the next start counts.
+    CHECK(refusal(text + no_core) == refusal(text));
+    CHECK(refusal(text + "vLLM API server version 0.9.1\n" + kV1).empty());
+  }
+  // Capturing CUDA graphs may free some memory, and less than a GPU has. The engine started.
+  const std::string started = "init engine (profile, create kv cache, warmup model) took 9.1 s\n";
+  for (const char* size : {"-99.45 GiB", "-101836.8 MiB"}) {
+    const std::string graphs = fmt::format("Graph capturing finished in 4 secs, took {}", size);
+    CHECK(refusal(loaded + graphs + "\n" + started).starts_with(expected + graphs));
+  }
   const VllmLog served =
       read_vllm_log(kV1 + std::string{"Application startup complete.\n"} + oom, "x.log");
   CHECK(served.warnings ==

@@ -120,6 +120,30 @@ TEST_CASE("a report of GuideLLM has a run for each strategy") {
   CHECK_FALSE(runs[1].rate);
 }
 
+TEST_CASE("failed requests of each tool are counted and noted") {
+  const auto with = [](std::string_view of, std::string_view from, std::string_view to) {
+    std::string text{of};
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return parse(text.replace(at, from.size(), to)).at(0);
+  };
+  CHECK_FALSE(failed_note(parse(kVllm).at(0)));
+  CHECK_FALSE(failed_note(parse(kSglang).at(0)));
+  CHECK(failed_note(with(kVllm, "\"num_prompts\": 2", "\"num_prompts\": 5")) ==
+        "b.json: 3 of 5 requests failed; the times are those of the 2 that completed");
+  CHECK(with(kVllm, "\"num_prompts\": 2", "\"failed\": 4").failed == 4);
+  CHECK(with(kAiperf, "\"request_count\": {\"avg\": 20}",
+             "\"request_count\": {\"avg\": 20}, \"error_request_count\": {\"avg\": 6}")
+            .failed == 6);
+  CHECK(with(kGuidellm, "\"errored\": 0", "\"errored\": 5").failed == 5);
+  CHECK(
+      with(kInferencePerf, "\"failures\": {\"count\": 0}", "\"failures\": {\"count\": 8}").failed ==
+      8);
+  const auto records = parse(record(10, 50) + record(11, 900, "profiling", R"({"code": 500})") +
+                             record(12, 900, "warmup", R"({"code": 500})"));
+  CHECK(records.at(0).failed == 1);
+}
+
 TEST_CASE("a stage of inference-perf is in seconds") {
   const BenchRun run = parse(kInferencePerf).at(0);
   CHECK(run.tool == "inference-perf");
@@ -171,6 +195,14 @@ TEST_CASE("a wrong file is refused by place, with what was expected and what the
   const std::string none = with(R"({"completed": 0, "duration": 1, "request_rate": 1})",
                                 "\"request_rate\": 1", "\"request_rate\": 1");
   CHECK(says(none, "mean or median"));
+  CHECK(says(with(kVllm, "\"completed\": 2", "\"completed\": 0"),
+             "b.json: expected at least one completed request, got 0 completed"));
+  CHECK(says(
+      with(kGuidellm, "\"successful\": 60, \"errored\": 0", "\"successful\": 0, \"errored\": 7"),
+      "/benchmarks/0: expected at least one completed request, got 0 completed and 7 failed"));
+  CHECK(says(with(R"({"completed": 1, "duration": 1, "mean_ttft_ms": 0})", "\"mean_ttft_ms\"",
+                  "\"median_ttft_ms\""),
+             "got only zeros"));
   // A record names its line.
   CHECK(says(complaint(record(1, 50) + record(2, 60), "\"value\": 60", "\"value\": \"slow\""),
              "b.json:2"));

@@ -35,6 +35,16 @@ std::string bench(double rate, double ttft_ms, double tpot_ms) {
       .dump();
 }
 
+/// The same of a run of which requests failed. Without a completed one, every metric is 0.
+std::string bench_of_counts(double rate, int completed, int failed) {
+  json out = json::parse(completed > 0 ? bench(rate, 40, 7) : bench(rate, 0, 0));
+  out["completed"] = completed;
+  out["failed"] = failed;
+  out["total_input_tokens"] = 500 * completed;
+  out["total_output_tokens"] = 50 * completed;
+  return out.dump();
+}
+
 json document_of(const Outcome& outcome) {
   REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
   return json::parse(outcome.out);
@@ -82,6 +92,16 @@ TEST_CASE("compare RESULT BENCH: measured values next to the point of their load
   CHECK(has(wrong.err, "expected the result of a service, which a benchmark measures"));
   write(folder / "no.json", "{}");
   CHECK(run_kvsim({"compare", "r", "no.json"}, folder).status == 2);
+  write(folder / "b0.json", bench_of_counts(4, 0, 100));
+  const Outcome failed = run_kvsim({"compare", "r", "b0.json"}, folder);
+  CHECK(failed.status == 2);
+  CHECK_MESSAGE(
+      has(failed.err, "b0.json: expected at least one completed request, got 0 completed"),
+      failed.err);
+  write(folder / "b3.json", bench_of_counts(4, 3, 97));
+  const Outcome partly = run_kvsim({"compare", "r", "b3.json"}, folder);
+  CHECK(partly.status == 0);
+  CHECK_MESSAGE(has(partly.out, "b3.json: 97 of 100 requests failed"), partly.out);
 }
 
 TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario takes the file") {
@@ -139,6 +159,9 @@ TEST_CASE("calibrate --from-bench: wrong files and scenarios are refused by plac
   CHECK(has(complaint("bad.json", "s.json"), "bad.json: /completed"));
   write(folder / "other.json", R"({"a": 1})");
   CHECK(has(complaint("other.json", "s.json"), "vllm bench serve"));
+  write(folder / "b0.json", bench_of_counts(1, 0, 100));
+  CHECK(has(complaint("b0.json", "s.json"),
+            "b0.json: expected at least one completed request, got 0 completed"));
   CHECK(has(complaint("missing.json", "s.json"), "missing.json"));
   write(folder / "static.json",
         R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "prompt_tokens": 9,
@@ -149,6 +172,14 @@ TEST_CASE("calibrate --from-bench: wrong files and scenarios are refused by plac
     return text.replace(text.find("\"vllm\""), 6, "\"ideal\"");
   }());
   CHECK(has(complaint("b.json", "ideal.json"), "intervals"));
+  write(folder / "b3.json", bench_of_counts(1, 3, 97));
+  const Outcome partly =
+      run_kvsim({"calibrate", "--from-bench", "b3.json", "s.json", "-q"}, folder);
+  CHECK(partly.status == 0);
+  CHECK_MESSAGE(has(partly.err,
+                    "b3.json: 97 of 100 requests failed; the times are those of the 3 "
+                    "that completed"),
+                partly.err);
   const Outcome none = run_kvsim({"calibrate", "--from-bench", "b.json"}, folder);
   CHECK(none.status == 2);
   CHECK(has(none.err, "SCENARIO"));
