@@ -149,8 +149,8 @@ class Plan {
     if (!options_.metadata.contains("prompt_len") && number(m, "prompt_len") >= tokens_) {
       m["prompt_len"] = fmt::format("{}", std::max<std::int64_t>(1, tokens_ - 1));
     }
-    const std::int64_t start = number(m, "repeat_start"), length = number(m, "repeat_len");
-    if (start >= 0 && length >= 0 && start + length > tokens_) {
+    const std::int64_t repeat = number(m, "repeat_start"), length = number(m, "repeat_len");
+    if (repeat >= 0 && length >= 0 && repeat + length > tokens_) {
       for (const auto* key : {"repeat_start", "repeat_len", "repeat_of"}) m.erase(key);
     }
     for (const auto* key : {"question_start", "answer_start"}) {
@@ -228,7 +228,7 @@ class Plan {
     const std::vector<std::int32_t> there = layers_in_file();
     if (there.empty()) missing(name_in("q", 0));
     for (const std::int32_t layer : options_.layers) {
-      if (std::find(there.begin(), there.end(), layer) != there.end()) continue;
+      if (std::binary_search(there.begin(), there.end(), layer)) continue;
       throw InputError{"layers", fmt::format("of the file's layers ({})", fmt::join(there, ",")),
                        fmt::format("{}", layer)};
     }
@@ -246,6 +246,10 @@ class Plan {
 
   void read_shape() {
     layers_ = chosen_layers();
+    if (std::ssize(layers_) > kMaxTraceLayers) {
+      throw InputError{in_.place(), fmt::format("at most {} layers", kMaxTraceLayers),
+                       fmt::format("{}", layers_.size())};
+    }
     const std::int32_t first = layers_.front();
     const TensorEntry* q = in_.find(name_in("q", first));
     const TensorEntry* k = in_.find(name_in("k", first));
@@ -304,10 +308,11 @@ class Plan {
     add_index(n);
     std::set<std::string> words;
     const std::string prefix = fmt::format("layers.{}.", layers_[n]);
-    for (const auto& [name, entry] : in_.tensors()) {
-      if (name.starts_with(prefix) && is_per_head(name.substr(prefix.size()))) {
-        words.insert(name.substr(prefix.size()));
-      }
+    const auto& tensors = in_.tensors();  // sorted by name
+    for (auto at = tensors.lower_bound(prefix);
+         at != tensors.end() && at->first.starts_with(prefix); ++at) {
+      const std::string word = at->first.substr(prefix.size());
+      if (is_per_head(word)) words.insert(word);
     }
     for (const auto& [word, pattern] : options_.names) {
       if (is_per_head(word)) words.insert(word);

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +20,6 @@ namespace kvsim {
 namespace {
 
 // Generous bounds: nothing real is near them, and products of them cannot overflow.
-constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxHeads = 100'000;
 constexpr std::int64_t kWidest = 1'000'000;
 constexpr std::int64_t kMaxTokens = 100'000'000;
@@ -179,7 +180,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   info.name = path.stem().string();
   info.metadata = file.metadata();
   if (const std::string* model = meta.find("model")) info.model = *model;
-  info.n_layers = static_cast<std::int32_t>(meta.integer("num_layers", 1, kMaxLayers));
+  info.n_layers = static_cast<std::int32_t>(meta.integer("num_layers", 1, kMaxTraceLayers));
   info.n_heads = static_cast<std::int32_t>(meta.integer("num_q_heads", 1, kMaxHeads));
   info.n_kv_heads = static_cast<std::int32_t>(meta.integer("num_kv_heads", 1, info.n_heads));
   if (info.n_heads % info.n_kv_heads != 0) {
@@ -236,6 +237,24 @@ void read_index_shape(const Safetensors& file, TraceInfo& info) {
   }
 }
 
+/// Refuses queries, keys or values of a layer that num_layers leaves out.
+void check_no_more_layers(const Safetensors& file, const TraceInfo& info) {
+  constexpr std::string_view kPrefix = "layers.";
+  const auto& tensors = file.tensors();
+  for (auto at = tensors.lower_bound(std::string{kPrefix});
+       at != tensors.end() && at->first.starts_with(kPrefix); ++at) {
+    const std::string_view rest = std::string_view{at->first}.substr(kPrefix.size());
+    std::int64_t layer = 0;
+    const auto [end, status] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+    if (status != std::errc{} || layer < info.n_layers) continue;
+    const std::string_view part = rest.substr(static_cast<std::size_t>(end - rest.data()));
+    if (part != ".q" && part != ".k" && part != ".v") continue;
+    throw InputError{fmt::format("{}: {}", file.place(), excerpt(at->first)),
+                     fmt::format("a layer below __metadata__.num_layers, {}", info.n_layers),
+                     fmt::format("layer {}", layer)};
+  }
+}
+
 void check_tensors(const Safetensors& file, TraceInfo& info) {
   info.has_hidden = file.find("layers.0.hidden") != nullptr;
   info.has_output_projection = file.find("layers.0.wo") != nullptr;
@@ -270,6 +289,7 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
                  {info.d_model, static_cast<std::int64_t>(info.n_heads) * info.head_dim});
     }
   }
+  check_no_more_layers(file, info);
   read_index_shape(file, info);
   info.dtype = dtype_of(kv_type);
   info.scores = per_head_names(file, info, "score");

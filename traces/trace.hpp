@@ -17,6 +17,9 @@ namespace kvsim {
 
 enum class RopeStyle : std::uint8_t { kHalfSplit, kInterleaved };
 
+/// Limit of a trace's layers; no model is near it.
+inline constexpr std::int64_t kMaxTraceLayers = 10'000;
+
 /// A named part of a trace: tokens `start` to `end`, without `end`.
 struct TraceSegment {
   std::string name;

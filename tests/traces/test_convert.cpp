@@ -1,5 +1,6 @@
 // Conversion: without options nothing changes, with options only the requested parts.
 
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "tests/support/check.hpp"
 #include "tests/traces/scratch.hpp"
 #include "traces/convert.hpp"
 #include "traces/synthetic/generate.hpp"
@@ -319,4 +322,33 @@ TEST_CASE("convert: a gap in the layers is named and does not end the trace") {
   // A file that begins at another layer than 0.
   chosen.layers = {2};
   CHECK(converted(gap, chosen, "convert_gap_last.safetensors").info().n_layers == 1);
+}
+
+TEST_CASE("convert: too many layers are refused at once, many are converted in linear time") {
+  const auto tiny = [](const std::string& name, int layers) {
+    std::vector<TensorPlan> tensors;
+    for (int i = 0; i < layers; ++i) {
+      for (const char* part : {"q", "k", "v"}) {
+        tensors.push_back({fmt::format("layers.{}.{}", i, part), TensorType::kF32, {2, 1, 1}});
+      }
+    }
+    const auto path = scratch(name);
+    SafetensorsWriter writer{path, tensors, {{"prompt_len", "1"}}};
+    for (std::size_t i = 0; i < tensors.size(); ++i) writer.write(std::vector<float>{1, 2});
+    writer.finish();
+    return path;
+  };
+  const auto out = scratch("convert_many.safetensors");
+  using Clock = std::chrono::steady_clock;
+  const auto limit = std::chrono::seconds{test::kSanitized ? 60 : 10};
+  const auto too_many = tiny("convert_too_many_in.safetensors", 20'000);
+  auto begin = Clock::now();
+  CHECK(complaint<InputError>([&] { convert_trace(too_many, out, {}); }) ==
+        too_many.string() + ": expected at most 10000 layers, got 20000");
+  CHECK(Clock::now() - begin < limit);
+  CHECK_FALSE(std::filesystem::exists(out));
+  const auto many = tiny("convert_many_in.safetensors", 10'000);
+  begin = Clock::now();
+  CHECK(converted(many, {}, "convert_many.safetensors").info().n_layers == 10'000);
+  CHECK(Clock::now() - begin < limit);
 }

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -176,6 +177,19 @@ TEST_CASE("repeated keys are refused") {
   const std::string entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   CHECK(complaint(file_of("twice", R"({"a":)" + entry + R"(,"a":)" + entry + "}", ""))
             .find("given twice") != std::string::npos);
+}
+
+TEST_CASE("a header of 20,000 tensors is read in seconds") {
+  std::string header = "{";
+  constexpr int kTensors = 20'000;
+  for (int i = 0; i < kTensors; ++i) {
+    header += fmt::format(R"({}"t{}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, 4 * i, 4 * i + 4);
+  }
+  const fs::path path = file_of("many", header + "}", std::string(4 * kTensors, '\0'));
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(Safetensors::open(path).tensors().size() == kTensors);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds{test::kSanitized ? 30 : 5});
 }
 
 TEST_CASE("a mutated or cut file is a file or an InputError and nothing else") {

@@ -156,6 +156,23 @@ TEST_CASE("tensors that are missing or of another shape are named") {
   missing.tensors.pop_back();
   CHECK(missing.complaint() == "layers.0.v: missing (expected shape [3, 1, 2])");
   CHECK(with("num_layers", "2").complaint() == "layers.1.q: missing (expected shape [3, 2, 2])");
+  Draft extra;  // layers 0 and 2 of a trace that states one
+  for (const char* part : {"q", "k", "v"}) {
+    extra.tensors.push_back({fmt::format("layers.2.{}", part),
+                             TensorType::kF16,
+                             {3, part == std::string{"q"} ? 2 : 1, 2}});
+  }
+  CHECK(extra.complaint() ==
+        "layers.2.k: expected a layer below __metadata__.num_layers, 1, got layer 2");
+  extra.metadata["num_layers"] = "3";
+  CHECK(extra.complaint() == "layers.1.q: missing (expected shape [3, 2, 2])");
+  // Other tensors belong to no layer.
+  Draft other;
+  for (const char* name :
+       {"layers.q", "layers.1.notes", "layers.x.q", "layers.1x.q", "extra.1.q"}) {
+    other.tensors.push_back({name, TensorType::kF32, {2}});
+  }
+  CHECK(other.complaint() == "none");
   CHECK(with("head_dim", "4").complaint() == "layers.0.q: expected shape [3, 2, 4], got [3, 2, 2]");
   Draft integer;
   integer.tensors[2].type = TensorType::kI32;

@@ -213,10 +213,8 @@ TEST_CASE("I2: a budget of all tokens makes every method without rounding exact"
       // set.
       const bool lossy = parts.store->rounds() || parts.share || !m.budget;
       if (lossy && m.name != "full") continue;
-      // These thin out generated tokens, or distribute a total by a softmax over layers, for any
-      // budget of a head.
+      // These distribute a total by a softmax over layers, for any budget of a head.
       if (m.name.starts_with("pyramid") && m.name != "pyramidkv") continue;
-      if (m.name == "d2o") continue;
       INFO(m.name);
       ++exact;
       CHECK(m.rel_error_mean < 1e-5);
