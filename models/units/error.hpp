@@ -17,6 +17,16 @@ class InputError : public std::runtime_error {
   InputError(std::string_view place, std::string_view expected, std::string_view got);
 };
 
+/// The result of body(); an InputError gets `place: ` before its message.
+template <class Body>
+decltype(auto) with_place(const std::string& place, Body&& body) {
+  try {
+    return body();
+  } catch (const InputError& error) {
+    throw InputError{place + ": " + error.what()};
+  }
+}
+
 /// The member of `known` nearest to `word` by edit distance; empty if none is near enough to be a
 /// likely misspelling (distance above a third of the word, at least 2).
 [[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> known);

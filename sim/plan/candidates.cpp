@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
+#include "models/units/quantity.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/scenario/fields/method_field.hpp"
@@ -175,7 +176,28 @@ double gpu_hour(const PlanSection& plan, const Gpu& gpu) {
                                fmt::join(known, ", "))};
 }
 
+/// Takes back what a search has found before it failed.
+void refuse(PlanCandidate& out, std::string_view constraint, const InputError& error) {
+  out.answer.reset();
+  out.range = {};
+  out.points.clear();
+  out.impossible = Impossible{
+      .constraint = std::string{constraint}, .text = error.what(), .need = 0, .knobs = {}};
+}
+
 }  // namespace
+
+void search_candidate(const CandidateInput& in, PlanCandidate& out,
+                      const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const OverflowError& error) {
+    refuse(out, kOverflowConstraint, error);
+  } catch (const InputError& error) {
+    if (!in.plan->layouts) throw;
+    refuse(out, kLayoutConstraint, error);
+  }
+}
 
 PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityReport> quality) {
   const PlanSection& plan = *scenario.plan;

@@ -2,6 +2,9 @@
 
 // Internal to sim/plan: the groups of competing candidates.
 
+#include <functional>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "sim/plan/candidate.hpp"
@@ -25,5 +28,15 @@ struct PlanCandidates {
 /// already. Errors: InputError where a price is missing.
 [[nodiscard]] PlanCandidates plan_candidates(const Scenario& scenario,
                                              std::optional<QualityReport> quality);
+
+/// Impossible::constraint of a layout that the engine refuses, and of a time or a number of bytes
+/// that exceeds 64 bits.
+inline constexpr std::string_view kLayoutConstraint = "layout";
+inline constexpr std::string_view kOverflowConstraint = "overflow";
+
+/// Calls body(), which searches `out`. An OverflowError is the reason that `out` has no answer. So
+/// is every InputError if the plan searches layouts: the user did not give this one.
+void search_candidate(const CandidateInput& in, PlanCandidate& out,
+                      const std::function<void()>& body);
 
 }  // namespace kvsim

@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// A layout at the requested confidence. Its answer is that of ServeCandidate, without the range
-/// and without ways to run on more GPUs.
+/// A layout at the requested confidence. Its answer and prediction are those of ServeCandidate,
+/// without the other ends of the range and without ways to run on more GPUs.
 class LayoutCandidate {
  public:
   /// Errors: as ServeCandidate.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,10 +19,6 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kRound = 32;  // candidates that are evaluated without news of each other
-
-Impossible refused_layout(const InputError& error) {
-  return {.constraint = "layout", .text = error.what(), .need = 0, .knobs = {}};
-}
 
 /// A candidate with its bounds.
 struct Bounded {
@@ -44,15 +41,13 @@ class CandidateSearch {
     run(candidates.size(), [&](std::size_t i) {
       Bounded& one = bounded_[i];
       one.candidate = candidates[i];
-      try {
+      search_candidate(all_.inputs[one.candidate], candidate(one), [&] {
         LayoutCandidate layout{all_.inputs[one.candidate]};
         one.max_copies = layout.max_copies();
         one.bound = layout.bound();
         one.is_possible = true;
         if (!std::isfinite(one.bound.copies)) refuse(one);
-      } catch (const InputError& error) {
-        candidate(one).impossible = refused_layout(error);
-      }
+      });
     });
     std::erase_if(bounded_, [](const Bounded& one) { return !one.is_possible; });
     const auto promise = [](const Bounded& one) {
@@ -76,7 +71,9 @@ class CandidateSearch {
       run(round.size(), [&](std::size_t i) {
         const Bounded& one = bounded_[round[i]];
         const auto least = static_cast<std::int64_t>(one.bound.copies);
-        LayoutCandidate{all_.inputs[one.candidate]}.min_gpus(candidate(one), least, most[i]);
+        search_candidate(all_.inputs[one.candidate], candidate(one), [&] {
+          LayoutCandidate{all_.inputs[one.candidate]}.min_gpus(candidate(one), least, most[i]);
+        });
       });
       for (std::size_t i = 0; i < round.size(); ++i) {
         const Bounded& one = bounded_[round[i]];
@@ -193,7 +190,10 @@ void refine_layouts(PlanCandidates& all, std::span<const std::size_t> candidates
     one.points.clear();
     one.notes.clear();
     add_method_notes(one.method.name, *all.inputs[candidates[i]].point->spec.stack, one.notes);
-    ServeCandidate{all.inputs[candidates[i]]}.min_gpus(one, copies);
+    std::optional<Impossible> reason = std::exchange(one.impossible, {});
+    search_candidate(all.inputs[candidates[i]], one,
+                     [&] { ServeCandidate{all.inputs[candidates[i]]}.min_gpus(one, copies); });
+    if (reason && !one.answer) one.impossible = std::move(reason);  // that of the search
   });
 }
 

@@ -19,7 +19,7 @@ namespace kvsim {
 void search_layouts(PlanCandidates& all, std::span<const std::size_t> candidates,
                     const PlanOptions& options);
 
-/// Searches `candidates`, which have answers, again with their ranges.
+/// Searches `candidates` again with their ranges. Those without an answer keep their reason.
 void refine_layouts(PlanCandidates& all, std::span<const std::size_t> candidates,
                     const PlanOptions& options);
 

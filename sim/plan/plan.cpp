@@ -22,9 +22,6 @@
 namespace kvsim {
 namespace {
 
-/// Impossible::constraint of a layout that the engine refuses.
-constexpr std::string_view kLayout = "layout";
-
 /// All that one thread does, in an order that no other thread changes.
 class UnitSearch {
  public:
@@ -36,7 +33,10 @@ class UnitSearch {
     std::vector<std::size_t> order = order_;
     const bool services = is_of_services(candidate(order.front()).question);
     if (!services) {
-      for (const std::size_t c : order) plan_static(all_.inputs[c], candidate(c));
+      for (const std::size_t c : order) {
+        search_candidate(all_.inputs[c], candidate(c),
+                         [&] { plan_static(all_.inputs[c], candidate(c)); });
+      }
       return;
     }
     // Rates are searched for every GPU: each can run at many loads, and one with a low highest rate
@@ -52,7 +52,7 @@ class UnitSearch {
     for (const std::size_t c : order) {
       const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
       if (fewest && prune_ && cannot_win(c)) continue;
-      try {
+      search_candidate(all_.inputs[c], candidate(c), [&] {
         auto& engine = engines[all_.inputs[c].point];
         if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);
         if (candidate(c).question == PlanQuestion::kHighestRate) {
@@ -60,12 +60,7 @@ class UnitSearch {
         } else {
           engine->min_gpus(candidate(c));
         }
-      } catch (const InputError& error) {
-        // One of many layouts, not one that the user gave: the engine does not run it.
-        if (!all_.inputs[c].plan->layouts) throw;
-        candidate(c).impossible = Impossible{
-            .constraint = std::string{kLayout}, .text = error.what(), .need = 0, .knobs = {}};
-      }
+      });
     }
   }
 
@@ -161,27 +156,51 @@ void find_best(PlanCandidates& all, const PlanSection& plan) {
   }
 }
 
-/// For groups without an answer, the candidate with the smallest shortage, and what would help it.
+/// Of a group without an answer, the candidate with the smallest shortage.
+std::size_t nearest_of(const PlanResult& plan, const PlanGroup& group) {
+  const auto rank = [&](std::size_t c) {
+    const PlanCandidate& one = plan.candidates[c];
+    // One that no knob of the machine helps comes last, with what is not known.
+    const bool quality = one.impossible && one.impossible->constraint == "quality";
+    const double need = one.impossible ? one.impossible->need : 0;
+    return std::tuple{!one.impossible, quality, !(need > 0), need, c};
+  };
+  return *std::min_element(group.candidates.begin(), group.candidates.end(),
+                           [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+}
+
+/// Candidates of layouts that get a range: those that tables list, apart from those that the search
+/// skipped or the engine refuses, and without an answer the nearest.
+std::vector<std::size_t> layouts_with_ranges(const PlanResult& plan) {
+  std::vector<std::size_t> out;
+  for (const PlanGroup& group : plan.groups) {
+    if (group.question != PlanQuestion::kMinGpus) continue;
+    std::vector<std::size_t> listed = listed_candidates(plan, group);
+    if (listed.empty()) listed.push_back(nearest_of(plan, group));
+    for (const std::size_t c : listed) {
+      const PlanCandidate& one = plan.candidates[c];
+      const bool is_short = one.impossible && one.impossible->constraint != kLayoutConstraint &&
+                            one.impossible->constraint != kOverflowConstraint &&
+                            one.impossible->constraint != "quality";
+      if (one.answer || is_short) out.push_back(c);
+    }
+  }
+  return out;
+}
+
+/// What would help the nearest candidates of groups without an answer.
 void move_knobs(PlanCandidates& all, int threads) {
   std::vector<std::size_t> nearest;
   for (const PlanGroup& group : all.result.groups) {
     if (group.best) continue;
-    const auto rank = [&](std::size_t c) {
-      const PlanCandidate& one = all.result.candidates[c];
-      // One that no knob of the machine helps comes last, with what is not known.
-      const bool quality = one.impossible && one.impossible->constraint == "quality";
-      const double need = one.impossible ? one.impossible->need : 0;
-      return std::tuple{!one.impossible, quality, !(need > 0), need, c};
-    };
-    const auto least =
-        std::min_element(group.candidates.begin(), group.candidates.end(),
-                         [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-    const PlanCandidate& one = all.result.candidates[*least];
+    const std::size_t least = nearest_of(all.result, group);
+    const PlanCandidate& one = all.result.candidates[least];
     // Neither does a knob of the machine give a model more positions.
     const bool machine = one.impossible && one.impossible->constraint != "quality" &&
-                         one.impossible->constraint != kLayout &&
+                         one.impossible->constraint != kLayoutConstraint &&
+                         one.impossible->constraint != kOverflowConstraint &&
                          one.impossible->constraint != "positions";
-    if (machine) nearest.push_back(*least);
+    if (machine) nearest.push_back(least);
   }
   parallel_for(nearest.size(), threads, [&](std::size_t i) {
     const std::size_t c = nearest[i];
@@ -247,7 +266,7 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
     }
   } else {
     notes.emplace_back(
-        "no quality floor: methods are taken at the budgets given, whatever they lose");
+        "no quality floor: methods are taken at the given budgets, whatever accuracy they lose");
   }
   if (!result.priced) {
     notes.emplace_back(
@@ -256,7 +275,7 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
   const bool services = is_of_services(plan.questions.front());
   if (services) {
     notes.push_back(
-        fmt::format("within its bounds is a service where {:g} % of all requests keep all of them",
+        fmt::format("a service is within its bounds if {:g} % of all requests keep all of them",
                     100 * plan.attainment));
     notes.push_back(fmt::format("latency is p{} from a request's arrival to its last token",
                                 result.percentile));
@@ -310,14 +329,9 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
     search_layouts(all, layouts, options);
     find_best(all, *scenario.plan);
     mark_pareto(all.result);
-    std::vector<std::size_t> listed;
-    for (const PlanGroup& group : all.result.groups) {
-      if (group.question != PlanQuestion::kMinGpus) continue;
-      for (const std::size_t c : listed_candidates(all.result, group)) {
-        if (all.result.candidates[c].answer) listed.push_back(c);
-      }
+    if (!options.stop || !options.stop()) {
+      refine_layouts(all, layouts_with_ranges(all.result), options);
     }
-    if (!options.stop || !options.stop()) refine_layouts(all, listed, options);
   }
   find_best(all, *scenario.plan);
   if (!options.stop || !options.stop()) move_knobs(all, options.threads);

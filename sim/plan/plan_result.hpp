@@ -30,7 +30,7 @@ struct KnobEffect {
 
 struct Impossible {
   std::string constraint;         // "weights", "kv_capacity", "activations", "positions", "ttft",
-                                  // "tpot", "e2e", "quality", "layout"
+                                  // "tpot", "e2e", "quality", "layout", "overflow"
   std::string text;               // a sentence
   double need = 0;                // what is wanted over what there is; above 1. 0: not known
   std::vector<KnobEffect> knobs;  // most effective first; of the nearest candidate of its group

@@ -122,6 +122,20 @@ struct ServeCandidate::Impl {
     return out;
   }
 
+  /// The fewest GPUs as predicted. `falling`: copies to try first, negative.
+  [[nodiscard]] std::optional<double> predicted_gpus(std::int64_t falling) const {
+    ServeCase predicted{spec, worse_machine(spec, start, 0), in.plan->attainment};
+    const Search search{.least = -max_copies(),
+                        .most = -1,
+                        .start = falling,
+                        .stride = 1,
+                        .neighbours = kNeighbours};
+    const Boundary fewest = largest_feasible(
+        search, [&](std::int64_t tried) { return predicted.holds(copies(-tried)); });
+    if (!fewest.last) return std::nullopt;
+    return static_cast<double>(-*fewest.last * service.gpus());
+  }
+
   [[nodiscard]] std::optional<double> probability(const ServeLoad& load) {
     if (!start.times) return std::nullopt;
     return service.probability(load, *start.times);
@@ -303,8 +317,12 @@ void LayoutCandidate::min_gpus(PlanCandidate& out, std::int64_t least, std::int6
   }
   out.replicas = -*found.last;
   out.answer = static_cast<double>(out.replicas * me.service.gpus());
-  out.range.predicted = me.in.plan->confidence == 0 ? out.answer : std::nullopt;
-  out.range.safe = me.in.plan->confidence == 0 ? std::nullopt : out.answer;
+  if (me.in.plan->confidence == 0) {
+    out.range.predicted = out.answer;
+  } else {
+    out.range.safe = out.answer;
+    out.range.predicted = me.predicted_gpus(*found.last);
+  }
   out.range.max_tried = static_cast<double>(me.max_copies() * me.service.gpus());
   out.simulated = engines_text(me.service.spec().cluster, out.replicas);
   const ServeProbe& at = me.service.at(ServeCandidate::Impl::copies(out.replicas));

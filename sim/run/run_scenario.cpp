@@ -38,6 +38,11 @@ void begin(const RunOptions& options, const std::string& what, double total = 0,
   if (options.phase) options.phase(what, total, unit);
 }
 
+/// What errors of a point begin with.
+std::string place_of(const Scenario& scenario, std::size_t i) {
+  return fmt::format("{}: point \"{}\"", scenario.name, scenario.points[i].label);
+}
+
 /// Calls `run(i)` of every point and adds the point's name to its errors. Returns which were run:
 /// all of them, unless the run was stopped.
 template <class Run>
@@ -48,13 +53,8 @@ std::vector<char> for_each_point(const Scenario& scenario, const RunOptions& opt
   begin(options, "simulating " + scenario.name, static_cast<double>(n), "points");
   parallel_for(n, options.threads, [&](std::size_t i) {
     if (options.stop && options.stop()) return;
-    try {
-      run(i);
-      ran[i] = 1;
-    } catch (const InputError& error) {
-      throw InputError{fmt::format("{}: point \"{}\": {}", scenario.name, scenario.points[i].label,
-                                   error.what())};
-    }
+    with_place(place_of(scenario, i), [&] { run(i); });
+    ran[i] = 1;
     const auto finished = static_cast<double>(++done);
     if (options.progress) options.progress(finished / static_cast<double>(n));
   });
@@ -205,14 +205,18 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
     report.serves = run_serve_points(scenario, how, ran);
     drop_missing(ran, report.serves, scenario, report);
     for (std::size_t i = 0; i < scenario.points.size() && i < kMaxWithGaps; ++i) {
-      report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
+      report.iterations.push_back(with_place(place_of(scenario, i), [&] {
+        return mean_iteration(*scenario.points[i].serve, report.serves[i]);
+      }));
     }
     report.serve_intervals.resize(report.iterations.size());
     // A single point distributes its own runs over the threads instead.
     const int within = report.iterations.size() == 1 ? how.threads : 1;
     parallel_for(report.iterations.size(), how.threads, [&](std::size_t i) {
-      report.serve_intervals[i] = serve_intervals(*scenario.points[i].serve, report.serves[i],
-                                                  report.iterations[i], within);
+      report.serve_intervals[i] = with_place(place_of(scenario, i), [&] {
+        return serve_intervals(*scenario.points[i].serve, report.serves[i], report.iterations[i],
+                               within);
+      });
       if (report.serve_intervals[i]) {
         // Of a service, not of a static run.
         ExplainedStep& step = report.iterations[i]->step;

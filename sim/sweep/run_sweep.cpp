@@ -26,7 +26,8 @@ std::string run_sweep_point(const SweepPlan& plan, std::size_t point, const Poin
       measure_laws(scenario, options);
     }
     object["hash"] = scenario.hash;
-    object["results"] = runner(scenario, scenario.points.front());
+    object["results"] =
+        with_place(plan.place(point), [&] { return runner(scenario, scenario.points.front()); });
   } catch (const InputError& error) {
     if (!plan.skips_impossible()) throw;
     object["hash"] = nullptr;

@@ -360,10 +360,13 @@ json SweepPlan::with(const std::vector<json>& values) const {
 
 json SweepPlan::document(std::size_t point) const { return with(values(point)); }
 
+std::string SweepPlan::place(std::size_t point) const {
+  return skip_impossible_ ? fmt::format("point {}", point)
+                          : fmt::format("{} (point {})", file_.lexically_normal().string(), point);
+}
+
 Scenario SweepPlan::scenario(std::size_t point) const {
-  const std::string place =
-      skip_impossible_ ? fmt::format("point {}", point)
-                       : fmt::format("{} (point {})", file_.lexically_normal().string(), point);
+  const std::string place = this->place(point);
   Scenario scenario = scenario_of(document(point), file_, place, true);
   if (scenario.points.size() != 1) {
     throw InputError{

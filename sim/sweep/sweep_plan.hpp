@@ -44,8 +44,10 @@ class SweepPlan {
   [[nodiscard]] bool skips_impossible() const { return skip_impossible_; }
   /// Of each axis its value at the point. Errors: ContractError unless point < size().
   [[nodiscard]] std::vector<nlohmann::json> values(std::size_t point) const;
+  /// What errors of the point begin with; no path where impossible points are skipped.
+  [[nodiscard]] std::string place(std::size_t point) const;
   /// The point's scenario, before and after reading. It has one point. Errors: InputError where the
-  /// values do not go together; where impossible points are skipped the message names no path.
+  /// values do not go together; the message begins with its place.
   [[nodiscard]] nlohmann::json document(std::size_t point) const;
   [[nodiscard]] Scenario scenario(std::size_t point) const;
 

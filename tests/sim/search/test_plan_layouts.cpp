@@ -219,17 +219,59 @@ TEST_CASE("pruning by bounds changes neither the best layout nor the front") {
 }
 
 TEST_CASE("ranges are those of the layouts that tables list") {
-  const PlanResult plan = run_plan(searches(8).front(), {.threads = 2, .prune = false});
-  for (const PlanGroup& group : plan.groups) {
-    const std::vector<std::size_t> listed = listed_candidates(plan, group);
-    for (const std::size_t c : group.candidates) {
-      const PlanCandidate& one = plan.candidates[c];
-      if (!one.answer) continue;
-      const bool is_listed = std::find(listed.begin(), listed.end(), c) != listed.end();
-      CHECK(one.range.is_known == is_listed);
-      CHECK(one.range.predicted == one.answer);
+  const auto plan_at = [](double confidence) {
+    Scenario scenario = searches(8).front();
+    scenario.plan->confidence = confidence;
+    return run_plan(scenario, {.threads = 2, .prune = false});
+  };
+  const PlanResult plain = plan_at(0), safe = plan_at(0.9);
+  REQUIRE(plain.candidates.size() == safe.candidates.size());
+  std::size_t answers = 0, without_range = 0;
+  for (const PlanResult* plan : {&plain, &safe}) {
+    for (const PlanGroup& group : plan->groups) {
+      const std::vector<std::size_t> listed = listed_candidates(*plan, group);
+      for (const std::size_t c : group.candidates) {
+        const PlanCandidate& one = plan->candidates[c];
+        INFO(group.of, ": ", one.label);
+        if (!one.answer) continue;
+        ++answers;
+        const bool is_listed = std::find(listed.begin(), listed.end(), c) != listed.end();
+        without_range += is_listed ? 0U : 1U;
+        CHECK(one.range.is_known == is_listed);
+        CHECK((plan == &plain ? one.range.predicted : one.range.safe) == one.answer);
+        // At a confidence, all have the prediction next to the safe answer.
+        CHECK(one.range.predicted == plain.candidates[c].range.predicted);
+      }
     }
   }
+  CHECK(answers > 20);
+  CHECK(without_range > 0);
+}
+
+TEST_CASE("layouts without a safe answer have a prediction") {
+  // Weights fit; non-PyTorch memory at its high end leaves no cache.
+  constexpr const char* kSmall =
+      R"(, "model": "qwen3-32b", "gpu": "H100-80GB-SXM", "memory": {"hbm": "69 GiB"},
+         "requests": {"arrivals": {"kind": "poisson", "rate": 0.1}, "count": 50,
+                      "prompt_tokens": 500, "output_tokens": 50})";
+  constexpr const char* kBounds = R"("ttft": "5 s", "tpot": "200 ms")";
+  const std::string question = R"("questions": "fewest_gpus", "confidence": 0.9)";
+  const PlanResult alone = run_plan(serve_plan(kSmall, question, kBounds), {.threads = 1});
+  const PlanResult searched =
+      run_plan(serve_plan(kSmall, question + R"(, "layouts": 1)", kBounds), {.threads = 1});
+  REQUIRE(searched.candidates.size() == 1);
+  const PlanCandidate& one = searched.candidates[0];
+  const PlanCandidate& other = alone.candidates.at(0);
+  CHECK_FALSE(one.answer);
+  CHECK_FALSE(one.range.safe);
+  CHECK(one.range.predicted == 1.0);
+  CHECK(one.range.predicted == other.range.predicted);
+  CHECK(one.range.optimistic == other.range.optimistic);
+  CHECK(plan_range(one) == "1 to more than 64");
+  CHECK(plan_range(one) == plan_range(other));
+  REQUIRE(one.impossible);
+  REQUIRE(other.impossible);
+  CHECK(one.impossible->constraint == other.impossible->constraint);
 }
 
 TEST_CASE("a layout that an engine refuses is no answer, and says why") {

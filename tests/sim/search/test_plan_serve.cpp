@@ -122,6 +122,18 @@ TEST_CASE("rates one rate_step apart tie and ties go to the full cache") {
   CHECK(fine.groups.at(0).best == 0U);  // many steps
 }
 
+TEST_CASE("equal fewest GPUs go to the full cache") {
+  const Scenario scenario =
+      serve_plan(R"(, "method": [{"name": "streaming-llm", "budget": 0.5}, "full"])",
+                 R"("questions": "fewest_gpus")");
+  const PlanResult plan = run_plan(scenario, {.threads = 1, .prune = false});
+  REQUIRE(plan.candidates.size() == 2);
+  REQUIRE(plan.candidates[0].answer.has_value());
+  CHECK(plan.candidates[0].answer == plan.candidates[1].answer);
+  CHECK(plan.candidates[1].method.name == "full");
+  CHECK(plan.groups.at(0).best == 1U);  // although it is second in the file
+}
+
 TEST_CASE("as predicted, a probe is a run of the service itself") {
   const Scenario scenario =
       serve_plan("", R"("questions": "highest_rate", "confidence": 0, "attainment": 0.5)");
