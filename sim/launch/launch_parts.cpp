@@ -188,19 +188,18 @@ void LaunchWriter::add_method() {
     refuse(fmt::format("method {}: {} has no such method; software that has it: {}",
                        in_.method.name, engine_.engine, availability_text(available)));
   }
-  std::string option = here->as;
-  if (option.empty()) return;  // nothing has to be set
-  // "0.23: --kv-cache-dtype …": since that version.
-  const std::size_t colon = option.find(": ");
-  if (const auto since = parse_engine_version(option.substr(0, colon));
-      colon != std::string::npos && since) {
-    if (version_ < *since) {
-      refuse(fmt::format("method {}: {} has it since {}, and the stack is {}", in_.method.name,
-                         engine_.engine, option.substr(0, colon), engine_text()));
-    }
-    option.erase(0, colon + 2);
+  if (here->as.empty()) return;  // nothing has to be set
+  const AvailabilityParts parts = parts_of(*here);
+  if (!parts.is_released()) {
+    refuse(fmt::format("method {}: no release of {} has it, only {}", in_.method.name,
+                       engine_.engine,
+                       parts.version == "main" ? "its main branch" : "a pull request"));
   }
-  add_method_flag(option);
+  if (const auto since = parse_engine_version(parts.version); since && version_ < *since) {
+    refuse(fmt::format("method {}: {} has it since {}, and the stack is {}", in_.method.name,
+                       engine_.engine, parts.version, engine_text()));
+  }
+  add_method_flag(parts.option);
 }
 
 void LaunchWriter::add_experts() {
@@ -276,6 +275,9 @@ void LaunchWriter::add_scheduler() {
     if (in_.options.async_scheduling) {
       require("--async-scheduling", "", "asynchronous scheduling");
       if (!*in_.options.async_scheduling) out_.words.back() = "--no-async-scheduling";
+    }
+    if (in_.options.api_servers) {
+      require("--api-server-count", fmt::format("{}", *in_.options.api_servers), "API servers");
     }
     if (scheduler.order == QueueOrder::kPriority) {
       require("--scheduling-policy", "priority", "order by priority");

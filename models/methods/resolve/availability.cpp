@@ -45,17 +45,34 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kTitles{{
     {"research", "research code"},
 }};
 
-std::string joined(const std::vector<Availability>& available, bool with_options) {
+constexpr std::string_view kMain = "main";
+constexpr std::string_view kPullRequest = "pull request";
+
+template <class Detail>
+std::string joined(const std::vector<Availability>& available, Detail detail) {
   std::string out;
   for (const Availability& one : available) {
     if (!out.empty()) out += ", ";
     out += software_title(one.software);
-    if (with_options && !one.as.empty()) out += fmt::format(" ({})", one.as);
+    out += detail(one);
   }
   return out.empty() ? "none known" : out;
 }
 
 }  // namespace
+
+bool AvailabilityParts::is_released() const { return version != kMain && version != kPullRequest; }
+
+AvailabilityParts parts_of(const Availability& one) {
+  const std::size_t colon = one.as.find(": ");
+  const std::string_view before = std::string_view{one.as}.substr(0, colon);
+  const bool is_number =
+      !before.empty() && before.find_first_not_of("0123456789.") == std::string_view::npos;
+  if (colon == std::string::npos || !(is_number || before == kMain || before == kPullRequest)) {
+    return {.version = {}, .option = one.as};
+  }
+  return {.version = std::string{before}, .option = one.as.substr(colon + 2)};
+}
 
 std::vector<Availability> availability_of(const std::string& method) {
   for (const Preset& preset : presets()) {
@@ -73,11 +90,22 @@ std::string_view software_title(std::string_view software) {
 }
 
 std::string availability_text(const std::vector<Availability>& available) {
-  return joined(available, true);
+  return joined(available, [](const Availability& one) {
+    return one.as.empty() ? std::string{} : fmt::format(" ({})", one.as);
+  });
 }
 
 std::string availability_titles(const std::vector<Availability>& available) {
-  return joined(available, false);
+  return joined(available, [](const Availability&) { return std::string{}; });
+}
+
+std::string availability_versions(const std::vector<Availability>& available) {
+  return joined(available, [](const Availability& one) {
+    const AvailabilityParts parts = parts_of(one);
+    if (parts.version.empty()) return std::string{};
+    return parts.is_released() ? fmt::format(" {}", parts.version)
+                               : fmt::format(" ({})", parts.version);
+  });
 }
 
 }  // namespace kvsim

@@ -15,6 +15,16 @@ struct Availability {
   std::string as;
 };
 
+/// `Availability::as` in parts: "0.30: --kv-cache-dtype nvfp4".
+struct AvailabilityParts {
+  std::string version;  // "0.30": since that release; "main", "pull request"; empty: any
+  std::string option;   // "--kv-cache-dtype nvfp4"
+
+  /// False: the method is in no release.
+  [[nodiscard]] bool is_released() const;
+};
+[[nodiscard]] AvailabilityParts parts_of(const Availability& one);
+
 /// Where the method with that name can be run; empty if no released software is known to have it,
 /// as for a composition ("h2o+store=int8"). Errors: InputError if the name is unknown.
 [[nodiscard]] std::vector<Availability> availability_of(const std::string& method);
@@ -26,5 +36,7 @@ struct Availability {
 [[nodiscard]] std::string availability_text(const std::vector<Availability>& available);
 /// Only the titles: "kvpress, research code".
 [[nodiscard]] std::string availability_titles(const std::vector<Availability>& available);
+/// Titles with versions: "vLLM 0.30, SGLang"; "vLLM (main)" if it is in no release.
+[[nodiscard]] std::string availability_versions(const std::vector<Availability>& available);
 
 }  // namespace kvsim

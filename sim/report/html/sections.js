@@ -414,9 +414,14 @@ window.kvsimSections = (() => {
             knob ? `${knob.knob} ${knob.change}` : '–', last ? number(last.cost) : '–',
             last ? say(last.latency_s, 's') : '–',
             ...times.map(([, of]) => isNumber(of(c)) ? say(of(c), 's') : '–'),
-            (c.available_in || []).map(a => a.software).join(', ') || 'none known'
+            (c.available_in || []).map(softwareText).join(', ') || 'none known'
           ];
         }));
+  }
+  /// "vLLM 0.30"; "vLLM (main)" if the method is in no release.
+  function softwareText(a) {
+    if (!a.version) return a.software;
+    return /^\d/.test(a.version) ? `${a.software} ${a.version}` : `${a.software} (${a.version})`;
   }
   /// A value with its 90 % interval: "5,120 (4,100 to 6,200)".
   function measured(value, range, measure) {

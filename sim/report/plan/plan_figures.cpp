@@ -84,18 +84,20 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
       any_full = any_full || is_full;
       bar.parts.emplace_back(is_full ? full : plain, one->answer.value_or(0));
       bar.inside_numbers = false;
-      if (one->answer && one->range.is_known) {
-        // A missing end is drawn at the limit of the search.
-        const AnswerRange& range = one->range;
-        const double safe = range.safe.value_or(fewest ? range.max_tried : 0);
-        const double optimistic = range.optimistic.value_or(*one->answer);
-        bar.range =
-            ChartRange{.low = std::min(safe, optimistic), .high = std::max(safe, optimistic)};
+      const AnswerRange& range = one->range;
+      const bool has_both = range.safe && range.optimistic;
+      if (one->answer && range.is_known && has_both) {
+        const auto [low, high] = std::minmax(*range.safe, *range.optimistic);
+        bar.range = ChartRange{.low = low, .high = high};
         chart.range_label = "safe to optimistic";
       }
       if (one->answer) {
         bar.end_text = fmt::format("{}{}", one->at_most ? ">= " : "",
                                    plan_amount(group.question, *one->answer));
+        // An end that does not exist has no place on the axis: the range is text.
+        if (range.is_known && !has_both) {
+          bar.end_text += fmt::format(", range {}", plan_range(*one));
+        }
       } else if (one->impossible) {
         bar.end_text = fmt::format("impossible: {}", one->impossible->constraint);
       } else {
@@ -145,6 +147,10 @@ void add_front(const PlanResult& plan, std::size_t g,
       .y_column = "cost"};
   chart.log_x = true;
   chart.remark = "(by cost and latency only; errors are in the legend)";
+  if (plan.quality) {
+    chart.remark = fmt::format("(by cost and latency only; errors: trace {}, {})",
+                               plan.quality->trace, plan.quality->source);
+  }
   std::size_t marks = 0;
   std::vector<std::size_t> order = group.candidates;
   // Candidates of the front first: if there are many, the others are grey.

@@ -24,6 +24,7 @@ std::string limit_words(const PlanCandidate& one) {
   if (limit == "weights") return "memory for the weights";
   if (limit == "positions") return "the positions of the model";
   if (limit == "quality") return "the quality floor";
+  if (limit == "overflow") return "the range of 64-bit numbers";
   if (limit == "max_model_len") return "the engine's max_model_len";
   if (limit == "ttft" || limit == "tpot" || limit == "e2e") {
     std::string upper = limit;

@@ -113,7 +113,9 @@ ordered_json sizes_json(const RunSizes& sizes) {
 ordered_json candidate_json(const PlanCandidate& one) {
   ordered_json available = ordered_json::array();
   for (const Availability& where : availability_of(one.method.name)) {
-    available.push_back({{"software", software_title(where.software)}, {"as", where.as}});
+    available.push_back({{"software", software_title(where.software)},
+                         {"version", text_json(parts_of(where).version)},
+                         {"as", where.as}});
   }
   ordered_json out{{"label", one.label},
                    {"method", one.method.name},

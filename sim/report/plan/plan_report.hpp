@@ -27,6 +27,9 @@ namespace kvsim {
 /// there is no answer or no price of its GPU.
 [[nodiscard]] std::string plan_cost(const PlanSection& section, const PlanResult& plan,
                                     const PlanGroup& group);
+/// "available in: snapkv: kvpress, research code; nvfp4: vLLM 0.30, …": the software that has the
+/// methods of the candidates. Empty without a method of the catalogue other than full.
+[[nodiscard]] std::string plan_availability(const PlanResult& plan, std::size_t width);
 /// For the terminal: the answers as text, a table per group, what limits them, notes.
 [[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                                        const ResultsFolder* written, std::size_t width = 80);

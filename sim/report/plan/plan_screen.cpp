@@ -153,6 +153,7 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
     }
   }
   out += "\n";
+  out += plan_availability(plan, width);
   out += engines_text(scenario, width);
   std::vector<std::string> notes = scenario.notes;
   const double confidence = 100 * range_confidence(scenario.plan->confidence);

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/resolve/availability.hpp"
+#include "models/methods/resolve/own_methods.hpp"
 #include "sim/report/batch/engine_report.hpp"
 #include "sim/report/folder/results_folder.hpp"
 #include "sim/report/plan/plan_finding.hpp"
@@ -175,12 +177,12 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group,
     const auto seconds = [](double s) { return fmt::format("{} s", amount(s)); };
     if (errors) cells.push_back(at == nullptr ? "-" : percent(at->error));
     if (services) {
-      const auto shown = [&](Distribution ServiceTimes::*time) {
+      const auto at_percentile = [&](Distribution ServiceTimes::*time) {
         return value_at((*one.times).*time, plan.percentile);
       };
-      cells.push_back(one.times ? seconds(shown(&ServiceTimes::ttft)) : "-");
-      cells.push_back(one.times ? fmt::format("{} ms", amount(1e3 * shown(&ServiceTimes::tpot)))
-                                : "-");
+      cells.push_back(one.times ? seconds(at_percentile(&ServiceTimes::ttft)) : "-");
+      cells.push_back(
+          one.times ? fmt::format("{} ms", amount(1e3 * at_percentile(&ServiceTimes::tpot))) : "-");
     } else {
       cells.push_back(one.at_answer ? seconds(one.at_answer->ttft_one_s) : "-");
       cells.push_back(at == nullptr ? "-" : seconds(at->latency_s));
@@ -315,6 +317,19 @@ std::string plan_cost(const PlanSection& section, const PlanResult& plan, const 
   return text;
 }
 
+std::string plan_availability(const PlanResult& plan, std::size_t width) {
+  std::vector<std::string> methods, parts;
+  for (const PlanCandidate& one : plan.candidates) {
+    const std::string& name = one.method.name;
+    const bool is_known = std::find(methods.begin(), methods.end(), name) != methods.end();
+    if (is_known || name == "full" || own_method_note(name)) continue;
+    methods.push_back(name);
+    parts.push_back(fmt::format("{}: {}", name, availability_versions(availability_of(name))));
+  }
+  if (parts.empty()) return {};
+  return paragraph(fmt::format("available in: {}", fmt::join(parts, "; ")), width, 2);
+}
+
 std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                          const ResultsFolder* written, std::size_t width) {
   const double confidence = 100 * scenario.plan->confidence;
@@ -358,6 +373,7 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
     }
   }
   out += "\n";
+  out += plan_availability(plan, width);
   out += engines_text(scenario, width);
   for (const std::string& note : notes) {
     out += fmt::format("note: {}", paragraph(note, width, 6));

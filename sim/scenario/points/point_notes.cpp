@@ -24,6 +24,20 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSoftware
     {"hf-", "transformers"},
 }};
 
+/// Why the version of `stack` does not have a method that its software has; empty if it does.
+std::string missing_in_version(const Availability& one, const Stack& stack) {
+  const AvailabilityParts parts = parts_of(one);
+  const std::string_view title = software_title(one.software);
+  if (!parts.is_released()) {
+    return parts.version == "main" ? fmt::format("it is in {}'s main branch, in no release", title)
+                                   : fmt::format("it is in a pull request of {}", title);
+  }
+  const auto since = parse_engine_version(parts.version);
+  const auto version = parse_engine_version(stack.version);
+  if (!since || !version || *version >= *since) return {};
+  return fmt::format("it is in {} since {}", title, parts.version);
+}
+
 }  // namespace
 
 std::optional<std::string> missing_in_stack(const std::string& method, const Stack& stack) {
@@ -34,15 +48,21 @@ std::optional<std::string> missing_in_stack(const std::string& method, const Sta
   const std::string_view software = found->second;
   const std::vector<Availability> available = availability_of(method);
   // kvpress and released code run on transformers.
-  const bool has = std::any_of(available.begin(), available.end(), [&](const Availability& one) {
+  const auto here = std::find_if(available.begin(), available.end(), [&](const Availability& one) {
     return one.software == software || (software == "transformers" &&
                                         (one.software == "kvpress" || one.software == "research"));
   });
-  if (has) return std::nullopt;
-  return fmt::format("{} has no {}; numbers assume that it is built in ({})",
-                     software_title(software), method,
-                     available.empty() ? std::string{"no released software is known to have it"}
-                                       : "available in " + availability_titles(available));
+  std::string title{software_title(software)};
+  std::string where;
+  if (here != available.end()) {
+    where = missing_in_version(*here, stack);
+    if (where.empty()) return std::nullopt;
+    if (!stack.version.empty()) title += " " + stack.version;
+  } else {
+    where = available.empty() ? std::string{"no released software is known to have it"}
+                              : "available in " + availability_versions(available);
+  }
+  return fmt::format("{} has no {}; numbers assume that it is built in ({})", title, method, where);
 }
 
 void add_method_notes(const std::string& method, const Stack& stack,

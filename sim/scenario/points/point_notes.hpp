@@ -9,8 +9,8 @@
 
 namespace kvsim {
 
-/// A note if the software that `stack` describes does not have the method; nullopt if it does, or
-/// if the stack describes no released software (ideal, torch-standard, …).
+/// A note if the software that `stack` describes does not have the method in its version; nullopt
+/// if it does, or if the stack describes no released software (ideal, torch-standard, …).
 [[nodiscard]] std::optional<std::string> missing_in_stack(const std::string& method,
                                                           const Stack& stack);
 

@@ -32,10 +32,48 @@ TEST_CASE("availability is printed as titles with and without options") {
         "PyTorch engine (0.14: --quant-policy fp8_e5m2)");
   CHECK(availability_titles(availability_of("knorm")) == "kvpress");
   CHECK(availability_text(availability_of("oracle-step")) == "none known");
+  CHECK(availability_versions(availability_of("nvfp4")) == "vLLM 0.30, SGLang, TensorRT-LLM");
+  CHECK(availability_versions(availability_of("kvarn-k4v4")) == "vLLM (main)");
+  CHECK(availability_versions(availability_of("oracle-step")) == "none known");
   // SmoothQuant's released code quantizes weights and activations, not a cache.
   CHECK(availability_of("smoothquant-kv").empty());
   CHECK(availability_of("h2o+store=int8").empty());  // in no released software
   CHECK_THROWS_AS((void)availability_of("snapkw"), InputError);
+}
+
+TEST_CASE("what a row says of a method is a version and an option") {
+  const auto check = [](const char* as, const char* version, const char* option, bool released) {
+    INFO(as);
+    const AvailabilityParts parts = parts_of({"vllm", as});
+    CHECK(parts.version == version);
+    CHECK(parts.option == option);
+    CHECK(parts.is_released() == released);
+  };
+  check("0.6.4: --kv-cache-dtype fp8_e4m3", "0.6.4", "--kv-cache-dtype fp8_e4m3", true);
+  check("main: --kv-cache-dtype k", "main", "--kv-cache-dtype k", false);
+  check("pull request: --kv-cache-dtype k", "pull request", "--kv-cache-dtype k", false);
+  check("--kv-cache-dtype fp8_e4m3", "", "--kv-cache-dtype fp8_e4m3", true);
+  check("config: page, SM100", "", "config: page, SM100", true);  // a key, no version
+  check("", "", "", true);
+}
+
+TEST_CASE("a stack whose version does not have the method is named") {
+  const auto note = [](const char* method, const char* stack) {
+    return missing_in_stack(method, find_stack(stack)).value_or("");
+  };
+  CHECK(note("nvfp4", "vllm@0.11") ==
+        "vLLM 0.11 has no nvfp4; numbers assume that it is built in (it is in vLLM since 0.30)");
+  CHECK(note("nvfp4", "vllm").empty());
+  CHECK(note("nvfp4", "vllm@0.30").empty());
+  CHECK(note("fp8-per-token-head", "vllm@0.23").empty());
+  CHECK(has(note("fp8-per-token-head", "vllm@0.22"), "vLLM 0.22 has no fp8-per-token-head"));
+  CHECK(note("full", "vllm@0.8").empty());
+  CHECK(has(note("kvarn-k4v4", "vllm"),
+            " has no kvarn-k4v4; numbers assume that it is built in (it is in vLLM's main branch, "
+            "in no release)"));
+  CHECK(has(note("oscar", "vllm@0.30"),
+            "numbers assume that it is built in (it is in a pull request of vLLM)"));
+  CHECK(has(note("kvarn-k4v4", "sglang"), "(available in vLLM (main))"));
 }
 
 TEST_CASE("a stack whose software does not have the method is named") {
