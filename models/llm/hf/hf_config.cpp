@@ -16,6 +16,7 @@
 #include "models/llm/hf/outline.hpp"
 #include "models/llm/hf/quantization.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 
 namespace kvsim {
 namespace {
@@ -178,16 +179,23 @@ void note_prediction_layers(const Field& config, Llm& llm) {
 
 /// Keys that no reader knows and whose names are those of sizes.
 void note_unknown_keys(const Field& config, const hf::Family& family, Llm& llm) {
+  constexpr std::size_t kMost = 16, kLongestName = 40;
   std::vector<std::string> unknown;
+  std::size_t more = 0;
   for (const auto& [key, value] : config.members()) {
     const bool is_read =
         std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
     if (!is_read && !says_nothing(value.raw()) && hf::may_change_memory(key)) {
-      unknown.push_back(key);
+      if (unknown.size() < kMost) {
+        unknown.push_back(excerpt(key, kLongestName));
+      } else {
+        ++more;
+      }
     }
   }
   if (unknown.empty()) return;
-  llm.notes.push_back(fmt::format("not read, and may change memory: {}", fmt::join(unknown, ", ")));
+  llm.notes.push_back(fmt::format("not read, and may change memory: {}{}", fmt::join(unknown, ", "),
+                                  more > 0 ? fmt::format(", and {} more", more) : ""));
 }
 
 }  // namespace
@@ -218,14 +226,19 @@ Llm read_hf_config(const Field& config, std::string name,
 }
 
 Llm read_hf_config_file(const std::filesystem::path& path, std::string name) {
-  std::filesystem::path other = path;
+  std::vector<std::filesystem::path> others;
   if (path.filename() == "config.json") {
-    other.replace_filename("hf_quant_config.json");
+    // Of ModelOpt, AutoGPTQ and AutoAWQ.
+    for (const char* file : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+      others.push_back(path.parent_path() / file);
+    }
   } else {
-    other.replace_extension(".quant.json");
+    others.push_back(std::filesystem::path{path}.replace_extension(".quant.json"));
   }
   std::optional<Field> quant_config;
-  if (std::error_code status; other != path && std::filesystem::exists(other, status)) {
+  for (const std::filesystem::path& other : others) {
+    std::error_code status;
+    if (quant_config || other == path || !std::filesystem::exists(other, status)) continue;
     quant_config = Field::read_python_file(other);
   }
   return read_hf_config(Field::read_python_file(path), std::move(name), quant_config);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,20 +27,24 @@ constexpr std::int64_t kLargestGroup = 1 << 16;
 const WeightFormat* builtin(std::string_view name) { return &find_weight_format(name); }
 
 /// `like` with groups of `group` inputs. Without groups (`group` -1), scales and zeros are per
-/// output column.
-const WeightFormat* with_group(std::string_view like, std::int64_t group) {
-  WeightFormat format = find_weight_format(like);
-  if (group == format.group) return builtin(like);
+/// output column. `like` outlives the program's models.
+const WeightFormat* with_group(const WeightFormat& like, std::int64_t group) {
+  if (group == like.group) return &like;
+  WeightFormat format = like;
   format.group = static_cast<std::int32_t>(std::max<std::int64_t>(group, 0));
   if (group < 0) format.column_bits += std::exchange(format.group_bits, 0);
-  return &keep_weight_format(group < 0 ? fmt::format("{} by column", like)
-                                       : fmt::format("{} in groups of {}", like, group),
+  return &keep_weight_format(group < 0 ? fmt::format("{} by column", like.name)
+                                       : fmt::format("{} in groups of {}", like.name, group),
                              format);
+}
+const WeightFormat* with_group(std::string_view like, std::int64_t group) {
+  return with_group(find_weight_format(like), group);
 }
 
 /// Inputs that share a scale: an integer from 1 on, or -1 for all of an output column.
-std::int64_t group_size(const Field& config, std::int64_t otherwise) {
-  const auto size = config.find("group_size");
+std::int64_t group_size(const Field& config, std::int64_t otherwise,
+                        std::string_view key = "group_size") {
+  const auto size = config.find(key);
   if (!size) return otherwise;
   const std::int64_t value = size->integer(-1, kLargestGroup);
   if (value == 0) size->expected("an integer >= 1, or -1");
@@ -260,7 +265,9 @@ void read_modelopt(const Field& config, Quantization& out) {
 }
 
 void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
-  const Field bits_field = config.at("bits");
+  // AutoAWQ's own file spells both keys in its way.
+  const Field bits_field = config.at(!is_gptq && config.has("w_bit") ? "w_bit" : "bits");
+  const char* group_key = !is_gptq && config.has("q_group_size") ? "q_group_size" : "group_size";
   const std::int64_t bits = bits_field.integer(1, 16);
   if (bits != 2 && bits != 4 && bits != 8) bits_field.expected("2, 4 or 8");
   // 16 bits of scale and a zero of the values' width.
@@ -269,10 +276,10 @@ void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
   format.group_bits = static_cast<std::int32_t>(16 + bits);
   const std::string name = fmt::format("{}-int{}", is_gptq ? "gptq" : "awq", bits);
   const auto known = builtin_weight_formats();
-  if (std::none_of(known.begin(), known.end(), [&](const auto& f) { return f.name == name; })) {
-    (void)keep_weight_format(name, format);
-  }
-  out.rest = with_group(name, group_size(config, format.group));
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const auto& f) { return f.name == name; });
+  const WeightFormat& like = found != known.end() ? *found : keep_weight_format(name, format);
+  out.rest = with_group(like, group_size(config, like.group, group_key));
   out.packs_head = flag(config, "lm_head", false);
   // GPTQModel excludes modules by "-:" and a regular expression.
   if (const auto rules = config.find("dynamic"); rules && rules->is_object()) {
@@ -428,6 +435,15 @@ const WeightFormat* expert_format(const Field& config, const CheckpointTraits& t
   return nullptr;
 }
 
+/// The method of a file next to config.json that does not name one. AWQ's older checkpoints have
+/// AutoAWQ's keys in quantize_config.json.
+std::string_view method_of_file(const Field& file) {
+  const std::string name = std::filesystem::path{file.file()}.filename().string();
+  if (file.is_object() && file.has("w_bit")) return "awq";
+  if (name == "quant_config.json") return "awq";
+  return name == "quantize_config.json" ? "gptq" : "modelopt";
+}
+
 }  // namespace
 
 void read_quantization(const Field& config, const std::optional<Field>& quant_config,
@@ -449,7 +465,7 @@ void read_quantization(const Field& config, const std::optional<Field>& quant_co
   const Llm plain = llm;
   if (own) llm = read(*own, "", plain);
   if (!quant_config) return;
-  Llm other = read(*quant_config, "modelopt", plain);
+  Llm other = read(*quant_config, method_of_file(*quant_config), plain);
   if (!own) {
     if (agree(plain, other)) {
       other.notes.push_back(fmt::format("{}: names no quantised weights: all count as {}",

@@ -1,7 +1,8 @@
 #pragma once
 
-// The quantisation of a published checkpoint: `quantization_config` of config.json, and
-// hf_quant_config.json, which NVIDIA's ModelOpt writes next to it. Private to models/llm.
+// The quantisation of a published checkpoint: `quantization_config` of config.json, and the file
+// that a quantiser writes next to it: hf_quant_config.json (NVIDIA's ModelOpt),
+// quantize_config.json (AutoGPTQ) or quant_config.json (AutoAWQ). Private to models/llm.
 
 #include <optional>
 #include <string_view>
@@ -23,8 +24,8 @@ struct CheckpointTraits {
 
 /// Sets the published formats of the weights of `llm`: the format of each part of each layer,
 /// published_dtype, unpacked_dtype and published_kv_dtype. `llm.published_dtype` is that of the
-/// configuration without its quantisation. `quant_config` is hf_quant_config.json, where there is
-/// one.
+/// configuration without its quantisation. `quant_config` is the file of the quantiser, where there
+/// is one; its name determines the method that it does not state.
 ///
 /// Where both files name a format and do not
 /// agree, config.json's counts and a note says so.

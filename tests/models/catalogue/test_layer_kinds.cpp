@@ -470,6 +470,12 @@ TEST_CASE("an unknown family is read only on request and keys that change memory
   CHECK(has(read(odd).notes.at(0), "not read, and may change memory: super_head_count"));
   odd["super_head_count"] = nullptr;
   CHECK(read(odd).notes.empty());
+  // The note has a bounded length.
+  for (int i = 10; i < 40; ++i) odd["super_head_count_" + std::to_string(i)] = 3;
+  odd[std::string(5000, 'a') + "_head_count"] = 3;
+  const std::string many = read(odd).notes.at(0);
+  CHECK(many.size() < 1000);
+  CHECK(many.ends_with("super_head_count_24, and 15 more"));
   json further = small("llama");
   further["num_nextn_predict_layers"] = 1;
   CHECK(has(read(further).notes.at(0), "num_nextn_predict_layers announces layers"));

@@ -291,12 +291,76 @@ TEST_CASE("AWQ, GPTQ and bitsandbytes keep head and embedding") {
   const std::int64_t inputs = kLayers * (3 * kWidth + kHeads * kHeadDim + 2 * kWidth + kFfn);
   CHECK(packed({{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 128}}) ==
         n + n / 128 * 3 + 4 * inputs);
+  // Bits that no format of scenario files has: 16 bits of scale and a zero per group.
+  CHECK(packed({{"quant_method", "awq"}, {"bits", 8}, {"group_size", 128}}) == n + n / 128 * 3);
   CHECK(packed({{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}) == n / 2 + n / 64 * 4);
   CHECK(packed({{"quant_method", "awq"},
                 {"bits", 4},
                 {"group_size", 128},
                 {"modules_to_not_convert", {"mlp"}}}) >
         packed({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}));
+}
+
+TEST_CASE("files of AutoGPTQ and AutoAWQ next to config.json are read as quantization_config") {
+  const auto of_config = [](const json& quantization) {
+    json config = dense();
+    config["quantization_config"] = quantization;
+    return read(config);
+  };
+  const fs::path folder = fresh("quantised_by_auto");
+  write(folder / "config.json", dense().dump());
+  const auto of_file = [&](const char* name, const json& content) {
+    write(folder / name, content.dump());
+    Llm out = read_hf_config_file(folder / "config.json", "m");
+    fs::remove(folder / name);
+    return out;
+  };
+  const auto is_same = [](const Llm& a, const Llm& b) {
+    return a.layers == b.layers && published(a) == published(b) && a.notes == b.notes &&
+           published_formats(a) == published_formats(b) && a.published_dtype == b.published_dtype;
+  };
+  for (const int bits : {2, 4, 8}) {
+    for (const int group : {32, 128, -1}) {
+      const Llm gptq = of_config({{"quant_method", "gptq"}, {"bits", bits}, {"group_size", group}});
+      const Llm awq = of_config({{"quant_method", "awq"}, {"bits", bits}, {"group_size", group}});
+      CHECK(published(gptq) < plain(gptq));
+      const json own{
+          {"bits", bits}, {"group_size", group}, {"damp_percent", 0.01}, {"desc_act", false}};
+      const json auto_awq{
+          {"w_bit", bits}, {"q_group_size", group}, {"zero_point", true}, {"version", "GEMM"}};
+      CHECK(is_same(of_file("quantize_config.json", own), gptq));
+      CHECK(is_same(of_file("quant_config.json", auto_awq), awq));
+      CHECK(is_same(of_file("quantize_config.json", auto_awq), awq));
+      json named = own;
+      named["quant_method"] = "awq";
+      CHECK(is_same(of_file("quantize_config.json", named), awq));
+    }
+  }
+  const auto refused = [&](const char* name, const json& content) -> std::string {
+    write(folder / name, content.dump());
+    std::string out = "accepted";
+    try {
+      (void)read_hf_config_file(folder / "config.json", "m");
+    } catch (const InputError& error) {
+      out = error.what();
+    }
+    fs::remove(folder / name);
+    return out;
+  };
+  CHECK(has(refused("quantize_config.json", {{"bits", 3}, {"group_size", 128}}),
+            "quantize_config.json: /bits: expected 2, 4 or 8"));
+  CHECK(has(refused("quant_config.json", {{"w_bit", 3}, {"q_group_size", 128}}),
+            "quant_config.json: /w_bit: expected 2, 4 or 8"));
+  CHECK(has(refused("quant_config.json", {{"w_bit", 4}, {"q_group_size", 0}}), "/q_group_size"));
+  CHECK(has(refused("quantize_config.json", json::object()), "bits"));
+  // config.json's own wins, and a note says so.
+  json both = dense();
+  both["quantization_config"] = {{"quant_method", "fp8"}};
+  write(folder / "config.json", both.dump());
+  const Llm disputed = of_file("quantize_config.json", {{"bits", 4}, {"group_size", 128}});
+  CHECK(published_formats(disputed) == "fp8-tensor");
+  REQUIRE(disputed.notes.size() == 1);
+  CHECK(has(disputed.notes.front(), "quantize_config.json does not agree with"));
 }
 
 TEST_CASE("an unknown quantisation is refused and never counted as bf16") {
