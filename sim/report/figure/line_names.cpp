@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/text/text.hpp"
+#include "sim/scenario/points/labels.hpp"
 
 namespace kvsim {
 namespace {
@@ -104,15 +105,13 @@ LineNames line_names(const Scenario& scenario, const std::vector<std::size_t>& p
     const std::string text = one == objects.end() ? "" : label_of(*one, {key});
     if (!text.empty()) names.shared += (names.shared.empty() ? "" : ", ") + text;
   }
-  std::set<std::string> taken;
+  DistinctNames distinct;
   for (std::size_t i = 0; i < points.size(); ++i) {
     std::string label = label_of(objects[i], telling);
     if (label.empty()) label = label_of(objects[i], {"method"});
     if (label.empty()) label = clean_text(scenario.points[points[i]].label);
     if (label.empty()) label = fmt::format("point {}", points[i]);
-    const std::string plain = label;
-    for (int n = 2; !taken.insert(label).second; ++n) label = fmt::format("{} ({})", plain, n);
-    names.labels.push_back(label);
+    names.labels.push_back(distinct.add(label));
   }
   return names;
 }

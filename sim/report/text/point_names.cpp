@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -139,15 +140,13 @@ std::vector<std::string> labels_within(const Scenario& scenario,
   const auto method = std::find(which.begin(), which.end(), "method");
   if (method != which.end()) std::rotate(which.begin(), method, method + 1);
   std::vector<std::string> labels;
-  std::set<std::string> taken;
+  DistinctNames names;
   for (std::size_t i = 0; i < points.size(); ++i) {
     std::string label = label_of(keys[i], which);
     if (label.empty()) label = label_of(keys[i], {"method"});
     if (label.empty()) label = clean_text(scenario.points[points[i]].label);
     if (label.empty()) label = fmt::format("point {}", points[i]);
-    const std::string plain = label;
-    for (int n = 2; !taken.insert(label).second; ++n) label = fmt::format("{} ({})", plain, n);
-    labels.push_back(label);
+    labels.push_back(names.add(label));
   }
   return labels;
 }
@@ -156,22 +155,23 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
                                      const std::vector<std::string>& shared_keys) {
   std::vector<ordered_json> identity;
   std::vector<PointGroup> groups;
+  std::unordered_map<std::string, std::size_t> group_of;
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {
     ordered_json mine = ordered_json::object();
     for (const std::string& key : shared_keys) {
       if (scenario.points[i].keys.contains(key)) mine[key] = scenario.points[i].keys.at(key);
     }
-    const auto found = std::find(identity.begin(), identity.end(), mine);
-    const auto at = static_cast<std::size_t>(found - identity.begin());
-    if (found == identity.end()) {
-      identity.push_back(mine);
+    std::string text = mine.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    const auto [at, is_new] = group_of.try_emplace(std::move(text), groups.size());
+    if (is_new) {
+      identity.push_back(std::move(mine));
       groups.emplace_back();
     }
-    groups[at].points.push_back(i);
+    groups[at->second].points.push_back(i);
   }
   const std::vector<std::string> differing =
       distinguishing_keys(identity, differing_keys(identity));
-  std::set<std::string> taken;
+  DistinctNames suffixes{"-", ""};
   for (std::size_t g = 0; g < groups.size(); ++g) {
     groups[g].description = describe(identity[g]);
     groups[g].labels = labels_within(scenario, groups[g].points);
@@ -185,10 +185,7 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
     groups[g].heading = describe(own);
     std::string plain = label_of(identity[g], differing);
     std::erase(plain, ',');
-    groups[g].suffix = fmt::format("_{}", slug(plain));
-    for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
-      groups[g].suffix = fmt::format("_{}-{}", slug(plain), n);
-    }
+    groups[g].suffix = suffixes.add(fmt::format("_{}", slug(plain)));
   }
   return groups;
 }

@@ -1,6 +1,8 @@
 #include "sim/report/text/table.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -26,6 +28,51 @@ std::size_t telling_width(std::vector<std::string_view> cells) {
     width = std::max(width, display_width(b.substr(0, same)) + 2);  // the first difference, and "…"
   }
   return width;
+}
+
+/// How cells that are too long become as wide as their column.
+enum class Cut : std::uint8_t { kEnd, kMiddle, kLines };
+
+/// The first that leaves cells of `width` columns different if they are.
+Cut cut_of(const std::vector<std::string_view>& cells, std::size_t width) {
+  const auto all_differ = [&](std::string (*shorten)(std::string_view, std::size_t)) {
+    std::map<std::string, std::string_view> seen;
+    return std::all_of(cells.begin(), cells.end(), [&](std::string_view cell) {
+      return seen.emplace(shorten(cell, width), cell).first->second == cell;
+    });
+  };
+  return all_differ(shortened) ? Cut::kEnd : all_differ(name_text) ? Cut::kMiddle : Cut::kLines;
+}
+
+/// `text` in lines of at most `width` columns: at blanks, and in words that are longer.
+std::vector<std::string> folded(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  const auto add = [&](std::string_view part) {
+    // A character is at most two columns wide, so that each line has one.
+    for (std::size_t i = 0; i < part.size();) {
+      std::size_t next = i + 1;
+      while (next < part.size() && (static_cast<unsigned char>(part[next]) & 0xC0U) == 0x80U) {
+        ++next;
+      }
+      const std::string_view character = part.substr(i, next - i);
+      if (display_width(lines.back()) + display_width(character) > width) lines.emplace_back();
+      lines.back() += character;
+      i = next;
+    }
+  };
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    const bool first = lines.back().empty();
+    if (!first && display_width(lines.back()) + 1 + display_width(word) > width) {
+      lines.emplace_back();
+    } else if (!first) {
+      lines.back() += ' ';
+    }
+    add(word);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -93,6 +140,15 @@ std::string Table::str(std::size_t width) const {
     if (widest == nullptr) break;
     --*widest;
   }
+  std::vector<Cut> cuts;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    std::vector<std::string_view> cells;
+    for (const Row& row : rows_) {
+      if (row.section.empty()) cells.emplace_back(row.cells[c]);
+    }
+    const bool left = shown[c] && columns_[c].align == Align::kLeft;
+    cuts.push_back(left ? cut_of(cells, widths[c]) : Cut::kEnd);
+  }
   std::string out;
   const auto add_line = [&](const auto& cell) {
     std::string line;
@@ -113,10 +169,23 @@ std::string Table::str(std::size_t width) const {
                                  [](const Column& column) { return !column.unit.empty(); });
   if (units) add_line([&](std::size_t c) { return columns_[c].unit; });
   for (const Row& row : rows_) {
-    if (row.section.empty())
-      add_line([&](std::size_t c) { return row.cells[c]; });
-    else
+    if (!row.section.empty()) {
       out += shortened(row.section, width) + "\n";
+      continue;
+    }
+    std::vector<std::vector<std::string>> lines;
+    std::size_t most = 1;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      const std::string& cell = row.cells[c];
+      lines.push_back(cuts[c] == Cut::kLines ? folded(cell, widths[c])
+                      : cuts[c] == Cut::kMiddle
+                          ? std::vector<std::string>{name_text(cell, widths[c])}
+                          : std::vector<std::string>{cell});
+      most = std::max(most, lines.back().size());
+    }
+    for (std::size_t i = 0; i < most; ++i) {
+      add_line([&](std::size_t c) { return i < lines[c].size() ? lines[c][i] : std::string{}; });
+    }
   }
   if (!left_out.empty()) {
     for (const std::string& line : wrapped("not shown at this width: " + left_out, width)) {

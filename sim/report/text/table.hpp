@@ -25,7 +25,8 @@ class Table {
   /// Lines end in "\n" without trailing spaces. If the table is wider than `width`, left columns
   /// are shortened with "…" to at least 12 columns; numbers never are. Spare columns are dropped,
   /// and a last line names them. They are dropped first if shortening would make different cells
-  /// look equal. Control characters are dropped.
+  /// look equal; where they still would, the column's cells lose their middles, or take several
+  /// lines if that is not enough. Control characters are dropped.
   [[nodiscard]] std::string str(std::size_t width = 80) const;
 
  private:

@@ -103,6 +103,15 @@ std::string words_of(const ordered_json& value) {
 
 }  // namespace
 
+std::string DistinctNames::add(const std::string& name) {
+  std::string out = name;
+  int& number = last_.try_emplace(name, 1).first->second;
+  while (!taken_.insert(out).second) {
+    out = fmt::format("{}{}{}{}", name, before_, ++number, after_);
+  }
+  return out;
+}
+
 std::vector<std::string> distinguishing_keys(const std::vector<ordered_json>& objects,
                                              const std::vector<std::string>& keys) {
   std::vector<std::string> chosen;
@@ -146,7 +155,7 @@ void set_labels(std::vector<ScenarioPoint>& points) {
     return std::find(telling.begin(), telling.end(), key) != telling.end();
   };
   const bool method = telling.empty() || std::any_of(kMethodKeys.begin(), kMethodKeys.end(), tells);
-  std::set<std::string> taken;
+  DistinctNames names;
   for (ScenarioPoint& point : points) {
     std::vector<std::string> words;
     if (method) words.push_back(method_label(point.method));
@@ -158,11 +167,7 @@ void set_labels(std::vector<ScenarioPoint>& points) {
       }
     }
     if (words.empty()) words.push_back(method_label(point.method));
-    const std::string label = fmt::format("{}", fmt::join(words, ", "));
-    point.label = label;
-    for (int n = 2; !taken.insert(point.label).second; ++n) {
-      point.label = fmt::format("{} ({})", label, n);
-    }
+    point.label = names.add(fmt::format("{}", fmt::join(words, ", ")));
   }
 }
 

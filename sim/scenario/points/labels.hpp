@@ -1,6 +1,9 @@
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +11,21 @@
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim {
+
+/// Numbers repeated names in near-linear time: "a", "a (2)", "a (3)".
+class DistinctNames {
+ public:
+  /// The number is between `before` and `after`.
+  explicit DistinctNames(std::string before = " (", std::string after = ")")
+      : before_{std::move(before)}, after_{std::move(after)} {}
+  /// `name`, with a number from 2 on if an earlier call returned it.
+  [[nodiscard]] std::string add(const std::string& name);
+
+ private:
+  std::string before_, after_;
+  std::set<std::string> taken_;
+  std::map<std::string, int> last_;  // number that a name was last given
+};
 
 /// A few of `keys` that distinguish `objects` as well as all of them do: model, GPU, stack, dtype
 /// and the method's keys (if they differ), then, one by one, the key that distinguishes most

@@ -1,5 +1,9 @@
 #include <array>
+#include <chrono>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,6 +18,7 @@
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/run/run_report.hpp"
+#include "sim/scenario/points/labels.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 
@@ -45,15 +50,32 @@ TEST_CASE("names stay different if a spare column makes room") {
         "compression_ratio             1\n"
         "compression_ratio_spread      3\n"
         "not shown at this width: second\n");
-  // Without room for that they are as short as others, and the spare column stays.
-  table.add_row({"compression_ratio_of_all_keys", "5", "6"});
-  table.add_row({"compression_ratio_of_all_values", "7", "8"});
+  // Without room for that they keep their ends, and the spare column stays.
+  table.add_row({"compression ratio of all keys", "5", "6"});
+  table.add_row({"compression ratio of all values", "7", "8"});
   CHECK(table.str(27) ==
         "name          first  second\n"
-        "compression…      1       2\n"
-        "compression…      3       4\n"
-        "compression…      5       6\n"
-        "compression…      7       8\n");
+        "compres…atio      1       2\n"
+        "compres…read      3       4\n"
+        "compres…keys      5       6\n"
+        "compres…lues      7       8\n");
+  // Where the ends are equal too, they take several lines.
+  table.add_row({"compression ratio of no keys", "9", "0"});
+  CHECK(table.str(27) ==
+        "name          first  second\n"
+        "compression_      1       2\n"
+        "ratio\n"
+        "compression_      3       4\n"
+        "ratio_spread\n"
+        "compression       5       6\n"
+        "ratio of all\n"
+        "keys\n"
+        "compression       7       8\n"
+        "ratio of all\n"
+        "values\n"
+        "compression       9       0\n"
+        "ratio of no\n"
+        "keys\n");
 }
 
 TEST_CASE("widths are those of a terminal") {
@@ -181,6 +203,32 @@ TEST_CASE("points that differ in more than the method are under headings") {
   CHECK(groups[1].labels == std::vector<std::string>{"h2o", "streaming-llm"});
   CHECK(groups[1].description ==
         "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 4, prompt 20,000, output 34,000");
+}
+
+TEST_CASE("the names of 20,000 points, different or equal, take seconds") {
+  constexpr std::size_t kPoints = 20'000;
+  const ScenarioPoint first = test::sample_scenario().points.front();
+  for (const bool equal : {false, true}) {
+    Scenario scenario = test::sample_scenario();
+    scenario.points.assign(kPoints, first);
+    std::vector<std::size_t> all(kPoints);
+    for (std::size_t i = 0; i < kPoints; ++i) {
+      all[i] = i;
+      if (!equal) scenario.points[i].keys["prompt_tokens"] = 100 + i % (kPoints - 1);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const auto groups = point_groups(scenario, surrounding_keys());
+    REQUIRE(groups.size() == (equal ? 1 : kPoints - 1));
+    CHECK(groups.front().points.size() == (equal ? kPoints : 2));
+    CHECK(groups.front().points.back() == kPoints - 1);
+    const auto labels = labels_within(scenario, all);
+    CHECK(std::set<std::string>(labels.begin(), labels.end()).size() == kPoints);
+    set_labels(scenario.points);
+    CHECK(scenario.points.back().label.ends_with(equal ? " (20000)" : " (2)"));
+    // Comparisons of each point with each took minutes.
+    CHECK(std::chrono::steady_clock::now() - begin <
+          std::chrono::seconds{test::kSanitized ? 120 : 20});
+  }
 }
 
 TEST_CASE("a progress line fits its width and counts down") {
