@@ -46,6 +46,7 @@ struct SchedulerSpec {
 /// Bounds that a request has to keep to count as good.
 struct SloSpec {
   std::optional<Seconds> ttft{}, tpot{}, e2e{};
+  std::optional<int> percentile{};  // of latencies that summaries and figures show: 50, 90, 95, 99
   [[nodiscard]] bool empty() const { return !ttft && !tpot && !e2e; }
 };
 

@@ -116,7 +116,11 @@ std::string run_page(const RunReport& report, const ordered_json& document,
   extras["points"] = point_extras(report, labels);
   extras["columns"] = page_columns(scenario.kind == "serve" ? infos_of(service_metrics())
                                                             : infos_of(static_metrics()));
-  if (scenario.plan) extras["percentile"] = shown_percentile(scenario.plan->attainment);
+  if (scenario.kind == "serve" && !all.empty()) {
+    if (const auto& chosen = scenario.points.front().serve->slo.percentile) {
+      extras["percentile"] = *chosen;
+    }
+  }
   if (report.replay) {
     cut_replay(shown["replay"]);
     extras["kept"] = kept_json(*report.replay, cuts);

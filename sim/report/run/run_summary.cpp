@@ -46,8 +46,7 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
   return fmt::format("{} {}", amount(value), unit);
 }
 
-/// `with_notes`: grouped, with the reasons why a published figure cannot be right; else one line
-/// per figure.
+/// `with_notes`: also the reasons why a published figure cannot be right.
 std::string published_block(const RunReport& report, const ordered_json& document,
                             const std::vector<std::string>& labels, std::size_t width,
                             bool with_notes) {
@@ -83,9 +82,9 @@ std::string published_block(const RunReport& report, const ordered_json& documen
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       for (std::size_t i = 0; i < published.size(); ++i) {
         if (report.scenario->published[i].point != group.points[k]) continue;
-        if (first && with_notes) table.add_section(group.heading);
+        if (first) table.add_section(group.heading);
         first = false;
-        add(i, with_notes ? group.labels[k] : labels[group.points[k]]);
+        add(i, group.labels[k]);
       }
     }
   }
@@ -247,7 +246,7 @@ std::string brief_summary(const RunReport& report, const ordered_json& document,
   }
   if (!all.empty()) {
     if (scenario.kind == "serve") {
-      out += serve_block(report, labels, width);
+      out += brief_serve_block(report, labels, width);
     } else {
       // With a replay, points are only context: the verdict is enough.
       if (!report.replay) out += points_table(report, style);

@@ -229,8 +229,7 @@ void add_hbm_timelines(const RunReport& report, FigureSet& set) {
           .title = fmt::format(
               "HBM of one GPU over time: {}, {}{}", group.labels[k], group.description,
               result.timeline.size() > 1 ? fmt::format(", the fullest replica ({})", replica) : ""),
-          .x_label =
-              fmt::format("time, the fullest moment of each {} (s)", to_text(Seconds{width})),
+          .x_label = fmt::format("time, peak of each {} (s)", to_text(Seconds{width})),
           .y_label = "HBM (GiB)",
           .x_column = "time_s",
           .y_unit = kGiB};
@@ -336,7 +335,7 @@ void add_throughput(const RunReport& report, FigureSet& set) {
       Latency{"throughput_tpot", "Time per output token", "TPOT", "tpot", &ServeResult::tpot},
       Latency{"throughput_e2e", "Time of a whole request", "E2E", "e2e", &ServeResult::e2e}};
   const Scenario& scenario = *report.scenario;
-  const int percentile = scenario.plan ? shown_percentile(scenario.plan->attainment) : 90;
+  const int percentile = scenario.points.front().serve->slo.percentile.value_or(90);
   for (const Latency& latency : kLatencies) {
     Files files{set, std::string{latency.kind}};
     for (const PointGroup& group : point_groups(scenario, shared_keys())) {

@@ -24,7 +24,8 @@ namespace {
 
 constexpr double kPercent = 100;
 constexpr std::size_t kMaxSentences = 12;
-constexpr std::size_t kMaxInFull = 6;  // points whose numbers are printed in sentences
+constexpr std::size_t kMaxInFull = 6;     // points whose numbers are printed in sentences
+constexpr std::size_t kMaxIntervals = 9;  // points whose intervals the short summary has
 
 const std::vector<std::string>& heading_keys() {
   static const std::vector<std::string> keys{"model", "gpu",   "gpu_count",   "pipeline_parallel",
@@ -119,23 +120,51 @@ std::optional<double> median_of(const MetricValue& value) {
   return times != nullptr ? std::optional{times->p50} : value.number();
 }
 
-std::string latency_table(const RunReport& report, std::size_t width) {
-  const auto& plan = report.scenario->plan;
-  const int tail = plan ? shown_percentile(plan->attainment) : 99;
-  std::vector<PointColumn> columns;
+PointColumn percentile_column(const RunReport& report, const Metric<ServeResult>& metric,
+                              int percentile) {
+  const MetricColumn& shown = metric.info.summary;
+  return {shown.place, std::string{shown.header}, fmt::format("p{} {}", percentile, shown.unit),
+          [&metric, &report, percentile](std::size_t point) {
+            const MetricValue value = metric.value(report.serves[point]);
+            const Distribution* times = value.distribution();
+            return times == nullptr ? std::string{"-"}
+                                    : metric_cell(value_at(*times, percentile), metric.info);
+          }};
+}
+
+/// The latencies with a column in summaries.
+std::vector<const Metric<ServeResult>*> shown_latencies() {
+  std::vector<const Metric<ServeResult>*> out;
   for (const Metric<ServeResult>& metric : service_metrics()) {
-    const MetricColumn& shown = metric.info.summary;
-    if (shown.place == 0 || metric.info.kind != MetricKind::kLatency) continue;
-    for (const int percentile : {50, tail}) {
-      columns.push_back(
-          {shown.place, std::string{shown.header}, fmt::format("p{} {}", percentile, shown.unit),
-           [&metric, &report, percentile](std::size_t point) {
-             const MetricValue value = metric.value(report.serves[point]);
-             const Distribution* times = value.distribution();
-             return times == nullptr ? std::string{"-"}
-                                     : metric_cell(value_at(*times, percentile), metric.info);
-           }});
+    if (metric.info.summary.place != 0 && metric.info.kind == MetricKind::kLatency) {
+      out.push_back(&metric);
     }
+  }
+  return out;
+}
+
+/// All percentiles, a table for each latency.
+std::string percentile_tables(const RunReport& report, std::size_t width) {
+  std::string out;
+  for (const Metric<ServeResult>* metric : shown_latencies()) {
+    std::vector<PointColumn> columns;
+    for (const int percentile : {50, 90, 95, 99}) {
+      columns.push_back(percentile_column(report, *metric, percentile));
+    }
+    out += point_table({.header = std::string{metric->info.summary.header}}, columns,
+                       point_groups(*report.scenario, heading_keys()))
+               .str(width) +
+           "\n";
+  }
+  return out;
+}
+
+std::string latency_table(const RunReport& report, std::size_t width) {
+  const int tail = report.scenario->points.front().serve->slo.percentile.value_or(99);
+  std::vector<PointColumn> columns;
+  for (const Metric<ServeResult>* metric : shown_latencies()) {
+    columns.push_back(percentile_column(report, *metric, 50));
+    if (tail != 50) columns.push_back(percentile_column(report, *metric, tail));
   }
   for (PointColumn& column : service_columns(report)) {
     if (column.place < kFirstOfService) columns.push_back(std::move(column));
@@ -311,7 +340,8 @@ std::string slo_words(const SloSpec& slo) {
 std::string serve_block(const RunReport& report, const std::vector<std::string>& labels,
                         std::size_t width) {
   std::string out = workloads_block(report, width);
-  out += fmt::format("\n{}\n{}\n", latency_table(report, width), service_table(report, width));
+  out += fmt::format("\n{}\n{}{}\n", latency_table(report, width), percentile_tables(report, width),
+                     service_table(report, width));
   out += interval_table(report, width);
   out += serve_verdict(report, labels, width);
   std::string legend =
@@ -322,6 +352,22 @@ std::string serve_block(const RunReport& report, const std::vector<std::string>&
   if (!slo.empty()) legend += fmt::format("Good: within {}. ", slo_words(slo));
   legend += "MFU, MBU: of the data sheet's peak and bandwidth, over the makespan.";
   return out + paragraph(legend, width);
+}
+
+std::string brief_serve_block(const RunReport& report, const std::vector<std::string>& labels,
+                              std::size_t width) {
+  std::string out = workloads_block(report, width);
+  out += fmt::format("\n{}\n", latency_table(report, width));
+  // With more points the table would hide the others' lines: they are in `-v` and result.json.
+  if (report.serves.size() <= kMaxIntervals) {
+    out += interval_table(report, width);
+  } else {
+    out += paragraph("90 % intervals: -v, or the page", width);
+  }
+  out += serve_verdict(report, labels, width);
+  const SloSpec& slo = report.scenario->points.front().serve->slo;
+  if (!slo.empty()) out += paragraph(fmt::format("Good: within {}.", slo_words(slo)), width);
+  return out;
 }
 
 }  // namespace kvsim

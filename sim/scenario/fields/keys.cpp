@@ -210,6 +210,9 @@ constexpr std::array kEngineKeys{
     engine("front_end_sequence", time(), "the stack's",
            "measured: what a server in the engine's process takes of it per sequence of a step",
            &StackOptions::front_end_sequence),
+    engine("api_servers", integer(1, 1024), "1",
+           "of a service: processes that share the API server's work (vLLM's api_server_count)",
+           &StackOptions::api_servers),
     engine("step_overhead", time(), "the stack's", "measured: scheduling on the host per step",
            &StackOptions::inter_step_overhead),
     engine("step_overhead_per_sequence", time(), "the stack's",
@@ -275,6 +278,10 @@ constexpr std::array kSloKeys{
     one("ttft", above_0(Kind::kTime), "none", "bound of the time to the first token"),
     one("tpot", above_0(Kind::kTime), "none", "bound of the mean time per token after the first"),
     one("e2e", above_0(Kind::kTime), "none", "bound of the time to the last token"),
+    one("percentile", integer(50, 99), "p99 in text, p90 in figures",
+        "50, 90, 95 or 99: of the latencies that tables and figures of a run show; results and "
+        "`-v` "
+        "have all"),
 };
 constexpr std::array kClusterKeys{
     points("replicas", integer(1, 4096), "1",

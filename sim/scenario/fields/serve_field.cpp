@@ -12,6 +12,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/fields/key_value.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 std::string_view name_of(QueueOrder order) {
@@ -182,7 +183,14 @@ OffloadSpec read_offload(const Field& field) {
 
 SloSpec read_slo(const Field& field) {
   const KeyReader slo{field, "slo"};
-  return {.ttft = slo.time("ttft"), .tpot = slo.time("tpot"), .e2e = slo.time("e2e")};
+  SloSpec spec{.ttft = slo.time("ttft"), .tpot = slo.time("tpot"), .e2e = slo.time("e2e")};
+  if (const auto percentile = slo.integer("percentile")) {
+    spec.percentile = static_cast<int>(*percentile);
+    if (shown_percentile(*spec.percentile / 100.0) != *spec.percentile) {
+      slo.at("percentile").expected("50, 90, 95 or 99");
+    }
+  }
+  return spec;
 }
 
 }  // namespace kvsim

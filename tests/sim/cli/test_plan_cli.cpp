@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 using test::has;
 using test::run_kvsim;
+using test::Words;
 namespace fs = std::filesystem;
 using test::fresh;
 
@@ -140,6 +141,7 @@ TEST_CASE("contexts end at the model's positions by options and by file unless e
   CHECK(screen.out.find("positions") != std::string::npos);
   CHECK(screen.out.find("Finding: Compression changes nothing here") != std::string::npos);
   CHECK(screen.out.find("vLLM has no snapkv") != std::string::npos);
+  CHECK(screen.out.find("\navailable in: snapkv: kvpress, research code\n") != std::string::npos);
   const auto answers = [&](std::vector<std::string> words) {
     words.emplace_back("--json");
     const json document = json::parse(run_kvsim(words, folder).out);
@@ -147,7 +149,11 @@ TEST_CASE("contexts end at the model's positions by options and by file unless e
     for (const json& one : document.at("answers")[0].at("candidates")) {
       out.push_back(one.at("answer").get<double>());
       CHECK(one.at("limited_by").is_string());
-      CHECK(one.at("available_in").is_array());
+      const bool full = one.at("method") == "full";
+      const json& available = one.at("available_in");
+      CHECK(available.at(0) == json{{"software", full ? "vLLM" : "kvpress"},
+                                    {"version", nullptr},
+                                    {"as", full ? "" : "SnapKVPress"}});
     }
     return out;
   };
@@ -163,6 +169,38 @@ TEST_CASE("contexts end at the model's positions by options and by file unless e
              "plan": {"questions": "longest_context"}})";
   CHECK(answers({"plan", "context.json"}) == std::vector<double>{131072, 131072});
   CHECK(answers({"plan", "context.json", "--beyond-positions"}) == more);
+}
+
+TEST_CASE("run prints the essential parts of services, and all percentiles with --verbose") {
+  const fs::path folder = fresh("brief-service");
+  const std::string scenario =
+      (fs::path{KVSIM_SOURCE_DIR} / "scenarios/serve-azure-code.json").string();
+  const auto run = [&](const Words& more) {
+    Words words{"run", scenario, "--no-figures", "-o", "out", "--set", "/requests/limit=100"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto outcome = run_kvsim(words, folder);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return outcome.out;
+  };
+  const std::string brief = run({});
+  INFO(brief);
+  CHECK(std::count(brief.begin(), brief.end(), '\n') <= 50);  // of nine points
+  CHECK(has(brief, "p99 s"));
+  CHECK(has(brief, "90 % interv"));
+  CHECK(has(brief, "Finding: "));
+  CHECK_FALSE(has(brief, "the service"));
+  const std::string all = run({"-v"});
+  for (const char* percentile : {"p50 s", "p90 s", "p95 s", "p99 s", "p95 ms"}) {
+    CHECK(has(all, percentile));
+  }
+  CHECK(has(all, "the service"));
+  // The one requested.
+  const std::string chosen = run({"--set", "/slo/percentile=95"});
+  CHECK(has(chosen, "p95 s"));
+  CHECK_FALSE(has(chosen, "p99 s"));
+  const auto odd = run_kvsim({"run", scenario, "--set", "/slo/percentile=97"}, folder);
+  CHECK(odd.status == 2);
+  CHECK(has(odd.err, "slo/percentile: expected 50, 90, 95 or 99, got 97"));
 }
 
 TEST_CASE("run prints the essential parts of a point and everything with --verbose") {
@@ -187,7 +225,7 @@ TEST_CASE("run prints the essential parts of a point and everything with --verbo
   // Standard output of ./kv demo.
   const std::string demo = run({"zeromerge-a800.json", "replay-sample.json"}, false);
   INFO(demo);
-  CHECK(n_lines(demo) <= 48);
+  CHECK(n_lines(demo) <= 52);
   CHECK(count(demo, "\n  ") >= 12);  // the table of points, in groups
   for (const char* row : {"\n  full ", "\n  zeromerge budget 18,000 ", "\n  h2o budget 18,000 ",
                           "\n  streaming-llm budget 18,000 ", "\n  h2o budget 0.05 "}) {
@@ -218,6 +256,32 @@ TEST_CASE("run prints the essential parts of a point and everything with --verbo
     INFO(part);
     CHECK_FALSE(has(memory, part));
     CHECK(has(all, part));
+  }
+}
+
+TEST_CASE("the longest context of a small GPU is that of vLLM's memory") {
+  const auto plan = run_kvsim(
+      {"plan", "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--stack", "vllm@0.19", "--json"},
+      fresh("small-gpu"));
+  REQUIRE(plan.status == 0);
+  const json answer = json::parse(plan.out).at("answers").at(0);
+  CHECK(answer.at("question") == "longest_context");
+  CHECK(answer.at("candidates").at(0).at("predicted") == 40976);
+}
+
+TEST_CASE("the page of a plan has the range next to the answer") {
+  const fs::path folder = fresh("range-page");
+  const auto plan = run_kvsim({"plan", "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--set",
+                               "/figures=false", "-o", "out"},
+                              folder);
+  REQUIRE(plan.status == 0);
+  std::ifstream json_file{folder / "out/plan.json"}, page_file{folder / "out/report.html"};
+  const std::string page{std::istreambuf_iterator<char>{page_file}, {}};
+  for (const json& answer : json::parse(json_file).at("answers")) {
+    const auto range = answer.at("range").get<std::string>();
+    INFO(range);
+    CHECK(range.find(" to ") != std::string::npos);
+    CHECK(page.find(", range " + range) != std::string::npos);
   }
 }
 
