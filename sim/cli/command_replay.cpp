@@ -16,6 +16,7 @@
 #include "sim/report/folder/results_folder.hpp"
 #include "sim/report/replay/loop_report.hpp"
 #include "sim/report/replay/replay_aggregate.hpp"
+#include "sim/report/replay/replay_finding.hpp"
 #include "sim/report/replay/replay_folder.hpp"
 #include "sim/report/replay/replay_json.hpp"
 #include "sim/report/replay/replay_summary.hpp"
@@ -106,7 +107,9 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
       out["skipped"].push_back(std::move(skipped));
     }
   }
-  out["aggregate"] = aggregate_json(aggregate(results_of(jobs)));
+  const std::vector<AggregateRow> rows = aggregate(results_of(jobs));
+  out["aggregate"] = aggregate_json(rows);
+  out["finding"] = aggregate_finding(rows);  // not the first trace's
   return out;
 }
 

@@ -153,7 +153,7 @@ Explanation bytes_held(const Field& method) {
   return out;
 }
 
-Explanation error(const Field& method) {
+Explanation error(const Field& replay, const Field& method) {
   const auto mean = maybe_number(method, "rel_error_mean");
   if (!mean) fail_without(method, "rel_error_mean", "the trace has no decode steps");
   Explanation out{.key = "rel_error_mean", .unit = "", .value = mean};
@@ -171,6 +171,10 @@ Explanation error(const Field& method) {
   }
   resolve(out, layers, "rel_error_mean", "", *mean);
   out.notes.emplace_back("|o' - o| / |o| of attention's output, mean over steps and query heads");
+  // Results of earlier versions do not say which model the trace is of.
+  if (const auto source = replay.find("source")) {
+    out.notes.push_back(fmt::format("trace: {}", source->string()));
+  }
   return out;
 }
 
@@ -247,7 +251,7 @@ Explanation explain_replay(const Field& replay, const ExplainRequest& request) {
   } else if (request.key == "entries_held_final") {
     out = entries_held(method);
   } else {
-    out = error(method);
+    out = error(replay, method);
   }
   out.point = labels[which];
   return out;

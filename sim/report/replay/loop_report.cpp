@@ -1,11 +1,14 @@
 #include "sim/report/replay/loop_report.hpp"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "models/methods/resolve/own_methods.hpp"
+#include "sim/report/folder/summary_blocks.hpp"
+#include "sim/report/replay/equal_bytes.hpp"
 #include "sim/report/text/json_values.hpp"
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
@@ -33,6 +36,54 @@ ordered_json budget_json(const std::optional<double>& budget) {
 }
 
 }  // namespace
+
+std::string loop_finding(const LoopResult& result) {
+  std::vector<const LoopMethod*> all;
+  std::vector<double> shares;
+  for (const LoopMethod& method : result.methods) {
+    const bool holds_all = !method.budget && method.budget_reached >= 1;
+    if (holds_all || method.name.starts_with("oracle")) continue;
+    all.push_back(&method);
+    shares.push_back(method.budget_reached);
+  }
+  if (all.empty()) return "Only the full cache was run, so there is nothing to compare.";
+  if (all.size() == 1) return "Only one method was run, so there is nothing to compare it with.";
+  std::size_t bands = 0;
+  std::map<std::string, std::size_t> wins;
+  std::string of_last;
+  for (const std::vector<std::size_t>& band : equal_bytes_bands(shares)) {
+    const LoopMethod* best = all[band.front()];
+    for (const std::size_t i : band) {
+      if (all[i]->all.accuracy > best->all.accuracy) best = all[i];
+    }
+    const auto is_other = [&](std::size_t i) { return all[i]->name != best->name; };
+    if (std::none_of(band.begin(), band.end(), is_other)) continue;
+    ++bands;
+    const bool leads = std::none_of(band.begin(), band.end(), [&](std::size_t i) {
+      const double margin = std::max(best->all.accuracy_stderr, all[i]->all.accuracy_stderr);
+      return is_other(i) && best->all.accuracy - all[i]->all.accuracy <= margin;
+    });
+    const std::string range = share_range(shares[band.front()], shares[band.back()]);
+    of_last =
+        fmt::format("No method that holds {} of the bytes leads by over a standard error.", range);
+    if (!leads) continue;
+    ++wins[best->name];
+    of_last = fmt::format(
+        "Of the methods that hold {} of the bytes, {} has the highest accuracy "
+        "({:.1f} %).",
+        range, clean_text(best->name), 100 * best->all.accuracy);
+  }
+  if (bands == 0) {
+    return "No two methods hold equal bytes here, so their accuracies are not comparable.";
+  }
+  if (bands == 1) return of_last;
+  for (const auto& [name, n] : wins) {
+    if (2 * n <= bands) continue;
+    return fmt::format("At equal bytes {} has the highest accuracy in {} of {} comparisons.",
+                       clean_text(name), n, bands);
+  }
+  return fmt::format("No method leads in most of the {} comparisons at equal bytes.", bands);
+}
 
 ordered_json loop_document(const LoopResult& result) {
   ordered_json out = {{"schema", "kvsim.closed-loop/1"},
@@ -67,6 +118,7 @@ ordered_json loop_document(const LoopResult& result) {
   for (const LoopSkipped& skipped : result.skipped) {
     out["skipped"].push_back({{"name", skipped.name}, {"reason", skipped.reason}});
   }
+  out["finding"] = loop_finding(result);
   return out;
 }
 
@@ -93,7 +145,7 @@ std::string loop_summary(const LoopResult& result, std::size_t width) {
   for (const LoopSkipped& skipped : result.skipped) {
     out += fmt::format("not run: {}: {}\n", clean_text(skipped.name), clean_text(skipped.reason));
   }
-  return out;
+  return out + finding_block(loop_finding(result), width);
 }
 
 }  // namespace kvsim

@@ -15,4 +15,8 @@ namespace kvsim {
 /// A table of the methods, the best accuracy first at equal bytes, and the skipped ones.
 [[nodiscard]] std::string loop_summary(const LoopResult& result, std::size_t width);
 
+/// The method with the highest accuracy among methods that hold equal bytes, if it leads by over a
+/// standard error.
+[[nodiscard]] std::string loop_finding(const LoopResult& result);
+
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
 #include "sim/report/figure/line_names.hpp"
@@ -210,7 +211,23 @@ std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t w
   return table.str(width);
 }
 
-FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
+std::string sources_words(const std::vector<std::string>& sources) {
+  constexpr std::size_t kMaxNamed = 2;
+  std::vector<std::string> distinct;
+  for (const std::string& source : sources) {
+    if (std::find(distinct.begin(), distinct.end(), source) == distinct.end()) {
+      distinct.push_back(source);
+    }
+  }
+  const std::size_t more = distinct.size() - std::min(distinct.size(), kMaxNamed);
+  distinct.resize(distinct.size() - more);
+  std::string out = fmt::format("{}", fmt::join(distinct, "; "));
+  if (more > 0) out += fmt::format("; and {} more", more);
+  return out;
+}
+
+FigureSet aggregate_figures(const std::vector<AggregateRow>& rows,
+                            const std::vector<std::string>& sources) {
   FigureSet set;
   std::vector<ErrorMark> marks;
   std::size_t traces = 0;
@@ -226,7 +243,8 @@ FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
          .read = row.read_share->mean,
          .reads_part = row.reads_part});
   }
-  add_error_figures(marks, fmt::format("means over {} traces", traces), set);
+  add_error_figures(marks, fmt::format("means over {} traces ({})", traces, sources_words(sources)),
+                    set);
   return set;
 }
 

@@ -59,7 +59,10 @@ struct AggregateSource {
 [[nodiscard]] std::string aggregate_csv(const std::vector<AggregateRow>& rows);
 /// For the terminal, at most `width` columns.
 [[nodiscard]] std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width);
-/// Mean error against bytes.
-[[nodiscard]] FigureSet aggregate_figures(const std::vector<AggregateRow>& rows);
+/// ReplayResult::source of several traces, each once: two of them, and how many more.
+[[nodiscard]] std::string sources_words(const std::vector<std::string>& sources);
+/// Mean error against bytes; titles name the models that the traces are of.
+[[nodiscard]] FigureSet aggregate_figures(const std::vector<AggregateRow>& rows,
+                                          const std::vector<std::string>& sources);
 
 }  // namespace kvsim

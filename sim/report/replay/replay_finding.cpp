@@ -1,6 +1,8 @@
 #include "sim/report/replay/replay_finding.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,28 @@ std::string replay_finding(const ReplayResult& replay) {
                        most->first, most->second, bands.size());
   }
   return fmt::format("No method leads in most of the {} comparisons at equal bytes.", bands.size());
+}
+
+ReplayResult replay_of_means(const std::vector<AggregateRow>& rows) {
+  constexpr std::int64_t kFull = 1'000'000'000;  // bytes; shares are exact to nine digits
+  std::size_t traces = 0;
+  for (const AggregateRow& row : rows) traces = std::max(traces, row.traces.size());
+  ReplayResult out;
+  for (const AggregateRow& row : rows) {
+    if (row.traces.size() < traces || !row.rel_error || !row.bytes_share) continue;
+    ReplayMethod& one = out.methods.emplace_back();
+    one.name = row.name;
+    one.budget = row.budget;
+    one.steps = 1;
+    one.bytes_full_final = kFull;
+    one.bytes_held_final = std::llround(row.bytes_share->mean * static_cast<double>(kFull));
+    one.rel_error_mean = row.rel_error->mean;
+  }
+  return out;
+}
+
+std::string aggregate_finding(const std::vector<AggregateRow>& rows) {
+  return rows.empty() ? "" : replay_finding(replay_of_means(rows));
 }
 
 }  // namespace kvsim

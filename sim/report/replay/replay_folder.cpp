@@ -6,6 +6,7 @@
 #include "sim/report/replay/replay_aggregate.hpp"
 #include "sim/report/replay/replay_csv.hpp"
 #include "sim/report/replay/replay_figures.hpp"
+#include "sim/report/replay/replay_finding.hpp"
 #include "sim/report/replay/replay_json.hpp"
 #include "sim/report/replay/replay_page.hpp"
 #include "sim/report/text/json_text.hpp"
@@ -45,13 +46,16 @@ ResultsFolder write_aggregate_results(const std::vector<ReplayResult>& replays,
                                       const FolderOptions& options) {
   AtomicFolder building{folder};
   const std::vector<AggregateRow> rows = aggregate(replays);
-  const FigureSet figures = aggregate_figures(rows);
+  std::vector<std::string> sources;
+  for (const ReplayResult& replay : replays) sources.push_back(replay.source);
+  const FigureSet figures = aggregate_figures(rows, sources);
   ResultsFolder out = draw_into(building, figures, folder, options);
   nlohmann::ordered_json document{{"schema", "kvsim.aggregate/1"}};
   document["kvsim"] = {{"version", kvsim_version()}};
   document["traces"] = nlohmann::ordered_json::array();
   for (const ReplayResult& replay : replays) document["traces"].push_back(replay.trace);
   document["aggregate"] = aggregate_json(rows);
+  document["finding"] = aggregate_finding(rows);
   document["notes"] = out.notes;
   if (options.page) write_page(building, aggregate_page(replays, document, figures), out);
   building.write("result.json", to_file_text(document));

@@ -9,6 +9,7 @@
 #include "sim/report/figure/line_names.hpp"
 #include "sim/report/folder/page_parts.hpp"
 #include "sim/report/replay/equal_bytes.hpp"
+#include "sim/report/replay/replay_aggregate.hpp"
 #include "sim/report/replay/replay_finding.hpp"
 #include "sim/report/replay/replay_summary.hpp"
 #include "sim/report/text/text.hpp"
@@ -108,7 +109,8 @@ std::string aggregate_page(const std::vector<ReplayResult>& replays, const order
        .lead = "Means over traces, each counting once, with Student's interval of 95 %.",
        .sentences = {{fmt::format("Means over {} traces; each trace's own page is in its "
                                   "folder.",
-                                  replays.size())}},
+                                  replays.size())},
+                     {aggregate_finding(aggregate(replays))}},
        .summary = aggregate_summary(replays, nullptr, kSummaryWidth),
        .data = data_of("aggregate", document, figures, ordered_json::object(), {})});
 }

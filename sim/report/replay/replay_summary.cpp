@@ -103,12 +103,17 @@ std::string aggregate_summary(const std::vector<ReplayResult>& replays,
                               const ResultsFolder* written, std::size_t width) {
   std::set<std::string> sources;
   for (const ReplayResult& replay : replays) sources.insert(replay.source);
-  return paragraph(
-             fmt::format("Means over {} traces ({}), each counting once; the interval is Student's "
-                         "of the mean error.",
-                         replays.size(), fmt::join(sources, "; ")),
-             width) +
-         aggregate_table(aggregate(replays), width) + files_block(written, width);
+  const std::vector<AggregateRow> rows = aggregate(replays);
+  std::string out = paragraph(
+      fmt::format("Means over {} traces ({}), each counting once; the interval is Student's of the "
+                  "mean error.",
+                  replays.size(), fmt::join(sources, "; ")),
+      width);
+  out += aggregate_table(rows, width);
+  if (const std::string equal = equal_bytes_block(replay_of_means(rows), width); !equal.empty()) {
+    out += "\n" + equal;
+  }
+  return out + finding_block(aggregate_finding(rows), width) + files_block(written, width);
 }
 
 }  // namespace kvsim

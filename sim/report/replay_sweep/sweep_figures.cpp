@@ -16,6 +16,7 @@
 #include "sim/report/chart/chart.hpp"
 #include "sim/report/figure/line_names.hpp"
 #include "sim/report/replay/error_figures.hpp"
+#include "sim/report/replay/replay_aggregate.hpp"
 #include "sim/report/replay_sweep/sweep_means.hpp"
 
 namespace kvsim {
@@ -31,7 +32,10 @@ std::string about(const ReplaySweep& sweep, const std::string& what) {
     const ReplayResult& only = sweep.jobs[0].result;
     return fmt::format("{} on {} ({})", what, only.trace, only.source);
   }
-  return fmt::format("{}, means over {} traces", what, sweep.jobs.size());
+  std::vector<std::string> sources;
+  for (const auto& job : sweep.jobs) sources.push_back(job.result.source);
+  return fmt::format("{}, means over {} traces ({})", what, sweep.jobs.size(),
+                     sources_words(sources));
 }
 
 std::string methods_words(const ReplaySweep& sweep) {

@@ -13,8 +13,10 @@
 #include "models/units/excerpt.hpp"
 #include "sim/batch/static_metrics.hpp"
 #include "sim/engine/parallel.hpp"
+#include "sim/report/batch/engine_report.hpp"
 #include "sim/report/folder/results_folder.hpp"
 #include "sim/report/sweep/scenario_sweep_page.hpp"
+#include "sim/report/sweep/sweep_engines.hpp"
 #include "sim/report/sweep/sweep_finding.hpp"
 #include "sim/report/text/csv_cells.hpp"
 #include "sim/report/text/json_text.hpp"
@@ -148,17 +150,6 @@ std::vector<SweepColumn> telling_columns(const ScenarioSweep& sweep) {
   return out;
 }
 
-/// "gpu H100-80GB-SXM, method h2o, budget 0.2".
-std::string point_words(const ScenarioSweep& sweep, std::size_t point) {
-  std::vector<std::string> words;
-  for (const SweepColumn& column : telling_columns(sweep)) {
-    const json value = sweep.value(column, point);
-    if (!value.is_null())
-      words.push_back(fmt::format("{} {}", column.name, excerpt(sweep_value_text(value))));
-  }
-  return fmt::format("{}", fmt::join(words, ", "));
-}
-
 std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
   std::string out;
   const auto is_full = [&](std::size_t point) {
@@ -189,7 +180,7 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
     out += lines(fmt::format("{} {}: {:.4g}{}{}{}, {}", measure.most_is_best ? "most" : "least",
                              measure.words, *sweep.measure(measure, *best) / measure.divisor,
                              measure.unit.empty() ? "" : " ", measure.unit, ends,
-                             clean_text(point_words(sweep, *best))),
+                             clean_text(sweep_point_words(sweep, *best))),
                  width);
   }
   return out;
@@ -316,6 +307,16 @@ std::string sweep_value_text(const json& value) {
   return clean_text(value.is_string() ? value.get<std::string>() : dumped(value));
 }
 
+std::string sweep_point_words(const ScenarioSweep& sweep, std::size_t point) {
+  std::vector<std::string> words;
+  for (const SweepColumn& column : telling_columns(sweep)) {
+    const json value = sweep.value(column, point);
+    if (!value.is_null())
+      words.push_back(fmt::format("{} {}", column.name, excerpt(sweep_value_text(value))));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
 std::string sweep_header(const SweepPlan& plan) {
   const ordered_json header{{"schema", "kvsim.sweep-points/1"},
                             {"kvsim", kvsim_version()},
@@ -336,6 +337,7 @@ std::string scenario_sweep_text(const ScenarioSweep& sweep, const std::vector<st
   head["n_points"] = sweep.size();
   head["n_skipped"] = skipped;
   head["finding"] = sweep_finding(sweep);
+  head["engines"] = engines_json(sweep_engines(sweep));
   head["notes"] = notes;
   std::string out = to_file_text(head);
   out.resize(out.rfind("\n}"));  // the end of the object
@@ -438,6 +440,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
                         clean_text(fmt::format("{}", fmt::join(axes, ", ")))),
             width);
   out += fmt::format("\n{}", table_of(sweep, width));
+  out += engines_text(sweep_engines(sweep), width);
   // A reason that many points share is printed once; their numbers are in the document.
   std::vector<std::pair<std::string, std::size_t>> reasons;
   for (std::size_t i = 0; i < sweep.size(); ++i) {

@@ -75,6 +75,9 @@ class ScenarioSweep {
 /// "8192", "h2o", "40 GiB"; "-" for null.
 [[nodiscard]] std::string sweep_value_text(const nlohmann::json& value);
 
+/// The values of the columns that differ between points: "gpu A40, method h2o, budget 0.2".
+[[nodiscard]] std::string sweep_point_words(const ScenarioSweep& sweep, std::size_t point);
+
 /// "kvsim.scenario-sweep/1" as text, one point per line.
 [[nodiscard]] std::string scenario_sweep_text(const ScenarioSweep& sweep,
                                               const std::vector<std::string>& notes = {});

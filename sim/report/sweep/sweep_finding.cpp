@@ -15,6 +15,77 @@ namespace {
 
 using nlohmann::json;
 
+/// "; every case fits", "; 2 of 3 cases run out of memory", "; memory runs out from batch 64 on".
+std::string memory_words(const ScenarioSweep& sweep, const std::vector<std::size_t>& cases) {
+  const bool serves = sweep.plan().kind() == "serve";
+  const auto n_out = static_cast<std::size_t>(
+      std::count_if(cases.begin(), cases.end(), [&](std::size_t i) { return sweep.ran_out(i); }));
+  if (n_out == 0) return serves ? "" : "; every case fits";
+  const std::string some = fmt::format("; {} of {} cases {}", n_out, cases.size(),
+                                       serves ? "serve no request" : "run out of memory");
+  if (serves || sweep.columns().size() != 1) return some;
+  // One number varies: those that run out may be all from one value on.
+  const SweepColumn& column = sweep.columns().front();
+  for (const std::size_t i : cases) {
+    if (!sweep.value(column, i).is_number()) return some;
+  }
+  std::vector<std::size_t> order = cases;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return sweep.value(column, a).get<double>() < sweep.value(column, b).get<double>();
+  });
+  const auto first = order.end() - static_cast<std::ptrdiff_t>(n_out);
+  if (!std::all_of(first, order.end(), [&](std::size_t i) { return sweep.ran_out(i); })) {
+    return some;
+  }
+  return fmt::format("; memory runs out from {} {} on", column.name,
+                     sweep_value_text(sweep.value(column, *first)));
+}
+
+/// The range of the sweep's main measure, for sweeps in which no method varies.
+std::string range_finding(const ScenarioSweep& sweep, const SweepMeasure* measure) {
+  std::vector<std::size_t> cases, running;
+  for (std::size_t i = 0; i < sweep.size(); ++i) {
+    if (sweep.skipped(i)) continue;
+    cases.push_back(i);
+    if (!sweep.ran_out(i)) running.push_back(i);
+  }
+  if (cases.empty()) return "No case is possible: every point is skipped.";
+  const bool serves = sweep.plan().kind() == "serve";
+  if (running.empty()) return serves ? "No case serves a request." : "No case fits.";
+  std::vector<std::size_t> measured;
+  for (const std::size_t i : running) {
+    if (measure != nullptr && sweep.measure(*measure, i)) measured.push_back(i);
+  }
+  const std::string memory = memory_words(sweep, cases);
+  if (measured.empty()) {
+    return memory.empty() ? ""
+                          : fmt::format("Of {} cases, {} {}{}.", cases.size(), running.size(),
+                                        serves ? "serve requests" : "fit",
+                                        running.size() == cases.size() ? "" : memory);
+  }
+  const auto number = [&](std::size_t i) {
+    return fmt::format("{:.4g}", *sweep.measure(*measure, i) / measure->divisor);
+  };
+  const std::string unit = measure->unit.empty() ? "" : " " + measure->unit;
+  const auto [low, high] =
+      std::minmax_element(measured.begin(), measured.end(), [&](std::size_t a, std::size_t b) {
+        return *sweep.measure(*measure, a) < *sweep.measure(*measure, b);
+      });
+  if (measured.size() == 1) {
+    const std::string name = sweep_point_words(sweep, *low);
+    return fmt::format("The only case with a result{} has {}{} of {}{}.",
+                       name.empty() ? "" : fmt::format(" ({})", name), number(*low), unit,
+                       measure->words, memory);
+  }
+  if (number(*low) == number(*high)) {
+    return fmt::format("Every case with a result has {}{} of {}{}.", number(*low), unit,
+                       measure->words, memory);
+  }
+  return fmt::format("The range of {} is {} to {}{}: lowest at {}, highest at {}{}.",
+                     measure->words, number(*low), number(*high), unit,
+                     sweep_point_words(sweep, *low), sweep_point_words(sweep, *high), memory);
+}
+
 }  // namespace
 
 std::string sweep_finding(const ScenarioSweep& sweep) {
@@ -25,12 +96,17 @@ std::string sweep_finding(const ScenarioSweep& sweep) {
     return nullptr;
   };
   const SweepColumn* method = column("method");
-  if (method == nullptr) return "";
   const auto measure =
       std::find_if(sweep.measures().begin(), sweep.measures().end(), [](const SweepMeasure& one) {
         return one.path == "decode_tok_s" || one.path == "throughput_tok_s" ||
                one.path == "goodput";
       });
+  if (method == nullptr) {
+    const SweepMeasure* main = nullptr;
+    if (!sweep.measures().empty()) main = &sweep.measures().front();
+    if (measure != sweep.measures().end()) main = &*measure;
+    return range_finding(sweep, main);
+  }
   const bool serves = sweep.plan().kind() == "serve";
   std::map<std::string, std::size_t> known;
   std::vector<MethodCase> cases;

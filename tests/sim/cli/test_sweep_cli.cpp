@@ -194,6 +194,30 @@ TEST_CASE("a plan next to a sweep is refused by run and sweep, in the file or by
   CHECK(run_kvsim(vary, folder).status == 0);  // the plan of the file is for `kvsim plan`
 }
 
+TEST_CASE("a sweep prints the assumed flags once and its document holds each engine") {
+  const fs::path folder = fresh("flags");
+  std::ofstream{folder / "v.json"} << R"({"model": "llama-3.1-8b", "gpu": "RTX-4090",
+      "stack": "vllm@0.30", "prompt_tokens": 2000, "output_tokens": 20})";
+  const Words words{"sweep", "v.json", "--vary", "/batch=1,2,4", "-o", "sw", "--no-figures"};
+  const Outcome outcome = run_kvsim(words, folder);
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  const std::string flag = "--max-num-batched-tokens 2048";
+  CHECK(has(outcome.out, flag));
+  CHECK(outcome.out.find(flag) == outcome.out.rfind(flag));
+  CHECK(has(outcome.out, "Finding: The range of output tokens per second is "));
+  const json document = json::parse(text_of(folder / "sw/sweep.json"));
+  REQUIRE(document.at("engines").size() == 1);
+  CHECK(document.at("engines")[0].at("gpu") == "RTX-4090");
+  CHECK(document.at("engines")[0].at("flags").get<std::string>().starts_with(flag));
+  CHECK(document.at("finding").get<std::string>().starts_with("The range of "));
+  // An axis of the engine's settings gives an engine each.
+  const Outcome engines = run_kvsim(
+      {"sweep", "v.json", "--vary", "/engine/max_num_seqs=32,64", "--vary", "/batch=1,2", "--json"},
+      folder);
+  REQUIRE_MESSAGE(engines.status == 0, engines.err);
+  CHECK(json::parse(engines.out).at("engines").size() == 2);
+}
+
 TEST_CASE("an axis may come from --set") {
   const fs::path folder = fresh("set-axes");
   sweep_file(folder, "");

@@ -5,6 +5,7 @@
 
 #include "sim/report/plan/plan_finding.hpp"
 #include "sim/report/replay/equal_bytes.hpp"
+#include "sim/report/replay/loop_report.hpp"
 #include "sim/report/replay/replay_finding.hpp"
 #include "sim/report/text/method_cases.hpp"
 #include "tests/support/check.hpp"
@@ -63,6 +64,29 @@ TEST_CASE("finding: the full cache runs out of memory") {
         "The full cache runs out of memory in 2 of 2 cases; a and c fit in 1 of these.");
   const MethodCase alone{.full = fails("full"), .cache_share = {}, .methods = {}};
   CHECK(static_finding({alone}) == "The full cache runs out of memory.");
+}
+
+TEST_CASE("finding: no method helps where the full cache fails and one gains where it runs") {
+  const MethodCase gain{
+      .full = runs("full", 100), .cache_share = 0.9, .methods = {runs("a", 180), runs("b", 120)}};
+  const MethodCase lost{
+      .full = fails("full"), .cache_share = {}, .methods = {fails("a"), fails("b")}};
+  const MethodCase equal{
+      .full = runs("full", 100), .cache_share = 0.1, .methods = {runs("a", 101), runs("b", 90)}};
+  CHECK(static_finding({gain, lost}) ==
+        "The full cache runs out of memory in 1 of 2 cases, where no method helps; in the other a "
+        "decodes 1.8 times as fast.");
+  CHECK(static_finding({gain, lost, equal}) ==
+        "The full cache runs out of memory in 1 of 3 cases, where no method helps; in the others a "
+        "at best decodes 1.8 times as fast.");
+  CHECK(static_finding({equal, lost}) ==
+        "The full cache runs out of memory in 1 of 2 cases, where no method helps; in the other no "
+        "method decodes more than 5 % faster.");
+  const MethodCase zero{.full = runs("full", 0), .cache_share = 0.9, .methods = {runs("a", 1)}};
+  CHECK(has(static_finding({zero, lost}), "; in the other only a decodes."));
+  const MethodCase alone{.full = runs("full", 100), .cache_share = 0.1, .methods = {}};
+  CHECK(static_finding({alone, lost}) ==
+        "The full cache runs out of memory in 1 of 2 cases, and no method helps.");
 }
 
 TEST_CASE("finding: nothing to compare") {
@@ -141,6 +165,63 @@ TEST_CASE("a method that holds more at the same budget is not compared with thos
         "Only one method was replayed, so there is nothing to compare it with.");
   replay.methods.push_back(replayed("snapkv", 0.3, 300, 0.1));
   CHECK(has(replay_finding(replay), "not comparable"));
+}
+
+TEST_CASE("the finding of several replays compares means at equal bytes") {
+  const auto row = [](std::string name, std::optional<double> budget, double share, double error) {
+    AggregateRow out;
+    out.name = std::move(name);
+    out.budget = budget;
+    out.traces = {"a", "b"};
+    out.bytes_share = spread_of({share});
+    out.rel_error = spread_of({error});
+    return out;
+  };
+  // At a budget of 10 % snapkv holds more than the others at the end.
+  std::vector<AggregateRow> rows{row("full", {}, 1, 0), row("snapkv", 0.1, 0.245, 0.05),
+                                 row("h2o", 0.1, 0.085, 0.3)};
+  CHECK(aggregate_finding(rows) ==
+        "No two methods hold equal bytes here, so their errors are not comparable.");
+  rows.push_back(row("tova", 0.1, 0.09, 0.2));
+  CHECK(aggregate_finding(rows) ==
+        "Of the methods that hold 8.5 to 9 % of the bytes, tova has the least error (0.20).");
+  // A mean over fewer traces is not compared.
+  rows.back().traces = {"a"};
+  CHECK(has(aggregate_finding(rows), "not comparable"));
+  CHECK(has(aggregate_finding({rows[0]}), "Only the full cache"));
+  CHECK(aggregate_finding({}).empty());
+}
+
+TEST_CASE("the finding of a closed loop compares accuracies at equal bytes") {
+  LoopResult result;
+  const auto add = [&](std::string name, std::optional<double> budget, double held,
+                       double accuracy) {
+    LoopMethod& one = result.methods.emplace_back();
+    one.name = std::move(name);
+    one.budget = budget;
+    one.budget_reached = held;
+    one.all.accuracy = accuracy;
+    one.all.accuracy_stderr = 0.02;
+  };
+  add("full", {}, 1, 0.9);
+  CHECK(has(loop_finding(result), "Only the full cache"));
+  add("h2o", 0.1, 0.1, 0.5);
+  CHECK(has(loop_finding(result), "Only one method"));
+  add("snapkv", 0.1, 0.245, 0.8);
+  CHECK(has(loop_finding(result), "not comparable"));
+  add("tova", 0.1, 0.104, 0.6);
+  CHECK(loop_finding(result) ==
+        "Of the methods that hold 10 to 10.4 % of the bytes, tova has the highest accuracy "
+        "(60.0 %).");
+  add("zeromerge", 0.1, 0.1, 0.59);
+  CHECK(loop_finding(result) ==
+        "No method that holds 10 to 10.4 % of the bytes leads by over a standard error.");
+  result.methods.pop_back();
+  add("tova", 0.2, 0.25, 0.85);
+  CHECK(loop_finding(result) ==
+        "At equal bytes tova has the highest accuracy in 2 of 2 comparisons.");
+  result.methods.back().all.accuracy = 0.7;
+  CHECK(has(loop_finding(result), "No method leads in most of the 2 comparisons"));
 }
 
 /// A plan of one group; the first candidate with an answer of `best` is the best.

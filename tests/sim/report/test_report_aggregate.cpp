@@ -48,11 +48,14 @@ TEST_CASE("a mean over fewer traces than its neighbours' says so in the figure")
     return out;
   };
   const FigureSet set =
-      aggregate_figures({row("h2o", {"a", "b", "c"}, 0.1), row("chunkkv", {"a", "c"}, 0.2)});
+      aggregate_figures({row("h2o", {"a", "b", "c"}, 0.1), row("chunkkv", {"a", "c"}, 0.2)},
+                        {"small model", "small model", "large model"});
   REQUIRE(set.figures.size() == 1);
   CHECK(set.figures[0].csv.find("chunkkv (2 of 3)") != std::string::npos);
   CHECK(set.figures[0].csv.find("h2o (") == std::string::npos);
-  CHECK(set.figures[0].title.find("means over 3 traces") != std::string::npos);
+  CHECK(set.figures[0].title.find("means over 3 traces (small model; large model)") !=
+        std::string::npos);
+  CHECK(sources_words({"a", "b", "a", "c", "d"}) == "a; b; and 2 more");
 }
 
 ReplayResult with_oracle() {

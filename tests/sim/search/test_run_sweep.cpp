@@ -11,6 +11,7 @@
 #include "sim/batch/static_metrics.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/report/sweep/scenario_sweep.hpp"
+#include "sim/report/sweep/sweep_finding.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
 #include "tests/sim/search/sweep_files.hpp"
@@ -110,7 +111,7 @@ TEST_CASE("the reported failure is that of the lowest point for any number of th
     CHECK(complaint([&] {
             std::vector<std::size_t> todo{0, 1, 2, 3, 4, 5, 6, 7};
             run_sweep_points(plan, todo, runner, {.threads = threads}, [](auto, const auto&) {});
-          }) == "batch 3");
+          }).ends_with("s.json (point 2): batch 3"));
   }
 }
 
@@ -180,6 +181,36 @@ TEST_CASE("ties go to the full cache wherever it is in the list") {
               .find("most output tokens per second: 57.85 tok/s, method full") !=
           std::string::npos);
   }
+}
+
+TEST_CASE("without a method axis the finding is the range of the main measure") {
+  const auto folder = fresh("range");
+  const SweepPlan plan = with(sweep_file(folder, ""), {"/batch=1,4,64"});
+  const auto finding = [](const SweepPlan& of, const std::vector<std::optional<double>>& rates) {
+    std::vector<std::string> objects;
+    for (std::size_t i = 0; i < rates.size(); ++i) {
+      objects.push_back(fmt::format(
+          R"({{"point":{0},"hash":"{0:016x}","results":{{"fits":{1},"throughput_tok_s":{2}}}}})", i,
+          rates[i].has_value(), rates[i] ? fmt::format("{}", *rates[i]) : "null"));
+    }
+    return sweep_finding(ScenarioSweep{of, objects});
+  };
+  CHECK(finding(plan, {50, 190, 400}) ==
+        "The range of output tokens per second is 50 to 400 tok/s: lowest at batch 1, highest at "
+        "batch 64; every case fits.");
+  CHECK(finding(plan, {50, 190, {}}) ==
+        "The range of output tokens per second is 50 to 190 tok/s: lowest at batch 1, highest at "
+        "batch 4; memory runs out from batch 64 on.");
+  CHECK(test::has(finding(plan, {50, {}, 190}), "; 1 of 3 cases run out of memory."));
+  CHECK(finding(plan, {50, {}, {}}) ==
+        "The only case with a result (batch 1) has 50 tok/s of output tokens per second; memory "
+        "runs out from batch 4 on.");
+  CHECK(finding(plan, {50, 50, 50}) ==
+        "Every case with a result has 50 tok/s of output tokens per second; every case fits.");
+  CHECK(finding(plan, {{}, {}, {}}) == "No case fits.");
+  const SweepPlan words = with(sweep_file(folder, ""), {"/gpu=A40,L40,H20"});
+  CHECK(test::has(finding(words, {50, 190, {}}),
+                  "lowest at gpu A40, highest at gpu L40; 1 of 3 cases run out of memory."));
 }
 
 TEST_CASE("CSV, table and document hold every point") {
