@@ -71,8 +71,18 @@ std::optional<PointsContent> read_points_file(const std::filesystem::path& path)
 
 PointsWriter::PointsWriter(const std::filesystem::path& path, std::size_t keep)
     : path_{path}, size_{keep}, synced_{std::chrono::steady_clock::now()} {
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, kFileMode);
-  if (file_ < 0) fail(errno);
+  // Without O_NONBLOCK, opening a pipe would wait for a reader.
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode);
+  if (file_ < 0) {
+    const int error = errno;
+    std::error_code status;
+    if (std::filesystem::is_symlink(path, status)) {
+      throw InputError{
+          fmt::format("{}: cannot be written: it is a symbolic link to {}; name that file itself",
+                      path.string(), std::filesystem::read_symlink(path, status).string())};
+    }
+    fail(error);
+  }
   // File systems that know no locks are no reason to refuse.
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(file_);

@@ -1,20 +1,22 @@
 #include "sim/cli/explain/kept_lines.hpp"
 
-#include <fstream>
 #include <sstream>
+#include <string>
+#include <system_error>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
+#include "models/units/text_file.hpp"
 #include "sim/cli/options/arguments.hpp"
 
 namespace kvsim {
 
 std::vector<KeptLine> read_kept(const std::filesystem::path& file, std::size_t method,
                                 std::int64_t layer, std::int64_t head) {
-  std::ifstream in{file, std::ios::binary};
-  if (!in) {
+  std::error_code status;
+  if (!std::filesystem::exists(file, status)) {
     throw InputError{fmt::format(
         "{}: cannot be read: entries are listed in the folders of kvsim replay -o, and there of "
         "methods that hold no more than 200,000",
@@ -22,6 +24,8 @@ std::vector<KeptLine> read_kept(const std::filesystem::path& file, std::size_t m
   }
   // From the end, since a method's name may hold commas: layer, head, role, first, last, …
   std::vector<KeptLine> lines;
+  constexpr std::size_t kMaxBytes = std::size_t{4} << 30U;
+  std::istringstream in{read_text_file(file, kMaxBytes)};
   std::string line;
   std::getline(in, line);
   for (std::size_t number = 2; std::getline(in, line); ++number) {

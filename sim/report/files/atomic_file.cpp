@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -17,6 +18,7 @@
 
 #include "models/units/error.hpp"
 #include "models/units/temporary.hpp"
+#include "models/units/text_file.hpp"
 
 namespace kvsim {
 namespace {
@@ -77,7 +79,11 @@ int write_new(const fs::path& path, std::string_view text, bool sync) {
 
 std::set<std::string> read_manifest(const fs::path& folder) {
   std::set<std::string> names;
-  std::ifstream in{folder / kManifest};
+  constexpr std::size_t kMaxManifest = 1U << 28U;
+  const fs::path manifest = folder / kManifest;
+  std::error_code status;
+  if (!fs::is_regular_file(manifest, status)) return names;
+  std::istringstream in{read_text_file(manifest, kMaxManifest)};
   std::string line;
   if (!std::getline(in, line) || line != kManifestHead) return names;
   names.insert(kManifest);

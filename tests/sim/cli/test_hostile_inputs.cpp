@@ -63,7 +63,10 @@ std::vector<Words> readers(const std::string& path) {
           {"requests", "info", path},
           {"requests", "convert", path, "-o", "out.csv"},
           {"calibrate", "--from-log", path, "-o", "out.json"},
+          {"calibrate", "--from-bench", path, "absent.json", "-o", "out.json"},
           {"calibrate", "--measured", path, "-o", "out"},
+          {"fit-surrogate", path, "-o", "out.safetensors"},
+          {"quality", path},
           {"validate", "measured", path},
           {"validate", "published", path},
           {"validate", "allocator", path},
@@ -86,6 +89,44 @@ TEST_CASE("folders, devices and pipes without a writer are refused by every read
   for (const auto& entry : fs::directory_iterator{folder}) left.push_back(entry.path().filename());
   std::sort(left.begin(), left.end());
   CHECK(left == Words{"folder", "pipe"});
+}
+
+TEST_CASE("entries of a replay that are no regular file are refused") {
+  const fs::path folder = fresh("kept-no-file");
+  const std::string trace = (kRoot / "traces/samples/books-treasure-512.safetensors").string();
+  REQUIRE(
+      run_kvsim({"replay", "--trace", trace, "-m", "h2o", "-b", "64", "-o", "out", "-q"}, folder)
+          .status == 0);
+  const fs::path file = folder / "out/replay_kept.csv";
+  const Words words{"explain", "out", "kept"};
+  REQUIRE(run_kvsim(words, folder).status == 0);
+  fs::remove(file);
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  CHECK(has(complaint(words, folder), "it is a pipe that no program writes to"));
+  for (const char* target : {"/dev/zero", "/dev/full"}) {
+    fs::remove(file);
+    fs::create_symlink(target, file);
+    CHECK(has(complaint(words, folder), "expected a file, got a device"));
+  }
+  fs::remove(file);
+  fs::create_directories(file);
+  CHECK(has(complaint(words, folder), "expected a file, got a folder"));
+  fs::remove(file);
+  CHECK(has(complaint(words, folder), "entries are listed in the folders of kvsim replay -o"));
+}
+
+TEST_CASE("a folder whose list of files is no regular file is foreign") {
+  const fs::path folder = fresh("manifest-no-file");
+  write(folder / "s.json", kStatic);
+  const Words words{"run", "s.json", "-o", "out"};
+  const fs::path manifest = folder / "out/.kvsim-folder";
+  fs::create_directories(folder / "out");
+  REQUIRE(::mkfifo(manifest.c_str(), 0600) == 0);
+  CHECK(has(complaint(words, folder), "out: holds what kvsim did not write (.kvsim-folder)"));
+  fs::remove(manifest);
+  fs::create_symlink("/dev/zero", manifest);
+  CHECK(has(complaint(words, folder), "out: holds what kvsim did not write (.kvsim-folder)"));
+  CHECK(fs::is_symlink(manifest));
 }
 
 TEST_CASE("files of one endless line, of deep nesting and of broken text are refused") {
@@ -229,6 +270,34 @@ TEST_CASE("a symbolic link is never written through") {
   CHECK(fs::is_symlink(folder / "link"));
 }
 
+TEST_CASE("a results folder is replaced behind a link to it") {
+  const fs::path folder = fresh("folder-links");
+  write(folder / "s.json", kStatic);
+  const auto run = [&](const std::string& tokens, const std::string& out) {
+    return run_kvsim(
+        {"run", "s.json", "--set", fmt::format("/prompt_tokens={}", tokens), "-o", out, "-q"},
+        folder);
+  };
+  REQUIRE(run("100", "real").status == 0);
+  const std::string before = text_of(folder / "real/result.json");
+  fs::create_directory_symlink("real", folder / "link");
+  CHECK(run("200", "link").status == 0);
+  CHECK(fs::is_symlink(folder / "link"));
+  CHECK(fs::read_symlink(folder / "link") == "real");
+  CHECK_FALSE(fs::is_symlink(folder / "real"));
+  CHECK(text_of(folder / "real/result.json") != before);
+  REQUIRE(run("200", "other").status == 0);
+  CHECK(json::parse(text_of(folder / "real/result.json")).at("points") ==
+        json::parse(text_of(folder / "other/result.json")).at("points"));
+  // A folder with files of others is refused behind a link, too.
+  fs::create_directories(folder / "foreign");
+  write(folder / "foreign/precious", "mine");
+  fs::create_directory_symlink("foreign", folder / "foreign-link");
+  CHECK(has(complaint({"run", "s.json", "-o", "foreign-link"}, folder),
+            "foreign-link: holds what kvsim did not write (precious)"));
+  CHECK(text_of(folder / "foreign/precious") == "mine");
+}
+
 TEST_CASE("times that the clock does not hold are refused with their point") {
   const fs::path folder = fresh("long-times");
   const auto refused = [&](const std::string& keys) {
@@ -252,6 +321,10 @@ TEST_CASE("times that the clock does not hold are refused with their point") {
           prompts + "}");
   refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
           R"(}, "cluster": {"prefill_replicas": 1, "link": "1 B/s"})");
+  // The run is within the clock's range; its interval, which repeats it slower, is not.
+  refused(R"("engine": {"front_end_latency": "9000000 s"},
+             "requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" +
+          prompts + "}");
   // A link of 104 days is slow, but within the clock's range.
   write(folder / "s.json",
         R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
@@ -261,6 +334,55 @@ TEST_CASE("times that the clock does not hold are refused with their point") {
   const Outcome slow = run_kvsim({"run", "s.json", "--json"}, folder);
   REQUIRE(slow.status == 0);
   CHECK(json::parse(slow.out).at("points").at(0).at("e2e_s").at("p50").get<double>() > 9e6);
+}
+
+TEST_CASE("points of a sweep that exceed the clock are named") {
+  const fs::path folder = fresh("long-times-swept");
+  write(folder / "s.json",
+        R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
+            "requests": {"arrivals": {"kind": "closed", "users": 1}, "think": "1 s",
+                         "count": 4, "prompt_tokens": 2000, "output_tokens": 4}})");
+  const Words words{"sweep", "s.json", "--vary", "/requests/think=1s,9000000s"};
+  Words strict = words;
+  strict.insert(strict.end(), {"-o", "out"});
+  CHECK(has(complaint(strict, folder),
+            "s.json (point 1): a time exceeds the range of the simulated clock"));
+  Words lenient = words;
+  lenient.insert(lenient.end(), {"--skip-impossible", "--json"});
+  const Outcome skipped = run_kvsim(lenient, folder);
+  REQUIRE(skipped.status == 0);
+  CHECK(has(skipped.out, "\"point 1: a time exceeds the range of the simulated clock"));
+}
+
+TEST_CASE("a candidate of a plan that exceeds the clock has that reason") {
+  const fs::path folder = fresh("long-times-planned");
+  const auto planned = [&](const std::string& keys, int status) {
+    write(folder / "p.json",
+          R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
+              "slo": {"e2e": "60 s"}, "plan": {"questions": "highest_rate"}, )" +
+              keys + "}");
+    const Outcome plan = run_kvsim({"plan", "p.json", "--json"}, folder);
+    INFO(plan.err);
+    REQUIRE(plan.status == status);
+    return json::parse(plan.out).at("answers").at(0).at("candidates");
+  };
+  const auto check = [](const json& candidate) {
+    CHECK(candidate.at("answer").is_null());
+    CHECK(candidate.at("impossible").at("constraint") == "overflow");
+    CHECK(has(candidate.at("impossible").at("text"), "the range of the simulated clock"));
+  };
+  const json paused = planned(R"("requests": {"arrivals": {"kind": "closed", "users": 1},
+      "think": "9000000 s", "count": 4, "prompt_tokens": 2000, "output_tokens": 4})",
+                              1);
+  check(paused.at(0));
+  const json slow = planned(R"("method": ["full", {"name": "quest", "budget": 2048}],
+      "requests": {"arrivals": {"kind": "fixed", "rate": 1}, "count": 4, "prompt_tokens": 20000,
+                   "output_tokens": 4},
+      "offload": {"to": "nvme"}, "nvme": {"capacity": "2 TB", "read": "1 B/s", "write": "1 B/s"})",
+                            0);
+  REQUIRE(slow.size() == 2);
+  CHECK(slow.at(0).at("answer").is_number());
+  check(slow.at(1));
 }
 
 TEST_CASE("with very few file descriptors there is no partial output") {

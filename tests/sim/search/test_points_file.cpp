@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <sys/stat.h>
+
 #include "sim/sweep/points_file.hpp"
 #include "tests/sim/search/sweep_files.hpp"
 #include "tests/support/check.hpp"
@@ -64,6 +66,21 @@ TEST_CASE("unreadable and unwritable paths are reported") {
   CHECK(test::complaint([&] {
           const PointsWriter writer{folder, 0};
         }).find("cannot be written") != std::string::npos);
+}
+
+TEST_CASE("a points file is not written through a symbolic link or into a pipe") {
+  const auto folder = test::fresh("points-link");
+  std::ofstream{folder / "precious"} << "mine";
+  std::filesystem::create_symlink("precious", folder / "points.jsonl");
+  CHECK(test::complaint([&] {
+          const PointsWriter writer{folder / "points.jsonl", 0};
+        }).find("points.jsonl: cannot be written: it is a symbolic link to precious") !=
+        std::string::npos);
+  CHECK(test::text_of(folder / "precious") == "mine");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(test::complaint([&] {
+          const PointsWriter writer{folder / "pipe", 0};
+        }).find("pipe: cannot be written") != std::string::npos);
 }
 
 }  // namespace
