@@ -65,11 +65,11 @@ constexpr std::array kOtherWords{
               "files"},
 };
 
-/// What to type in place of `word`; empty: kvsim does not know it.
-std::string other_word(std::string_view word) {
+/// What to type in place of `given`, which means `word`; empty: kvsim does not know it.
+std::string other_word(std::string_view word, std::string_view given) {
   for (const OtherWord& other : kOtherWords) {
     if (other.word != word) continue;
-    return fmt::format("unknown command \"{}\"; {}", word, other.answer);
+    return fmt::format("unknown command \"{}\"; {}", given, other.answer);
   }
   // A scenario without its command.
   if (word.ends_with(".json")) {
@@ -205,14 +205,14 @@ const Command& find_command(std::span<const std::string> words) {
   }
   if (!known.empty()) refuse_second_word(words, known);
   for (const Command& command : commands()) known.emplace_back(command.name);
-  const std::string answer = other_word(words.front());
+  const std::string answer = other_word(given, given);
   if (!answer.empty()) throw InputError{answer};
   const std::string near = nearest(given, known);
   if (near.empty()) {
     std::vector<std::string> others;
     for (const OtherWord& other : kOtherWords) others.emplace_back(other.word);
     if (const std::string slip = nearest(given, others); !slip.empty()) {
-      throw InputError{other_word(slip)};
+      throw InputError{other_word(slip, given)};
     }
   }
   throw InputError{fmt::format("unknown command \"{}\"; {}", shortened(given, kLongestWord),

@@ -285,7 +285,7 @@ double read_share(const Arguments& arguments, std::string_view option, double lo
   if (!number || !(*number >= low && *number <= high)) {
     const auto percent = parse_number(text.ends_with('%') ? text.substr(0, text.size() - 1) : text);
     const bool is_percent =
-        percent && *percent > 1 && *percent / 100 >= low && *percent / 100 <= high;
+        percent && *percent >= 2 && *percent / 100 >= low && *percent / 100 <= high;
     throw InputError{arguments.typed(option),
                      fmt::format("a number in [{:g}, {:g}], {}", low, high, hint),
                      fmt::format("{}{}", in_quotes(text),
