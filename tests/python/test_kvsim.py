@@ -209,6 +209,20 @@ class PlansAndSweeps(unittest.TestCase):
         self.assertEqual(kvsim.plan(document).document,
                          printed("plan", scenario_file("scenario.json", document), "--json"))
 
+    def test_a_plan_of_a_service_has_a_range(self):
+        document = {"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
+                    "requests": {"arrivals": {"kind": "poisson", "rate": 60}, "count": 300, "prompt_tokens": 600,
+                                 "output_tokens": 60},
+                    "slo": {"ttft": "500 ms", "tpot": "50 ms"}, "plan": {"questions": ["fewest_gpus"], "most_gpus": 4}}
+        plan = kvsim.plan(document)
+        self.assertEqual(plan.document, printed("plan", scenario_file("scenario.json", document), "--json"))
+        answer, = plan.answers
+        one, = answer["candidates"]
+        self.assertEqual((answer["answer"], answer["range"]), (one["predicted"], one["range"]))
+        self.assertIsNone(one["safe"])
+        self.assertEqual(answer["range"], f"{one['optimistic']:g} to more than 4")
+        self.assertIn(f": {one['predicted']:g} GPUs, range {answer['range']} (full)", str(plan))
+
     def test_the_largest_batch_fits_and_one_more_does_not(self):
         scenario = dict(SMALL, method="full")
         del scenario["batch"]

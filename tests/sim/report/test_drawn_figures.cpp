@@ -68,6 +68,49 @@ void write_published(const fs::path& file) {
 }
 
 /// Results of every kind that has figures: folders under `folder`, each with figures/.
+/// Task scores in the layout of `kvsim quality`: made up.
+void write_scores(const fs::path& file) {
+  std::string csv =
+      "id,source,model,model_params_b,context_tokens,task,metric,method,method_as_published,budget,"
+      "budget_unit,bits,when,score,score_full,n_samples,stderr,note\n";
+  const std::array methods{"snapkv", "h2o", "streaming-llm"};
+  for (int i = 0; i < 36; ++i) {
+    const char* method = methods.at(static_cast<std::size_t>(i % 3));
+    const double budget = 0.1 * (1 + i / 3 % 4);
+    csv += fmt::format(
+        "q{},made up,model-{},8,8192,longbench/t{},f1,{},{},{:g},fraction,,prefill,{:.2f},40,200,"
+        "1.5,\n",
+        i, i / 12, i % 4, method, method, budget, 40 - 6 * (1 - budget) - i % 5);
+  }
+  test::write(file, csv);
+}
+
+/// Measured services in the layout of `validate served`: made up.
+void write_served(const fs::path& file) {
+  std::string csv =
+      "run_id,source,date,gpu,gpu_count,tp,pp,ep_dp,model,weight_dtype,kv_dtype,engine,"
+      "engine_version,engine_options,workload,input_tokens,input_spread,output_tokens,"
+      "output_spread,arrival,rate_rps,concurrency,num_requests,seed,metric,stat,value,unit,"
+      "not_stated,note\n";
+  constexpr int kLoads = 12;
+  for (int i = 0; i < 4 * kLoads; ++i) {
+    const int load = i % kLoads;
+    const int rate = 2 + 3 * load;
+    const auto row = [&](const char* metric, double value, const char* unit) {
+      csv += fmt::format(
+          "r{},own/bench{}.csv,2025-10,H100-80GB-SXM,1,1,1,,meta-llama/Llama-3.1-8B-Instruct,bf16,"
+          "auto,vLLM,0.11.0,max_num_seqs=64,random,1000,fixed,100,fixed,poisson,{},,200,0,{},mean,"
+          "{},{},,\n",
+          i, i / kLoads, rate, metric, value, unit);
+    };
+    row("ttft", 45 + 5 * load, "ms");
+    row("tpot", 8 + 0.8 * load, "ms");
+    row("e2e", 850 + 90 * load, "ms");
+    row("output_throughput", 98 * rate, "tok/s");
+  }
+  test::write(file, csv);
+}
+
 std::vector<fs::path> draw_all(const fs::path& folder) {
   const std::string trace = source("traces/samples/books-treasure-512.safetensors");
   const std::vector<std::pair<std::string, Words>> commands{
@@ -81,6 +124,10 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
       {"plan-service",
        {"plan", scenario("sweep-rates"), "--set", "/requests/count=60", "--set",
         R"(/plan={"questions": ["fewest_gpus", "highest_rate"]})"}},
+      {"plan-open-end",  // the safe end is more GPUs than the search tries
+       {"plan", "--model", "llama-3.1-8b", "--gpu", "a100-80gb-sxm", "--rate", "60", "--isl", "600",
+        "--osl", "60", "--ttft", "500ms", "--tpot", "50ms", "--set", "/requests/count=300", "--set",
+        "/plan/most_gpus=4"}},
       {"sweep-methods", {"sweep", scenario("sweep-methods")}},
       {"sweep-rates", {"sweep", scenario("sweep-rates"), "--set", "/requests/count=120"}},
       {"sweep-two-numbers",
@@ -91,7 +138,13 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
       {"measured", {"validate", "measured", "timings"}},
       {"published", {"validate", "published", "published.csv"}},
       {"kernels", {"validate", "kernels"}},
+      {"quality", {"quality", "scores.csv"}},
+      {"served", {"validate", "served", "served.csv"}},
+      {"other-gpu", {"run", scenario("zeromerge-a800"), "--set", "/gpu=H100-80GB-SXM"}},
+      {"overlay", {"plot", "static", "other-gpu", "--figure", "memory_vs_length"}},
   };
+  write_scores(folder / "scores.csv");
+  write_served(folder / "served.csv");
   write_timings(folder / "timings");
   write_published(folder / "published.csv");
   std::vector<fs::path> out;
@@ -100,7 +153,8 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
     all.insert(all.end(), {"-o", name});
     const Outcome outcome = run_kvsim(all, folder);
     REQUIRE_MESSAGE(outcome.status == 0, fmt::format("{}: {}", name, outcome.err));
-    const fs::path figures = folder / name / "figures";
+    const bool flat = words.front() == "plot" || words.front() == "quality";
+    const fs::path figures = flat ? folder / name : folder / name / "figures";
     CHECK_MESSAGE(fs::is_directory(figures), name);
     if (fs::is_directory(figures)) out.push_back(figures);
   }
@@ -427,6 +481,22 @@ void check_plan_ranges() {
   if (!all_results().empty()) CHECK(found > 8);
 }
 
+/// A range without one of its ends is text next to the bar.
+void check_open_ranges() {
+  for (const fs::path& folder : all_results()) {
+    if (folder.parent_path().filename() != "plan-open-end") continue;
+    const json plan = json::parse(text_of(folder.parent_path() / "plan.json"));
+    const json& one = plan.at("answers").at(0).at("candidates").at(0);
+    CHECK(one.at("safe").is_null());
+    CHECK(one.at("range") == "3 to more than 4");
+    const json chart = json::parse(text_of(folder / "answers_fewest_gpus.figure.json"));
+    CHECK(chart.at("bars").at(1).at("end_text") == "4, range 3 to more than 4");
+    CHECK_FALSE(chart.at("bars").at(1).contains("range"));
+    const std::string csv = text_of(folder / "answers_fewest_gpus.csv");
+    CHECK(csv.find("safe to optimistic") == std::string::npos);
+  }
+}
+
 /// Names of the axes in a figure's document.
 std::vector<std::string> axis_names(const json& chart) {
   std::vector<std::string> out;
@@ -476,6 +546,7 @@ TEST_CASE("figures of shipped scenarios") {
   SUBCASE("every text of a PDF is inside the page and clear of the others") { check_pdfs(); }
   SUBCASE("distributions rise in steps from their first value") { check_distributions(); }
   SUBCASE("ranges of a plan's figures are those of plan.json") { check_plan_ranges(); }
+  SUBCASE("a plan's figure draws no end of a range that does not exist") { check_open_ranges(); }
   SUBCASE("every axis has a unit, and its ticks are plain numbers") { check_axes(); }
 }
 

@@ -71,20 +71,20 @@ LineChart error_by_load(const ServedScore& score) {
   LineChart chart;
   chart.name = "served_error_by_load";
   chart.title = "median absolute error by load";
-  chart.x_label = "share of the saturation rate";
+  chart.x_label = "share of the saturation rate (%)";
   chart.y_label = "median absolute error (%)";
-  chart.x_column = "load";
+  chart.x_column = "load_percent";
   chart.y_column = "median_error_percent";
   chart.integer_x = false;
   for (const ShownMetric& q : quantities()) {
-    std::vector<std::pair<double, double>> values;  // load, absolute error
+    std::vector<std::pair<double, double>> values;  // load, absolute error, both in %
     for (const ServedComparison& c : score.comparisons) {
       const ScoredRun& run = score.runs[c.run];
       const auto& load = run.predicted.load;
       // Bursts have no rate of their requests: their load is 1 by definition.
       const bool burst = run.mapped.workload.arrivals == ServedArrivals::kAtOnce;
       if (c.metric == q.metric && is_central(c) && load && *load <= 2 && !burst) {
-        values.emplace_back(*load, 100 * std::abs(c.error()));
+        values.emplace_back(100 * *load, 100 * std::abs(c.error()));
       }
     }
     constexpr std::size_t kParts = 8;
@@ -118,7 +118,7 @@ LineChart coverage(const ServedScore& score) {
   chart.x_column = "nominal_percent";
   chart.y_column = "observed_percent";
   const double z90 = normal_quantile(0.95);
-  ChartLine equal{.label = "as nominal"};
+  ChartLine equal{.label = "as nominal", .has_marks = false};
   for (int nominal = 10; nominal <= 90; nominal += 10) {
     equal.points.push_back({1.0 * nominal, 1.0 * nominal});
   }
