@@ -60,18 +60,22 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
     : state_{std::make_unique<State>()} {
   state_->path = std::move(path);
   state_->plan = std::move(plan);
-  nlohmann::ordered_json header;
-  header["__metadata__"] = metadata;
+  const auto dumped = [](const nlohmann::ordered_json& value) {
+    return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  // Appended piece by piece: an ordered object searches all its keys for each new one.
+  std::string text = R"({"__metadata__":)" + dumped(metadata);
   std::int64_t offset = 0;
   for (const TensorPlan& tensor : state_->plan) {
     const std::int64_t size =
         State::elements(tensor) * static_cast<std::int64_t>(item_size(tensor.type));
-    header[tensor.name] = {{"dtype", name_of(tensor.type)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + size}}};
+    text += "," + dumped(tensor.name) + ":" +
+            dumped({{"dtype", name_of(tensor.type)},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {offset, offset + size}}});
     offset += size;
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text += "}";
   text.append((8 - text.size() % 8) % 8, ' ');
 
   std::error_code absent;

@@ -339,6 +339,7 @@ TEST_CASE("convert: too many layers are refused at once, many are converted in l
     return path;
   };
   const auto out = scratch("convert_many.safetensors");
+  std::filesystem::remove(out);  // of an earlier run
   using Clock = std::chrono::steady_clock;
   const auto limit = std::chrono::seconds{test::kSanitized ? 60 : 10};
   const auto too_many = tiny("convert_too_many_in.safetensors", 20'000);
