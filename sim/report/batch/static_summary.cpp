@@ -205,6 +205,7 @@ std::string points_table(const RunReport& report, const TextStyle& style) {
                        return oom->phase == "decode" ? with_commas(oom->tokens) : oom->phase;
                      }});
   std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
+  const std::string others = style.verbose ? std::string{} : keep_first_groups(groups);
   // The first heading is on the units line if it fits there.
   const std::string first = groups.empty() ? "" : clean_text(groups.front().heading);
   std::string text =
@@ -222,7 +223,7 @@ std::string points_table(const RunReport& report, const TextStyle& style) {
       tones.push_back({.last_word = report.results[point].oom ? Tone::kBad : Tone::kPlain});
     }
   }
-  return toned_lines(text, tones, style);
+  return toned_lines(text, tones, style) + others;
 }
 
 std::string bounds_block(const RunReport& report, std::size_t width) {

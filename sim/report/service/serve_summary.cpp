@@ -159,7 +159,7 @@ std::string percentile_tables(const RunReport& report, std::size_t width) {
   return out;
 }
 
-std::string latency_table(const RunReport& report, std::size_t width) {
+std::string latency_table(const RunReport& report, std::size_t width, bool brief) {
   const int tail = report.scenario->points.front().serve->slo.percentile.value_or(99);
   std::vector<PointColumn> columns;
   for (const Metric<ServeResult>* metric : shown_latencies()) {
@@ -170,9 +170,9 @@ std::string latency_table(const RunReport& report, std::size_t width) {
     if (column.place < kFirstOfService) columns.push_back(std::move(column));
   }
   sort_columns(columns);
-  return point_table({.header = "what requests see"}, columns,
-                     point_groups(*report.scenario, heading_keys()))
-      .str(width);
+  std::vector<PointGroup> groups = point_groups(*report.scenario, heading_keys());
+  const std::string others = brief ? keep_first_groups(groups) : std::string{};
+  return point_table({.header = "what requests see"}, columns, groups).str(width) + others;
 }
 
 /// The 90 % intervals of latencies and rates; empty if no point has one.
@@ -340,8 +340,8 @@ std::string slo_words(const SloSpec& slo) {
 std::string serve_block(const RunReport& report, const std::vector<std::string>& labels,
                         std::size_t width) {
   std::string out = workloads_block(report, width);
-  out += fmt::format("\n{}\n{}{}\n", latency_table(report, width), percentile_tables(report, width),
-                     service_table(report, width));
+  out += fmt::format("\n{}\n{}{}\n", latency_table(report, width, false),
+                     percentile_tables(report, width), service_table(report, width));
   out += interval_table(report, width);
   out += serve_verdict(report, labels, width);
   std::string legend =
@@ -357,7 +357,7 @@ std::string serve_block(const RunReport& report, const std::vector<std::string>&
 std::string brief_serve_block(const RunReport& report, const std::vector<std::string>& labels,
                               std::size_t width) {
   std::string out = workloads_block(report, width);
-  out += fmt::format("\n{}\n", latency_table(report, width));
+  out += fmt::format("\n{}\n", latency_table(report, width, true));
   // With more points the table would hide the others' lines: they are in `-v` and result.json.
   if (report.serves.size() <= kMaxIntervals) {
     out += interval_table(report, width);

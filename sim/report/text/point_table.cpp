@@ -68,4 +68,23 @@ Table point_table(Table::Column first, const std::vector<PointColumn>& columns,
   return table;
 }
 
+std::string keep_first_groups(std::vector<PointGroup>& groups) {
+  constexpr std::size_t kMostPoints = 24;
+  std::size_t kept = 0;
+  std::size_t left_out = 0;
+  for (PointGroup& group : groups) {
+    const std::size_t room = kMostPoints - kept;
+    // Groups are whole, but for a first one that is too large.
+    const bool is_cut = left_out > 0 || (group.points.size() > room && kept > 0);
+    const std::size_t keeps = is_cut ? 0 : std::min(room, group.points.size());
+    left_out += group.points.size() - keeps;
+    kept += keeps;
+    group.points.resize(keeps);
+    group.labels.resize(keeps);
+  }
+  std::erase_if(groups, [](const PointGroup& group) { return group.points.empty(); });
+  if (left_out == 0) return "";
+  return fmt::format("and {} more points: -v, or result.json\n", left_out);
+}
+
 }  // namespace kvsim

@@ -203,6 +203,34 @@ TEST_CASE("run prints the essential parts of services, and all percentiles with 
   CHECK(has(odd.err, "slo/percentile: expected 50, 90, 95 or 99, got 97"));
 }
 
+TEST_CASE("run prints the first of many points and counts the others") {
+  const fs::path folder = fresh("brief-many");
+  const std::string scenario =
+      (fs::path{KVSIM_SOURCE_DIR} / "scenarios/a100-vs-h200.json").string();
+  const auto run = [&](const char* more) {
+    const auto outcome = run_kvsim({"run", scenario, "--no-figures", "-o", "out", more}, folder);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return outcome.out;
+  };
+  const auto full = [](const std::string& text) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find("\n  full "); at != std::string::npos;
+         at = text.find("\n  full ", at + 1)) {
+      ++n;
+    }
+    return n;
+  };
+  const std::string brief = run("--color=never");
+  INFO(brief);
+  // 24 of 80 points, in whole groups of four.
+  CHECK(full(brief) == 6);
+  CHECK(has(brief, "\nand 56 more points: -v, or result.json\n"));
+  CHECK(has(brief, "Finding: "));
+  const std::string all = run("-v");
+  CHECK(full(all) >= 20);
+  CHECK_FALSE(has(all, "more points"));
+}
+
 TEST_CASE("run prints the essential parts of a point and everything with --verbose") {
   const fs::path folder = fresh("brief");
   const std::string scenarios = (fs::path{KVSIM_SOURCE_DIR} / "scenarios").string();
