@@ -27,7 +27,7 @@ constexpr std::int64_t kLargestGroup = 1 << 16;
 const WeightFormat* builtin(std::string_view name) { return &find_weight_format(name); }
 
 /// `like` with groups of `group` inputs. Without groups (`group` -1), scales and zeros are per
-/// output column. `like` outlives the program's models.
+/// output column. `like` must exist as long as the program's models.
 const WeightFormat* with_group(const WeightFormat& like, std::int64_t group) {
   if (group == like.group) return &like;
   WeightFormat format = like;
@@ -265,7 +265,7 @@ void read_modelopt(const Field& config, Quantization& out) {
 }
 
 void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
-  // AutoAWQ's own file spells both keys in its way.
+  // AutoAWQ's own file has other names for both keys.
   const Field bits_field = config.at(!is_gptq && config.has("w_bit") ? "w_bit" : "bits");
   const char* group_key = !is_gptq && config.has("q_group_size") ? "q_group_size" : "group_size";
   const std::int64_t bits = bits_field.integer(1, 16);

@@ -358,7 +358,7 @@ std::string brief_serve_block(const RunReport& report, const std::vector<std::st
                               std::size_t width) {
   std::string out = workloads_block(report, width);
   out += fmt::format("\n{}\n", latency_table(report, width, true));
-  // With more points the table would hide the others' lines: they are in `-v` and result.json.
+  // A longer table would hide the rest of the summary; `-v` and result.json have all intervals.
   if (report.serves.size() <= kMaxIntervals) {
     out += interval_table(report, width);
   } else {

@@ -511,7 +511,7 @@ TEST_CASE("words of other tools and incomplete commands are answered with a hint
   const fs::path folder = fresh("other-words");
   CHECK(
       has(refusal({"serve"}, folder), "type `kvsim run --model llama-3.1-8b --gpu h100 --rate 2`"));
-  // The word that was typed, not the one it is near to.
+  // The typed word, not the word it resembles.
   CHECK(has(refusal({"optimise"}, folder), "unknown command \"optimise\"; type `kvsim plan --"));
   CHECK(refusal({"xyzzy"}, folder) == "unknown command \"xyzzy\"; `kvsim help` lists the commands");
   for (const char* word : {"simulate", "bench", "benchmark"}) {
