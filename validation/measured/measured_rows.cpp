@@ -151,6 +151,11 @@ void read_grouped(const Cells& c, MeasuredRow row, Rows& out) {
   out.push_back(std::move(row));
 }
 
+/// Whether a source's timings with expert parallelism have work that no engine does. The collector
+/// of aiconfigurator for SGLang 0.5.10 sends rows of other GPUs' experts to expert 0
+/// (collector/sglang/collect_moe.py: topk_ids.clamp(min=0)); SGLang's kernel skips them.
+bool computes_remote_rows(std::string_view stack) { return stack == "aic-sglang-0.5.10"; }
+
 void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
   const std::string& spread = c.text("distribution");
   double skew = 0;
@@ -173,6 +178,9 @@ void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
                      .tp = c.whole("tp", 1),
                      .ep = c.whole("ep", 1),
                      .skew = skew};
+  if (call.ep > 1 && computes_remote_rows(row.stack)) {
+    throw LeftOut{"a benchmark that computes the rows of other GPUs' experts"};
+  }
   row.format = format_of(c.text("dtype"));
   // As one GPU sees it: width of its slice of an expert, and how many it holds.
   row.shape = fmt::format("{}x{}x{}", call.hidden, call.inter / call.tp, call.experts / call.ep);
