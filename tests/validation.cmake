@@ -8,7 +8,8 @@ kvsim_test(validation JSON
           validation/test_measured_rows.cpp validation/test_profiler_csv.cpp
           validation/test_published_accuracy.cpp validation/test_published_rows.cpp
           validation/test_published_text.cpp validation/test_residuals.cpp
-          validation/test_served_runs.cpp validation/test_served_score.cpp
+          validation/test_served_lengths.cpp validation/test_served_runs.cpp
+          validation/test_served_score.cpp
           ../kernels/device/device_state.cpp ../kernels/suite/measure_none.cpp
           ../sim/cli/validate/device_report.cpp ../sim/cli/validate/kernels_counters.cpp
           ../sim/cli/validate/kernels_json.cpp ../sim/cli/validate/kernels_report.cpp

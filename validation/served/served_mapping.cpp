@@ -41,6 +41,10 @@ MappedRun map_served_run(const ServedRun& run, const ServedFolders& folders) {
     if (run.note.find("FLAG weights_do_not_fit") != std::string::npos) {
       throw NotExpressed{"the table flags the run: its weights do not fit"};
     }
+    if (!run.copy_of.empty()) {
+      throw NotExpressed{
+          "its values are those of a run of another machine, model or engine: one is a copy"};
+    }
     const ServedEngine* engine = find_served_engine(run.engine);
     out.client = &find_served_client(run.workload, run.note,
                                      engine == nullptr ? std::string_view{} : engine->name);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -84,6 +85,35 @@ std::size_t column_of(const CsvTable& table, std::string_view name) {
   return table.index(name);
 }
 
+/// Marks runs whose values are all equal although their machines, models or engines differ: two
+/// measurements never agree in every digit, so at least one of them was copied by mistake.
+void mark_copies(std::vector<ServedRun>& runs) {
+  constexpr std::size_t kFewest = 4;  // values that cannot be equal by chance
+  constexpr std::array kWhat{
+      &ServedRun::gpu,    &ServedRun::gpu_count,     &ServedRun::tp,           &ServedRun::pp,
+      &ServedRun::ep_dp,  &ServedRun::model,         &ServedRun::weight_dtype, &ServedRun::kv_dtype,
+      &ServedRun::engine, &ServedRun::engine_version};
+  std::map<std::string, std::vector<std::size_t>> same;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].metrics.size() < kFewest) continue;
+    std::set<std::string> values;
+    for (const ServedMetric& m : runs[i].metrics) {
+      values.insert(fmt::format("{} {} {}", m.metric, m.stat, m.value));
+    }
+    same[fmt::format("{}", fmt::join(values, ";"))].push_back(i);
+  }
+  for (const auto& [values, group] : same) {
+    for (const std::size_t i : group) {
+      const auto other = std::find_if(group.begin(), group.end(), [&](std::size_t k) {
+        return std::any_of(kWhat.begin(), kWhat.end(), [&](std::string ServedRun::*cell) {
+          return runs[i].*cell != runs[k].*cell;
+        });
+      });
+      if (other != group.end()) runs[i].copy_of = runs[*other].id;
+    }
+  }
+}
+
 std::vector<ServedRun> runs_of(const CsvTable& table) {
   std::array<std::size_t, kSettings.size()> place{};
   for (std::size_t c = 0; c < kSettings.size(); ++c) {
@@ -148,6 +178,7 @@ std::vector<ServedRun> runs_of(const CsvTable& table) {
          .value = table.number(row, value, -kLargest, kLargest) * scale.value_or(1),
          .line = table.line(row)});
   }
+  mark_copies(runs);
   return runs;
 }
 

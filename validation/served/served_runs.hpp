@@ -25,6 +25,8 @@ struct ServedRun {
       output_spread, arrival, rate_rps, concurrency, num_requests, seed, not_stated, note;
   std::size_t line = 0;  // of its first row
   std::vector<ServedMetric> metrics;
+  std::string
+      copy_of;  // a run with the same values of another machine, model or engine; usually ""
 };
 
 /// Reads a table of serving runs in long format: a row has one metric of a run and all of the run's

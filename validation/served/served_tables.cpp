@@ -157,8 +157,8 @@ ServedClient read_client(const Field& field) {
 }
 
 ServedLengths read_set(const Field& field) {
-  field.allow_only({"words", "file", "bounds", "prompt_tokens", "prompt_p99", "output_tokens",
-                    "output_p99", "cap", "source"});
+  field.allow_only({"words", "file", "bounds", "prompt_tokens", "prompt_p99", "prompt_twentieths",
+                    "prompts_of", "output_tokens", "output_p99", "cap", "source"});
   constexpr std::int64_t kMax = 1 << 24;
   ServedLengths out{.words = words_of(field.at("words")), .source = field.at("source").string()};
   if (const auto file = field.find("file")) out.file = file->string();
@@ -169,6 +169,12 @@ ServedLengths read_set(const Field& field) {
   length("prompt_p99", out.prompt_p99);
   length("output_tokens", out.output_tokens);
   length("output_p99", out.output_p99);
+  if (const auto parts = field.find("prompt_twentieths")) {
+    for (const Field& part : parts->items()) {
+      out.prompt_twentieths.push_back(part.number(1, static_cast<double>(kMax)));
+    }
+    KVSIM_CHECK(out.prompt_twentieths.size() == 20, "not 20 shares of prompts");
+  }
   if (const auto cap = field.find("cap")) out.cap = cap->integer(1, kMax);
   if (const auto bounds = field.find("bounds")) {
     for (const auto& [key, bound] : bounds->members()) out.bounds[key] = bound.integer(1, kMax);
@@ -204,6 +210,18 @@ Tables read_tables() {
   out.cutoff_models = words_of(clients.at("cutoff_models"));
   for (const Field& item : clients.at("clients").items()) out.clients.push_back(read_client(item));
   for (const Field& item : clients.at("lengths").items()) out.lengths.push_back(read_set(item));
+  std::size_t i = 0;
+  for (const Field& item : clients.at("lengths").items()) {
+    if (const auto of = item.find("prompts_of")) {
+      const auto& sets = out.lengths;
+      const auto same = std::find_if(sets.begin(), sets.end(), [&](const ServedLengths& set) {
+        return std::find(set.words.begin(), set.words.end(), of->string()) != set.words.end();
+      });
+      KVSIM_CHECK(same != sets.end(), "prompts of an unknown set");
+      out.lengths[i].prompt_twentieths = same->prompt_twentieths;
+    }
+    ++i;
+  }
   const Field reasons = table_of("served-reasons");
   reasons.allow_only({"schema", "reasons"});
   for (const Field& item : reasons.at("reasons").items()) {

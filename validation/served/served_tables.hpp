@@ -109,6 +109,7 @@ struct ServedLengths {
   std::string file{};                            // of the folder `lengths`; empty: `prompt_tokens`
   std::map<std::string, std::int64_t> bounds{};  // of the rows that are sampled
   double prompt_tokens = 0, prompt_p99 = 0;      // 0: not known
+  std::vector<double> prompt_twentieths{};       // means of equal shares of the sorted prompts
   double output_tokens = 0, output_p99 = 0;
   std::int64_t cap = 0;  // max_tokens that clients send; 0: the output
   std::string source{};

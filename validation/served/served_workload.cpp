@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -35,6 +37,12 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
+/// How lengths vary where only their mean is stated.
+struct LengthShape {
+  double p99_per_mean = 1;
+  std::span<const double> twentieths{};  // means of equal shares of the sorted lengths
+};
+
 ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t high) {
   constexpr double kMaxRatio = 14.9;
   return {{"kind", "lognormal"},
@@ -44,10 +52,23 @@ ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t h
           {"max", high}};
 }
 
+ordered_json lengths_around(double mean, const LengthShape& shape) {
+  if (shape.twentieths.empty()) {
+    return lognormal(mean, mean * shape.p99_per_mean, 1, 1 << 22);
+  }
+  const double sum = std::accumulate(shape.twentieths.begin(), shape.twentieths.end(), 0.0);
+  const double scale = mean * static_cast<double>(shape.twentieths.size()) / sum;
+  ordered_json values = ordered_json::array(), weights = ordered_json::array();
+  for (const double part : shape.twentieths) {
+    values.push_back(std::max<std::int64_t>(1, std::llround(part * scale)));
+    weights.push_back(1);
+  }
+  return {{"kind", "empirical"}, {"values", values}, {"weights", weights}};
+}
+
 /// A column of lengths as a number or a distribution; null: it states none.
-/// `ratio`: p99 over mean where lengths vary and only their mean is stated.
 ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std::int64_t least,
-                        double ratio, std::vector<std::string>& assumed) {
+                        const LengthShape& shape, std::vector<std::string>& assumed) {
   const std::string spread = lower(spread_cell);
   constexpr std::int64_t kMax = 1 << 22;
   const auto value = cell_number(cell);
@@ -89,9 +110,11 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
                          is_in(spread, "dataset") || is_in(spread, "per-request list") ||
                          spread == "per request";
   if (generated && mean > 1) {
-    assumed.push_back(
-        fmt::format("{} as a lognormal with p99 = {:.1f} means", kSpreadRemark, ratio));
-    return lognormal(*value, *value * ratio, 1, kMax);
+    assumed.push_back(shape.twentieths.empty()
+                          ? fmt::format("{} as a lognormal with p99 = {:.1f} means", kSpreadRemark,
+                                        shape.p99_per_mean)
+                          : fmt::format("{} as in a log of the set", kSpreadRemark));
+    return lengths_around(*value, shape);
   }
   return mean;
 }
@@ -320,18 +343,19 @@ class WorkloadMapping {
       }
       return;
     }
-    const auto ratio = [](double p99, double mean) {
-      return mean > 0 && p99 > 0 ? p99 / mean : generated_p99_per_mean();
+    const auto shape = [](double p99, double mean) {
+      return LengthShape{mean > 0 && p99 > 0 ? p99 / mean : generated_p99_per_mean()};
     };
     const ServedLengths none;
     const ServedLengths& set = set_ == nullptr ? none : *set_;
-    const double of_prompt = ratio(set.prompt_p99, set.prompt_tokens);
-    const double of_output = ratio(set.output_p99, set.output_tokens);
+    LengthShape of_prompt = shape(set.prompt_p99, set.prompt_tokens);
+    of_prompt.twentieths = set.prompt_twentieths;
+    const LengthShape of_output = shape(set.output_p99, set.output_tokens);
     ordered_json prompt = lengths_of(run_.input_tokens, prompt_spread, 1, of_prompt, out_.assumed);
-    const auto of_set_mean = [&](double mean, double p99_per_mean, std::string_view what) {
+    const auto of_set_mean = [&](double mean, const LengthShape& around, std::string_view what) {
       out_.assumed.push_back(
           fmt::format("{} of {:.0f} tokens on average: {}", what, mean, set.source));
-      return lognormal(mean, mean * p99_per_mean, 1, 1 << 20);
+      return lengths_around(mean, around);
     };
     if (prompt.is_null() && set.prompt_tokens > 0) {
       prompt = of_set_mean(set.prompt_tokens, of_prompt, "prompts");
@@ -341,7 +365,7 @@ class WorkloadMapping {
     if (output.is_null()) {
       for (const ServedMetric& m : run_.metrics) {
         if (m.metric == "output_len" && m.stat == "mean" && m.value >= 1) {
-          output = lognormal(m.value, m.value * of_output, 1, 1 << 20);
+          output = lengths_around(m.value, of_output);
         }
       }
     }
