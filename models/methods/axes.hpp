@@ -448,7 +448,8 @@ class ReadRule {
     return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
   }
   /// How many of `entries` entries a stored head in `layer` reads. An upper bound if only replay
-  /// knows how much the query heads of a group agree.
+  /// knows how much the query heads of a group agree. Negative: the layer has no reader and reads
+  /// everything.
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }

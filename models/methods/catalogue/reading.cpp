@@ -68,6 +68,36 @@ PresetRows reading_presets() {
        .size_law = "T (and 132 B a token and layer)",
        .cost_class = "reads everything to know what to leave out; its costs are those of dsa",
        .defaults = {{"index", std::string{"oracle"}}}},
+      {.name = "msa",
+       .summary = "MiniMax-M3's sparse attention: a recorded indexer chooses the 16 blocks of 128 "
+                  "tokens that the query heads of a KV head read",
+       .paper = "MiniMax, MiniMax-M3",
+       .axes = {{"read", "blocks"}},
+       .size_law = "T (and 256 B a token and layer of index keys, from layer 3 on)",
+       .cost_class = "S0; a step reads 256 B of index a token and 2048 tokens",
+       .available = {{"trtllm", "models with a block indexer"}}},
+      {.name = "moba",
+       .summary = "each query head reads its own block and the 11 blocks of 4096 tokens whose mean "
+                  "key suits its query best",
+       .paper = "Lu et al., MoBA: Mixture of Block Attention for Long-Context LLMs (arXiv "
+                "2502.13189)",
+       .axes = {{"read", "blocks"}},
+       .size_law = "T (and a mean key a block)",
+       .cost_class = "S0; a step reads a mean key a block and 12 blocks for each query head",
+       .defaults = {{"digest", std::string{"mean"}},
+                    {"topk", std::int64_t{12}},
+                    {"page", std::int64_t{4096}},
+                    {"dense", std::int64_t{0}}},
+       .available = {{"research", "MoonshotAI/MoBA"}}},
+      {.name = "blocks-oracle",
+       .summary = "reference: the query heads of a KV head read the blocks with their largest "
+                  "logits, which an indexer with one score a block tries to find",
+       .paper = "",
+       .axes = {{"read", "blocks"}},
+       .size_law = "T",
+       .cost_class = "reads everything to know what to leave out; its costs are those of what it "
+                     "reads",
+       .defaults = {{"digest", std::string{"keys"}}, {"dense", std::int64_t{0}}}},
       {.name = "oracle-step",
        .summary =
            "reference: each query head attends over the entries that weigh most at its step; "

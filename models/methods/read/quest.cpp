@@ -205,7 +205,7 @@ class QuestRule final : public ReadRule {
     const double choosers = set_.choosing == Choosing::kSum ? 1.0 : group_;
     double read = std::min(entries, choosers * static_cast<double>(set_.pages() * set_.page));
     if (static_cast<double>(set_.tokens) >= entries) read = entries;
-    return layer < dense_ ? entries : read;
+    return layer < dense_ ? -1 : read;
   }
   std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_ ? 0 : 1; }
   void add_step(StepTraffic& traffic, const StepEvents& events,

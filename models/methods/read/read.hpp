@@ -13,6 +13,7 @@ AxisChoice read_shadowkv();
 AxisChoice read_rocket();
 AxisChoice read_pq();
 AxisChoice read_dsa();
+AxisChoice read_blocks();
 
 /// Parameter `token_budget`: entries that a query reads if no budget is given.
 [[nodiscard]] ParamInfo token_budget_param(std::int64_t value, std::string help,

@@ -210,7 +210,7 @@ class RocketRule final : public ReadRule {
     return {.kv = full, .side = truncated<Bytes>(pages * page_bytes(shape)), .host = Bytes{0}};
   }
   double entries_read(std::int32_t layer, double entries) const override {
-    if (layer < dense_) return entries;
+    if (layer < dense_) return -1;
     const auto chosen = static_cast<double>(set_.chosen);
     return std::min(entries, set_.by_page ? chosen * set_.page : chosen);
   }

@@ -119,6 +119,7 @@ std::vector<AxisChoice> all_choices() {
       read_rocket(),
       read_pq(),
       read_dsa(),
+      read_blocks(),
 
       store_recorded(),
       store_fp32(),
