@@ -48,35 +48,49 @@ ordered_json requests_of(const Cells& cells) {
   return mapped.scenario.at("requests");
 }
 
-TEST_CASE("a set's prompts keep its logged shape and have the stated mean") {
+std::vector<double> values_of(const ordered_json& lengths) {
+  CHECK(lengths.at("kind") == "empirical");
+  return lengths.at("values").get<std::vector<double>>();
+}
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+TEST_CASE("a set's lengths keep their logged shape and have the stated means") {
   const ServedLengths* set = find_served_lengths("ShareGPT, benchmark_serving");
   REQUIRE(set != nullptr);
   REQUIRE(set->prompt_twentieths.size() == 20);
-  for (const double mean : {107.5, 215.0, 430.0}) {
+  CHECK(mean_of(set->prompt_twentieths) == rel(set->prompt_tokens, 0.002));
+  for (const double scale : {0.85, 1.0, 1.2}) {
     Cells cells;
-    cells.input = fmt::format("{}", mean);
-    const ordered_json prompts = requests_of(cells).at("prompt_tokens");
-    CHECK(prompts.at("kind") == "empirical");
-    const auto values = prompts.at("values").get<std::vector<double>>();
-    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-    CHECK(sum / 20 == rel(mean, 0.005));
-    CHECK(values.back() / values[10] == rel(set->prompt_twentieths.back() / 111, 0.02));
+    cells.input = fmt::format("{}", 215 * scale);
+    cells.output = fmt::format("{}", 200 * scale);
+    const ordered_json requests = requests_of(cells);
+    const auto prompts = values_of(requests.at("prompt_tokens"));
+    CHECK(mean_of(prompts) == rel(215 * scale, 0.005));
+    CHECK(prompts.back() / prompts[10] ==
+          rel(set->prompt_twentieths.back() / set->prompt_twentieths[10], 0.02));
+    CHECK(mean_of(values_of(requests.at("output_tokens"))) == rel(200 * scale, 0.005));
   }
-  // Sets with the same prompts name them instead of repeating them.
+  // Sets with the same prompts name them instead of repeating them; their outputs are generated.
   CHECK(find_served_lengths("chat")->prompt_twentieths == set->prompt_twentieths);
   CHECK(find_served_lengths("sharegpt-style")->prompt_twentieths == set->prompt_twentieths);
+  CHECK_FALSE(find_served_lengths("chat")->outputs_as_prompts);
 }
 
-TEST_CASE("outputs vary as the set says, and as generated answers do without a set") {
+TEST_CASE("another selection of a set, and other sets, vary as generated answers do") {
   Cells cells;
-  cells.output = "100";
-  const ordered_json outputs = requests_of(cells).at("output_tokens");
-  CHECK(outputs.at("kind") == "lognormal");
-  CHECK(outputs.at("mean").get<double>() == rel(100.0));
-  CHECK(outputs.at("p99").get<double>() == rel(460.0));
+  cells.output = "281";  // 1.4 times the sampled set's
+  const auto check = [&] {
+    const ordered_json outputs = requests_of(cells).at("output_tokens");
+    CHECK(outputs.at("kind") == "lognormal");
+    CHECK(outputs.at("mean").get<double>() == rel(281.0));
+    CHECK(outputs.at("p99").get<double>() == rel(281 * generated_p99_per_mean()));
+  };
+  check();
+  CHECK(requests_of(cells).at("prompt_tokens").at("kind") == "lognormal");
   cells.workload = "my own data";
-  const ordered_json own = requests_of(cells).at("output_tokens");
-  CHECK(own.at("p99").get<double>() == rel(100 * generated_p99_per_mean()));
+  check();
 }
 
 TEST_CASE("runs with the same values of another machine are copies and are not compared") {

@@ -107,7 +107,7 @@ def fit_document(rows, mean, spread):
 def fit_era(documents):
     best = None
     for spread in (8e-6, 16e-6, 32e-6, 64e-6):
-        for i in range(0, 36):
+        for i in range(0, 56):
             mean = i * 2e-6 if i <= 25 else (i - 20) * 1e-5
             # A weak prior: spreads below 8 us are not known from a few documents.
             value = sum(fit_document(rows, mean, spread)[3] for rows in documents) - 8e-6 / spread

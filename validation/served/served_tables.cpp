@@ -158,7 +158,8 @@ ServedClient read_client(const Field& field) {
 
 ServedLengths read_set(const Field& field) {
   field.allow_only({"words", "file", "bounds", "prompt_tokens", "prompt_p99", "prompt_twentieths",
-                    "prompts_of", "output_tokens", "output_p99", "cap", "source"});
+                    "prompts_of", "output_tokens", "output_p99", "outputs_as_prompts", "cap",
+                    "source"});
   constexpr std::int64_t kMax = 1 << 24;
   ServedLengths out{.words = words_of(field.at("words")), .source = field.at("source").string()};
   if (const auto file = field.find("file")) out.file = file->string();
@@ -169,6 +170,7 @@ ServedLengths read_set(const Field& field) {
   length("prompt_p99", out.prompt_p99);
   length("output_tokens", out.output_tokens);
   length("output_p99", out.output_p99);
+  if (const auto same = field.find("outputs_as_prompts")) out.outputs_as_prompts = same->boolean();
   if (const auto parts = field.find("prompt_twentieths")) {
     for (const Field& part : parts->items()) {
       out.prompt_twentieths.push_back(part.number(1, static_cast<double>(kMax)));

@@ -111,7 +111,8 @@ struct ServedLengths {
   double prompt_tokens = 0, prompt_p99 = 0;      // 0: not known
   std::vector<double> prompt_twentieths{};       // means of equal shares of the sorted prompts
   double output_tokens = 0, output_p99 = 0;
-  std::int64_t cap = 0;  // max_tokens that clients send; 0: the output
+  bool outputs_as_prompts = false;  // outputs vary as prompts do
+  std::int64_t cap = 0;             // max_tokens that clients send; 0: the output
   std::string source{};
 };
 

@@ -349,8 +349,18 @@ class WorkloadMapping {
     const ServedLengths none;
     const ServedLengths& set = set_ == nullptr ? none : *set_;
     LengthShape of_prompt = shape(set.prompt_p99, set.prompt_tokens);
-    of_prompt.twentieths = set.prompt_twentieths;
-    const LengthShape of_output = shape(set.output_p99, set.output_tokens);
+    LengthShape of_output = shape(set.output_p99, set.output_tokens);
+    // Other means are those of another selection from the set.
+    const auto is_selection = [](std::string_view cell, double mean) {
+      constexpr double kMostApart = 1.25;
+      const auto stated = cell_number(cell);
+      return !stated || mean <= 0 || (*stated < mean * kMostApart && mean < *stated * kMostApart);
+    };
+    if (is_selection(run_.input_tokens, set.prompt_tokens) &&
+        is_selection(run_.output_tokens, set.output_tokens)) {
+      of_prompt.twentieths = set.prompt_twentieths;
+      if (set.outputs_as_prompts) of_output.twentieths = set.prompt_twentieths;
+    }
     ordered_json prompt = lengths_of(run_.input_tokens, prompt_spread, 1, of_prompt, out_.assumed);
     const auto of_set_mean = [&](double mean, const LengthShape& around, std::string_view what) {
       out_.assumed.push_back(
