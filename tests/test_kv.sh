@@ -36,10 +36,15 @@ skip_part "sanitizers" "no clang 16 or later" > /dev/null && fail "an unlisted r
 # check_objects: the last entry of each object counts; CUDA objects are ignored.
 { printf '# ninja log v5\n'; printf '0\t20000\t0\ta.o\t1\n0\t14000\t0\ta.o\t1\n0\t44000\t0\tb.cu.o\t1\n0\t99000\t0\tprogram\t1\n'; } > "$scratch/.ninja_log"
 out=$(check_objects "$scratch") || fail "an object of 14 s fails: $out"
-expect "the slowest object" "$out" "1 objects, the slowest in 14.0 s: a.o"
-printf '5\t15105\t0\tc.o\t1\n' >> "$scratch/.ninja_log"
-out=$(check_objects "$scratch") && fail "an object of 15.1 s is accepted"
+expect "the slowest object" "$out" "1 objects, the slowest in 14.0 s during the build: a.o"
+printf '5\t30105\t0\tc.o\t1\n' >> "$scratch/.ninja_log"
+object_seconds() { echo 15.1; }
+out=$(check_objects "$scratch") && fail "an object that takes 15.1 s alone is accepted"
 expect "an object that is too slow" "$out" " 15.1 s c.o"
+object_seconds() { echo 14.9; }
+out=$(check_objects "$scratch") || fail "an object that takes 14.9 s alone fails: $out"
+object_seconds() { return 1; }
+check_objects "$scratch" > /dev/null 2>&1 && fail "an object that does not compile is accepted"
 
 # setup: missing packages are installed; a package that apt does not know does not block the others.
 here=" ${REQUIRED[*]} ${OPTIONAL[*]} "
