@@ -66,7 +66,7 @@ class BlockReader final : public Reader {
     const auto n_blocks = static_cast<std::size_t>((entries_ + set_.page - 1) / set_.page);
     outcome.log_sums.resize(group_);
     if (static_cast<std::size_t>(set_.topk) >= n_blocks) {
-      run_whole(q, entries.keys(), entries.values(), outcome);
+      attend_rows(whole_, q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = static_cast<double>(entries_);
       outcome.most_read = entries_;
       return;
@@ -75,8 +75,8 @@ class BlockReader final : public Reader {
     if (set_.digest != Digest::kMean) {
       set_.digest == Digest::kIndex ? score_index(n_blocks) : score_keys(q, entries, n_blocks);
       choose(n_blocks);
-      gather(entries);
-      run_whole(q, keys_, values_, outcome);
+      gather_pages(entries, chosen_, set_.page, keys_, values_);
+      attend_rows(whole_, q, keys_, values_, outcome);
       outcome.most_read = chosen_entries();
       outcome.entries_read = static_cast<double>(outcome.most_read);
       return;
@@ -89,7 +89,7 @@ class BlockReader final : public Reader {
       choose(n_blocks);
       for (const std::size_t block : chosen_) read_[block] = true;
       outcome.most_read = std::max(outcome.most_read, chosen_entries());
-      gather(entries);
+      gather_pages(entries, chosen_, set_.page, keys_, values_);
       single_.run(query, keys_, values_, {});
       std::copy(single_.output().begin(), single_.output().end(),
                 outcome.out.begin() + static_cast<std::ptrdiff_t>(g * d_));
@@ -175,26 +175,6 @@ class BlockReader final : public Reader {
     });
     chosen_.erase(end, chosen_.end());
     std::sort(chosen_.begin(), chosen_.end());
-  }
-  void gather(const EntryTable& entries) {
-    keys_.clear();
-    values_.clear();
-    for (const std::size_t block : chosen_) {
-      const auto first = block * static_cast<std::size_t>(set_.page) * d_;
-      const auto n = static_cast<std::size_t>(size_of(block)) * d_;
-      const auto keys = entries.keys().subspan(first, n);
-      const auto values = entries.values().subspan(first, n);
-      keys_.insert(keys_.end(), keys.begin(), keys.end());
-      values_.insert(values_.end(), values.begin(), values.end());
-    }
-  }
-  void run_whole(std::span<const float> q, std::span<const float> keys,
-                 std::span<const float> values, ReadOutcome& outcome) {
-    whole_.run(q, keys, values, {});
-    outcome.out.assign(whole_.output().begin(), whole_.output().end());
-    for (std::size_t g = 0; g < group_; ++g) {
-      outcome.log_sums[g] = whole_.log_sum(static_cast<std::int32_t>(g));
-    }
   }
 
   BlockSettings set_;

@@ -62,7 +62,7 @@ class QuestReader final : public Reader {
     outcome.log_sums.resize(group);
     // A budget that covers everything reads all entries, including a last page that is not full.
     if (set_.tokens >= entries_ || static_cast<std::size_t>(set_.pages()) >= n_pages) {
-      run_whole(q, entries.keys(), entries.values(), outcome);
+      attend_rows(whole_, q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = entries_;
       outcome.most_read = entries_;
       return;
@@ -87,7 +87,7 @@ class QuestReader final : public Reader {
       }
       outcome.most_read = std::max(outcome.most_read, own);
       if (set_.choosing != Choosing::kEach) continue;
-      gather(entries);
+      gather_pages(entries, chosen_, set_.page, keys_, values_);
       single_.run(q.subspan(g * d_, d_), keys_, values_, {});
       std::copy(single_.output().begin(), single_.output().end(),
                 outcome.out.begin() + static_cast<std::ptrdiff_t>(g * d_));
@@ -104,8 +104,8 @@ class QuestReader final : public Reader {
       if (read_[p]) chosen_.push_back(p);
     }
     outcome.most_read = distinct;  // every query head reads the union
-    gather(entries);
-    run_whole(q, keys_, values_, outcome);
+    gather_pages(entries, chosen_, set_.page, keys_, values_);
+    attend_rows(whole_, q, keys_, values_, outcome);
   }
 
  private:
@@ -151,28 +151,6 @@ class QuestReader final : public Reader {
     });
     chosen_.erase(last, chosen_.end());
     std::sort(chosen_.begin(), chosen_.end());
-  }
-
-  void gather(const EntryTable& entries) {
-    keys_.clear();
-    values_.clear();
-    for (const std::size_t page : chosen_) {
-      const auto first = static_cast<std::size_t>(first_of(page)) * d_;
-      const auto n = static_cast<std::size_t>(last_of(page) - first_of(page)) * d_;
-      const auto keys = entries.keys().subspan(first, n);
-      const auto values = entries.values().subspan(first, n);
-      keys_.insert(keys_.end(), keys.begin(), keys.end());
-      values_.insert(values_.end(), values.begin(), values.end());
-    }
-  }
-
-  void run_whole(std::span<const float> q, std::span<const float> keys,
-                 std::span<const float> values, ReadOutcome& outcome) {
-    whole_.run(q, keys, values, {});
-    outcome.out.assign(whole_.output().begin(), whole_.output().end());
-    for (std::size_t g = 0; g < outcome.log_sums.size(); ++g) {
-      outcome.log_sums[g] = whole_.log_sum(static_cast<std::int32_t>(g));
-    }
   }
 
   QuestSettings set_;

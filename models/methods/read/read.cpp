@@ -1,6 +1,8 @@
-// Shared by readers: the source of their budget, and the caches that they support.
+// Shared by readers: the source of their budget, the caches that they support, and reads of pages.
 
 #include "models/methods/read/read.hpp"
+
+#include <algorithm>
 
 #include <fmt/format.h>
 
@@ -37,6 +39,32 @@ std::int32_t group_of(const MethodResolver& resolver) {
   const LayerShape& shape = resolver.site().shape;
   if (shape.n_kv_heads < 1 || resolver.word("granularity") == "query_head") return 1;
   return shape.n_heads / shape.n_kv_heads;
+}
+
+void attend_rows(GroupAttention& attention, std::span<const float> q, std::span<const float> keys,
+                 std::span<const float> values, ReadOutcome& outcome) {
+  attention.run(q, keys, values, {});
+  outcome.out.assign(attention.output().begin(), attention.output().end());
+  for (std::size_t g = 0; g < outcome.log_sums.size(); ++g) {
+    outcome.log_sums[g] = attention.log_sum(static_cast<std::int32_t>(g));
+  }
+}
+
+void gather_pages(const EntryTable& entries, std::span<const std::size_t> pages, std::int64_t page,
+                  std::vector<float>& keys, std::vector<float>& values) {
+  const auto held = static_cast<std::size_t>(entries.size());
+  const auto d = entries.keys().size() / std::max<std::size_t>(1, held);
+  const auto full = static_cast<std::size_t>(page);
+  keys.clear();
+  values.clear();
+  for (const std::size_t number : pages) {
+    const std::size_t first = number * full;
+    const std::size_t n = std::min(full, held - first);
+    const auto k = entries.keys().subspan(first * d, n * d);
+    const auto v = entries.values().subspan(first * d, n * d);
+    keys.insert(keys.end(), k.begin(), k.end());
+    values.insert(values.end(), v.begin(), v.end());
+  }
 }
 
 }  // namespace kvsim

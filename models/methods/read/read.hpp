@@ -23,6 +23,15 @@ AxisChoice read_blocks();
 /// drop entries or share them between layers, because readers need all entries.
 [[nodiscard]] std::int64_t resolve_token_budget(MethodResolver& resolver, double fallback);
 
+/// Attends with q [group, d] over rows of keys and values; fills `out` and `log_sums` of `outcome`.
+void attend_rows(GroupAttention& attention, std::span<const float> q, std::span<const float> keys,
+                 std::span<const float> values, ReadOutcome& outcome);
+
+/// Copies the rows of `pages` (ascending numbers of `page` entries each, the last one perhaps of
+/// fewer) to `keys` and `values`.
+void gather_pages(const EntryTable& entries, std::span<const std::size_t> pages, std::int64_t page,
+                  std::vector<float>& keys, std::vector<float>& values);
+
 /// Query heads that share a stored head; 1 if the shape is unknown.
 [[nodiscard]] std::int32_t group_of(const MethodResolver& resolver);
 
