@@ -60,7 +60,8 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
   const Sequence& s = at(id);
   std::int32_t& output = state_->output[static_cast<std::size_t>(id)];
   const std::int64_t room = parts_.max_model_len - s.prompt;
-  if (room < 0 || (room == 0 && output > 0) || (s.declared > room && !parts_.clips)) {
+  if (room < 0 || (room == 0 && output > 0) || (s.declared > room && !parts_.clips) ||
+      s.prompt > scheduler_->longest_prompt()) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }

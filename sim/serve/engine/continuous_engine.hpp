@@ -112,9 +112,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
   // from reserve() to leave() and receive().
 
-  /// Whether a request is accepted, by what an engine may know: its prompt, its declared length and
-  /// the longest sequence. Others are rejected; an output that would exceed the longest sequence
-  /// ends there.
+  /// Whether a request is accepted, by what an engine may know: its prompt, its declared length,
+  /// the longest sequence and what its scheduler computes. Others are rejected; an output that
+  /// would exceed the longest sequence ends there.
   [[nodiscard]] bool serves(RequestId id, SimTime now);
   /// Prefilled requests that have more to generate, since the last call.
   [[nodiscard]] std::vector<RequestId> take_prefilled() {

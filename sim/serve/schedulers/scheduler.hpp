@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -124,6 +125,10 @@ class Scheduler {
   /// Of the last iteration: whether the first waiting request's prompt would fit, and it waits
   /// because memory is reserved for future tokens of running sequences.
   [[nodiscard]] virtual bool holds_back() const { return false; }
+  /// Tokens of the longest prompt that it computes. Requests with a longer one are rejected.
+  [[nodiscard]] virtual std::int64_t longest_prompt() const {
+    return std::numeric_limits<std::int64_t>::max();
+  }
   /// The limits of an iteration.
   [[nodiscard]] virtual BatchLimits limits() const { return {}; }
   /// Its name and settings as run: "vllm-v1, max_num_seqs 256, …".

@@ -14,7 +14,6 @@
 
 #include <fmt/format.h>
 
-#include "models/units/error.hpp"
 #include "sim/serve/schedulers/limits.hpp"
 #include "sim/serve/schedulers/queue_order.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
@@ -37,8 +36,9 @@ constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 ///
 /// Micro-batch: generations take one token each of max_num_tokens (with proposals as many more),
 /// then contexts in order. A context that does not fit whole takes a chunk of whole blocks, or
-/// waits if contexts are not chunked. The first context that gets nothing ends the batch. Tokens in
-/// the prefix cache are not counted.
+/// waits if contexts are not chunked. Without chunks, prompts longer than max_num_tokens are
+/// refused (tensorrt_llm/llmapi/llm.py). The first context that gets nothing ends the batch. Tokens
+/// in the prefix cache are not counted.
 ///
 /// Of a pipeline as many micro-batches are in flight as there are stages, each of at most
 /// max_batch_size of the requests that are not in flight.
@@ -59,12 +59,6 @@ class Trtllm : public Scheduler {
     budget_ = configured.iteration_tokens(chunked_, max_model_len_, kMaxNumTokens);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", budget_, chunked_ ? block_ : 1);
-    if (!chunked_ && budget_ < max_model_len_) {
-      throw InputError{fmt::format(
-          "scheduler trtllm: max_num_batched_tokens: expected at least the longest sequence's {} "
-          "tokens without chunked contexts, got {}",
-          max_model_len_, budget_)};
-    }
   }
 
   void schedule(BatchBuilder& batch) override {
@@ -86,6 +80,10 @@ class Trtllm : public Scheduler {
   }
 
   [[nodiscard]] bool holds_back() const override { return held_back_; }
+
+  [[nodiscard]] std::int64_t longest_prompt() const override {
+    return chunked_ ? Scheduler::longest_prompt() : budget_;
+  }
 
   [[nodiscard]] BatchLimits limits() const override {
     return {.seqs = max_seqs_, .tokens = budget_};

@@ -304,6 +304,20 @@ TEST_CASE("trtllm cuts contexts at whole blocks") {
   CHECK(run(service).plans == Plans{"0:5", "0:1 1:10"});
 }
 
+TEST_CASE(
+    "trtllm without chunks refuses prompts beyond its tokens, whatever the longest sequence") {
+  SmallService service =
+      tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 8, .chunked_prefill = false});
+  service.max_model_len = 40;
+  service.trace.requests = {request(0, 8, 4), request(0, 9, 4)};
+  for (Request& r : service.trace.requests) r.declared_tokens = r.output_tokens;
+  const ServeResult refused = service.run();
+  CHECK(refused.outcomes[0].status == RequestStatus::kCompleted);
+  CHECK(refused.outcomes[1].status == RequestStatus::kRejected);
+  service.scheduler.chunked_prefill = true;
+  CHECK(service.run().completed == 2);
+}
+
 TEST_CASE("trtllm at most utilization pauses the last started sequence") {
   SmallService service = tiny(5, 4, {.name = "trtllm", .policy = "max-utilization"});
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
@@ -362,7 +376,6 @@ TEST_CASE("options that a scheduler does not have are refused with those that it
   refuses({.name = "vllm-v0", .max_num_seqs = 0}, "at least 1, got 0");
   refuses({.name = "sglang", .conservativeness = -1.0}, "at least 0, got -1");
   refuses({.name = "trtllm", .max_num_batched_tokens = 8}, "at least 16, got 8");
-  refuses({.name = "trtllm", .max_num_batched_tokens = 500, .chunked_prefill = false}, "605");
   SmallService service{.scheduler = {.name = "static", .max_num_seqs = 4}, .stack = "hf-sdpa"};
   CHECK_THROWS_WITH_AS((void)service.run(),
                        doctest::Contains("it has batch, max_num_batched_tokens"), InputError);
