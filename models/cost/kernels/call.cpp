@@ -46,7 +46,8 @@ const std::vector<KernelFormat>& named_formats() {
        .stored_bytes = 0.5625,
        .quantises = true},
       {.name = "gated_delta", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 4},
-      {.name = "kimi_delta", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 4}};
+      {.name = "kimi_delta", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 4},
+      {.name = "mamba2", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 4}};
   return formats;
 }
 

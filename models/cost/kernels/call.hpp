@@ -137,8 +137,8 @@ struct CopyCall {
   friend bool operator==(const CopyCall&, const CopyCall&) = default;
 };
 
-/// Delta rules of a recurrent layer: a matrix of value_dim x key_dim for each head of a sequence,
-/// by `tokens` new tokens of each. Decode takes them one by one, a prompt's scan in chunks.
+/// The rule of a recurrent layer (delta rules, Mamba 2): a matrix of value_dim x key_dim for each
+/// head of a sequence, by `tokens` new tokens of each. Decode takes them one by one, a prompt's scan in chunks.
 struct RecurrenceCall {
   bool decode = true;
   double batch = 1;

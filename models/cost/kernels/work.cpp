@@ -71,7 +71,8 @@ KernelWork work(const RecurrenceCall& c, const KernelFormat& f) {
   const double heads = c.batch * c.heads;
   const double state = c.key_dim * c.value_dim;
   const double rows = c.tokens * (2 * c.key_dim + 2 * c.value_dim) * f.operand_bytes;
-  // S k, the decay, the update by one rank and S q. A scan has the last three as products.
+  // Delta rules: S k, the decay, the update by one rank and S q. A scan has the last three as
+  // products. Mamba 2 has no S k, and its scan about as many operations within chunks.
   return {.flops = heads * c.tokens * (c.decode ? 7 : 6) * state,
           .bytes = heads * (2 * state * c.state_bytes + rows)};
 }

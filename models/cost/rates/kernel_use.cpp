@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <variant>
 
 #include "models/units/check.hpp"
@@ -136,7 +137,10 @@ std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, do
   static const auto known = [](std::string_view word) {
     return &shared_format(parse_kernel_format(word));
   };
-  static const std::array delta{known("gated_delta"), known("kimi_delta")};
+  static const std::map<StateKind, const KernelFormat*> rules{
+      {StateKind::kGatedDelta, known("gated_delta")},
+      {StateKind::kKimiDelta, known("kimi_delta")},
+      {StateKind::kMamba2, known("mamba2")}};
   static const std::array scores{known("bf16"), known("fp8")};
   const IndexSpec& index = layer.attention.index;
   // Entries that a query sees, the mean of a prompt's.
@@ -145,8 +149,10 @@ std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, do
   switch (op.kind) {
     case MixerOpKind::kRecurrence: {
       const StateSpec& s = layer.state;
-      const bool gated = s.kind == StateKind::kGatedDelta;
-      if (!gated && s.kind != StateKind::kKimiDelta) return std::nullopt;
+      const auto rule = rules.find(s.kind);
+      if (rule == rules.end()) return std::nullopt;
+      // Of Mamba 2 scans of prompts alone are published.
+      if (s.kind == StateKind::kMamba2 && span.decodes) return std::nullopt;
       // The verification of a draft reads each state once and keeps one for each token.
       const double moved = span.decodes ? (1 + span.tokens) / 2 : 1;
       return KernelUse{.call = RecurrenceCall{.decode = span.decodes,
@@ -156,7 +162,7 @@ std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, do
                                               .key_dim = static_cast<double>(s.key_dim),
                                               .value_dim = static_cast<double>(s.value_dim),
                                               .state_bytes = bits_of(s.dtype) / 8.0},
-                       .format = delta[gated ? 0 : 1]};
+                       .format = rule->second};
     }
     case MixerOpKind::kIndexScores:
       return KernelUse{.call = IndexScoresCall{.decode = span.decodes,

@@ -40,7 +40,7 @@ namespace kvsim {
 [[nodiscard]] KernelUse convolution_use(std::int64_t rows, std::int64_t channels,
                                         std::int32_t passes = 1);
 /// A mixer's operator over `sequences` sequences with `span` each; nullopt if no timings of its
-/// kernels are published: Mamba, gates, compression.
+/// kernels are published: Mamba 1, decode of Mamba 2, gates, compression.
 [[nodiscard]] std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op,
                                                  double sequences, const NewTokens& span);
 /// Attention over the latent entries that an index chooses, of `sequences` sequences with `tokens`

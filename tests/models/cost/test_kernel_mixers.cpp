@@ -82,9 +82,9 @@ TEST_CASE("published timings of mixers' kernels are used where engines have them
   };
   const std::vector<Case> all{
       {RecurrenceCall{}, "gated_delta"},   {RecurrenceCall{}, "kimi_delta"},
-      {ConvolutionCall{}, "bf16"},         {IndexScoresCall{}, "fp8"},
-      {IndexChoiceCall{}, "fp32"},         {SparseAttentionCall{}, "bf16/fp8"},
-      {SparseAttentionCall{}, "bf16/bf16"}};
+      {RecurrenceCall{}, "mamba2"},        {ConvolutionCall{}, "bf16"},
+      {IndexScoresCall{}, "fp8"},          {IndexChoiceCall{}, "fp32"},
+      {SparseAttentionCall{}, "bf16/fp8"}, {SparseAttentionCall{}, "bf16/bf16"}};
   for (const std::string& engine : kEngines) {
     for (const Case& one : all) {
       const KernelChoice choice = KernelLibrary::builtin().choose(op_of(one.call), h200(), engine,
@@ -187,6 +187,20 @@ TEST_CASE("operators of hybrid layers name their kernels") {
   const KernelUse* taps = kernel_of(prompt, "convolution");
   REQUIRE(taps != nullptr);
   CHECK(std::get<ConvolutionCall>(taps->call).channels == 8192);
+
+  const Model mamba{find_llm("nemotron-nano-9b-v2")};
+  const std::vector<Op> states =
+      ops_of(mixed_step(mamba.input("vllm"), {.loads = {}, .chunks = {&chunk, 1}}));
+  const KernelUse* space = kernel_of(states, "state space scan");
+  REQUIRE(space != nullptr);
+  CHECK(space->format->name == "mamba2");
+  CHECK(std::get<RecurrenceCall>(space->call).heads == 128);
+  CHECK(std::get<RecurrenceCall>(space->call).value_dim == 80);
+  // No timings of its update by one token are published.
+  const std::vector<DecodeLoad> loads(3, {.attended = 1000, .held = 1000});
+  const std::vector<Op> step =
+      ops_of(mixed_step(mamba.input("vllm"), {.decodes = 1, .loads = loads, .chunks = {}}));
+  CHECK(kernel_of(step, "state space scan") == nullptr);
 
   const Model glm{find_llm("glm-5")};
   const PrefillChunk far{.tokens = 1000, .before = 9000, .last = false};
