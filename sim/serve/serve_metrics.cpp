@@ -83,13 +83,13 @@ Distribution distribution_of(std::vector<WeightedTime>& sample) {
   return out;
 }
 
-std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
-                                     const std::vector<std::vector<SimTime>>& iteration_ends,
-                                     std::span<const RequestOutcome> outcomes) {
+void for_token_gaps(std::span<const TokenSpan> spans,
+                    const std::vector<std::vector<SimTime>>& iteration_ends,
+                    std::span<const RequestOutcome> outcomes,
+                    const std::function<void(const TokenGap&)>& see) {
   // By replica and stride: how many more sequences make a token in an iteration and in the one a
   // stride before than did so a stride before.
   std::vector<std::map<std::size_t, std::vector<std::int32_t>>> changes(iteration_ends.size());
-  std::vector<WeightedTime> gaps;
   std::vector<SimTime> last(outcomes.size(), SimTime{-1});
   for (const TokenSpan& s : spans) {
     const auto request = static_cast<std::size_t>(s.request);
@@ -100,18 +100,12 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
     const auto stride = static_cast<std::size_t>(s.stride);
     KVSIM_CHECK(final < ends.size(), "tokens after the last iteration");
     if (last[request] >= SimTime{}) {
-      const SimTime gap = ends[first] - last[request];
-      // Sequences that paused together are one entry: fewer to sort.
-      if (!gaps.empty() && gaps.back().time == gap) {
-        ++gaps.back().times;
-      } else {
-        gaps.push_back({gap, 1});
-      }
+      see({s.replica, s.first, ends[first] - last[request], 1, true});
     }
     last[request] = ends[final];
     if (s.count == 1) continue;
     if (stride == 0) {
-      gaps.push_back({SimTime{}, s.count - 1});
+      see({s.replica, s.first, SimTime{}, s.count - 1});
       continue;
     }
     auto& change = changes[static_cast<std::size_t>(s.replica)][stride];
@@ -124,10 +118,26 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
     for (auto& [stride, sequences] : changes[r]) {
       for (std::size_t i = stride; i < ends.size(); ++i) {
         sequences[i] += sequences[i - stride];
-        if (sequences[i] > 0) gaps.push_back({ends[i] - ends[i - stride], sequences[i]});
+        if (sequences[i] <= 0) continue;
+        see({static_cast<std::int32_t>(r), static_cast<std::int32_t>(i), ends[i] - ends[i - stride],
+             sequences[i]});
       }
     }
   }
+}
+
+std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
+                                     const std::vector<std::vector<SimTime>>& iteration_ends,
+                                     std::span<const RequestOutcome> outcomes) {
+  std::vector<WeightedTime> gaps;
+  for_token_gaps(spans, iteration_ends, outcomes, [&](const TokenGap& gap) {
+    // Sequences that paused together are one entry: fewer to sort.
+    if (gap.is_pause && !gaps.empty() && gaps.back().time == gap.time) {
+      ++gaps.back().times;
+    } else {
+      gaps.push_back({gap.time, gap.times});
+    }
+  });
   return gaps;
 }
 

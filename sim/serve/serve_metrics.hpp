@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,8 +21,22 @@ struct WeightedTime {
 [[nodiscard]] Distribution distribution_of(std::vector<SimTime>& sample);
 [[nodiscard]] Distribution distribution_of(std::vector<WeightedTime>& sample);
 
+/// A gap between tokens of `times` sequences that ends with an iteration of a replica.
+struct TokenGap {
+  std::int32_t replica = 0, iteration = 0;
+  SimTime time{};
+  std::int64_t times = 0;
+  bool is_pause = false;  // from one span of a request to its next
+};
+/// Calls `see` for all gaps between the tokens of completed requests. Spans of one request are in
+/// the order of time.
+void for_token_gaps(std::span<const TokenSpan> spans,
+                    const std::vector<std::vector<SimTime>>& iteration_ends,
+                    std::span<const RequestOutcome> outcomes,
+                    const std::function<void(const TokenGap&)>& see);
+
 /// Gaps between the tokens of completed requests: one per iteration, with the number of sequences
-/// that waited for it. Spans of one request are in the order of time.
+/// that waited for it.
 [[nodiscard]] std::vector<WeightedTime> token_gaps(
     std::span<const TokenSpan> spans, const std::vector<std::vector<SimTime>>& iteration_ends,
     std::span<const RequestOutcome> outcomes);

@@ -1,6 +1,8 @@
 // Lengths of a served run whose table states only their mean, and runs that are copies of others.
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -8,6 +10,9 @@
 #include <fmt/format.h>
 
 #include "tests/support/check.hpp"
+#include "traces/requests/lengths.hpp"
+#include "traces/requests/random_stream.hpp"
+#include "validation/served/served_lengths.hpp"
 #include "validation/served/served_mapping.hpp"
 #include "validation/served/served_runs.hpp"
 #include "validation/served/served_tables.hpp"
@@ -91,6 +96,25 @@ TEST_CASE("another selection of a set, and other sets, vary as generated answers
   CHECK(requests_of(cells).at("prompt_tokens").at("kind") == "lognormal");
   cells.workload = "my own data";
   check();
+}
+
+TEST_CASE("generated outputs that a cap cuts keep the stated mean") {
+  // exp(N(mu, sigma)) cut at 1,000 by 200,000 equal shares.
+  const double p99 = 3.5;
+  for (const double stated : {50.0, 300.0, 480.0, 800.0, 950.0}) {
+    const double before = mean_before_cap(stated, p99, 1000);
+    CHECK(before >= stated);
+    const LognormalShape shape = lognormal_of(before, before * p99);
+    constexpr int kShares = 200'000;
+    double sum = 0;
+    for (int i = 0; i < kShares; ++i) {
+      const double z = normal_quantile((i + 0.5) / kShares);
+      sum += std::min(1000.0, std::exp(shape.mu + shape.sigma * z));
+    }
+    CHECK(sum / kShares == rel(stated, 1e-3));
+  }
+  CHECK(mean_before_cap(50, p99, 100'000) == rel(50.0, 1e-6));
+  CHECK(mean_before_cap(1000, p99, 1000) == rel(20'000.0));
 }
 
 TEST_CASE("runs with the same values of another machine are copies and are not compared") {

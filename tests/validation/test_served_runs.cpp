@@ -278,7 +278,7 @@ TEST_CASE("every engine's options of the table name existing scenario keys") {
       const MappedRun run = mapped(Row{}
                                        .set("engine", engine.name)
                                        .set("engine_version", "")
-                                       .set("date", "2027-01")
+                                       .set("date", rule.before ? "2024-01" : "2027-01")
                                        .set("engine_options", rule.names.front() + "=" + value));
       INFO(engine.name, " ", rule.names.front(), " ", run.refused);
       REQUIRE(run.is_expressed());
@@ -401,6 +401,40 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(full.scenario.at("engine").at("max_num_seqs") == 32);
   CHECK_FALSE(full.workload.is_whole);
 
+  // Its earlier client reports iterations of the server, and its scripts say what they start.
+  Row early = Row{}
+                  .set("gpu", "A100-SXM4-80G")
+                  .set("engine_version", "")
+                  .set("workload", "code: EvalPlus-style prompts")
+                  .set("output_tokens", "90")
+                  .set("output_spread", "model generated")
+                  .set("arrival", "offline")
+                  .set("concurrency", "64")
+                  .set("num_requests", "")
+                  .set("note", "steady state; avg below bs = KV or supply limit");
+  const MappedRun queued = mapped(early);
+  CHECK(queued.client->window == MeasureWindow::kQueued);
+  CHECK(queued.client->tpot_of_iterations);
+  CHECK(queued.settings.version == "0.5.4 (by client)");
+  CHECK(queued.scenario.at("engine").at("max_model_len") == 4096);
+  CHECK(queued.scenario.at("engine").at("memory_fraction") == 0.95);
+  const auto& requests = queued.scenario.at("requests");
+  CHECK(requests.at("count") == 3280);
+  CHECK(requests.at("max_output_tokens") == 512);
+  CHECK(requests.at("declared_tokens") == 512);
+  CHECK(queued.workload.is_whole);
+  CHECK(queued.scenario.at("engine").at("step_overhead_per_sequence") == "380 us");
+  CHECK_FALSE(queued.scenario.at("engine").contains("step_overhead"));
+  // Four GPUs: three times 8 ms more than the stack's 1.9 ms.
+  early.set("gpu_count", "4").set("tp", "4");
+  CHECK(mapped(early).scenario.at("engine").at("step_overhead") == "0.0259 s");
+  early.set("gpu_count", "1").set("tp", "1");
+  CHECK(mapped(early.set("gpu", "H100-SXM-80G")).workload.count == 1640);
+  CHECK(mapped(early.set("num_requests", "700")).workload.count == 700);
+  const MappedRun later = mapped(early.set("engine_version", "0.6.3"));
+  CHECK(later.settings.version.starts_with("0.6"));
+  CHECK_FALSE(later.scenario.at("engine").contains("step_overhead_per_sequence"));
+
   const MappedRun sglang = mapped(Row{}.set("engine", "SGLang").set("engine_version", "0.5.6"));
   CHECK(sglang.client->name == "SGLang bench_serving");
 }
@@ -412,7 +446,11 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   Row genai;
   genai.set("note", "GenAI-Perf").set("output_tokens", "200");
   CHECK(output(genai) == 200);  // ignore_eos
-  CHECK(output(genai.set("not_stated", "client tool")).at("kind") == "empirical");
+  // A client that is only the engine's usual one is known unless the table says that it is not.
+  Row usual;
+  usual.set("engine", "SGLang").set("engine_version", "0.5.6").set("output_tokens", "200");
+  CHECK(output(usual) == 200);
+  CHECK(output(usual.set("not_stated", "client tool")).at("kind") == "empirical");
   CHECK(output(Row{}.set("output_spread", "fixed (ignore_eos)")) == 20);
   CHECK(output(Row{}.set("output_spread", "fixed (all requests equal)")) == 20);
   // Of an open loop no users stay in step.
@@ -468,6 +506,40 @@ TEST_CASE("a client's options of an engine hold where a run does not state them"
   CHECK(stated.scenario.at("engine").at("memory_fraction") == 0.8);
   // Those of another engine do not.
   CHECK_FALSE(mapped(Row{}.set("workload", "mlperf-openorca")).scenario.contains("scheduler"));
+}
+
+TEST_CASE("a client's options may follow from the run") {
+  Row row = Row{}
+                .set("gpu_count", "2")
+                .set("engine", "tensorrt-llm")
+                .set("engine_version", "1.0.0rc3")
+                .set("engine_options", "")
+                .set("ep_dp", "attention_dp=2 moe_tp=1 moe_ep=1")
+                .set("input_tokens", "1024")
+                .set("output_tokens", "128")
+                .set("output_spread", "fixed")
+                .set("arrival", "concurrency")
+                .set("concurrency", "15")
+                .set("num_requests", "")
+                .set("not_stated", "number of requests;client tool;engine options")
+                .set("note", "per-GPU batch column 8");
+  const MappedRun run = mapped(row);
+  CHECK(run.client->name == "aiconfigurator");
+  CHECK(run.scenario.at("engine").at("max_num_seqs") == 8);
+  CHECK(run.scenario.at("engine").at("prefill_chunk") == 8 + 1024 + 500);
+  CHECK(run.scenario.at("engine").at("memory_fraction") == 0.8);
+  // It is known by its words: its requests do not stop early.
+  CHECK(run.scenario.at("requests").at("output_tokens") == 128);
+  // An option that needs what the run does not state is left out.
+  row.set("input_spread", "uniform 100-200").set("input_tokens", "p50 150");
+  CHECK_FALSE(mapped(row).scenario.contains("prefill_chunk"));
+
+  const std::map<std::string, std::int64_t> words{{"users", 8}, {"prompt", 100}};
+  CHECK(cell_sum("users+prompt+1500", words) == 1608);
+  CHECK(cell_sum("users", words) == 8);
+  CHECK_FALSE(cell_sum("users+output", words));
+  CHECK_FALSE(cell_sum("users++1", words));
+  CHECK_FALSE(cell_sum("", words));
 }
 
 TEST_CASE("outputs of a set keep a stated mean below the cap, and are at it where the mean is") {

@@ -191,14 +191,53 @@ TEST_CASE("windows of clients, by hand") {
   CHECK(value("ttft", "mean") == rel(2.0));
   // Steady part: from the first answer (4 s) to the last arrival (20 s): tokens at 12 and 14 s, and
   // one request ends.
-  // one request ends.
   client.window = MeasureWindow::kSteady;
   CHECK(value("output_throughput", "total") == rel(3 * 2 / 16.0));
   CHECK(value("request_throughput", "total") == rel(3 * 1 / 16.0));
   CHECK(value("running_requests", "mean") == rel(3 * 4 / 16.0));
+  // Until the last request starts at 20 s, with the start of the run: tokens at 2, 4, 12 and 14 s.
+  client.window = MeasureWindow::kQueued;
+  CHECK(value("output_throughput", "total") == rel(3 * 4 / 20.0));
+  CHECK(value("running_requests", "mean") == rel(3 * 8 / 20.0));
   // A time-out of 3 s: no request counts.
   client.time_out = Seconds{3.0};
   CHECK(value("ttft", "mean") == -1);
+}
+
+TEST_CASE("TPOT of requests and of an engine's iterations, by hand") {
+  MappedRun run;
+  ServedClient client;
+  run.client = &client;
+  run.workload.arrivals = ServedArrivals::kAtOnce;
+  // One request has tokens at 1, 2, 3 and 10 s, the other at 1 and 3 s after a pause.
+  ServeResult result;
+  result.iteration_ends = {{to_sim_time(Seconds{1.0}), to_sim_time(Seconds{2.0}),
+                            to_sim_time(Seconds{3.0}), to_sim_time(Seconds{10.0})}};
+  const auto request = [&](std::int32_t tokens, double finish) {
+    result.outcomes.push_back({.arrival = SimTime{},
+                               .scheduled = SimTime{},
+                               .first_token = to_sim_time(Seconds{1.0}),
+                               .finish = to_sim_time(Seconds{finish}),
+                               .prompt_tokens = 5,
+                               .output_tokens = tokens,
+                               .status = RequestStatus::kCompleted});
+  };
+  request(4, 10);
+  request(2, 3);
+  result.spans = {{.request = 0, .replica = 0, .first = 0, .count = 4},
+                  {.request = 1, .replica = 0, .first = 0, .count = 1},
+                  {.request = 1, .replica = 0, .first = 2, .count = 1}};
+  const auto tpot = [&] {
+    for (const PredictedMetric& m : client_metrics(result, run)) {
+      if (m.metric == "tpot" && m.stat == "mean") return m.value;
+    }
+    return -1.0;
+  };
+  // 9 s / 3 and 2 s / 1.
+  CHECK(tpot() == rel(2.5));
+  // Iterations: 1 s; 1 and 2 s; 7 s.
+  client.tpot_of_iterations = true;
+  CHECK(tpot() == rel((1 + 1.5 + 7) / 3));
 }
 
 }  // namespace

@@ -34,12 +34,14 @@ def rows_of(path):
     return out
 
 
-def era_of(engine, version):
+def era_of(engine, version, client):
     numbers = [int(n) for n in version.split(" ")[0].split(".")[:3]] + [0, 0]
     release = tuple(numbers[:3])
     if engine == "vLLM":
         if release < (0, 6, 0):
-            return "vLLM before 0.6"
+            # ML.ENERGY's scripts start 0.5.4 with --disable-frontend-multiprocessing.
+            one_process = release < (0, 5, 4) or client == "ML.ENERGY 2024"
+            return "vLLM before 0.6, API server in the engine's process" if one_process else "vLLM 0.5.4 to 0.5.5"
         return "vLLM 0.6 to 0.7" if release < (0, 8, 0) else "vLLM V1"
     if engine == "TensorRT-LLM":
         return "TensorRT-LLM, PyTorch" if release >= (1, 0, 0) else "TensorRT-LLM, C++"
@@ -58,7 +60,7 @@ def documents_of(without, with_some, step):
         s = (q - p) / step
         if p <= 0 or m <= 0 or s < 0.5:
             continue
-        era = era_of(row["engine"], row["version"])
+        era = era_of(row["engine"], row["version"], row["client"])
         out.setdefault(era, {}).setdefault(row["source"], []).append((m, p, s))
     return out
 
@@ -107,7 +109,7 @@ def fit_document(rows, mean, spread):
 def fit_era(documents):
     best = None
     for spread in (8e-6, 16e-6, 32e-6, 64e-6):
-        for i in range(0, 56):
+        for i in range(0, 71):
             mean = i * 2e-6 if i <= 25 else (i - 20) * 1e-5
             # A weak prior: spreads below 8 us are not known from a few documents.
             value = sum(fit_document(rows, mean, spread)[3] for rows in documents) - 8e-6 / spread

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "traces/requests/formats/length_pairs.hpp"
+#include "traces/requests/lengths.hpp"
 
 namespace kvsim {
 
@@ -51,6 +52,23 @@ double output_factor(const std::vector<std::int32_t>& outputs, double stated, st
   for (int step = 0; step < 60; ++step) {
     const double middle = (low + high) / 2;
     (mean(middle) < stated ? low : high) = middle;
+  }
+  return high;
+}
+
+double mean_before_cap(double stated, double p99_per_mean, std::int64_t cap) {
+  constexpr double kMost = 20;
+  const double sigma = lognormal_of(1, p99_per_mean).sigma;
+  const auto normal = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
+  const auto cut = [&](double mean) {
+    const double d = (std::log(static_cast<double>(cap) / mean) + 0.5 * sigma * sigma) / sigma;
+    return mean * normal(d - sigma) + static_cast<double>(cap) * normal(-d);
+  };
+  double low = stated, high = kMost * stated;
+  if (cut(high) <= stated) return high;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (cut(middle) < stated ? low : high) = middle;
   }
   return high;
 }

@@ -26,6 +26,10 @@ struct SetRows {
 [[nodiscard]] double output_factor(const std::vector<std::int32_t>& outputs, double stated,
                                    std::int64_t cap);
 
+/// The mean of a lognormal with such a p99 over mean that has the mean `stated` when values above
+/// `cap` are cut to it. At most 20 times `stated`.
+[[nodiscard]] double mean_before_cap(double stated, double p99_per_mean, std::int64_t cap);
+
 /// A distribution of outputs with mean `tokens` of which a share stops anywhere before the length
 /// requested (stopping_share).
 [[nodiscard]] nlohmann::ordered_json stopping_outputs(double tokens);

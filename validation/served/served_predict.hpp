@@ -6,21 +6,13 @@
 #include <string_view>
 #include <vector>
 
-#include "models/cost/residuals/residuals.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/time_factors.hpp"
 #include "validation/served/served_mapping.hpp"
+#include "validation/served/served_metrics.hpp"
 #include "validation/served/served_runs.hpp"
 
 namespace kvsim {
-
-/// A metric's value as its client would report it of a simulated run, and its 90 % interval.
-struct PredictedMetric {
-  std::string metric, stat;
-  double value = 0;
-  std::optional<double> low{}, high{};
-  std::optional<Response> response{};  // to times: sim/serve/account/serve_draws.hpp
-};
 
 /// What was simulated of one run.
 struct ServedPrediction {
@@ -33,11 +25,7 @@ struct ServedPrediction {
   [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
 };
 
-/// Metrics of the requests and tokens in the client's measuring window, of all engines of the run.
-[[nodiscard]] std::vector<PredictedMetric> client_metrics(const ServeResult& result,
-                                                          const MappedRun& run);
-
-/// The same of a run whose times differ from the predicted ones. Empty: no request is served.
+/// client_metrics of a run whose times differ from the predicted ones. Empty: no request is served.
 [[nodiscard]] std::vector<PredictedMetric> simulate_served(const MappedRun& run,
                                                            const TimeFactors& factors);
 
@@ -47,9 +35,6 @@ struct ServedPrediction {
 /// longest sequence that the pool holds, which is noted. Leaves `load` to the caller. Errors: none
 /// that the run's settings cause; those are in `failed`.
 [[nodiscard]] ServedPrediction predict_served(MappedRun& run);
-
-/// The metric of the residual model that a value belongs to ("TTFT", "TTFT tail"); empty: none.
-[[nodiscard]] std::string_view residual_metric(std::string_view metric, std::string_view stat);
 
 /// Runs with equal keys have the same highest rate.
 [[nodiscard]] std::string saturation_key(const MappedRun& run);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -158,14 +159,21 @@ Formats formats_of(const ServedRun& run, const ServedClient& client, const Serve
   return out;
 }
 
-/// The engine's release: as stated, else the newest of the run's date.
-std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const ServedEngine& engine,
-                                                 bool is_v1, std::vector<std::string>& assumed) {
+/// The engine's release: as stated, else its client's, else the newest of the run's date.
+std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const ServedClient& client,
+                                                 const ServedEngine& engine, bool is_v1,
+                                                 std::vector<std::string>& assumed) {
   const std::string text = plain_cell(run.engine_version);
   // "TensorRT 10.2" is the version of TensorRT, not of TensorRT-LLM.
   const bool of_engine = !(engine.name == "TensorRT-LLM" && text.starts_with("tensorrt "));
   if (const auto stated = parse_release(text); stated && of_engine) {
     return {*stated, fmt::format("{}", fmt::join(*stated, "."))};
+  }
+  const auto usual = client.engine_versions.find(engine.name);
+  if (text.empty() && usual != client.engine_versions.end()) {
+    const std::string name = fmt::format("{}", fmt::join(usual->second, "."));
+    assumed.push_back(fmt::format("{} {} (the client's default)", engine.name, name));
+    return {usual->second, fmt::format("{} (by client)", name)};
   }
   auto date = parse_date(run.engine_version);
   if (!date) date = parse_date(run.date);
@@ -186,9 +194,9 @@ std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const Ser
 }
 
 /// "vllm@0.11.1": the stack's profile in the nearest release that it knows.
-std::string stack_of(const ServedRun& run, const ServedEngine& engine, bool is_v1,
-                     ServedSettings& out) {
-  auto [version, label] = release_of(run, engine, is_v1, out.assumed);
+std::string stack_of(const ServedRun& run, const ServedClient& client, const ServedEngine& engine,
+                     bool is_v1, ServedSettings& out) {
+  auto [version, label] = release_of(run, client, engine, is_v1, out.assumed);
   out.version = label;
   out.release = version;
   const ServedEngine::StackOf* of = &engine.stacks.back();
@@ -375,6 +383,32 @@ bool samples_cutoff(const ServedClient& client, const ServedSettings& settings) 
   return from && settings.release >= *from && is_published_with_cutoff(settings.llm->name);
 }
 
+/// The options that a client starts an engine with. A value of words is that of the run: "users" of
+/// one engine, "prompt" and "output" tokens. Options with a word that the run does not state are
+/// left out.
+std::vector<EngineOption> client_options(std::string_view cell, const ServedRun& run) {
+  const std::int64_t groups =
+      std::max<std::int64_t>(1, number_behind(plain_cell(run.ep_dp), "attention_dp").value_or(1));
+  std::map<std::string, std::int64_t> words;
+  for (const auto& [name, value] : {std::pair{"users", cell_count(run.concurrency)},
+                                    std::pair{"prompt", cell_count(run.input_tokens)},
+                                    std::pair{"output", cell_count(run.output_tokens)}}) {
+    if (value) words[name] = *value;
+  }
+  if (const auto users = words.find("users"); users != words.end()) {
+    users->second = (users->second + groups - 1) / groups;
+  }
+  std::vector<EngineOption> out;
+  for (EngineOption& option : parse_options(cell)) {
+    const bool is_sum = option.value.find('+') != std::string::npos || option.value == "users";
+    const auto sum = is_sum ? cell_sum(option.value, words) : std::nullopt;
+    if (is_sum && !sum) continue;
+    if (sum) option.value = fmt::format("{}", *sum);
+    out.push_back(std::move(option));
+  }
+  return out;
+}
+
 }  // namespace
 
 const Llm* find_served_llm(std::string_view cell) {
@@ -428,7 +462,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   assume(parse_sibling_options(run.not_stated), "as in other runs of the source");
   if (const auto of = client.engine_options.find(out.engine->name);
       of != client.engine_options.end()) {
-    assume(parse_options(of->second), "the client's default");
+    assume(client_options(of->second, run), "the client's default");
   }
   std::string quantization;
   bool is_v1 = is_in(plain_cell(run.engine_version), "v1") || is_in(run.engine_version, "(V1)");
@@ -443,13 +477,20 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   const Layout layout = layout_of(run, client, *out.engine, *out.llm, *out.gpu,
                                   bytes_of_weights(*out.llm, formats), options, out.assumed);
   out.keys["gpu_count"] = layout.tp;
-  out.keys["stack"] = stack_of(run, *out.engine, is_v1, out);
+  out.keys["stack"] = stack_of(run, client, *out.engine, is_v1, out);
   if (client.in_process) {
     for (const char* key : {"front_end_latency", "front_end_request", "front_end_token"}) {
       out.keys["engine"][key] = "0 s";
     }
     // The engine hands over each token of a request that streams.
     if (run.arrival == "offline") out.keys["engine"]["front_end_sequence"] = "0 s";
+  }
+  const std::int64_t further = layout.tp * std::int64_t{layout.pp} - 1;
+  if (client.step_time_per_further_gpu.count() > 0 && further > 0) {
+    const Stack& stack = find_stack(out.keys["stack"].get<std::string>());
+    const Seconds step =
+        stack.inter_step_overhead + client.step_time_per_further_gpu * static_cast<double>(further);
+    out.keys["engine"]["step_overhead"] = fmt::format("{:g} s", step.count());
   }
   if (samples_cutoff(client, out)) out.keys["engine"]["cutoff_sampling"] = true;
   if (!formats.weights.empty()) out.keys["dtype"] = formats.weights;
@@ -468,8 +509,9 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   for (const EngineOption& option : options) {
     const OptionRule* rule = out.engine->find_option(option.name);
     if (rule == nullptr) rule = out.engine->find_option(plain_cell(option.name));
-    const bool early = rule != nullptr && rule->from && out.release < *rule->from;
-    if (rule == nullptr || rule->use == OptionUse::kUnmodelled || early) {
+    const bool other_release = rule != nullptr && ((rule->from && out.release < *rule->from) ||
+                                                   (rule->before && out.release >= *rule->before));
+    if (rule == nullptr || rule->use == OptionUse::kUnmodelled || other_release) {
       out.ignored.push_back(option.name);
     } else if (rule->use == OptionUse::kRefused) {
       if (rule->unless.empty() || rule->unless != plain_cell(option.value)) {

@@ -49,7 +49,7 @@ OptionUse use_of(const Field& type) {
 
 OptionRule read_option(const Field& field) {
   field.allow_only({"names", "key", "type", "words", "elsewhere", "no_effect", "unmodelled",
-                    "refused", "unless", "from", "from_source", "speculation"});
+                    "refused", "unless", "from", "from_source", "before", "speculation"});
   OptionRule rule{.names = words_of(field.at("names"))};
   if (const auto speculation = field.find("speculation")) {
     if (!speculation->boolean()) speculation->expected("true");
@@ -63,6 +63,7 @@ OptionRule read_option(const Field& field) {
       for (const auto& [name, word] : words->members()) rule.words[name] = word.string();
     }
     if (const auto from = field.find("from")) rule.from = version_of(*from, from->string());
+    if (const auto to = field.find("before")) rule.before = version_of(*to, to->string());
     return rule;
   }
   struct Reason {
@@ -112,11 +113,31 @@ ServedEngine read_engine(const Field& field) {
 }
 
 ServedClient read_client(const Field& field) {
-  field.allow_only({"name", "words", "engine", "source", "window", "declares", "constant_gaps",
-                    "in_process", "engine_options", "ignores_eos", "repeats_prompts", "full_engine",
-                    "fp8_recipe", "requests_per_user", "sampling", "server_samples_from",
-                    "send_time", "turn_time", "time_out"});
-  static const std::vector<std::string> windows{"all", "steady"};
+  field.allow_only({"name",
+                    "words",
+                    "engine",
+                    "comes_with_engine",
+                    "source",
+                    "window",
+                    "declares",
+                    "constant_gaps",
+                    "in_process",
+                    "engine_options",
+                    "engine_versions",
+                    "step_time_per_further_gpu",
+                    "counts",
+                    "tpot_of_iterations",
+                    "ignores_eos",
+                    "repeats_prompts",
+                    "full_engine",
+                    "fp8_recipe",
+                    "requests_per_user",
+                    "sampling",
+                    "server_samples_from",
+                    "send_time",
+                    "turn_time",
+                    "time_out"});
+  static const std::vector<std::string> windows{"all", "steady", "queued"};
   static const std::vector<std::string> declared{"output", "cap"};
   static const std::vector<std::string> gaps{"exponential"};
   static const std::vector<std::string> sampling{"greedy", "server", "cutoff"};
@@ -124,8 +145,8 @@ ServedClient read_client(const Field& field) {
                    .words = words_of(field.at("words")),
                    .source = field.at("source").string()};
   if (const auto engine = field.find("engine")) out.engine = engine->string();
-  const bool all = field.at("window").choice(windows) == "all";
-  out.window = all ? MeasureWindow::kAll : MeasureWindow::kSteady;
+  const auto window = std::find(windows.begin(), windows.end(), field.at("window").choice(windows));
+  out.window = static_cast<MeasureWindow>(window - windows.begin());
   out.declares_output = field.at("declares").choice(declared) == "output";
   if (const auto gap = field.find("constant_gaps")) {
     out.exponential_constant = gap->choice(gaps) == "exponential";
@@ -141,15 +162,34 @@ ServedClient read_client(const Field& field) {
     const auto given = field.find(key);
     return given && given->boolean();
   };
+  out.comes_with_engine = flag("comes_with_engine");
   out.in_process = flag("in_process");
   if (const auto options = field.find("engine_options")) {
     for (const auto& [engine, of] : options->members()) out.engine_options[engine] = of.string();
   }
+  if (const auto versions = field.find("engine_versions")) {
+    for (const auto& [engine, of] : versions->members()) {
+      out.engine_versions[engine] = version_of(of, of.string());
+    }
+  }
+  if (const auto counts = field.find("counts")) {
+    for (const Field& item : counts->items()) {
+      item.allow_only({"workload", "gpu", "requests"});
+      ServedCount& count = out.counts.emplace_back();
+      if (const auto word = item.find("workload")) count.workload = word->string();
+      if (const auto word = item.find("gpu")) count.gpu = word->string();
+      count.requests = item.at("requests").integer(1, 1'000'000);
+    }
+  }
+  out.tpot_of_iterations = flag("tpot_of_iterations");
   out.ignores_eos = flag("ignores_eos");
   out.repeats_prompts = flag("repeats_prompts");
   out.full_engine = flag("full_engine");
   out.fp8_recipe = flag("fp8_recipe");
   if (const auto n = field.find("requests_per_user")) out.requests_per_user = n->integer(1, 1000);
+  if (const auto time = field.find("step_time_per_further_gpu")) {
+    out.step_time_per_further_gpu = time->duration();
+  }
   if (const auto time = field.find("send_time")) out.send_time = time->duration();
   if (const auto time = field.find("turn_time")) out.turn_time = time->duration();
   if (const auto limit = field.find("time_out")) out.time_out = limit->duration();
@@ -281,7 +321,7 @@ const ServedClient& find_served_client(std::string_view workload, std::string_vi
     if (has_any(text, client.words)) return client;
   }
   for (const ServedClient& client : tables().clients) {
-    if (!client.engine.empty() && client.engine == engine) return client;
+    if (client.comes_with_engine && client.engine == engine) return client;
   }
   return tables().clients.back();
 }

@@ -39,6 +39,7 @@ struct OptionRule {
   std::string reason{};                        // of the last four
   std::string unless{};                        // kRefused: not with this value
   std::optional<EngineVersion> from{};         // kUnmodelled in earlier releases
+  std::optional<EngineVersion> before{};       // likewise in this and later ones
 };
 
 struct EngineRelease {
@@ -65,8 +66,9 @@ struct ServedEngine {
 
 /// The part of a run that a client's figures are of.
 enum class MeasureWindow : std::uint8_t {
-  kAll,    // every completed request, from the first arrival to the last end
-  kSteady  // the time in which all users are busy: without the start and the end of the run
+  kAll,     // every completed request, from the first arrival to the last end
+  kSteady,  // the time in which all users are busy: without the start and the end of the run
+  kQueued   // from the first arrival until no request waits
 };
 
 /// What a client's requests say of sampling.
@@ -76,11 +78,18 @@ enum class ClientSampling : std::uint8_t {
   kCutoff   // top-k or top-p
 };
 
+/// How many requests a client sends where a run does not say.
+struct ServedCount {
+  std::string workload, gpu;  // words in a run's workload and GPU; empty: any
+  std::int64_t requests = 0;
+};
+
 /// A benchmark client.
 struct ServedClient {
   std::string name;
   std::vector<std::string> words;  // any of which is in a run's workload or note
-  std::string engine{};            // the engine that it belongs to; empty: any
+  std::string engine{};            // the only engine that it is used with; empty: any
+  bool comes_with_engine = false;  // is used where a run names no client
   std::string source{};
   MeasureWindow window = MeasureWindow::kAll;
   bool declares_output = true;        // max_tokens is the output; else a cap of the data set
@@ -89,6 +98,14 @@ struct ServedClient {
   bool in_process = false;
   /// By engine: options that it starts it with, unless a run says otherwise ("a=1;b=2").
   std::map<std::string, std::string> engine_options{};
+  /// By engine: the release that it starts, unless a run says otherwise.
+  std::map<std::string, EngineVersion> engine_versions{};
+  /// Of the server that it starts: time of a step for each GPU of an engine but the first.
+  Seconds step_time_per_further_gpu{0.0};
+  std::vector<ServedCount> counts{};  // the first that fits a run
+  /// TPOT is the mean over an engine's iterations of the mean gap of their tokens, of the whole
+  /// run; else of requests.
+  bool tpot_of_iterations = false;
   bool ignores_eos = false;      // requests of one length generate exactly that many tokens
   bool repeats_prompts = false;  // request i sends prompt i mod N
   ClientSampling sampling = ClientSampling::kGreedy;

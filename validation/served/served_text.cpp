@@ -227,4 +227,22 @@ std::optional<std::int64_t> number_behind(std::string_view cell, std::string_vie
   return std::nullopt;
 }
 
+std::optional<std::int64_t> cell_sum(std::string_view cell,
+                                     const std::map<std::string, std::int64_t>& words) {
+  std::int64_t sum = 0;
+  while (true) {
+    const auto end = std::min(cell.find('+'), cell.size());
+    const std::string_view term = cell.substr(0, end);
+    if (const auto number = cell_count(term)) {
+      sum += *number;
+    } else if (const auto word = words.find(plain_cell(term)); word != words.end()) {
+      sum += word->second;
+    } else {
+      return std::nullopt;
+    }
+    if (end == cell.size()) return sum;
+    cell.remove_prefix(end + 1);
+  }
+}
+
 }  // namespace kvsim

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,5 +57,9 @@ struct TokenRange {
 /// The number behind `name` in "attention_dp=1 moe_ep=4": 4 for "moe_ep"; nullopt if there is none.
 [[nodiscard]] std::optional<std::int64_t> number_behind(std::string_view cell,
                                                         std::string_view name);
+
+/// "users+prompt+1500" with the values of its words; nullopt if a word has none.
+[[nodiscard]] std::optional<std::int64_t> cell_sum(
+    std::string_view cell, const std::map<std::string, std::int64_t>& words);
 
 }  // namespace kvsim

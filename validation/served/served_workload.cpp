@@ -41,6 +41,7 @@ bool is_file(const fs::path& path) {
 struct LengthShape {
   double p99_per_mean = 1;
   std::span<const double> twentieths{};  // means of equal shares of the sorted lengths
+  std::int64_t cap = 0;                  // longer ones are cut to it; 0: none are
 };
 
 ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t high) {
@@ -54,6 +55,7 @@ ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t h
 
 ordered_json lengths_around(double mean, const LengthShape& shape) {
   if (shape.twentieths.empty()) {
+    if (shape.cap > 0) mean = mean_before_cap(mean, shape.p99_per_mean, shape.cap);
     return lognormal(mean, mean * shape.p99_per_mean, 1, 1 << 22);
   }
   const double sum = std::accumulate(shape.twentieths.begin(), shape.twentieths.end(), 0.0);
@@ -350,6 +352,7 @@ class WorkloadMapping {
     const ServedLengths& set = set_ == nullptr ? none : *set_;
     LengthShape of_prompt = shape(set.prompt_p99, set.prompt_tokens);
     LengthShape of_output = shape(set.output_p99, set.output_tokens);
+    of_output.cap = set.cap;
     // Other means are those of another selection from the set.
     const auto is_selection = [](std::string_view cell, double mean) {
       constexpr double kMostApart = 1.25;
@@ -388,6 +391,7 @@ class WorkloadMapping {
     }
     out_.requests["prompt_tokens"] = prompt;
     out_.requests["output_tokens"] = output;
+    if (set.cap > 0 && output.is_object()) out_.requests["max_output_tokens"] = set.cap;
   }
 
   /// Whether requests of one output length end at different lengths, because their client does not
@@ -398,15 +402,30 @@ class WorkloadMapping {
     }
     const bool is_stated = is_in(output_spread, "ignore") || is_in(output_spread, "equal") ||
                            is_in(run_.note, "ignore");
-    const bool is_known = !is_in(run_.not_stated, "client tool");
+    const std::string text = lower(run_.workload) + " " + lower(run_.note);
+    const bool is_named = std::any_of(client_.words.begin(), client_.words.end(),
+                                      [&](const std::string& word) { return is_in(text, word); });
+    const bool is_known = is_named || !is_in(run_.not_stated, "client tool");
     return !is_stated && !(is_known && client_.ignores_eos);
   }
 
+  /// Requests of the run as its table states, else as its client sends.
+  [[nodiscard]] std::optional<std::int64_t> stated_requests() const {
+    if (const auto stated = cell_count(run_.num_requests)) return stated;
+    for (const ServedCount& count : client_.counts) {
+      if (is_in(lower(run_.workload), count.workload) && is_in(lower(run_.gpu), count.gpu)) {
+        return count.requests;
+      }
+    }
+    return std::nullopt;
+  }
+
   void count() {
-    auto stated = cell_count(run_.num_requests);
+    const auto stated = stated_requests();
     const auto engines = static_cast<std::int64_t>(std::llround(out_.scale));
-    if (stated)
+    if (stated) {
       out_.stated_count = std::max<std::int64_t>(1, *stated / std::max<std::int64_t>(1, engines));
+    }
     std::int64_t n = out_.stated_count;
     // Shared prefixes are cold only at the start: each comes several times.
     constexpr std::int64_t kTimes = 6;
@@ -429,7 +448,8 @@ class WorkloadMapping {
       }
     }
     std::int64_t most = kMaxSimulatedRequests;
-    if (out_.users > 0) {
+    // A window that begins with the run and ends with its queue needs all of its requests.
+    if (out_.users > 0 && client_.window != MeasureWindow::kQueued) {
       most = std::max(
           {kDefaultRequests, (client_.requests_per_user + 1) * out_.users, kTimes * groups});
     }
