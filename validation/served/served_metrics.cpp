@@ -186,7 +186,6 @@ void add(std::vector<PredictedMetric>& out, std::string_view metric, const Distr
 
 }  // namespace
 
-/// The most requests that run at one time.
 std::size_t most_running(const ServeResult& result) {
   std::vector<std::pair<SimTime, int>> marks;
   for (const RequestOutcome& r : result.outcomes) {
