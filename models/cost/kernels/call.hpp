@@ -138,7 +138,8 @@ struct CopyCall {
 };
 
 /// The rule of a recurrent layer (delta rules, Mamba 2): a matrix of value_dim x key_dim for each
-/// head of a sequence, by `tokens` new tokens of each. Decode takes them one by one, a prompt's scan in chunks.
+/// head of a sequence, by `tokens` new tokens of each. Decode takes them one by one, a prompt's
+/// scan in chunks.
 struct RecurrenceCall {
   bool decode = true;
   double batch = 1;
