@@ -305,7 +305,8 @@ TEST_CASE("the page of a plan has the range next to the answer") {
   REQUIRE(plan.status == 0);
   std::ifstream json_file{folder / "out/plan.json"}, page_file{folder / "out/report.html"};
   const std::string page{std::istreambuf_iterator<char>{page_file}, {}};
-  for (const json& answer : json::parse(json_file).at("answers")) {
+  const json document = json::parse(json_file);
+  for (const json& answer : document.at("answers")) {
     const auto range = answer.at("range").get<std::string>();
     INFO(range);
     CHECK(range.find(" to ") != std::string::npos);
