@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/llm/catalogue.hpp"
+#include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "validation/served/served_lengths.hpp"
@@ -423,7 +424,9 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(requests.at("max_output_tokens") == 512);
   CHECK(requests.at("declared_tokens") == 512);
   CHECK(queued.workload.is_whole);
-  CHECK(queued.scenario.at("engine").at("step_overhead_per_sequence") == "380 us");
+  // As before 0.5.4, when the API server was always in the engine's process.
+  CHECK(queued.scenario.at("engine").at("step_overhead_per_sequence") ==
+        fmt::format("{:g} us", 1e6 * find_stack("vllm-v0@0.5.3").inter_step_per_sequence.count()));
   CHECK_FALSE(queued.scenario.at("engine").contains("step_overhead"));
   // Four GPUs: three times 8 ms more than the stack's 1.9 ms.
   early.set("gpu_count", "4").set("tp", "4");
@@ -531,8 +534,11 @@ TEST_CASE("a client's options may follow from the run") {
   // It is known by its words: its requests do not stop early.
   CHECK(run.scenario.at("requests").at("output_tokens") == 128);
   // An option that needs what the run does not state is left out.
-  row.set("input_spread", "uniform 100-200").set("input_tokens", "p50 150");
-  CHECK_FALSE(mapped(row).scenario.contains("prefill_chunk"));
+  row.set("input_tokens", "p50 150").set("input_spread", "p90 300");
+  const MappedRun spread = mapped(row);
+  REQUIRE(spread.is_expressed());
+  CHECK(spread.scenario.at("engine").at("max_num_seqs") == 8);
+  CHECK_FALSE(spread.scenario.at("engine").contains("prefill_chunk"));
 
   const std::map<std::string, std::int64_t> words{{"users", 8}, {"prompt", 100}};
   CHECK(cell_sum("users+prompt+1500", words) == 1608);

@@ -8,6 +8,7 @@
 
 #include "traces/requests/formats/length_pairs.hpp"
 #include "traces/requests/lengths.hpp"
+#include "traces/requests/random_stream.hpp"
 
 namespace kvsim {
 
@@ -37,6 +38,21 @@ const SetRows& served_set_rows(const std::filesystem::path& path, const ServedLe
   return rows;
 }
 
+namespace {
+
+/// Where the rising function `of` reaches `value` between `low` and `high`; `high` if it does not.
+template <class Function>
+double where(const Function& of, double value, double low, double high) {
+  if (of(high) <= value) return high;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (of(middle) < value ? low : high) = middle;
+  }
+  return high;
+}
+
+}  // namespace
+
 double output_factor(const std::vector<std::int32_t>& outputs, double stated, std::int64_t cap) {
   constexpr double kMax = 1000;
   const auto mean = [&](double factor) {
@@ -47,30 +63,18 @@ double output_factor(const std::vector<std::int32_t>& outputs, double stated, st
     }
     return sum / static_cast<double>(outputs.size());
   };
-  double low = 0, high = kMax;
-  if (mean(high) <= stated) return high;
-  for (int step = 0; step < 60; ++step) {
-    const double middle = (low + high) / 2;
-    (mean(middle) < stated ? low : high) = middle;
-  }
-  return high;
+  return where(mean, stated, 0, kMax);
 }
 
 double mean_before_cap(double stated, double p99_per_mean, std::int64_t cap) {
   constexpr double kMost = 20;
   const double sigma = lognormal_of(1, p99_per_mean).sigma;
-  const auto normal = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
+  const auto longest = static_cast<double>(cap);
   const auto cut = [&](double mean) {
-    const double d = (std::log(static_cast<double>(cap) / mean) + 0.5 * sigma * sigma) / sigma;
-    return mean * normal(d - sigma) + static_cast<double>(cap) * normal(-d);
+    const double d = (std::log(longest / mean) + 0.5 * sigma * sigma) / sigma;
+    return mean * normal_cdf(d - sigma) + longest * normal_cdf(-d);
   };
-  double low = stated, high = kMost * stated;
-  if (cut(high) <= stated) return high;
-  for (int step = 0; step < 60; ++step) {
-    const double middle = (low + high) / 2;
-    (cut(middle) < stated ? low : high) = middle;
-  }
-  return high;
+  return where(cut, stated, stated, kMost * stated);
 }
 
 nlohmann::ordered_json stopping_outputs(double tokens) {

@@ -313,12 +313,15 @@ const ServedEngine* find_served_engine(std::string_view cell) {
   return nullptr;
 }
 
+bool is_named(const ServedClient& client, std::string_view workload, std::string_view note) {
+  return has_any(lower(workload) + " " + lower(note), client.words);
+}
+
 const ServedClient& find_served_client(std::string_view workload, std::string_view note,
                                        std::string_view engine) {
-  const std::string text = lower(workload) + " " + lower(note);
   for (const ServedClient& client : tables().clients) {
     if (!client.engine.empty() && client.engine != engine) continue;
-    if (has_any(text, client.words)) return client;
+    if (is_named(client, workload, note)) return client;
   }
   for (const ServedClient& client : tables().clients) {
     if (client.comes_with_engine && client.engine == engine) return client;

@@ -150,6 +150,9 @@ struct ServedReason {
 [[nodiscard]] std::span<const ServedEngine> served_engines();
 /// The engine that a cell names; null: none is known.
 [[nodiscard]] const ServedEngine* find_served_engine(std::string_view cell);
+/// Whether a run with such a workload and note names the client.
+[[nodiscard]] bool is_named(const ServedClient& client, std::string_view workload,
+                            std::string_view note);
 /// The client of a run with such a workload and note on such an engine.
 [[nodiscard]] const ServedClient& find_served_client(std::string_view workload,
                                                      std::string_view note,

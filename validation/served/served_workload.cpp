@@ -402,10 +402,8 @@ class WorkloadMapping {
     }
     const bool is_stated = is_in(output_spread, "ignore") || is_in(output_spread, "equal") ||
                            is_in(run_.note, "ignore");
-    const std::string text = lower(run_.workload) + " " + lower(run_.note);
-    const bool is_named = std::any_of(client_.words.begin(), client_.words.end(),
-                                      [&](const std::string& word) { return is_in(text, word); });
-    const bool is_known = is_named || !is_in(run_.not_stated, "client tool");
+    const bool is_known =
+        is_named(client_, run_.workload, run_.note) || !is_in(run_.not_stated, "client tool");
     return !is_stated && !(is_known && client_.ignores_eos);
   }
 
