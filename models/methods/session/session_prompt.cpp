@@ -51,8 +51,10 @@ void CacheSession::return_from_tier() {
     const EntryTable& entries = heads_[static_cast<std::size_t>(h)].entries;
     for (std::int32_t id = 0; id < prompt; ++id) {
       const std::int32_t slot = entries.slot_of(id);
-      std::ranges::copy(entries.key(slot), rows.keys.begin() + std::ptrdiff_t(at(id, h)));
-      std::ranges::copy(entries.value(slot), rows.values.begin() + std::ptrdiff_t(at(id, h)));
+      const auto key = entries.key(slot);
+      const auto value = entries.value(slot);
+      std::copy(key.begin(), key.end(), rows.keys.begin() + std::ptrdiff_t(at(id, h)));
+      std::copy(value.begin(), value.end(), rows.values.begin() + std::ptrdiff_t(at(id, h)));
     }
   }
   trip_ += round_trip(*method_.tier, rows);
@@ -63,8 +65,8 @@ void CacheSession::return_from_tier() {
       const std::int32_t slot = entries.slot_of(id);
       const auto key = std::span{rows.keys}.subspan(at(id, h), length);
       const auto value = std::span{rows.values}.subspan(at(id, h), length);
-      std::ranges::copy(key, entries.mutable_key(slot).begin());
-      std::ranges::copy(value, entries.mutable_value(slot).begin());
+      std::copy(key.begin(), key.end(), entries.mutable_key(slot).begin());
+      std::copy(value.begin(), value.end(), entries.mutable_value(slot).begin());
     }
   }
 }

@@ -10,6 +10,7 @@
 
 #include "models/math/kvarn.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -109,10 +110,10 @@ class KvarnStore final : public Store {
     for (std::int32_t t = 0; t < shape_.tile; ++t) {
       for (std::int32_t j = 0; j < d_; ++j) row[static_cast<std::size_t>(j)] = k.value(j, t);
       rotate();
-      std::ranges::copy(row, entries.mutable_key(first + t).begin());
+      std::copy(row.begin(), row.end(), entries.mutable_key(first + t).begin());
       for (std::int32_t j = 0; j < d_; ++j) row[static_cast<std::size_t>(j)] = v.value(t, j);
       rotate();
-      std::ranges::copy(row, entries.mutable_value(first + t).begin());
+      std::copy(row.begin(), row.end(), entries.mutable_value(first + t).begin());
     }
   }
 

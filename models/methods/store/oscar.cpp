@@ -15,7 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <utility>
 
 #include "models/math/low_int.hpp"
 #include "models/math/low_rank/gram.hpp"
@@ -208,7 +208,7 @@ AxisChoice store_oscar() {
                  "fp32: OSCAR's server; vllm: vLLM oscar_ops.py"),
       flag_param("lloyd_max", false, "levels of a normal row instead of equal steps",
                  "OSCAR's server: LLOYD_MAX")};
-  std::ranges::copy(ends_params(64, 256, script), std::back_inserter(params));
+  for (ParamInfo& param : ends_params(64, 256, script)) params.push_back(std::move(param));
   return {.axis = "store",
           .name = "oscar",
           .params = with_kept_layers(std::move(params)),

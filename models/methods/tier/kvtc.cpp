@@ -48,8 +48,8 @@ class KvtcTier final : public TierRule {
     turn(rows, keys, first, first + coded, 1);
     const auto from = static_cast<std::size_t>(first * rows.width);
     const auto count = static_cast<std::size_t>(coded * rows.width);
-    std::ranges::copy(std::span{keys}.subspan(from, count),
-                      std::span{rows.keys}.subspan(from, count).begin());
+    const auto coded_keys = std::span{keys}.subspan(from, count);
+    std::copy(coded_keys.begin(), coded_keys.end(), rows.keys.begin() + std::ptrdiff_t(from));
     for (std::vector<float>* side : {&rows.keys, &rows.values}) {
       for (float& x : std::span{*side}.subspan(from, count)) x = as_returned(x, rows.stored);
     }

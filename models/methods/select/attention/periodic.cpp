@@ -4,9 +4,9 @@
 #include "models/methods/select/attention/periodic.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
@@ -212,7 +212,7 @@ std::shared_ptr<const SelectRule> make_periodic(const PeriodicSettings& settings
 
 AxisChoice select_periodic() {
   std::vector<ParamInfo> params = wrapped_scorer_params("knorm");
-  std::ranges::copy(interval_params(), std::back_inserter(params));
+  for (ParamInfo& param : interval_params()) params.push_back(std::move(param));
   return {.axis = "select",
           .name = "periodic",
           .params = std::move(params),
@@ -223,7 +223,7 @@ AxisChoice select_periodic() {
 AxisChoice select_prefill_decoding() {
   std::vector<ParamInfo> params = wrapped_scorer_params("knorm");
   params.insert(params.begin(), {ratio_param(), prompt_scorer_param("knorm")});
-  std::ranges::copy(interval_params(), std::back_inserter(params));
+  for (ParamInfo& param : interval_params()) params.push_back(std::move(param));
   return {.axis = "select",
           .name = "prefill-decoding",
           .params = std::move(params),
