@@ -54,6 +54,7 @@ constexpr std::array kKeys{
     Same{"--api-server-count", "/engine/api_servers"},
     Same{"--schedule-policy", "/scheduler/policy"},
     Same{"--schedule-conservativeness", "/scheduler/conservativeness"},
+    Same{"--max-prefill-tokens", "/scheduler/max_prefill_tokens"},
 };
 /// vLLM's quantizations that kvsim knows by the same name.
 constexpr std::array<std::string_view, 7> kQuantizations{
@@ -134,6 +135,10 @@ class Translator {
       return of_service(given.is_on ? "enable-prefix-caching" : "no-enable-prefix-caching");
     }
     if (is(given, {"--disable-radix-cache"})) return of_service("no-enable-prefix-caching");
+    if (is(given, {"--enable-mixed-chunk"})) {
+      if (services_) set("/scheduler/mixed_chunk", "true");
+      return services_;
+    }
     if (is(given, {"--async-scheduling"})) {
       set("/engine/async_scheduling", given.is_on ? "true" : "false");
       return true;

@@ -299,6 +299,11 @@ void LaunchWriter::add_scheduler() {
       require("--schedule-conservativeness", fmt::format("{:g}", *scheduler.conservativeness),
               "scheduler's conservativeness");
     }
+    if (scheduler.max_prefill_tokens) {
+      require("--max-prefill-tokens", fmt::format("{}", *scheduler.max_prefill_tokens),
+              "prompt tokens of an iteration");
+    }
+    if (scheduler.mixed_chunk.value_or(false)) require("--enable-mixed-chunk", "", "mixed chunks");
   } else {
     if (eager) yaml_["cuda_graph_config"] = nullptr;
     if (scheduler.prefix_caching) {

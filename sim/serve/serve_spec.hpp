@@ -40,7 +40,9 @@ struct SchedulerSpec {
   std::optional<bool> swap{};           // vllm-v0: preempted caches go to host memory
   /// sglang: "fcfs", "lpm"; trtllm: "guaranteed-no-evict", "max-utilization".
   std::optional<std::string> policy{};
-  std::optional<double> conservativeness{};  // sglang: of its estimate of outputs to come
+  std::optional<double> conservativeness{};          // sglang: of its estimate of outputs to come
+  std::optional<std::int64_t> max_prefill_tokens{};  // sglang: of the prompts of one iteration
+  std::optional<bool> mixed_chunk{};                 // sglang: decodes join the prompts' iteration
 };
 
 /// Bounds that a request has to keep to count as good.

@@ -52,6 +52,10 @@ inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
                 .evicts = policy != "guaranteed-no-evict"};
             if (chunked) v.spec.max_num_batched_tokens = 256;
             if (swap) v.spec.swap = true;
+            out.push_back(v);
+            if (!chunked || !has(info, "mixed_chunk")) continue;
+            v.name += ", mixed";
+            v.spec.mixed_chunk = true;
             out.push_back(std::move(v));
           }
         }

@@ -316,30 +316,43 @@ class WorkObserver : public CheckingObserver {
       reserve += static_cast<double>(std::max<std::int64_t>(0, more)) * ratio_;
     }
     if (f.prefills) {
-      std::int64_t left = kMaxPrefill;
-      std::int64_t chunk = chunked_ ? budget_ : std::numeric_limits<std::int32_t>::max();
+      const bool mixed = chunked_ && site_.spec.mixed_chunk.value_or(false);
+      const std::int64_t joining = mixed ? decoding : 0;
+      std::int64_t left = kMaxPrefill - joining;
+      std::int64_t chunk =
+          (chunked_ ? budget_ : std::numeric_limits<std::int32_t>::max()) - joining;
+      std::int64_t prompts = 0, decodes = 0;
+      std::int64_t free = f.free;  // before decodes joined
       bool cut = false;
       for (const Planned& p : v.plan) {
         const Sequence& s = at(p.id);
-        KVSIM_CHECK(s.prefills(), "request {} decodes together with prompts", p.id);
+        KVSIM_CHECK(mixed || s.prefills(), "request {} decodes together with prompts", p.id);
+        ++(s.prefills() ? prompts : decodes);
+        if (!s.prefills()) {
+          free += blocks(std::int64_t{s.computed} + s.planned) - blocks(std::int64_t{s.computed});
+          continue;
+        }
         left -= paged(p.tokens);
         chunk -= paged(p.tokens);
         cut = cut || s.computed + s.planned < s.target;
         if (s.computed + s.planned == s.target) reserve += static_cast<double>(future(s));
       }
+      KVSIM_CHECK(decodes == joining || (mixed && f.free == 0),
+                  "{} of {} decodes join the prompts, {} blocks are free", decodes, joining,
+                  f.free);
       if (!f.waits.empty() && !cut) {
         const Sequence& s = at(f.waits.front());
-        if (std::ssize(v.plan) >= most_ - decoding) {
+        if (prompts >= most_ - decoding) {
           full_ = true;
         } else if (left > 0 && chunk > 0) {
           const double wants = static_cast<double>(blocks(s.known) + future(s)) + reserve;
           const bool tokens = paged(s.known) < left && (paged(s.known) <= chunk || chunk >= 16);
-          if (wants >= static_cast<double>(f.free)) {
+          if (wants >= static_cast<double>(free)) {
             full_ = true;
             ++for_memory;
           } else {
             KVSIM_CHECK(!tokens, "request {} waits for {} blocks and {} are free", f.waits.front(),
-                        wants, f.free);
+                        wants, free);
           }
         }
       }

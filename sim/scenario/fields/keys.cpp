@@ -273,6 +273,9 @@ constexpr std::array kSchedulerKeys{
            "sglang: fcfs or lpm (longest cached prefix first); trtllm: the other two"),
     points("conservativeness", number(0, 1000), "1",
            "sglang: factor of its estimate of future output tokens (schedule_conservativeness)"),
+    points("max_prefill_tokens", kTokens, "16384", "sglang: most prompt tokens of an iteration"),
+    points("mixed_chunk", boolean(), "false",
+           "sglang: decodes run in the iterations of prompts (enable_mixed_chunk)"),
 };
 constexpr std::array kSloKeys{
     one("ttft", above_0(Kind::kTime), "none", "bound of the time to the first token"),

@@ -96,6 +96,8 @@ SchedulerSpec read_scheduler(const Members& members, StackOptions& engine) {
     flag("swap", spec.swap);
     if (key == "policy") spec.policy = read_name(value, kObject, key);
     if (key == "conservativeness") spec.conservativeness = read_number(value, kObject, key);
+    count("max_prefill_tokens", spec.max_prefill_tokens);
+    flag("mixed_chunk", spec.mixed_chunk);
   }
   read_aliases(members, kObject, engine);
   spec.max_num_seqs = engine.max_num_seqs;

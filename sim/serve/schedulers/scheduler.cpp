@@ -18,7 +18,8 @@ constexpr std::array kVllmV0Options{
     Name{"prefix_caching"},         Name{"watermark"},    Name{"swap"}};
 constexpr std::array kSglangOptions{
     Name{"max_num_batched_tokens"}, Name{"max_num_seqs"}, Name{"chunked_prefill"},
-    Name{"prefix_caching"},         Name{"policy"},       Name{"conservativeness"}};
+    Name{"prefix_caching"},         Name{"policy"},       Name{"conservativeness"},
+    Name{"max_prefill_tokens"},     Name{"mixed_chunk"}};
 constexpr std::array kTrtllmOptions{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
                                     Name{"chunked_prefill"}, Name{"prefix_caching"},
                                     Name{"policy"}};

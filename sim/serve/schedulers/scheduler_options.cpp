@@ -29,6 +29,8 @@ std::vector<std::string_view> set_options(const SchedulerSpec& spec) {
   add("swap", spec.swap.value_or(false));
   add("policy", spec.policy.has_value());
   add("conservativeness", spec.conservativeness.has_value());
+  add("max_prefill_tokens", spec.max_prefill_tokens.has_value());
+  add("mixed_chunk", spec.mixed_chunk.value_or(false));
   return names;
 }
 

@@ -1,8 +1,9 @@
 // SGLang's scheduler. Source: sglang 0.5.9, python/sglang/srt/managers/scheduler.py
 // (Scheduler.get_next_batch_to_run, get_new_batch_prefill, update_running_batch),
 // schedule_policy.py (SchedulePolicy, PrefillAdder) and schedule_batch.py
-// (ScheduleBatch.retract_decode), environ.py for the constants; without speculation, mixed chunks,
-// overlap, hierarchical caches, LoRA, and the check for prefixes shared within the queue.
+// (ScheduleBatch.retract_decode, mix_with_running), environ.py for the constants; without
+// speculation, overlap, hierarchical caches, LoRA, and the check for prefixes shared within the
+// queue.
 
 #include <algorithm>
 #include <cmath>
@@ -48,6 +49,9 @@ constexpr RequestId kNobody = -1;
 /// prefix. Under any other order the last in order is retracted, to its place. The ratio falls with
 /// each decode and is reset by a retraction.
 ///
+/// With mixed chunks what decodes joins an iteration of prompts, and its tokens count towards that
+/// iteration's limits. Such an iteration does not change the ratio.
+///
 /// Units are tokens: exact at page size 1, otherwise each sequence is rounded up to pages. With
 /// policy "lpm" a queue of at most 128 is served by longest cached prefix.
 ///
@@ -69,11 +73,15 @@ class Sglang : public Scheduler {
     // Source: sglang, resolve_max_num_reqs.
     if (site.max_states > 0) max_seqs_ = std::min(max_seqs_, site.max_states);
     chunk_ = configured.tokens.value_or(kChunkedPrefillSize);
+    max_prefill_tokens_ = spec.max_prefill_tokens.value_or(kMaxPrefillTokens);
+    expect_at_least(kName, "max_prefill_tokens", max_prefill_tokens_, 1);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", chunk_, page_);
     // Source: sglang, Scheduler.init_pp_loop_state and its pp_max_micro_batch_size.
     if (site.stages > 1) max_seqs_ = std::max<std::int64_t>(1, max_seqs_ / site.stages);
     if (!spec.chunked_prefill.value_or(true)) chunk_ = kNoChunks;
+    // Source: sglang, Scheduler.init_chunked_prefill: only with chunks, and not in a pipeline.
+    mixed_ = spec.mixed_chunk.value_or(false) && chunk_ != kNoChunks && site.stages == 1;
     if (spec.policy == "lpm" && order_ != QueueOrder::kFcfs) {
       throw InputError{fmt::format(
           "scheduler sglang: policy: \"lpm\" orders the queue itself, expected \"fcfs\" "
@@ -105,7 +113,8 @@ class Sglang : public Scheduler {
   [[nodiscard]] bool holds_back() const override { return held_back_; }
 
   [[nodiscard]] BatchLimits limits() const override {
-    return {.seqs = max_seqs_, .tokens = chunk_ == kNoChunks ? 0 : chunk_, .prompts_alone = true};
+    return {
+        .seqs = max_seqs_, .tokens = chunk_ == kNoChunks ? 0 : chunk_, .prompts_alone = !mixed_};
   }
   [[nodiscard]] std::string describe() const override {
     std::string text =
@@ -114,6 +123,10 @@ class Sglang : public Scheduler {
     text += chunk_ == kNoChunks ? std::string{", prompts whole"}
                                 : fmt::format(", chunked_prefill_size {}", chunk_);
     if (conservativeness_ != 1) text += fmt::format(", conservativeness {}", conservativeness_);
+    if (max_prefill_tokens_ != kMaxPrefillTokens) {
+      text += fmt::format(", max_prefill_tokens {}", max_prefill_tokens_);
+    }
+    if (mixed_) text += ", mixed chunks";
     return text;
   }
 
@@ -130,8 +143,13 @@ class Sglang : public Scheduler {
     Forming& now = forming_[static_cast<std::size_t>(at)];
     // A request that ends with its prompt leaves before the next batch is formed.
     if (now.prefilled && batch.idle().size() < now.planned) now.full = false;
+    if (mixed_) line_.assign(batch.idle().begin(), batch.idle().end());
     now.prefilled = prefill(batch, now);
-    if (!now.prefilled) decode(batch, now);
+    if (!now.prefilled) {
+      decode(batch, now);
+    } else if (mixed_) {
+      join_decodes(batch);
+    }
     now.planned = batch.idle().size();
     if (!now.full) held_back_ = false;
   }
@@ -187,8 +205,10 @@ class Sglang : public Scheduler {
       return false;
     }
     double reserve = reserved(batch);
-    std::int64_t tokens_left = kMaxPrefillTokens;
-    std::int64_t chunk_left = chunk_;
+    const std::int64_t joining = mixed_ ? decoding : 0;
+    std::int64_t tokens_left = max_prefill_tokens_ - joining;
+    std::int64_t chunk_left = chunk_ - joining;
+    if (chunk_left < page_) return false;
     std::int64_t taken = 0;
     if (chunked_ != kNobody) {
       const RequestId id = chunked_;
@@ -262,6 +282,16 @@ class Sglang : public Scheduler {
     return batch.units_for(s.known, s.known + to_come(s)) - batch.units_for(s.known, s.known);
   }
 
+  /// Plans what was running before the prompts, in line_. What finds no memory waits: the next
+  /// iteration of decodes retracts.
+  void join_decodes(BatchBuilder& batch) {
+    for (const RequestId id : line_) {
+      const Sequence& s = batch.sequence(id);
+      if (s.state != SequenceState::kRunning || s.planned > 0) continue;
+      if (!batch.schedule(id, s.to_compute())) break;
+    }
+  }
+
   void decode(BatchBuilder& batch, Forming& now) {
     if (batch.idle().size() < now.planned) now.full = false;
     line_.assign(batch.idle().begin(), batch.idle().end());
@@ -313,7 +343,8 @@ class Sglang : public Scheduler {
   QueueOrder order_;
   bool longest_prefix_;
   std::int64_t max_model_len_, page_;
-  std::int64_t max_seqs_ = 0, chunk_ = 0;
+  std::int64_t max_seqs_ = 0, chunk_ = 0, max_prefill_tokens_ = 0;
+  bool mixed_ = false;
   double conservativeness_ = 1;
   double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
   bool held_back_ = false;                             // because of what is to come

@@ -140,6 +140,11 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   json fp8 = service("sglang");
   fp8["dtype"] = "fp8-tensor";
   CHECK(value_of(launch_from(fp8).roles[0], "--quantization") == "fp8");
+  json mixed = service("sglang");
+  mixed["scheduler"] = {{"max_prefill_tokens", 5500}, {"mixed_chunk", true}};
+  const LaunchRole mixing = launch_from(mixed).roles[0];
+  CHECK(value_of(mixing, "--max-prefill-tokens") == "5500");
+  CHECK(value_of(mixing, "--enable-mixed-chunk") == "");
   json awq = service("vllm");
   awq["dtype"] = "awq-int4";
   const Launch checkpoint = launch_from(awq);

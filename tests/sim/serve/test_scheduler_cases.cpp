@@ -233,6 +233,33 @@ TEST_CASE("sglang: a batch of prompts and the assumed output of a request are bo
   CHECK(run(service).plans == Plans{"0:10", "1:17000", "0:1"});
 }
 
+TEST_CASE("sglang: max_prefill_tokens bounds the prompts of one iteration, not a single prompt") {
+  SmallService service = tiny(100, 1, {.name = "sglang", .max_prefill_tokens = 15});
+  service.max_model_len = 40;
+  service.trace.requests = {declares(request(0, 10, 1), 1), declares(request(0, 5, 1), 1),
+                            declares(request(0, 8, 1), 1), declares(request(0, 20, 1), 1)};
+  // A prompt must be shorter than what is left, unless it is the first.
+  CHECK(run(service).plans == Plans{"0:10", "1:5 2:8", "3:20"});
+}
+
+TEST_CASE("sglang with mixed chunks decodes in the iterations of prompts") {
+  SmallService service =
+      tiny(40, 1, {.name = "sglang", .max_num_batched_tokens = 12, .mixed_chunk = true});
+  service.max_model_len = 30;
+  service.trace.requests = {declares(request(0, 10, 6), 8), declares(request(0, 10, 8), 8),
+                            declares(request(0, 8, 3), 4)};
+  // 2: the rest of B and a token of A, 9 of 12; C's 8 + 4 do not fit in 20 with B's 8 and 0.7 of
+  // A's 7. 3 to 6: decodes; A ends. 7: the decode detects that a sequence has left. 8: C joins B.
+  CHECK(run(service).plans == Plans{"0:10 1:2", "1:8 0:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
+                                    "0:1 1:1", "1:1", "2:8 1:1", "1:1 2:1", "2:1"});
+  // What decodes takes of the 12: after A's 10, B has 11 at most.
+  service.trace.requests = {declares(request(0, 10, 3), 3), declares(request(0.5e-3, 15, 1), 1)};
+  CHECK(run(service).plans == Plans{"0:10", "1:11 0:1", "1:4 0:1"});
+  // Without chunks the engine does not mix.
+  service.scheduler.chunked_prefill = false;
+  CHECK(run(service).plans == Plans{"0:10", "1:15", "0:1", "0:1"});
+}
+
 TEST_CASE("sglang: a prefix taken from evictable blocks counts as memory too") {
   SmallService service = tiny(40, 1, {.name = "sglang", .prefix_caching = true});
   service.max_model_len = 40;
@@ -375,6 +402,8 @@ TEST_CASE("options that a scheduler does not have are refused with those that it
   refuses({.name = "vllm-v0", .watermark = 1.0}, "share in [0, 1)");
   refuses({.name = "vllm-v0", .max_num_seqs = 0}, "at least 1, got 0");
   refuses({.name = "sglang", .conservativeness = -1.0}, "at least 0, got -1");
+  refuses({.name = "sglang", .max_prefill_tokens = 0}, "at least 1, got 0");
+  refuses({.name = "vllm-v1", .mixed_chunk = true}, "scheduler vllm-v1: mixed_chunk");
   refuses({.name = "trtllm", .max_num_batched_tokens = 8}, "at least 16, got 8");
   SmallService service{.scheduler = {.name = "static", .max_num_seqs = 4}, .stack = "hf-sdpa"};
   CHECK_THROWS_WITH_AS((void)service.run(),

@@ -203,8 +203,8 @@ TEST_CASE("with room for all no request waits and every sequence is in every ite
     const ServeResult r = service.run();
     CHECK(r.completed == 150);
     CHECK(r.preemptions == 0);
-    const bool prompts_first =
-        v.spec.name == "sglang" || (v.spec.name == "vllm-v0" && !*v.spec.chunked_prefill);
+    const bool prompts_first = (v.spec.name == "sglang" && !v.spec.mixed_chunk) ||
+                               (v.spec.name == "vllm-v0" && !*v.spec.chunked_prefill);
     CHECK((observer.prompts_alone > 0) == prompts_first);
   }
 }

@@ -63,6 +63,8 @@ TEST_CASE("a printed command read back prints the same command") {
        "16"},
       {"--model", "qwen3-8b", "--stack", "sglang@0.4.9", "--gpu-memory-utilization", "0.8", "--set",
        "/scheduler/policy=lpm"},
+      {"--model", "qwen3-8b", "--stack", "sglang", "--set", "/scheduler/max_prefill_tokens=5500",
+       "--set", "/scheduler/mixed_chunk=true"},
       {"--model", "qwen3-8b", "--stack", "trtllm", "--max-num-batched-tokens", "4096"},
       {"--model", "llama-3.1-8b", "--method", "int8-per-token-head"}};
   for (const Words& service : services) {
