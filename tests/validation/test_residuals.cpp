@@ -34,17 +34,29 @@ const ResidualClass& class_of(const FittedResiduals& fitted, const Path& path) {
   throw ContractError{"no such class"};
 }
 
-TEST_CASE("rows of one document weigh as much as twenty of another") {
+TEST_CASE("a document weighs as the root of its rows") {
   std::vector<ResidualRow> rows;
-  add(rows, {}, "large", -1, 0, 1000);
+  add(rows, {}, "large", -1, 0, 80);
+  add(rows, {}, "small", 1, 0, 20);
+  // 2 to 1.
+  CHECK(class_of(fit_residuals(rows), {}).factor(0.5) == doctest::Approx(std::exp(-1.0)));
+  add(rows, {}, "small too", 1, 0, 20);
+  add(rows, {}, "smaller", 1, 0, 10);
+  // 2 to 2.5.
+  CHECK(class_of(fit_residuals(rows), {}).factor(0.5) == doctest::Approx(std::exp(1.0)));
+}
+
+TEST_CASE("two documents give the ends of an interval, and cover nothing of each other") {
+  std::vector<ResidualRow> rows;
+  add(rows, {}, "large", -1, 0, 80);
   add(rows, {}, "small", 1, 0, 20);
   const FittedResiduals fitted = fit_residuals(rows);
-  // Half of the weight is at -1, half at 1: both ends are reached.
+  // Two thirds of the weight are at -1, one third at 1: both ends are reached.
   const ResidualClass& c = class_of(fitted, {});
   CHECK(c.factor(0.05) <= std::exp(-1.0) * (1 + 1e-9));
   CHECK(c.factor(0.95) >= std::exp(1.0) * (1 - 1e-9));
   CHECK(c.documents == 2);
-  CHECK(c.rows == 1020);
+  CHECK(c.rows == 100);
   // Each document is outside of the other's interval.
   CHECK(c.coverage == 0);
 }
@@ -68,6 +80,32 @@ TEST_CASE("a feature that says nothing of errors makes no class") {
     add(rows, {d % 2 == 0 ? "even" : "odd"}, fmt::format("d{}", d), -0.1, 0.01, 21);
   }
   CHECK(fit_residuals(rows).classes.size() == 1);
+}
+
+TEST_CASE("rows that are apart have a separate class and change no other") {
+  std::vector<ResidualRow> rows;
+  for (int d = 0; d < 5; ++d) add(rows, {"wide"}, fmt::format("w{}", d), -1, 0.002, 1001);
+  for (int d = 0; d < 20; ++d) add(rows, {"narrow"}, fmt::format("n{}", d), -0.1, 0.0002, 1001);
+  const FittedResiduals without = fit_residuals(rows);
+  for (int d = 0; d < 3; ++d) add(rows, {"narrow", "new"}, fmt::format("n{}", d), 2, 0.01, 21);
+  add(rows, {"narrow", "rare"}, "n3", 5, 0.01, 21);
+  for (auto row = rows.end() - 84; row != rows.end(); ++row) row->apart = row->features.back();
+  const FittedResiduals fitted = fit_residuals(rows);
+  REQUIRE(fitted.classes.size() == without.classes.size() + 1);
+  CHECK(fitted.classes[1].path == Path{"new"});  // before "narrow": its runs have this one
+  CHECK(fitted.classes[1].documents == 3);
+  CHECK(fitted.classes[1].rows == 63);
+  CHECK(fitted.classes[1].factor(0.95) >= std::exp(2.1));
+  for (const ResidualClass& c : without.classes) {
+    CHECK(class_of(fitted, c.path).quantiles == c.quantiles);
+    CHECK(class_of(fitted, c.path).rows == c.rows);
+  }
+  // Of one document only: no class, and no interval.
+  CHECK(fitted.left_out.back().low == 0);
+  CHECK(fitted.left_out.back().high == 0);
+  CHECK(fitted.left_out[rows.size() - 22].covers(2.1));
+  const std::vector<ResidualRow> only(rows.end() - 84, rows.end());
+  CHECK_THROWS_AS((void)fit_residuals(only), ContractError);
 }
 
 TEST_CASE("rows twice as sensitive have intervals twice as wide") {

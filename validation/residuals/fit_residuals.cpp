@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "models/units/check.hpp"
 
@@ -14,16 +15,30 @@ namespace kvsim {
 namespace {
 
 constexpr double kTail = 0.05;
-constexpr double kFullDocument = 20;                     // rows
+constexpr double kFullDocument = 20;                     // rows that count as one document
 constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
 constexpr std::array kFloors{0.1, 0.3, 1.0};
 constexpr std::array kStretches{0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
 constexpr double kCoverage = 0.9;
 constexpr double kShort = 0.005;       // of it, over all classes: some reach it nowhere
 constexpr double kMinGain = 0.01;      // of the width, for a further class
-constexpr double kMinDocuments = 1.5;  // of kFullDocument rows
+constexpr double kMinDocuments = 1.5;  // of a class, each with kFullDocument rows
 constexpr std::size_t kMaxClasses = 12;
 constexpr std::size_t kMaxWords = 3;  // of a class
+
+/// What a document of `rows` rows counts as.
+double weight_of(double rows) {
+  const double share = rows / kFullDocument;
+  return share <= 1 ? share : std::sqrt(share);
+}
+
+/// Documents, of which those with few rows count in part, and none more than once.
+using Rows = std::map<std::string_view, double>;  // of each document
+double full_documents(const Rows& rows) {
+  double out = 0;
+  for (const auto& [document, n] : rows) out += std::min(1.0, n / kFullDocument);
+  return out;
+}
 
 using Path = std::vector<std::string>;
 
@@ -52,6 +67,7 @@ class Errors {
     for (One& one : rows_) {
       one.document = numbers.try_emplace(one.row->document, numbers.size()).first->second;
       one.classes = class_chain(classes, one.row->features);
+      one.apart = !one.row->apart.empty();
     }
     documents_ = numbers.size();
   }
@@ -62,6 +78,7 @@ class Errors {
     double error = 0;
     std::size_t document = 0;
     std::vector<std::size_t> classes;  // from that of all rows to the most particular
+    bool apart = false;                // not in that of all rows
   };
   [[nodiscard]] const std::vector<One>& rows() const { return rows_; }
   [[nodiscard]] std::size_t documents() const { return documents_; }
@@ -76,11 +93,11 @@ class Errors {
       std::vector<double> counts(documents_);
       const auto belongs = [&](const One& one) {
         return one.document != left_out && one.classes.size() > depth &&
-               one.classes[depth] == classes[depth];
+               one.classes[depth] == classes[depth] && (depth > 0 || !one.apart);
       };
       for (const One& one : rows_) counts[one.document] += belongs(one) ? 1 : 0;
       double total = 0;
-      for (const double n : counts) total += std::min(1.0, n / kFullDocument);
+      for (const double n : counts) total += weight_of(n);
       if (total <= 0) return out;  // more particular classes have no other document either
       const double above = out ? upper : 0;
       if (!out) out.emplace(rows_.size());
@@ -89,7 +106,7 @@ class Errors {
         weight *= above / (total + above);
         if (!belongs(rows_[i])) continue;
         const double n = counts[rows_[i].document];
-        weight += std::min(1.0, n / kFullDocument) / n / (total + above);
+        weight += weight_of(n) / n / (total + above);
       }
     }
     return out;
@@ -143,7 +160,7 @@ double spread_within_services(const Errors& errors) {
     if (of.size() < kMin) continue;
     const auto n = static_cast<double>(of.size());
     const double unbiased = std::sqrt(n / (n - 1));
-    const double weight = std::min(1.0, counts[key.first] / kFullDocument) / counts[key.first];
+    const double weight = weight_of(counts[key.first]) / counts[key.first];
     for (const double error : of) {
       distances.push_back({unbiased * std::abs(error - of[of.size() / 2]), weight});
       all += weight;
@@ -190,17 +207,21 @@ std::vector<Group> left_out_groups(const Errors& errors, double upper) {
   return out;
 }
 
+/// The least and the largest error; the interval contains the prediction.
+std::pair<double, double> error_ends(const Group& group, double stretch) {
+  return {std::min(0.0, stretched(group.low, group.median, stretch)),
+          std::max(0.0, stretched(group.high, group.median, stretch))};
+}
+
 LeftOutEnds ends_of(const Group& group, double stretch, double floor, const Response& response) {
-  // Intervals contain the prediction.
-  const double low = std::min(0.0, stretched(group.low, group.median, stretch));
-  const double high = std::max(0.0, stretched(group.high, group.median, stretch));
+  const auto [low, high] = error_ends(group, stretch);
   return {.low = response.change(low, floor), .high = response.change(high, floor)};
 }
 
 /// Of left-out intervals of the groups that are counted, means over documents with their weights.
 struct LeftOutMeans {
   double coverage = 0;
-  double width = 0;  // high - low
+  double width = 0;  // of errors: near saturation values move much farther than errors
 };
 template <class Counts>
 LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups,
@@ -211,9 +232,11 @@ LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups,
     if (!is_counted(group)) continue;
     for (const std::size_t i : group.members) {
       const Errors::One& one = errors.rows()[i];
-      const LeftOutEnds ends = ends_of(group, stretches[group.number], floor, one.row->response);
+      const double stretch = stretches[group.number];
+      const LeftOutEnds ends = ends_of(group, stretch, floor, one.row->response);
+      const auto [least, largest] = error_ends(group, stretch);
       sums[one.document].coverage += ends.covers(one.row->log_ratio) ? 1 : 0;
-      sums[one.document].width += ends.high - ends.low;
+      sums[one.document].width += largest - least;
       counts[one.document] += 1;
     }
   }
@@ -221,7 +244,7 @@ LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups,
   double all = 0;
   for (std::size_t d = 0; d < counts.size(); ++d) {
     if (counts[d] == 0) continue;
-    const double weight = std::min(1.0, counts[d] / kFullDocument);
+    const double weight = weight_of(counts[d]);
     out.coverage += weight * sums[d].coverage / counts[d];
     out.width += weight * sums[d].width / counts[d];
     all += weight;
@@ -261,7 +284,7 @@ ResidualClass make_class(const std::string& metric, const Errors& errors, std::s
   c.documents = std::ssize(documents);
   double all = 0;
   for (const auto& [name, sum] : documents) {
-    const double weight = std::min(1.0, sum.n / kFullDocument);
+    const double weight = weight_of(sum.n);
     c.coverage += weight * sum.inside / sum.n;
     c.interval_score += weight * sum.score / sum.n;
     all += weight;
@@ -323,7 +346,7 @@ Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size
 std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
                                const std::vector<std::size_t>& members,
                                const std::vector<Path>& known) {
-  std::map<Path, std::map<std::string_view, double>> documents;
+  std::map<Path, Rows> documents;
   for (const std::size_t i : members) {
     const ResidualRow& row = rows[i];
     const Path& above = known[class_chain(known, row.features).back()];
@@ -337,9 +360,7 @@ std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
   }
   std::set<Path> out;
   for (const auto& [path, of] : documents) {
-    double weight = 0;
-    for (const auto& [name, n] : of) weight += std::min(1.0, n / kFullDocument);
-    if (weight >= kMinDocuments) out.insert(path);
+    if (full_documents(of) >= kMinDocuments) out.insert(path);
   }
   return out;
 }
@@ -360,6 +381,22 @@ Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_
   return best.choice;
 }
 
+/// The class of the rows that are apart for `word`, below that of all rows.
+Scored apart_class(const Errors& errors, const std::string& word, double floor) {
+  std::optional<Scored> best;
+  for (const double upper : kUpperWeights) {
+    std::vector<Group> groups = left_out_groups(errors, upper);
+    std::erase_if(groups, [](const Group& group) { return group.number != 1; });
+    std::vector<double> stretches = stretches_of(errors, groups, 2, floor);
+    const LeftOutMeans means =
+        means_of(errors, groups, stretches, floor, [](const Group&) { return true; });
+    Scored now{
+        {{Path{}, Path{word}}, floor, upper, std::move(stretches)}, means.width, means.coverage};
+    if (!best || now.is_better(*best)) best = std::move(now);
+  }
+  return *best;
+}
+
 }  // namespace
 
 double LeftOutEnds::score(double log_ratio) const {
@@ -370,24 +407,45 @@ double LeftOutEnds::score(double log_ratio) const {
 }
 
 FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows) {
-  KVSIM_CHECK(!rows.empty(), "no rows to fit residuals to");
   std::map<std::string, std::vector<std::size_t>> by_metric;
-  for (std::size_t i = 0; i < rows.size(); ++i) by_metric[rows[i].metric].push_back(i);
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> apart;  // metric, word
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ResidualRow& row = rows[i];
+    (row.apart.empty() ? by_metric[row.metric] : apart[{row.metric, row.apart}]).push_back(i);
+  }
+  KVSIM_CHECK(!by_metric.empty(), "no rows to fit residuals to");
   FittedResiduals out;
   out.left_out.resize(rows.size());
-  for (const auto& [metric, members] : by_metric) {
-    const Choice best = choose(rows, members);
-    const Errors errors{rows, members, best.floor, best.classes};
+  const auto leave_out = [&](const Errors& errors, const Choice& best, bool is_apart) {
     for (const Group& group : left_out_groups(errors, best.upper)) {
       for (const std::size_t i : group.members) {
         const Errors::One& one = errors.rows()[i];
+        if (one.apart != is_apart) continue;
         out.left_out[one.index] =
             ends_of(group, best.stretches[group.number], best.floor, one.row->response);
       }
     }
+  };
+  for (const auto& [metric, members] : by_metric) {
+    const Choice best = choose(rows, members);
+    const Errors errors{rows, members, best.floor, best.classes};
+    leave_out(errors, best, false);
     const double within = spread_within_services(errors);
+    out.classes.push_back(make_class(metric, errors, 0, best, within, out.left_out));
+    for (const auto& [key, others] : apart) {
+      if (key.first != metric) continue;
+      Rows documents;
+      for (const std::size_t i : others) documents[rows[i].document] += 1;
+      if (full_documents(documents) < kMinDocuments) continue;
+      std::vector<std::size_t> with_all = members;
+      with_all.insert(with_all.end(), others.begin(), others.end());
+      const Errors both{rows, with_all, best.floor, {Path{}, Path{key.second}}};
+      const Choice own = apart_class(both, key.second, best.floor).choice;
+      leave_out(both, own, true);
+      out.classes.push_back(make_class(metric, both, 1, own, within, out.left_out));
+    }
     // In the order in which they were chosen: of two that a run belongs to, the first counts.
-    for (std::size_t number = 0; number < best.classes.size(); ++number) {
+    for (std::size_t number = 1; number < best.classes.size(); ++number) {
       out.classes.push_back(make_class(metric, errors, number, best, within, out.left_out));
     }
   }

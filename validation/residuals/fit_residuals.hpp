@@ -14,6 +14,7 @@ struct ResidualRow {
   std::vector<std::string> features;  // in words, none of which is of two features
   std::string document;
   std::string service{};  // rows of one service at several loads have the same
+  std::string apart{};    // the feature whose rows have a separate class; empty: none
   double log_ratio = 0;   // log(measured / predicted)
   Response response = Response::linear(1);
 };
@@ -35,17 +36,21 @@ struct FittedResiduals {
 
 /// Classes by features.
 ///
-/// Rows of a document err together, so a document counts as one however many rows it has; with
-/// fewer than kFullDocument rows in a class it counts less in proportion. The distribution of a
-/// class is a mixture of its documents' errors and of the class above, which has the weight of some
-/// documents: a class of one document stays close to the one above, one of ten is mostly its own.
-/// That weight, the floor of responses and a factor that moves quantiles away from the
-/// median (few documents show too little of the tails) are chosen per metric: with each document
-/// left out in turn, those with the narrowest intervals that cover 90 %, means over documents. So
-/// are classes: starting from that of all runs, the class with one word more that narrows most is
-/// added, while it narrows by kMinGain and has the weight of kMinDocuments. `within` is a
-/// quantile of the distances of errors from the middle of their service's, with the same weights.
-/// Errors: ContractError if `rows` is empty.
+/// Rows of a document err together, but those of its services not fully: with kFullDocument rows in
+/// a class it counts as one document, with fewer in proportion, with more as the root of their
+/// ratio. The distribution of a class is a mixture of its documents' errors and of the class above,
+/// which has the weight of some documents: a class of one document stays close to the one above,
+/// one of ten is mostly its own. That weight, the floor of responses and a factor that moves
+/// quantiles away from the median (few documents show too little of the tails) are chosen per
+/// metric: with each document left out in turn, those with the narrowest intervals of errors that
+/// cover 90 %, means over documents. So are classes: starting from that of all runs, the class with
+/// one word more that narrows most is added, while it narrows by kMinGain and has kMinDocuments
+/// with kFullDocument rows. `within` is a quantile of the distances of errors from the middle of
+/// their service's, with the same weights.
+///
+/// Rows that are `apart` take no part in that. Each of their features is one more class below that
+/// of all runs, if it has kMinDocuments: it comes first, so that its runs have no other.
+/// Errors: ContractError if all of `rows` are apart.
 [[nodiscard]] FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows);
 
 }  // namespace kvsim

@@ -47,12 +47,12 @@ ServiceRows rows_of(const ServedScore& score) {
     const ScoredRun& run = score.runs[c.run];
     const std::string_view metric = residual_metric(c.metric, c.stat);
     const std::vector<std::string>& path = run.predicted.residual_path;
-    if (!unfitted_feature(path).empty()) continue;
     if (metric.empty() || !c.response || !(c.measured > 0) || !(c.predicted > 0)) continue;
     out.rows.push_back({.metric = std::string{metric},
                         .features = path,
                         .document = run.source,
                         .service = saturation_key(run.mapped),
+                        .apart = std::string{apart_feature(path)},
                         .log_ratio = std::log(c.measured / c.predicted),
                         .response = *c.response});
     out.of.push_back(&c);

@@ -104,11 +104,11 @@ std::optional<Response> response(double predicted, std::span<const double, kServ
 bool is_queued(const ServeResult& result) { return result.queue.mean > 0.5 * result.ttft.mean; }
 
 namespace {
-constexpr std::array<std::string_view, 2> kUnfitted{"layers with states or indexes", "drafts"};
+constexpr std::array<std::string_view, 2> kApart{"layers with states or indexes", "drafts"};
 }  // namespace
 
-std::string_view unfitted_feature(const std::vector<std::string>& path) {
-  for (const std::string_view feature : kUnfitted) {
+std::string_view apart_feature(const std::vector<std::string>& path) {
+  for (const std::string_view feature : kApart) {
     if (std::find(path.begin(), path.end(), feature) != path.end()) return feature;
   }
   return {};
@@ -134,12 +134,16 @@ std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult&
   out.push_back(prompts_of(result));
   out.push_back(iteration ? regime_of(iteration->step) : "unknown regime");
   out.push_back(iteration ? kernels_of(iteration->step) : "unknown kernels");
+  const bool has_experts =
+      std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(),
+                  [](const LayerSpec& layer) { return layer.mlp.n_experts > 0; });
+  out.emplace_back(has_experts ? "routed experts" : "dense layers");
   if (std::any_of(spec.llm->layers.begin(), spec.llm->layers.end(), [&](const LayerSpec& layer) {
         return !items_without_rows(layer, spec.kv_dtype).empty();
       })) {
-    out.emplace_back(kUnfitted[0]);
+    out.emplace_back(kApart[0]);
   }
-  if (spec.speculation.is_on()) out.emplace_back(kUnfitted[1]);
+  if (spec.speculation.is_on()) out.emplace_back(kApart[1]);
   return out;
 }
 

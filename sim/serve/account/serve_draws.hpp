@@ -30,17 +30,17 @@ inline constexpr std::size_t kServeDraws = 3;
 [[nodiscard]] std::optional<Response> response(double predicted,
                                                std::span<const double, kServeDraws> drawn);
 
-/// The feature of a residual path of which too few documents have measured runs: states or indexes,
-/// drafts; empty: none. Such runs take no part in the fit of residual classes, whose errors would
-/// be those of one or two hosts, or of an assumed acceptance.
-[[nodiscard]] std::string_view unfitted_feature(const std::vector<std::string>& path);
+/// The feature of a residual path whose runs have a separate residual class, or none: states or
+/// indexes, drafts; empty: no such feature. Few documents have them, and the acceptance of drafts
+/// is assumed: their errors say nothing of other runs.
+[[nodiscard]] std::string_view apart_feature(const std::vector<std::string>& path);
 
 /// Whether requests of a run wait for longer than they are prefilled.
 [[nodiscard]] bool is_queued(const ServeResult& result);
 
 /// The features that residual classes of services may have: whether requests wait, how busy the
 /// engine is, its stack, whether all settings are known, GPUs, what an iteration is bound by, where
-/// its kernels were measured, and those of unfitted_feature.
+/// its kernels were measured, whether the model has routed experts, and those of apart_feature.
 [[nodiscard]] std::vector<std::string> residual_path(const ServeSpec& spec,
                                                      const ServeResult& result,
                                                      const std::optional<MeanIteration>& iteration);

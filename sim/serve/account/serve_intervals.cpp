@@ -260,16 +260,19 @@ std::string ServeResiduals::basis() const {
         runs_, runs_ == 1 ? "" : "s");
   }
   std::vector<std::string> parts;
+  std::string_view unmeasured = apart_feature(path_);
   for (const char* metric : {"TTFT", "TPOT", "throughput"}) {
-    if (const ResidualClass* of = find(metric)) parts.push_back(of->words());
+    const ResidualClass* of = find(metric);
+    if (of == nullptr) continue;
+    parts.push_back(of->words());
+    if (std::find(of->path.begin(), of->path.end(), unmeasured) != of->path.end()) unmeasured = {};
   }
   if (is_static_) parts.resize(2);
-  const std::string_view unfitted = unfitted_feature(path_);
   return fmt::format(
       "errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
       fmt::join(parts, "; "),
       full_path_.empty() ? "" : "; at least those of services without a method",
-      unfitted.empty() ? "" : fmt::format("; none had {}, as this service has", unfitted));
+      unmeasured.empty() ? "" : fmt::format("; none had {}, as this service has", unmeasured));
 }
 
 MetricEnds ServeIntervals::ends(std::string_view key) const {
