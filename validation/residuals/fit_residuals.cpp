@@ -381,22 +381,6 @@ Choice choose(const std::vector<ResidualRow>& rows, const std::vector<std::size_
   return best.choice;
 }
 
-/// The class of the rows that are apart for `word`, below that of all rows.
-Scored apart_class(const Errors& errors, const std::string& word, double floor) {
-  std::optional<Scored> best;
-  for (const double upper : kUpperWeights) {
-    std::vector<Group> groups = left_out_groups(errors, upper);
-    std::erase_if(groups, [](const Group& group) { return group.number != 1; });
-    std::vector<double> stretches = stretches_of(errors, groups, 2, floor);
-    const LeftOutMeans means =
-        means_of(errors, groups, stretches, floor, [](const Group&) { return true; });
-    Scored now{
-        {{Path{}, Path{word}}, floor, upper, std::move(stretches)}, means.width, means.coverage};
-    if (!best || now.is_better(*best)) best = std::move(now);
-  }
-  return *best;
-}
-
 }  // namespace
 
 double LeftOutEnds::score(double log_ratio) const {
@@ -439,8 +423,12 @@ FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows) {
       if (full_documents(documents) < kMinDocuments) continue;
       std::vector<std::size_t> with_all = members;
       with_all.insert(with_all.end(), others.begin(), others.end());
-      const Errors both{rows, with_all, best.floor, {Path{}, Path{key.second}}};
-      const Choice own = apart_class(both, key.second, best.floor).choice;
+      // Too few documents to choose by: they stay close to the class of all rows.
+      const Choice own{.classes = {Path{}, Path{key.second}},
+                       .floor = best.floor,
+                       .upper = kUpperWeights.back(),
+                       .stretches = {1, 1}};
+      const Errors both{rows, with_all, own.floor, own.classes};
       leave_out(both, own, true);
       out.classes.push_back(make_class(metric, both, 1, own, within, out.left_out));
     }

@@ -49,7 +49,8 @@ struct FittedResiduals {
 /// their service's, with the same weights.
 ///
 /// Rows that are `apart` take no part in that. Each of their features is one more class below that
-/// of all runs, if it has kMinDocuments: it comes first, so that its runs have no other.
+/// of all runs, which counts as many documents, if it has kMinDocuments. It comes first, so that its
+/// runs have no other.
 /// Errors: ContractError if all of `rows` are apart.
 [[nodiscard]] FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows);
 
