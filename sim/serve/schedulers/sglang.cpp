@@ -80,8 +80,10 @@ class Sglang : public Scheduler {
     // Source: sglang, Scheduler.init_pp_loop_state and its pp_max_micro_batch_size.
     if (site.stages > 1) max_seqs_ = std::max<std::int64_t>(1, max_seqs_ / site.stages);
     if (!spec.chunked_prefill.value_or(true)) chunk_ = kNoChunks;
-    // Source: sglang, Scheduler.init_chunked_prefill: only with chunks, and not in a pipeline.
-    mixed_ = spec.mixed_chunk.value_or(false) && chunk_ != kNoChunks && site.stages == 1;
+    // Source: sglang, Scheduler.init_chunked_prefill and server_args.py: only with chunks, and
+    // neither in a pipeline nor with drafts.
+    mixed_ = spec.mixed_chunk.value_or(false) && chunk_ != kNoChunks && site.stages == 1 &&
+             site.drafts == 0;
     if (spec.policy == "lpm" && order_ != QueueOrder::kFcfs) {
       throw InputError{fmt::format(
           "scheduler sglang: policy: \"lpm\" orders the queue itself, expected \"fcfs\" "

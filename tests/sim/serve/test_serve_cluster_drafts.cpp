@@ -164,6 +164,11 @@ TEST_CASE("a tree verifies all its tokens, and accepts at most one of each level
   CHECK(s(r.outcomes[0].finish) == test::rel(2.4e-3 + 2 * (1.16e-3 + 1.01e-3 + 3 * 1.04e-3)));
   CHECK(r.drafted_tokens == 30);
   CHECK(r.accepted_tokens == 8);
+  // With drafts sglang mixes no chunks: the second prompt has its own iteration.
+  service.trace.requests.push_back(request(1.5e-3, 20, 11));
+  const ServeResult apart = service.run();
+  service.scheduler.mixed_chunk = true;
+  CHECK(service.run().iteration_ends == apart.iteration_ends);
 }
 
 TEST_CASE("tokens and memory are conserved and a step yields the expected number of tokens") {
