@@ -249,7 +249,7 @@ TEST_CASE("models with states, windows and indexes verify the proposals of a hea
                         .tensor_parallel = gpus,
                         .options = {.max_model_len = 16384},
                         .requests = trace,
-                        .scheduler = {.max_num_seqs = 64},
+                        .scheduler = {.name = "", .max_num_seqs = 64},
                         .speculation = speculation,
                         .seed = 3});
     };
