@@ -108,6 +108,18 @@ TEST_CASE("rows that are apart have a separate class and change no other") {
   CHECK_THROWS_AS((void)fit_residuals(only), ContractError);
 }
 
+TEST_CASE("a service with states has the class of such services, whatever else it is") {
+  const std::string states = "layers with states or indexes";
+  const Path path{"requests wait", "dense layers", "batches above 64", "vllm", states};
+  for (const char* metric : {"TTFT", "TPOT", "E2E", "throughput"}) {
+    INFO(metric);
+    const ResidualClass* of = ResidualModel::services().find(metric, path);
+    REQUIRE(of != nullptr);
+    CHECK(of->path == Path{states});
+    CHECK(of->documents >= 2);
+  }
+}
+
 TEST_CASE("rows twice as sensitive have intervals twice as wide") {
   std::vector<ResidualRow> rows;
   for (int d = 0; d < 12; ++d) {
