@@ -48,9 +48,10 @@ struct FittedResiduals {
 /// with kFullDocument rows. `within` is a quantile of the distances of errors from the middle of
 /// their service's, with the same weights.
 ///
-/// Rows that are `apart` take no part in that. Each of their features is one more class below that
-/// of all runs, which counts as many documents, if it has kMinDocuments. It comes first, so that its
-/// runs have no other.
+/// Rows that are `apart` take no part in that. Each of their features with kMinDocuments has one
+/// more class below that of all runs, in which the class of all runs has the largest weight that is
+/// tried. It comes first, so that its runs have no other class.
+///
 /// Errors: ContractError if all of `rows` are apart.
 [[nodiscard]] FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows);
 

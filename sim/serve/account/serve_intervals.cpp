@@ -260,19 +260,24 @@ std::string ServeResiduals::basis() const {
         runs_, runs_ == 1 ? "" : "s");
   }
   std::vector<std::string> parts;
-  std::string_view unmeasured = apart_feature(path_);
+  const std::string_view feature = apart_feature(path_);
+  std::vector<std::string_view> without;  // metrics of which no document has the feature
   for (const char* metric : {"TTFT", "TPOT", "throughput"}) {
     const ResidualClass* of = find(metric);
     if (of == nullptr) continue;
     parts.push_back(of->words());
-    if (std::find(of->path.begin(), of->path.end(), unmeasured) != of->path.end()) unmeasured = {};
+    if (std::find(of->path.begin(), of->path.end(), feature) == of->path.end()) {
+      without.emplace_back(metric);
+    }
   }
   if (is_static_) parts.resize(2);
-  return fmt::format(
-      "errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
-      fmt::join(parts, "; "),
-      full_path_.empty() ? "" : "; at least those of services without a method",
-      unmeasured.empty() ? "" : fmt::format("; none had {}, as this service has", unmeasured));
+  return fmt::format("errors of measured {}: {}{}{}", is_static_ ? "static runs" : "services",
+                     fmt::join(parts, "; "),
+                     full_path_.empty() ? "" : "; at least those of services without a method",
+                     feature.empty() || without.empty()
+                         ? ""
+                         : fmt::format("; those of {} without {}, which this service has",
+                                       fmt::join(without, " and "), feature));
 }
 
 MetricEnds ServeIntervals::ends(std::string_view key) const {

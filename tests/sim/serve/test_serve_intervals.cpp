@@ -56,6 +56,17 @@ struct Service {
   std::optional<ServeIntervals> intervals;
 };
 
+TEST_CASE("the basis names the metrics of which no measured run had drafts") {
+  Service s{"vllm", &builtin_calibration()};
+  const std::string plain = s.intervals->basis;
+  CHECK(plain.find("drafts") == std::string::npos);
+  s.spec.speculation = {.proposer = Proposer::kNgram, .tokens = 3, .acceptance = 0.5};
+  const ServeResult r = run_serve(s.spec);
+  const std::string basis = ServeResiduals{s.spec, r, mean_iteration(s.spec, r)}.basis();
+  CHECK(basis.find("TTFT, drafts: ") != std::string::npos);
+  CHECK(basis.ends_with("; those of TPOT and throughput without drafts, which this service has"));
+}
+
 TEST_CASE("no first token is later than the last one could be, and decoding takes no longer") {
   for (const char* stack : {"vllm", "sglang", "trtllm"}) {
     INFO(stack);
