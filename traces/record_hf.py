@@ -607,6 +607,20 @@ def _load(arguments: argparse.Namespace) -> tuple:
     return model.to(arguments.device), tokenizer, transformers.__version__
 
 
+_SEPARATORS = frozenset(".,?!;:\t\n")
+
+
+def separator_ids(tokens: Sequence[int], decode: Callable[[list], str]) -> list:
+    """Those of `tokens` whose text is a punctuation mark, tab or newline, with or without spaces, or up to four spaces."""
+    found = []
+    for token in sorted(set(tokens)):
+        text = decode([token])
+        rest = text.strip(" ")
+        if rest in _SEPARATORS or (not rest and 0 < len(text) <= 4):
+            found.append(token)
+    return found
+
+
 def _read_tokens(arguments: argparse.Namespace, tokenizer: Any) -> tuple:
     """(tokens, text or None, name of the file)."""
     path = arguments.token_ids or arguments.text
@@ -702,6 +716,8 @@ def main(words: Optional[Sequence[str]] = None) -> int:
                 if not 0 < at < len(tokens):
                     raise RecordError(f"--{mark.replace('_', '-')}: expected a token in [1, {len(tokens) - 1}], got {at}")
                 metadata[mark] = str(at)
+        if hasattr(tokenizer, "decode"):
+            metadata["separator_ids"] = json.dumps(separator_ids(tokens, tokenizer.decode))
         if text is not None and not arguments.no_text:
             metadata["text"] = text[:1000]
         about = record(model, tokens, arguments.out, prompt_len=prompt_len, layers=layers, kv_heads=kv_heads,

@@ -126,6 +126,20 @@ std::vector<std::string> per_head_names(const Safetensors& file, const TraceInfo
   return names;
 }
 
+/// `separator_ids` is a JSON list of token ids.
+void read_separators(const Metadata& meta, TraceInfo& info) {
+  const std::string* text = meta.find("separator_ids");
+  if (text == nullptr) return;
+  constexpr std::size_t kMaxSeparators = 10'000;
+  const Field all = Field::parse(*text, meta.place("separator_ids"));
+  for (const Field& each : all.items()) {
+    info.separator_ids.push_back(static_cast<std::int32_t>(each.integer(0, INT32_MAX)));
+  }
+  if (info.separator_ids.size() > kMaxSeparators) {
+    all.expected(fmt::format("at most {} token ids", kMaxSeparators));
+  }
+}
+
 /// Marks and segments. `segments` is a JSON list of {"name", "start", "end"}.
 void read_marks(const Metadata& meta, TraceInfo& info) {
   if (meta.find("question_start") != nullptr) {
@@ -213,6 +227,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
     info.repeat_tokens = meta.integer("repeat_len", 1, info.tokens - *info.repeat_start);
   }
   read_marks(meta, info);
+  read_separators(meta, info);
   return info;
 }
 
@@ -300,6 +315,7 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
           fmt::format("{}: tokens", file.place()), fmt::format("shape [{}] of I32", info.tokens),
           fmt::format("[{}] of {}", fmt::join(tokens->shape, ", "), name_of(tokens->type))};
     }
+    info.has_token_ids = true;
   }
 }
 

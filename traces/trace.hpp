@@ -58,6 +58,8 @@ struct TraceInfo {
   bool has_output_projection = false;  // wo, in every layer
   // An indexer in every layer: its query heads, and the channels of a query and of a key; 0: none.
   std::int32_t index_heads = 0, index_dim = 0;
+  bool has_token_ids = false;
+  std::vector<std::int32_t> separator_ids;  // of punctuation and white space, from the metadata
   std::optional<std::int64_t> repeat_start, repeat_tokens;
   // Marks: the first token of a question and of its answer. Segments ascend and do not overlap;
   // where the metadata has only marks they are context, question and answer.

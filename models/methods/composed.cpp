@@ -411,6 +411,8 @@ TraceInputs& TraceInputs::operator+=(const TraceInputs& other) {
   output_projection = output_projection || other.output_projection;
   rope = rope || other.rope;
   repeat = repeat || other.repeat;
+  token_ids = token_ids || other.token_ids;
+  separator_ids = separator_ids || other.separator_ids;
   for (const std::string& name : other.per_head) {
     if (std::find(per_head.begin(), per_head.end(), name) == per_head.end()) {
       per_head.push_back(name);

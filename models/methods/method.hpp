@@ -42,6 +42,8 @@ struct TraceInputs {
   bool output_projection = false;
   bool rope = false;                  // rope_style and rope_theta
   bool repeat = false;                // a repeat segment
+  bool token_ids = false;             // the tensor "tokens"
+  bool separator_ids = false;         // in the metadata
   std::vector<std::string> per_head;  // "score.NAME", "decision.NAME"
   std::vector<PredictedScores> predicted;
 

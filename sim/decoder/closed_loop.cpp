@@ -256,6 +256,8 @@ MethodContext context_of(const DecoderShape& s) {
                                          .output_projection = true,
                                          .rope = !s.scales_rope,
                                          .repeat = false,
+                                         .token_ids = false,
+                                         .separator_ids = false,
                                          .per_head = {},
                                          .predicted = {}}};
 }
@@ -265,6 +267,7 @@ std::string reason_against(const ComposedMethod& method, const DecoderShape& sha
   const TraceInputs needs = method.needs().inputs;
   if (needs.repeat) return "it needs a repeat of the prompt, which a closed loop does not run";
   if (needs.rope && shape.scales_rope) return "it rotates keys, and this model scales its rotation";
+  if (needs.token_ids) return "it needs a trace's token ids";
   if (!needs.per_head.empty() || !needs.predicted.empty()) return "it needs recorded scores";
   const std::string select = describe_method(method.name()).axes.at("select");
   if (select == "oracle-future") return "it reads tokens that do not exist yet";

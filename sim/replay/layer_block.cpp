@@ -17,6 +17,7 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
       range_{heads.value_or(HeadRange{0, trace.info().n_kv_heads})},
       rope_{rope} {
   layers_.reserve(static_cast<std::size_t>(count));  // views point into it
+  if (inputs.token_ids) token_ids_ = trace.read_tokens();
   for (std::int32_t layer = first; layer < first + count; ++layer) {
     Layer& each = layers_.emplace_back();
     each.rows = trace.read_heads(layer, range_.first, range_.count);
@@ -38,6 +39,8 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
       each.view.repeat_start = *info_.repeat_start;
       each.view.repeat_tokens = info_.repeat_tokens.value_or(0);
     }
+    each.view.token_ids = token_ids_;
+    each.view.separator_ids = info_.separator_ids;
     for (const std::string& name : inputs.per_head) {
       constexpr std::string_view kIndex = "index.";
       each.per_head[name] = name.starts_with(kIndex)

@@ -93,6 +93,7 @@ class LayerBlock {
   std::int32_t first_;
   HeadRange range_;
   const Rope* rope_;
+  std::vector<std::int32_t> token_ids_;
   std::vector<Layer> layers_;
   std::map<std::vector<DecisionUnit::StoredHead>, std::unique_ptr<PromptScores>> scores_;
 };

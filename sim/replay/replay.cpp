@@ -75,6 +75,10 @@ std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
     need(info.rope_style && info.rope_theta, "rope_style and rope_theta in its metadata");
   }
   if (inputs.repeat) need(info.repeat_start.has_value(), "a repeat segment");
+  if (inputs.token_ids) need(info.has_token_ids, "token ids (tokens)");
+  if (inputs.separator_ids) {
+    need(!info.separator_ids.empty(), "separator_ids in its metadata (or the parameter)");
+  }
   for (const PredictedScores& one : inputs.predicted) {
     need(!one.path.empty(), one.calibrates
                                 ? "a calibration trace (parameter calibration)"
@@ -408,6 +412,8 @@ MethodContext site_of(const TraceInfo& info) {
                        .output_projection = info.has_output_projection,
                        .rope = info.rope_style && info.rope_theta,
                        .repeat = info.repeat_start.has_value(),
+                       .token_ids = info.has_token_ids,
+                       .separator_ids = !info.separator_ids.empty(),
                        .per_head = {},
                        .predicted = {}};
   for (const std::string& name : info.scores) recorded.per_head.push_back("score." + name);

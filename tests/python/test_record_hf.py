@@ -324,6 +324,11 @@ class Program(Case):
         self.assertEqual(tokens[22:], tokens[1:20])
         self.accepted(self.path("trace"))
 
+    def test_separators_among_the_tokens_are_named(self):
+        words = {1: "", 2: ".", 3: " ,", 4: "word", 5: "\n", 6: "   ", 7: "     ", 8: "..", 9: "? ", 10: "\t"}
+        self.assertEqual(record_hf.separator_ids([9, 8, 7, 6, 5, 4, 3, 2, 1, 2], lambda ids: words[ids[0]]), [2, 3, 5, 6, 9])
+        self.assertNotIn("separator_ids", self.run_main("--tokens", "20")[1])
+
     def test_more_tokens_than_the_text_has(self):
         self.assertEqual(self.run_main("--tokens", "200")[0], 2)
         self.assertEqual(self.run_main("--tokens", "20", "--decode", "20")[0], 2)

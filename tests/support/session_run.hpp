@@ -12,7 +12,9 @@
 namespace kvsim::test {
 
 struct SessionRun {
-  SessionRun(std::shared_ptr<const Method> resolved, const HeadVectors& vectors)
+  /// `layer`: for methods that read more than the head's vectors; outlives this object.
+  SessionRun(std::shared_ptr<const Method> resolved, const HeadVectors& vectors,
+             const LayerVectors* layer = nullptr)
       : head{vectors},
         method{std::move(resolved)},
         session{as_composed(*method),
@@ -22,7 +24,7 @@ struct SessionRun {
                  .tokens = static_cast<std::int32_t>(vectors.tokens),
                  .scale = vectors.scale},
                 {vectors}},
-        scores{vectors} {
+        scores{layer != nullptr ? PromptScores{{vectors}, 0, *layer} : PromptScores{vectors}} {
     session.learn(scores);
     session.prefill(scores, {.entries = *as_composed(*method).parts().budget->entries(0)});
   }

@@ -32,6 +32,15 @@ PresetRows learned_presets() {
        .size_law = "min(T, w) + tokens before the window that score >= tau (replay knows)",
        .cost_class = "S0, hidden states",
        .available = {{"kvpress", "KVzapPress with DMSPress"}}},
+      {.name = "sepllm",
+       .summary = "first tokens, separators (punctuation, white space) and recent tokens",
+       .paper = "Chen et al., SepLLM: Accelerate Large Language Models by Compressing One Segment "
+                "into One Separator (arXiv 2412.12094)",
+       .axes = {{"select", "separators"}},
+       .size_law = "min(T, n_sink + kept separators + tokens since the last trim) <= cache "
+                   "(replay knows)",
+       .cost_class = flash,
+       .available = {{"research", "HKUDS/SepLLM"}}},
       {.name = "dms",
        .summary = "a learned bit a token and head, carried out a window later",
        .paper = "Lancucki et al., Inference-Time Hyper-Scaling with KV Cache Compression",

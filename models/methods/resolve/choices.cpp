@@ -44,6 +44,7 @@ std::vector<AxisChoice> all_choices() {
   return {
       select_all(),
       select_recent(),
+      select_separators(),
       select_accumulated(),
       select_window(),
       select_fusion(),

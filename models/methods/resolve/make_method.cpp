@@ -337,8 +337,8 @@ class CatalogueResolver final : public MethodResolver {
     const TraceInputs& more = needs.inputs;
     if (parts_.merge->refresh_period() > 0 &&
         (parts_.select->nested() || parts_.select->needs_layer() || parts_.select->reads_layer() ||
-         more.hidden || more.output_projection || more.repeat || !more.per_head.empty() ||
-         !more.predicted.empty())) {
+         more.hidden || more.output_projection || more.repeat || more.token_ids ||
+         !more.per_head.empty() || !more.predicted.empty())) {
       refuse(
           fmt::format("refresh_period rebuilds the cache of one head from its own queries, keys "
                       "and values, and select={} needs more of the layer than those",

@@ -13,6 +13,7 @@ namespace kvsim {
 
 AxisChoice select_all();
 AxisChoice select_recent();
+AxisChoice select_separators();
 AxisChoice select_accumulated();
 AxisChoice select_window();
 AxisChoice select_fusion();

@@ -67,6 +67,8 @@ struct LayerVectors {
   // Positions of a teacher-forced repeat of the prompt (for KVzip's oracles); tokens 0: none.
   std::int64_t repeat_start = 0;
   std::int64_t repeat_tokens = 0;
+  std::span<const std::int32_t> token_ids;      // [tokens]
+  std::span<const std::int32_t> separator_ids;  // token ids of punctuation and white space
   std::map<std::string, std::span<const float>>
       per_head;  // "score.NAME", "decision.NAME": [tokens, n_kv_heads]
   std::shared_ptr<LayerMemo> memo = std::make_shared<LayerMemo>();

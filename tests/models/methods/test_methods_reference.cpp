@@ -432,7 +432,8 @@ TEST_CASE(
     const Composition& parts = as_composed(*method).parts();
     const MethodNeeds needs = method->needs();
     const bool more = needs.inputs.hidden || needs.inputs.output_projection || needs.inputs.rope ||
-                      needs.inputs.repeat || !needs.inputs.per_head.empty();
+                      needs.inputs.repeat || needs.inputs.token_ids ||
+                      !needs.inputs.per_head.empty();
     const bool loses = parts.store->rounds() || (parts.tier && !parts.tier->lossless());
     if (method->merges() || loses || parts.share || parts.read || more ||
         as_composed(*method).decision_scope() != DecisionScope::kHead ||
@@ -532,6 +533,8 @@ TEST_CASE("every selector of the catalogue has a reference on recorded attention
        {"axes/test_prompt_positions.cpp", "prefill-decoding cuts the prompt by one scorer"}},
       {"finch", {"axes/test_prompt_positions.cpp", "finch keeps a reference's entries"}},
       {"recurrence", {"axes/test_recurrence.cpp", "lazyeviction keeps the entries of a reference"}},
+      {"separators",
+       {"axes/test_separators.cpp", "sepllm holds what a token-by-token reference holds"}},
       {"r-kv", periodic},
       {"lazy-layers", {"test_methods_content_layers.cpp", "SimLayerKV: a layer is lazy"}},
       {"streaming-heads", {"test_methods_content_layers.cpp", "DuoAttention: whole heads"}},
