@@ -25,6 +25,8 @@ namespace kvsim {
 /// One line per point: peaks, cache, speed, where memory runs out. If `style.verbose`, also the
 /// rate of the whole run.
 [[nodiscard]] std::string points_table(const RunReport& report, const TextStyle& style);
+/// Whether a short points_table numbers its groups, for a table of published figures after it.
+[[nodiscard]] bool numbers_groups(const RunReport& report);
 /// A line per point that does not fit. If all fit or too many fail: how many fit. `labels`: one per
 /// point.
 [[nodiscard]] std::string brief_verdict(const RunReport& report,

@@ -190,6 +190,13 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
   return groups;
 }
 
+void number_headings(std::vector<PointGroup>& groups) {
+  if (groups.size() < 2) return;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    groups[g].heading = fmt::format("{}: {}", g + 1, groups[g].heading);
+  }
+}
+
 std::string common_description(const Scenario& scenario) {
   ordered_json common = ordered_json::object();
   if (!scenario.points.empty()) {

@@ -44,6 +44,9 @@ struct PointGroup {
 [[nodiscard]] std::vector<PointGroup> point_groups(const Scenario& scenario,
                                                    const std::vector<std::string>& shared_keys);
 
+/// "1: fp32, batch 1": so that other tables can name the groups by number. One group has none.
+void number_headings(std::vector<PointGroup>& groups);
+
 /// A description of what all points share; the scenario's title or name if they share nothing.
 [[nodiscard]] std::string common_description(const Scenario& scenario);
 

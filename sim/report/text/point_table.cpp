@@ -69,7 +69,6 @@ Table point_table(Table::Column first, const std::vector<PointColumn>& columns,
 }
 
 std::string keep_first_groups(std::vector<PointGroup>& groups) {
-  constexpr std::size_t kMostPoints = 24;
   std::size_t kept = 0;
   std::size_t left_out = 0;
   for (PointGroup& group : groups) {

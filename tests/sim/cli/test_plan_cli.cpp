@@ -253,12 +253,14 @@ TEST_CASE("run prints the essential parts of a point and everything with --verbo
   // Standard output of ./kv demo.
   const std::string demo = run({"zeromerge-a800.json", "replay-sample.json"}, false);
   INFO(demo);
-  CHECK(n_lines(demo) <= 52);
+  CHECK(n_lines(demo) <= 48);
   CHECK(count(demo, "\n  ") >= 12);  // the table of points, in groups
   for (const char* row : {"\n  full ", "\n  zeromerge budget 18,000 ", "\n  h2o budget 18,000 ",
                           "\n  streaming-llm budget 18,000 ", "\n  h2o budget 0.05 "}) {
     CHECK(has(demo, row));
   }
+  CHECK(has(demo, "\n2: fp32, batch 1, output 100\n"));
+  CHECK(has(demo, "\nthroughput_tok_s     4: zeromerge"));
   CHECK(count(demo, "\n- ") == 3);  // two points of the first scenario, one of the second
   CHECK(has(demo, "\n- full fp32 batch 1 output 40,000: out of memory at 54,171 tokens\n"));
   CHECK(count(demo, "\noom_tokens ") + count(demo, "\npeak_hbm_bytes ") +
