@@ -22,7 +22,7 @@ BytesPerSecond host_rate(const Roofline& roofline, const Gpu& gpu, const Stack& 
   const double bytes = whole ? kLarge : kMany * static_cast<double>(piece.count());
   const KernelLibrary& kernels =
       calibration.kernels != nullptr ? *calibration.kernels : KernelLibrary::builtin();
-  const KernelChoice copies = kernels.choose(KernelOp::kCopy, gpu, "", {});
+  const KernelChoice& copies = kernels.kept_choice(KernelOp::kCopy, gpu, "", {});
   const double us = copies.microseconds(
       CopyCall{.kind = CopyKind::kHostToDevice, .bytes = bytes, .pieces = whole ? 1 : kMany});
   return std::min(rate, BytesPerSecond{bytes / (us * kMicro)});

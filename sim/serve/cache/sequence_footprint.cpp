@@ -270,14 +270,18 @@ void SequenceFootprint::seek(std::int64_t step) {
   segment_ = trajectory_.segment_of(step);
 }
 
-SequenceFootprint::Step SequenceFootprint::units(std::int64_t step) {
-  if (step == asked_) return answer_;
+void SequenceFootprint::keep(std::int64_t step, const Step& answer) {
+  constexpr std::size_t kMostSteps = std::size_t{1} << 16U;
+  const auto at = static_cast<std::size_t>(step);
+  if (at >= kMostSteps) return;
+  if (at >= steps_.size()) steps_.resize(at + static_cast<std::size_t>(kStepsAhead));
+  steps_[at] = answer;
+}
+
+SequenceFootprint::Step SequenceFootprint::computed_units(std::int64_t step) {
   if (const GroupSizes* groups = sizes_->groups()) {
-    asked_ = step;
     const std::int64_t held = groups->ids(prompt_ + step, 1);
-    answer_ = {
-        .during = held, .after = held, .until = groups->same_until(prompt_ + step) - prompt_};
-    return answer_;
+    return {.during = held, .after = held, .until = groups->same_until(prompt_ + step) - prompt_};
   }
   Step out;
   (void)moment(0, step);
@@ -309,8 +313,6 @@ SequenceFootprint::Step SequenceFootprint::units(std::int64_t step) {
       out.until = std::min(out.until, step + divide_up(entries, block) * block - entries);
     }
   }
-  asked_ = step;
-  answer_ = out;
   return out;
 }
 

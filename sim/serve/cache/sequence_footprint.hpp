@@ -102,7 +102,15 @@ class SequenceFootprint {
     std::int64_t until = 0;  // last step of which the same is known to hold
   };
   /// Units within and after decode step `step` >= 1.
-  [[nodiscard]] Step units(std::int64_t step);
+  [[nodiscard]] Step units(std::int64_t step) {
+    if (step == asked_) return answer_;
+    const auto at = static_cast<std::size_t>(step);
+    const bool known = at < steps_.size() && steps_[at].until >= step;
+    answer_ = known ? steps_[at] : computed_units(step);
+    asked_ = step;
+    if (!known && users > 1) keep(step, answer_);
+    return answer_;
+  }
   /// The moment of one layer class.
   [[nodiscard]] DecodeState moment(std::size_t layer_class, std::int64_t step) {
     const auto& segments = trajectory_.segments();
@@ -143,6 +151,9 @@ class SequenceFootprint {
 
  private:
   void seek(std::int64_t step);
+  [[nodiscard]] Step computed_units(std::int64_t step);
+  /// For other sequences that come to the same step.
+  void keep(std::int64_t step, const Step& answer);
   [[nodiscard]] std::int64_t units_of(std::size_t layer_class, std::int64_t entries,
                                       bool straddles);
   /// For layers whose stored heads hold these numbers, the longest first; one number if all are
@@ -180,6 +191,7 @@ class SequenceFootprint {
   std::unique_ptr<FragmentedBlocks> holes_;   // null: survivors are written as entries leave
   std::vector<std::int64_t> most_within_;     // with holes: [steps - 1], most units up to there
   std::int64_t reached_ = 0;
+  std::vector<Step> steps_;  // [step]; `until` 0: not kept
   std::int64_t asked_ = -1;  // step of `answer_`
   Step answer_{};
   std::size_t segment_ = 0;  // of the step evaluated last
