@@ -97,9 +97,9 @@ struct ServeCandidate::Impl {
   }
 
   /// The answer as predicted and at both ends. `found`: at the requested confidence. `at`: the
-  /// answer of another case, with a hint where to look first.
+  /// answer of another case, with a hint where to look first. `fewer`: smaller answers are better.
   [[nodiscard]] AnswerRange range_of(
-      std::optional<double> found,
+      std::optional<double> found, bool fewer,
       const std::function<std::optional<double>(ServeCase&)>& at) const {
     const double confidence = range_confidence(in.plan->confidence);
     const bool is_prediction = in.plan->confidence == 0;
@@ -119,6 +119,15 @@ struct ServeCandidate::Impl {
       out.safe = answer(worse);  // where the prediction fails, this does too
     }
     out.optimistic = answer(better);
+    if (!out.predicted) return out;
+    // A larger cache or quicker iterations let more requests in, which slow each other: the
+    // prediction may be beyond an end, and is a case of the range too.
+    const double here = *out.predicted;
+    const double best = out.optimistic.value_or(here);
+    out.optimistic = fewer ? std::min(best, here) : std::max(best, here);
+    if (is_prediction && out.safe) {
+      out.safe = fewer ? std::max(*out.safe, here) : std::min(*out.safe, here);
+    }
     return out;
   }
 
@@ -206,8 +215,8 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
     return other.offered(me.rate_of(*end.last));
   };
   const auto offered = [&](std::int64_t k) { return me.service.offered(me.rate_of(k)); };
-  out.range =
-      me.range_of(found.last ? std::optional{offered(*found.last)} : std::nullopt, highest_of);
+  out.range = me.range_of(found.last ? std::optional{offered(*found.last)} : std::nullopt, false,
+                          highest_of);
   if (!found.last) {
     const double rate = me.lowest_rate();
     me.refuse(out, me.service.at({.scale = rate}),
@@ -250,7 +259,7 @@ void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
     if (!boundary.last) return std::nullopt;
     return static_cast<double>(-*boundary.last * me.service.gpus());
   };
-  out.range = me.range_of(gpus_of(found), [&](ServeCase& other) {
+  out.range = me.range_of(gpus_of(found), true, [&](ServeCase& other) {
     return gpus_of(largest_feasible(
         search, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
   });

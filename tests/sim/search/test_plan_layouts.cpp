@@ -248,6 +248,24 @@ TEST_CASE("ranges are those of the layouts that tables list") {
   CHECK(without_range > 0);
 }
 
+TEST_CASE("a prediction is within its range where a larger cache makes requests slower") {
+  // Prompts of 128K: an engine whose cache holds one more at a time misses the bound of TPOT.
+  const PlanResult plan =
+      run_plan(serve_plan(R"(, "model": "llama-3.1-70b", "gpu": "H100-80GB-SXM", "gpu_count": 4,
+        "requests": {"arrivals": {"kind": "poisson", "rate": 0.1}, "count": 60,
+                     "prompt_tokens": 128000, "output_tokens": 500})",
+                          R"("questions": "fewest_gpus")", R"("ttft": "60 s", "tpot": "100 ms")"),
+               {.threads = 2});
+  const PlanCandidate& one = plan.candidates.at(0);
+  REQUIRE(one.answer);
+  REQUIRE(one.range.is_known);
+  CHECK(one.range.predicted == one.answer);
+  REQUIRE(one.range.optimistic);
+  CHECK(*one.range.optimistic <= *one.answer);
+  REQUIRE(one.range.safe);
+  CHECK(*one.range.safe >= *one.answer);
+}
+
 TEST_CASE("layouts without a safe answer have a prediction") {
   // Weights fit; non-PyTorch memory at its high end leaves no cache.
   constexpr const char* kSmall =
