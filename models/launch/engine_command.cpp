@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
+#include "models/units/number_text.hpp"
 
 namespace kvsim {
 namespace {
@@ -29,7 +30,7 @@ std::optional<std::int64_t> whole(std::string_view text) {
 
 bool is_number(std::string_view text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = number_from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);
 }
 
@@ -319,7 +320,7 @@ std::optional<std::int64_t> count_of_flag(std::string_view text) {
   text.remove_suffix(1);
   if (!is_number(text)) return std::nullopt;
   double value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
+  (void)number_from_chars(text.data(), text.data() + text.size(), value);
   const double product = value * static_cast<double>(unit);
   if (!(std::abs(product) < 1e15) || product != std::floor(product)) return std::nullopt;
   return static_cast<std::int64_t>(product);

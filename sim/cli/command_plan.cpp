@@ -22,7 +22,6 @@
 #include "sim/cli/process/interrupt.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/process/terminal_style.hpp"
-#include "sim/launch/launch.hpp"
 #include "sim/plan/plan.hpp"
 #include "sim/report/plan/plan_report.hpp"
 #include "sim/report/text/json_text.hpp"
@@ -109,24 +108,6 @@ std::string quality_text(const std::vector<PlannedQuality>& quality, const std::
   return text;
 }
 
-/// The launch of the best candidate of each group that has one. Errors: as launch_of.
-std::vector<NamedLaunch> launches_of(const Scenario& scenario, const PlanResult& plan) {
-  std::vector<NamedLaunch> out;
-  for (const PlanGroup& group : plan.groups) {
-    if (!group.best) continue;
-    const PlanCandidate& best = plan.candidates[*group.best];
-    LaunchChoice choice{.method = best.method, .copies = best.replicas, .sequence_tokens = {}};
-    if (best.max_model_len > 0) choice.sequence_tokens = best.max_model_len;
-    if (best.at_answer) {
-      choice.sequence_tokens =
-          best.at_answer->sizes.prompt_tokens + best.at_answer->sizes.output_tokens;
-    }
-    out.push_back({fmt::format("{} of {}, {}", plan_words(group.question), group.of, best.label),
-                   scenario.name, launch_of(scenario.points[best.point], choice)});
-  }
-  return out;
-}
-
 int answer_plan(const Arguments& arguments, bool by_options) {
   if (!by_options) arguments.expect_words(1, 1, "one scenario file, or --model and --gpu");
   Scenario scenario;
@@ -182,7 +163,7 @@ int answer_plan(const Arguments& arguments, bool by_options) {
     written = write_plan_results(scenario, plan, *folder, writes);
   }
   if (launches) {
-    write_launches(arguments, launches_of(scenario, plan));
+    write_launches(arguments, plan_launches(scenario, plan));
     for (const PlanGroup& group : plan.groups) {
       if (group.best) continue;
       write_err(fmt::format("kvsim: {} of {}: no answer, so no command\n",

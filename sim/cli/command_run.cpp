@@ -123,18 +123,8 @@ void report_missing(const Missing& missing, const std::optional<fs::path>& folde
                         command_line()));
 }
 
-/// The launch of each point that starts other engines than those before it.
 int write_point_launches(const Arguments& arguments, const Scenario& scenario) {
-  std::vector<NamedLaunch> launches;
-  for (const ScenarioPoint& point : scenario.points) {
-    NamedLaunch one{point.label.empty() ? scenario.title : point.label, scenario.name,
-                    launch_of(point)};
-    const bool known = std::any_of(launches.begin(), launches.end(), [&](const NamedLaunch& other) {
-      return other.launch.roles == one.launch.roles && other.launch.gpu == one.launch.gpu;
-    });
-    if (!known) launches.push_back(std::move(one));
-  }
-  write_launches(arguments, launches);
+  write_launches(arguments, point_launches(scenario));
   return kDone;
 }
 

@@ -11,8 +11,12 @@
 #include "sim/batch/point/fit_range.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/explorer/request.hpp"
+#include "sim/launch/manifest.hpp"
 #include "sim/report/batch/run_json.hpp"
+#include "sim/report/batch/startup_report.hpp"
 #include "sim/report/batch/static_finding.hpp"
+#include "sim/report/launch/launch_report.hpp"
+#include "sim/scenario/read/log_start.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 
 namespace kvsim {
@@ -42,6 +46,36 @@ Scenario explored_scenario(std::string_view text) {
                     point.method.name, point.measured_on.string()));
   }
   return scenario;
+}
+
+nlohmann::ordered_json explore_launch(std::string_view text) {
+  const Scenario scenario = explored_scenario(text);
+  const ScenarioPoint& first = scenario.points.front();
+  const std::vector<NamedLaunch> launches{
+      {first.label.empty() ? scenario.title : first.label, scenario.name, launch_of(first)}};
+  nlohmann::ordered_json out = launch_document(launches);
+  for (const std::string_view kind : manifest_kinds()) {
+    try {
+      out["manifests"][std::string{kind}] =
+          launch_manifest(launches, std::string{kind}, "manifest");
+    } catch (const InputError&) {
+      // The platform does not start this engine: no file of that kind.
+    }
+  }
+  return out;
+}
+
+nlohmann::ordered_json explore_log(std::string_view text) {
+  const Field question = Field::parse(text, "question");
+  question.allow_only({"scenario", "log"});
+  const nlohmann::json document = question.at("scenario").raw();
+  const ScenarioSource source{
+      .name = std::string{kExplorerFile},
+      .read = [&document](const std::vector<Override>& overrides) {
+        return explored_scenario(
+            scenario_document_of(document.dump(), std::string{kExplorerFile}, overrides).dump());
+      }};
+  return log_start_json(start_of_log(question.at("log").string(), "log", source));
 }
 
 nlohmann::ordered_json explore_run(std::string_view text) {

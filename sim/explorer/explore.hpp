@@ -26,6 +26,17 @@ inline constexpr std::string_view kExplorerFile = "explorer.json";
 /// explore_run.
 [[nodiscard]] nlohmann::ordered_json explore_reach(std::string_view scenario);
 
+/// How to start the engine of the same scenario's first point: the document of `kvsim run
+/// explorer.json --print-command --json` (kvsim.launch/1) with `manifests`, the same as files by
+/// kind. Errors: as explore_run; for a stack, method or format that no server has.
+[[nodiscard]] nlohmann::ordered_json explore_launch(std::string_view scenario);
+
+/// What an engine's start-up log, or its metric vllm:cache_config_info, says of the scenario's
+/// start: the document of `kvsim calibrate --from-log LOG explorer.json --json`
+/// (kvsim.calibrate-log/1). `question`: {"scenario": {…}, "log": TEXT}. Errors: as explore_run and
+/// start_of_log.
+[[nodiscard]] nlohmann::ordered_json explore_log(std::string_view question);
+
 /// What the knobs offer ("kvsim.catalogue/1"): models, GPUs, stacks, methods with their parameters,
 /// formats, bounds, and the styles of the owners of memory.
 [[nodiscard]] nlohmann::ordered_json explorer_catalogue();

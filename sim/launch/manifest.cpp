@@ -321,6 +321,8 @@ std::string dynamo(const Launch& launch, const std::string& name) {
 
 }  // namespace
 
+std::span<const std::string_view> manifest_kinds() { return kKinds; }
+
 ManifestKind read_manifest_kind(std::string_view word, std::string_view place) {
   const auto* found = std::find(kKinds.begin(), kKinds.end(), word);
   if (found == kKinds.end()) {

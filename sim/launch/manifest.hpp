@@ -3,6 +3,7 @@
 // A launch as a file of a container platform.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,7 +13,9 @@ namespace kvsim {
 
 enum class ManifestKind : std::uint8_t { kCompose, kKubernetes, kLlmD, kDynamo };
 
-/// "compose", "kubernetes", "llm-d" or "dynamo". Errors: InputError "PLACE: expected …".
+/// "compose", "kubernetes", "llm-d" and "dynamo".
+[[nodiscard]] std::span<const std::string_view> manifest_kinds();
+/// One of these words. Errors: InputError "PLACE: expected …".
 [[nodiscard]] ManifestKind read_manifest_kind(std::string_view word, std::string_view place);
 
 /// The launch as YAML, with comments on what has to be filled in: a Compose file, Deployments and

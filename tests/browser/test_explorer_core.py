@@ -3,8 +3,9 @@
     test_explorer_core.py PROGRAM NODE CORE.wasm.gz SOURCE_DIR SCRATCH_DIR
 
 Every document of `kvsim run --json` has to come out of the core again: the same keys, the same
-texts, every number within a relative 1e-6; the longest context as `kvsim plan` answers it; the same
-complaints about wrong scenarios.
+texts, every number within a relative 1e-6; the longest context as `kvsim plan` answers it; the command that starts the
+engine, and what its log says, as `--print-command` and `calibrate --from-log` print them; the same complaints about wrong
+scenarios.
 """
 
 import json
@@ -138,6 +139,39 @@ for k, name in enumerate(names):
         # Without an interval the plan's answer at any confidence is the predicted one.
         if found[key] is not None and found[key] != (wanted or 0):
             failures.append(f"{name}: {key} {found[key]}, where kvsim plan answers {wanted}")
+
+# The command that starts each engine, or why there is none.
+launched = 0
+for name, launch in zip(names, ask([{"what": "launch", "scenario": CASES[name]} for name in names])):
+    done = command_line(["run", "explorer.json", "--print-command", "--json"], CASES[name])
+    if done.returncode != 0:
+        if launch.get("name") != "InputError" or launch["error"] not in done.stderr:
+            failures.append(f"{name}: launch: the core says {launch.get('error')!r}, the command line {done.stderr!r}")
+        continue
+    launched += 1
+    manifests = launch["document"].pop("manifests")
+    failures += [f"{name}: launch: {one}" for one in differences(launch["document"], json.loads(done.stdout), "")]
+    for kind, shown in manifests.items():
+        done = command_line(["run", "explorer.json", "--manifest", kind], CASES[name])
+        if done.stdout != shown:
+            failures.append(f"{name}: another {kind}")
+if launched < 5:
+    failures.append(f"only {launched} engines have a command")
+
+# A log of a start.
+LOG = ("INFO [gpu_model_runner.py:2653] Model loading took 14.99 GiB and 3.1 seconds\n"
+       "INFO [gpu_worker.py:298] Available KV cache memory: 50.10 GiB\n"
+       "INFO [gpu_model_runner.py:3480] Graph capturing finished in 21 secs, took 0.54 GiB\n"
+       "INFO GPU KV cache size: 410,432 tokens\n")
+for name, log, refused in (("vllm", LOG, None), ("vllm", "nothing\n", "found none"), ("gqa, full", LOG, "paged cache")):
+    said, = ask([{"what": "log", "scenario": {"scenario": CASES[name], "log": log}}])
+    command_line([], CASES[name])
+    (SCRATCH / "log").write_text(log)
+    done = command_line(["calibrate", "--from-log", "log", "explorer.json", "--json"], CASES[name])
+    if refused is None:
+        failures += [f"log: {one}" for one in differences(said.get("document"), json.loads(done.stdout), "")]
+    elif refused not in said.get("error", "") or said["error"] not in done.stderr:
+        failures.append(f"log: the core says {said!r}, the command line {done.stderr!r}")
 
 if compared < 5000:
     failures.append(f"only {compared} numbers were compared")

@@ -107,6 +107,52 @@ def use(browser, address):
     turn(page, "stack", "vllm")
     check("an engine starts", "fits" in text(page, "verdict"), text(page, "verdict"))
 
+    # The command that starts the engine, and files of platforms; a stack that is no server has none.
+    def starts():
+        deadline = time.monotonic() + WAIT_S
+        before = text(page, "start-about")
+        page.evaluate("document.getElementById('start').open = true")
+        while text(page, "start-about") in ("…", before) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return text(page, "start-about"), text(page, "start-text")
+    turn(page, "method", "full")
+    about, command = starts()
+    check("the engine has a command", command.startswith("vllm serve ") and about.startswith("vLLM "), (about, command))
+    kinds = page.evaluate("[...document.getElementById('start-as').options].map(o => o.value)")
+    check("and files of platforms", "command" in kinds and "compose" in kinds and "kubernetes" in kinds, kinds)
+    page.evaluate("(() => { const as = document.getElementById('start-as'); as.value = 'compose'; as.onchange(); })()")
+    check("a file is shown", "services:" in text(page, "start-text"), text(page, "start-text"))
+    turn(page, "stack", "hf-sdpa")
+    wait(page, "document.getElementById('start-about').textContent.startsWith('None: ')")
+    check("no server, no command", "no server" in text(page, "start-about"), text(page, "start-about"))
+    page.evaluate("document.getElementById('start').open = false")
+
+    # The log of a start replaces predictions; the address keeps that; it can be forgotten.
+    turn(page, "stack", "vllm")
+    before = text(page, "verdict")
+    def give_log(pool):
+        page.evaluate(f"""(() => {{
+          const data = new DataTransfer();
+          data.items.add(new File(["Model loading took 14.99 GiB and 3 seconds\\nAvailable KV cache memory: {pool} GiB\\n"], "start.log"));
+          const input = document.getElementById('log');
+          input.files = data.files;
+          input.dispatchEvent(new Event('change', {{bubbles: true}}));
+        }})()""")
+    give_log("40.10")  # of another GPU
+    wait(page, "document.getElementById('log-said').classList.contains('wrong')")
+    check("a log of another start is refused", "is not the log's" in text(page, "log-said"), text(page, "log-said"))
+    check("and changes nothing", text(page, "verdict") == before and "start=" not in page.evaluate("location.href"))
+    give_log("105.10")
+    wait(page, "document.getElementById('log-said').textContent.startsWith('start.log: the pool has ')")
+    answered(page)
+    check("the scenario has the log's values", page.evaluate("JSON.parse(document.getElementById('scenario').textContent).engine.weights.endsWith(' B')"))
+    check("the address has them", "start=" in page.evaluate("location.href"))
+    check("the answers change", text(page, "verdict") != before, before)
+    page.evaluate("document.getElementById('forget-log').click()")
+    answered(page)
+    check("forgotten, the answers are those of before", text(page, "verdict") == before, text(page, "verdict"))
+    turn(page, "method", "snapkv")
+
     # An invalid value: the message is next to the control, the answers stay, and a valid value removes the message.
     turn(page, "batch", "0")
     check("a message next to the control", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))

@@ -1,92 +1,28 @@
 #include "sim/cli/calibrate/calibrate_log.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "models/units/error.hpp"
 #include "models/units/text_file.hpp"
 #include "models/units/units_format.hpp"
-#include "sim/batch/static_run.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/memory/vllm_log.hpp"
-#include "sim/memory/vllm_log_pool.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/files/atomic_file.hpp"
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/table.hpp"
 #include "sim/report/text/text.hpp"
-#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/read/log_start.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
-#include "sim/scenario/scenario.hpp"
 
 namespace kvsim {
 namespace {
 
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-/// A start's lines come first; a log of months of requests need not be read whole into memory.
-constexpr std::size_t kLongestLog = 256U << 20U;
-
-std::string exact(Bytes n) { return fmt::format("{} B", n.count()); }
-
-/// What a scenario extends to take the log's figures for its own.
-ordered_json overrides_of(const VllmLog& log) {
-  ordered_json engine = ordered_json::object();
-  const auto put = [&](const char* key, const std::optional<Bytes>& n) {
-    if (is_stated(n)) engine[key] = exact(*n);
-  };
-  if (log.max_model_len) engine["max_model_len"] = *log.max_model_len;
-  if (log.memory_fraction) engine["memory_fraction"] = *log.memory_fraction;
-  put("weights", log.weights);
-  put("non_torch", log.non_torch);
-  put("activation", log.activation);
-  put("graphs", log.graphs);
-  ordered_json out = ordered_json::object();
-  if (log.total) out["memory"] = {{"usable_hbm", exact(*log.total)}};
-  out["engine"] = engine;
-  return out;
-}
-
-struct ScenarioStart {
-  EngineStartup startup;
-  std::int64_t block_tokens = 1;
-};
-
-/// The engine's start in the scenario's first point.
-ScenarioStart start_of(const fs::path& scenario, const std::vector<Override>& overrides) {
-  const Scenario read = read_scenario(scenario, overrides);
-  if (read.points.empty()) {
-    throw InputError{fmt::format("{}: expected a scenario with a point", scenario.string())};
-  }
-  const StaticSpec& spec = read.points.front().spec;
-  const StaticResult result = run_static(spec);
-  if (!result.startup) {
-    throw InputError{
-        fmt::format("{}: /stack: expected one with a paged cache, such as \"vllm\", "
-                    "got \"{}\"",
-                    scenario.string(), spec.stack->name)};
-  }
-  return {*result.startup,
-          with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})
-              .block_tokens};
-}
-
-std::vector<Override> as_overrides(const ordered_json& file) {
-  std::vector<Override> out;
-  for (const auto& object : file.items()) {
-    for (const auto& entry : object.value().items()) {
-      out.push_back({fmt::format("/{}/{}", object.key(), entry.key()), entry.value().dump()});
-    }
-  }
-  return out;
-}
 
 std::string gib(const std::optional<Bytes>& n) {
   if (!n) return "-";
@@ -120,28 +56,6 @@ std::string table_of(const VllmLog& log, const std::optional<EngineStartup>& bef
   return table.str(width);
 }
 
-/// A note on what is missing to predict the pool without a scenario, or nothing.
-std::optional<std::string> pool_lacks(const VllmLog& log) {
-  const std::vector<std::string> unstated = unstated_terms(log);
-  if (unstated.empty() || !(is_stated(log.kv_cache) || log.tokens || log.blocks)) {
-    return std::nullopt;
-  }
-  return fmt::format(
-      "the log's KV cache is not in the overrides: the log does not state {}; name the SCENARIO of "
-      "its start, whose GPU, model and stack give them",
-      fmt::join(unstated, ", "));
-}
-
-/// What remains between the log's KV cache and a start with all that the log states.
-std::optional<std::string> pool_misses(const VllmLog& log, const EngineStartup& after) {
-  // Five figures, each to 0.01 GiB.
-  constexpr std::int64_t kRoundings = (std::int64_t{5} << 30) / 100;
-  if (!is_stated(log.kv_cache)) return std::nullopt;
-  if (std::abs((after.kv_cache - *log.kv_cache).count()) <= kRoundings) return std::nullopt;
-  return fmt::format("with the log's figures the KV cache is {} GiB, the log's own is {} GiB",
-                     gib(after.kv_cache), gib(log.kv_cache));
-}
-
 /// Derived values and contradictions are comments in the file.
 std::string file_text(const ordered_json& overrides, const VllmLog& log) {
   std::string out;
@@ -156,41 +70,25 @@ std::string file_text(const ordered_json& overrides, const VllmLog& log) {
 int calibrate_from_log(const Arguments& arguments) {
   arguments.expect_words(0, 1, "SCENARIO");
   const fs::path path{*arguments.value("from-log")};
-  const VllmLog said = read_vllm_log(read_text_file(path, kLongestLog), path.string());
-  VllmLog log = said;
-  std::optional<EngineStartup> before, after;
+  std::optional<ScenarioSource> scenario;
   if (!arguments.words().empty()) {
-    const fs::path scenario{arguments.words().front()};
-    before = start_of(scenario, {}).startup;
-    const ScenarioStart stated = start_of(scenario, as_overrides(overrides_of(said)));
-    complete_from_pool(log, *before, stated.startup, stated.block_tokens, path.string(),
-                       scenario.string());
-    after = start_of(scenario, as_overrides(overrides_of(log))).startup;
-    if (auto misses = pool_misses(log, *after)) log.warnings.push_back(*std::move(misses));
-  } else if (auto lacks = pool_lacks(log)) {
-    log.warnings.push_back(*std::move(lacks));
+    const std::string file = arguments.words().front();
+    scenario = {.name = file, .read = [file](const std::vector<Override>& overrides) {
+                  return read_scenario(file, overrides);
+                }};
   }
-  const ordered_json overrides = overrides_of(log);
-  for (const std::string& warning : log.warnings) {
+  const LogStart start = start_of_log(read_text_file(path, kLongestLog), path.string(), scenario);
+  for (const std::string& warning : start.log.warnings) {
     write_err(clean_text(fmt::format("kvsim: {}: {}", path.string(), warning)) + "\n");
   }
   if (const auto out = arguments.value("out")) {
-    write_file_atomically(*out, file_text(overrides, log));
+    write_file_atomically(*out, file_text(start.overrides, start.log));
   }
   if (arguments.has("json")) {
-    ordered_json out{{"schema", "kvsim.calibrate-log/1"}, {"overrides", overrides}};
-    if (log.kv_cache) out["log_kv_cache_bytes"] = log.kv_cache->count();
-    if (log.tokens) out["log_tokens"] = *log.tokens;
-    if (before) {
-      out["predicted"] = startup_json(*before);
-      out["with_overrides"] = startup_json(*after);
-    }
-    out["notes"] = log.notes;
-    out["warnings"] = log.warnings;
-    write_out(to_file_text(out));
+    write_out(to_file_text(log_start_json(start)));
   } else if (!arguments.has("quiet")) {
-    std::string text = table_of(said, before, after, terminal_width());
-    for (const std::string& note : log.notes) text += fmt::format("note: {}\n", note);
+    std::string text = table_of(start.said, start.before, start.after, terminal_width());
+    for (const std::string& note : start.log.notes) text += fmt::format("note: {}\n", note);
     if (const auto out = arguments.value("out")) {
       text += fmt::format("wrote {}: \"extends\" it in a scenario\n", *out);
     }

@@ -11,14 +11,11 @@
 #include "models/units/error.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/launch/from_command.hpp"
-#include "sim/launch/manifest.hpp"
 #include "sim/report/text/json_text.hpp"
 #include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr std::size_t kCommandWidth = 100;
 
@@ -58,29 +55,6 @@ std::string command_text(const NamedLaunch& named) {
   return out;
 }
 
-ordered_json launch_json(const NamedLaunch& named) {
-  const Launch& launch = named.launch;
-  ordered_json out{
-      {"of", named.of},
-      {"engine", launch.engine->engine},
-      {"version", launch.version},
-      {"model", launch.model},
-      {"gpu", launch.gpu},
-      {"router", launch.router.empty() ? ordered_json(nullptr) : ordered_json(launch.router)}};
-  out["roles"] = ordered_json::array();
-  for (const LaunchRole& role : launch.roles) {
-    ordered_json one{{"name", role.name},      {"replicas", role.replicas},
-                     {"gpu_count", role.gpus}, {"command", shell_command(role.words)},
-                     {"argv", role.words},     {"files", ordered_json::array()}};
-    for (const LaunchFile& file : role.files) {
-      one["files"].push_back({{"name", file.name}, {"text", file.text}});
-    }
-    out["roles"].push_back(std::move(one));
-  }
-  out["notes"] = launch.notes;
-  return out;
-}
-
 }  // namespace
 
 Arguments with_command_options(Arguments arguments) {
@@ -116,20 +90,11 @@ bool asks_for_launch(const Arguments& arguments) {
 
 void write_launches(const Arguments& arguments, const std::vector<NamedLaunch>& launches) {
   if (const auto word = arguments.value("manifest")) {
-    const ManifestKind kind = read_manifest_kind(*word, arguments.typed("manifest"));
-    if (launches.size() != 1) {
-      std::string names;
-      for (const NamedLaunch& one : launches) names += fmt::format("; {}", one.of);
-      throw InputError{fmt::format("{}: expected one deployment, got {}{}",
-                                   arguments.typed("manifest"), launches.size(), names)};
-    }
-    write_out(manifest_text(launches.front().launch, kind, launches.front().name));
+    write_out(launch_manifest(launches, *word, arguments.typed("manifest")));
     return;
   }
   if (arguments.has("json")) {
-    ordered_json document{{"schema", "kvsim.launch/1"}, {"launches", ordered_json::array()}};
-    for (const NamedLaunch& one : launches) document["launches"].push_back(launch_json(one));
-    write_out(to_file_text(document));
+    write_out(to_file_text(launch_document(launches)));
     return;
   }
   std::string out;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/cli/options/arguments.hpp"
-#include "sim/launch/launch.hpp"
+#include "sim/report/launch/launch_report.hpp"
 
 namespace kvsim {
 
@@ -17,13 +17,6 @@ namespace kvsim {
 
 /// Whether --print-command or --manifest is given.
 [[nodiscard]] bool asks_for_launch(const Arguments& arguments);
-
-/// A deployment, and the answer that it belongs to.
-struct NamedLaunch {
-  std::string of;    // "fewest GPUs of llama-3.1-70b, vllm, …"
-  std::string name;  // of files and objects
-  Launch launch;
-};
 
 /// Prints them as commands, as --json, or as a manifest. Errors: InputError where a manifest is
 /// requested of several.

@@ -57,7 +57,7 @@
   // ---- Questions ----
 
   let timer = 0, begun = 0;
-  const answers = {run: null, reach: null};
+  const answers = {run: null, reach: null, launch: null};
 
   function changed() {
     window.history.replaceState(null, '', window.kvsimKnobs.writeHash(state));
@@ -98,6 +98,7 @@
       draw(['breakdown']);
       answered();
     }, failed);
+    askLaunch();
     question('reach', scenario, document => {
       answers.reach = document;
       sayReach();
@@ -173,6 +174,64 @@
     byId('notes').replaceChildren(...notes.map(text => el('li', {}, text)));
   }
 
+  /// Only where its text is shown.
+  function askLaunch() {
+    if (!ready || !byId('start').open) return;
+    const scenario = window.kvsimKnobs.scenarioOf(state, catalogue, false);
+    question('launch', scenario, sayLaunch, message => sayLaunch(null, message));
+  }
+  /// The engine's command, or one of its manifests, or why there is none.
+  function sayLaunch(document, refused) {
+    const as = byId('start-as'), about = byId('start-about');
+    const texts = {};
+    if (document) {
+      const launch = document.launches[0];
+      texts.command = launch.roles.map(role => [...role.files.map(file => `cat > ${file.name} <<'EOF'\n${file.text}EOF`), role.command].join('\n')).join('\n\n');
+      Object.assign(texts, document.manifests);
+      about.textContent = [`${launch.engine} ${launch.version}, ${launch.roles.map(role => `${role.gpu_count} x ${launch.gpu}`).join(', ')}.`, ...launch.notes].join(' ');
+    } else {
+      about.textContent = refused.replace(/^launch command: /, 'None: ');
+    }
+    answers.launch = document;
+    const chosen = as.value in texts ? as.value : 'command';
+    as.replaceChildren(...Object.keys(texts).map(kind => el('option', {value: kind, selected: kind === chosen}, kind)));
+    as.disabled = !document;
+    const show = () => { byId('start-text').textContent = texts[as.value] || ''; };
+    as.onchange = show;
+    show();
+  }
+
+  // ---- A start by an engine's log ----
+
+  const kLongestLog = 32 * 2 ** 20;
+  async function readLog(file) {
+    if (!file || !ready) return;
+    if (file.size > kLongestLog) {
+      sayLog(`${file.name}: expected at most ${say(kLongestLog, 'B')}, got ${say(file.size, 'B')}: the lines of the start are enough`, [], true);
+      return;
+    }
+    const scenario = window.kvsimKnobs.scenarioOf({...state, start: ''}, catalogue, false);
+    question('log', {scenario, log: await file.text()}, document => {
+      state.start = JSON.stringify(document.overrides);
+      const pool = document.log_tokens ? `; the log’s own pool has ${tokens(document.log_tokens)}` : '';
+      sayLog(`${file.name}: the pool has ${tokens(document.with_overrides.tokens)} (predicted without it: ${count(document.predicted.tokens)})${pool}.`,
+        [...document.warnings, ...document.notes]);
+      changed();
+    }, message => sayLog(message, [], true));
+  }
+  function sayLog(text, notes, wrong) {
+    byId('log-said').textContent = text;
+    byId('log-said').classList.toggle('wrong', Boolean(wrong));
+    byId('log-notes').replaceChildren(...notes.map(note => el('li', {}, note)));
+    byId('forget-log').hidden = state.start === '';
+  }
+  function forgetLog() {
+    state.start = '';
+    byId('log').value = '';
+    sayLog('', []);
+    changed();
+  }
+
   function showScenario() {
     const text = JSON.stringify(window.kvsimKnobs.scenarioOf(state, catalogue, false), null, 2);
     byId('scenario').textContent = text;
@@ -235,6 +294,10 @@
     knobs.build();
     changed();
   });
+  byId('start').addEventListener('toggle', askLaunch);
+  byId('log').addEventListener('change', event => readLog(event.target.files[0]));
+  byId('forget-log').addEventListener('click', forgetLog);
+  if (state.start) sayLog('The address holds the start of an engine’s log.', []);
   byId('copy').addEventListener('click', async () => {
     try {
       await navigator.clipboard.writeText(byId('scenario').textContent);

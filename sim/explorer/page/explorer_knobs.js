@@ -5,7 +5,7 @@
 window.kvsimKnobs = (() => {
   const el = (...args) => window.kvsimCards.el(...args);
   const kStart = {model: 'llama-3.1-8b', gpu: 'H100-80GB-SXM', gpu_count: '1', stack: 'hf-sdpa', method: 'zeromerge', budget: '0.2',
-                  batch: '1', prompt_tokens: '32768', output_tokens: '512', dtype: '', kv_dtype: ''};
+                  batch: '1', prompt_tokens: '32768', output_tokens: '512', dtype: '', kv_dtype: '', start: ''};
   const kParam = 'p.';
 
   /// The state that an address says; what it does not say is as at the start.
@@ -33,6 +33,15 @@ window.kvsimKnobs = (() => {
     return param && param.type === 'word' ? text : numberOf(text);
   }
 
+  /// The keys of a start by an engine's log, as its JSON says; what is no JSON, the core refuses.
+  function startOf(text) {
+    try {
+      return JSON.parse(text);
+    } catch {
+      return {engine: text};
+    }
+  }
+
   /// The scenario of a state; `withFull` adds the full cache to the method.
   function scenarioOf(state, catalogue, withFull) {
     const method = catalogue.methods.find(m => m.name === state.method);
@@ -40,6 +49,7 @@ window.kvsimKnobs = (() => {
     if (state.dtype) out.dtype = state.dtype;
     if (state.kv_dtype) out.kv_dtype = state.kv_dtype;
     for (const key of ['batch', 'prompt_tokens', 'output_tokens']) out[key] = numberOf(state[key]);
+    if (state.start) Object.assign(out, startOf(state.start));
     let asked = state.method;
     const settings = {};
     if (state.budget !== '' && (!method || method.takes_budget)) settings.budget = numberOf(state.budget);

@@ -19,7 +19,7 @@ std::string& reply() {
   return text;
 }
 
-enum Question : int { kRun = 0, kReach = 1, kCatalogue = 2 };
+enum Question : int { kRun = 0, kReach = 1, kCatalogue = 2, kLaunch = 3, kLog = 4 };
 enum Status : int { kAnswered = 0, kWrongInput = 1, kBroken = 2 };
 
 nlohmann::ordered_json answer(int what) {
@@ -28,6 +28,10 @@ nlohmann::ordered_json answer(int what) {
       return kvsim::explore_run(question());
     case kReach:
       return kvsim::explore_reach(question());
+    case kLaunch:
+      return kvsim::explore_launch(question());
+    case kLog:
+      return kvsim::explore_log(question());
     default:
       return kvsim::explorer_catalogue();
   }

@@ -14,6 +14,7 @@
 #include "sim/scenario/points/serve_points.hpp"
 #include "sim/serve/account/service_metrics.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
+#include "sim/serve/serve_spec.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -30,6 +31,9 @@ void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
 std::vector<std::string> scheduler_names() { return {}; }
 /// Only of replays.
 std::optional<TraceSplit> split_of(std::string_view) { return std::nullopt; }
+
+/// Only commands that are read back name them (sim/launch/from_command.cpp).
+std::string_view word_of(Proposer) { return {}; }
 
 /// Only published values of services name them.
 MetricTable<ServeResult> service_metrics() { return {}; }

@@ -111,6 +111,19 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
   return out;
 }
 
+ordered_json log_start_json(const LogStart& start) {
+  ordered_json out{{"schema", "kvsim.calibrate-log/1"}, {"overrides", start.overrides}};
+  if (start.log.kv_cache) out["log_kv_cache_bytes"] = start.log.kv_cache->count();
+  if (start.log.tokens) out["log_tokens"] = *start.log.tokens;
+  if (start.before) {
+    out["predicted"] = startup_json(*start.before);
+    out["with_overrides"] = startup_json(*start.after);
+  }
+  out["notes"] = start.log.notes;
+  out["warnings"] = start.log.warnings;
+  return out;
+}
+
 std::string startup_text(const EngineStartup& s, std::size_t width) {
   Table table{{{"engine start, one GPU", Table::Align::kLeft}, {"GiB"}}};
   const bool of_all = s.fraction_of == FractionOf::kAll;

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/memory/vllm_log.hpp"
+#include "sim/memory/vllm_startup.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// A start's lines come first; a log of months of requests need not be read whole into memory.
+inline constexpr std::size_t kLongestLog = 256U << 20U;
+
+/// A scenario that can be read again with other values.
+struct ScenarioSource {
+  std::string name;  // in messages
+  std::function<Scenario(const std::vector<Override>&)> read;
+};
+
+/// An engine's start by its log or its metric vllm:cache_config_info, as keys of a scenario.
+struct LogStart {
+  VllmLog said;                                // by the log; its notes and warnings are in `log`
+  VllmLog log;                                 // with what follows from the scenario's start
+  nlohmann::ordered_json overrides;            // memory and engine: what a scenario extends
+  std::optional<EngineStartup> before, after;  // of the scenario's first point, without and with
+};
+
+/// `place` is what messages call the log. Without `scenario` only what the log states itself.
+/// Errors: InputError as read_vllm_log, complete_from_pool and the scenario's; where its first
+/// point has no paged cache.
+[[nodiscard]] LogStart start_of_log(std::string_view text, const std::string& place,
+                                    const std::optional<ScenarioSource>& scenario);
+
+}  // namespace kvsim
