@@ -23,9 +23,12 @@
 
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
+#include "models/units/text_file.hpp"
 #include "sim/plan/plan.hpp"
+#include "sim/report/batch/startup_report.hpp"
 #include "sim/report/batch/static_csv.hpp"
 #include "sim/report/catalogue/describe.hpp"
+#include "sim/report/launch/launch_report.hpp"
 #include "sim/report/plan/plan_report.hpp"
 #include "sim/report/replay/replay_json.hpp"
 #include "sim/report/run/run_document.hpp"
@@ -37,6 +40,7 @@
 #include "sim/run/run_scenario.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/read/log_start.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
@@ -144,6 +148,37 @@ std::string plan(const Source& source, int threads) {
   });
 }
 
+/// Deployments of a plan's answers, or of the scenario's points; `manifest`: as this file.
+std::string launch(const Source& source, const std::optional<std::string>& manifest, int threads) {
+  return interruptible([&](const Progress& progress) {
+    Scenario scenario = source.scenario();
+    std::vector<NamedLaunch> launches;
+    if (scenario.plan) {
+      measure_missing_laws(scenario, {.threads = threads, .progress = progress});
+      launches =
+          plan_launches(scenario, run_plan(scenario, {.threads = threads, .progress = progress}));
+    } else {
+      launches = point_launches(scenario);
+    }
+    if (manifest) return launch_manifest(launches, *manifest, "manifest");
+    return to_file_text(launch_document(launches));
+  });
+}
+
+/// kvsim.calibrate-log/1 of a start-up log, or of a metric.
+std::string from_log(const std::string& path, const std::optional<Source>& source) {
+  std::optional<ScenarioSource> scenario;
+  if (source) {
+    scenario = {.name = source->name, .read = [&source](const std::vector<Override>& more) {
+                  Source changed = *source;
+                  changed.overrides.insert(changed.overrides.end(), more.begin(), more.end());
+                  return changed.scenario();
+                }};
+  }
+  return to_file_text(
+      log_start_json(start_of_log(read_text_file(path, kLongestLog), path, scenario)));
+}
+
 std::string sweep(const Source& source, const std::vector<std::string>& vary,
                   std::optional<std::int64_t> samples, std::optional<std::uint64_t> seed,
                   bool skip_impossible, int threads) {
@@ -236,6 +271,8 @@ PYBIND11_MODULE(_core, module) {
       .def(py::init(&source_of), py::arg("text"), py::arg("name"), py::arg("overrides"));
   module.def("run", &run, py::arg("source"), py::arg("threads"));
   module.def("plan", &plan, py::arg("source"), py::arg("threads"));
+  module.def("from_log", &from_log, py::arg("path"), py::arg("source"));
+  module.def("launch", &launch, py::arg("source"), py::arg("manifest"), py::arg("threads"));
   module.def("sweep", &sweep, py::arg("source"), py::arg("vary"), py::arg("samples"),
              py::arg("seed"), py::arg("skip_impossible"), py::arg("threads"));
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("methods"), py::arg("per_head"),

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import unittest
+import warnings
 
 import numpy as np
 
@@ -245,6 +246,99 @@ class PlansAndSweeps(unittest.TestCase):
         self.assertEqual(result.column("kv_bytes")[0], one.column("kv_bytes")[0])
         with self.assertRaises(kvsim.InputError):
             kvsim.sweep(SMALL, {"/prompt_tokens": 1024})
+
+
+SERVICE = {"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
+           "requests": {"arrivals": {"kind": "poisson", "rate": 20}, "count": 100, "prompt_tokens": 600, "output_tokens": 60},
+           "slo": {"ttft": "500 ms", "tpot": "50 ms"}}
+
+
+class Deployments(unittest.TestCase):
+    def test_a_layout_search_and_its_launch_are_those_of_the_program(self):
+        document = dict(SERVICE, plan={"questions": ["fewest_gpus"], "layouts": 2})
+        path = scenario_file("layouts.json", document)
+        plan = kvsim.plan(path)
+        self.assertEqual(plan.document, printed("plan", path, "--json"))
+        self.assertGreater(len(plan.answers[0]["candidates"]), 2)
+        self.assertEqual(kvsim.launch(path), printed("plan", path, "--print-command", "--json")["launches"])
+        made = subprocess.run([PROGRAM, "plan", path, "--manifest", "compose"], capture_output=True, text=True, check=True)
+        self.assertEqual(kvsim.manifest(path, "compose"), made.stdout)
+
+    def test_a_run_is_launched_without_being_run(self):
+        one, = kvsim.launch(SERVICE)
+        role, = one["roles"]
+        self.assertEqual((one["engine"], role["argv"][:2], role["gpu_count"]), ("vLLM", ["vllm", "serve"], 1))
+        self.assertEqual(len(kvsim.launch(SERVICE, engine={"max_model_len": 4096}, gpu=["A100-80GB-SXM", "H100-80GB-SXM"])), 2)
+        for call, words in ((lambda: kvsim.launch(SERVICE, method={"name": "snapkv", "budget": 0.2}), "snapkv"),
+                            (lambda: kvsim.manifest(SERVICE, "heroku"), "compose")):
+            with self.assertRaisesRegex(kvsim.InputError, words):
+                call()
+
+    def test_a_command_reads_back(self):
+        command, = kvsim.launch(SERVICE)[0]["roles"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            document = kvsim.from_command(command["command"], gpu="A100-80GB-SXM", rate=20, isl=600, osl=60, requests=100)
+        self.assertEqual((document["kind"], document["model"]), ("serve", "llama-3.1-8b"))
+        again, = kvsim.launch(document)[0]["roles"]
+        self.assertEqual(again["argv"], command["argv"])
+        with self.assertWarnsRegex(UserWarning, "from-command"):
+            kvsim.from_command("vllm serve meta-llama/Llama-3.1-8B-Instruct --uvicorn-log-level error", gpu="h100", rate=1)
+        self.assertRaises(kvsim.InputError, kvsim.from_command, "nginx -g off", gpu="h100")
+
+
+    def test_a_log_replaces_predictions(self):
+        log = os.path.join(SCRATCH, "start.log")
+        with open(log, "w", encoding="utf-8") as file:
+            file.write("Model loading took 14.99 GiB and 3.1 seconds\nAvailable KV cache memory: 40.10 GiB\n")
+        scenario = {"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm@0.11", "prompt_tokens": 1000, "output_tokens": 2}
+        found = kvsim.from_log(log, scenario)
+        path = scenario_file("logged.json", scenario)
+        self.assertEqual(kvsim.from_log(log, path), printed("calibrate", "--from-log", log, path, "--json"))
+        self.assertEqual(found["overrides"], kvsim.from_log(log, path)["overrides"])
+        start = kvsim.run({**scenario, **found["overrides"]}).points[0]["startup"]
+        self.assertEqual(start["tokens"], found["with_overrides"]["tokens"])
+        self.assertAlmostEqual(start["kv_cache_bytes"] / 2**30, 40.10, places=2)
+        self.assertRaises(kvsim.InputError, kvsim.from_log, SAMPLE, scenario)
+
+
+class Documents(unittest.TestCase):
+    """What the module asks the program for."""
+
+    def test_they_are_those_of_the_program(self):
+        samples = os.path.join(SOURCES, "scenarios", "samples")
+        trace = os.path.join(samples, "long-mooncake.jsonl")
+        self.assertEqual(kvsim.requests_info(trace), printed("requests", "info", trace, "--json"))
+        found = kvsim.requests_info([trace], capacity_blocks=[100, 400], limit=20, model="llama-3.1-8b",
+                                    tiers=["hbm=1GiB", "host=8GiB@25GB/s"])
+        self.assertEqual(found, printed("requests", "info", trace, "--capacity-blocks", "100,400", "--limit", "20", "--model",
+                                        "llama-3.1-8b", "--tiers", "hbm=1GiB,host=8GiB@25GB/s", "--json"))
+        self.assertEqual([one["capacity_blocks"] for one in found["reuse"]["lru"]], [100, 400])
+        table = os.path.join(samples, "quality-made.csv")
+        self.assertEqual(kvsim.quality(table, max_loss="5%"), printed("quality", table, "--max-loss", "5%", "--json"))
+        models = sorted({group["model"] for group in kvsim.quality(table)["groups"]})
+        self.assertEqual({group["model"] for group in kvsim.quality([table], model=models[:1])["groups"]}, set(models[:1]))
+
+    def test_results_compare(self):
+        paths = []
+        for batch in (2, 3):
+            path = os.path.join(SCRATCH, f"compared-{batch}.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(kvsim.run(SMALL, batch=batch, method="full").document, file)
+            paths.append(path)
+        found = kvsim.compare(*paths, tolerance=0.01)
+        self.assertTrue(found["moved"])
+        self.assertFalse(kvsim.compare(paths[0], paths[0])["moved"])
+        self.assertEqual(kvsim.compare(*paths), printed("compare", *paths, "--json"))
+
+    def test_errors_are_those_of_the_program(self):
+        for call, words in ((lambda: kvsim.requests_info("nowhere.jsonl"), "nowhere.jsonl"),
+                            (lambda: kvsim.requests_info("--version"), "--version"),
+                            (lambda: kvsim.quality(SAMPLE), "safetensors"),
+                            (lambda: kvsim.compare(SAMPLE, SAMPLE), "safetensors"),
+                            (lambda: kvsim.requests_info("x", no_such_option=1), "no-such-option")):
+            with self.assertRaisesRegex(kvsim.InputError, words):
+                call()
 
 
 class Catalogues(unittest.TestCase):

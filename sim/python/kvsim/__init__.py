@@ -14,8 +14,11 @@ import inspect
 import io
 import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
+import warnings
 
 import numpy as np
 
@@ -23,8 +26,9 @@ from . import _core
 from ._core import InputError
 
 __version__ = _core.version
-__all__ = ["InputError", "PlanResult", "ReplayResult", "RunResult", "SweepResult", "__version__", "fit", "gpus", "methods",
-           "models", "plan", "replay", "run", "stacks", "sweep"]
+__all__ = ["InputError", "PlanResult", "ReplayResult", "RunResult", "SweepResult", "__version__", "compare", "fit",
+           "from_command", "from_log", "gpus", "launch", "manifest", "methods", "models", "plan", "quality", "replay",
+           "requests_info", "run", "stacks", "sweep"]
 
 
 # ---- Going in -------------------------------------------------------------------------------------------------------
@@ -78,6 +82,60 @@ def _source(scenario, name, changes, keys):
             raise InputError("name: is for scenarios that are dicts; a file has its own")
         return _core.Source(None, os.fspath(scenario), overrides)
     raise InputError(f"scenario: expected a dict or the path of a file, got {type(scenario).__name__}")
+
+
+# ---- The program ----------------------------------------------------------------------------------------------------
+
+
+def _program():
+    """The program that came with this module: of a wheel, of a build folder, of an installation; else that of PATH."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for path in ("bin/kvsim", "../../kvsim", "../../../../bin/kvsim"):
+        found = os.path.join(here, *path.split("/"))
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return os.path.normpath(found)
+    found = shutil.which("kvsim")
+    if found is None:
+        raise InputError("the program kvsim: expected it next to the module or in PATH, got none")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    if not version.startswith(f"kvsim {__version__}"):
+        raise InputError(f"{found}: expected version {__version__}, got {version.splitlines()[0] if version else 'none'}")
+    return found
+
+
+def _option_words(options):
+    """--name=value of each option that is given; a list gives one for each of its values."""
+    words = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if one is True:
+                words.append(option)
+            elif one is not None and one is not False:
+                words.append(f"{option}={one}")
+    return words
+
+
+def _joined(values):
+    """"1000,4000" of a list; other values as they are."""
+    return ",".join(map(str, values)) if isinstance(values, (list, tuple)) else values
+
+
+def _printed(*words, good=(0,)):
+    """What a command of the program prints. Its notes become warnings, its messages InputError."""
+    done = subprocess.run([_program(), *words], capture_output=True, text=True, check=False)
+    said = [line[len("kvsim: "):] if line.startswith("kvsim: ") else line for line in done.stderr.splitlines()]
+    if done.returncode == 2:
+        raise InputError("\n".join(said))
+    if done.returncode not in good:
+        raise RuntimeError(f"kvsim {words[0]}: status {done.returncode}: " + "\n".join(said))
+    for line in said:
+        warnings.warn(line, stacklevel=3)
+    return json.loads(done.stdout)
+
+
+def _files(files):
+    return [os.fspath(file) for file in (files if isinstance(files, (list, tuple)) else [files])]
 
 
 # ---- Coming out -----------------------------------------------------------------------------------------------------
@@ -349,6 +407,83 @@ def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False
         axes.append(f"{pointer}=" + ",".join(_json(value) for value in values))
     source = _source(scenario, name, set, keys)
     return SweepResult(json.loads(_core.sweep(source, axes, samples, seed, skip_impossible, threads)))
+
+
+def launch(scenario, *, set=None, name=None, threads=0, **keys):
+    """What has to be typed to start the engines, as `kvsim run` and `kvsim plan --print-command --json` print it.
+
+    Of a scenario with a `plan`: of the best candidate of each answer; of others: of each point that starts other
+    engines. Gives a list of dicts (kvsim.launch/1): `of`, `engine`, `version`, `roles` with `command` and `argv`, `notes`.
+    Errors: InputError, also for a method, a format or a stack that no engine has a flag for.
+    """
+    return json.loads(_core.launch(_source(scenario, name, set, keys), None, threads))["launches"]
+
+
+def manifest(scenario, kind, *, set=None, name=None, threads=0, **keys):
+    """The only deployment of launch() as text: "compose", "kubernetes", "llm-d" or "dynamo". Errors: as launch()."""
+    return _core.launch(_source(scenario, name, set, keys), str(kind), threads)
+
+
+def from_command(command, **options):
+    """The scenario of an engine's command, a dict, as `kvsim run --from-command COMMAND --print-scenario` prints it.
+
+    command  "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 …", or of SGLang or TensorRT-LLM
+    options  of the command line, by name: gpu="h100", rate=5, isl=2000, osl=300
+    Flags that are not simulated are warnings. Errors: InputError. Runs the program.
+    """
+    return _printed("run", f"--from-command={command}", "--print-scenario", *_option_words(options))
+
+
+def from_log(file, scenario=None, *, set=None, name=None, **keys):
+    """An engine's start by its log or its metric vllm:cache_config_info, as `kvsim calibrate --from-log --json` prints it.
+
+    file      the path of a start-up log of vLLM, or of saved metrics
+    scenario  of that start: gives what the log does not state
+    Gives kvsim.calibrate-log/1: `overrides` are keys for scenarios ({**scenario, **overrides}), `predicted` and
+    `with_overrides` the start without and with them, `log_tokens` the log's own pool. Errors: InputError.
+    """
+    source = None if scenario is None else _source(scenario, name, set, keys)
+    return json.loads(_core.from_log(os.fspath(file), source))
+
+
+def requests_info(files, *, capacity_blocks=None, tiers=None, **options):
+    """The load of a request trace, a dict, as `kvsim requests info --json` prints it (kvsim.requests-info/2).
+
+    files            a trace, or several files of one
+    capacity_blocks  capacities of a prefix cache: a list
+    tiers            ["hbm=40GiB", "host=256GiB@25GB/s"], with model="llama-3.1-8b" and perhaps gpu="h100"
+    options          of the command line, by name: format="mooncake", skip_bad=10, stagger=60
+    Errors: InputError. Runs the program.
+    """
+    words = _option_words({"capacity_blocks": _joined(capacity_blocks), "tiers": _joined(tiers), **options})
+    return _printed("requests", "info", *words, "--json", "--", *_files(files))
+
+
+def quality(files, *, max_loss=None, model=None, method=None, task=None, context=None, replay=None, held_out=None):
+    """Measured task scores under compression, a dict, as `kvsim quality --json` prints it (kvsim.quality/1).
+
+    files                tables of scores, kvpress results folders
+    max_loss             what `answer` asks for: 0.01 or "1%"
+    model, method, task  only rows of these; of models and methods also a list
+    context              tokens of the nearest context
+    replay, held_out     results of replays to rank; rows to predict
+    Errors: InputError. Runs the program.
+    """
+    words = _option_words({"max_loss": max_loss, "model": model, "method": method, "task": task, "context": context,
+                           "replay": replay, "held_out": held_out})
+    return _printed("quality", *words, "--json", "--", *_files(files))
+
+
+def compare(result, *others, tolerance=None):
+    """A result next to others, or next to files of a benchmark, as `kvsim compare --json` prints it.
+
+    result     the path of a results folder, or of its result.json, plan.json or sweep.json
+    others     such paths; or files of vllm bench serve, SGLang, AIPerf, GuideLLM or inference-perf
+    tolerance  a share of the larger number that does not count
+    Gives kvsim.compare/1 or kvsim.compare-bench/1. Errors: InputError. Runs the program.
+    """
+    words = _option_words({"tolerance": tolerance})
+    return _printed("compare", *words, "--json", "--", *_files([result, *others]), good=(0, 1))
 
 
 def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=None, softmax_scale=None, hidden=None,
