@@ -485,7 +485,23 @@ class Installed(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", "import kvsim; print(kvsim.__file__, kvsim.__version__)"], text=True,
                               capture_output=True, cwd=SCRATCH, env={**os.environ, "PYTHONPATH": moved})
         self.assertEqual(done.stdout.split(), [os.path.join(moved, "kvsim", "__init__.py"), kvsim.__version__], done.stderr)
-
+        # Its program: next to it (a wheel), of the same prefix, or of PATH with the same version; else an error says so.
+        asks = ["-c", "import kvsim; print(kvsim._program())"]
+        package = os.path.join(moved, "kvsim")
+        fake = os.path.join(SCRATCH, "other", "kvsim")
+        os.makedirs(os.path.dirname(fake), exist_ok=True)
+        with open(fake, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\necho kvsim 0.0.1\n")
+        os.chmod(fake, 0o755)
+        for path, wanted in ((os.path.dirname(PROGRAM), PROGRAM), (os.path.dirname(fake), "expected version"), ("/", "got none")):
+            done = subprocess.run([sys.executable, *asks], text=True, capture_output=True, cwd=SCRATCH,
+                                  env={**os.environ, "PYTHONPATH": moved, "PATH": path})
+            self.assertIn(wanted, done.stdout + done.stderr)
+        os.makedirs(os.path.join(package, "bin"))
+        os.symlink(PROGRAM, os.path.join(package, "bin", "kvsim"))
+        done = subprocess.run([sys.executable, *asks], text=True, capture_output=True, cwd=SCRATCH,
+                              env={**os.environ, "PYTHONPATH": moved, "PATH": "/"})
+        self.assertEqual(done.stdout.strip(), os.path.join(package, "bin", "kvsim"), done.stderr)
 
     def test_under_usr_it_is_on_the_interpreters_path(self):
         prefix = os.path.join(SCRATCH, "root", "usr")

@@ -36,7 +36,8 @@ window.kvsimKnobs = (() => {
   /// The keys of a start by an engine's log, as its JSON says; what is no JSON, the core refuses.
   function startOf(text) {
     try {
-      return JSON.parse(text);
+      const {memory, engine} = JSON.parse(text);
+      return {...(memory && {memory}), ...(engine && {engine})};
     } catch {
       return {engine: text};
     }
