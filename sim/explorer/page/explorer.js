@@ -57,9 +57,18 @@
   // ---- Questions ----
 
   let timer = 0, begun = 0;
-  const answers = {run: null, reach: null, launch: null};
+  const answers = {run: null, reach: null};
+
+  /// What a start-up log is of: with other values its memory is not this engine's.
+  const logKey = () => [state.model, state.gpu, state.gpu_count, state.stack, state.dtype].join('\n');
+  let logged = logKey();
 
   function changed() {
+    if (state.start && logKey() !== logged) {
+      state.start = '';
+      byId('log').value = '';
+      sayLog('The log was dropped: model, GPU, GPUs, stack or weights are no longer those of its start.', []);
+    }
     window.history.replaceState(null, '', window.kvsimKnobs.writeHash(state));
     forget();
     mark('waiting');
@@ -192,7 +201,6 @@
     } else {
       about.textContent = refused.replace(/^launch command: /, 'None: ');
     }
-    answers.launch = document;
     const chosen = as.value in texts ? as.value : 'command';
     as.replaceChildren(...Object.keys(texts).map(kind => el('option', {value: kind, selected: kind === chosen}, kind)));
     as.disabled = !document;
@@ -213,6 +221,7 @@
     const scenario = window.kvsimKnobs.scenarioOf({...state, start: ''}, catalogue, false);
     question('log', {scenario, log: await file.text()}, document => {
       state.start = JSON.stringify(document.overrides);
+      logged = logKey();
       const pool = document.log_tokens ? `; the log’s own pool has ${tokens(document.log_tokens)}` : '';
       sayLog(`${file.name}: the pool has ${tokens(document.with_overrides.tokens)} (predicted without it: ${count(document.predicted.tokens)})${pool}.`,
         [...document.warnings, ...document.notes]);
@@ -291,6 +300,7 @@
   const knobs = new window.kvsimKnobs.Knobs(byId('knobs'), catalogue, state, changed);
   window.addEventListener('hashchange', () => {
     Object.assign(state, window.kvsimKnobs.readHash(window.location.hash));
+    logged = logKey();
     knobs.build();
     changed();
   });
