@@ -108,7 +108,7 @@ class SequenceFootprint {
     const bool known = at < steps_.size() && steps_[at].until >= step;
     answer_ = known ? steps_[at] : computed_units(step);
     asked_ = step;
-    if (!known && users > 1) keep(step, answer_);
+    if (!known && is_shared()) keep(step, answer_);
     return answer_;
   }
   /// The moment of one layer class.
@@ -152,7 +152,11 @@ class SequenceFootprint {
  private:
   void seek(std::int64_t step);
   [[nodiscard]] Step computed_units(std::int64_t step);
-  /// For other sequences that come to the same step.
+  /// Whether steps are kept for other sequences: only many layer classes take long to add up.
+  [[nodiscard]] bool is_shared() const {
+    constexpr std::size_t kFewClasses = 4;
+    return users > 1 && columns_.size() > kFewClasses && sizes_->groups() == nullptr;
+  }
   void keep(std::int64_t step, const Step& answer);
   [[nodiscard]] std::int64_t units_of(std::size_t layer_class, std::int64_t entries,
                                       bool straddles);

@@ -2,6 +2,8 @@
 // found. Cases by hand.
 
 #include <memory>
+#include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +64,37 @@ TEST_CASE("ids of a sequence: all of a full group, what a window sees, one for a
     REQUIRE(until >= tokens);
     for (std::int64_t t = tokens; t <= until; ++t) REQUIRE(sizes.ids(t, 1) == sizes.ids(tokens, 1));
   }
+}
+
+TEST_CASE("sequences of equal prompts share the blocks of a step") {
+  Llm llm = test::small_llm();
+  llm.layers.resize(8, llm.layers.front());
+  const Stack stack = with_options(find_stack("vllm"), {.block_tokens = 16}, {nullptr, &llm, 1});
+  const AttentionSpec& a = llm.layers.front().attention;
+  const auto method = make_method(
+      {"pyramidkv", {}, Budget{0, 60}}, 200,
+      {.shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
+       .n_layers = 8});
+  const CostInput in{
+      .llm = &llm, .method = method.get(), .stack = &stack, .kv_dtype = Dtype::kFp16};
+  std::vector<LayerSpan> layers;
+  for (std::int32_t l = 0; l < 8; ++l) layers.push_back({.layer = l, .layers = 1});
+  const BlockSizes sizes{in, layers, {}};
+  SequenceFootprint shared{method, in, sizes, 200};
+  shared.users = 2;
+  std::mt19937_64 random{3};
+  std::set<std::int64_t> numbers;
+  for (int i = 0; i < 600; ++i) {
+    const auto step = static_cast<std::int64_t>(1 + random() % 200);
+    SequenceFootprint alone{method, in, sizes, 200};
+    const SequenceFootprint::Step got = shared.units(step), want = alone.units(step);
+    CHECK(got.during == want.during);
+    CHECK(got.after == want.after);
+    CHECK(got.evicts == want.evicts);
+    CHECK(got.until == want.until);
+    numbers.insert(got.after);
+  }
+  CHECK(numbers.size() > 8);  // layers fill their blocks at different steps
 }
 
 /// One engine's cache of 64 ids over sequences of one prompt each.
