@@ -97,9 +97,9 @@ struct ServeCandidate::Impl {
   }
 
   /// The answer as predicted and at both ends. `found`: at the requested confidence. `at`: the
-  /// answer of another case, with a hint where to look first. `fewer`: smaller answers are better.
+  /// answer of another case, with a hint where to look first. `is_fewer_better`: of GPUs.
   [[nodiscard]] AnswerRange range_of(
-      std::optional<double> found, bool fewer,
+      std::optional<double> found, bool is_fewer_better,
       const std::function<std::optional<double>(ServeCase&)>& at) const {
     const double confidence = range_confidence(in.plan->confidence);
     const bool is_prediction = in.plan->confidence == 0;
@@ -120,13 +120,13 @@ struct ServeCandidate::Impl {
     }
     out.optimistic = answer(better);
     if (!out.predicted) return out;
-    // A larger cache or quicker iterations let more requests in, which slow each other: the
-    // prediction may be beyond an end, and is a case of the range too.
+    // A larger cache or faster iterations admit more requests at a time, which slow each other: the
+    // answer at an end may be worse or better than the prediction, which the range has to contain.
     const double here = *out.predicted;
     const double best = out.optimistic.value_or(here);
-    out.optimistic = fewer ? std::min(best, here) : std::max(best, here);
+    out.optimistic = is_fewer_better ? std::min(best, here) : std::max(best, here);
     if (is_prediction && out.safe) {
-      out.safe = fewer ? std::max(*out.safe, here) : std::min(*out.safe, here);
+      out.safe = is_fewer_better ? std::max(*out.safe, here) : std::min(*out.safe, here);
     }
     return out;
   }

@@ -135,6 +135,11 @@ Texts run(const Source& source, int threads) {
   });
 }
 
+PlanResult planned(Scenario& scenario, int threads, const Progress& progress) {
+  measure_missing_laws(scenario, {.threads = threads, .progress = progress});
+  return run_plan(scenario, {.threads = threads, .progress = progress});
+}
+
 std::string plan(const Source& source, int threads) {
   return interruptible([&](const Progress& progress) {
     Scenario scenario = source.scenario();
@@ -142,9 +147,8 @@ std::string plan(const Source& source, int threads) {
       throw InputError{
           fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)", source.name)};
     }
-    measure_missing_laws(scenario, {.threads = threads, .progress = progress});
-    return to_file_text(
-        plan_document(scenario, run_plan(scenario, {.threads = threads, .progress = progress})));
+    const PlanResult result = planned(scenario, threads, progress);
+    return to_file_text(plan_document(scenario, result));
   });
 }
 
@@ -154,9 +158,8 @@ std::string launch(const Source& source, const std::optional<std::string>& manif
     Scenario scenario = source.scenario();
     std::vector<NamedLaunch> launches;
     if (scenario.plan) {
-      measure_missing_laws(scenario, {.threads = threads, .progress = progress});
-      launches =
-          plan_launches(scenario, run_plan(scenario, {.threads = threads, .progress = progress}));
+      const PlanResult result = planned(scenario, threads, progress);
+      launches = plan_launches(scenario, result);
     } else {
       launches = point_launches(scenario);
     }

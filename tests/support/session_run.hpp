@@ -2,14 +2,24 @@
 
 // A method's session over one head's made-up vectors that can be stepped and inspected.
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "models/methods/session/session.hpp"
 #include "models/units/check.hpp"
 #include "tests/support/vectors.hpp"
 
 namespace kvsim::test {
+
+/// Positions that a session holds, ascending.
+inline std::vector<std::int32_t> held_by(const CacheSession& session) {
+  std::vector<std::int32_t> ids{session.entries().ids().begin(), session.entries().ids().end()};
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
 
 struct SessionRun {
   /// `layer`: for methods that read more than the head's vectors; outlives this object.

@@ -119,7 +119,7 @@ class SeparatorRule final : public SelectRule {
   SeparatorSettings settings_;
 };
 
-/// Errors: refuses what is no list of token ids.
+/// "13,11,30" as numbers. Errors: refuses other text.
 std::vector<std::int32_t> read_ids(MethodResolver& resolver, const std::string& list) {
   std::vector<std::int32_t> ids;
   const char* at = list.data();
@@ -140,9 +140,7 @@ std::vector<std::int32_t> read_ids(MethodResolver& resolver, const std::string& 
 
 std::shared_ptr<const SelectRule> resolve_separators(MethodResolver& resolver) {
   if (resolver.budget()) {
-    resolver.refuse(
-        "its size is that of its parts, whatever the prompt: set cache, local, separators and "
-        "n_sink");
+    resolver.refuse("it takes no budget: set cache, local, separators and n_sink instead");
   }
   if (resolver.choice("budget") != "none" || resolver.choice("merge") != "drop") {
     resolver.refuse(

@@ -11,6 +11,7 @@
 #include "sim/cli/options/overrides.hpp"
 #include "sim/cli/options/replay_request.hpp"
 #include "sim/cli/options/scenario_flags.hpp"
+#include "sim/launch/manifest.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/plan_field.hpp"
 
@@ -195,7 +196,7 @@ std::vector<Option> deployment_options() {
            false,
            "print that deployment as compose, kubernetes, llm-d or dynamo, and do no more",
            Option::Values::kWords,
-           {"compose", "kubernetes", "llm-d", "dynamo"}}};
+           {manifest_kinds().begin(), manifest_kinds().end()}}};
 }
 
 /// The tokens of `pointer` that are no list index, as a pointer: "/method/0/budget" is

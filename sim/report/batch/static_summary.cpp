@@ -191,7 +191,7 @@ std::string brief_verdict(const RunReport& report, const std::vector<std::string
          failed_lines(report, labels, failed, kMaxSentences, style.width, brief_oom_sentence);
 }
 
-bool numbers_groups(const RunReport& report) {
+bool has_numbered_groups(const RunReport& report) {
   return !report.scenario->published.empty() && !report.results.empty() && !report.replay &&
          report.results.size() <= kMostPoints;
 }
@@ -210,7 +210,7 @@ std::string points_table(const RunReport& report, const TextStyle& style) {
                        return oom->phase == "decode" ? with_commas(oom->tokens) : oom->phase;
                      }});
   std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
-  if (!style.verbose && numbers_groups(report)) number_headings(groups);
+  if (!style.verbose && has_numbered_groups(report)) number_headings(groups);
   const std::string others = style.verbose ? std::string{} : keep_first_groups(groups);
   // The first heading is on the units line if it fits there.
   const std::string first = groups.empty() ? "" : clean_text(groups.front().heading);

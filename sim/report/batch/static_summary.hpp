@@ -26,7 +26,7 @@ namespace kvsim {
 /// rate of the whole run.
 [[nodiscard]] std::string points_table(const RunReport& report, const TextStyle& style);
 /// Whether a short points_table numbers its groups, for a table of published figures after it.
-[[nodiscard]] bool numbers_groups(const RunReport& report);
+[[nodiscard]] bool has_numbered_groups(const RunReport& report);
 /// A line per point that does not fit. If all fit or too many fail: how many fit. `labels`: one per
 /// point.
 [[nodiscard]] std::string brief_verdict(const RunReport& report,

@@ -78,11 +78,11 @@ std::string published_block(const RunReport& report, const ordered_json& documen
         fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note), width, 2);
   };
   const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
-  const bool by_number = !with_notes && groups.size() > 1 && numbers_groups(report);
+  const bool is_numbered = !with_notes && groups.size() > 1 && has_numbered_groups(report);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const PointGroup& group = groups[g];
-    const std::string number = by_number ? fmt::format("{}: ", g + 1) : std::string{};
-    bool first = !by_number;
+    const std::string number = is_numbered ? fmt::format("{}: ", g + 1) : std::string{};
+    bool first = !is_numbered;
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       for (std::size_t i = 0; i < published.size(); ++i) {
         if (report.scenario->published[i].point != group.points[k]) continue;

@@ -67,8 +67,8 @@ ScenarioStart first_start(const ScenarioSource& source, const std::vector<Overri
               .block_tokens};
 }
 
-/// A note on what is missing to predict the pool without a scenario, or nothing.
-std::optional<std::string> pool_lacks(const VllmLog& log) {
+/// A note on the terms without which the pool cannot be predicted; nullopt: all are known.
+std::optional<std::string> missing_terms_note(const VllmLog& log) {
   const std::vector<std::string> unstated = unstated_terms(log);
   if (unstated.empty() || !(is_stated(log.kv_cache) || log.tokens || log.blocks)) {
     return std::nullopt;
@@ -79,8 +79,8 @@ std::optional<std::string> pool_lacks(const VllmLog& log) {
       fmt::join(unstated, ", "));
 }
 
-/// What remains between the log's KV cache and a start with all that the log states.
-std::optional<std::string> pool_misses(const VllmLog& log, const EngineStartup& after) {
+/// A note on the difference between the log's KV cache and a start with all terms of the log.
+std::optional<std::string> pool_difference_note(const VllmLog& log, const EngineStartup& after) {
   // Five figures, each to 0.01 GiB.
   constexpr std::int64_t kRoundings = (std::int64_t{5} << 30) / 100;
   if (!is_stated(log.kv_cache)) return std::nullopt;
@@ -104,11 +104,11 @@ LogStart start_of_log(std::string_view text, const std::string& place,
     complete_from_pool(out.log, *out.before, stated.startup, stated.block_tokens, place,
                        scenario->name);
     out.after = first_start(*scenario, as_overrides(overrides_of(out.log))).startup;
-    if (auto misses = pool_misses(out.log, *out.after)) {
-      out.log.warnings.push_back(*std::move(misses));
+    if (auto note = pool_difference_note(out.log, *out.after)) {
+      out.log.warnings.push_back(*std::move(note));
     }
-  } else if (auto lacks = pool_lacks(out.log)) {
-    out.log.warnings.push_back(*std::move(lacks));
+  } else if (auto note = missing_terms_note(out.log)) {
+    out.log.warnings.push_back(*std::move(note));
   }
   out.overrides = overrides_of(out.log);
   return out;

@@ -16,6 +16,7 @@
 namespace kvsim {
 namespace {
 
+using test::held_by;
 using test::Ids;
 using test::rel;
 const std::string kSample = KVSIM_SOURCE_DIR "/traces/samples/books-treasure-512.safetensors";
@@ -26,11 +27,6 @@ std::shared_ptr<const Method> resolved(const std::string& name, const Params& pa
                      {.recorded = Dtype::kFp16,
                       .shape = {.n_heads = head.group, .n_kv_heads = 1, .head_dim = head.head_dim},
                       .n_layers = 1});
-}
-Ids held_by(const CacheSession& session) {
-  Ids ids{session.entries().ids().begin(), session.entries().ids().end()};
-  std::sort(ids.begin(), ids.end());
-  return ids;
 }
 
 TEST_CASE("lazyeviction keeps the entries of a reference, made up and recorded") {

@@ -18,6 +18,7 @@
 namespace kvsim {
 namespace {
 
+using test::held_by;
 using test::Ids;
 
 Params sizes(std::int64_t sinks, std::int64_t separators, std::int64_t local, std::int64_t cache) {
@@ -29,11 +30,6 @@ std::shared_ptr<const Method> resolved(const Params& params, const HeadVectors& 
                      {.recorded = Dtype::kFp16,
                       .shape = {.n_heads = head.group, .n_kv_heads = 1, .head_dim = head.head_dim},
                       .n_layers = 1});
-}
-Ids held_by(const CacheSession& session) {
-  Ids ids{session.entries().ids().begin(), session.entries().ids().end()};
-  std::sort(ids.begin(), ids.end());
-  return ids;
 }
 std::vector<std::int32_t> random_tokens(std::int64_t n, double share, std::uint64_t seed) {
   std::mt19937_64 random{seed};
@@ -180,14 +176,14 @@ TEST_CASE("sepllm replays traces that name their separators, and says what other
   CHECK(m.entries_held_final <= 16);
   CHECK(m.entries_held_final >= 10);
   // The parameter says the same as the metadata, and wins over it.
-  MethodSpec told = small;
-  told.params["separator_ids"] = std::string{"0,1,2"};
+  MethodSpec by_parameter = small;
+  by_parameter.params["separator_ids"] = std::string{"0,1,2"};
   const auto plain = write("plain", true, nullptr);
-  const auto same = replay(Trace::open(plain), {told}, options);
+  const auto same = replay(Trace::open(plain), {by_parameter}, options);
   CHECK(same.methods.front().kept == m.kept);
   CHECK(same.methods.front().rel_error_mean == m.rel_error_mean);
-  told.params["separator_ids"] = std::string{"99"};
-  CHECK(replay(Trace::open(write("other", true, "[0, 1, 2]")), {told}, options)
+  by_parameter.params["separator_ids"] = std::string{"99"};
+  CHECK(replay(Trace::open(write("other", true, "[0, 1, 2]")), {by_parameter}, options)
             .methods.front()
             .kept != m.kept);
   CHECK_THROWS_WITH_AS((void)replay(Trace::open(plain), {small}, options),
