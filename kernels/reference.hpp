@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/shapes.hpp"
+#include "models/units/dtype.hpp"
 
 // What each kernel computes, in double precision on the CPU, over models/math where the algorithm
 // is one of the methods'. Inputs are the numbers the kernel is given, rounded as it stores them.
@@ -81,5 +82,29 @@ struct DecodeReference {
 [[nodiscard]] std::vector<float> fp8_reference(float scale, std::span<const float> x);
 /// The number of an e4m3 code below 256. No NaN.
 [[nodiscard]] float fp8_value(std::uint32_t code);
+
+/// factor * x times the Sylvester Hadamard matrix, rows x [rows, head_dim].
+[[nodiscard]] std::vector<double> rotate_reference(std::int64_t head_dim, double factor,
+                                                   std::span<const float> x);
+
+// The values that caches of engines' formats read for rows x [rows, head_dim].
+
+enum class TokenHeadCode : std::uint8_t { kInt8, kE4m3 };
+[[nodiscard]] std::vector<float> token_head_reference(TokenHeadCode code, std::int64_t head_dim,
+                                                      std::span<const float> x);
+/// In the rotated basis: rows are not rotated back. dtype: of x, to which rotated rows are rounded.
+[[nodiscard]] std::vector<float> int4_rotated_reference(Dtype dtype, std::int64_t head_dim,
+                                                        std::span<const float> x);
+[[nodiscard]] std::vector<float> nvfp4_reference(float global, bool four_over_six,
+                                                 std::span<const float> x);
+/// In the rotated basis. Norms are summed as lanes of eight channels sum them. bits: 3 or 4.
+[[nodiscard]] std::vector<float> turboquant_key_reference(std::int32_t bits, std::int64_t head_dim,
+                                                          std::span<const float> x);
+[[nodiscard]] std::vector<float> turboquant_value_reference(std::int32_t bits,
+                                                            std::int64_t head_dim,
+                                                            std::span<const float> x);
+/// Key of norm `norm` (as stored) and codes [head_dim], in the rotated basis.
+[[nodiscard]] std::vector<float> turboquant_key(std::int32_t bits, float norm,
+                                                std::span<const std::int32_t> codes);
 
 }  // namespace kvsim::kernels

@@ -6,6 +6,7 @@
 #include "kernels/shapes/attention.hpp"
 #include "kernels/shapes/bandwidth.hpp"
 #include "kernels/shapes/copies.hpp"
+#include "kernels/shapes/formats.hpp"
 #include "kernels/shapes/merges.hpp"
 #include "kernels/shapes/products.hpp"
 #include "kernels/shapes/prompt.hpp"

@@ -17,8 +17,8 @@ KVSIM_DEVICE float warp_sum(float x, int width = 32) {
   }
   return x;
 }
-KVSIM_DEVICE float warp_max(float x) {
-  for (int distance = 16; distance > 0; distance /= 2) {
+KVSIM_DEVICE float warp_max(float x, int width = 32) {
+  for (int distance = width / 2; distance > 0; distance /= 2) {
     x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
   }
   return x;

@@ -1,6 +1,7 @@
 kvsim_test(kernels
   SOURCES kernels/test_bandwidth.cpp kernels/test_cuda_sim.cpp kernels/test_cuda_sim_faults.cpp
-          kernels/test_decode_attention.cpp kernels/test_graph_traffic.cpp kernels/test_method_traffic.cpp
+          kernels/test_decode_attention.cpp kernels/test_formats.cpp
+          kernels/test_graph_traffic.cpp kernels/test_method_traffic.cpp
           kernels/test_select_traffic.cpp kernels/test_selection.cpp kernels/test_share_traffic.cpp
           kernels/test_store_traffic.cpp kernels/test_suite.cpp kernels/test_traffic_table.cpp
   LINK kvsim::cuda_sim kvsim::kernels_sim kvsim::cost Threads::Threads fmt::fmt)

@@ -17,7 +17,7 @@
 #define KVSIM_EXECUTOR on_gpu
 #define KVSIM_KERNEL __global__ static void
 #define KVSIM_DEVICE __device__ __forceinline__
-#define KVSIM_LAUNCH_BOUNDS(threads) __launch_bounds__(threads)
+#define KVSIM_LAUNCH_BOUNDS(...) __launch_bounds__(__VA_ARGS__)  // threads, least blocks per SM
 #define KVSIM_UNROLL _Pragma("unroll")
 
 namespace kvsim::on_gpu {
@@ -133,6 +133,8 @@ KVSIM_DEVICE Span<T> dynamic_shared() {
   return {reinterpret_cast<T*>(kvsim_dynamic_shared), static_cast<std::int64_t>(bytes / sizeof(T))};
 }
 
+/// a * b, rounded: never part of a multiply-add.
+KVSIM_DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
 KVSIM_DEVICE void flops(std::int64_t) {}
 
 }  // namespace kv

@@ -18,7 +18,7 @@
 #define KVSIM_EXECUTOR on_sim
 #define KVSIM_KERNEL [[maybe_unused]] static void
 #define KVSIM_DEVICE inline
-#define KVSIM_LAUNCH_BOUNDS(threads)
+#define KVSIM_LAUNCH_BOUNDS(...)
 #define KVSIM_UNROLL
 #define KVSIM_SITE std::source_location where = std::source_location::current()
 
@@ -132,6 +132,7 @@ using ::expf;
 using ::fmaxf;
 using ::fminf;
 using ::logf;
+using ::roundf;
 using ::sqrtf;
 
 // --- ours ----------------------------------------------------------------------------------------
@@ -282,6 +283,8 @@ Span<T> dynamic_shared() {
           &memory};
 }
 
+/// a * b, rounded: never part of a multiply-add.
+inline float product(float a, float b) { return a * b; }
 /// Annotates the running thread with `n` floating-point operations.
 inline void flops(std::int64_t n) { cuda_sim::running.executor->count_flops(n); }
 

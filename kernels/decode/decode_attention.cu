@@ -10,6 +10,8 @@ namespace {
 template <class T, int kHeadDim>
 struct PlainRows {
   static constexpr int kPer = kv::Vec16<T>::kSize;
+  static constexpr int kAhead = 4;
+  using Row = kv::Vec16<T>;
   Span<const T> keys, values;
   std::int64_t base = 0;
 
@@ -17,17 +19,11 @@ struct PlainRows {
                           std::int64_t, std::int64_t, std::int64_t) {
     base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   }
-  KVSIM_DEVICE static void read(Span<const T> from, std::int64_t row, int part,
-                                float (&x)[std::size_t{kPer}]) {
-    const auto raw = kv::load16(from, row * kHeadDim + part * kPer);
-    KVSIM_UNROLL
-    for (int j = 0; j < kPer; ++j) x[j] = kv::to_float(raw.v[j]);
+  KVSIM_DEVICE Row key(std::int64_t entry, int part) {
+    return kv::load16(keys, (base + entry) * kHeadDim + part * kPer);
   }
-  KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    read(keys, base + entry, part, x);
-  }
-  KVSIM_DEVICE void value(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    read(values, base + entry, part, x);
+  KVSIM_DEVICE Row value(std::int64_t entry, int part) {
+    return kv::load16(values, (base + entry) * kHeadDim + part * kPer);
   }
 };
 
@@ -36,32 +32,36 @@ struct PlainRows {
 template <class T, int kHeadDim>
 struct PagedRows {
   static constexpr int kPer = kv::Vec16<T>::kSize;
+  static constexpr int kAhead = 4;
+  using Row = kv::Vec16<T>;
   Span<const T> keys, values;
   Span<const std::int32_t> pages;
-  std::int64_t page = 1, n_kv_heads = 1, kv_head = 0, first_page = 0;
+  std::int64_t n_kv_heads = 1, kv_head = 0, first_page = 0;
+  int page_shift = 0;  // pages of 2^page_shift entries
   Span<std::int32_t> numbers{};
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t head,
                           std::int64_t, std::int64_t first, std::int64_t end) {
-    page = shape.page;
+    page_shift = __ffs(static_cast<std::uint32_t>(shape.page)) - 1;
     n_kv_heads = shape.n_kv_heads;
     kv_head = head;
-    first_page = first / page;
+    first_page = first >> page_shift;
     numbers = kv::dynamic_shared<std::int32_t>();
-    for (std::int64_t p = first_page + threadIdx.x; p * page < end; p += kDecodeThreads) {
+    for (std::int64_t p = first_page + threadIdx.x; (p << page_shift) < end; p += kDecodeThreads) {
       kv::store(numbers, p - first_page, kv::load(pages, sequence * shape.pages_per_sequence + p));
     }
     __syncthreads();
   }
   KVSIM_DEVICE std::int64_t row(std::int64_t entry) {
-    const std::int64_t number = kv::load(numbers, entry / page - first_page);
-    return (number * n_kv_heads + kv_head) * page + entry % page;
+    const std::int64_t number = kv::load(numbers, (entry >> page_shift) - first_page);
+    const std::int64_t within = entry & ((std::int64_t{1} << page_shift) - 1);
+    return ((number * n_kv_heads + kv_head) << page_shift) + within;
   }
-  KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    PlainRows<T, kHeadDim>::read(keys, row(entry), part, x);
+  KVSIM_DEVICE Row key(std::int64_t entry, int part) {
+    return kv::load16(keys, row(entry) * kHeadDim + part * kPer);
   }
-  KVSIM_DEVICE void value(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    PlainRows<T, kHeadDim>::read(values, row(entry), part, x);
+  KVSIM_DEVICE Row value(std::int64_t entry, int part) {
+    return kv::load16(values, row(entry) * kHeadDim + part * kPer);
   }
 };
 

@@ -10,6 +10,8 @@ namespace {
 template <class T, int kHeadDim>
 struct FoldedCache {
   static constexpr int kPer = kv::Vec16<T>::kSize;
+  static constexpr int kAhead = 4;
+  using Row = WideRow<kPer>;
   FoldedRows<T> keys, values;
   std::int64_t base = 0;
 
@@ -17,21 +19,18 @@ struct FoldedCache {
                           std::int64_t, std::int64_t, std::int64_t) {
     base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   }
-  KVSIM_DEVICE static void read(const FoldedRows<T>& rows, std::int64_t entry, int part,
-                                float (&x)[std::size_t{kPer}]) {
+  KVSIM_DEVICE static Row read(const FoldedRows<T>& rows, std::int64_t entry, int part) {
     const std::int64_t own = kv::load(rows.retained_at, entry);
     const float norm = own < 0 ? kv::load(rows.norms, entry) : 1.0F;
     const auto raw = own < 0 ? kv::load16(rows.directions, entry * kHeadDim + part * kPer)
                              : kv::load16(rows.retained, own * kHeadDim + part * kPer);
+    Row row;
     KVSIM_UNROLL
-    for (int j = 0; j < kPer; ++j) x[j] = norm * kv::to_float(raw.v[j]);
+    for (int j = 0; j < kPer; ++j) row.x[j] = norm * kv::to_float(raw.v[j]);
+    return row;
   }
-  KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    read(keys, base + entry, part, x);
-  }
-  KVSIM_DEVICE void value(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    read(values, base + entry, part, x);
-  }
+  KVSIM_DEVICE Row key(std::int64_t entry, int part) { return read(keys, base + entry, part); }
+  KVSIM_DEVICE Row value(std::int64_t entry, int part) { return read(values, base + entry, part); }
 };
 
 template <class T, int kHeadDim>

@@ -4,11 +4,19 @@
 // brings the cache: a trivially copyable type with
 //
 //   static constexpr int kPer;                  elements of an entry a lane holds
+//   static constexpr int kAhead;                entries a lane loads before it uses the first
+//   using Row;                                  a lane's part of an entry as loaded, see widen()
 //   void begin(shape, sequence, kv_head, entries, first, end)   by all threads, before any entry;
 //                                               the row attends over `entries`, the block from
 //                                               first to end
-//   void key(entry, part, float (&x)[std::size_t{kPer}])     elements [part * kPer, …) of a key, in
-//   float void value(entry, part, float (&x)[std::size_t{kPer}])
+//   Row key(entry, part), value(entry, part)    elements [part * kPer, …) of an entry
+//
+// and, if it copies tiles of kTile entries into shared memory before they are used,
+//
+//   struct Held;                                what a thread carries from one tile to the next
+//   void fetch(held, first, end)                loads the thread's part of a tile
+//   void put(held, first, end)                  stores it in shared memory
+//   float key_factor(entry, is_live, x)         by all lanes: what a key's logit is multiplied by
 
 #include "kernels/decode/decode_attention.hpp"
 #include "kernels/warp.hpp"
@@ -35,6 +43,33 @@ KVSIM_DEVICE std::int64_t of_row(Span<const std::int32_t> of, std::int64_t row,
 
 KVSIM_DEVICE float minus_infinity() { return __uint_as_float(0xFF800000U); }
 
+/// A row in float already.
+template <int kPer>
+struct WideRow {
+  float x[std::size_t{kPer}];
+};
+template <int kPer>
+KVSIM_DEVICE void widen(const WideRow<kPer>& row, float (&x)[std::size_t{kPer}]) {
+  KVSIM_UNROLL
+  for (int j = 0; j < kPer; ++j) x[j] = row.x[j];
+}
+template <class T, std::size_t kPer>
+KVSIM_DEVICE void widen(const kv::Vec16<T>& row, float (&x)[kPer]) {
+  KVSIM_UNROLL
+  for (int j = 0; j < kv::Vec16<T>::kSize; ++j) x[j] = kv::to_float(row.v[j]);
+}
+
+struct NothingHeld {};
+template <class Cache>
+struct HeldOf {
+  using Type = NothingHeld;
+};
+template <class Cache>
+requires requires { typename Cache::Held; }
+struct HeldOf<Cache> {
+  using Type = typename Cache::Held;
+};
+
 template <int kHeads, int kHeadDim>
 struct SplitTile {
   SharedArray<float, kHeads * kTile> weights;  // logits, then exponentials
@@ -45,7 +80,7 @@ struct SplitTile {
 /// One (split, group of query heads, sequence) a block. A row of lanes holds a key, kPer elements
 /// a lane; a tile of keys gives logits, their exponentials and a part of the output in turn.
 template <class Cache, class T, int kHeadDim, int kHeads>
-KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
+KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
     split_kernel(DecodeShape shape, Cache cache, DecodeAttention<T> a) {
   constexpr int kPer = Cache::kPer;
   constexpr int kVector = kv::Vec16<T>::kSize;
@@ -53,7 +88,9 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
   constexpr int kWarpRows = 32 / kRowLanes;       // keys a warp holds
   constexpr int kBlockRows = kWarps * kWarpRows;  // keys the block holds
   constexpr int kWarpHeads = (kHeads + kWarps - 1) / kWarps;
-  static_assert(kRowLanes <= 32 && kTile % kBlockRows == 0 && kHeads <= kRowLanes);
+  constexpr int kAhead = Cache::kAhead;
+  constexpr bool kStaged = !std::is_same_v<typename HeldOf<Cache>::Type, NothingHeld>;
+  static_assert(kRowLanes <= 32 && kTile % (kBlockRows * kAhead) == 0 && kHeads <= kRowLanes);
   static_assert(kPer % kVector == 0);
 
   auto& tile = kv::shared<SplitTile<kHeads, kHeadDim>>();
@@ -77,6 +114,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
   const std::int64_t end = smaller(begin + shape.entries_per_split, entries);
   if (begin >= end) return;  // a shorter row of a ragged batch: the whole block leaves
   cache.begin(shape, sequence, kv_head, entries, begin, end);
+  [[maybe_unused]] typename HeldOf<Cache>::Type held;
+  if constexpr (kStaged) cache.fetch(held, begin, end);
 
   float q[std::size_t{kHeads}][std::size_t{kPer}];
   float sums[std::size_t{kHeads}][std::size_t{kPer}];
@@ -102,31 +141,50 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
   }
 
   for (std::int64_t first = begin; first < end; first += kTile) {
-    for (int r = row; r < kTile; r += kBlockRows) {
-      const std::int64_t entry = first + r;
-      const bool live = entry < end;
-      float key[std::size_t{kPer}] = {};
-      if (live) {
-        cache.key(entry, part, key);
-        kv::flops(2 * n * kPer);
+    if constexpr (kStaged) {
+      cache.put(held, first, end);
+      __syncthreads();
+      if (first + kTile < end) cache.fetch(held, first + kTile, end);  // arrives during this tile
+    }
+    for (int from = row; from < kTile; from += kBlockRows * kAhead) {
+      typename Cache::Row rows[std::size_t{kAhead}] = {};
+      float biases[std::size_t{kAhead}] = {};
+      KVSIM_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        const std::int64_t entry = first + from + i * kBlockRows;
+        if (entry >= end) break;
+        rows[i] = cache.key(entry, part);
+        if (a.bias.size > 0 && part < n) biases[i] = kv::load(a.bias, bias + entry);
       }
       KVSIM_UNROLL
-      for (int g = 0; g < kHeads; ++g) {
-        if (g >= n) break;
-        float dot = 0;
+      for (int i = 0; i < kAhead; ++i) {
+        const int r = from + i * kBlockRows;
+        const std::int64_t entry = first + r;
+        const bool live = entry < end;
+        float key[std::size_t{kPer}] = {};
+        if (live) {
+          widen(rows[i], key);
+          kv::flops(2 * n * kPer);
+        }
+        float scale = a.scale;
+        if constexpr (kStaged) scale *= cache.key_factor(entry, live, key);
         KVSIM_UNROLL
-        for (int j = 0; j < kPer; ++j) dot += q[g][j] * key[j];
-        dot = warp_sum(dot, kRowLanes);
-        if (part == g) {  // a separate lane writes each head's
-          float logit = minus_infinity();
-          if (live) {
-            logit = dot * a.scale;
-            if (a.bias.size > 0) logit += kv::load(a.bias, bias + entry);
-            if (a.logits.size > 0) {
-              kv::store(a.logits, (head + g) * shape.capacity + entry, logit);
+        for (int g = 0; g < kHeads; ++g) {
+          if (g >= n) break;
+          float dot = 0;
+          KVSIM_UNROLL
+          for (int j = 0; j < kPer; ++j) dot += q[g][j] * key[j];
+          dot = warp_sum(dot, kRowLanes);
+          if (part == g) {  // a separate lane writes each head's
+            float logit = minus_infinity();
+            if (live) {
+              logit = dot * scale + biases[i];
+              if (a.logits.size > 0) {
+                kv::store(a.logits, (head + g) * shape.capacity + entry, logit);
+              }
             }
+            kv::store(tile.weights, g * kTile + r, logit);
           }
-          kv::store(tile.weights, g * kTile + r, logit);
         }
       }
     }
@@ -158,16 +216,27 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
       KVSIM_UNROLL
       for (int j = 0; j < kPer; ++j) sums[g][j] *= rescale;
     }
-    for (int r = row; r < kTile && first + r < end; r += kBlockRows) {
-      float value[std::size_t{kPer}];
-      cache.value(first + r, part, value);
-      kv::flops(2 * n * kPer);
+    for (int from = row; from < kTile && first + from < end; from += kBlockRows * kAhead) {
+      typename Cache::Row rows[std::size_t{kAhead}] = {};
       KVSIM_UNROLL
-      for (int g = 0; g < kHeads; ++g) {
-        if (g >= n) break;
-        const float weight = kv::load(tile.weights, g * kTile + r);
+      for (int i = 0; i < kAhead; ++i) {
+        const std::int64_t entry = first + from + i * kBlockRows;
+        if (entry < end) rows[i] = cache.value(entry, part);
+      }
+      KVSIM_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        const int r = from + i * kBlockRows;
+        if (first + r >= end) break;
+        float value[std::size_t{kPer}];
+        widen(rows[i], value);
+        kv::flops(2 * n * kPer);
         KVSIM_UNROLL
-        for (int j = 0; j < kPer; ++j) sums[g][j] += weight * value[j];
+        for (int g = 0; g < kHeads; ++g) {
+          if (g >= n) break;
+          const float weight = kv::load(tile.weights, g * kTile + r);
+          KVSIM_UNROLL
+          for (int j = 0; j < kPer; ++j) sums[g][j] += weight * value[j];
+        }
       }
     }
     __syncthreads();  // the next tile's logits take the place of these weights

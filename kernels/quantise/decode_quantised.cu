@@ -1,6 +1,5 @@
 #include "kernels/decode/decode_split.hpp"
 #include "kernels/quantise/decode_quantised.hpp"
-#include "kernels/quantise/fp8.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 
@@ -14,6 +13,8 @@ constexpr int kGroup = static_cast<int>(kernels::kQuantGroup);
 template <class T, class Code, int kHeadDim>
 struct KiviRows {
   static constexpr int kPer = kWidth;
+  static constexpr int kAhead = 1;  // a lane keeps its group's steps from entry to entry
+  using Row = WideRow<kPer>;
   KiviCache<Code> cache;
   KiviResidual<T> residual;
   std::int64_t base = 0, first_group = 0;
@@ -35,64 +36,44 @@ struct KiviRows {
     constexpr std::uint32_t kLevels = (1U << sizeof(Code)) - 1U;
     return (word >> (static_cast<unsigned>(j) * sizeof(Code))) & kLevels;
   }
-  KVSIM_DEVICE void read_whole(Span<const T> from, std::int64_t entry, int part,
-                               float (&x)[std::size_t{kPer}]) const {
+  KVSIM_DEVICE Row read_whole(Span<const T> from, std::int64_t entry, int part) const {
+    Row row;
     constexpr int kVector = kv::Vec16<T>::kSize;  // of fp32 a lane's part is two accesses
     KVSIM_UNROLL
     for (int first = 0; first < kPer; first += kVector) {
       const auto raw = kv::load16(from, (whole + entry) * kHeadDim + part * kPer + first);
       KVSIM_UNROLL
-      for (int j = 0; j < kVector; ++j) x[first + j] = kv::to_float(raw.v[j]);
+      for (int j = 0; j < kVector; ++j) row.x[first + j] = kv::to_float(raw.v[j]);
     }
+    return row;
   }
-  KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    if (entry >= n_keys) return read_whole(residual.keys, entry - n_keys, part, x);
+  KVSIM_DEVICE Row key(std::int64_t entry, int part) {
+    if (entry >= n_keys) return read_whole(residual.keys, entry - n_keys, part);
     if (const std::int64_t of = entry / kGroup; of != group) {
       group = of;
       step = kv::load16(cache.key_steps, (first_group + group) * kHeadDim + part * kPer);
       zero = kv::load16(cache.key_zeros, (first_group + group) * kHeadDim + part * kPer);
     }
     const std::uint32_t word = kv::load(cache.key_codes, (base + entry) * (kHeadDim / kPer) + part);
+    Row row;
     KVSIM_UNROLL
     for (int j = 0; j < kPer; ++j) {
-      x[j] = kv::to_float(zero.v[j]) + kv::to_float(step.v[j]) * static_cast<float>(code(word, j));
+      row.x[j] =
+          kv::to_float(zero.v[j]) + kv::to_float(step.v[j]) * static_cast<float>(code(word, j));
     }
+    return row;
   }
-  KVSIM_DEVICE void value(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    if (entry >= n_values) return read_whole(residual.values, entry - n_values, part, x);
+  KVSIM_DEVICE Row value(std::int64_t entry, int part) {
+    if (entry >= n_values) return read_whole(residual.values, entry - n_values, part);
     const std::int64_t of = (base + entry) * (kHeadDim / kGroup) + part / (kGroup / kPer);
     const float width = kv::to_float(kv::load(cache.value_steps, of));
     const float low = kv::to_float(kv::load(cache.value_zeros, of));
     const std::uint32_t word =
         kv::load(cache.value_codes, (base + entry) * (kHeadDim / kPer) + part);
+    Row row;
     KVSIM_UNROLL
-    for (int j = 0; j < kPer; ++j) x[j] = low + width * static_cast<float>(code(word, j));
-  }
-};
-
-template <int kHeadDim>
-struct Fp8Rows {
-  static constexpr int kPer = kWidth;
-  Fp8Cache cache;
-  std::int64_t base = 0;
-
-  KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t kv_head,
-                          std::int64_t, std::int64_t, std::int64_t) {
-    base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
-  }
-  KVSIM_DEVICE static void read(Span<const std::uint64_t> codes, std::int64_t word, float scale,
-                                float (&x)[std::size_t{kPer}]) {
-    const std::uint64_t packed = kv::load(codes, word);
-    KVSIM_UNROLL
-    for (int j = 0; j < kPer; ++j) {
-      x[j] = scale * from_e4m3(static_cast<std::uint32_t>(packed >> (8 * j)) & 0xFFU);
-    }
-  }
-  KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    read(cache.key_codes, (base + entry) * (kHeadDim / kPer) + part, cache.key_scale, x);
-  }
-  KVSIM_DEVICE void value(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
-    read(cache.value_codes, (base + entry) * (kHeadDim / kPer) + part, cache.value_scale, x);
+    for (int j = 0; j < kPer; ++j) row.x[j] = low + width * static_cast<float>(code(word, j));
+    return row;
   }
 };
 
@@ -143,25 +124,11 @@ void decode_attention_kivi(Stream stream, const DecodeShape& shape, const KiviCa
   launch_combine(stream, shape, a);
 }
 
-template <class T>
-void decode_attention_fp8(Stream stream, const DecodeShape& shape, const Fp8Cache& cache,
-                          const DecodeAttention<T>& a) {
-  check_quantised(shape, a, cache.key_codes.size, cache.value_codes.size);
-  if (shape.head_dim == 64) {
-    launch_one_or_eight<T, 64>(stream, shape, Fp8Rows<64>{cache}, a);
-  } else {
-    launch_one_or_eight<T, 128>(stream, shape, Fp8Rows<128>{cache}, a);
-  }
-  launch_combine(stream, shape, a);
-}
-
 #define KVSIM_INSTANTIATE(T)                                                                       \
   template void decode_attention_kivi(Stream, const DecodeShape&, const KiviCache<std::uint16_t>&, \
                                       const KiviResidual<T>&, const DecodeAttention<T>&);          \
   template void decode_attention_kivi(Stream, const DecodeShape&, const KiviCache<std::uint32_t>&, \
-                                      const KiviResidual<T>&, const DecodeAttention<T>&);          \
-  template void decode_attention_fp8(Stream, const DecodeShape&, const Fp8Cache&,                  \
-                                     const DecodeAttention<T>&);
+                                      const KiviResidual<T>&, const DecodeAttention<T>&);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)
 KVSIM_INSTANTIATE(kv::BFloat16)

@@ -1,4 +1,5 @@
 #include "kernels/quantise/fp8.hpp"
+#include "kernels/quantise/lanes.hpp"
 #include "kernels/quantise/quantise.hpp"
 #include "kernels/warp.hpp"
 
@@ -10,23 +11,11 @@ using kernels::kQuantGroup;
 using kernels::QuantShape;
 
 constexpr std::int64_t kThreads = 256;
-constexpr int kPer = static_cast<int>(kernels::kQuantPerLane);
+constexpr int kPer = kLaneChannels;
 constexpr int kGroup = static_cast<int>(kQuantGroup);
 
 template <class Code>
 constexpr int kBits = static_cast<int>(sizeof(Code));  // of one channel: a word holds eight
-
-/// The eight channels from element `i` on.
-template <class T>
-KVSIM_DEVICE void load8(Span<const T> from, std::int64_t i, float (&x)[std::size_t{kPer}]) {
-  constexpr int kVector = kv::Vec16<T>::kSize;
-  KVSIM_UNROLL
-  for (int first = 0; first < kPer; first += kVector) {
-    const auto raw = kv::load16(from, i + first);
-    KVSIM_UNROLL
-    for (int j = 0; j < kVector; ++j) x[first + j] = kv::to_float(raw.v[j]);
-  }
-}
 
 /// A range's step and zero, as stored and as read.
 struct Range {

@@ -2,7 +2,7 @@
 
 #include "kernels/decode/decode_attention.hpp"
 #include "kernels/reference.hpp"
-#include "kernels/suite/cases/cases.hpp"
+#include "kernels/suite/cases/over_codes.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
@@ -22,32 +22,6 @@ std::string words(const DecodeShape& s, const Wanted& wanted) {
          (wanted.lengths.empty()    ? ""
           : wanted.cache_of.empty() ? ", ragged"
                                     : ", mixed");
-}
-
-/// Pages of every sequence, in an order that is none.
-std::vector<std::int32_t> page_table(const DecodeShape& s) {
-  const std::int64_t n = s.caches() * s.pages_per_sequence;
-  std::vector<std::int32_t> table;
-  for (std::int64_t i = 0; i < n; ++i) table.push_back(static_cast<std::int32_t>((n - 1 - i)));
-  for (std::size_t i = 0; i + 2 < table.size(); i += 3) std::swap(table[i], table[i + 2]);
-  return table;
-}
-
-/// [batch, n_kv_heads, capacity, head_dim] as stored in pages; unfilled slots are `rest`.
-std::vector<float> in_pages(const DecodeShape& s, const std::vector<std::int32_t>& table,
-                            const std::vector<float>& rows, float rest) {
-  std::vector<float> result(table.size() * at(s.n_kv_heads * s.page * s.head_dim), rest);
-  for (std::int64_t b = 0; b < s.caches(); ++b) {
-    for (std::int64_t h = 0; h < s.n_kv_heads; ++h) {
-      for (std::int64_t e = 0; e < s.entries; ++e) {
-        const std::int64_t page = table[at(b * s.pages_per_sequence + e / s.page)];
-        const auto from = rows.begin() + ((b * s.n_kv_heads + h) * s.capacity + e) * s.head_dim;
-        std::copy(from, from + s.head_dim,
-                  result.begin() + ((page * s.n_kv_heads + h) * s.page + e % s.page) * s.head_dim);
-      }
-    }
-  }
-  return result;
 }
 
 /// The last sequence of a large batch, which has the largest offset.

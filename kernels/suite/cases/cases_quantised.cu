@@ -1,7 +1,7 @@
 #include "kernels/quantise/decode_quantised.hpp"
 #include "kernels/quantise/quantise.hpp"
 #include "kernels/reference.hpp"
-#include "kernels/suite/cases/cases.hpp"
+#include "kernels/suite/cases/over_codes.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
@@ -44,10 +44,6 @@ Packed<Code> pack_memory(Case& c, const QuantShape& s) {
       c.output<kv::Half>("value steps", of_values), c.output<kv::Half>("value zeros", of_values)};
 }
 
-std::string words(const QuantShape& s, const char* of) {
-  return text(s.rows) + " rows of " + text(s.entries) + "x" + text(s.head_dim) + ", from " + of;
-}
-
 /// What a cache would read: zero + step * code of every element, [rows, entries, head_dim].
 template <class Code>
 std::vector<float> read_packed(const QuantShape& s, const Array<Code>& codes,
@@ -68,15 +64,6 @@ std::vector<float> read_packed(const QuantShape& s, const Array<Code>& codes,
           by_channel ? i / s.head_dim / kQuantGroup * s.head_dim + i % s.head_dim : i / kQuantGroup;
       result.push_back(kernels::dequantised(code_at(row, i), step[at(group)], zero[at(group)]));
     }
-  }
-  return result;
-}
-
-std::vector<float> only_entries(const QuantShape& s, const std::vector<float>& all) {
-  std::vector<float> result;
-  for (std::int64_t r = 0; r < s.rows; ++r) {
-    const auto first = all.begin() + r * s.capacity * s.head_dim;
-    result.insert(result.end(), first, first + s.entries * s.head_dim);
   }
   return result;
 }
@@ -132,88 +119,11 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
   });
 }
 
-/// Parameters of attention over a quantised cache.
-struct Wanted {
-  bool bias = false, logits = false;
-  std::int64_t residual = 0;            // KIVI's
-  std::vector<std::int32_t> lengths{};  // of a ragged batch
-};
-
-/// The outputs and scratch of one attention.
-template <class T>
-struct Attention {
-  Array<T>& out;
-  Array<float>&log_sum, &logits;
-  std::vector<float> bias;
-  DecodeAttention<T> arguments;
-};
-template <class T>
-Attention<T> attention_of(Case& c, const DecodeShape& s, const std::vector<float>& q,
-                          const Wanted& wanted) {
-  const std::int64_t rows = s.batch * s.n_heads;
-  auto& out = c.output<T>("out", rows * s.head_dim);
-  auto& log_sum = c.output<float>("log_sum", rows);
-  auto& logits = c.output<float>("logits", wanted.logits ? rows * s.capacity : 0);
-  const auto bias =
-      wanted.bias ? c.draw(s.batch * s.n_kv_heads * s.capacity, -3, 3) : std::vector<float>{};
-  return {out, log_sum, logits, bias,
-          DecodeAttention<T>{
-              .q = c.numbers<T>("q", q).span(),
-              .keys = {},
-              .values = {},
-              .bias = c.numbers<float>("bias", bias).span(),
-              .scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim)),
-              .out = out.span(),
-              .logits = logits.span(),
-              .log_sum = log_sum.span(),
-              .partial = c.output<float>("partial", rows * s.splits() * s.head_dim).span(),
-              .partial_max = c.output<float>("partial_max", rows * s.splits()).span(),
-              .partial_sum = c.output<float>("partial_sum", rows * s.splits()).span(),
-              .pages = {},
-              .lengths = c.input("lengths", wanted.lengths).span()}};
-}
-
-/// Compares with attention over what was read, [rows, entries, head_dim] each.
-template <class T>
-void compare_attention(Case& c, DecodeShape shape, const std::vector<float>& q,
-                       const std::vector<float>& keys, const std::vector<float>& values,
-                       const Attention<T>& got, const Wanted& wanted) {
-  const std::int64_t capacity = shape.capacity;
-  std::vector<float> bias;  // of the entries that are there
-  for (std::int64_t first = 0; first < std::ssize(got.bias); first += capacity) {
-    const auto row = got.bias.begin() + first;
-    bias.insert(bias.end(), row, row + shape.entries);
-  }
-  shape.capacity = shape.entries;
-  const auto scale = static_cast<double>(got.arguments.scale);
-  const auto expected =
-      wanted.lengths.empty()
-          ? kernels::decode_reference(shape, scale, q, keys, values, bias)
-          : kernels::ragged_reference(shape, scale, q, keys, values, bias, wanted.lengths, {});
-  c.compare("out", values_of(got.out.download(0, shape.batch * shape.n_heads * shape.head_dim)),
-            expected.out, Stored<T>::kRounding + 4e-6);
-  c.compare("log_sum", got.log_sum.download(0, shape.batch * shape.n_heads), expected.log_sum,
-            4e-6);
-  if (wanted.logits) {
-    c.compare("logits",
-              download_rows(got.logits, shape.batch * shape.n_heads, capacity, shape.entries),
-              expected.logits, 6e-6);
-  }
-}
-
-std::string words(const DecodeShape& s, const char* of, const Wanted& wanted) {
-  return "heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" + text(s.head_dim) + ", " +
-         text(s.entries) + " entries, " + of +
-         (wanted.residual > 0 ? ", residual " + text(wanted.residual) : "") +
-         (wanted.bias ? ", bias" : "") + (wanted.logits ? ", logits" : "") +
-         (wanted.lengths.empty() ? "" : ", ragged");
-}
-
 /// Of each row of a KIVI cache the entries that are there and those of them that are packed.
 struct KiviRow {
   std::int64_t entries = 0, keys = 0, values = 0;
 };
-std::vector<KiviRow> kivi_rows(const DecodeShape& s, const Wanted& wanted) {
+std::vector<KiviRow> kivi_rows(const DecodeShape& s, const AttentionExtras& wanted) {
   std::vector<KiviRow> rows;
   for (std::int64_t r = 0; r < s.batch * s.n_kv_heads; ++r) {
     const std::int64_t n =
@@ -293,7 +203,7 @@ void pack_rows(Stream stream, const QuantShape& s, const std::vector<KiviRow>& r
 }
 
 template <class T, class Code>
-void kivi_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}) {
+void kivi_case(Bench& bench, const DecodeShape& shape, const AttentionExtras& wanted = {}) {
   bench.add(words(shape, Stored<T>::kName, wanted), dtype<Code>().c_str(), [&](Case& c) {
     const QuantShape quant{.rows = shape.batch * shape.n_kv_heads,
                            .entries = shape.entries,
@@ -334,7 +244,8 @@ void kivi_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}
 }
 
 template <class T>
-void fp8_attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}) {
+void fp8_attention_case(Bench& bench, const DecodeShape& shape,
+                        const AttentionExtras& wanted = {}) {
   bench.add(words(shape, Stored<T>::kName, wanted), "fp8_e4m3", [&](Case& c) {
     const QuantShape quant{.rows = shape.batch * shape.n_kv_heads,
                            .entries = shape.entries,
@@ -368,30 +279,6 @@ void fp8_attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wa
                       kernels::fp8_reference(kValueScale, only_entries(quant, values)), got,
                       wanted);
   });
-}
-
-/// Calls add(shape) for each shape of attention, add_large for those worth timing.
-template <class Add, class AddLarge>
-void for_attention(const Bench& bench, Add add, AddLarge add_large) {
-  for (const std::int64_t entries : {1, 31, 257}) {
-    for (const std::int64_t heads : {2, 10}) {  // one query head to a stored one, and five
-      add(DecodeShape{.batch = 2,
-                      .n_heads = heads,
-                      .n_kv_heads = 2,
-                      .head_dim = entries == 31 ? 128 : 64,
-                      .entries = entries,
-                      .capacity = entries + 3,
-                      .entries_per_split = 128});
-    }
-  }
-  if (!bench.large()) return;
-  add_large(DecodeShape{.batch = 8,
-                        .n_heads = 32,
-                        .n_kv_heads = 32,
-                        .head_dim = 128,
-                        .entries = 4096,
-                        .capacity = 4096,
-                        .entries_per_split = 512});
 }
 
 template <class Code>
