@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,17 +66,25 @@ class Trtllm : public Scheduler {
     left_ = budget_;
     held_back_ = false;
     owed_ = 0;
-    line_.assign(batch.idle().begin(), batch.idle().end());
-    if (order_ != QueueOrder::kFcfs) {
-      std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
-        return order_key(order_, batch.sequence(a)) < order_key(order_, batch.sequence(b));
-      });
+    has_contexts_ = false;
+    // Without evictions and in order of arrival, running sequences stay where they are until new
+    // ones start: one pass without a copy.
+    std::span<const RequestId> line = batch.idle();
+    if (evicts_ || order_ != QueueOrder::kFcfs) {
+      line_.assign(line.begin(), line.end());
+      if (order_ != QueueOrder::kFcfs) {
+        std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
+          return order_key(order_, batch.sequence(a)) < order_key(order_, batch.sequence(b));
+        });
+      }
+      line = line_;
     }
-    bool contexts = false;
-    for (const RequestId id : line_) contexts = contexts || batch.sequence(id).prefills();
-    if (contexts && evicts_) owed_ = owed(batch);
-    const bool paused = generate(batch);
-    if (contexts && !go_on(batch)) return;
+    if (evicts_ && std::any_of(line.begin(), line.end(),
+                               [&](RequestId id) { return batch.sequence(id).prefills(); })) {
+      owed_ = owed(batch);
+    }
+    const bool paused = generate(batch, line);
+    if (has_contexts_ && !go_on(batch, line)) return;
     if (!paused) start(batch);
   }
 
@@ -119,12 +128,19 @@ class Trtllm : public Scheduler {
   }
 
   /// Plans a token and all proposals for each generating request. True: a request was paused.
-  bool generate(BatchBuilder& batch) {
+  bool generate(BatchBuilder& batch, std::span<const RequestId> line) {
     bool paused = false;
-    for (const RequestId id : line_) {
+    for (const RequestId id : line) {
       const Sequence& s = batch.sequence(id);
-      if (s.state != SequenceState::kRunning || s.prefills()) continue;
-      if (left_ == 0 || std::ssize(batch.plan()) == max_seqs_) break;
+      if (s.state != SequenceState::kRunning) continue;
+      if (s.prefills()) {
+        has_contexts_ = true;
+        continue;
+      }
+      if (left_ == 0 || std::ssize(batch.plan()) == max_seqs_) {
+        has_contexts_ = true;  // perhaps: neither they nor new requests find room
+        break;
+      }
       const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(s.to_compute(), left_));
       bool scheduled = generate(batch, id, tokens);
       while (!scheduled && evicts_) {
@@ -150,8 +166,8 @@ class Trtllm : public Scheduler {
   }
 
   /// Contexts in progress; false: the batch is full.
-  bool go_on(BatchBuilder& batch) {
-    for (const RequestId id : line_) {
+  bool go_on(BatchBuilder& batch, std::span<const RequestId> line) {
+    for (const RequestId id : line) {
       const Sequence& s = batch.sequence(id);
       if (s.state != SequenceState::kRunning || !s.prefills()) continue;
       const std::int32_t tokens = chunk(s.to_compute());
@@ -224,6 +240,7 @@ class Trtllm : public Scheduler {
   std::int64_t running_then_ = kUnknown;  // when uncommitted_ was counted
   std::int64_t uncommitted_ = 0;          // units that no running request may need
   bool held_back_ = false;
+  bool has_contexts_ = false;
 };
 
 }  // namespace
