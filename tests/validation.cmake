@@ -20,6 +20,8 @@ kvsim_test(validation JSON
 kvsim_script_test("validation: broken memory snapshots are refused" validation/mutate_snapshots.py
   ARGUMENTS ${PROJECT_SOURCE_DIR}/validation/snapshot_to_trace.py ${CMAKE_CURRENT_BINARY_DIR}/scratch/snapshots)
 
+kvsim_script_test("validation: what static gates of kernels read in PTX" validation/kernel_gates_test.py)
+
 # The scripts of validation/torch without a GPU: with a fake allocator, and on a CPU with PyTorch, which ./kv
 # test-full installs.
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)

@@ -95,6 +95,7 @@ template <class T, class Word>
 void check_rows_of_lanes(const kernels::QuantShape& s, Span<const T> from, Span<Word> codes,
                          std::int64_t bits) {
   KVSIM_LAUNCH_CHECK(s.rows >= 1 && s.entries >= 1, "sizes are 1 at least");
+  KVSIM_LAUNCH_CHECK(s.rows <= 65'535, "rows are the second dimension of a grid, 65,535 at most");
   KVSIM_LAUNCH_CHECK(s.head_dim == 64 || s.head_dim == 128, "head_dim is 64 or 128");
   KVSIM_LAUNCH_CHECK(s.capacity >= s.entries && s.capacity % kernels::kPadEntries == 0,
                      "capacity holds the entries and is a multiple of 8");

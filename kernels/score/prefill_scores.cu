@@ -93,7 +93,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
 
 /// A tile of keys of one stored head a block; a lane follows a key's sum.
 template <class T, int kHeadDim>
-KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
+KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads, 4)
     mass_kernel(PrefillScoreShape shape, PrefillScores<T> a) {
   auto& tile = kv::shared<Tiles<kHeadDim>>();
   const int warp = static_cast<int>(threadIdx.x) / 32;
