@@ -48,9 +48,9 @@ struct TurboFormat {
   using Key = TurboKeySide<kKeyBits>;
   using Value = TurboValueSide<kValueBits>;
   static const char* name() {
-    return kKeyBits == 8   ? "turboquant_k8v4"
-           : kKeyBits == 4 ? "turboquant_4bit_nc"
-                           : (kValueBits == 4 ? "turboquant_k3v4_nc" : "turboquant_3bit_nc");
+    return kKeyBits == 8   ? "tq_k8v4"
+           : kKeyBits == 4 ? "tq_4bit"
+                           : (kValueBits == 4 ? "tq_k3v4" : "tq_3bit");
   }
   template <class T>
   static auto attend(const Key& k, const Value& v, const DecodeShape& shape,

@@ -30,6 +30,8 @@ std::uint32_t code_of(const std::vector<Word>& words, std::int64_t bits, std::in
   return code;
 }
 
+// name(): at most eight characters, for a table of 80 columns.
+
 /// Arrays of codes, of kBits per channel in words, and of scales.
 template <class Word_, class Scale_, std::int64_t kBits_>
 struct Side {
@@ -49,9 +51,7 @@ S side_memory(Case& c, const QuantShape& s, const char* codes, const char* scale
 
 template <ByteCode kCode>
 struct TokenHeadSide : Side<std::uint64_t, float, 8> {
-  static const char* name() {
-    return kCode == ByteCode::kInt8 ? "int8_per_token_head" : "fp8_per_token_head";
-  }
+  static const char* name() { return kCode == ByteCode::kInt8 ? "int8_tok" : "fp8_tok"; }
   static std::int64_t n_scales(std::int64_t) { return 1; }
   template <class T>
   void encode(Stream stream, const QuantShape& s, Span<const T> from) const {
@@ -78,7 +78,7 @@ struct TokenHeadSide : Side<std::uint64_t, float, 8> {
 };
 
 struct Int4Side : Side<std::uint32_t, std::uint32_t, 4> {
-  static const char* name() { return "int4_per_token_head"; }
+  static const char* name() { return "int4_tok"; }
   static std::int64_t n_scales(std::int64_t) { return 1; }
   template <class T>
   void encode(Stream stream, const QuantShape& s, Span<const T> from) const {
@@ -108,7 +108,7 @@ struct Int4Side : Side<std::uint32_t, std::uint32_t, 4> {
 template <bool kFourOverSix>
 struct Nvfp4Side : Side<std::uint32_t, std::uint8_t, 4> {
   static constexpr float kGlobal = 0.046875F;
-  static const char* name() { return kFourOverSix ? "nvfp4_4over6" : "nvfp4"; }
+  static const char* name() { return kFourOverSix ? "nvfp4_46" : "nvfp4"; }
   static std::int64_t n_scales(std::int64_t head_dim) { return head_dim / 16; }
   template <class T>
   void encode(Stream stream, const QuantShape& s, Span<const T> from) const {
@@ -135,8 +135,7 @@ struct Nvfp4Side : Side<std::uint32_t, std::uint8_t, 4> {
 template <int kOfKey>
 struct TurboKeySide : Side<std::uint32_t, kv::Half, kOfKey> {
   static const char* name() {
-    return kOfKey == 8 ? "turboquant keys, e4m3"
-                       : (kOfKey == 4 ? "turboquant keys, 4 bits" : "turboquant keys, 3 bits");
+    return kOfKey == 8 ? "tq_key8" : (kOfKey == 4 ? "tq_key4" : "tq_key3");
   }
   static std::int64_t n_scales(std::int64_t) { return kOfKey == 8 ? 0 : 1; }
   template <class T>
@@ -179,9 +178,7 @@ struct TurboKeySide : Side<std::uint32_t, kv::Half, kOfKey> {
 
 template <int kOfValue>
 struct TurboValueSide : Side<std::uint32_t, kv::Half, kOfValue> {
-  static const char* name() {
-    return kOfValue == 4 ? "turboquant values, 4 bits" : "turboquant values, 3 bits";
-  }
+  static const char* name() { return kOfValue == 4 ? "tq_val4" : "tq_val3"; }
   static std::int64_t n_scales(std::int64_t) { return 2; }
   template <class T>
   void encode(Stream stream, const QuantShape& s, Span<const T> from) const {
