@@ -316,7 +316,7 @@ def compile_source(nvcc, source, arch):
     rows = []
     for mangled, threads, body in entries(text):
         loads, in_loop = main_loop(instructions(body))
-        row = dict(used[mangled], mangled=mangled, source=str(source.relative_to(ROOT)), arch=f"sm_{arch}",
+        row = dict(used[mangled], mangled=mangled, source=os.path.relpath(source, ROOT), arch=f"sm_{arch}",
                    threads=threads, loop=in_loop, loop_bytes=loads.bytes, wide_bytes=loads.wide,
                    thread_in_flight=loads.in_flight)
         row["sass_loads"] = sass.get(mangled) if sass else None
