@@ -5,7 +5,7 @@
 #include "models/math/low_float.hpp"
 #include "models/math/low_int.hpp"
 #include "models/math/turboquant.hpp"
-#include "tests/kernels/graph_of.hpp"
+#include "tests/kernels/attention_run.hpp"
 
 namespace kvsim::on_sim {
 namespace {
@@ -85,30 +85,6 @@ TEST_CASE("int8 and fp8 per token-head kernels: the worked examples") {
   CHECK(fp8 == std::vector<int>{107, 246, 123, 75, 240, 120, 254, 114});
 }
 
-/// Memory of an attention of one query row per head.
-struct Scratch {
-  Buffer<kv::Half> out;
-  Buffer<float> partial, highest, total;
-  Scratch(Device& device, const kernels::DecodeShape& s)
-      : out{device, "out", s.batch * s.n_heads * s.head_dim},
-        partial{device, "partial", s.batch * s.n_heads * s.splits() * s.head_dim},
-        highest{device, "partial_max", s.batch * s.n_heads * s.splits()},
-        total{device, "partial_sum", s.batch * s.n_heads * s.splits()} {}
-  DecodeAttention<kv::Half> arguments(Span<const kv::Half> q, float scale) {
-    return {.q = q,
-            .keys = {},
-            .values = {},
-            .bias = {},
-            .scale = scale,
-            .out = span_of(out),
-            .logits = {},
-            .log_sum = {},
-            .partial = span_of(partial),
-            .partial_max = span_of(highest),
-            .partial_sum = span_of(total)};
-  }
-};
-
 /// softmax(q K^T / sqrt(d)) V in double precision, one head per row of q.
 std::vector<double> attention(const kernels::DecodeShape& s, const std::vector<float>& q,
                               const std::vector<float>& keys, const std::vector<float>& values) {
@@ -172,7 +148,7 @@ TEST_CASE("rotated formats: queries rotated, outputs rotated back, as attention 
     quantise_int4_rotated<kv::Half>({&device}, kOneHeadRows, in(from_values), out(value_codes),
                                     out(value_scales));
     rotate_rows<kv::Half>({&device}, s.n_heads, s.head_dim, 1, in(from_q), out(rotated));
-    Scratch scratch{device, s};
+    AttentionMemory scratch{device, s};
     decode_attention_int4<kv::Half>(
         {&device}, s, {in(key_codes), in(value_codes), in(key_scales), in(value_scales)},
         scratch.arguments(in(rotated), 1 / root / static_cast<float>(s.head_dim)));
@@ -203,7 +179,7 @@ TEST_CASE("rotated formats: queries rotated, outputs rotated back, as attention 
     quantise_turboquant_values<kv::Half, 4>({&device}, kOneHeadRows, in(from_values),
                                             out(value_codes), out(scales));
     rotate_rows<kv::Half>({&device}, s.n_heads, s.head_dim, 1 / root, in(from_q), out(rotated));
-    Scratch scratch{device, s};
+    AttentionMemory scratch{device, s};
     decode_attention_turboquant<kv::Half, 4, 4>(
         {&device}, s, {in(key_codes), in(value_codes), in(norms), in(scales)},
         scratch.arguments(in(rotated), 1 / root));
@@ -242,20 +218,11 @@ TEST_CASE("graph: attention over formats of engines with bytes added by splittin
     const MethodGraph graph_of{of.method, {}, 0, batch};
     const OpGraph graph = graph_of.decode(entries, CacheChange::kGrow);
     const Op& op = op_of(graph, "attention");
-    const kernels::DecodeShape shape{.batch = batch,
-                                     .n_heads = kHeads,
-                                     .n_kv_heads = kStored,
-                                     .head_dim = kHeadDim,
-                                     .entries = entries,
-                                     .capacity = entries,
-                                     .entries_per_split = 128};
+    const kernels::DecodeShape shape = decode_shape(batch, entries);
     const auto traffic = decode_codes_traffic(shape, of.format, 2, false, false, false);
-    // Partial rows written and read, and repeated reads of queries by each row of lanes.
-    const std::int64_t partials = 4 * batch * kHeads * shape.splits() * (kHeadDim + 2);
-    const std::int64_t lane_rows = kernels::kDecodeThreads * kernels::kQuantPerLane / kHeadDim;
-    const std::int64_t queries = batch * kHeads * kHeadDim * 2 * (shape.splits() * lane_rows - 1);
-    CHECK(static_cast<double>(traffic.loaded.count() - partials - queries) == op.bytes_read);
-    CHECK(static_cast<double>(traffic.stored.count() - partials) == op.bytes_written);
+    const SplitAdds adds = split_adds(shape);
+    CHECK(static_cast<double>(traffic.loaded.count() - adds.read) == op.bytes_read);
+    CHECK(static_cast<double>(traffic.stored.count() - adds.written) == op.bytes_written);
     CHECK(staged_bytes(of.format, entries) == entries * of.format.bytes());
   }
 }
@@ -306,7 +273,7 @@ TEST_CASE("kernels over formats: shapes and spans that are not theirs are refuse
                              .entries_per_split = 64};
   encode(kOneRow, 1);
   const Buffer<kv::Half> q{device, "q", numbers<kv::Half>(64)};
-  Scratch scratch{device, shape};
+  AttentionMemory scratch{device, shape};
   const Nvfp4Cache cache{in(codes), in(codes), in(scales), in(scales)};
   const auto attend = [&](const kernels::DecodeShape& s, const Nvfp4Cache& of) {
     decode_attention_nvfp4<kv::Half>({&device}, s, of, scratch.arguments(in(q), 1));

@@ -7,57 +7,12 @@
 #include "kernels/score/eager_scores.hpp"
 #include "kernels/score/prefill_scores.hpp"
 #include "models/cost/layer/step_graphs.hpp"
-#include "tests/kernels/graph_of.hpp"
+#include "tests/kernels/attention_run.hpp"
 
 namespace kvsim::on_sim {
 namespace {
 
 using namespace kvsim::test;  // NOLINT
-
-struct Scratch {
-  Buffer<kv::Half> q, out;
-  Buffer<float> partial, highest, total;
-  Scratch(Device& device, std::int64_t heads, std::int64_t splits)
-      : q{device, "q", numbers<kv::Half>(heads * kHeadDim)},
-        out{device, "out", heads * kHeadDim},
-        partial{device, "partial", heads * splits * kHeadDim},
-        highest{device, "partial_max", heads * splits},
-        total{device, "partial_sum", heads * splits} {}
-  [[nodiscard]] DecodeAttention<kv::Half> arguments() {
-    return {.q = span_of(std::as_const(q)),
-            .keys = {},
-            .values = {},
-            .bias = {},
-            .out = span_of(out),
-            .logits = {},
-            .log_sum = {},
-            .partial = span_of(partial),
-            .partial_max = span_of(highest),
-            .partial_sum = span_of(total)};
-  }
-};
-
-/// Bytes that splitting adds to a fused attention: partial rows written and read, and repeated
-/// reads of queries by each row of lanes.
-struct SplitAdds {
-  std::int64_t read, written;
-};
-SplitAdds split_adds(const kernels::DecodeShape& s) {
-  const std::int64_t partials = 4 * s.batch * kHeads * s.splits() * (kHeadDim + 2);
-  const std::int64_t lane_rows = kernels::kDecodeThreads * kernels::kQuantPerLane / kHeadDim;
-  const std::int64_t queries = s.batch * kHeads * kHeadDim * 2 * (s.splits() * lane_rows - 1);
-  return {partials + queries, partials};
-}
-
-kernels::DecodeShape decode_shape(std::int64_t batch, std::int64_t entries) {
-  return {.batch = batch,
-          .n_heads = kHeads,
-          .n_kv_heads = kStored,
-          .head_dim = kHeadDim,
-          .entries = entries,
-          .capacity = entries,
-          .entries_per_split = 128};
-}
 
 TEST_CASE("graph: attention over an fp8 cache with bytes added by splitting") {
   for (const std::int64_t entries : {1, 257}) {
@@ -71,9 +26,10 @@ TEST_CASE("graph: attention over an fp8 cache with bytes added by splitting") {
       const Buffer<std::uint64_t> codes{
           device, "codes",
           std::vector<std::uint64_t>(static_cast<std::size_t>(words), 0x3031323334353637U)};
-      Scratch scratch{device, batch * kHeads, shape.splits()};
+      const Buffer<kv::Half> q{device, "q", numbers<kv::Half>(batch * kHeads * kHeadDim)};
+      AttentionMemory memory{device, shape};
       decode_attention_fp8<kv::Half>({&device}, shape, {in(codes), in(codes), 0.5F, 0.5F},
-                                     scratch.arguments());
+                                     memory.arguments(in(q)));
     });
     const SplitAdds adds = split_adds(shape);
     // Scales are arguments of the launch; the graph has two per head in fp32, if it counts them.
@@ -105,11 +61,12 @@ TEST_CASE("graph: attention over KIVI's cache except scales that every lane read
                                          numbers<kv::Half>(rows * entries * kHeadDim / 32)};
         const Buffer<kv::Half> whole{device, "residual",
                                      numbers<kv::Half>(rows * residual * kHeadDim)};
-        Scratch scratch{device, batch * kHeads, shape.splits()};
+        const Buffer<kv::Half> q{device, "q", numbers<kv::Half>(batch * kHeads * kHeadDim)};
+        AttentionMemory memory{device, shape};
         decode_attention_kivi<kv::Half, std::uint16_t>(
             {&device}, shape,
             {in(all), in(all), in(of_keys), in(of_keys), in(of_values), in(of_values)},
-            {in(whole), in(whole), residual}, scratch.arguments());
+            {in(whole), in(whole), residual}, memory.arguments(in(q)));
       });
       const SplitAdds adds = split_adds(shape);
       check_bytes(counted, op.bytes_read,
