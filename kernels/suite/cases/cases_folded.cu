@@ -1,6 +1,6 @@
 #include "kernels/decode/decode_folded.hpp"
 #include "kernels/reference.hpp"
-#include "kernels/suite/cases/cases.hpp"
+#include "kernels/suite/cases/over_codes.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
@@ -77,28 +77,14 @@ void folded_case(Bench& bench, const DecodeShape& s) {
 }  // namespace
 
 void decode_folded_cases(Bench& bench) {
-  for (const std::int64_t entries : {1, 31, 257}) {
-    for (const std::int64_t heads : {2, 10}) {
-      const DecodeShape shape{.batch = 2,
-                              .n_heads = heads,
-                              .n_kv_heads = 2,
-                              .head_dim = entries == 31 ? 128 : 64,
-                              .entries = entries,
-                              .capacity = entries + 3,
-                              .entries_per_split = 128};
-      folded_case<float>(bench, shape);
-      folded_case<kv::Half>(bench, shape);
-      folded_case<kv::BFloat16>(bench, shape);
-    }
-  }
-  if (!bench.large()) return;
-  folded_case<kv::BFloat16>(bench, {.batch = 8,
-                                    .n_heads = 32,
-                                    .n_kv_heads = 32,
-                                    .head_dim = 128,
-                                    .entries = 4096,
-                                    .capacity = 4096,
-                                    .entries_per_split = 512});
+  for_attention(
+      bench,
+      [&](const DecodeShape& shape) {
+        folded_case<float>(bench, shape);
+        folded_case<kv::Half>(bench, shape);
+        folded_case<kv::BFloat16>(bench, shape);
+      },
+      [&](const DecodeShape& shape) { folded_case<kv::BFloat16>(bench, shape); });
 }
 
 }  // namespace kvsim::KVSIM_EXECUTOR
