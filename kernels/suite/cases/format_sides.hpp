@@ -4,6 +4,7 @@
 // reader of the memory and the reference see.
 
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/quantise/formats.hpp"
 #include "kernels/suite/cases/over_codes.hpp"
@@ -11,11 +12,10 @@
 namespace kvsim::KVSIM_EXECUTOR {
 
 template <class T>
-constexpr Dtype kDtypeOf = Dtype::kFp32;
-template <>
-constexpr Dtype kDtypeOf<kv::Half> = Dtype::kFp16;
-template <>
-constexpr Dtype kDtypeOf<kv::BFloat16> = Dtype::kBf16;
+constexpr Dtype recorded_dtype() {
+  if (std::is_same_v<T, kv::Half>) return Dtype::kFp16;
+  return std::is_same_v<T, kv::BFloat16> ? Dtype::kBf16 : Dtype::kFp32;
+}
 
 /// Code `i` of `bits` bits of a stream of bits in words.
 template <class Word>
@@ -101,7 +101,7 @@ struct Int4Side : Side<std::uint32_t, std::uint32_t, 4> {
   }
   template <class T>
   static std::vector<float> expected(std::int64_t head_dim, const std::vector<float>& x) {
-    return kernels::int4_rotated_reference(kDtypeOf<T>, head_dim, x);
+    return kernels::int4_rotated_reference(recorded_dtype<T>(), head_dim, x);
   }
 };
 
