@@ -72,6 +72,7 @@ MethodNeeds ComposedMethod::needs() const {
   all += parts_.merge->needs();
   all += parts_.store->needs();
   if (parts_.read) all += parts_.read->needs();
+  all.inputs.reused = parts_.prefill && parts_.prefill->check_layer();
   all.inputs.rope = all.inputs.rope || parts_.rerotate || parts_.rerotate_prompt;
   return all;
 }
@@ -246,11 +247,12 @@ bool ComposedMethod::in_pair(std::int32_t layer) const {
 }
 
 std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
-  // Readers may treat the first layers differently, and budgets may keep some whole; the two layers
-  // of a pair are equal.
+  // Readers and prefills may treat the first layers differently, and budgets may keep some whole;
+  // the two layers of a pair are equal.
   const std::int32_t read = parts_.read ? parts_.read->layer_kind(layer) : 0;
-  return 8 * read + (parts_.keeps(layer) ? 4 : 0) + (parts_.budget->keeps_whole(layer) ? 2 : 0) +
-         (in_pair(layer) ? 1 : 0);
+  const std::int32_t prefill = parts_.prefill ? parts_.prefill->layer_kind(layer) : 0;
+  return 32 * read + 8 * prefill + (parts_.keeps(layer) ? 4 : 0) +
+         (parts_.budget->keeps_whole(layer) ? 2 : 0) + (in_pair(layer) ? 1 : 0);
 }
 
 std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const LayerShape& shape,
@@ -355,13 +357,6 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
     all.flops += parts_.prefill->choice_flops(prompt, shape.head_dim) * shape.n_heads;
     all.launches += parts_.prefill->launches();
   }
-  if (parts_.select->nested() && prompt > 0) {
-    const auto entries = parts_.budget->entries(layer);
-    if (entries) {
-      all.prompt_share =
-          static_cast<double>(std::min(*entries, prompt)) / static_cast<double>(prompt);
-    }
-  }
   if (in_pair(layer)) {  // each layer of a pair is charged half of the work of sharing
     PrefillExtra half = parts_.share->prefill_extra(shape, recorded, prompt);
     half.flops /= 2;
@@ -371,6 +366,16 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
     add(half);
   }
   return all;
+}
+
+PromptPart ComposedMethod::prompt_part(std::int32_t layer) const {
+  if (parts_.prefill) return parts_.prefill->part(layer);
+  if (!parts_.select->nested()) return {};
+  // A layer has only the tokens that the one before it passed on.
+  const auto all = parts_.budget->entries(0), here = parts_.budget->entries(layer);
+  if (!all || !here || *here >= *all) return {};
+  const double share = static_cast<double>(*here) / static_cast<double>(*all);
+  return {.computed = share, .attended = share};
 }
 
 PrefillExtra ComposedMethod::masked_step(std::int32_t /*layer*/, const LayerShape& shape,
@@ -413,6 +418,7 @@ TraceInputs& TraceInputs::operator+=(const TraceInputs& other) {
   repeat = repeat || other.repeat;
   token_ids = token_ids || other.token_ids;
   separator_ids = separator_ids || other.separator_ids;
+  reused = reused || other.reused;
   for (const std::string& name : other.per_head) {
     if (std::find(per_head.begin(), per_head.end(), name) == per_head.end()) {
       per_head.push_back(name);
@@ -471,6 +477,22 @@ CacheBytes Method::rows_bytes(std::int32_t /*layer*/, const LayerShape& shape, D
   return {.kv = bytes_of(2 * entries * heads * shape.head_dim, store_dtype(recorded)),
           .side = Bytes{0},
           .host = Bytes{0}};
+}
+
+namespace {
+
+std::int64_t part_of(double share, std::int64_t tokens) {
+  const auto part = static_cast<std::int64_t>(share * static_cast<double>(tokens) + kShareRounding);
+  return std::clamp<std::int64_t>(part, 1, tokens);
+}
+
+}  // namespace
+
+std::int64_t PromptPart::computed_of(std::int64_t tokens) const {
+  return part_of(computed, tokens);
+}
+std::int64_t PromptPart::attended_of(std::int64_t tokens) const {
+  return part_of(attended, tokens);
 }
 
 PrefillExtra Method::prefill_extra(std::int32_t /*layer*/, const LayerShape& /*shape*/,

@@ -102,6 +102,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool plain_rows() const override { return plain_; }
   [[nodiscard]] bool fixed_rows() const override;
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override;
+  [[nodiscard]] PromptPart prompt_part(std::int32_t layer) const override;
   [[nodiscard]] PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                          Dtype recorded, std::int64_t tokens) const override;
   [[nodiscard]] PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,

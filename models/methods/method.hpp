@@ -44,6 +44,7 @@ struct TraceInputs {
   bool repeat = false;                // a repeat segment
   bool token_ids = false;             // the tensor "tokens"
   bool separator_ids = false;         // in the metadata
+  bool reused = false;                // rows of chunks computed apart
   std::vector<std::string> per_head;  // "score.NAME", "decision.NAME"
   std::vector<PredictedScores> predicted;
 
@@ -107,8 +108,27 @@ struct PrefillExtra {
   double flops = 0, read = 0, written = 0;
   Bytes transient{0};
   std::int32_t launches = 0;
-  double prompt_share = 1;     // share of the prompt's tokens that the layer computes at all
   double prefill_repeats = 0;  // additional passes of the whole model over the prompt (KVzip)
+};
+
+/// Of shares that were computed from numbers of tokens, before they are rounded down to tokens.
+inline constexpr double kShareRounding = 1e-6;
+
+/// Which tokens of a prompt a layer's prefill computes.
+struct PromptPart {
+  double computed = 1;  // share of the tokens that go through the layer
+  double attended = 1;  // share of the tokens whose keys their queries may see
+  /// Rows of all tokens come from host memory, and those of the computed ones are replaced.
+  bool reused = false;
+  /// All tokens go through the projections of Q, K and V: here the computed ones are chosen.
+  bool chooses = false;
+
+  [[nodiscard]] bool is_whole() const { return computed == 1 && attended == 1 && !reused; }
+  /// Of a prompt of `tokens` tokens; at least 1.
+  [[nodiscard]] std::int64_t computed_of(std::int64_t tokens) const;
+  [[nodiscard]] std::int64_t attended_of(std::int64_t tokens) const;
+
+  friend bool operator==(const PromptPart&, const PromptPart&) = default;
 };
 
 /// Bytes and work of one decode step in one layer of one sequence, by event.
@@ -242,6 +262,8 @@ class Method {
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.
   [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, std::int64_t prompt) const;
+  /// Which tokens of the prompt go through `layer`. By default all of them.
+  [[nodiscard]] virtual PromptPart prompt_part(std::int32_t /*layer*/) const { return {}; }
   /// Work over all `tokens` entries at every decode step of released code that evicts only by a
   /// mask; dropping entries would save it. By default none.
   [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,

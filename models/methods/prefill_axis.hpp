@@ -2,12 +2,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
+
+#include "models/methods/method.hpp"
 
 namespace kvsim {
 
-// The prefill axis: which part of the prompt's attention is computed. The cache that it leaves is
-// the full one; what changes is the prompt's own output, and the time that its attention takes.
+// The prefill axis: which part of the prompt is computed. Most choices leave out pairs of its
+// attention: the cache is the full one, and what changes is the prompt's output and the time that
+// its attention takes. prefill=blend leaves out tokens, whose rows were computed elsewhere.
 
 /// The prompt of one query head.
 struct PrefillHead {
@@ -50,7 +55,19 @@ struct PrefillOutcome {
 class PrefillRule {
  public:
   virtual ~PrefillRule() = default;
+  /// nullptr: of the tokens that a layer computes, no pair is left out.
   [[nodiscard]] virtual std::unique_ptr<PrefillPattern> start(const PrefillHead& head) const = 0;
+  /// Which tokens a layer computes, and what else is equal in layers of one kind (0 to 3).
+  [[nodiscard]] virtual PromptPart part(std::int32_t /*layer*/) const { return {}; }
+  [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
+  /// The layer whose keys decide which tokens are computed from there on; nullopt: all are.
+  [[nodiscard]] virtual std::optional<std::int32_t> check_layer() const { return std::nullopt; }
+  /// These tokens, ascending. `differences` [prompt]: squares of the differences between a token's
+  /// keys in the check layer and the reused ones, summed over all KV heads.
+  [[nodiscard]] virtual std::vector<std::int32_t> computed_tokens(
+      std::span<const double> /*differences*/) const {
+    return {};
+  }
   /// FLOPs of choosing the pairs of one query head.
   [[nodiscard]] virtual double choice_flops(std::int64_t prompt, std::int32_t head_dim) const = 0;
   /// True: the logits of all pairs are computed, and only probabilities and values are skipped.

@@ -60,6 +60,12 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
         fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
   }
   if (const auto full = layers_without_method(spec)) notes.push_back(*full);
+  if (const PromptPart last = spec.method->prompt_part(spec.llm->n_layers() - 1); last.reused) {
+    notes.push_back(fmt::format(
+        "method {}: every prompt consists of chunks whose rows are in host memory; {} % "
+        "of its tokens are computed in the last layer",
+        spec.method->name(), 100 * last.computed));
+  }
   const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer ||
                              spec.stack->growth == CacheGrowth::kConcatAll;
   if (spec.tensor_parallel > 1 && !spec.stack->splits_layers) {

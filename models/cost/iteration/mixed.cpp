@@ -1,5 +1,6 @@
 #include "models/cost/iteration/mixed.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -25,6 +26,29 @@ std::int64_t MixedStep::sampled() const {
   return tokens;
 }
 
+std::vector<PrefillChunk> attended_of(const PromptPart& part,
+                                      std::span<const PrefillChunk> chunks) {
+  std::vector<PrefillChunk> out{chunks.begin(), chunks.end()};
+  for (PrefillChunk& chunk : out) {
+    const std::int64_t end = part.attended_of(chunk.before + chunk.tokens);
+    chunk.before = chunk.before > 0 ? std::min(part.attended_of(chunk.before), end - 1) : 0;
+    chunk.tokens = end - chunk.before;
+  }
+  return out;
+}
+
+LayerRows layer_rows(const MixedStep& step, const PromptPart& part) {
+  const std::int64_t rows = step.rows();
+  if (part.is_whole()) return {.projected = rows, .computed = rows};
+  std::int64_t attended = step.decodes * step.decode_tokens;
+  std::int64_t computed = attended;
+  for (const PrefillChunk& chunk : attended_of(part, step.chunks)) {
+    attended += chunk.tokens;
+    computed += PromptPart{.computed = part.computed / part.attended}.computed_of(chunk.tokens);
+  }
+  return {.projected = part.chooses ? attended : computed, .computed = computed};
+}
+
 LayerRange all_layers(const Llm& llm) { return {.first = 0, .last = llm.n_layers()}; }
 
 Bytes stage_boundary_bytes(const CostInput& in, std::int64_t rows) {
@@ -38,7 +62,8 @@ CostInput of_one_sequence(const CostInput& in) {
 }
 
 HeadRows head_rows(const CostInput& in, const MixedStep& step) {
-  const std::int64_t rows = step.rows();
+  const std::int64_t rows =
+      layer_rows(step, in.method->prompt_part(in.llm->n_layers() - 1)).computed;
   const std::int64_t sampled = step.sampled();
   const bool all = in.stack->logits == LogitPositions::kAll;
   return {.normed = rows, .logits = all ? rows : sampled, .sampled = sampled};
@@ -109,8 +134,10 @@ void add_layers(Step& step, const MixedColumns& columns, const LayerRange& range
 }  // namespace
 
 OpGraph prompt_compression(const CostInput& one, std::int32_t layer, std::int64_t prompt) {
+  const std::int64_t kept = held_entries(one, layer, prompt, prompt);
+  prompt = one.method->prompt_part(layer).attended_of(prompt);
   return LayerBuilder{one, layer, prompt}.finish(
-      {.prompt = prompt, .kept = held_entries(one, layer, prompt, prompt), .score_rows = prompt});
+      {.prompt = prompt, .kept = std::min(kept, prompt), .score_rows = prompt});
 }
 
 std::optional<OpGraph> late_compression(const CostInput& one, std::int32_t layer,
@@ -149,7 +176,8 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
       const OpGraph end = prompt_compression(one, l, chunk.before + chunk.tokens);
       for (OpIndex i = 0; i < end.size(); ++i) add(end.op(i));
     }
-    return LayerBuilder{one, l, rows}.around(middle);
+    const LayerRows of_layer = layer_rows(step, one.method->prompt_part(l));
+    return LayerBuilder{one, l, of_layer.projected}.around(middle, of_layer.computed);
   });
   if (range.head) {
     out.segments.push_back({.graph = shared(output_logits(one, head_rows(in, step)))});

@@ -52,6 +52,15 @@ struct MixedStep {
   [[nodiscard]] std::int64_t sampled() const;  // tokens drawn: each decoding one, each prompt's end
 };
 
+/// The part of chunks that a layer attends over, or computes; at least one token of each.
+[[nodiscard]] std::vector<PrefillChunk> attended_of(const PromptPart& part,
+                                                    std::span<const PrefillChunk> chunks);
+/// Tokens of `step` whose Q, K and V a layer projects, and those that go through the rest of it.
+struct LayerRows {
+  std::int64_t projected = 0, computed = 0;
+};
+[[nodiscard]] LayerRows layer_rows(const MixedStep& step, const PromptPart& part);
+
 /// A stage of a pipeline: layers [first, last) of the model, and the parts before and after all
 /// layers.
 struct LayerRange {

@@ -56,14 +56,17 @@ class Table {
   template <class Make>
   const Sum& at(std::int64_t n, Make&& make) {
     const auto i = static_cast<std::size_t>(n);
-    if (i >= sums_.size()) sums_.resize(std::max(i + 1, 2 * sums_.size()), unknown());
+    constexpr std::size_t kFirst = 1024;
+    if (i >= sums_.size()) {
+      sums_.resize(std::max({i + 1, 2 * sums_.size(), kFirst}), unknown());
+    }
     if (sums_[i].time < 0) sums_[i] = make();
     return sums_[i];
   }
 
  private:
   [[nodiscard]] static Sum unknown() { return {.time = -1}; }
-  std::vector<Sum> sums_ = std::vector<Sum>(1024, unknown());
+  std::vector<Sum> sums_;
 };
 
 }  // namespace
@@ -77,11 +80,14 @@ struct MixedStepCost::Impl {
     double n_equal;      // of the range, with those of further columns equal to this first of them;
                          // else 0: parts that do not depend on the class are computed once for all
     std::size_t leader;  // the first of them
+    PromptPart part;
+    Table around{};                    // by rows, where this is the first
     MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
     // The batch that decoded last, and its cost: under a budget a load stays as it is from step to
     // step.
     DecodeBatch decoded{};
     Sum decode{};
+    Sum outside{};  // attention and cache, of the step at hand
   };
 
   Impl(const CostInput& in, const Roofline& rates, const LayerRange& layers)
@@ -110,7 +116,8 @@ struct MixedStepCost::Impl {
                          .layer_class = static_cast<std::size_t>(column.layer_class),
                          .layers = counts[c],
                          .n_equal = leader[first] ? 0 : n_equal[first],
-                         .leader = leader[first].value_or(columns.size())});
+                         .leader = leader[first].value_or(columns.size()),
+                         .part = in.method->prompt_part(column.first)});
       leader[first] = columns.back().leader;
     }
     for (std::size_t family = 0; family < kOpFamilies; ++family) {
@@ -140,18 +147,18 @@ struct MixedStepCost::Impl {
     return sum_of(evaluate(graph, roofline));
   }
 
-  /// Everything but attention, cache and logits.
-  const Sum& dense(std::int64_t rows) {
-    return dense_.at(rows, [&] {
-      Sum sum;
-      if (range.embedding) sum += evaluated(embed_tokens(one, rows));
-      if (range.head) sum += evaluated(output_logits(one, HeadRows{.normed = rows}));
-      for (const Column& column : columns) {
-        if (column.n_equal == 0) continue;
-        sum += evaluated(LayerBuilder{one, column.first, rows}.around({})) * column.n_equal;
-      }
-      return sum;
-    });
+  const Sum& embedding(std::int64_t rows) {
+    return embeddings_.at(rows, [&] { return evaluated(embed_tokens(one, rows)); });
+  }
+  const Sum& final_norm(std::int64_t rows) {
+    return norms_.at(rows, [&] { return evaluated(output_logits(one, HeadRows{.normed = rows})); });
+  }
+  /// A layer but for attention and cache.
+  Sum dense(Column& column, const LayerRows& rows) {
+    const auto make = [&] {
+      return evaluated(LayerBuilder{one, column.first, rows.projected}.around({}, rows.computed));
+    };
+    return rows.projected > rows.computed ? make() : column.around.at(rows.computed, make);
   }
 
   /// Logits of `rows` rows, and sampling of so many.
@@ -194,9 +201,16 @@ struct MixedStepCost::Impl {
 
   /// Of the device, ends of prompts apart.
   Sum body(const MixedStep& step) {
-    Sum sum = dense(step.rows());
+    Sum sum;
+    if (range.embedding) sum += embedding(step.rows());
+    const HeadRows rows = head_rows(one, step);
+    if (range.head) sum += final_norm(rows.normed);
+    for (Column& column : columns) {
+      if (column.n_equal == 0) continue;
+      column.outside = dense(column, layer_rows(step, column.part));
+      sum += column.outside * column.n_equal;
+    }
     if (range.head) {
-      const HeadRows rows = head_rows(one, step);
       if (rows.logits > 0) sum += head(rows.logits, false);
       if (rows.sampled > 0) sum += head(rows.sampled, true);
     }
@@ -204,10 +218,11 @@ struct MixedStepCost::Impl {
                         .tokens = step.decode_tokens,
                         .with_prompts = !step.chunks.empty()};
     Sum of;
+    double aside = 0;  // s of copies while a layer computes
     const auto add = [&](const Op& op) {
       const double took = time(op);
-      of.time += took;
-      if (op.family == OpFamily::kHostCopy) of.copies += took;
+      (op.stream > 0 ? aside : of.time) += took;
+      if (op.family == OpFamily::kHostCopy && op.stream == 0) of.copies += took;
       of.flops += op.flops.count();
       of.bytes += op.bytes_read + op.bytes_written;
       of.at_peak += roofline.at_peak(op).count();
@@ -218,6 +233,7 @@ struct MixedStepCost::Impl {
       if (step.decodes > 0) decodes.load = step.loads[column.layer_class];
       column.layer.write(decodes, columns[column.leader].writes, add);
       sum += of * column.layers;
+      double computing = column.outside.time + of.time;
       if (step.decodes > 0) {
         if (!(column.decoded == decodes)) {
           of = {};
@@ -226,11 +242,15 @@ struct MixedStepCost::Impl {
           column.decoded = decodes;
         }
         sum += column.decode * column.layers;
+        computing += column.decode.time;
       }
       if (column.n_equal == 0) continue;
       of = {};
+      aside = 0;
       column.layer.prefill(step.chunks, add);
       sum += of * column.n_equal;
+      const double wait = aside - (computing + of.time);
+      if (wait > 0) sum += Sum{.time = wait, .copies = wait} * column.n_equal;
     }
     return sum;
   }
@@ -260,7 +280,7 @@ struct MixedStepCost::Impl {
   double host_prefill;
   double host_decode;
   std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
-  Table dense_, logits_, samples_;
+  Table embeddings_, norms_, logits_, samples_;
   std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; used only for lookup
 };
 

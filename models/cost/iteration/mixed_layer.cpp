@@ -66,14 +66,14 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
       const auto known = std::find(keys.begin(), keys.end(), key);
       const auto column = static_cast<std::int32_t>(known - keys.begin());
       if (known == keys.end()) {
-        const auto like = std::find_if(keys.begin(), keys.end(), [&](const Key& other) {
-          return other.first_equal == key.first_equal;
-        });
-        out.columns.push_back({.first = l,
-                               .layer_class = layer_class,
-                               .layers = 0,
-                               .first_equal = static_cast<std::int32_t>(like - keys.begin())});
         keys.push_back(key);
+        out.columns.push_back({.first = l, .layer_class = layer_class, .layers = 0});
+        std::size_t like = 0;
+        while (keys[like].first_equal != key.first_equal ||
+               method.prompt_part(out.columns[like].first) != method.prompt_part(l)) {
+          ++like;  // ends at the new column
+        }
+        out.columns.back().first_equal = static_cast<std::int32_t>(like);
       }
       ++out.columns[static_cast<std::size_t>(column)].layers;
       out.of_layer.push_back(column);
@@ -107,8 +107,9 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   concats_ = plain && by_copy_ && holds_rows;
   expands_ = stack_.expands_kv_heads && !work_.is_latent;
   // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
-  // elsewhere or in another form.
-  writes_chunks_ = holds_rows && (is_preallocated(stack_) || !plain ||
+  // elsewhere or in another form, or is part of one that comes from elsewhere.
+  part_ = in.method->prompt_part(layer);
+  writes_chunks_ = holds_rows && (part_.reused || is_preallocated(stack_) || !plain ||
                                   bits_of(rows_.dtype()) != bits_of(dtype_) ||
                                   rows_.stored_heads() != rows_.shape().n_kv_heads);
   if (plain) {
@@ -268,7 +269,11 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
     if (within_limit(limit_, seen) < seen) return std::nullopt;
   }
   const auto batch = static_cast<double>(chunks.size());
-  const NewTokens mean = mean_of(chunks);
+  NewTokens mean = mean_of(chunks);
+  // Queries of part of the tokens are as a piece that finds as many keys.
+  const double queried = part_.computed / part_.attended * mean.tokens;
+  mean.before += (mean.tokens - queried) / 2;
+  mean.tokens = queried;
   if (work_.is_latent) {
     return KernelUse{.call = MlaCall{.decode = false,
                                      .batch = batch,
@@ -291,11 +296,17 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
 
 MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> chunks) const {
   ChunkWrites out;
+  std::vector<PrefillChunk> of_part;
+  if (part_.attended < 1) {
+    of_part = attended_of(part_, chunks);
+    chunks = of_part;
+  }
+  const double computed = part_.computed / part_.attended;
   for (const PrefillChunk& chunk : chunks) {
     out.other += other_written_ * static_cast<double>(chunk.tokens);
     if (writes_chunks_) {
-      out.read += size(static_cast<double>(chunk.tokens) * kv_elements_);
-      out.written += stored(chunk);
+      out.read += computed * size(static_cast<double>(chunk.tokens) * kv_elements_);
+      out.written += computed * stored(chunk);
       out.any = true;
     }
     if (concats_ && chunk.before > 0) {

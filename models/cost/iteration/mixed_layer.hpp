@@ -108,6 +108,9 @@ class MixedLayer {
   /// The chunks' attention in a share of the heads.
   template <class Add>
   void attend(std::span<const PrefillChunk> chunks, double share, Add&& add) const;
+  /// As LayerBuilder::load_reused.
+  template <class Add>
+  void load_reused(std::span<const PrefillChunk> chunks, Add&& add) const;
   /// The chunks as heads that stream see them; empty where that is as all heads do.
   [[nodiscard]] std::vector<PrefillChunk> streamed(std::span<const PrefillChunk> chunks) const;
   /// A chunk of as many tokens as the mean one, with as many pairs of query and key.
@@ -158,6 +161,7 @@ class MixedLayer {
   double score_copies_;
   StreamingHeads streaming_;
   double prompt_share_ = 1;    // computed of the prompt's attention
+  PromptPart part_;            // of the prompt
   std::array<Line, 2> lines_;  // not evicting, evicting
 };
 
@@ -439,6 +443,12 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
 template <class Add>
 void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const {
   if (chunks.empty()) return;
+  std::vector<PrefillChunk> of_part;
+  if (part_.attended < 1) {
+    of_part = attended_of(part_, chunks);
+    chunks = of_part;
+  }
+  if (part_.reused) load_reused(chunks, add);
   mix(chunks, add);
   if (!has_rows()) {
     if (a_.n_heads > 0) add(attend_items(chunks));
@@ -454,20 +464,41 @@ void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const 
 }
 
 template <class Add>
+void MixedLayer::load_reused(std::span<const PrefillChunk> chunks, Add&& add) const {
+  double bytes = 0;
+  for (const PrefillChunk& chunk : chunks) bytes += stored(chunk);
+  add(Op{.name = "reused rows from host memory",
+         .family = OpFamily::kHostCopy,
+         .bytes_read = bytes,
+         .stream = 1,
+         .dtype = rows_.dtype()});
+  add(Op{.name = "place reused rows",
+         .family = OpFamily::kCacheWrite,
+         .bytes_read = bytes,
+         .bytes_written = bytes,
+         .launches = 2,
+         .dtype = rows_.dtype()});
+}
+
+template <class Add>
 void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&& add) const {
   const double heads = share * a_.n_heads;
-  std::int64_t cached = 0;
+  std::int64_t cached = 0, expanded = 0;
   double tokens = 0, causal = 0, whole = 0;
+  const double queried = part_.computed / part_.attended;
   for (const PrefillChunk& chunk : chunks) {
     cached += prefix(chunk);
+    // With the tokens that are not computed.
+    expanded +=
+        prefix(chunk) + chunk.tokens - PromptPart{.computed = queried}.computed_of(chunk.tokens);
     tokens += static_cast<double>(chunk.tokens);
     causal += pairs(chunk);
     whole += static_cast<double>(chunk.tokens * (chunk.before + chunk.tokens));
   }
   const auto before = static_cast<double>(cached);
-  const double q = tokens * heads * a_.head_dim;
-  const double out = tokens * heads * a_.v_head_dim;
-  if (work_.expansion_in > 0 && cached > 0) add(expansion(cached));
+  const double q = queried * tokens * heads * a_.head_dim;
+  const double out = queried * tokens * heads * a_.v_head_dim;
+  if (work_.expansion_in > 0 && expanded > 0) add(expansion(expanded));
   double kv_read = share * (size(tokens * kv_attended_) + before * prefix_entry_bytes_);
   if (expands_ && a_.n_heads > a_.n_kv_heads) {
     const double repeated = (tokens + before) * kv_attended_ / a_.n_kv_heads * heads;
@@ -482,7 +513,8 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
   if (fused_ || math_) {
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
-           .flops = FlopCount{2 * heads * causal * prompt_share_ * (a_.head_dim + a_.v_head_dim)},
+           .flops = FlopCount{2 * heads * causal * queried * prompt_share_ *
+                              (a_.head_dim + a_.v_head_dim)},
            .bytes_read = size(q) + kv_read,
            .bytes_written = size(out),
            .dtype = dtype_,
@@ -490,6 +522,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
     return;
   }
   // Every matrix whole, whatever the mask.
+  whole *= queried;
   const double n = heads * whole;
   add(Op{.name = "prompt attention scores",
          .family = OpFamily::kPrefillAttention,

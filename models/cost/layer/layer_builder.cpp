@@ -21,11 +21,16 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
       mlp_{spec_.mlp},
       rows_{in, layer},
       layer_{layer},
-      tokens_{tokens},
-      m_{in.batch * tokens},
-      held_{rows_at_once(in, tokens)},
-      passes_{static_cast<std::int32_t>((m_ + held_ - 1) / held_)},
-      dtype_{activation_dtype(in.weight_dtype)} {}
+      dtype_{activation_dtype(in.weight_dtype)} {
+  take(tokens);
+}
+
+void LayerBuilder::take(std::int64_t tokens) {
+  tokens_ = tokens;
+  m_ = in_.batch * tokens;
+  held_ = rows_at_once(in_, tokens);
+  passes_ = static_cast<std::int32_t>((m_ + held_ - 1) / held_);
+}
 
 std::size_t LayerBuilder::hold(std::string_view name, Owner owner, const Product& size,
                                OpIndex first) {

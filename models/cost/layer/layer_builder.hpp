@@ -55,8 +55,8 @@ class LayerBuilder {
   [[nodiscard]] OpGraph decode(const DecodeState& moment, bool whole = true);
   [[nodiscard]] OpGraph compress(std::int64_t prompt, std::int64_t kept);
   /// All rows of the layer in one pass, `middle` between the projections in place of attention.
-  /// Only tensors of the rows.
-  [[nodiscard]] OpGraph around(std::span<const Op> middle);
+  /// Only tensors of the rows. Of the rows that Q, K and V are projected of, only `chosen` go on.
+  [[nodiscard]] OpGraph around(std::span<const Op> middle, std::int64_t chosen);
   /// What a method does once the prompt is there: scores, its own work, compression layer by layer.
   [[nodiscard]] OpGraph finish(const PrefillState& moment);
 
@@ -88,6 +88,8 @@ class LayerBuilder {
 
   // What every moment is written with, and the ends they share: layer_builder.cpp.
   [[nodiscard]] static double size(std::int64_t elements, Dtype dtype);  // bytes
+  /// Tokens of each sequence that the layer's operators are over.
+  void take(std::int64_t tokens);
   /// Holds a tensor as the allocator rounds it.
   std::size_t hold(std::string_view name, Owner owner, const Product& size, OpIndex first);
   /// A tensor that lives only during operator `at`.
@@ -158,6 +160,9 @@ class LayerBuilder {
   OpIndex close(OpIndex attention);
 
   // in layer_prefill.cpp, with prefill
+  /// Continues with `chosen` of the tokens of each sequence, whose rows are copied together.
+  OpIndex choose(Projected& qkv, std::int64_t chosen);
+  void load_reused(std::int64_t prompt);
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
   [[nodiscard]] std::int64_t cached_before(std::int64_t prompt) const;
@@ -200,10 +205,10 @@ class LayerBuilder {
   const MlpSpec& mlp_;
   CacheRows rows_;
   std::int32_t layer_;
-  std::int64_t tokens_;              // of a sequence in this step
-  std::int64_t m_;                   // tokens of the batch
-  std::int64_t held_;                // of these, alive at once
-  std::int32_t passes_;              // that take them
+  std::int64_t tokens_ = 0;          // of a sequence in this step
+  std::int64_t m_ = 0;               // tokens of the batch
+  std::int64_t held_ = 0;            // of these, alive at once
+  std::int32_t passes_ = 0;          // that take them
   Dtype dtype_;                      // of activations
   std::optional<KernelUse> routed_;  // while the operators of routed experts are added
   OpGraph graph_;

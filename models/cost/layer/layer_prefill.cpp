@@ -24,12 +24,13 @@ void scale(Op& op, double share) {
 }  // namespace
 
 /// Which kernel a fused causal attention is. Of windows shorter than the prompt none was measured.
+/// Queries of part of the tokens are as a piece that finds as many keys.
 std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const AttentionSpec& a = attention_;
   if (within_limit(a, prompt) < prompt) return std::nullopt;
   const KernelFormat* format = shared_attention_format(dtype_, dtype_);
   const auto batch = static_cast<double>(in_.batch);
-  const auto tokens = static_cast<double>(prompt);
+  const auto tokens = static_cast<double>(tokens_);
   // A pass takes whole prompts, as many as fit, or a piece of one.
   const auto held = static_cast<double>(held_);
   const double together = std::clamp(std::floor(held / tokens), 1.0, batch);
@@ -44,12 +45,15 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
                              .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
                              .head_dim = a.head_dim};
   }
+  if (tokens_ < prompt) {
+    use.call = prompt_piece(use.call, tokens, (static_cast<double>(prompt) - tokens) / 2);
+  }
   return use;
 }
 
 /// Tokens that the pieces of a prompt find cached, all pieces together.
 std::int64_t LayerBuilder::cached_before(std::int64_t prompt) const {
-  const std::int64_t piece = std::min(prompt, held_);
+  const std::int64_t piece = std::min(prompt, held_ * prompt / tokens_);
   const std::int64_t whole = prompt / piece;
   return piece * whole * (whole - 1) / 2 + (prompt % piece > 0 ? piece * whole : 0);
 }
@@ -105,11 +109,12 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   const std::int64_t q = m_ * a.n_heads * a.head_dim;
   const std::int64_t out = m_ * a.n_heads * a.v_head_dim;
   const Product output = rows(out / m_, a.n_heads, "query heads");
-  const std::int64_t kv = m_ * work_.prompt_elements;
+  const std::int64_t kv = in_.batch * prompt * work_.prompt_elements;
   OpIndex at = qkv.op;
   const std::int64_t cached = cached_before(prompt);
-  if (work_.expansion_in > 0 && cached > 0) {
-    at = gemm("latent expansion of the prefix", in_.batch * cached, work_.expansion_in,
+  // Latents of tokens that are not computed are expanded too.
+  if (const std::int64_t others = cached + prompt - tokens_; work_.expansion_in > 0 && others > 0) {
+    at = gemm("latent expansion of the prefix", in_.batch * others, work_.expansion_in,
               work_.expansion_out, at, place_of(matrix_of(MatrixRole::kValue)));
   }
   std::int64_t kv_read = kv;
@@ -127,7 +132,8 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                     at);
   }
   if (in_.stack->attention != AttentionExec::kEager) {
-    const double pairs = attention_kind(a).pairs(spec_, static_cast<double>(prompt));
+    const double pairs = attention_kind(a).pairs(spec_, static_cast<double>(prompt)) *
+                         static_cast<double>(tokens_) / static_cast<double>(prompt);
     Op attention{.name = "attention",
                  .family = OpFamily::kPrefillAttention,
                  .flops = FlopCount{2 * batch * heads * pairs *
@@ -169,7 +175,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   }
 
   // Matmul, softmax in fp32, cast back, matmul: every matrix whole, whatever the mask.
-  const std::int64_t n = in_.batch * a.n_heads * prompt * prompt;
+  const std::int64_t n = m_ * a.n_heads * prompt;
   const double square = static_cast<double>(n);
   at = graph_.add({.name = "attention scores",
                    .family = OpFamily::kPrefillAttention,
@@ -314,11 +320,69 @@ OpGraph LayerBuilder::prefill(const PrefillState& moment) {
   return prefill_kept(before, moment.prompt, moment.kept);
 }
 
+/// Rows of all tokens of the prompt from host memory. Those of the next layer arrive while this one
+/// computes; then their keys are rotated to their positions, and both go into the cache.
+void LayerBuilder::load_reused(std::int64_t prompt) {
+  const Bytes stored = rows_.keys(prompt) + rows_.values(prompt);
+  const auto bytes = static_cast<double>(stored.count());
+  const OpIndex arrived = graph_.add({.name = "reused rows from host memory",
+                                      .family = OpFamily::kHostCopy,
+                                      .bytes_read = bytes,
+                                      .stream = 1,
+                                      .dtype = rows_.dtype()});
+  (void)hold("buffer of reused rows", Owner::kScores, Product{}.in_bytes(stored), arrived);
+  graph_.add({.name = "place reused rows",
+              .family = OpFamily::kCacheWrite,
+              .bytes_read = bytes,
+              .bytes_written = bytes,
+              .launches = 2,
+              .dtype = rows_.dtype()});
+}
+
+OpIndex LayerBuilder::choose(Projected& qkv, std::int64_t chosen) {
+  const std::int64_t tokens = tokens_;
+  const auto keys = static_cast<double>(
+      m_ * (work_.is_latent ? work_.cached_elements()
+                            : std::int64_t{work_.prompt_key_heads} * attention_.head_dim));
+  // Squares of the differences to the reused keys by token, the greatest sums, in order.
+  OpIndex at = graph_.add(
+      {.name = "choice of computed tokens",
+       .family = OpFamily::kMethod,
+       .flops = FlopCount{3 * keys},
+       .bytes_read = keys * bits_of(dtype_) / 8.0 + static_cast<double>(rows_.keys(tokens).count()),
+       .bytes_written = size(m_, Dtype::kFp32),
+       .launches = 5,
+       .dtype = Dtype::kFp32},
+      {qkv.op});
+  std::int64_t width = llm_.d_model;  // of a token's tensors that go on
+  for (const LayerMatrix& m : matrices_) {
+    if (m.role == MatrixRole::kQuery || m.role == MatrixRole::kKey ||
+        m.role == MatrixRole::kValue) {
+      width += m.out;
+    }
+  }
+  take(chosen);
+  at = stream("gather computed tokens", OpFamily::kCompaction, m_ * width, m_ * width, at, 4);
+  for (std::optional<std::size_t>* tensor : {&input_, &qkv.q, &qkv.k, &qkv.v}) {
+    if (!*tensor) continue;
+    const Bytes all = graph_.tensors()[**tensor].bytes;
+    drop(*tensor, at);
+    *tensor = hold("computed tokens", Owner::kActivations,
+                   Product{}.in_bytes(Bytes{all.count() / tokens * chosen}), at);
+  }
+  qkv.op = at;
+  return at;
+}
+
 LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) {
   const bool is_static = is_preallocated(*in_.stack);
+  const PromptPart part = in_.method->prompt_part(layer_);
+  if (part.reused) load_reused(moment.prompt);
   Projected qkv = open();
+  if (part.chooses) choose(qkv, part.computed_of(moment.prompt));
   // What was projected is the cache itself, unless it is stored in another form.
-  const bool direct = !is_static && rows_.plain() && bits_of(rows_.dtype()) == bits_of(dtype_) &&
+  const bool direct = !part.reused && !is_static && rows_.plain() &&
+                      bits_of(rows_.dtype()) == bits_of(dtype_) &&
                       rows_.stored_heads() == rows_.shape().n_kv_heads;
   CacheTensors cache;
   if (direct) {
@@ -333,10 +397,11 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
   } else if (!parts().empty()) {
     const double made = size(m_ * work_.cached_elements(), dtype_);
     const Bytes stored = rows_.keys(moment.prompt) + rows_.values(moment.prompt);
+    const double share = static_cast<double>(tokens_) / static_cast<double>(moment.prompt);
     qkv.op = graph_.add({.name = "cache write",
                          .family = OpFamily::kCacheWrite,
                          .bytes_read = made,
-                         .bytes_written = static_cast<double>(stored.count()),
+                         .bytes_written = static_cast<double>(stored.count()) * share,
                          .launches = 2,
                          .dtype = dtype_},
                         {qkv.op});
@@ -378,12 +443,23 @@ OpGraph LayerBuilder::prefill_kept(Prefilled before, std::int64_t prompt, std::i
   return std::move(graph_);
 }
 
-OpGraph LayerBuilder::around(std::span<const Op> middle) {
+OpGraph LayerBuilder::around(std::span<const Op> middle, std::int64_t chosen) {
   held_ = m_;
   passes_ = 1;
-  const Projected qkv = open();
+  Projected qkv = open();
+  if (chosen < m_) {
+    choose(qkv, chosen);
+    held_ = m_;
+    passes_ = 1;
+  }
   OpIndex at = qkv.op;
-  for (const Op& op : middle) at = graph_.add(op, {at});
+  for (const Op& op : middle) {
+    if (op.stream > 0) {
+      graph_.add(op);
+    } else {
+      at = graph_.add(op, {at});
+    }
+  }
   if (has_attention()) {
     attended_ = activation(
         "attention output",

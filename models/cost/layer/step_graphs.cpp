@@ -21,12 +21,20 @@ Segment segment(OpGraph graph, std::int32_t first_layer = -1) {
 OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillState& moment) {
   KVSIM_CHECK(moment.prompt >= 1 && moment.score_rows >= 1, "prefill of {} tokens in {} rows",
               moment.prompt, moment.score_rows);
-  return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
+  const PromptPart part = in.method->prompt_part(layer);
+  if (part.is_whole()) return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
+  PrefillState of_part = moment;
+  of_part.prompt = part.attended_of(moment.prompt);
+  of_part.kept = std::min(moment.kept, of_part.prompt);
+  const std::int64_t computed = part.computed_of(moment.prompt);
+  return LayerBuilder{in, layer, part.chooses ? of_part.prompt : computed}.prefill(of_part);
 }
 
 std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
                                     const PrefillState& moment,
                                     std::span<const std::int64_t> kept) {
+  KVSIM_CHECK(in.method->prompt_part(layer).is_whole(),
+              "layer {} computes as much of a prompt as it keeps", layer);
   LayerBuilder all{in, layer, moment.prompt};
   const LayerBuilder::Prefilled before = all.prefill_whole(moment);
   std::vector<OpGraph> graphs;
@@ -174,6 +182,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
 
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const bool all = in.stack->logits == LogitPositions::kAll;
+  tokens = in.method->prompt_part(in.llm->n_layers() - 1).computed_of(tokens);
   const std::int64_t rows = in.batch * tokens;
   const Product at_once = rows_product(in, tokens);
   return output_logits(

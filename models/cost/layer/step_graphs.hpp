@@ -13,7 +13,8 @@ namespace kvsim {
 /// them to past its end, compressed on the way where the method compresses layer by layer.
 [[nodiscard]] OpGraph prefill_layer(const CostInput& in, std::int32_t layer,
                                     const PrefillState& moment);
-/// The same at several numbers of entries kept: what does not depend on them is written once.
+/// The same at several numbers of entries kept: what does not depend on them is written once. The
+/// layer computes the whole prompt.
 [[nodiscard]] std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
                                                   const PrefillState& moment,
                                                   std::span<const std::int64_t> kept);

@@ -1,4 +1,4 @@
-// Prompts whose attention is computed in part. The cache is the full one.
+// Prompts that are computed in part. The cache is the full one.
 
 #include "models/methods/resolve/presets.hpp"
 
@@ -40,6 +40,15 @@ PresetRows prefill_presets() {
        .size_law = "T",
        .cost_class = part,
        .available = {{"trtllm", "SkipSoftmaxAttentionConfig"}}},
+      {.name = "cacheblend",
+       .summary = "a prompt of chunks whose rows come from host memory; the tokens whose keys "
+                  "differ most are computed again; the cache is the full one",
+       .paper = "Yao et al., CacheBlend: Fast Large Language Model Serving for RAG with Cached "
+                "Knowledge Fusion (arXiv 2405.16444)",
+       .axes = {{"prefill", "blend"}},
+       .size_law = "T",
+       .cost_class = "S0 in decode; r of the prompt's tokens are computed from the check layer on",
+       .available = {{"vllm", "LMCache, enable_blending"}, {"research", "YaoJiayi/CacheBlend"}}},
   };
 }
 

@@ -10,6 +10,7 @@ AxisChoice prefill_xattention();
 AxisChoice prefill_minference();
 AxisChoice prefill_flexprefill();
 AxisChoice prefill_skip_softmax();
+AxisChoice prefill_blend();
 
 /// Parameter `pairs`, which costs need and a replay reports.
 [[nodiscard]] ParamInfo pairs_param();

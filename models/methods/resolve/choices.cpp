@@ -162,6 +162,7 @@ std::vector<AxisChoice> all_choices() {
       prefill_minference(),
       prefill_flexprefill(),
       prefill_skip_softmax(),
+      prefill_blend(),
   };
 }
 

@@ -52,6 +52,7 @@ class ForwardingMethod : public Method {
                              std::int64_t prompt) const override {
     return method_->prefill_extra(layer, shape, recorded, prompt);
   }
+  PromptPart prompt_part(std::int32_t layer) const override { return method_->prompt_part(layer); }
   PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                            std::int64_t tokens) const override {
     return method_->masked_step(layer, shape, recorded, tokens);

@@ -304,6 +304,12 @@ class CatalogueResolver final : public MethodResolver {
       refuse(fmt::format("tier={} returns rows, and read={} attends over other data",
                          choice("tier"), choice("read")));
     }
+    if (parts_.prefill && parts_.prefill->check_layer() && !site_.ordinals.empty()) {
+      refuse(
+          fmt::format("prefill={} takes the rows of whole chunks, and the model has layers without "
+                      "keys and values, whose states no chunk brings",
+                      choice("prefill")));
+    }
     if (parts_.rerotate && parts_.merge->merges()) {
       refuse("positions=rerotate needs the position of every key, and a merged key has none");
     }

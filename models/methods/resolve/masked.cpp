@@ -22,6 +22,11 @@ class MaskedMethod final : public ForwardingMethod {
     return tokens;
   }
   bool layers_alike() const override { return true; }
+  /// What a layer would drop goes on to the next one.
+  PromptPart prompt_part(std::int32_t layer) const override {
+    const PromptPart part = inner().prompt_part(layer);
+    return part.attended < 1 ? PromptPart{} : part;
+  }
   StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                              double attended, bool /*evicts*/) const override {
     return inner().decode_traffic(layer, shape, recorded, attended, false);

@@ -71,6 +71,10 @@ class MethodOnLayers final : public ForwardingMethod {
     const std::int32_t l = ordinal(layer);
     return l < 0 ? PrefillExtra{} : inner().prefill_extra(l, shape, recorded, prompt);
   }
+  PromptPart prompt_part(std::int32_t layer) const override {
+    const std::int32_t l = ordinal(layer);
+    return l < 0 ? PromptPart{} : inner().prompt_part(l);
+  }
   PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                            std::int64_t tokens) const override {
     const std::int32_t l = ordinal(layer);

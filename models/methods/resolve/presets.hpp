@@ -42,7 +42,7 @@ void register_preset(PresetRow row);
 [[nodiscard]] PresetRows merging_presets();  // evicted entries are merged into others
 [[nodiscard]] PresetRows stored_presets();   // fewer bits; layers that share
 [[nodiscard]] PresetRows tier_presets();     // formats of pages outside the GPU
-[[nodiscard]] PresetRows prefill_presets();  // prompts whose attention is computed in part
+[[nodiscard]] PresetRows prefill_presets();  // prompts that are computed in part
 [[nodiscard]] PresetRows reading_presets();  // all held, part read; references
 
 }  // namespace kvsim

@@ -130,6 +130,7 @@ void CacheSession::prefill(PromptScores& scores, const EntryBudget& allotted) {
     prompt_one_by_one();
   } else {
     compress_prompt(allotted);
+    if (method_.prefill) blend_prompt();
     if (method_.rerotate_prompt) rerotate_prompt();
     newest_ = prompt - 1;
   }

@@ -35,6 +35,11 @@ class CacheSession {
   /// Positions of the prompt that head `h` would keep.
   [[nodiscard]] std::vector<std::int32_t> planned(const EntryBudget& allotted,
                                                   std::size_t h = 0) const;
+  /// Of a prompt whose other rows are reused: the tokens that are computed, ascending. Called
+  /// before prefill, which needs it if the method reuses rows.
+  void compute_only(std::span<const std::int32_t> tokens) {
+    computed_.assign(tokens.begin(), tokens.end());
+  }
   /// Compresses the prompt.
   void prefill(PromptScores& scores, const EntryBudget& allotted);
 
@@ -130,8 +135,11 @@ class CacheSession {
   void prompt_one_by_one();
   /// Sends the oldest tokens to the tier and back.
   void return_from_tier();
+  /// Replaces the rows of tokens that are not computed by the reused ones.
+  void blend_prompt();
   /// Runs the prompt's own attention as the method computes it.
   void attend_prompt();
+  void attend_blended(const Head& head);
   /// Rebuilds the cache from all tokens so far, as if they were the prompt.
   void refresh();
   [[nodiscard]] std::int64_t room() const;
@@ -145,7 +153,8 @@ class CacheSession {
   EntryBudget allotted_;
   std::vector<std::int32_t> alive_;  // nested methods: positions that the layer has
   bool nested_ = false;
-  std::int32_t newest_ = -1;  // position of the newest token
+  std::vector<std::int32_t> computed_;  // see compute_only
+  std::int32_t newest_ = -1;            // position of the newest token
   std::int64_t prompt_entries_ = 0;
   std::vector<std::vector<std::int32_t>> leaving_;  // by selector, from the last compression
   bool compressed_ = false;

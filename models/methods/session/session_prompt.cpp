@@ -1,16 +1,114 @@
-// What happens to a prompt before and after its cut: attention in part, a way through a tier,
-// positions.
+// What happens to a prompt before and after its cut: reused rows, attention in part, a way through
+// a tier, positions.
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <span>
+#include <vector>
 
 #include "models/methods/session/session.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 
+namespace {
+
+/// Causal attention of the query at `t`: out [d].
+void attend_row(std::span<const float> q, std::span<const float> keys,
+                std::span<const float> values, std::int64_t t, double scale,
+                std::vector<double>& weights, std::vector<double>& out) {
+  const std::size_t d = q.size();
+  weights.resize(static_cast<std::size_t>(t) + 1);
+  double most = -std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    double sum = 0;
+    for (std::size_t c = 0; c < d; ++c) {
+      sum += static_cast<double>(q[c]) * static_cast<double>(keys[i * d + c]);
+    }
+    weights[i] = scale * sum;
+    most = std::max(most, weights[i]);
+  }
+  double total = 0;
+  for (double& w : weights) total += w = std::exp(w - most);
+  out.assign(d, 0);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    for (std::size_t c = 0; c < d; ++c) {
+      out[c] += weights[i] / total * static_cast<double>(values[i * d + c]);
+    }
+  }
+}
+
+}  // namespace
+
+void CacheSession::blend_prompt() {
+  if (method_.prefill->part(place_.layer).computed == 1) return;
+  for (Head& head : heads_) {
+    const auto d = static_cast<std::size_t>(head.vectors.head_dim);
+    KVSIM_CHECK(!head.vectors.reused_keys.empty(), "\"{}\" without reused rows", method_.name);
+    auto computed = computed_.begin();
+    for (std::int32_t id = 0; id < head.vectors.prompt; ++id) {
+      if (computed != computed_.end() && *computed == id) {
+        ++computed;
+        continue;
+      }
+      const std::int32_t slot = head.entries.slot_of(id);
+      const auto at = static_cast<std::size_t>(id) * d;
+      std::ranges::copy(head.vectors.reused_keys.subspan(at, d),
+                        head.entries.mutable_key(slot).begin());
+      std::ranges::copy(head.vectors.reused_values.subspan(at, d),
+                        head.entries.mutable_value(slot).begin());
+    }
+  }
+}
+
+/// The outputs of the tokens that are computed, over the rows of all tokens.
+void CacheSession::attend_blended(const Head& head) {
+  const HeadVectors& of = head.vectors;
+  const auto d = static_cast<std::size_t>(of.head_dim);
+  const auto rows = static_cast<std::size_t>(of.prompt);
+  std::vector<float> keys(rows * d), values(rows * d);
+  for (std::int32_t id = 0; id < of.prompt; ++id) {
+    const std::int32_t slot = head.entries.slot_of(id);
+    const auto at = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(id) * d);
+    std::ranges::copy(head.entries.key(slot), keys.begin() + at);
+    std::ranges::copy(head.entries.value(slot), values.begin() + at);
+  }
+  const bool all = method_.prefill->part(place_.layer).computed == 1;
+  std::vector<double> weights, whole, blended;
+  for (std::int32_t g = 0; g < of.group; ++g) {
+    PrefillOutcome out;
+    const auto add = [&](std::int64_t t) {
+      attend_row(of.query(g, t), of.keys, of.values, t, of.scale, weights, whole);
+      attend_row(of.query(g, t), keys, values, t, of.scale, weights, blended);
+      double off = 0, norm = 0;
+      for (std::size_t c = 0; c < d; ++c) {
+        off += (blended[c] - whole[c]) * (blended[c] - whole[c]);
+        norm += whole[c] * whole[c];
+      }
+      out.error += norm > 0 ? std::sqrt(off / norm) : (off > 0 ? 1.0 : 0.0);
+      out.pairs += static_cast<double>(t + 1);
+      out.mass += 1;  // every key is attended to
+      ++out.rows;
+    };
+    if (all) {
+      for (std::int64_t t = 0; t < of.prompt; ++t) add(t);
+    } else {
+      for (const std::int32_t t : computed_) add(t);
+    }
+    out.causal_pairs = static_cast<double>(of.prompt) * static_cast<double>(of.prompt + 1) / 2;
+    out.flops = 4 * out.pairs * of.head_dim;
+    out.full_flops = 4 * out.causal_pairs * of.head_dim;
+    prefill_outcome_ += out;
+  }
+}
+
 void CacheSession::attend_prompt() {
+  if (method_.prefill->check_layer()) {
+    for (const Head& head : heads_) attend_blended(head);
+    return;
+  }
   for (const Head& head : heads_) {
     const HeadVectors& of = head.vectors;
     const auto prompt = static_cast<std::size_t>(of.prompt * of.head_dim);

@@ -20,6 +20,8 @@ struct HeadVectors {
   std::span<const float> q;       // [group, tokens, d]
   std::span<const float> keys;    // [tokens, d]
   std::span<const float> values;  // [tokens, d]
+  // Of tokens whose chunk was computed apart, [tokens, d]; empty: the trace has none.
+  std::span<const float> reused_keys{}, reused_values{};
   std::int32_t group = 1;
   std::int32_t head_dim = 0;
   std::int64_t tokens = 0;

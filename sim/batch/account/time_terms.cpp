@@ -242,9 +242,11 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
     if (line.time <= Seconds{}) continue;
     TimeTerm& term = out.terms.emplace_back(explainer.term(line));
     if (line.op.stream == 0) continue;
-    const Seconds shorter = std::min(hidden, line.time);
+    Seconds shorter = std::min(hidden, line.time);
+    constexpr double kRounding = 1e-12;
+    if (line.time - shorter < line.time * kRounding) shorter = line.time;
     term.time -= shorter;
-    term.formula += fmt::format(", of which {} us are hidden", shorter.count() * 1e6);
+    term.formula += fmt::format(" - {} us that other operators hide", shorter.count() * 1e6);
     hidden -= shorter;
   }
   if (step.passes > 1) {

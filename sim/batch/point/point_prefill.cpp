@@ -25,7 +25,8 @@ GraphMetrics figures_of(const OpGraph& graph, const Roofline& roofline, bool tim
 
 /// Graphs of layers that differ only in the entries they keep of a prompt, if each layer has a
 /// separate budget: copying the kept entries is linear in their number, the rest is equal. Kinds of
-/// layers that keep all, few or nonlinear numbers have no form.
+/// layers that keep all, few or nonlinear numbers have no form, nor do layers that compute only
+/// what they keep.
 class KeptForms {
  public:
   /// Calls `graphs_of(in, column, kept)` with several kept < prompt. The run must outlive this
@@ -33,6 +34,9 @@ class KeptForms {
   template <class GraphsOf>
   KeptForms(const PointRun& run, const Roofline& roofline, GraphsOf&& graphs_of) : run_{run} {
     if (run.point->size_classes <= kFewClasses || !run.point->method->plain_rows()) return;
+    for (const LayerClass& column : run.point->columns) {
+      if (!run.point->method->prompt_part(column.first).is_whole()) return;
+    }
     CostInput exact = run.in;
     exact.exact_sizes = true;
     for (const LayerClass& column : run.point->columns) {

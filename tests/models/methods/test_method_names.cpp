@@ -362,6 +362,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "minference",
                                  "flexprefill",
                                  "skip-softmax",
+                                 "cacheblend",
                                  "oracle-step",
                                  "oracle-future"}) {
     INFO(name);
