@@ -24,8 +24,9 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements held at a time
 constexpr float kFp16Overflows = 65520;                 // rounds to infinity from here on
 
-const std::vector<std::string> kWords{"q",      "k",       "v",       "hidden", "wo",
-                                      "tokens", "index.q", "index.k", "index.w"};
+const std::vector<std::string> kWords{"q",       "k",        "v",       "hidden",
+                                      "wo",      "tokens",   "index.q", "index.k",
+                                      "index.w", "reused.k", "reused.v"};
 // What the tensors themselves say.
 const std::vector<std::string> kOwned{"format",       "version",  "num_layers", "num_q_heads",
                                       "num_kv_heads", "head_dim", "num_tokens", "dtype"};
@@ -306,6 +307,11 @@ class Plan {
     }
     if (options_.keep_output_projection) add(n, "wo", {}, false, false);
     add_index(n);
+    const std::vector<std::string> reused{"reused.k", "reused.v"};
+    const bool has_reused = has_any(n, reused);
+    for (const std::string& word : reused) {
+      add(n, word, {all_tokens_, kv_heads_, head_dim_}, true, has_reused);
+    }
     std::set<std::string> words;
     const std::string prefix = fmt::format("layers.{}.", layers_[n]);
     const auto& tensors = in_.tensors();  // sorted by name
@@ -323,13 +329,15 @@ class Plan {
     }
   }
 
+  /// Whether one of `words` is named, or in the file.
+  [[nodiscard]] bool has_any(std::size_t n, const std::vector<std::string>& words) const {
+    return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+      return options_.names.contains(word) || in_.find(name_in(word, layers_[n])) != nullptr;
+    });
+  }
   /// All parts of an indexer, or none.
   void add_index(std::size_t n) {
-    const std::vector<std::string> parts{"index.q", "index.k", "index.w"};
-    const auto is_there = [&](const std::string& part) {
-      return options_.names.contains(part) || in_.find(name_in(part, layers_[n])) != nullptr;
-    };
-    if (std::none_of(parts.begin(), parts.end(), is_there)) return;
+    if (!has_any(n, {"index.q", "index.k", "index.w"})) return;
     const TensorEntry* q = in_.find(name_in("index.q", layers_[n]));
     if (q == nullptr) missing(name_in("index.q", layers_[n]));
     if (q->shape.size() != 3) {

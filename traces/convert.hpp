@@ -21,8 +21,8 @@ struct ConvertOptions {
   bool keep_scores = true;
   bool keep_decisions = true;
   /// Where a foreign file keeps a tensor: "q" -> "model.layers.{i}.query", of the words q, k, v,
-  /// hidden, wo, index.q, index.k, index.w, score.NAME, decision.NAME and tokens. Unmapped words
-  /// keep their own names.
+  /// hidden, wo, index.q, index.k, index.w, reused.k, reused.v, score.NAME, decision.NAME and
+  /// tokens. Unmapped words keep their own names.
   std::map<std::string, std::string> names;
   /// Replaces or adds metadata; values that a foreign file does not have (prompt_len,
   /// softmax_scale) come from here. Sizes are always those of the tensors written.

@@ -53,7 +53,7 @@ _NAMES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 class TensorFile:
     """A safetensors file whose sizes are known before its contents.
 
-    Tensors may be written in any order, each once and whole. The file appears under its name with finish(), when all
+    Tensors may be written in any order, each row once. The file appears under its name with finish(), when all
     of them are there; until then it is PATH.partial-PID, which discard() removes.
     """
 
@@ -72,7 +72,7 @@ class TensorFile:
         text = json.dumps(header, ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
         self._begin = 8 + len(text)
-        self._left = set(self._plan)
+        self._left = {name: shape[0] for name, (_, shape, _) in self._plan.items()}  # rows
         try:
             self._file = open(self._partial, "wb")
         except OSError as error:
@@ -86,10 +86,13 @@ class TensorFile:
         except OSError as error:
             raise RecordError(f"{self._path}: cannot be written: {error.strerror}") from None
 
-    def write(self, name: str, tensor: torch.Tensor) -> None:
-        """Errors: RecordError where a value does not fit the file's format, or the disk is full."""
+    def write(self, name: str, tensor: torch.Tensor, first: int = 0) -> None:
+        """Writes rows from `first` on. Errors: RecordError where a value does not fit the file's format, or the disk is
+        full."""
         dtype, shape, offset = self._plan[name]
-        assert tuple(tensor.shape) == shape and name in self._left, f"{name}: {tuple(tensor.shape)}, planned {shape}"
+        rows = tensor.shape[0]
+        assert tuple(tensor.shape[1:]) == shape[1:] and first + rows <= shape[0] and rows <= self._left[name], \
+            f"{name}: {tuple(tensor.shape)} from row {first}, planned {shape}"
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise RecordError(f"{name}: the model computed a value that is NaN or infinite; --compute-dtype float32 "
                               "or bfloat16 may help")
@@ -100,11 +103,15 @@ class TensorFile:
         stored = stored.cpu().contiguous()
         if dtype == torch.bfloat16:
             stored = stored.view(torch.int16)  # NumPy has no bfloat16
-        self._put(self._begin + offset, memoryview(stored.numpy()).cast("B"))
-        self._left.remove(name)
+        if rows == 0:
+            return
+        of_row = math.prod(shape[1:]) * stored.element_size()
+        self._put(self._begin + offset + first * of_row, memoryview(stored.numpy()).cast("B"))
+        self._left[name] -= rows
 
     def finish(self) -> None:
-        assert not self._left, f"not written: {sorted(self._left)}"
+        left = sorted(name for name, rows in self._left.items() if rows)
+        assert not left, f"not written: {left}"
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -393,11 +400,13 @@ class _Shape:
     module: Optional[torch.nn.Module]
 
 
-def _forward(model: torch.nn.Module, tokens: Sequence[int]) -> None:
+def _forward(model: torch.nn.Module, tokens: Sequence[int], start: Optional[int] = None) -> None:
+    """`start`: position of the first token; None: the model's choice, 0."""
     inner = getattr(model, "base_model", model)  # without the head: logits of a long text are large
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    positions = {} if start is None else {"position_ids": torch.arange(start, start + len(tokens), device=device)[None]}
     with torch.no_grad():
-        inner(input_ids=torch.tensor([list(tokens)], device=device), use_cache=False)
+        inner(input_ids=torch.tensor([list(tokens)], device=device), use_cache=False, **positions)
 
 
 def _probe(model: torch.nn.Module, tokens: Sequence[int], stored: Optional[int]) -> list:
@@ -427,8 +436,8 @@ def _probe(model: torch.nn.Module, tokens: Sequence[int], stored: Optional[int])
 def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_len: int,
            layers: Optional[Sequence[int]] = None, kv_heads: Optional[Sequence[int]] = None,
            dtype: Optional[torch.dtype] = None, hidden: bool = True, wo: bool = False, o_proj: Optional[str] = None,
-           repeat: Optional[tuple] = None, rope_style: Optional[str] = None, metadata: Optional[dict] = None,
-           progress: Optional[Callable[[str], None]] = None) -> dict:
+           repeat: Optional[tuple] = None, chunks: Optional[Sequence[int]] = None, rope_style: Optional[str] = None,
+           metadata: Optional[dict] = None, progress: Optional[Callable[[str], None]] = None) -> dict:
     """Runs `tokens` through `model` once and writes the trace; returns its metadata.
 
     model       called as model(input_ids=[1, T], use_cache=False), or its `base_model` so, if it has one
@@ -438,11 +447,15 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
     dtype       of the file, torch.float16, bfloat16 or float32; None: as the model computes
     wo          also the output projections, for KVzip+ and CriticalKV
     repeat      (start, length) of a repeat of tokens 1 … prompt_len - 1, for KVzip
+    chunks      first tokens of the prompt's chunks, ascending from 0, each of which also goes through the model
+                separately, for CacheBlend; the model takes position_ids then
     Errors: RecordError, with nothing written.
     """
     say = progress or (lambda text: None)
     if not 1 <= prompt_len <= len(tokens) or len(tokens) < 2:
         raise RecordError(f"expected a prompt of 1 to {len(tokens)} of at least 2 tokens, got {prompt_len}")
+    if chunks is not None and (list(chunks) != sorted(set(chunks)) or list(chunks)[:1] != [0] or chunks[-1] >= prompt_len):
+        raise RecordError(f"chunks: expected ascending first tokens from 0 to {prompt_len - 1}, got {list(chunks)}")
     config = getattr(model, "config", None)
     context = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if context and len(tokens) > context:
@@ -473,6 +486,8 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
     for i in range(len(picked)):
         plan[f"layers.{i}.q"] = (dtype, (n, len(query_heads), d))
         plan[f"layers.{i}.k"] = plan[f"layers.{i}.v"] = (dtype, (n, len(heads), d))
+        if chunks is not None:
+            plan[f"layers.{i}.reused.k"] = plan[f"layers.{i}.reused.v"] = (dtype, (n, len(heads), d))
         if hidden:
             plan[f"layers.{i}.hidden"] = (dtype, (n, first.d_model))
     projections = {}
@@ -499,6 +514,8 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
     parameters = sum(p.numel() for p in model.parameters())
     if parameters:
         about["parameters"] = str(parameters)
+    if chunks is not None:
+        about["chunks"] = json.dumps(list(chunks))
     if repeat:
         about.update(repeat_start=str(repeat[0]), repeat_len=str(repeat[1]), repeat_of="tokens 1..context-1")
     about.update(metadata or {})
@@ -530,6 +547,9 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
         file.write(f"layers.{i}.q", call.query[query_heads].transpose(0, 1))
         file.write(f"layers.{i}.k", key[heads].transpose(0, 1))
         file.write(f"layers.{i}.v", value[heads].transpose(0, 1))
+        if chunks is not None:  # tokens after the prompt have no chunk
+            file.write(f"layers.{i}.reused.k", key[heads].transpose(0, 1)[prompt_len:], prompt_len)
+            file.write(f"layers.{i}.reused.v", value[heads].transpose(0, 1)[prompt_len:], prompt_len)
         if hidden:
             file.write(f"layers.{i}.hidden", call.hidden)
         if i in projections:
@@ -540,6 +560,28 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
         if layer == max(picked):
             raise _AllRecorded
 
+    def record_chunk(start: int, end: int) -> None:
+        passed = 0
+
+        def on_chunk(call: AttentionCall) -> None:
+            nonlocal passed
+            layer, passed = passed, passed + 1
+            if layer not in picked:
+                return
+            i = picked.index(layer)
+            key, value = unexpanded(call, stored)
+            file.write(f"layers.{i}.reused.k", key[heads].transpose(0, 1), start)
+            file.write(f"layers.{i}.reused.v", value[heads].transpose(0, 1), start)
+            if layer == max(picked):
+                raise _AllRecorded
+
+        with AttentionTap(model, on_chunk):
+            try:
+                _forward(model, tokens[start:end], start)
+            except _AllRecorded:
+                pass
+        say(f"chunk of tokens {start} to {end - 1}")
+
     try:
         file.write("tokens", torch.tensor(list(tokens), dtype=torch.int32))
         with AttentionTap(model, on_call):
@@ -547,6 +589,8 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
                 _forward(model, tokens)
             except _AllRecorded:
                 pass
+        for start, end in zip(chunks or [], [*(chunks or [])[1:], prompt_len]):
+            record_chunk(start, end)
         file.finish()
     except BaseException:
         file.discard()
@@ -654,6 +698,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--temperature", type=float, default=0.0, help="of --generate; 0: the likeliest token (0)")
     parser.add_argument("--seed", type=int, default=0, help="of --generate (0)")
     parser.add_argument("--repeat", action="store_true", help="append a repeat of the prompt, for KVzip and KVzap")
+    parser.add_argument("--chunks", metavar="LIST", help="first tokens of the prompt's chunks, such as 0,512,1024: whose rows "
+                        "are also recorded separately, for CacheBlend")
     parser.add_argument("--separator", default="\n\n", help="text between prompt and repeat (two line ends)")
     parser.add_argument("--question-start", type=int, metavar="TOKEN", help="mark the first token of a question")
     parser.add_argument("--answer-start", type=int, metavar="TOKEN", help="mark the first token of its answer")
@@ -702,6 +748,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     try:
         layers = None if arguments.layers is None else numbers(arguments.layers, "--layers")
         kv_heads = None if arguments.kv_heads is None else numbers(arguments.kv_heads, "--kv-heads")
+        chunks = None if arguments.chunks is None else numbers(arguments.chunks, "--chunks")
         model, tokenizer, version = _load(arguments)
         text_tokens, text, source = _read_tokens(arguments, tokenizer)
         tokens, prompt_len, repeat, sampling = _sequence(arguments, model, tokenizer, text_tokens)
@@ -722,7 +769,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
             metadata["text"] = text[:1000]
         about = record(model, tokens, arguments.out, prompt_len=prompt_len, layers=layers, kv_heads=kv_heads,
                        dtype=_NAMES.get(arguments.dtype), hidden=not arguments.no_hidden, wo=arguments.wo,
-                       o_proj=arguments.o_proj, repeat=repeat, rope_style=arguments.rope_style, metadata=metadata,
+                       o_proj=arguments.o_proj, repeat=repeat, chunks=chunks, rope_style=arguments.rope_style, metadata=metadata,
                        progress=say)
     except RecordError as error:
         print(f"record_hf: {error}", file=sys.stderr)

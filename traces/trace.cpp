@@ -252,6 +252,17 @@ void read_index_shape(const Safetensors& file, TraceInfo& info) {
   }
 }
 
+/// Rows of chunks computed apart are recorded in every layer, or in none.
+bool has_reused_rows(const Safetensors& file, const TraceInfo& info) {
+  if (file.find("layers.0.reused.k") == nullptr) return false;
+  for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+    for (const char* part : {"reused.k", "reused.v"}) {
+      (void)need(file, tensor_name(layer, part), {info.tokens, info.n_kv_heads, info.head_dim});
+    }
+  }
+  return true;
+}
+
 /// Refuses queries, keys or values of a layer that num_layers leaves out.
 void check_no_more_layers(const Safetensors& file, const TraceInfo& info) {
   constexpr std::string_view kPrefix = "layers.";
@@ -306,6 +317,7 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
   }
   check_no_more_layers(file, info);
   read_index_shape(file, info);
+  info.has_reused = has_reused_rows(file, info);
   info.dtype = dtype_of(kv_type);
   info.scores = per_head_names(file, info, "score");
   info.decisions = per_head_names(file, info, "decision");
@@ -489,6 +501,19 @@ std::vector<float> Trace::read_index(std::int32_t layer, std::string_view part) 
                                : part == "k" ? info.index_dim
                                              : info.index_heads;
   return impl_->read_rows(tensor_name(layer, fmt::format("index.{}", part)), info.tokens, columns);
+}
+
+TraceRows Trace::read_reused(std::int32_t layer, std::int32_t first, std::int32_t count) const {
+  impl_->need_layer(layer);
+  const TraceInfo& info = impl_->info;
+  if (!info.has_reused) {
+    throw InputError{
+        fmt::format("{}: rows of chunks computed apart (reused.k, reused.v) are not "
+                    "recorded",
+                    impl_->file.place())};
+  }
+  return {.k = impl_->read_by_head(tensor_name(layer, "reused.k"), info.n_kv_heads, first, count),
+          .v = impl_->read_by_head(tensor_name(layer, "reused.v"), info.n_kv_heads, first, count)};
 }
 
 std::vector<std::int32_t> Trace::read_tokens() const {

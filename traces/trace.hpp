@@ -58,6 +58,7 @@ struct TraceInfo {
   bool has_output_projection = false;  // wo, in every layer
   // An indexer in every layer: its query heads, and the channels of a query and of a key; 0: none.
   std::int32_t index_heads = 0, index_dim = 0;
+  bool has_reused = false;  // reused.k and reused.v, in every layer
   bool has_token_ids = false;
   std::vector<std::int32_t> separator_ids;  // of punctuation and white space, from the metadata
   std::optional<std::int64_t> repeat_start, repeat_tokens;
@@ -74,6 +75,11 @@ struct TraceInfo {
 /// q [n_heads, tokens, head_dim], k and v [n_kv_heads, tokens, head_dim].
 struct TraceLayer {
   std::vector<float> q, k, v;
+};
+
+/// Keys and values, laid out as those of TraceLayer.
+struct TraceRows {
+  std::vector<float> k, v;
 };
 
 /// A memory-mapped attention trace. Reading a layer touches that layer's pages only.
@@ -106,6 +112,11 @@ class Trace {
   /// index.w [tokens, index_heads] in fp32; `part` is "q", "k" or "w". Errors: InputError if no
   /// indexer is recorded.
   [[nodiscard]] std::vector<float> read_index(std::int32_t layer, std::string_view part) const;
+  /// layers.{layer}.reused.k and reused.v of KV heads first … first + count - 1: the rows of tokens
+  /// whose chunk went through the model separately, at its positions in the prompt. Errors:
+  /// InputError if they are not recorded.
+  [[nodiscard]] TraceRows read_reused(std::int32_t layer, std::int32_t first,
+                                      std::int32_t count) const;
   [[nodiscard]] std::vector<std::int32_t> read_tokens() const;
 
  private:

@@ -72,6 +72,7 @@ ordered_json info_json(const TraceInfo& info) {
                    {"rope_theta", value_or_null(info.rope_theta)},
                    {"has_hidden", info.has_hidden},
                    {"has_output_projection", info.has_output_projection},
+                   {"has_reused", info.has_reused},
                    {"repeat_start", value_or_null(info.repeat_start)},
                    {"repeat_tokens", value_or_null(info.repeat_tokens)},
                    {"question_start", value_or_null(info.question_start)},
@@ -101,6 +102,7 @@ std::string info_text(const TraceInfo& info, std::size_t width) {
                         : "style not recorded");
   facts.add("hidden states", info.has_hidden ? fmt::format("{} wide", info.d_model) : "none");
   facts.add("output projection", info.has_output_projection ? "recorded" : "none");
+  if (info.has_reused) facts.add("reused rows", "recorded");
   if (info.repeat_start && info.repeat_tokens) {
     facts.add("repeat", fmt::format("{} tokens from {}", with_commas(*info.repeat_tokens),
                                     with_commas(*info.repeat_start)));

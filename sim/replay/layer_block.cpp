@@ -21,6 +21,7 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
   for (std::int32_t layer = first; layer < first + count; ++layer) {
     Layer& each = layers_.emplace_back();
     each.rows = trace.read_heads(layer, range_.first, range_.count);
+    if (inputs.reused) each.reused = trace.read_reused(layer, range_.first, range_.count);
     each.view.layer = layer;
     each.view.n_layers = info_.n_layers;
     each.view.rope = rope;
@@ -97,9 +98,15 @@ HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
             .prompt = info_.prompt_tokens,
             .scale = info_.softmax_scale};
   }
+  const TraceRows& reused = at(layer).reused;
+  const auto reused_row = [&](const std::vector<float>& all) {
+    return all.empty() ? std::span<const float>{} : std::span{all}.subspan(h * row, row);
+  };
   return {.q = std::span{rows.q}.subspan(h * g * row, g * row),
           .keys = std::span{rows.k}.subspan(h * row, row),
           .values = std::span{rows.v}.subspan(h * row, row),
+          .reused_keys = reused_row(reused.k),
+          .reused_values = reused_row(reused.v),
           .group = group,
           .head_dim = info_.head_dim,
           .tokens = info_.tokens,

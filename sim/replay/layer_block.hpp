@@ -79,6 +79,7 @@ class LayerBlock {
  private:
   struct Layer {
     TraceLayer rows;
+    TraceRows reused;
     std::vector<float> hidden, output_projection;
     std::map<std::string, std::vector<float>> per_head;
     LayerVectors view;

@@ -79,6 +79,9 @@ std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
   if (inputs.separator_ids) {
     need(!info.separator_ids.empty(), "separator_ids in its metadata (or the parameter)");
   }
+  if (inputs.reused) {
+    need(info.has_reused, "rows of chunks computed apart (reused.k and reused.v)");
+  }
   for (const PredictedScores& one : inputs.predicted) {
     need(!one.path.empty(), one.calibrates
                                 ? "a calibration trace (parameter calibration)"
@@ -108,6 +111,7 @@ struct Runner {
   // Where the whole model had to be seen first: by layer, by unit of that layer.
   std::vector<std::vector<EntryBudget>> allotted;
   std::vector<std::vector<std::vector<std::int32_t>>> alive;  // nested: what the layer may keep
+  std::vector<std::int32_t> computed;                         // of a prompt with reused rows
 };
 
 class TraceReplay {
@@ -121,7 +125,7 @@ class TraceReplay {
         rope_{rope_of(trace.info())} {
     for (const auto& method : methods) {
       const ComposedMethod& composed = as_composed(*method);
-      runners_.push_back({composed, ReplaySummary{composed, info_, options}, {}, {}});
+      runners_.push_back({composed, ReplaySummary{composed, info_, options}, {}, {}, {}});
       inputs_ += composed.needs().inputs;
       pairs_ = pairs_ || composed.parts().share != nullptr;
     }
@@ -135,6 +139,7 @@ class TraceReplay {
             ? 2
             : 1;
     Progress progress{options_.progress, passes * static_cast<std::size_t>(info_.n_layers)};
+    choose_computed();
     if (passes == 2) survey(progress);
     std::int32_t wanted = layers_at_once(info_, threads_, options_.memory);
     if (pairs_) wanted = std::max(wanted, 2);
@@ -242,6 +247,27 @@ class TraceReplay {
     }
   }
 
+  /// The tokens that methods with reused rows compute again.
+  void choose_computed() {
+    for (Runner& runner : runners_) {
+      const auto& prefill = runner.method.parts().prefill;
+      const auto layer = prefill ? prefill->check_layer() : std::nullopt;
+      if (!layer) continue;
+      const TraceLayer rows = trace_.read_layer(*layer);
+      const TraceRows reused = trace_.read_reused(*layer, 0, info_.n_kv_heads);
+      const auto d = static_cast<std::size_t>(info_.head_dim);
+      const auto head = static_cast<std::size_t>(info_.tokens) * d;
+      std::vector<double> differences(static_cast<std::size_t>(info_.prompt_tokens));
+      for (std::size_t at = 0; at < rows.k.size(); ++at) {
+        const std::size_t token = at % head / d;
+        if (token >= differences.size()) continue;
+        const double off = static_cast<double>(rows.k[at]) - static_cast<double>(reused.k[at]);
+        differences[token] += off * off;
+      }
+      runner.computed = prefill->computed_tokens(differences);
+    }
+  }
+
   /// Sees every layer's prompt once, for methods that must know the whole model before they
   /// compress a layer of it.
   void survey(Progress& progress) {
@@ -334,6 +360,7 @@ class TraceReplay {
                 ? EntryBudget{.entries = *runner.method.parts().budget->entries(task.unit.layer)}
                 : runner.allotted[layer][task.index];
       }
+      task.session->compute_only(runner.computed);
       task.session->prefill(*task.scores, *task.allotted);
       task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
                                    block.references(task.unit), options_.kept_positions,
@@ -414,6 +441,7 @@ MethodContext site_of(const TraceInfo& info) {
                        .repeat = info.repeat_start.has_value(),
                        .token_ids = info.has_token_ids,
                        .separator_ids = !info.separator_ids.empty(),
+                       .reused = info.has_reused,
                        .per_head = {},
                        .predicted = {}};
   for (const std::string& name : info.scores) recorded.per_head.push_back("score." + name);

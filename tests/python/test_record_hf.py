@@ -105,6 +105,38 @@ class Recorded(Case):
         self.assertEqual(arrays["tokens"].tolist(), TOKENS)
         self.assertEqual((metadata["rope_style"], metadata["prompt_len"]), ("half_split", "32"))
 
+    def test_chunks_are_recorded_as_the_model_computes_each_alone(self):
+        model = TinyLlama("eager")
+        path, metadata, arrays = self.recorded(model, chunks=[0, 10, 24])
+        self.assertEqual(metadata["chunks"], "[0, 10, 24]")
+        self.assertTrue(self.accepted(path)["has_reused"])
+        for layer in range(3):
+            rows = {part: (arrays[f"layers.{layer}.{part}"], arrays[f"layers.{layer}.reused.{part}"]) for part in "kv"}
+            for whole, reused in rows.values():
+                # Nothing is before the first chunk, and tokens of decode steps are in none.
+                self.assert_close(reused[:10], whole[:10], 1e-6)
+                np.testing.assert_array_equal(reused[32:], whole[32:])
+            apart = np.abs(rows["v"][1] - rows["v"][0]).max(axis=(1, 2))
+            if layer == 0:  # before attention a row is its own token's
+                self.assertLess(apart.max(), 1e-5)
+            else:
+                self.assertGreater(apart[10:32].min(), 1e-4)
+        # The same chunk at position 0: RoPE turns keys by the distance.
+        _, _, apart_only = self.recorded(model, "separate", tokens=TOKENS[10:24], prompt_len=14)
+        for layer in range(3):
+            self.assert_close(arrays[f"layers.{layer}.reused.v"][10:24], apart_only[f"layers.{layer}.v"], 1e-5)
+            logits = [np.einsum("thd,uhd->htu", k, k) for k in (arrays[f"layers.{layer}.reused.k"][10:24],
+                                                                apart_only[f"layers.{layer}.k"])]
+            self.assert_close(logits[0], logits[1], 1e-5)
+        errors = []
+        for ratio in ("1", "0.15", "0"):
+            status, out, err = kvsim("replay", "--trace", path, "-m", "cacheblend", "-p", f"recompute_ratio={ratio}", "--json")
+            self.assertEqual(status, 0, err)
+            errors.append(json.loads(out)["methods"][0]["rel_error_mean"])
+        self.assertLess(errors[0], 1e-6)
+        self.assertGreater(errors[1], errors[0])
+        self.assertGreater(errors[2], errors[1])
+
     def test_expanded_keys_of_sdpa_become_stored_heads(self):
         functional = torch.nn.functional
         is_missing = not hasattr(functional, "scaled_dot_product_attention")
@@ -235,6 +267,10 @@ class Refused(Case):
                 return input_ids
 
         self.refused(["no attention was seen"], Deaf())
+
+    def test_chunks_out_of_order(self):
+        for chunks in ([], [1, 8], [0, 8, 8], [0, 32], [8, 0]):
+            self.refused(["chunks", "0 to 31"], TinyLlama("eager"), chunks=chunks)
 
     def test_numbers_out_of_range(self):
         self.refused(["0 to 2", "[3]"], TinyLlama("eager"), layers=[3])

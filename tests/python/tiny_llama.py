@@ -59,19 +59,19 @@ class TinyAttention(torch.nn.Module):
         self.v_proj = torch.nn.Linear(width, config.num_key_value_heads * d, bias=False)
         self.o_proj = torch.nn.Linear(config.num_attention_heads * d, width, bias=True)
 
-    def rotated(self, x):
+    def rotated(self, x, start):
         d, tokens = x.shape[-1], x.shape[2]
         frequencies = self.config.rope_theta ** (-torch.arange(0, d, 2) / d)
-        angles = torch.arange(tokens)[:, None] * frequencies[None]
+        angles = torch.arange(start, start + tokens)[:, None] * frequencies[None]
         cos, sin = angles.cos().repeat(1, 2).to(x.dtype), angles.sin().repeat(1, 2).to(x.dtype)
         half = torch.cat([-x[..., d // 2:], x[..., :d // 2]], -1)
         return x * cos + half * sin
 
-    def forward(self, hidden_states):
+    def forward(self, hidden_states, start=0):
         _, tokens, _ = hidden_states.shape
         heads = (1, tokens, -1, self.config.head_dim)
-        q = self.rotated(self.q_proj(hidden_states).view(heads).transpose(1, 2))
-        k = self.rotated(self.k_proj(hidden_states).view(heads).transpose(1, 2))
+        q = self.rotated(self.q_proj(hidden_states).view(heads).transpose(1, 2), start)
+        k = self.rotated(self.k_proj(hidden_states).view(heads).transpose(1, 2), start)
         v = self.v_proj(hidden_states).view(heads).transpose(1, 2)
         if self.config.attention == "eager":
             out, _ = eager_attention_forward(self, q, k, v, None, scaling=self.scaling, softcap=self.config.softcap)
@@ -93,8 +93,8 @@ class TinyLayer(torch.nn.Module):
         self.up = torch.nn.Linear(config.hidden_size, 2 * config.hidden_size)
         self.down = torch.nn.Linear(2 * config.hidden_size, config.hidden_size)
 
-    def forward(self, x):
-        x = x + self.self_attn(hidden_states=self.input_layernorm(x))
+    def forward(self, x, start):
+        x = x + self.self_attn(hidden_states=self.input_layernorm(x), start=start)
         return x + self.down(torch.nn.functional.silu(self.up(self.post_attention_layernorm(x))))
 
 
@@ -111,8 +111,9 @@ class TinyLlama(torch.nn.Module):
         self.layers = torch.nn.ModuleList(TinyLayer(self.config) for _ in range(layers))
         self.norm = Norm(self.config.hidden_size)
 
-    def forward(self, input_ids, use_cache=False):
+    def forward(self, input_ids, use_cache=False, position_ids=None):
         x = self.embedding(input_ids)
+        start = 0 if position_ids is None else int(position_ids[0, 0])
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x, start)
         return types.SimpleNamespace(logits=self.norm(x) @ self.embedding.weight.T)

@@ -84,13 +84,16 @@ def draw(task, rng, filler, length, questions=1):
     return place(rng, filler, facts, length), [([QUESTION, COUNT, word, ANSWER], [DIGITS[count], END])]
 
 
-def prompts(seed, length, per_task, tasks=TASKS):
+def prompts(seed, length, per_task, tasks=TASKS, chunks=0):
     filler, rng = Filler(0), random.Random(seed)
     for task in tasks:
         for _ in range(per_task):
             context, [(question, answer)] = draw(task, rng, filler, length - 24)
-            yield {"task": task, "tokens": [BOS] + context + question, "question_start": 1 + len(context),
-                   "answer": answer}
+            prompt = {"task": task, "tokens": [BOS] + context + question, "question_start": 1 + len(context),
+                      "answer": answer}
+            if chunks:
+                prompt["chunks"] = [i * (1 + len(context)) // chunks for i in range(chunks)]
+            yield prompt
 
 
 def main():
@@ -99,10 +102,14 @@ def main():
     parser.add_argument("--length", type=int, default=1024, help="tokens of a prompt, about (default 1024)")
     parser.add_argument("--per-task", type=int, default=20, help="prompts of each task (default 20)")
     parser.add_argument("--task", action="append", choices=TASKS, help="only this task; may be repeated")
+    parser.add_argument("--chunks", type=int, default=0, help="state as many equal chunks of each context, for CacheBlend")
     arguments = parser.parse_args()
+    if not 0 <= arguments.chunks <= 32:
+        parser.error(f"--chunks: expected 0 to 32, got {arguments.chunks}")
     if not 64 <= arguments.length <= 1 << 20:
         parser.error(f"--length: expected 64 to {1 << 20}, got {arguments.length}")
-    for prompt in prompts(arguments.seed, arguments.length, arguments.per_task, arguments.task or TASKS):
+    for prompt in prompts(arguments.seed, arguments.length, arguments.per_task, arguments.task or TASKS,
+                          arguments.chunks):
         json.dump(prompt, sys.stdout)
         print()
 
