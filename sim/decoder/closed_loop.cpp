@@ -12,6 +12,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/decoder/decoder.hpp"
+#include "sim/decoder/prompt_in_part.hpp"
 #include "sim/decoder/sessions.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/replay/layer_block.hpp"
@@ -99,8 +100,18 @@ class PromptRun {
 
   [[nodiscard]] PromptOutcome run(const ComposedMethod& method, std::uint64_t seed) {
     PromptOutcome out;
-    compare_outputs(method, seed, out);
-    loop(method, seed, out);
+    if (const auto& prefill = method.parts().prefill) {
+      compute_in_part(*prefill);
+      // The rows are there: the rest is the cache of a prompt that was computed whole.
+      Composition parts = method.parts();
+      parts.prefill = nullptr;
+      const ComposedMethod as_computed{std::move(parts)};
+      compare_outputs(as_computed, seed, out);
+      loop(as_computed, seed, out);
+    } else {
+      compare_outputs(method, seed, out);
+      loop(method, seed, out);
+    }
     restore();
     return out;
   }
@@ -142,6 +153,28 @@ class PromptRun {
     const auto vocab = index(decoder_.shape().vocab);
     for (std::size_t i = 0; i < prompt_.answer.size(); ++i) {
       full_.push_back(log_softmax(std::span{logits}.subspan(i * vocab, vocab)));
+    }
+  }
+
+  /// Replaces the rows of the compressed part by those that `rule` computes.
+  void compute_in_part(const PrefillRule& rule) {
+    const std::span<const std::int32_t> tokens = std::span{tokens_}.first(index(compressed_));
+    const std::int64_t question = prompt_.question_start.value_or(compressed_);
+    const std::vector<TraceRows> layers = rows_in_part(
+        decoder_,
+        {.tokens = tokens, .starts = prompt_.chunks, .reused = std::min(question, compressed_)},
+        rule);
+    const std::size_t from = index(compressed_ * info_.head_dim);
+    const std::size_t to = index(info_.tokens * info_.head_dim);
+    for (std::int32_t l = 0; l < info_.n_layers; ++l) {
+      const auto put = [&](const std::vector<float>& rows, std::vector<float>& all) {
+        for (std::size_t h = 0; h < index(info_.n_kv_heads); ++h) {
+          std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(h * from), from,
+                      all.begin() + static_cast<std::ptrdiff_t>(h * to));
+        }
+      };
+      put(layers[index(l)].k, block_->rows(l).k);
+      put(layers[index(l)].v, block_->rows(l).v);
     }
   }
 
@@ -258,16 +291,21 @@ MethodContext context_of(const DecoderShape& s) {
                                          .repeat = false,
                                          .token_ids = false,
                                          .separator_ids = false,
+                                         .reused = true,
                                          .per_head = {},
                                          .predicted = {}}};
 }
 
 /// What a method needs and a loop cannot give; empty: nothing.
-std::string reason_against(const ComposedMethod& method, const DecoderShape& shape) {
+std::string reason_against(const ComposedMethod& method, const DecoderShape& shape,
+                           std::span<const LoopPrompt> prompts) {
   const TraceInputs needs = method.needs().inputs;
   if (needs.repeat) return "it needs a repeat of the prompt, which a closed loop does not run";
   if (needs.rope && shape.scales_rope) return "it rotates keys, and this model scales its rotation";
   if (needs.token_ids) return "it needs a trace's token ids";
+  const bool in_chunks = std::none_of(prompts.begin(), prompts.end(),
+                                      [](const LoopPrompt& p) { return p.chunks.empty(); });
+  if (needs.reused && !in_chunks) return "it needs prompts in chunks (key \"chunks\" of each)";
   if (!needs.per_head.empty() || !needs.predicted.empty()) return "it needs recorded scores";
   const std::string select = describe_method(method.name()).axes.at("select");
   if (select == "oracle-future") return "it reads tokens that do not exist yet";
@@ -306,7 +344,7 @@ LoopResult run_closed_loop(const Checkpoint& checkpoint, std::span<const LoopPro
       for (const std::int64_t n : compressed) {
         const auto method = make_method(spec, n, site);
         if (params.empty()) params = method->params();
-        reason = reason_against(as_composed(*method), shape);
+        reason = reason_against(as_composed(*method), shape, prompts);
         if (!reason.empty()) break;
       }
     } catch (const InputError& error) {

@@ -124,7 +124,7 @@ std::vector<float> Decoder::logits(std::span<const float> rows) const {
 }
 
 std::vector<float> Decoder::attend(const TraceLayer& layer, std::int64_t first, std::int64_t n,
-                                   std::int64_t tokens) const {
+                                   std::int64_t tokens, std::int64_t oldest) const {
   constexpr std::int64_t kTile = 128;  // query rows at once
   const DecoderShape& s = shape();
   const std::int64_t group = s.n_heads / s.n_kv_heads;
@@ -135,14 +135,14 @@ std::vector<float> Decoder::attend(const TraceLayer& layer, std::int64_t first, 
   RowMajor scores;
   for (std::int64_t h = 0; h < s.n_heads; ++h) {
     const float* q = layer.q.data() + (h * tokens + first) * d;
-    const float* k = layer.k.data() + h / group * tokens * d;
-    const float* v = layer.v.data() + h / group * tokens * d;
+    const float* k = layer.k.data() + (h / group * tokens + oldest) * d;
+    const float* v = layer.v.data() + (h / group * tokens + oldest) * d;
     for (std::int64_t at = 0; at < n; at += kTile) {
       const std::int64_t rows = std::min(kTile, n - at);
-      const std::int64_t keys = first + at + rows;
+      const std::int64_t keys = first - oldest + at + rows;
       scores.noalias() = ConstRows{q + at * d, rows, d} * ConstRows{k, keys, d}.transpose() * scale;
       for (std::int64_t i = 0; i < rows; ++i) {
-        auto row = scores.row(i).head(first + at + i + 1);
+        auto row = scores.row(i).head(first - oldest + at + i + 1);
         row.array() = (row.array() - row.maxCoeff()).exp();
         row /= row.sum();
         scores.row(i).tail(keys - row.size()).setZero();

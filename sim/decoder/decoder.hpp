@@ -35,9 +35,10 @@ class Decoder {
   [[nodiscard]] std::vector<float> logits(std::span<const float> rows) const;
 
   /// Causal attention of tokens first … first + n - 1 of a layer laid out by head for `tokens`
-  /// tokens: [n, n_heads * head_dim].
+  /// tokens, over those from `oldest` on: [n, n_heads * head_dim].
   [[nodiscard]] std::vector<float> attend(const TraceLayer& layer, std::int64_t first,
-                                          std::int64_t n, std::int64_t tokens) const;
+                                          std::int64_t n, std::int64_t tokens,
+                                          std::int64_t oldest = 0) const;
 
  private:
   const Checkpoint& weights_;

@@ -24,11 +24,12 @@ std::vector<std::int32_t> ids_of(const Field& field, std::int64_t vocab) {
 }
 
 LoopPrompt prompt_of(const Field& line, std::int64_t vocab, std::int64_t max_tokens) {
-  line.allow_only({"tokens", "answer", "task", "question_start"});
+  line.allow_only({"tokens", "answer", "task", "question_start", "chunks"});
   LoopPrompt out{.task = line.has("task") ? line.at("task").string() : "",
                  .tokens = ids_of(line.at("tokens"), vocab),
                  .answer = ids_of(line.at("answer"), vocab),
-                 .question_start = {}};
+                 .question_start = {},
+                 .chunks = {}};
   const auto length = static_cast<std::int64_t>(out.tokens.size() + out.answer.size());
   if (out.tokens.size() < 2) line.at("tokens").expected("at least two tokens");
   if (length > max_tokens) {
@@ -37,6 +38,15 @@ LoopPrompt prompt_of(const Field& line, std::int64_t vocab, std::int64_t max_tok
   }
   if (const auto start = line.find("question_start")) {
     out.question_start = start->integer(1, static_cast<std::int64_t>(out.tokens.size()) - 1);
+  }
+  if (const auto chunks = line.find("chunks")) {
+    const auto last = static_cast<std::int64_t>(out.tokens.size()) - 1;
+    const std::int64_t end = out.question_start.value_or(last);
+    for (const Field& start : chunks->items()) {
+      const std::int64_t least = out.chunks.empty() ? 0 : out.chunks.back() + 1;
+      out.chunks.push_back(start.integer(least, out.chunks.empty() ? 0 : end - 1));
+    }
+    if (out.chunks.empty()) chunks->expected("at least one chunk");
   }
   return out;
 }

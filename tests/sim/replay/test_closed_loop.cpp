@@ -10,9 +10,11 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/composed.hpp"
 #include "models/units/error.hpp"
 #include "sim/decoder/closed_loop.hpp"
 #include "sim/decoder/decoder.hpp"
+#include "sim/decoder/prompt_in_part.hpp"
 #include "sim/decoder/prompts.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -281,6 +283,111 @@ TEST_CASE("compression before the question and after it keeps different tokens")
       "prompt 2: expected question_start for --split question-agnostic, got none", InputError);
 }
 
+std::vector<TraceRows> blended(const Decoder& decoder, const std::vector<std::int32_t>& tokens,
+                               const std::vector<std::int64_t>& starts, std::int64_t reused,
+                               double share) {
+  const auto method =
+      make_method({"cacheblend", {{"recompute_ratio", share}}, {}}, 64, {.n_layers = kLayers});
+  return rows_in_part(decoder, {.tokens = tokens, .starts = starts, .reused = reused},
+                      *as_composed(*method).parts().prefill);
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  }
+  return most;
+}
+
+TEST_CASE("blended rows: of separate chunks, of the whole prompt, and of tokens in no chunk") {
+  const Checkpoint model = read_checkpoint(random_model("blended"), Bytes{1 << 30});
+  const Decoder decoder{model};
+  const std::vector<std::int32_t> tokens = random_prompts(1, 60, 1)[0].tokens;
+  const std::vector<std::int32_t> second(tokens.begin() + 20, tokens.begin() + 45);
+  const auto whole = blended(decoder, tokens, {0}, 60, 0);  // one chunk: the prompt itself
+  const auto reused = blended(decoder, tokens, {0, 20, 45}, 60, 0);
+  const auto separate = blended(decoder, second, {0}, 25, 0);
+  for (std::size_t l = 0; l < kLayers; ++l) {
+    CAPTURE(l);
+    // Every token is computed again: the whole prompt's rows.
+    const auto all = blended(decoder, tokens, {0, 20, 45}, 60, 1);
+    CHECK(largest_difference(all[l].k, whole[l].k) < 1e-5);
+    CHECK(largest_difference(all[l].v, whole[l].v) < 1e-5);
+    // None is: from the check layer on each chunk has its separate rows, the keys turned
+    // to its positions. Before that all tokens are computed.
+    for (std::size_t h = 0; h < kKvHeads; ++h) {
+      const auto rows = [&](const std::vector<float>& from, std::size_t first, std::size_t n,
+                            std::size_t of) {
+        const auto at = from.begin() + static_cast<std::ptrdiff_t>((h * of + first) * kDim);
+        return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(n * kDim));
+      };
+      const auto first = rows(reused[l].v, 0, 20, 60), chunk = rows(reused[l].v, 20, 25, 60);
+      CHECK(largest_difference(first, rows(whole[l].v, 0, 20, 60)) < 1e-5);
+      CHECK(largest_difference(chunk, rows(separate[l].v, 0, 25, 25)) < 1e-5);
+      CHECK((largest_difference(chunk, rows(whole[l].v, 20, 25, 60)) > 1e-3) == (l > 0));
+    }
+    CHECK((largest_difference(reused[l].k, whole[l].k) > 1e-3) == (l > 0));
+  }
+  // Tokens after the chunks are computed in every layer, over what is there.
+  const auto question = blended(decoder, tokens, {0, 20}, 45, 0);
+  const auto end = [&](const std::vector<float>& all) {
+    return std::vector<float>(all.begin() + 45 * kDim, all.begin() + 60 * kDim);
+  };
+  CHECK(largest_difference(end(question[1].v), end(reused[1].v)) > 1e-3);
+  CHECK(largest_difference(end(question[1].v), end(whole[1].v)) < 1e-5);
+  CHECK(largest_difference(end(question[3].v), end(whole[3].v)) > 1e-4);
+}
+
+TEST_CASE("a loop over blended prompts loses less with more tokens computed") {
+  const Checkpoint model = read_checkpoint(random_model("blended-loop"), Bytes{1 << 30});
+  std::vector<LoopPrompt> prompts = random_prompts(3, 100, 3);
+  for (LoopPrompt& prompt : prompts) prompt.chunks = {0, 30, 55};
+  std::vector<MethodSpec> specs{{"full", {}, {}}};
+  for (const double share : {1.0, 0.5, 0.15, 0.0}) {
+    specs.push_back({"cacheblend", {{"recompute_ratio", share}}, {}});
+  }
+  for (const TraceSplit split : {TraceSplit::kRecorded, TraceSplit::kQuestionAgnostic}) {
+    const LoopResult result = run_closed_loop(model, prompts, specs, {.split = split});
+    REQUIRE(result.methods.size() == specs.size());
+    CHECK(result.methods[1].all.kl_mean < 1e-7);
+    CHECK(result.methods[1].rel_error_mean < 1e-4);
+    CHECK(result.methods[2].rel_error_mean < result.methods[3].rel_error_mean);
+    CHECK(result.methods[3].rel_error_mean < result.methods[4].rel_error_mean);
+    CHECK(result.methods[4].all.kl_mean > 1e-4);
+    CHECK(result.methods[4].budget_reached == test::rel(1));
+  }
+  // Methods after it have the whole prompt's rows again.
+  const LoopResult first = run_closed_loop(model, prompts, {specs[0]}, {});
+  const LoopResult after = run_closed_loop(model, prompts, {specs[4], specs[0]}, {});
+  CHECK(after.methods[1].all.kl_mean == first.methods[0].all.kl_mean);
+  CHECK(after.methods[1].rel_error_mean == first.methods[0].rel_error_mean);
+  prompts[1].chunks.clear();
+  const LoopResult skipped = run_closed_loop(model, prompts, specs, {});
+  CHECK(skipped.skipped.size() == 4);
+  CHECK(test::has(skipped.skipped.front().reason, "chunks"));
+}
+
+TEST_CASE("a loop computes prompts with the pairs that a method leaves") {
+  const Checkpoint model = read_checkpoint(random_model("sparse-loop"), Bytes{1 << 30});
+  const std::vector<LoopPrompt> prompts = random_prompts(2, 150, 3);
+  const auto tiles = [](double threshold) {
+    return MethodSpec{
+        "xattention",
+        {{"tile", std::int64_t{8}}, {"stride", std::int64_t{4}}, {"threshold", threshold}},
+        {}};
+  };
+  const LoopResult result =
+      run_closed_loop(model, prompts, {{"full", {}, {}}, tiles(1), tiles(0.8), tiles(0.2)}, {});
+  REQUIRE(result.methods.size() == 4);
+  CHECK(result.methods[1].all.kl_mean < 1e-7);
+  CHECK(result.methods[1].rel_error_mean < 1e-4);
+  CHECK(result.methods[2].rel_error_mean > 1e-4);
+  CHECK(result.methods[3].rel_error_mean > result.methods[2].rel_error_mean);
+  CHECK(result.methods[3].all.kl_mean > 1e-6);
+}
+
 TEST_CASE("methods that weigh values by the output projection get the model's") {
   const Checkpoint model = read_checkpoint(random_model("projection"), Bytes{1 << 30});
   const std::vector<LoopPrompt> prompts = random_prompts(2, 100, 3);
@@ -361,6 +468,13 @@ TEST_CASE("broken checkpoints and prompts are refused with their place") {
   CHECK(test::has(refused("{\"tokens\": [1, 2], \"answer\": []}"), "/answer"));
   CHECK(test::has(refused("{\"tokens\": [1, 2], \"answer\": [3], \"question_start\": 2}"),
                   "/question_start"));
+  for (const char* chunks : {"[]", "[1]", "[0, 0]", "[0, 3]", "[0, 1.5]", "1", "[0, 2, 1]"}) {
+    CAPTURE(chunks);
+    CHECK(test::has(refused(fmt::format("{{\"tokens\": [1, 2, 3, 4], \"answer\": [3], "
+                                        "\"question_start\": 3, \"chunks\": {}}}",
+                                        chunks)),
+                    "/chunks"));
+  }
   CHECK(test::has(refused("{\"tokens\": [1, 2], \"answers\": [3]}"), "answer"));
   CHECK_FALSE(refused("not JSON").empty());
 }
