@@ -141,43 +141,47 @@ TEST_CASE("convert: layers are chosen in order, optional tensors dropped") {
   CHECK(after.info().decisions.empty());
 }
 
+constexpr std::int64_t kSixTokens = 6, kTwoHeads = 2, kFourChannels = 4;
+
+/// A trace of one layer with `more` tensors next to q, k and v; elements are 1/16, 2/16, ….
+void write_layer_with(const std::filesystem::path& file, const std::vector<TensorPlan>& more) {
+  const std::vector<std::int64_t> rows{kSixTokens, kTwoHeads, kFourChannels};
+  std::vector<TensorPlan> plans{{"layers.0.q", TensorType::kF32, rows},
+                                {"layers.0.k", TensorType::kF32, rows},
+                                {"layers.0.v", TensorType::kF32, rows}};
+  plans.insert(plans.end(), more.begin(), more.end());
+  SafetensorsWriter writer{file,
+                           plans,
+                           {{"format", "kv-attention-trace"},
+                            {"version", "1"},
+                            {"num_layers", "1"},
+                            {"num_q_heads", "2"},
+                            {"num_kv_heads", "2"},
+                            {"head_dim", "4"},
+                            {"num_tokens", "6"},
+                            {"prompt_len", "3"},
+                            {"dtype", "float32"},
+                            {"model", "counted"},
+                            {"softmax_scale", "0.5"}}};
+  float value = 0;
+  for (const TensorPlan& plan : plans) {
+    std::int64_t n = 1;
+    for (const std::int64_t size : plan.shape) n *= size;
+    std::vector<float> numbers(static_cast<std::size_t>(n));
+    for (float& x : numbers) x = value += 0.0625F;
+    writer.write(std::span<const float>{numbers});
+  }
+  writer.finish([](const std::filesystem::path&) {});
+}
+
 TEST_CASE("convert: an indexer is kept as it was recorded, whole or not at all") {
   const auto in = scratch("convert_index_in.safetensors");
-  constexpr std::int64_t kTokens = 6, kHeads = 2, kDim = 4, kIndexHeads = 3, kIndexDim = 2;
-  const auto write = [&](bool with_weights) {
-    std::vector<TensorPlan> plans{
-        {"layers.0.q", TensorType::kF32, {kTokens, kHeads, kDim}},
-        {"layers.0.k", TensorType::kF32, {kTokens, kHeads, kDim}},
-        {"layers.0.v", TensorType::kF32, {kTokens, kHeads, kDim}},
-        {"layers.0.index.q", TensorType::kF32, {kTokens, kIndexHeads, kIndexDim}},
-        {"layers.0.index.k", TensorType::kF32, {kTokens, kIndexDim}}};
-    if (with_weights)
-      plans.push_back({"layers.0.index.w", TensorType::kF32, {kTokens, kIndexHeads}});
-    const std::vector<TensorPlan> all = plans;
-    SafetensorsWriter writer{in,
-                             std::move(plans),
-                             {{"format", "kv-attention-trace"},
-                              {"version", "1"},
-                              {"num_layers", "1"},
-                              {"num_q_heads", "2"},
-                              {"num_kv_heads", "2"},
-                              {"head_dim", "4"},
-                              {"num_tokens", "6"},
-                              {"prompt_len", "3"},
-                              {"dtype", "float32"},
-                              {"model", "indexed"},
-                              {"softmax_scale", "0.5"}}};
-    float value = 0;
-    for (const TensorPlan& plan : all) {
-      std::int64_t n = 1;
-      for (const std::int64_t size : plan.shape) n *= size;
-      std::vector<float> numbers(static_cast<std::size_t>(n));
-      for (float& x : numbers) x = value += 0.0625F;
-      writer.write(std::span<const float>{numbers});
-    }
-    writer.finish([](const std::filesystem::path&) {});
-  };
-  write(true);
+  constexpr std::int64_t kIndexHeads = 3, kIndexDim = 2;
+  std::vector<TensorPlan> index{
+      {"layers.0.index.q", TensorType::kF32, {kSixTokens, kIndexHeads, kIndexDim}},
+      {"layers.0.index.k", TensorType::kF32, {kSixTokens, kIndexDim}},
+      {"layers.0.index.w", TensorType::kF32, {kSixTokens, kIndexHeads}}};
+  write_layer_with(in, index);
   const Trace before = Trace::open(in);
   ConvertOptions options;
   options.tokens = 5;
@@ -191,10 +195,47 @@ TEST_CASE("convert: an indexer is kept as it was recorded, whole or not at all")
     first.resize(static_cast<std::size_t>(5 * columns));
     CHECK(after.read_index(0, part) == first);
   }
-  write(false);
+  index.pop_back();
+  write_layer_with(in, index);
   CHECK(complaint<InputError>([&] {
           convert_trace(in, scratch("convert_index_bad.safetensors"), {});
         }).find("layers.0.index.w: missing") != std::string::npos);
+}
+
+TEST_CASE("rows of chunks are read by head, converted with the trace, and recorded whole") {
+  const auto in = scratch("convert_reused_in.safetensors");
+  const std::vector<std::int64_t> rows{kSixTokens, kTwoHeads, kFourChannels};
+  write_layer_with(in, {{"layers.0.reused.k", TensorType::kF32, rows},
+                        {"layers.0.reused.v", TensorType::kF32, rows}});
+  const Trace before = Trace::open(in);
+  CHECK(before.info().has_reused);
+  const TraceRows both = before.read_reused(0, 0, 2), second = before.read_reused(0, 1, 1);
+  REQUIRE(both.k.size() == 48);
+  REQUIRE(second.v.size() == 24);
+  // Tensors follow each other: reused.k begins with element 3 x 48; a token has two heads of four.
+  CHECK(both.k[0] == (3 * 48 + 1) / 16.0F);
+  CHECK(both.k[4] == (3 * 48 + 8 + 1) / 16.0F);  // the next token of head 0
+  CHECK(both.v[24] == (4 * 48 + 4 + 1) / 16.0F);
+  CHECK(second.v == std::vector<float>(both.v.begin() + 24, both.v.end()));
+  ConvertOptions options;
+  options.tokens = 5;
+  const Trace after = converted(in, options, "convert_reused.safetensors");
+  CHECK(after.info().has_reused);
+  CHECK(after.read_reused(0, 0, 1).k ==
+        std::vector<float>(both.k.begin(), both.k.begin() + 5 * kFourChannels));
+  write_layer_with(in, {});
+  CHECK_FALSE(Trace::open(in).info().has_reused);
+  CHECK_THROWS_AS((void)Trace::open(in).read_reused(0, 0, 1), InputError);
+  // One without the other, or of another shape.
+  const auto refused = [&](const std::vector<TensorPlan>& more) {
+    write_layer_with(in, more);
+    return complaint<InputError>([&] { (void)Trace::open(in); });
+  };
+  CHECK(refused({{"layers.0.reused.k", TensorType::kF32, rows}}).find("layers.0.reused.v") !=
+        std::string::npos);
+  CHECK(refused({{"layers.0.reused.k", TensorType::kF32, {3, kTwoHeads, kFourChannels}},
+                 {"layers.0.reused.v", TensorType::kF32, rows}})
+            .find("layers.0.reused.k") != std::string::npos);
 }
 
 TEST_CASE("convert: a foreign file is imported by names and metadata") {
