@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "models/methods/prefill/blend.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -124,7 +125,7 @@ std::vector<TraceRows> blended_rows(const Decoder& decoder, const PromptInPart& 
                   prompt.starts.back() < prompt.reused && prompt.reused <= n,
               "{} chunks of {} tokens in a prompt of {}", prompt.starts.size(), prompt.reused, n);
   std::vector<TraceLayer> layers = rows_of_chunks(decoder, prompt);
-  const std::size_t width = index(s.d_model), d = index(s.head_dim);
+  const std::size_t width = index(s.d_model);
   std::vector<float> x = decoder.embed(prompt.tokens);
   std::vector<std::int32_t> computed(index(n));
   std::iota(computed.begin(), computed.end(), 0);
@@ -140,14 +141,7 @@ std::vector<TraceRows> blended_rows(const Decoder& decoder, const PromptInPart& 
     if (l == *rule.check_layer()) {
       TraceLayer own = room_for(s, n);
       project(l, own);
-      std::vector<double> differences(index(prompt.reused));
-      for (std::size_t i = 0; i < own.k.size(); ++i) {
-        const std::size_t token = i / d % index(n);
-        if (token >= differences.size()) continue;
-        const double off = static_cast<double>(own.k[i]) - static_cast<double>(rows.k[i]);
-        differences[token] += off * off;
-      }
-      computed = rule.computed_tokens(differences);
+      computed = rule.computed_tokens(key_differences(own.k, rows.k, n, s.head_dim, prompt.reused));
       for (std::int64_t t = prompt.reused; t < n; ++t) {
         computed.push_back(static_cast<std::int32_t>(t));
       }

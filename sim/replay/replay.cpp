@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/prefill/blend.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/engine/parallel.hpp"
@@ -255,16 +256,8 @@ class TraceReplay {
       if (!layer) continue;
       const TraceLayer rows = trace_.read_layer(*layer);
       const TraceRows reused = trace_.read_reused(*layer, 0, info_.n_kv_heads);
-      const auto d = static_cast<std::size_t>(info_.head_dim);
-      const auto head = static_cast<std::size_t>(info_.tokens) * d;
-      std::vector<double> differences(static_cast<std::size_t>(info_.prompt_tokens));
-      for (std::size_t at = 0; at < rows.k.size(); ++at) {
-        const std::size_t token = at % head / d;
-        if (token >= differences.size()) continue;
-        const double off = static_cast<double>(rows.k[at]) - static_cast<double>(reused.k[at]);
-        differences[token] += off * off;
-      }
-      runner.computed = prefill->computed_tokens(differences);
+      runner.computed = prefill->computed_tokens(
+          key_differences(rows.k, reused.k, info_.tokens, info_.head_dim, info_.prompt_tokens));
     }
   }
 

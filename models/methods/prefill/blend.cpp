@@ -3,6 +3,8 @@
 // check layer compute all tokens; there those whose keys differ most from the reused ones are
 // chosen, and only they are computed from there on, over the rows of all tokens.
 
+#include "models/methods/prefill/blend.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +12,7 @@
 
 #include "models/methods/prefill/patterns.hpp"
 #include "models/methods/prefill/prefill.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -72,6 +75,22 @@ std::shared_ptr<const PrefillRule> make_blend(MethodResolver& resolver) {
 }
 
 }  // namespace
+
+std::vector<double> key_differences(std::span<const float> keys, std::span<const float> reused,
+                                    std::int64_t tokens, std::int32_t head_dim,
+                                    std::int64_t prompt) {
+  KVSIM_CHECK(keys.size() == reused.size(), "{} and {} keys", keys.size(), reused.size());
+  const auto d = static_cast<std::size_t>(head_dim);
+  const std::size_t head = static_cast<std::size_t>(tokens) * d;
+  std::vector<double> out(static_cast<std::size_t>(prompt));
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::size_t token = i % head / d;
+    if (token >= out.size()) continue;
+    const double difference = static_cast<double>(keys[i]) - static_cast<double>(reused[i]);
+    out[token] += difference * difference;
+  }
+  return out;
+}
 
 AxisChoice prefill_blend() {
   return {.axis = "prefill",

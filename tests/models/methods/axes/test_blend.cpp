@@ -9,9 +9,11 @@
 #include <doctest/doctest.h>
 
 #include "models/methods/composed.hpp"
+#include "models/methods/prefill/blend.hpp"
 #include "models/methods/prefill_axis.hpp"
 #include "models/methods/session/session.hpp"
 #include "models/methods/view/prompt_scores.hpp"
+#include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/vectors.hpp"
@@ -118,6 +120,14 @@ TEST_CASE("blend: the tokens whose keys differ most, the earlier of equal ones")
     CHECK(n >= before);
     before = n;
   }
+}
+
+TEST_CASE("blend: differences of keys by hand") {
+  // Two heads, three tokens of two channels; the third token is no part of the prompt.
+  const std::vector<float> keys{1, 2, 3, 4, 9, 9, 0, 0, 1, 1, 9, 9};
+  const std::vector<float> reused{1, 0, 3, 4, 0, 0, 3, 0, 2, 3, 0, 0};
+  CHECK(key_differences(keys, reused, 3, 2, 2) == std::vector<double>{4 + 9, 0 + 5});
+  CHECK_THROWS_AS((void)key_differences(keys, {}, 3, 2, 2), ContractError);
 }
 
 TEST_CASE("blend: rows of computed tokens are the prompt's own, the others' are reused") {
