@@ -116,8 +116,14 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput&
     }
   };
   if (const auto groups = scenario.find("points")) {
-    if (groups->items().empty()) groups->expected("at least one group of points");
-    for (const Field& group : groups->items()) add(Group{scenario, group});
+    const std::vector<Field> all = groups->items();
+    if (all.empty()) groups->expected("at least one group of points");
+    // Each makes one at least: none is read in vain.
+    if (all.size() > kMaxPoints) {
+      groups->fail(
+          fmt::format("the groups make at least {} points, more than {}", all.size(), kMaxPoints));
+    }
+    for (const Field& group : all) add(Group{scenario, group});
   } else {
     const auto names = scenario_key_names("point");
     const bool none = std::none_of(names.begin(), names.end(),
