@@ -560,6 +560,13 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
         if layer == max(picked):
             raise _AllRecorded
 
+    def listen(on_call: Callable[[AttentionCall], None], part: Sequence[int], start: Optional[int] = None) -> None:
+        with AttentionTap(model, on_call):
+            try:
+                _forward(model, part, start)
+            except _AllRecorded:
+                pass
+
     def record_chunk(start: int, end: int) -> None:
         passed = 0
 
@@ -575,20 +582,12 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
             if layer == max(picked):
                 raise _AllRecorded
 
-        with AttentionTap(model, on_chunk):
-            try:
-                _forward(model, tokens[start:end], start)
-            except _AllRecorded:
-                pass
+        listen(on_chunk, tokens[start:end], start)
         say(f"chunk of tokens {start} to {end - 1}")
 
     try:
         file.write("tokens", torch.tensor(list(tokens), dtype=torch.int32))
-        with AttentionTap(model, on_call):
-            try:
-                _forward(model, tokens)
-            except _AllRecorded:
-                pass
+        listen(on_call, tokens)
         for start, end in zip(chunks or [], [*(chunks or [])[1:], prompt_len]):
             record_chunk(start, end)
         file.finish()

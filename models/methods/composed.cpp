@@ -54,7 +54,8 @@ bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) cons
 bool ComposedMethod::has_retained_mass() const {
   return !merges() && !parts_.share && !parts_.rerotate && !parts_.rerotate_prompt &&
          (!parts_.read || parts_.read->keeps_rows()) && parts_.store->keeps_values() &&
-         (!parts_.tier || parts_.tier->lossless() || parts_.tier->returned() == 0);
+         (!parts_.tier || parts_.tier->lossless() || parts_.tier->returned() == 0) &&
+         !(parts_.prefill && parts_.prefill->check_layer());
 }
 
 bool ComposedMethod::heads_apart() const {
