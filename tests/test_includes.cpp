@@ -309,6 +309,17 @@ TEST_CASE("headers are guarded and files stay small") {
   }
 }
 
+TEST_CASE("code compiled to WebAssembly uses neither std::ranges nor std::views") {
+  // libc++ 14, which Debian's Emscripten builds with, has no algorithms in std::ranges and no
+  // std::views. Only the command line may use them.
+  for (const SourceFile& file : sources({"models", "sim", "traces"})) {
+    if (file.path.starts_with("sim/cli/")) continue;
+    INFO(file.path);
+    CHECK(file.text.find("std::ranges::") == std::string::npos);
+    CHECK(file.text.find("std::views::") == std::string::npos);
+  }
+}
+
 TEST_CASE("comments contain no unfinished work") {
   const std::array<std::string, 3> words{std::string{"TO"} + "DO", std::string{"FIX"} + "ME",
                                          std::string{"XX"} + "X"};

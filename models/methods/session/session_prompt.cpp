@@ -55,10 +55,12 @@ void CacheSession::blend_prompt() {
       }
       const std::int32_t slot = head.entries.slot_of(id);
       const auto at = static_cast<std::size_t>(id) * d;
-      std::ranges::copy(head.vectors.reused_keys.subspan(at, d),
-                        head.entries.mutable_key(slot).begin());
-      std::ranges::copy(head.vectors.reused_values.subspan(at, d),
-                        head.entries.mutable_value(slot).begin());
+      const auto place = [&](std::span<const float> rows, std::span<float> to) {
+        const std::span<const float> row = rows.subspan(at, d);
+        std::copy(row.begin(), row.end(), to.begin());
+      };
+      place(head.vectors.reused_keys, head.entries.mutable_key(slot));
+      place(head.vectors.reused_values, head.entries.mutable_value(slot));
     }
   }
 }
@@ -72,8 +74,10 @@ void CacheSession::attend_blended(const Head& head) {
   for (std::int32_t id = 0; id < of.prompt; ++id) {
     const std::int32_t slot = head.entries.slot_of(id);
     const auto at = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(id) * d);
-    std::ranges::copy(head.entries.key(slot), keys.begin() + at);
-    std::ranges::copy(head.entries.value(slot), values.begin() + at);
+    const auto key = head.entries.key(slot);
+    const auto value = head.entries.value(slot);
+    std::copy(key.begin(), key.end(), keys.begin() + at);
+    std::copy(value.begin(), value.end(), values.begin() + at);
   }
   const bool all = method_.prefill->part(place_.layer).computed == 1;
   std::vector<double> weights, whole, blended;
