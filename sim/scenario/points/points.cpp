@@ -118,7 +118,7 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput&
   if (const auto groups = scenario.find("points")) {
     const std::vector<Field> all = groups->items();
     if (all.empty()) groups->expected("at least one group of points");
-    // Each makes one at least: none is read in vain.
+    // A group makes at least one point: too many groups are refused before any is read.
     if (all.size() > kMaxPoints) {
       groups->fail(
           fmt::format("the groups make at least {} points, more than {}", all.size(), kMaxPoints));

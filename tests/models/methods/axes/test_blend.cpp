@@ -189,7 +189,7 @@ TEST_CASE("blend: all tokens computed is the full cache, none is plain reuse") {
     }
     CHECK(apart > 1e-3);
   }
-  // Reused keys are others than the recorded ones: no share of their attention is retained.
+  // Reused keys differ from the recorded ones, so a retained share of attention has no meaning.
   CHECK(as_composed(*whole).has_retained_mass());
   CHECK_FALSE(as_composed(*none).has_retained_mass());
   // Bytes are the full cache's.
