@@ -11,6 +11,7 @@ CacheRows::CacheRows(const CostInput& in, std::int32_t layer) : in_{in}, layer_{
   const AttentionWork work = attention_work(attention);
   items_ = items_without_rows(spec, in.kv_dtype);
   latent_ = work.is_latent;
+  context_ranks_ = work.context_ranks;
   dtype_ = in.kv_dtype;
   if (work.rows == 0) return;
   shape_ = {
@@ -31,21 +32,22 @@ std::int64_t CacheRows::of_prompt(std::int64_t entries) const {
 }
 
 CacheBytes CacheRows::stored(std::int64_t entries) const {
-  return in_.method->rows_bytes(layer_, shape_, in_.kv_dtype, of_prompt(entries), entries);
+  return in_.method->rows_bytes(layer_, shape_, in_.kv_dtype, of_prompt(here(entries)),
+                                here(entries));
 }
 
 Bytes CacheRows::keys(std::int64_t entries) const {
-  if (plain_) return bytes_of(in_.batch * entries * key_elements_, dtype_);
+  if (plain_) return bytes_of(in_.batch * here(entries) * key_elements_, dtype_);
   const Bytes both = stored(entries).kv * in_.batch;
   return latent_ ? both : Bytes{both.count() - both.count() / 2};
 }
 Bytes CacheRows::values(std::int64_t entries) const {
-  if (plain_) return bytes_of(in_.batch * entries * value_elements_, dtype_);
+  if (plain_) return bytes_of(in_.batch * here(entries) * value_elements_, dtype_);
   return latent_ ? Bytes{} : Bytes{(stored(entries).kv * in_.batch).count() / 2};
 }
 
 Product CacheRows::row_size(std::int64_t entries, std::int64_t elements, Product start) const {
-  start.times(in_.batch, "batch").times(entries, "entries");
+  start.times(in_.batch, "batch").times(here(entries), "entries");
   if (latent_ || stored_heads_ == 0) return start.times(elements).in(dtype_);
   return start.times(stored_heads_, "heads").times(elements / stored_heads_).in(dtype_);
 }
@@ -73,7 +75,7 @@ Product CacheRows::other_size(std::int64_t entries, Product start) const {
 Bytes CacheRows::side_asked(std::int64_t entries) const {
   if (key_elements_ == 0) return {};
   const Bytes one =
-      in_.method->side_bytes(layer_, shape_, in_.kv_dtype, of_prompt(entries), entries);
+      in_.method->side_bytes(layer_, shape_, in_.kv_dtype, of_prompt(here(entries)), here(entries));
   return one * in_.batch;
 }
 

@@ -12,9 +12,10 @@ namespace kvsim {
 inline constexpr Dtype kPackedDtype = Dtype::kFp32;
 inline constexpr std::int32_t kPackedTensors = 3;
 
-/// Sizes of one layer's cache, whole batch, by entries per stored head. Of layers without rows that
-/// a method can compress, entries are tokens. A method knows heads of one
-/// width; a latent cache is shown to it as one head whose key and value are half the latent row.
+/// Sizes of one layer's cache, whole batch, by entries per stored head; of entries that are dealt
+/// over several ranks those of the rank with most. Of layers without rows that a method can
+/// compress, entries are tokens. A method knows heads of one width; a latent cache is shown to it
+/// as one head whose key and value are half the latent row.
 class CacheRows {
  public:
   CacheRows(const CostInput& in, std::int32_t layer);
@@ -51,6 +52,9 @@ class CacheRows {
  private:
   [[nodiscard]] Bytes side_asked(std::int64_t entries) const;  // of the method
   [[nodiscard]] std::int64_t of_prompt(std::int64_t entries) const;
+  [[nodiscard]] std::int64_t here(std::int64_t entries) const {
+    return (entries + context_ranks_ - 1) / context_ranks_;
+  }
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
   [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // only keys and values, as charged
   [[nodiscard]] LayerCache rows_of(const CacheBytes& one) const;
@@ -63,6 +67,7 @@ class CacheRows {
   Dtype dtype_ = Dtype::kFp16;
   bool plain_ = true;
   bool latent_ = false;
+  std::int32_t context_ranks_ = 1;
   std::int64_t prompt_entries_ = 0;
   std::int64_t key_elements_ = 0;  // of one entry of every stored head, one sequence
   std::int64_t value_elements_ = 0;

@@ -75,6 +75,11 @@ std::int64_t kv_elements_per_token(const AttentionSpec& attention) {
   return work.holds_rows ? work.cached_elements() : 0;
 }
 
+Bytes recorded_bytes(const AttentionSpec& attention, std::int64_t tokens, Dtype kv_dtype) {
+  const std::int64_t here = attention_work(attention).held_here(tokens);
+  return bytes_of(here * kv_elements_per_token(attention), kv_dtype);
+}
+
 Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype) {
   KVSIM_CHECK(tokens >= 0, "a cache of {} tokens", tokens);
   double bytes = 0;

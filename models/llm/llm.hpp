@@ -68,6 +68,9 @@ struct Llm {
 /// Cached elements of one token in one layer's rows: n_kv_heads * (head_dim + v_head_dim), or the
 /// latent; 0 where it caches no rows (caches_rows) or an earlier layer does.
 [[nodiscard]] std::int64_t kv_elements_per_token(const AttentionSpec& attention);
+/// Keys and values of `tokens` tokens that one rank holds of a layer.
+[[nodiscard]] Bytes recorded_bytes(const AttentionSpec& attention, std::int64_t tokens,
+                                   Dtype kv_dtype);
 /// Bytes of a full (uncompressed) cache of `tokens` tokens of one sequence, recurrent states
 /// included; sliding-window layers hold min(tokens, window).
 [[nodiscard]] Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype);

@@ -319,11 +319,12 @@ std::string published_formats(const Llm& llm) {
   return fmt::format("{}", fmt::join(names, " + "));
 }
 
-Llm tensor_shard(const Llm& llm, std::int32_t ranks) {
+Llm tensor_shard(const Llm& llm, std::int32_t ranks, std::int32_t context) {
   Llm shard = llm;
-  if (ranks == 1) return shard;
+  if (ranks == 1 && context == 1) return shard;
   shard.vocab_size = (llm.vocab_size + ranks - 1) / ranks;
   for (LayerSpec& layer : shard.layers) {
+    deal_entries(layer, ranks, context, llm.name);
     shard_mixers(layer, ranks, llm.name);
     MlpSpec& mlp = layer.mlp;
     mlp.d_ff = divided(mlp.d_ff, ranks, "columns of a feed-forward block", llm.name);

@@ -85,7 +85,8 @@ const WeightFormat& keep_weight_format(const std::string& name, const WeightForm
 /// The part of a model that one of `ranks` GPUs holds under tensor parallelism: heads, feed-forward
 /// widths and vocabulary divided, KV heads repeated where there are fewer than ranks; norms,
 /// routers and latent caches are whole on each. Biases are counted whole, which is a little too
-/// much. Errors: InputError where heads or widths do not divide.
-[[nodiscard]] Llm tensor_shard(const Llm& llm, std::int32_t ranks);
+/// much. The entries of a sequence are dealt over `context` ranks of those that would hold equal
+/// ones. Errors: InputError where heads or widths do not divide, or entries cannot be dealt.
+[[nodiscard]] Llm tensor_shard(const Llm& llm, std::int32_t ranks, std::int32_t context = 1);
 
 }  // namespace kvsim

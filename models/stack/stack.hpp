@@ -136,7 +136,10 @@ struct Stack {
   Bytes communication;               // buffers of collectives, per GPU where there are several
   Seconds collective_latency;        // of one collective
   std::int32_t expert_parallel = 1;  // GPUs that a layer's routed experts are shared out over
-  double expert_imbalance = 1;       // tokens routed to the GPU with most of them, over the mean
+  /// GPUs of a tensor-parallel group that a sequence's entries are dealt over (decode context
+  /// parallelism); a block then has so many times as many tokens.
+  std::int32_t context_parallel = 1;
+  double expert_imbalance = 1;  // tokens routed to the GPU with most of them, over the mean
   /// One GPU's link to the network between nodes, one direction, and the latency of its whole way;
   /// 0: none is said.
   BytesPerSecond expert_link{0.0};
@@ -192,6 +195,7 @@ struct StackOptions {
       front_end_token{}, front_end_sequence{};
   std::optional<std::int32_t> api_servers{};  // front_end.servers
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
+  std::optional<std::int32_t> context_parallel{};
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};
   std::optional<BytesPerSecond> expert_link{};
@@ -205,9 +209,12 @@ struct StackOptions {
   bool operator==(const StackOptions&) const = default;
   [[nodiscard]] bool empty() const { return *this == StackOptions{}; }
 };
+/// Whether entries can be dealt over GPUs of a tensor-parallel group (Stack::context_parallel).
+[[nodiscard]] bool has_context_parallel(const Stack& stack);
+
 /// `stack` as it runs at `site`: the engine's defaults for its version, GPU and usage, then what
 /// `options` sets, which always wins. `settings` says which value comes from where. Errors:
-/// InputError if the engine reserves more memory than the GPU has.
+/// InputError if the engine reserves more memory than the GPU has, or has no context parallelism.
 [[nodiscard]] Stack with_options(const Stack& stack, const StackOptions& options,
                                  const EngineSite& site);
 

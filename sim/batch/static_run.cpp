@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/resolve/masked.hpp"
@@ -21,7 +22,8 @@
 
 namespace kvsim {
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
-    : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
+    : llm_{tensor_shard(*spec.llm, spec.tensor_parallel,
+                        spec.options.context_parallel.value_or(1))},
       stack_{with_expert_network(
           with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}),
           *spec.gpu)},
@@ -51,6 +53,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
       held_(static_cast<std::size_t>(n_layers_)),
       score_rows_{spec.prompt_tokens} {
   check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
+  check_dealt(stack_, *spec.llm, *spec.method, spec.kv_dtype);
   in_.allocated = stack_.growth == CacheGrowth::kStatic ? static_end_ : 0;
   spec_.llm = &llm_;
   spec_.stack = &stack_;

@@ -153,11 +153,11 @@ class Translator {
       set("/scheduler/chunked_prefill", "false");
       return true;
     }
-    return is(given,
-              {"--enable-expert-parallel", "--data-parallel-size", "--ep-size", "--ep_size",
-               "--enable-ep-moe", "--dp-size", "--speculative-config", "--speculative-algorithm",
-               "--speculative-draft-model-path", "--speculative-num-steps",
-               "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--backend"});
+    return is(given, {"--enable-expert-parallel", "--data-parallel-size", "--ep-size", "--ep_size",
+                      "--enable-ep-moe", "--decode-context-parallel-size", "--dp-size",
+                      "--speculative-config", "--speculative-algorithm",
+                      "--speculative-draft-model-path", "--speculative-num-steps",
+                      "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--backend"});
   }
 
   bool of_service(std::string_view name) {
@@ -224,6 +224,8 @@ class Translator {
         left_out_.emplace_back("--data-parallel-size");
       }
     }
+    const std::int64_t context = number({"--decode-context-parallel-size"});
+    if (context > 1) set("/engine/decode_context_parallel", fmt::format("{}", context));
     if (experts > 1) set("/engine/expert_parallel", fmt::format("{}", experts));
   }
 

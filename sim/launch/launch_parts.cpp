@@ -276,6 +276,10 @@ void LaunchWriter::add_scheduler() {
       require("--async-scheduling", "", "asynchronous scheduling");
       if (!*in_.options.async_scheduling) out_.words.back() = "--no-async-scheduling";
     }
+    if (const std::int32_t context = in_.options.context_parallel.value_or(1); context > 1) {
+      require("--decode-context-parallel-size", fmt::format("{}", context),
+              "decode context parallelism");
+    }
     if (in_.options.api_servers) {
       require("--api-server-count", fmt::format("{}", *in_.options.api_servers), "API servers");
     }

@@ -23,7 +23,7 @@ std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / 
 /// Keys and values of one block of a layer, unrounded by an allocator: blocks are rows of a pool.
 Bytes block_bytes(const CostInput& in, std::int32_t layer) {
   const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(layer)].attention;
-  const Bytes recorded = bytes_of(in.stack->block_tokens * kv_elements_per_token(a), in.kv_dtype);
+  const Bytes recorded = recorded_bytes(a, in.stack->block_tokens, in.kv_dtype);
   if (!in.method->fixed_rows() || recorded == Bytes{}) return recorded;
   CostInput one = in;
   one.batch = 1;
@@ -245,7 +245,9 @@ std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_
   if (stack.prefill_chunk > 0) out.max_num_batched_tokens = stack.prefill_chunk;
   // Its own default is 16; longer blocks are the user's.
   constexpr std::int64_t kDefaultBlock = 16;
-  if (stack.block_tokens != kDefaultBlock) out.block_tokens = stack.block_tokens;
+  const std::int64_t block = stack.block_tokens / stack.context_parallel;
+  if (block != kDefaultBlock) out.block_tokens = block;
+  out.context_parallel = stack.context_parallel;
   out.schedules_ahead = stack.schedules_ahead;
   out.keeps_states = keeps_states_by_default(*release);
   return out;
@@ -289,8 +291,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   out.usable = stack.fraction_of == FractionOf::kAll ? times(stack.usable_fraction, total) : total;
   if (const auto settings = group_settings(in, out.max_model_len)) {
     out.groups = vllm_groups(*in.llm, *settings);
-    const VllmCapacity capacity =
-        vllm_capacity(*out.groups, out.kv_cache, out.max_model_len, settings->context_parallel);
+    const VllmCapacity capacity = vllm_capacity(*out.groups, out.kv_cache, out.max_model_len);
     out.block = out.groups->block_id;
     out.blocks = capacity.blocks;
     out.tokens = capacity.tokens;

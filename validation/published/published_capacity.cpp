@@ -305,7 +305,7 @@ double StartPrediction::blocks(const VllmGroups& groups, const VllmGroupSettings
       }
       std::int64_t least = groups.block_tokens;
       for (const VllmGroup& group : groups.groups) least = std::min(least, group.block_tokens);
-      return *facts_.tokens / static_cast<double>(least * settings.context_parallel) *
+      return *facts_.tokens / static_cast<double>(least * groups.context_parallel) *
              static_cast<double>(groups.groups.size());
     }
     if (facts_.concurrency && row_.metric != "max_concurrency") {
@@ -355,9 +355,8 @@ double StartPrediction::predict() {
   if (metric == "estimated_max_model_len") {
     return static_cast<double>(longest_request(shard, settings, pool()));
   }
-  const VllmCapacity capacity =
-      capacity_of_blocks(groups, std::llround(std::floor(blocks(groups, settings))),
-                         settings.max_model_len, settings.context_parallel);
+  const VllmCapacity capacity = capacity_of_blocks(
+      groups, std::llround(std::floor(blocks(groups, settings))), settings.max_model_len);
   if (metric == "max_concurrency") return capacity.concurrency;
   if (metric == "gpu_kv_cache_size") {
     return static_cast<double>(counts_by_concurrency() ? capacity.tokens : capacity.tokens_before);

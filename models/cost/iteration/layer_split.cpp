@@ -82,7 +82,7 @@ std::vector<LayerRange> device_map(const Llm& llm, const WeightStore& store, std
 }
 
 void check_gpus(const Llm& llm, const Stack& stack, std::int32_t gpus) {
-  if (gpus > 1 && !stack.splits_layers) (void)tensor_shard(llm, gpus);
+  if (!stack.splits_layers) (void)tensor_shard(llm, gpus, stack.context_parallel);
 }
 
 }  // namespace kvsim

@@ -113,21 +113,24 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
                                   bits_of(rows_.dtype()) != bits_of(dtype_) ||
                                   rows_.stored_heads() != rows_.shape().n_kv_heads);
   if (plain) {
-    // Of eight entries, so that formats narrower than a byte come out even.
-    entry_bytes_ = {static_cast<double>(rows_.keys(8).count()) / 8,
-                    static_cast<double>(rows_.values(8).count()) / 8};
+    // Of eight entries on each rank, so that formats narrower than a byte come out even.
+    const std::int64_t n = std::int64_t{8} * work_.context_ranks;
+    entry_bytes_ = {static_cast<double>(rows_.keys(n).count()) / static_cast<double>(n),
+                    static_cast<double>(rows_.values(n).count()) / static_cast<double>(n)};
   }
   // Of so many that formats which pack rows by the group come out even.
-  constexpr std::int64_t kMany = 1 << 12;
-  stored_entry_bytes_ =
-      static_cast<double>((rows_.keys(kMany) + rows_.values(kMany)).count()) / kMany;
+  const std::int64_t many = (std::int64_t{1} << 12U) * work_.context_ranks;
+  stored_entry_bytes_ = static_cast<double>((rows_.keys(many) + rows_.values(many)).count()) /
+                        static_cast<double>(many);
   kv_elements_ = static_cast<double>(work_.cached_elements());
   other_written_ = written_per_token(rows_.items());
   kv_attended_ = static_cast<double>(work_.prompt_elements);
   // Latents are expanded to activations first. What a prompt caches is compressed at its end, so
   // that until then its earlier parts are read as they were recorded.
   const Dtype cached = plain ? rows_.dtype() : in.kv_dtype;
-  prefix_entry_bytes_ = kv_attended_ * (work_.is_latent ? element_bytes_ : bits_of(cached) / 8.0);
+  prefix_entry_bytes_ =
+      kv_attended_ *
+      (work_.is_latent ? element_bytes_ : bits_of(cached) / 8.0 / work_.context_ranks);
   const MethodNeeds needs = in.method->needs();
   column_sums_ = needs.prompt_scores == PromptScoreClass::kColumnSums;
   score_copies_ = std::max(0, needs.score_copies - 1);
@@ -143,7 +146,8 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
 }
 
 StepTraffic MixedLayer::asked(double attended, bool evicts) const {
-  return in_.method->decode_traffic(layer_, rows_.shape(), in_.kv_dtype, attended, evicts);
+  return in_.method->decode_traffic(layer_, rows_.shape(), in_.kv_dtype,
+                                    attended / work_.context_ranks, evicts);
 }
 
 MixedLayer::Line MixedLayer::line(bool evicts) const {
@@ -215,23 +219,25 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
     return std::nullopt;
   }
   const auto batch = static_cast<double>(decodes.sequences);
+  const std::int32_t ranks = work_.context_ranks;
   // The tokens of a sequence share its cache as the query heads of a group do.
-  const auto heads = static_cast<std::int32_t>(a_.n_heads * decodes.tokens);
+  const auto heads = static_cast<std::int32_t>(a_.n_heads * ranks * decodes.tokens);
+  const double here = attended / ranks;
   if (work_.is_latent) {
     return KernelUse{
-        .call =
-            MlaCall{.decode = true, .batch = batch, .seq_len = attended / batch, .heads = heads},
+        .call = MlaCall{.decode = true, .batch = batch, .seq_len = here / batch, .heads = heads},
         .format = decode_format_};
   }
   const double whole = attended * (entry_bytes_[0] + entry_bytes_[1]);
   const double share = whole > 0 ? attention_read / whole : 1;
-  return KernelUse{.call = DecodeAttentionCall{.batch = batch,
-                                               .kv_len = attended / batch * share,
-                                               .longest = decodes.load.longest / batch * share,
-                                               .q_heads = heads,
-                                               .kv_heads = rows_.stored_heads(),
-                                               .head_dim = a_.head_dim},
-                   .format = decode_format_};
+  return KernelUse{
+      .call = DecodeAttentionCall{.batch = batch,
+                                  .kv_len = here / batch * share,
+                                  .longest = decodes.load.longest / ranks / batch * share,
+                                  .q_heads = heads,
+                                  .kv_heads = rows_.stored_heads(),
+                                  .head_dim = a_.head_dim},
+      .format = decode_format_};
 }
 
 double MixedLayer::pairs(const PrefillChunk& chunk) const {
@@ -327,8 +333,8 @@ Op MixedLayer::attend_items(const DecodeBatch& decodes) const {
           .family = OpFamily::kSparseAttention,
           .flops = FlopCount{2 * pairs * (work_.score_width + work_.value_width)},
           .bytes_read = decodes.load.attended * entry_bytes(rows_.items()) +
-                        size(rows * work_.prompt_score_width),
-          .bytes_written = size(rows * work_.prompt_value_width),
+                        work_.context_ranks * size(rows * work_.prompt_score_width),
+          .bytes_written = work_.context_ranks * size(rows * work_.prompt_value_width),
           .dtype = dtype_,
           .kernel = sparse_decode_use(a_, sequences, tokens, decodes.load.attended / sequences,
                                       dtype_, in_.kv_dtype)};
@@ -342,13 +348,14 @@ Op MixedLayer::attend_items(std::span<const PrefillChunk> chunks) const {
     cached += entries_held(rows_.items(), chunk.before);
   }
   const double heads = a_.n_heads;
+  const std::int32_t ranks = work_.context_ranks;
   return {.name = "attention to chosen entries",
           .family = OpFamily::kSparseAttention,
           .flops = FlopCount{2 * heads * visited *
                              (work_.prompt_score_width + work_.prompt_value_width)},
-          .bytes_read = size(tokens * heads * work_.prompt_score_width) +
+          .bytes_read = ranks * size(tokens * heads * work_.prompt_score_width) +
                         size(tokens * static_cast<double>(work_.prompt_elements)) + cached,
-          .bytes_written = size(tokens * heads * work_.prompt_value_width),
+          .bytes_written = ranks * size(tokens * heads * work_.prompt_value_width),
           .dtype = dtype_,
           .kernel = sparse_prompt_use(*in_.stack, a_, mean_of(chunks),
                                       static_cast<double>(chunks.size()), dtype_, in_.kv_dtype)};

@@ -9,6 +9,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/iteration/mixed.hpp"
+#include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
@@ -113,6 +114,11 @@ class MixedLayer {
   void load_reused(std::span<const PrefillChunk> chunks, Add&& add) const;
   /// The chunks as heads that stream see them; empty where that is as all heads do.
   [[nodiscard]] std::vector<PrefillChunk> streamed(std::span<const PrefillChunk> chunks) const;
+  [[nodiscard]] static double tokens_of(std::span<const PrefillChunk> chunks) {
+    double sum = 0;
+    for (const PrefillChunk& chunk : chunks) sum += static_cast<double>(chunk.tokens);
+    return sum;
+  }
   /// A chunk of as many tokens as the mean one, with as many pairs of query and key.
   [[nodiscard]] static NewTokens mean_of(std::span<const PrefillChunk> chunks);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks,
@@ -199,7 +205,7 @@ void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Ad
     const double mean = attended(decodes) / static_cast<double>(decodes.sequences);
     const bool evicts = decodes.load.evicting == decodes.sequences;
     appended = traffic(mean, evicts).append_write * static_cast<double>(appends) *
-               static_cast<double>(decodes.tokens);
+               static_cast<double>(decodes.tokens) / work_.context_ranks;
   }
   if (appends == 0 && !chunks.any) return;
   add(Op{.name = chunks.any ? "cache write" : "cache append",
@@ -282,13 +288,19 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
   if (decodes.sequences == 0) return;
   check(decodes);
   mix(decodes, add);
-  if (!has_rows()) {
-    if (a_.n_heads > 0) add(attend_items(decodes));
-    return;
-  }
   const double heads = a_.n_heads;
   const auto batch = static_cast<double>(decodes.sequences);
   const auto tokens = static_cast<double>(decodes.tokens);
+  if (a_.n_heads > 0) {
+    for (const Op& op : gather_queries(work_, batch * tokens, heads, dtype_)) add(op);
+  }
+  if (!has_rows()) {
+    if (a_.n_heads > 0) {
+      add(attend_items(decodes));
+      for (const Op& op : combine_outputs(work_, batch * tokens, heads, dtype_)) add(op);
+    }
+    return;
+  }
   const double entries = attended(decodes);
   const Sums of = sums(decodes, entries);
   const double q = batch * tokens * heads * a_.head_dim;
@@ -298,6 +310,7 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
   const double score_width = work_.score_width;
   const double value_width = work_.value_width;
   const double pairs = heads * (tokens * entries - batch * tokens * (tokens - 1) / 2);
+  const std::int32_t ranks = work_.context_ranks;
   double cache_read = of.all.attention_read;
   if (expands_ && a_.n_heads > rows_.stored_heads()) {
     const double n = entries * heads * (a_.head_dim + a_.v_head_dim);
@@ -334,11 +347,13 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
     add(Op{.name = "attention",
            .family = OpFamily::kDecodeAttention,
            .flops = FlopCount{2 * pairs * (score_width + value_width)},
-           .bytes_read = cache_read + size(q),
-           .bytes_written = size(out),
+           .bytes_read = cache_read + ranks * size(q),
+           .bytes_written = ranks * size(out),
            .dtype = dtype_,
-           .blocks = stack_.splits_keys && stack_.attention_per_clock == 0 ? 0.0 : batch * heads,
+           .blocks =
+               stack_.splits_keys && stack_.attention_per_clock == 0 ? 0.0 : batch * heads * ranks,
            .kernel = decode_use(decodes, entries, of.all.attention_read)});
+    for (const Op& op : combine_outputs(work_, batch * tokens, heads, dtype_)) add(op);
   } else {
     const double share = score_width / (score_width + value_width);
     Dtype element = dtype_;
@@ -451,7 +466,12 @@ void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const 
   if (part_.reused) load_reused(chunks, add);
   mix(chunks, add);
   if (!has_rows()) {
-    if (a_.n_heads > 0) add(attend_items(chunks));
+    if (a_.n_heads > 0) {
+      const double tokens = tokens_of(chunks);
+      for (const Op& op : gather_queries(work_, tokens, a_.n_heads, dtype_)) add(op);
+      add(attend_items(chunks));
+      for (const Op& op : combine_outputs(work_, tokens, a_.n_heads, dtype_)) add(op);
+    }
     return;
   }
   const std::vector<PrefillChunk> near = streamed(chunks);
@@ -498,6 +518,11 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
   const auto before = static_cast<double>(cached);
   const double q = queried * tokens * heads * a_.head_dim;
   const double out = queried * tokens * heads * a_.v_head_dim;
+  const double latents = before * kv_elements_ * bits_of(in_.kv_dtype) / 8.0;
+  for (const Op& op : gather_latents(work_, latents, in_.kv_dtype)) add(op);
+  if (!work_.is_latent) {
+    for (const Op& op : gather_queries(work_, tokens, heads, dtype_)) add(op);
+  }
   if (work_.expansion_in > 0 && expanded > 0) add(expansion(expanded));
   double kv_read = share * (size(tokens * kv_attended_) + before * prefix_entry_bytes_);
   if (expands_ && a_.n_heads > a_.n_kv_heads) {
@@ -511,14 +536,18 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
     kv_read = size(repeated);
   }
   if (fused_ || math_) {
+    const double ranks = work_.is_latent ? 1 : work_.context_ranks;  // whose queries it has
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
            .flops = FlopCount{2 * heads * causal * queried * prompt_share_ *
                               (a_.head_dim + a_.v_head_dim)},
-           .bytes_read = size(q) + kv_read,
-           .bytes_written = size(out),
+           .bytes_read = ranks * size(q) + kv_read,
+           .bytes_written = ranks * size(out),
            .dtype = dtype_,
            .kernel = prefill_use(chunks, share * prompt_share_)});
+    if (!work_.is_latent) {
+      for (const Op& op : combine_outputs(work_, tokens, heads, dtype_)) add(op);
+    }
     return;
   }
   // Every matrix whole, whatever the mask.

@@ -227,14 +227,14 @@ OpIndex LayerBuilder::all_reduce(std::int64_t elements, OpIndex after) {
   if (in_.tensor_parallel == 1) return after;
   // Each GPU sends and receives its share of the others' sums twice: reduce-scatter, all-gather.
   const double ranks = in_.tensor_parallel;
-  return graph_.add(
-      {.name = "all-reduce",
-       .family = OpFamily::kCollective,
-       .bytes_read = size(elements, dtype_) * 2 * (ranks - 1) / ranks,
-       .launches = passes_,
-       .dtype = dtype_,
-       .kernel = all_reduce_use(size(elements, dtype_), in_.tensor_parallel, passes_)},
-      {after});
+  return graph_.add({.name = "all-reduce",
+                     .family = OpFamily::kCollective,
+                     .bytes_read = size(elements, dtype_) * 2 * (ranks - 1) / ranks,
+                     .launches = passes_,
+                     .dtype = dtype_,
+                     .kernel = collective_use(CollectiveKind::kAllReduce, size(elements, dtype_),
+                                              in_.tensor_parallel, passes_)},
+                    {after});
 }
 
 OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_t read,

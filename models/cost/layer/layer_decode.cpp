@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
@@ -15,20 +16,25 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
   const AttentionSpec& a = attention_;
   const KernelFormat* format = shared_attention_format(dtype_, in_.kv_dtype);
   const auto batch = static_cast<double>(in_.batch);
-  const auto attended = static_cast<double>(moment.attended);
+  const std::int32_t ranks = work_.context_ranks;
+  const double attended = static_cast<double>(moment.attended) / ranks;
   if (work_.is_latent) {
     return KernelUse{
-        .call = MlaCall{.decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads},
+        .call =
+            MlaCall{
+                .decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads * ranks},
         .format = format};
   }
   // Bytes that a method reads in addition to entries, or does not read of them, are counted in
   // entries.
-  const double whole = static_cast<double>(payload(kParts[0], moment.attended).count() +
-                                           payload(kParts[1], moment.attended).count());
+  const std::int64_t rounded = work_.held_here(moment.attended) * ranks;
+  const double whole = static_cast<double>(payload(kParts[0], rounded).count() +
+                                           payload(kParts[1], rounded).count()) *
+                       static_cast<double>(moment.attended) / static_cast<double>(rounded);
   const double share = whole > 0 ? traffic.attention_read * batch / whole : 1;
   return KernelUse{.call = DecodeAttentionCall{.batch = batch,
                                                .kv_len = attended * share,
-                                               .q_heads = a.n_heads,
+                                               .q_heads = a.n_heads * ranks,
                                                .kv_heads = rows_.stored_heads(),
                                                .head_dim = a.head_dim},
                    .format = format};
@@ -47,7 +53,10 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
   const double score_width = work_.score_width;
   const double value_width = work_.value_width;
   const double per_width = 2 * batch * a.n_heads * attended;
+  const std::int32_t ranks = work_.context_ranks;
   OpIndex at = qkv.op;
+  for (const Op& op : gather_queries(work_, static_cast<double>(m_), a.n_heads, dtype_))
+    at = graph_.add(op, {at});
 
   double cache_read = traffic.attention_read * batch;
   std::optional<std::size_t> expanded;
@@ -90,12 +99,14 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
     at = graph_.add({.name = "attention",
                      .family = OpFamily::kDecodeAttention,
                      .flops = FlopCount{per_width * (score_width + value_width)},
-                     .bytes_read = cache_read + size(q, dtype_),
-                     .bytes_written = size(out, dtype_),
+                     .bytes_read = cache_read + ranks * size(q, dtype_),
+                     .bytes_written = ranks * size(out, dtype_),
                      .dtype = dtype_,
-                     .blocks = blocks,
+                     .blocks = blocks * ranks,
                      .kernel = decode_use(moment, traffic)},
                     {at});
+    for (const Op& op : combine_outputs(work_, static_cast<double>(m_), a.n_heads, dtype_))
+      at = graph_.add(op, {at});
     attended_ = activation("attention output", rows(out / m_, a.n_heads, "query heads"), at);
     drop(expanded, at);
     score_row();
@@ -183,8 +194,9 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   const auto batch = static_cast<double>(in_.batch);
   const bool has_rows = work_.rows > 0;
   const StepTraffic traffic =
-      has_rows ? in_.method->decode_traffic(layer_, rows_.shape(), in_.kv_dtype,
-                                            static_cast<double>(moment.attended), moment.evicts)
+      has_rows ? in_.method->decode_traffic(
+                     layer_, rows_.shape(), in_.kv_dtype,
+                     static_cast<double>(moment.attended) / work_.context_ranks, moment.evicts)
                : StepTraffic{};
 
   CacheTensors cache;
@@ -227,10 +239,12 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
     }
   }
   if (!parts().empty() && (!concats || !grows)) {
+    // Of dealt entries a rank writes one in so many.
+    const double appended = traffic.append_write * batch / work_.context_ranks;
     at = graph_.add({.name = "cache append",
                      .family = OpFamily::kCacheWrite,
-                     .bytes_read = traffic.append_write * batch,
-                     .bytes_written = traffic.append_write * batch,
+                     .bytes_read = appended,
+                     .bytes_written = appended,
                      .dtype = dtype_},
                     {at});
     for (const CachePart& part : parts()) {

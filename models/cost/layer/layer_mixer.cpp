@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 
@@ -173,19 +174,27 @@ OpIndex LayerBuilder::mix_prompt(OpIndex after, std::int64_t prompt) {
 OpIndex LayerBuilder::attend_items(const Projected& qkv, const DecodeState& moment) {
   const auto batch = static_cast<double>(in_.batch);
   const std::int64_t out = m_ * attention_.n_heads * work_.prompt_value_width;
-  const double queries = size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_);
-  const OpIndex at = graph_.add(
+  const std::int32_t ranks = work_.context_ranks;
+  const double queries = ranks * size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_);
+  OpIndex at = qkv.op;
+  for (const Op& op : gather_queries(work_, static_cast<double>(m_), attention_.n_heads, dtype_)) {
+    at = graph_.add(op, {at});
+  }
+  at = graph_.add(
       {.name = "attention to chosen entries",
        .family = OpFamily::kSparseAttention,
        .flops = FlopCount{2 * batch * attention_.n_heads * static_cast<double>(moment.attended) *
                           (work_.score_width + work_.value_width)},
        .bytes_read =
            batch * static_cast<double>(moment.attended) * entry_bytes(rows_.items()) + queries,
-       .bytes_written = size(out, dtype_),
+       .bytes_written = ranks * size(out, dtype_),
        .dtype = dtype_,
        .kernel = sparse_decode_use(attention_, batch, 1, static_cast<double>(moment.attended),
                                    dtype_, in_.kv_dtype)},
-      {qkv.op});
+      {at});
+  for (const Op& op : combine_outputs(work_, static_cast<double>(m_), attention_.n_heads, dtype_)) {
+    at = graph_.add(op, {at});
+  }
   attended_ = activation("attention output", rows(out / m_, attention_.n_heads, "query heads"), at);
   return at;
 }
@@ -202,19 +211,28 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
   std::optional<KernelUse> use =
       sparse_prompt_use(*in_.stack, attention_, equal.mean, batch, dtype_, in_.kv_dtype);
   if (use) use->times = equal.count;
-  const OpIndex at = graph_.add(
+  const std::int32_t ranks = work_.context_ranks;
+  OpIndex at = qkv.op;
+  const auto rows_here = static_cast<double>(m_);
+  for (const Op& op : gather_queries(work_, rows_here, attention_.n_heads, dtype_, passes_)) {
+    at = graph_.add(op, {at});
+  }
+  at = graph_.add(
       {.name = "attention to chosen entries",
        .family = OpFamily::kSparseAttention,
        .flops = FlopCount{2 * batch * attention_.n_heads *
                           attention_kind(attention_).pairs(spec_, static_cast<double>(prompt)) *
                           (work_.prompt_score_width + work_.prompt_value_width)},
-       .bytes_read = size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_) +
+       .bytes_read = ranks * size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_) +
                      size(m_ * work_.prompt_elements, dtype_) + batch * cached,
-       .bytes_written = size(out, dtype_),
+       .bytes_written = ranks * size(out, dtype_),
        .launches = passes_,
        .dtype = dtype_,
        .kernel = std::move(use)},
-      {qkv.op});
+      {at});
+  for (const Op& op : combine_outputs(work_, rows_here, attention_.n_heads, dtype_, passes_)) {
+    at = graph_.add(op, {at});
+  }
   attended_ = activation("attention output", rows(out / m_, attention_.n_heads, "query heads"), at);
   return at;
 }

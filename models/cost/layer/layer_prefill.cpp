@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/methods/resolve/prompt_share.hpp"
@@ -112,6 +113,15 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   const std::int64_t kv = in_.batch * prompt * work_.prompt_elements;
   OpIndex at = qkv.op;
   const std::int64_t cached = cached_before(prompt);
+  const double latents = size(in_.batch * cached * work_.cached_elements(), in_.kv_dtype);
+  for (const Op& op : gather_latents(work_, latents, in_.kv_dtype, passes_)) {
+    at = graph_.add(op, {at});
+  }
+  if (!work_.is_latent) {
+    for (const Op& op : gather_queries(work_, static_cast<double>(m_), heads, dtype_, passes_)) {
+      at = graph_.add(op, {at});
+    }
+  }
   // Latents of tokens that are not computed are expanded too.
   if (const std::int64_t others = cached + prompt - tokens_; work_.expansion_in > 0 && others > 0) {
     at = gemm("latent expansion of the prefix", in_.batch * others, work_.expansion_in,
@@ -134,15 +144,18 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   if (in_.stack->attention != AttentionExec::kEager) {
     const double pairs = attention_kind(a).pairs(spec_, static_cast<double>(prompt)) *
                          static_cast<double>(tokens_) / static_cast<double>(prompt);
+    // Of earlier pieces' keys and values a rank reads those that it holds; latents were expanded.
+    const double ranks = work_.is_latent ? 1 : work_.context_ranks;  // whose queries it has
+    const double found = static_cast<double>(cached) / ranks;
     Op attention{.name = "attention",
                  .family = OpFamily::kPrefillAttention,
                  .flops = FlopCount{2 * batch * heads * pairs *
                                     static_cast<double>(a.head_dim + a.v_head_dim)},
                  // Each piece reads what earlier ones cached.
-                 .bytes_read = size(q, dtype_) + size(kv_read, dtype_) *
-                                                     static_cast<double>(prompt + cached) /
-                                                     static_cast<double>(prompt),
-                 .bytes_written = size(out, dtype_),
+                 .bytes_read = ranks * size(q, dtype_) + size(kv_read, dtype_) *
+                                                             (static_cast<double>(prompt) + found) /
+                                                             static_cast<double>(prompt),
+                 .bytes_written = ranks * size(out, dtype_),
                  .launches = passes_,
                  .dtype = dtype_,
                  .kernel = prefill_use(prompt)};
@@ -158,6 +171,12 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     const Pieces pieces = streaming.share > 0 ? streamed(prompt, streaming.entries) : Pieces{};
     if (streaming.share == 0 || pieces.cached == cached) {
       at = graph_.add(attention, {at});
+      if (!work_.is_latent) {
+        for (const Op& op :
+             combine_outputs(work_, static_cast<double>(m_), heads, dtype_, passes_)) {
+          at = graph_.add(op, {at});
+        }
+      }
       attended_ = activation("attention output", output, at);
       drop(expanded, at);
       return at;

@@ -74,12 +74,13 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
           .times = static_cast<double>(passes)};
 }
 
-KernelUse all_reduce_use(double bytes, std::int32_t gpus, std::int32_t passes) {
-  return {.call = CollectiveCall{.kind = CollectiveKind::kAllReduce,
-                                 .bytes = bytes / passes,
-                                 .gpus = static_cast<double>(gpus)},
-          .format = weight_format(16, Dtype::kBf16),
-          .times = static_cast<double>(passes)};
+KernelUse collective_use(CollectiveKind kind, double bytes, std::int32_t gpus,
+                         std::int32_t passes) {
+  return {
+      .call =
+          CollectiveCall{.kind = kind, .bytes = bytes / passes, .gpus = static_cast<double>(gpus)},
+      .format = weight_format(16, Dtype::kBf16),
+      .times = static_cast<double>(passes)};
 }
 
 const KernelFormat* shared_attention_format(Dtype compute, Dtype kv) {
@@ -143,9 +144,9 @@ std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, do
       {StateKind::kMamba2, known("mamba2")}};
   static const std::array scores{known("bf16"), known("fp8")};
   const IndexSpec& index = layer.attention.index;
-  // Entries that a query sees, the mean of a prompt's.
+  // Entries of this rank that a query sees, the mean of a prompt's.
   const double seen = (span.decodes ? span.end() : span.before + (span.tokens + 1) / 2) /
-                      std::max(1, layer.attention.ratio);
+                      std::max(1, layer.attention.ratio) / layer.attention.context_ranks;
   switch (op.kind) {
     case MixerOpKind::kRecurrence: {
       const StateSpec& s = layer.state;
@@ -198,8 +199,9 @@ std::optional<KernelUse> sparse_decode_use(const AttentionSpec& attention, doubl
   return KernelUse{.call = SparseAttentionCall{.decode = true,
                                                .batch = sequences,
                                                .queries = tokens,
-                                               .chosen = attended,
-                                               .heads = static_cast<double>(attention.n_heads)},
+                                               .chosen = attended / attention.context_ranks,
+                                               .heads = static_cast<double>(
+                                                   attention.n_heads * attention.context_ranks)},
                    .format = shared_attention_format(compute, kv)};
 }
 
@@ -219,8 +221,9 @@ std::optional<KernelUse> sparse_prompt_use(const Stack& stack, const AttentionSp
   return KernelUse{.call = SparseAttentionCall{.decode = false,
                                                .batch = pieces,
                                                .queries = piece.tokens,
-                                               .chosen = most,
-                                               .heads = static_cast<double>(attention.n_heads)},
+                                               .chosen = most / attention.context_ranks,
+                                               .heads = static_cast<double>(
+                                                   attention.n_heads * attention.context_ranks)},
                    .format = shared_attention_format(compute, kv)};
 }
 

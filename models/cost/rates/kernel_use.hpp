@@ -26,8 +26,10 @@ namespace kvsim {
 /// draw them (aiconfigurator, power_law_1.2); on GPUs as the stack's expert_imbalance says.
 [[nodiscard]] KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& share,
                                 std::int32_t passes = 1);
-/// Sums of `bytes` over `gpus` GPUs of a node.
-[[nodiscard]] KernelUse all_reduce_use(double bytes, std::int32_t gpus, std::int32_t passes = 1);
+/// A collective over `gpus` GPUs of a node; `bytes`: of the largest buffer, as nccl-tests count
+/// them.
+[[nodiscard]] KernelUse collective_use(CollectiveKind kind, double bytes, std::int32_t gpus,
+                                       std::int32_t passes = 1);
 /// Formats of attention: queries of `compute` over a cache of `kv`.
 [[nodiscard]] const KernelFormat* shared_attention_format(Dtype compute, Dtype kv);
 /// A fused streaming kernel, in `passes` equal parts of its rows; nullopt if several launches form

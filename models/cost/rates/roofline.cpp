@@ -100,10 +100,15 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
   if (!op.kernel) return nullptr;
   const auto family = static_cast<std::size_t>(op_of(op.kernel->call));
   if (stacks_[family].empty()) return nullptr;
-  Last& last = last_[family];
+  // Engines have kernels of sums; other collectives are NCCL's.
+  const auto* collective = std::get_if<CollectiveCall>(&op.kernel->call);
+  const bool by_nccl = collective != nullptr && collective->kind != CollectiveKind::kAllReduce;
+  Last& last = by_nccl ? last_nccl_ : last_[family];
   if (last.format != op.kernel->format) {
     // "*": the stack whose kernels are known best.
-    const std::string_view whose = stacks_[family] == "*" ? "" : std::string_view{stacks_[family]};
+    const std::string_view whose = by_nccl                  ? std::string_view{"nccl"}
+                                   : stacks_[family] == "*" ? std::string_view{}
+                                                            : std::string_view{stacks_[family]};
     last = {.format = op.kernel->format,
             .choice = &calibration_.kernels->kept_choice(static_cast<KernelOp>(family), *gpu_,
                                                          whose, *op.kernel->format)};

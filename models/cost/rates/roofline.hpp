@@ -99,6 +99,7 @@ class Roofline {
     const KernelChoice* choice = nullptr;
   };
   mutable std::array<Last, kKernelOps> last_{};
+  mutable Last last_nccl_{};
   template <class Call>
   struct Known {
     const KernelChoice* choice = nullptr;

@@ -37,6 +37,10 @@ class BlockSparseKind final : public FullKind {
     out.push_back({.role = CacheRole::kIndex,
                    .entry_bytes = bytes_in(layer.attention.index.head_dim, Dtype::kBf16)});
   }
+  void deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+            std::string_view model) const override {
+    LayerKind::deal(layer, ranks, context, model);  // refuses
+  }
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override {
     auto work = FullKind::work(layer);
     work->rows = 0;

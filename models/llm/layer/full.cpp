@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "models/llm/layer/kinds.hpp"
@@ -69,6 +71,14 @@ void FullKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view mode
                                  model, a.n_kv_heads, ranks)};
   }
   a.n_kv_heads = 1;
+}
+
+/// Of windows and chunks, which are full attention over part of the tokens, none are dealt.
+void FullKind::deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+                    std::string_view model) const {
+  const AttentionSpec& a = layer.attention;
+  if (is_bounded(a)) return LayerKind::deal(layer, ranks, context, model);
+  deal_copies(layer, std::max(1, ranks / a.n_kv_heads), context, model);
 }
 
 std::optional<AttentionWork> FullKind::work(const LayerSpec& layer) const {

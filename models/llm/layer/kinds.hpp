@@ -35,6 +35,8 @@ class FullKind : public LayerKind {
   void add_cache(const LayerSpec& layer, Dtype kv_dtype,
                  std::vector<CacheItem>& out) const override;
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override;
+  void deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+            std::string_view model) const override;
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override;
 };
 
@@ -50,8 +52,15 @@ class LatentKind : public LayerKind {
   void add_cache(const LayerSpec& layer, Dtype kv_dtype,
                  std::vector<CacheItem>& out) const override;
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override;
+  void deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+            std::string_view model) const override;
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override;
 };
+
+/// Deals entries of which `copies` ranks would hold equal ones over `context` of these. Errors:
+/// InputError where `context` does not divide them.
+void deal_copies(LayerSpec& layer, std::int32_t copies, std::int32_t context,
+                 std::string_view model);
 
 /// Bytes of `elements` in `dtype`, fractions of a byte included.
 [[nodiscard]] inline double bytes_in(double elements, Dtype dtype) {

@@ -80,9 +80,12 @@ class IndexedLatentKind final : public LatentKind {
                      std::vector<MixerOp>& out) const override {
     const IndexSpec& index = layer.attention.index;
     if (index.is_borrowed) return;
+    // A rank scores the keys that it holds.
+    const double share = 1.0 / layer.attention.context_ranks;
+    const double pairs = causal_pairs(span.end(), 0) - causal_pairs(span.before, 0);
     add_index_scores(index, span,
-                     {.entries = span.end(),
-                      .pairs = causal_pairs(span.end(), 0) - causal_pairs(span.before, 0),
+                     {.entries = share * span.end(),
+                      .pairs = share * pairs,
                       .key_bytes = fp8_index_key_bytes(index.head_dim)},
                      out);
   }
@@ -144,6 +147,11 @@ void LatentKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view mo
   AttentionSpec& a = layer.attention;
   a.n_heads = divided(a.n_heads, ranks, "query heads", model);
   a.n_kv_heads = a.n_heads;  // the latent is whole on each rank
+}
+
+void LatentKind::deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+                      std::string_view model) const {
+  deal_copies(layer, ranks, context, model);
 }
 
 std::optional<AttentionWork> LatentKind::work(const LayerSpec& layer) const {

@@ -43,6 +43,15 @@ double LayerKind::pairs(const LayerSpec& layer, double tokens) const {
 void LayerKind::add_operators(const LayerSpec& /*layer*/, const NewTokens& /*span*/,
                               std::vector<MixerOp>& /*out*/) const {}
 
+void LayerKind::deal(LayerSpec& /*layer*/, std::int32_t /*ranks*/, std::int32_t /*context*/,
+                     std::string_view model) const {
+  throw InputError{
+      fmt::format("engine: decode_context_parallel: {} has layers of kind {}, whose entries no "
+                  "engine deals over "
+                  "GPUs",
+                  model, name())};
+}
+
 double causal_pairs(double tokens, std::int64_t limit) {
   const auto w = static_cast<double>(limit);
   return limit > 0 && tokens > w ? w * tokens - w * w / 2 : tokens * tokens / 2;
@@ -62,6 +71,8 @@ class NoAttention final : public LayerKind {
                  std::vector<CacheItem>& /*out*/) const override {}
   void shard(LayerSpec& /*layer*/, std::int32_t /*ranks*/,
              std::string_view /*model*/) const override {}
+  void deal(LayerSpec& /*layer*/, std::int32_t /*ranks*/, std::int32_t /*context*/,
+            std::string_view /*model*/) const override {}
 };
 
 }  // namespace
@@ -126,6 +137,7 @@ std::vector<LayerMatrix> mixer_matrices(const LayerSpec& layer, std::int64_t d_m
 std::vector<CacheItem> cache_items(const LayerSpec& layer, Dtype kv_dtype) {
   std::vector<CacheItem> out;
   attention_kind(layer.attention).add_cache(layer, kv_dtype, out);
+  for (CacheItem& item : out) item.entry_bytes /= layer.attention.context_ranks;
   state_kind(layer.state).add_cache(layer, kv_dtype, out);
   return out;
 }
@@ -134,10 +146,17 @@ void shard_mixers(LayerSpec& layer, std::int32_t ranks, std::string_view model) 
   for (const LayerKind* kind : mixer_kinds(layer)) kind->shard(layer, ranks, model);
 }
 
+void deal_entries(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+                  std::string_view model) {
+  if (context > 1) attention_kind(layer.attention).deal(layer, ranks, context, model);
+}
+
 AttentionWork attention_work(const AttentionSpec& attention) {
   LayerSpec layer;
   layer.attention = attention;
-  return attention_kind(attention).work(layer).value_or(AttentionWork{});
+  AttentionWork work = attention_kind(attention).work(layer).value_or(AttentionWork{});
+  work.context_ranks = attention.context_ranks;
+  return work;
 }
 
 std::vector<MixerOp> mixer_operators(const LayerSpec& layer, const NewTokens& span) {
@@ -224,6 +243,18 @@ double fp8_index_key_bytes(std::int32_t head_dim) {
   constexpr std::int32_t kValuesPerScale = 128;
   constexpr std::int32_t kScaleBytes = 4;
   return head_dim + kScaleBytes * ((head_dim + kValuesPerScale - 1) / kValuesPerScale);
+}
+
+void deal_copies(LayerSpec& layer, std::int32_t copies, std::int32_t context,
+                 std::string_view model) {
+  if (copies % context != 0) {
+    throw InputError{
+        fmt::format("engine: decode_context_parallel: expected a divisor of the {} GPUs that hold "
+                    "each entry of "
+                    "{}, got {}",
+                    copies, model, context)};
+  }
+  layer.attention.context_ranks = context;
 }
 
 std::int32_t divided(std::int32_t n, std::int32_t ranks, std::string_view what,

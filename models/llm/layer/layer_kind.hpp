@@ -48,6 +48,7 @@ struct AttentionWork {
   std::int32_t key_width = 0;
   std::int32_t row_value_width = 0;  // 0 of a latent: the key is all
   bool holds_rows = true;            // false: they are an earlier layer's
+  std::int32_t context_ranks = 1;    // that the tokens of a sequence are dealt over
   // Prefill: elements of keys and values per token, and heads of the keys.
   std::int64_t prompt_elements = 0;
   std::int32_t prompt_key_heads = 0;
@@ -62,6 +63,10 @@ struct AttentionWork {
   /// Elements that one token adds to the cache.
   [[nodiscard]] std::int64_t cached_elements() const {
     return std::int64_t{rows} * (key_width + row_value_width);
+  }
+  /// Of `tokens` entries those that one rank holds, of the rank with most.
+  [[nodiscard]] std::int64_t held_here(std::int64_t tokens) const {
+    return (tokens + context_ranks - 1) / context_ranks;
   }
   /// Elements of a row, key and value.
   [[nodiscard]] std::int32_t row_width() const { return key_width + row_value_width; }
@@ -140,6 +145,11 @@ class LayerKind {
                          std::vector<CacheItem>& out) const = 0;
   /// Divides heads and channels among `ranks`. Errors: InputError "MODEL has N heads, …".
   virtual void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const = 0;
+  /// Deals the entries of a whole model's layer over `context` of `ranks` ranks that would hold
+  /// equal copies of them. Errors: InputError where they hold fewer copies, or the engine does not
+  /// deal this kind.
+  virtual void deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+                    std::string_view model) const;
 
   /// Sizes of its attention operators; none: a layer without attention.
   [[nodiscard]] virtual std::optional<AttentionWork> work(const LayerSpec& layer) const;
@@ -179,6 +189,10 @@ class LayerKind {
                                    std::string_view model);
 /// Divides attention and recurrent state among `ranks`. Errors: InputError.
 void shard_mixers(LayerSpec& layer, std::int32_t ranks, std::string_view model);
+
+/// LayerKind::deal of its attention; recurrent states stay whole. Errors: InputError.
+void deal_entries(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
+                  std::string_view model);
 
 /// Sizes of the attention operators of a layer; zeros where it has no attention.
 [[nodiscard]] AttentionWork attention_work(const AttentionSpec& attention);

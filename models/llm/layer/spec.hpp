@@ -54,6 +54,10 @@ struct AttentionSpec {
   std::int32_t o_groups = 0;     // groups of heads with separate low-rank output projections
   std::int32_t o_lora_rank = 0;  // width of each
 
+  // Of a shard: ranks of its group that a sequence's entries are dealt over, one token each in turn
+  // (decode context parallelism).
+  std::int32_t context_ranks = 1;
+
   std::int32_t gate_dim = 0;   // columns of an output gate for each query head; 0: no gate
   bool shares_cache = false;   // reads the cache of an earlier layer of its kind; holds none
   bool has_kv_weights = true;  // projects keys and values

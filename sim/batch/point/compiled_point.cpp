@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/cost/layer/dealt.hpp"
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/methods/resolve/masked.hpp"
@@ -107,7 +108,8 @@ struct CompiledPoint::Impl {
 
 CompiledPoint::Impl::Impl(PointSpec asked)
     : spec_{std::move(asked)},
-      llm_{tensor_shard(*spec_.llm, tensor_ranks(*spec_.stack, spec_.tensor_parallel))},
+      llm_{tensor_shard(*spec_.llm, tensor_ranks(*spec_.stack, spec_.tensor_parallel),
+                        spec_.options.context_parallel.value_or(1))},
       stack_{with_expert_network(
           with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
           *spec_.gpu)},
@@ -141,6 +143,7 @@ ResolvedPoint& CompiledPoint::Impl::point_of(std::int64_t prompt) {
   }
   std::shared_ptr<const Method> method = spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
+  check_dealt(stack_, llm_, *method, spec_.kv_dtype);
   if (stack_.masks_evicted) method = masked(std::move(method));
   std::unique_ptr<ResolvedPoint>& point = points_[method.get()];
   if (!point) {

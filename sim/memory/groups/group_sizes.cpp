@@ -32,6 +32,8 @@ std::int64_t first_token(const VllmGroup& group, std::int64_t tokens) {
 GroupSizes::GroupSizes(VllmGroups groups, bool keeps_states, std::int64_t draft_tokens)
     : groups_{std::move(groups)}, keeps_states_{keeps_states}, drafts_{draft_tokens} {
   KVSIM_CHECK(!groups_.groups.empty(), "an engine without groups");
+  for (VllmGroup& group : groups_.groups) group.block_tokens = groups_.tokens_of(group);
+  groups_.block_tokens *= groups_.context_parallel;
   for (const VllmGroup& group : groups_.groups) {
     if (group.growth != GroupGrowth::kState) block_ = std::lcm(block_, group.block_tokens);
   }

@@ -72,6 +72,7 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
   std::vector<LayerCacheClass> out;
   for (std::int32_t l = 0; l < shard.n_layers(); ++l) {
     LayerSpec layer = shard.layers[static_cast<std::size_t>(l)];
+    layer.attention.context_ranks = 1;  // blocks hold one rank's entries
     // A convolution keeps a column for each token that may be rejected.
     layer.state.conv_kernel += static_cast<std::int32_t>(settings.draft_tokens);
     if (settings.state_dtype) layer.state.dtype = *settings.state_dtype;
@@ -192,6 +193,7 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
   std::vector<LayerCacheClass> classes = classes_of(shard, settings);
   if (classes.empty()) throw InputError{fmt::format("{} has no layers with a cache", shard.name)};
   VllmGroups out;
+  out.context_parallel = settings.context_parallel;
   const auto add = [&](const LayerCacheClass& one, std::int32_t layers, std::int32_t padding) {
     out.groups.push_back({.kind = one.kind,
                           .growth = one.growth,
@@ -253,21 +255,19 @@ std::int64_t longest_request(const Llm& shard, VllmGroupSettings settings, Bytes
   return good;
 }
 
-VllmCapacity vllm_capacity(const VllmGroups& groups, Bytes available, std::int64_t max_model_len,
-                           std::int32_t context_parallel) {
-  return capacity_of_blocks(groups, available.count() / groups.block_id.count(), max_model_len,
-                            context_parallel);
+VllmCapacity vllm_capacity(const VllmGroups& groups, Bytes available, std::int64_t max_model_len) {
+  return capacity_of_blocks(groups, available.count() / groups.block_id.count(), max_model_len);
 }
 
 VllmCapacity capacity_of_blocks(const VllmGroups& groups, std::int64_t blocks,
-                                std::int64_t max_model_len, std::int32_t context_parallel) {
+                                std::int64_t max_model_len) {
   VllmCapacity out{.blocks = blocks};
   out.concurrency = static_cast<double>(out.blocks) / static_cast<double>(groups.request_blocks);
   // In whole numbers: as the engine rounds down.
   out.tokens = out.blocks * max_model_len / groups.request_blocks;
   std::int64_t least = groups.block_tokens;
   for (const VllmGroup& group : groups.groups) least = std::min(least, group.block_tokens);
-  out.tokens_before = out.blocks / std::ssize(groups.groups) * least * context_parallel;
+  out.tokens_before = out.blocks / std::ssize(groups.groups) * least * groups.context_parallel;
   return out;
 }
 

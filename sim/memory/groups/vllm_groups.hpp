@@ -64,11 +64,16 @@ struct VllmGroup {
 
 struct VllmGroups {
   std::vector<VllmGroup> groups;
-  std::int64_t block_tokens = 0;    // of full layers, else of the first group
-  Bytes block_id{};                 // of one id: a page of each layer of a group
-  std::int64_t request_blocks = 0;  // of one request, all groups
+  std::int64_t block_tokens = 0;      // of full layers, else of the first group
+  std::int32_t context_parallel = 1;  // ranks over which full groups deal tokens
+  Bytes block_id{};                   // of one id: a page of each layer of a group
+  std::int64_t request_blocks = 0;    // of one request, all groups
 
   [[nodiscard]] bool has_states() const;
+  /// Tokens of a sequence in one block id of `group`, over all ranks.
+  [[nodiscard]] std::int64_t tokens_of(const VllmGroup& group) const {
+    return group.block_tokens * (group.growth == GroupGrowth::kFull ? context_parallel : 1);
+  }
 };
 
 /// The groups of a tensor-parallel shard's layers on one GPU.
@@ -101,11 +106,9 @@ struct VllmCapacity {
   std::int64_t tokens_before = 0;  // the same before mid 2026: blocks of one group times its size
 };
 [[nodiscard]] VllmCapacity vllm_capacity(const VllmGroups& groups, Bytes available,
-                                         std::int64_t max_model_len,
-                                         std::int32_t context_parallel = 1);
+                                         std::int64_t max_model_len);
 /// The same of a number of blocks.
 [[nodiscard]] VllmCapacity capacity_of_blocks(const VllmGroups& groups, std::int64_t blocks,
-                                              std::int64_t max_model_len,
-                                              std::int32_t context_parallel = 1);
+                                              std::int64_t max_model_len);
 
 }  // namespace kvsim

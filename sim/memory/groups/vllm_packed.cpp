@@ -176,6 +176,7 @@ VllmGroups packed_groups(const Llm& shard, const VllmGroupSettings& settings) {
   }
   const std::vector<PackedGroup> groups = cut(classes, tuples_per_group(classes));
   VllmGroups out;
+  out.context_parallel = settings.context_parallel;
   out.block_tokens = classes.front().block;
   out.block_id = Bytes{slab_bytes(groups, settings.release)};
   std::int64_t bytes = 0;

@@ -93,7 +93,7 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
       out["groups"].push_back({{"kind", group.kind},
                                {"layers", group.layers},
                                {"padding", group.padding},
-                               {"block_tokens", group.block_tokens},
+                               {"block_tokens", s.groups->tokens_of(group)},
                                {"request_blocks", group.request_blocks}});
     }
   }
@@ -141,7 +141,7 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
   if (s.groups) {
     for (const VllmGroup& group : s.groups->groups) {
       out += fmt::format("- {} {} layers, blocks of {} tokens: {} a request\n", group.layers,
-                         group.kind, with_commas(group.block_tokens),
+                         group.kind, with_commas(s.groups->tokens_of(group)),
                          with_commas(group.request_blocks));
     }
   }

@@ -20,8 +20,7 @@ struct Answer {
 Answer answer_of(const Llm& llm, const CapacityQuestion& question) {
   const VllmGroupSettings& settings = question.settings;
   const VllmGroups groups = vllm_groups(tensor_shard(llm, question.tensor_parallel), settings);
-  return {groups, vllm_capacity(groups, question.available, settings.max_model_len,
-                                settings.context_parallel)};
+  return {groups, vllm_capacity(groups, question.available, settings.max_model_len)};
 }
 
 }  // namespace

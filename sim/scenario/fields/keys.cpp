@@ -218,6 +218,10 @@ constexpr std::array kEngineKeys{
     engine("step_overhead_per_sequence", time(), "the stack's",
            "measured: scheduling on the host per step and sequence",
            &StackOptions::inter_step_per_sequence),
+    engine("decode_context_parallel", integer(1, 1024), "1",
+           "GPUs of a tensor-parallel group that would hold equal keys and values, over which the "
+           "tokens of a sequence are dealt instead (vLLM's decode_context_parallel_size)",
+           &StackOptions::context_parallel),
     engine("expert_parallel", integer(1, 1024), "1",
            "GPUs that each layer's routed experts are distributed over; tokens reach them in two "
            "all-to-all exchanges",

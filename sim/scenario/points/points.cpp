@@ -164,7 +164,7 @@ std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
   const std::int32_t ranks = spec.stack != nullptr ? tensor_ranks(*spec.stack, spec.tensor_parallel)
                                                    : spec.tensor_parallel;
-  const Llm shard = tensor_shard(*spec.llm, ranks);
+  const Llm shard = tensor_shard(*spec.llm, ranks, spec.options.context_parallel.value_or(1));
   const CostInput in{.llm = &shard,
                      .method = spec.method.get(),
                      .stack = &find_stack("ideal"),  // rounds nothing

@@ -66,7 +66,7 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
     if (plain_ && !has_other_) break;
     // Packed rows and the method's side data are added at the end of the prompt.
     const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
-    l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
+    l.units = (recorded_bytes(a, block_, in.kv_dtype) * l.layers.layers).count();
   }
   per_head_ = in.stack->per_head_blocks;
   plain_ = plain_ && !has_other_;

@@ -116,7 +116,7 @@ std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target
   check_speculation(spec.speculation);
   auto draft = std::make_unique<Draft>();
   const Llm whole = proposing_llm(spec);
-  draft->llm = tensor_shard(whole, spec.tensor_parallel);
+  draft->llm = tensor_shard(whole, spec.tensor_parallel, spec.options.context_parallel.value_or(1));
   draft->method = make_method({"full", {}, {}}, target.prompt, method_site(whole, spec.kv_dtype));
   draft->in = target;
   draft->in.llm = &draft->llm;

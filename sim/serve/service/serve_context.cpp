@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
+#include "models/cost/layer/dealt.hpp"
 #include "models/llm/cache_summary.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/params.hpp"
@@ -83,7 +84,8 @@ std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec) {
 ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     : spec_{spec},
       hooks_{hooks},
-      llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
+      llm_{
+          tensor_shard(*spec.llm, spec.tensor_parallel, spec.options.context_parallel.value_or(1))},
       options_{with_limits(spec.options, spec.scheduler)},
       stack_{stack_of(spec, options_)},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
@@ -104,6 +106,7 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
       in_{base_},
       scheduler_{scheduler_of(spec)} {
   check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
+  check_dealt(stack_, *spec.llm, *typical_, spec.kv_dtype);
   in_.method = typical_.get();
   // A size that only a replay knows is refused before anything runs.
   (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
@@ -113,6 +116,11 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   for (const OffloadedBytes& part : offloaded_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
+  if (stack_.context_parallel > 1 && !spec_.tier_codec.empty()) {
+    throw InputError{
+        "tier_codec: expected none with decode_context_parallel: a GPU's pages have a share of the "
+        "tokens"};
+  }
   if (spec.speculation.is_on() && scheduler_ == "static") {
     throw InputError{"scheduler static: speculation is of engines with continuous batching"};
   }

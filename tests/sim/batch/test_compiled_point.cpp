@@ -236,6 +236,27 @@ TEST_CASE("several GPUs, packed weights and an engine's options equal run_static
   CHECK(fitted > 60);
 }
 
+TEST_CASE("entries dealt over GPUs equal run_static") {
+  int fitted = 0;
+  for (const auto& [name, ranks] : {std::pair{"deepseek-v2-lite", 4}, std::pair{"glm-4-9b", 8}}) {
+    const Llm& llm = find_llm(name);
+    for (const char* method : {"full", "int8-per-token-head"}) {
+      PointSpec spec = resolved(llm, "vllm", {.name = method, .params = {}, .budget = {}});
+      spec.tensor_parallel = ranks;
+      spec.calibration = &builtin_calibration();
+      for (const std::int32_t context : {2, 4}) {
+        spec.options.context_parallel = context;
+        INFO(name, " ", method, " over ", context);
+        CompiledPoint compiled{spec};
+        for (const Point& point : {Point{1, 1000, 40}, Point{7, 4097, 3}, Point{32, 1, 300}}) {
+          fitted += same_as_run(compiled, spec, point) ? 1 : 0;
+        }
+      }
+    }
+  }
+  CHECK(fitted == 24);
+}
+
 TEST_CASE("a point does not depend on earlier points") {
   const Llm llm = small_llm();
   const Gpu gpu = a800();

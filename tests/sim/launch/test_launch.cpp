@@ -172,6 +172,13 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   CHECK(wide.gpus == 16);
   CHECK(wide.replicas == 2);
 
+  json dealt = experts;
+  dealt["cluster"] = nullptr;
+  dealt["engine"] = {{"decode_context_parallel", 4}};
+  CHECK(value_of(launch_from(dealt).roles[0], "--decode-context-parallel-size") == "4");
+  dealt["stack"] = "vllm@0.9";
+  CHECK(refusal(dealt).find("modelled for vLLM from 0.11 on") != std::string::npos);
+
   json split = service("vllm");
   split["cluster"] = {{"replicas", 2}, {"prefill_replicas", 1}};
   const Launch apart = launch_from(split);

@@ -146,7 +146,7 @@ TEST_CASE("layers that differ only in their pages form one group") {
   settings.context_parallel = 8;
   const VllmGroups shared = vllm_groups(llm, settings);
   CHECK(shared.request_blocks == 396);  // ceil(202,752 / 8 / 64)
-  CHECK(vllm_capacity(shared, gib(34.86), 202752, 8).tokens > 7 * capacity.tokens);
+  CHECK(vllm_capacity(shared, gib(34.86), 202752).tokens > 7 * capacity.tokens);
 }
 
 TEST_CASE("windows also hold a step's tokens and shorter entries get longer blocks") {

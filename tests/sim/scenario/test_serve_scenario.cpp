@@ -364,6 +364,9 @@ TEST_CASE("the schema and the reader accept and refuse the same services") {
   agree(R"(, "engine": {"max_model_len": "model"})", false);
   agree(R"(, "engine": {"expert_parallel": 8, "expert_imbalance": 1.2})", true);
   agree(R"(, "engine": {"expert_parallel": 0})", false);
+  agree(R"(, "engine": {"decode_context_parallel": 2})", true);
+  agree(R"(, "engine": {"decode_context_parallel": 0})", false);
+  agree(R"(, "engine": {"decode_context_parallel": "2"})", false);
   agree(R"(, "engine": {"expert_link": "50 GB/s", "expert_link_latency": null})", true);
   agree(R"(, "engine": {"expert_link": 50})", false);
   agree(R"(, "engine": {"kv_blocks": "per-head", "compaction": null})", true);

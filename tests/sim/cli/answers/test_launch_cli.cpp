@@ -104,6 +104,15 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
                                    folder);
   CHECK(changed.at("gpu_count") == 2);
   CHECK(changed.at("engine").at("expert_parallel") == 1);
+  CHECK(scenario_by(
+            {"--gpu", "h200", "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
+            folder)
+            .at("engine") == json{{"decode_context_parallel", 4}});
+  const Outcome all_used =
+      run_kvsim({"run", "--gpu", "H200-141GB-SXM", "--isl", "100", "--osl", "1", "--print-scenario",
+                 "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
+                folder);
+  CHECK(!has(all_used.err, "not part of the simulation"));
   // Formats of the cache that are methods of the catalogue.
   CHECK(scenario_by({"--gpu", "h100", "--from-command",
                      "vllm serve Qwen/Qwen3-8B --kv-cache-dtype int8_per_token_head"},
