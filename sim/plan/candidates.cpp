@@ -27,8 +27,13 @@ using nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 4> kOfMethod{"method", "budget", "method_params",
                                                     "measured_on"};
-constexpr std::array<std::string_view, 6> kOfGpus{
-    "gpu", "gpu_count", "pipeline_parallel", "replicas", "prefill_replicas", "expert_parallel"};
+constexpr std::array<std::string_view, 7> kOfGpus{"gpu",
+                                                  "gpu_count",
+                                                  "pipeline_parallel",
+                                                  "replicas",
+                                                  "prefill_replicas",
+                                                  "expert_parallel",
+                                                  "decode_context_parallel"};
 
 ordered_json without(ordered_json keys, std::span<const std::string_view> names) {
   for (const std::string_view name : names) keys.erase(std::string{name});

@@ -28,6 +28,17 @@ std::int32_t most_experts(const Llm& llm) {
   return experts;
 }
 
+/// Numbers of GPUs of `tensor` that entries can be dealt over, 1 first.
+std::vector<std::int32_t> context_sizes(const Llm& llm, const Stack& stack, std::int32_t tensor) {
+  std::vector<std::int32_t> out{1};
+  for (std::int32_t n = 2; n <= tensor && has_context_parallel(stack); n *= 2) {
+    Stack dealt = stack;
+    dealt.context_parallel = n;
+    if (is_allowed([&] { check_gpus(llm, dealt, tensor); })) out.push_back(n);
+  }
+  return out;
+}
+
 std::int32_t gpus_of(const Layout& layout) {
   return layout.tensor_parallel * layout.pipeline_parallel *
          (layout.replicas + layout.prefill_replicas);
@@ -38,6 +49,7 @@ std::int32_t gpus_of(const Layout& layout) {
 Layout layout_of(const ServeSpec& spec) {
   return {.tensor_parallel = spec.tensor_parallel,
           .pipeline_parallel = spec.pipeline_parallel,
+          .context_parallel = spec.options.context_parallel.value_or(1),
           .expert_parallel = spec.options.expert_parallel.value_or(spec.stack->expert_parallel),
           .replicas = spec.cluster.replicas,
           .prefill_replicas = spec.cluster.prefill_replicas};
@@ -45,6 +57,7 @@ Layout layout_of(const ServeSpec& spec) {
 
 std::string layout_words(const Layout& layout) {
   std::string out = fmt::format("TP {}", layout.tensor_parallel);
+  if (layout.context_parallel > 1) out += fmt::format(", DCP {}", layout.context_parallel);
   if (layout.pipeline_parallel > 1) out += fmt::format(", PP {}", layout.pipeline_parallel);
   if (layout.prefill_replicas == 0 && layout.replicas > 1) {
     out += fmt::format(", DP {}", layout.replicas);
@@ -60,15 +73,21 @@ std::vector<Layout> layouts_of(const Llm& llm, const Gpu& gpu, const Stack& stac
                                const LayoutSearch& search, bool has_pipelines) {
   std::vector<Layout> out;
   const std::int32_t experts = most_experts(llm);
-  const auto add = [&](const Layout& layout) {
+  std::vector<std::int32_t> contexts;  // of engines of so many GPUs
+  const auto add = [&](Layout layout) {
     Stack shared = stack;
     shared.expert_parallel = layout.expert_parallel;
-    if (is_allowed([&] { check_expert_parallel(llm, gpu, shared, layout.tensor_parallel); })) {
+    if (!is_allowed([&] { check_expert_parallel(llm, gpu, shared, layout.tensor_parallel); })) {
+      return;
+    }
+    for (const std::int32_t context : contexts) {
+      layout.context_parallel = context;
       out.push_back(layout);
     }
   };
   for (std::int32_t tensor = 1; tensor <= std::min(search.gpus, node_gpus(gpu)); ++tensor) {
     if (!is_allowed([&] { check_gpus(llm, stack, tensor); })) continue;
+    contexts = context_sizes(llm, stack, tensor);
     std::vector<std::int32_t> shares{1};
     if (experts > 0 && tensor > 1) shares.push_back(tensor);
     const std::int32_t engines = search.gpus / tensor;

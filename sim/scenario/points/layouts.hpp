@@ -17,6 +17,7 @@ namespace kvsim {
 /// The GPUs of one service. Engines of `tensor_parallel` x `pipeline_parallel` GPUs.
 struct Layout {
   std::int32_t tensor_parallel = 1, pipeline_parallel = 1;
+  std::int32_t context_parallel = 1;  // GPUs of an engine that a sequence's entries are dealt over
   std::int32_t expert_parallel = 1;   // GPUs that share a layer's experts
   std::int32_t replicas = 1;          // engines: of data-parallel attention, or those that decode
   std::int32_t prefill_replicas = 0;  // engines that only prefill
@@ -26,13 +27,14 @@ struct Layout {
 
 [[nodiscard]] Layout layout_of(const ServeSpec& spec);
 
-/// "TP 4", "TP 2, PP 2", "TP 2, EP 2", "TP 1, DP 8, EP 8" (data-parallel attention: engines that
-/// share experts), "TP 2, 1P3D" (one engine prefills, three decode).
+/// "TP 4", "TP 2, PP 2", "TP 8, DCP 4", "TP 2, EP 2", "TP 1, DP 8, EP 8" (data-parallel attention:
+/// engines that share experts), "TP 2, 1P3D" (one engine prefills, three decode).
 [[nodiscard]] std::string layout_words(const Layout& layout);
 
 /// Every layout of `llm` on at most `search.gpus` GPUs that the engine's rules allow, those with
 /// fewer GPUs first:
 /// - tensor parallelism within a node, as check_gpus allows it;
+/// - decode context parallelism over powers of two of the GPUs that would hold equal entries;
 /// - pipelines, if `has_pipelines`, of at most the model's layers;
 /// - for a model with experts: sharing them over the GPUs of an engine, or over engines with
 ///   separate attention (check_expert_parallel);

@@ -203,6 +203,7 @@ std::vector<Layout> layouts(const ServeAxes& axes, const CartesianIndex& at, con
     const ClusterSpec cluster = read_cluster(axes.clusters[at[8]]);
     return {{.tensor_parallel = part.tensor_parallel,
              .pipeline_parallel = static_cast<std::int32_t>(axes.stages[at[7]].value),
+             .context_parallel = part.options.context_parallel.value_or(1),
              .expert_parallel = part.options.expert_parallel.value_or(1),
              .replicas = cluster.replicas,
              .prefill_replicas = cluster.prefill_replicas}};
@@ -224,8 +225,8 @@ void check_layouts(const Group& group, const LayoutSearch& search) {
       field->fail("expected none with /plan/layouts, which searches it");
     }
   }
-  if (const auto engine = group.find("engine"); engine && engine->has("expert_parallel")) {
-    refuse(*engine, "expert_parallel");
+  for (const char* key : {"expert_parallel", "decode_context_parallel"}) {
+    if (const auto engine = group.find("engine"); engine && engine->has(key)) refuse(*engine, key);
   }
   const auto clusters = group.find("cluster");
   bool has_links = clusters.has_value();
@@ -303,6 +304,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     for (const Layout& layout : layouts(axes, at, part, in.layouts)) {
       StaticSpec one = part;
       one.tensor_parallel = layout.tensor_parallel;
+      if (layout.context_parallel > 1) one.options.context_parallel = layout.context_parallel;
       if (layout.expert_parallel > 1) one.options.expert_parallel = layout.expert_parallel;
       ServeSpec spec;
       spec.scheduler = read_scheduler(scheduler, one.options);
@@ -342,6 +344,9 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
           serve_keys(spec, engine_keys(one, engine.calibrations[at[4]].value.name, in_cache),
                      workload, cluster, scheduler);
       if (layout.prefill_replicas > 0) keys["prefill_replicas"] = layout.prefill_replicas;
+      if (in.layouts && layout.context_parallel > 1) {
+        keys["decode_context_parallel"] = layout.context_parallel;
+      }
       if (in.layouts && layout.expert_parallel > 1) {
         keys["expert_parallel"] = layout.expert_parallel;
       }

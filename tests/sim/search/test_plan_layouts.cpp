@@ -27,15 +27,15 @@ namespace {
 using test::has;
 using test::serve_plan;
 
-using Sizes = std::tuple<int, int, int, int, int>;  // TP, PP, EP, engines, prefill engines
+using Sizes = std::tuple<int, int, int, int, int, int>;  // TP, DCP, PP, EP, engines, prefill ones
 
 std::set<Sizes> found(const char* model, const LayoutSearch& search, bool has_pipelines = true) {
   std::set<Sizes> out;
   std::int32_t gpus = 0;
   for (const Layout& one : layouts_of(find_llm(model), find_gpu("H100-80GB-SXM"),
                                       find_stack("vllm"), search, has_pipelines)) {
-    CHECK(out.emplace(one.tensor_parallel, one.pipeline_parallel, one.expert_parallel, one.replicas,
-                      one.prefill_replicas)
+    CHECK(out.emplace(one.tensor_parallel, one.context_parallel, one.pipeline_parallel,
+                      one.expert_parallel, one.replicas, one.prefill_replicas)
               .second);  // each once
     const std::int32_t own =
         one.tensor_parallel * one.pipeline_parallel * (one.replicas + one.prefill_replicas);
@@ -49,11 +49,11 @@ TEST_CASE("layouts are all products of the parallelisms that the model divides b
   struct Model {
     const char* name;
     std::set<int> tensor;  // divisors of its heads, whole KV heads or copies of them; at most 8
-    int experts;
+    int kv_heads, experts;
   };
-  for (const auto& [name, tensor, experts] :
-       {Model{"llama-3.1-8b", {1, 2, 4, 8}, 0}, Model{"mixtral-8x7b", {1, 2, 4, 8}, 8},
-        Model{"qwen3-30b-a3b", {1, 2, 4, 8}, 128}}) {
+  for (const auto& [name, tensor, kv_heads, experts] :
+       {Model{"llama-3.1-8b", {1, 2, 4, 8}, 8, 0}, Model{"mixtral-8x7b", {1, 2, 4, 8}, 8, 8},
+        Model{"qwen3-30b-a3b", {1, 2, 4, 8}, 4, 128}}) {
     for (const int gpus : {1, 2, 3, 8}) {
       for (const bool disaggregated : {false, true}) {
         INFO(name, " on ", gpus, " ", disaggregated);
@@ -72,7 +72,10 @@ TEST_CASE("layouts are all products of the parallelisms that the model divides b
                                 : ep != 1 && (ep != tp || experts < ep)) {
                     continue;
                   }
-                  expected.emplace(tp, pp, ep, engines, prefill);
+                  // Over GPUs that would hold the same heads.
+                  for (int dcp = 1; dcp <= std::max(1, tp / kv_heads); dcp *= 2) {
+                    expected.emplace(tp, dcp, pp, ep, engines, prefill);
+                  }
                 }
               }
             }
@@ -82,17 +85,20 @@ TEST_CASE("layouts are all products of the parallelisms that the model divides b
       }
     }
   }
-  for (const auto& [tp, pp, ep, engines, prefill] : found("llama-3.1-8b", {.gpus = 8}, false)) {
+  for (const auto& [tp, dcp, pp, ep, engines, prefill] :
+       found("llama-3.1-8b", {.gpus = 8}, false)) {
     CHECK(pp == 1);
   }
   // Tensor parallelism ends with the node.
-  for (const auto& [tp, pp, ep, engines, prefill] : found("llama-3.1-70b", {.gpus = 16})) {
+  for (const auto& [tp, dcp, pp, ep, engines, prefill] : found("llama-3.1-70b", {.gpus = 16})) {
     CHECK(tp <= 8);
   }
 }
 
 TEST_CASE("a layout is named by its parallelisms") {
   CHECK(layout_words({.tensor_parallel = 4}) == "TP 4");
+  CHECK(layout_words({.tensor_parallel = 8, .context_parallel = 4, .expert_parallel = 8}) ==
+        "TP 8, DCP 4, EP 8");
   CHECK(layout_words({.tensor_parallel = 4, .pipeline_parallel = 2}) == "TP 4, PP 2");
   CHECK(layout_words({.tensor_parallel = 2, .expert_parallel = 8, .replicas = 4}) ==
         "TP 2, DP 4, EP 8");
@@ -116,7 +122,16 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
         {"TP 1, PP 2", R"(, "pipeline_parallel": 2)"},
         {"TP 1, DP 2, EP 2", R"(, "cluster": {"replicas": 2}, "engine": {"expert_parallel": 2})"},
         {"TP 2", R"(, "gpu_count": 2)"},
-        {"TP 2, EP 2", R"(, "gpu_count": 2, "engine": {"expert_parallel": 2})"}}}};
+        {"TP 2, EP 2", R"(, "gpu_count": 2, "engine": {"expert_parallel": 2})"}}},
+      {R"(, "model": "deepseek-v2-lite", "gpu": "A100-40GB-SXM")",
+       {{"TP 1", ""},
+        {"TP 1, PP 2", R"(, "pipeline_parallel": 2)"},
+        {"TP 1, DP 2, EP 2", R"(, "cluster": {"replicas": 2}, "engine": {"expert_parallel": 2})"},
+        {"TP 2", R"(, "gpu_count": 2)"},
+        {"TP 2, DCP 2", R"(, "gpu_count": 2, "engine": {"decode_context_parallel": 2})"},
+        {"TP 2, EP 2", R"(, "gpu_count": 2, "engine": {"expert_parallel": 2})"},
+        {"TP 2, DCP 2, EP 2",
+         R"(, "gpu_count": 2, "engine": {"decode_context_parallel": 2, "expert_parallel": 2})"}}}};
   for (const Model& model : models) {
     INFO(model.keys);
     const std::string wanted = fmt::format("{}, \"layouts\": 2", kFewest);
@@ -332,6 +347,8 @@ TEST_CASE("keys that a search of layouts chooses or needs are checked") {
        {std::pair{R"(, "gpu_count": 2)", "/gpu_count"},
         std::pair{R"(, "pipeline_parallel": [1, 2])", "/pipeline_parallel"},
         std::pair{R"(, "engine": {"expert_parallel": 2})", "/engine/expert_parallel"},
+        std::pair{R"(, "engine": {"decode_context_parallel": 2})",
+                  "/engine/decode_context_parallel"},
         std::pair{R"(, "cluster": {"replicas": 2})", "/cluster/replicas"},
         std::pair{R"(, "cluster": [{}, {"prefill_replicas": 1}])",
                   "/cluster/1/prefill_replicas"}}) {
