@@ -101,6 +101,12 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
     if (!near->impossible->knobs.empty()) {
       text += fmt::format(" {}.", knob_words(*near->impossible));
     }
+    if (near->impossible->constraint == "weights" && is_of_services(group.question) &&
+        near->layout.empty()) {
+      text +=
+          " An engine has the scenario's GPUs: gpu_count (--tp) sets another number, --layouts 8 "
+          "tries all up to 8.";
+    }
     return text;
   }
   const PlanCandidate& best = plan.candidates[*group.best];
