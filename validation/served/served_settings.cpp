@@ -258,7 +258,7 @@ void apply(const OptionRule& rule, const EngineOption& option, ordered_json& key
 }
 
 struct Layout {
-  std::int32_t tp = 1, pp = 1, replicas = 1, ep = 1;
+  std::int32_t tp = 1, pp = 1, replicas = 1, ep = 1, dcp = 1;
   std::int32_t prefill_replicas = 0;
   bool shares_experts = false;  // the replicas' experts are spread over all GPUs
 };
@@ -293,12 +293,12 @@ Layout layout_of(const ServedRun& run, const ServedClient& client, const ServedE
                  const std::vector<EngineOption>& options, std::vector<std::string>& assumed) {
   Layout out;
   const std::string text = plain_cell(run.ep_dp);
-  if (number_behind(text, "dcp")) throw NotExpressed{"decode context parallelism"};
   const auto gpus = cell_count(run.gpu_count);
   const auto count = [](std::optional<std::int64_t> n) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(n.value_or(1), 1, 1024));
   };
   out.pp = count(cell_count(run.pp));
+  out.dcp = count(number_behind(text, "dcp"));
   for (const EngineOption& option : options) {
     if (option.name == "pp" || option.name == "pp_size" ||
         option.name == "pipeline_parallel_size") {
@@ -496,6 +496,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   if (!formats.weights.empty()) out.keys["dtype"] = formats.weights;
   if (!formats.cache.empty()) out.keys["kv_dtype"] = formats.cache;
   if (layout.pp > 1) out.keys["pipeline_parallel"] = layout.pp;
+  if (layout.dcp > 1) out.keys["engine"]["decode_context_parallel"] = layout.dcp;
   if (layout.ep > 1) out.keys["engine"]["expert_parallel"] = layout.ep;
   if (layout.prefill_replicas > 0) {
     out.keys["cluster"] = {{"replicas", layout.replicas},
