@@ -1,5 +1,5 @@
 kvsim_test(serve
-  SOURCES sim/batch/test_context_parallel.cpp sim/batch/test_expert_parallel.cpp sim/batch/test_naive_loop.cpp
+  SOURCES sim/batch/test_context_parallel.cpp sim/batch/test_prefill_context.cpp sim/batch/test_expert_parallel.cpp sim/batch/test_naive_loop.cpp
           sim/bench/test_bench_fit.cpp sim/bench/test_bench_formats.cpp
           sim/serve/test_front_end.cpp sim/serve/test_scheduler_cases.cpp sim/serve/test_scheduler_laws.cpp
           sim/serve/test_scheduler_orders.cpp sim/serve/test_scheduler_pressure.cpp

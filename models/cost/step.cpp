@@ -38,22 +38,41 @@ std::int64_t experts_on(std::int64_t n_experts, std::int64_t ranks, std::int64_t
   return n_experts / ranks + (rank < n_experts % ranks ? 1 : 0);
 }
 
-ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows) {
+PromptPart prompt_part(const CostInput& in, std::int32_t layer) {
+  PromptPart part = in.method->prompt_part(layer);
+  part.computed /= in.stack->prefill_context;
+  return part;
+}
+
+PromptPart split_part(const CostInput& in) { return {.computed = 1.0 / in.stack->prefill_context}; }
+
+ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows,
+                         bool are_repeated) {
   const std::int64_t ranks = in.stack->expert_parallel;
   const std::int64_t both = std::min<std::int64_t>(ranks, in.tensor_parallel);
+  const std::int64_t parts = in.stack->prefill_context;
+  are_repeated = are_repeated && parts > 1;
+  // Tokens are the same on all GPUs of a tensor-parallel group. Other groups have others, or the
+  // same where prompts are split over groups and none has a part of one.
+  const std::int64_t groups = std::max({std::int64_t{1}, parts, ranks / in.tensor_parallel});
+  const auto tokens = static_cast<double>(rows * (are_repeated ? 1 : groups));
   const auto chosen = static_cast<double>(rows * mlp.top_k);
   const double most = in.stack->expert_imbalance;
   const auto up = [](double x) { return static_cast<std::int64_t>(std::ceil(x)); };
-  ExpertShare out{.experts = experts_on(mlp.n_experts, ranks, 0),
-                  .width = std::int64_t{mlp.d_ff} * both,
-                  .rows = up(chosen * most / static_cast<double>(both)),
-                  .own = (rows + both - 1) / both};
-  // Tokens are the same on all GPUs of a tensor-parallel group, others in other groups.
-  out.tokens = static_cast<double>(rows) *
-               static_cast<double>(std::max<std::int64_t>(1, ranks / in.tensor_parallel));
-  out.exchanged =
-      chosen / static_cast<double>(both) * most * (1.0 - 1.0 / static_cast<double>(ranks));
-  return out;
+  double here = chosen * most / static_cast<double>(both);
+  if (ranks == 1 && !are_repeated) here *= static_cast<double>(parts);
+  if (ranks > 1 && are_repeated) here /= static_cast<double>(groups);
+  return {.experts = experts_on(mlp.n_experts, ranks, 0),
+          .width = std::int64_t{mlp.d_ff} * both / (ranks == 1 ? parts : 1),
+          .rows = up(here),
+          .own = ranks == 1 ? rows * (are_repeated ? 1 : groups) : (rows + both - 1) / both,
+          .tokens = tokens,
+          .exchanged =
+              chosen / static_cast<double>(both) * most * (1.0 - 1.0 / static_cast<double>(ranks))};
+}
+
+bool shares_experts(const Stack& stack) {
+  return stack.expert_parallel > 1 || stack.prefill_context > 1;
 }
 
 Llm held_model(const CostInput& in) {
@@ -83,7 +102,7 @@ Bytes host_weights(const CostInput& in, std::int32_t layer) {
 
 Bytes weights_held(const CostInput& in) {
   if (in.measured_weights) return *in.measured_weights;
-  if (in.stack == nullptr || in.stack->expert_parallel == 1) {
+  if (in.stack == nullptr || !shares_experts(*in.stack)) {
     Bytes held = loaded_weight_bytes(*in.llm, in.weights());
     // Those of one layer are on the GPU while it computes, and of the next where they overlap.
     Bytes largest;
@@ -104,7 +123,7 @@ std::vector<OffloadedBytes> offloaded_bytes(const CostInput& in) {
     if (n > Bytes{}) out.push_back({name, key, n});
   };
   add("CUDA context", "context", in.stack->context);
-  if (in.tensor_parallel > 1 || in.stack->expert_parallel > 1) {
+  if (in.tensor_parallel > 1 || shares_experts(*in.stack)) {
     add("buffers of collectives", "communication", in.stack->communication);
   }
   add("CUDA graphs", "graphs", in.stack->graphs);
@@ -117,7 +136,9 @@ Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens) {
 
 std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
   const std::int64_t rows = in.batch * tokens;
-  const std::int64_t chunk = in.stack->prefill_chunk;
+  // An engine's budget is of all GPUs that a prompt is split over.
+  const std::int64_t parts = in.stack->prefill_context;
+  const std::int64_t chunk = (in.stack->prefill_chunk + parts - 1) / parts;
   return tokens > 1 && chunk > 0 ? std::min(rows, chunk) : rows;
 }
 

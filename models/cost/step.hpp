@@ -45,6 +45,12 @@ struct CostInput {
   return in.exact_sizes ? n : allocator_rounded(*in.stack, n);
 }
 
+/// Which tokens of a prompt one GPU computes in `layer`: those that the method says, or its part of
+/// them where prompts are split over GPUs.
+[[nodiscard]] PromptPart prompt_part(const CostInput& in, std::int32_t layer);
+/// A GPU's part of all tokens of a prompt where prompts are split over GPUs.
+[[nodiscard]] PromptPart split_part(const CostInput& in);
+
 /// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
 [[nodiscard]] Dtype activation_dtype(Dtype weight_dtype);
 
@@ -54,14 +60,18 @@ struct ExpertShare {
   std::int64_t experts = 0;  // of which it holds a part; of an uneven number the most
   std::int64_t width = 0;    // columns that it holds of each
   std::int64_t rows = 0;     // (token, expert) pairs that it computes, of the GPU with most
-  std::int64_t own = 0;      // tokens that it sends to their experts
+  std::int64_t own = 0;      // tokens for which it sums the outputs of experts
   double tokens = 0;         // of all GPUs that share them
   double exchanged = 0;      // vectors that it sends, and receives, in each of both exchanges
 };
 /// `mlp` is of a tensor-parallel shard and has experts; each GPU of the group has `rows` tokens.
+/// Where prompts are split over groups, `are_repeated` says that all of these have the same tokens.
 /// Tokens choose their experts evenly; the GPU with most of them gets stack.expert_imbalance times
 /// the mean, and the others wait for it.
-[[nodiscard]] ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows);
+[[nodiscard]] ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows,
+                                       bool are_repeated = false);
+/// Whether a GPU holds less of the routed experts than of other matrices.
+[[nodiscard]] bool shares_experts(const Stack& stack);
 /// Experts of `n_experts` that GPU `rank` of `ranks` holds: the first hold one more.
 [[nodiscard]] std::int64_t experts_on(std::int64_t n_experts, std::int64_t ranks,
                                       std::int64_t rank);

@@ -506,6 +506,13 @@ PrefillExtra Method::masked_step(std::int32_t /*layer*/, const LayerShape& /*sha
   return {};
 }
 
+bool is_full_or_format(const Method& method) {
+  if (method.name() == "full") return true;
+  const auto* composed = dynamic_cast<const ComposedMethod*>(&method);
+  return method.fixed_rows() &&
+         (composed == nullptr || (!composed->parts().prefill && !composed->parts().tier));
+}
+
 std::optional<Bytes> layer_cache_bytes(const Method& method, std::int32_t layer,
                                        const LayerShape& shape, Dtype recorded, std::int64_t prompt,
                                        std::int64_t tokens) {

@@ -135,5 +135,8 @@ class ComposedMethod final : public Method {
 
 /// `method` as a ComposedMethod. Errors: ContractError if it is not one (a test's own method).
 [[nodiscard]] const ComposedMethod& as_composed(const Method& method);
+/// Whether it is the full cache, or a format of rows of fixed size that computes whole prompts and
+/// keeps all entries on the GPU.
+[[nodiscard]] bool is_full_or_format(const Method& method);
 
 }  // namespace kvsim

@@ -10,6 +10,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/json/embedded.hpp"
+#include "models/stack/context_parallel.hpp"
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"
 #include "models/units/units_format.hpp"
@@ -259,14 +260,6 @@ Bytes fraction_bytes(const Stack& stack, Bytes total) {
   return truncated<Bytes>(std::floor(static_cast<double>(total.count()) * stack.usable_fraction));
 }
 
-bool has_context_parallel(const Stack& stack) {
-  // vLLM PR 23734, and PR 24864 for keys and values of heads.
-  constexpr EngineVersion kFirst{0, 11, 0};
-  if (!stack.defaults || stack.defaults->engine != "vLLM") return false;
-  const auto version = parse_engine_version(stack.version);
-  return version && *version >= kFirst;
-}
-
 Stack with_options(const Stack& stack, const StackOptions& options, const EngineSite& site) {
   if (stack.needs_cuda && site.gpu != nullptr && !is_nvidia(*site.gpu)) {
     throw InputError{
@@ -304,16 +297,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
     out.communication = Bytes{};
   }
   if (options.graphs) out.graphs = *options.graphs;
-  if (options.context_parallel && *options.context_parallel > 1) {
-    if (!has_context_parallel(out)) {
-      throw InputError{fmt::format(
-          "engine: decode_context_parallel: expected 1 for stack {}{}{}: it is modelled for vLLM "
-          "from 0.11 on",
-          out.name, out.version.empty() ? "" : " ", out.version)};
-    }
-    out.context_parallel = *options.context_parallel;
-    out.block_tokens *= out.context_parallel;
-  }
+  take_context_parallel(out, options);
   if (options.expert_parallel) out.expert_parallel = *options.expert_parallel;
   if (options.expert_imbalance) out.expert_imbalance = *options.expert_imbalance;
   if (options.expert_link) out.expert_link = *options.expert_link;

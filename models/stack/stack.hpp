@@ -139,6 +139,9 @@ struct Stack {
   /// GPUs of a tensor-parallel group that a sequence's entries are dealt over (decode context
   /// parallelism); a block then has so many times as many tokens.
   std::int32_t context_parallel = 1;
+  /// GPUs that each compute a part of a prompt's tokens and hold all entries (prefill context
+  /// parallelism), times those of a tensor-parallel group.
+  std::int32_t prefill_context = 1;
   double expert_imbalance = 1;  // tokens routed to the GPU with most of them, over the mean
   /// One GPU's link to the network between nodes, one direction, and the latency of its whole way;
   /// 0: none is said.
@@ -196,6 +199,7 @@ struct StackOptions {
   std::optional<std::int32_t> api_servers{};  // front_end.servers
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<std::int32_t> context_parallel{};
+  std::optional<std::int32_t> prefill_context{};
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};
   std::optional<BytesPerSecond> expert_link{};
@@ -211,6 +215,8 @@ struct StackOptions {
 };
 /// Whether entries can be dealt over GPUs of a tensor-parallel group (Stack::context_parallel).
 [[nodiscard]] bool has_context_parallel(const Stack& stack);
+/// Whether the stack's release splits prompts over GPUs (Stack::prefill_context).
+[[nodiscard]] bool has_prefill_context(const Stack& stack);
 
 /// `stack` as it runs at `site`: the engine's defaults for its version, GPU and usage, then what
 /// `options` sets, which always wins. `settings` says which value comes from where. Errors:

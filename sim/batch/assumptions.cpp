@@ -9,6 +9,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/layer/dealt.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/network/expert_network.hpp"
@@ -77,6 +78,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   }
   if (const auto exchange = describe_exchange(*in.stack, *spec.gpu)) notes.push_back(*exchange);
   if (const auto dealt = describe_dealt(*in.stack)) notes.push_back(*dealt);
+  if (const auto split = describe_split_prompts(*in.stack)) notes.push_back(*split);
   if (spec.stack->masks_evicted) {
     notes.push_back(
         fmt::format("{}: what method {} lets go stays in the cache, masked out of attention", stack,

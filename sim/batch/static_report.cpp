@@ -96,7 +96,7 @@ void StaticRun::find_intervals() {
   if (out.prefill) {
     out.time_basis = fmt::format("{}; {}", time_residual(in_, phase).basis, out.time_basis);
   }
-  if (const auto ends = memory_ends(stack_, spec_.tensor_parallel)) {
+  if (const auto ends = memory_ends(stack_, spec_.gpus())) {
     Bytes cache;
     for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {
       const auto found = result_.peak_owners.find(std::string{name_of(owner)});

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/layer/dealt.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/methods/resolve/masked.hpp"
@@ -54,6 +55,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
       score_rows_{spec.prompt_tokens} {
   check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
   check_dealt(stack_, *spec.llm, *spec.method, spec.kv_dtype);
+  check_split_prompts(stack_, *spec.llm, *spec.method);
   in_.allocated = stack_.growth == CacheGrowth::kStatic ? static_end_ : 0;
   spec_.llm = &llm_;
   spec_.stack = &stack_;
@@ -320,7 +322,7 @@ bool StaticRun::prefill() {
     result_.bytes_moved += cost.bytes;
     return true;
   };
-  if (!around(RunPart::kEmbedding, embed_tokens(in_, spec_.prompt_tokens))) return false;
+  if (!around(RunPart::kEmbedding, embed_prompt(in_, spec_.prompt_tokens))) return false;
   if (!prefill_layers()) return false;
   if (!around(RunPart::kPromptLogits, output_logits(in_, spec_.prompt_tokens))) return false;
   // Activations and mask of the prompt are released; caches remain.

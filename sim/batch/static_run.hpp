@@ -49,6 +49,11 @@ struct StaticSpec {
   // these settings. Costs about 100 us per decode step.
   std::optional<AllocatorConfig> allocator{};
   std::int32_t hand_overs = 0;  // set by run_split
+
+  /// All of them: those that prompts are split over hold the model once each.
+  [[nodiscard]] std::int32_t gpus() const {
+    return tensor_parallel * options.prefill_context.value_or(1);
+  }
 };
 
 struct OomEvent {

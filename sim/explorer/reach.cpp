@@ -81,7 +81,7 @@ class Curve {
   explicit Curve(const ScenarioPoint& point)
       : point_{point},
         method_{point.method, *point.spec.llm, point.spec.kv_dtype},
-        ends_{memory_ends(*point.spec.stack, point.spec.tensor_parallel)},
+        ends_{memory_ends(*point.spec.stack, point.spec.gpus())},
         compiled_{{.llm = point.spec.llm,
                    .gpu = point.spec.gpu,
                    .stack = point.spec.stack,

@@ -216,7 +216,9 @@ class Translator {
     const std::int64_t data = number({"--data-parallel-size", "--dp-size"});
     const bool shares = command_.find("--enable-expert-parallel") != nullptr &&
                         command_.find("--enable-expert-parallel")->is_on;
-    const std::int64_t experts = shares ? tensor * data : number({"--ep-size", "--ep_size"});
+    const std::int64_t parts = number({"--prefill-context-parallel-size"});
+    const std::int64_t experts =
+        shares ? tensor * parts * data : number({"--ep-size", "--ep_size"});
     if (data > 1) {
       if (services_) {
         option("replicas", fmt::format("{}", data));
@@ -226,6 +228,7 @@ class Translator {
     }
     const std::int64_t context = number({"--decode-context-parallel-size"});
     if (context > 1) set("/engine/decode_context_parallel", fmt::format("{}", context));
+    if (parts > 1) set("/engine/prefill_context_parallel", fmt::format("{}", parts));
     if (experts > 1) set("/engine/expert_parallel", fmt::format("{}", experts));
   }
 

@@ -114,7 +114,8 @@ Launch launch_of(const ScenarioPoint& point, const LaunchChoice& choice) {
              .roles = {},
              .notes = {}};
   const bool is_split = in.cluster.prefill_replicas > 0;
-  const std::int64_t gpus = std::int64_t{in.tensor_parallel} * in.pipeline_parallel;
+  const std::int64_t gpus = std::int64_t{in.tensor_parallel} * in.pipeline_parallel *
+                            in.options.prefill_context.value_or(1);
   const std::vector<std::pair<std::string, std::int64_t>> roles =
       is_split ? std::vector<std::pair<std::string, std::int64_t>>{{"prefill",
                                                                     in.cluster.prefill_replicas},

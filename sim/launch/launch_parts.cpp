@@ -206,7 +206,9 @@ void LaunchWriter::add_experts() {
   const std::int64_t experts = in_.options.expert_parallel.value_or(1);
   if (experts == 1) return;
   const std::size_t engine = index_of(engine_);
-  const std::int64_t tensor = in_.tensor_parallel;
+  // GPUs of an engine that share its experts.
+  const std::int64_t tensor =
+      std::int64_t{in_.tensor_parallel} * in_.options.prefill_context.value_or(1);
   const std::int64_t engines = in_.cluster.replicas * in_.copies;
   const std::string what = fmt::format("experts on {} GPUs", experts);
   if (engine == kVllm) {
@@ -279,6 +281,10 @@ void LaunchWriter::add_scheduler() {
     if (const std::int32_t context = in_.options.context_parallel.value_or(1); context > 1) {
       require("--decode-context-parallel-size", fmt::format("{}", context),
               "decode context parallelism");
+    }
+    if (const std::int32_t parts = in_.options.prefill_context.value_or(1); parts > 1) {
+      require("--prefill-context-parallel-size", fmt::format("{}", parts),
+              "prefill context parallelism");
     }
     if (in_.options.api_servers) {
       require("--api-server-count", fmt::format("{}", *in_.options.api_servers), "API servers");

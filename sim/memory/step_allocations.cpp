@@ -103,7 +103,7 @@ struct AllocationSession::Impl {
     if (loaded_) return std::nullopt;
     release_all(weights_);
     phase_ = "load";
-    const bool shared = in.stack->expert_parallel > 1;
+    const bool shared = shares_experts(*in.stack);
     const Llm held = shared ? held_model(in) : Llm{};
     for (const WeightTensor& weight : weight_tensors(shared ? held : *in.llm, in.weight_dtype)) {
       const auto got = allocate(Owner::kWeights, weight.bytes, "weights", -1);

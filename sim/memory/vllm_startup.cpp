@@ -56,6 +56,7 @@ Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   one.prompt = 0;
   Stack whole = *in.stack;
   whole.prefill_chunk = 0;
+  whole.prefill_context = 1;  // each GPU profiles a whole pass
   one.stack = &whole;
   Bytes peak;
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {

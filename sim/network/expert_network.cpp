@@ -107,12 +107,43 @@ std::optional<std::string> describe_exchange(const Stack& stack, const Gpu& gpu)
       stack.collective_latency + exchange.latency);
 }
 
+namespace {
+
+/// Of prompts that are split over groups of GPUs: these share the experts, all of them.
+void check_split_experts(const Llm& llm, const Gpu& gpu, const Stack& stack,
+                         std::int32_t tensor_parallel) {
+  const std::int32_t parts = stack.prefill_context;
+  if (parts == 1) return;
+  const std::int32_t all = tensor_parallel * parts;
+  if (all > node_gpus(gpu)) {
+    throw InputError{fmt::format(
+        "engine: prefill_context_parallel: {} groups of {} GPUs do not fit into one node of {}: "
+        "exchanges between nodes are not modelled",
+        parts, tensor_parallel, node_gpus(gpu))};
+  }
+  if (stack.expert_parallel != 1 && stack.expert_parallel != all) {
+    throw InputError{fmt::format(
+        "engine: expert_parallel: expected 1, or the {} GPUs that prompts are split over, got {}",
+        all, stack.expert_parallel)};
+  }
+  for (const LayerSpec& layer : llm.layers) {
+    const std::int32_t width = layer.mlp.n_experts > 0 ? layer.mlp.d_ff : 0;
+    if (stack.expert_parallel > 1 || width % all == 0) continue;
+    throw InputError{fmt::format(
+        "engine: prefill_context_parallel: {} GPUs cannot share the {} columns of an expert of {}",
+        all, width, llm.name)};
+  }
+}
+
+}  // namespace
+
 void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
                            std::int32_t tensor_parallel) {
   const std::int32_t ranks = stack.expert_parallel;
   const auto refuse = [](const std::string& why) {
     throw InputError{fmt::format("engine: expert_parallel: {}", why)};
   };
+  check_split_experts(llm, gpu, stack, tensor_parallel);
   if (ranks == 1) {
     if (stack.expert_imbalance != 1) {
       throw InputError{"engine: expert_imbalance: expected expert_parallel above 1 with it"};

@@ -27,13 +27,14 @@ using nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 4> kOfMethod{"method", "budget", "method_params",
                                                     "measured_on"};
-constexpr std::array<std::string_view, 7> kOfGpus{"gpu",
+constexpr std::array<std::string_view, 8> kOfGpus{"gpu",
                                                   "gpu_count",
                                                   "pipeline_parallel",
                                                   "replicas",
                                                   "prefill_replicas",
                                                   "expert_parallel",
-                                                  "decode_context_parallel"};
+                                                  "decode_context_parallel",
+                                                  "prefill_context_parallel"};
 
 ordered_json without(ordered_json keys, std::span<const std::string_view> names) {
   for (const std::string_view name : names) keys.erase(std::string{name});
@@ -246,7 +247,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
         candidate.point = static_cast<std::size_t>(&point - scenario.points.data());
         candidate.method = chosen.method;
         candidate.gpu = point.spec.gpu->name;
-        candidate.gpus_each = point.serve ? service_gpus(*point.serve) : point.spec.tensor_parallel;
+        candidate.gpus_each = point.serve ? service_gpus(*point.serve) : point.spec.gpus();
         if (point.serve) {
           const Layout layout = layout_of(*point.serve);
           if (plan.layouts || layout != Layout{.tensor_parallel = layout.tensor_parallel}) {

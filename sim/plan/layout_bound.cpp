@@ -64,7 +64,7 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<LeastTime
   const double matrices = std::max(0.0, active - 2 * embedding);
   // Stages read one after another; experts may be on more GPUs than share the rest.
   const double readers =
-      std::max<double>(spec.tensor_parallel, spec.options.expert_parallel.value_or(1));
+      std::max<double>(stage_gpus(spec), spec.options.expert_parallel.value_or(1));
   // A step may bring a token and all that was proposed.
   const double step_tokens = spec.speculation.is_on() ? 1.0 + spec.speculation.levels() : 1.0;
   const double sheet_step_s = matrices * bytes / readers / spec.gpu->hbm_bandwidth.count();

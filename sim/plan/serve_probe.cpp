@@ -139,12 +139,12 @@ ServeMachine machine_at(const ServeSpec& spec, double confidence,
 }  // namespace
 
 ServeMachine worse_machine(const ServeSpec& spec, const ServeStart& start, double confidence) {
-  return machine_of(memory_end(*spec.stack, spec.tensor_parallel, confidence), start,
+  return machine_of(memory_end(*spec.stack, stage_gpus(spec), confidence), start,
                     &ServeResiduals::Ends::slower, confidence);
 }
 
 ServeMachine better_machine(const ServeSpec& spec, const ServeStart& start, double confidence) {
-  return machine_of(better_memory_end(*spec.stack, spec.tensor_parallel, confidence), start,
+  return machine_of(better_memory_end(*spec.stack, stage_gpus(spec), confidence), start,
                     &ServeResiduals::Ends::faster, confidence);
 }
 

@@ -172,11 +172,10 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
     if (!result.times || !(result.times->tok_s > 0)) continue;
     OperatingPoint at;
     at.load = static_cast<double>(point.batch);
-    at.gpus = spec.tensor_parallel;
+    at.gpus = spec.gpus();
     at.latency_s = (result.times->prefill.count() + result.times->decode.count()) * out.time_factor;
     at.tokens_s = result.times->tok_s / out.time_factor;
-    at.cost =
-        in.gpu_hour * static_cast<double>(spec.tensor_parallel) / kHour / at.tokens_s * kMillion;
+    at.cost = in.gpu_hour * static_cast<double>(spec.gpus()) / kHour / at.tokens_s * kMillion;
     at.error = in.error;
     if (question == PlanQuestion::kLongestContext) {
       at.size = static_cast<double>(n + spec.output_tokens);
@@ -202,8 +201,8 @@ AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64
   const StaticSpec& spec = in.point->spec;
   const double confidence = range_confidence(in.plan->confidence);
   const bool is_prediction = in.plan->confidence == 0;
-  const MemoryMargin worse = memory_end(*spec.stack, spec.tensor_parallel, confidence);
-  const MemoryMargin better = better_memory_end(*spec.stack, spec.tensor_parallel, confidence);
+  const MemoryMargin worse = memory_end(*spec.stack, spec.gpus(), confidence);
+  const MemoryMargin better = better_memory_end(*spec.stack, spec.gpus(), confidence);
   const auto answer = [&](std::optional<std::int64_t> size) -> std::optional<double> {
     if (!size) return std::nullopt;
     const bool batch = question == PlanQuestion::kLargestBatch;
@@ -223,8 +222,7 @@ AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64
 void plan_static(const CandidateInput& in, PlanCandidate& out) {
   const StaticSpec& spec = in.point->spec;
   StaticCase one{spec, in.method, in.point->measured,
-                 memory_end(*spec.stack, spec.tensor_parallel, in.plan->confidence),
-                 in.plan->confidence};
+                 memory_end(*spec.stack, spec.gpus(), in.plan->confidence), in.plan->confidence};
   out.memory = one.margin();
   const PlanQuestion question = out.question;
   const bool batch = question == PlanQuestion::kLargestBatch;
@@ -284,8 +282,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   const Point least = point_of(base, question, 1);
   const auto need_of = [&](const StaticSpec& spec, const MethodSpec& method) {
     StaticCase one{spec, method, in.point->measured,
-                   memory_end(*spec.stack, spec.tensor_parallel, in.plan->confidence),
-                   in.plan->confidence};
+                   memory_end(*spec.stack, spec.gpus(), in.plan->confidence), in.plan->confidence};
     return one.need(least);
   };
   // What cannot be at all is no help.
@@ -368,8 +365,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
     knobs.push_back(std::move(chunk));
   }
   StaticCase one{base, in.method, in.point->measured,
-                 memory_end(*base.stack, base.tensor_parallel, in.plan->confidence),
-                 in.plan->confidence};
+                 memory_end(*base.stack, base.gpus(), in.plan->confidence), in.plan->confidence};
   return try_knobs(one.need(least), knobs);
 }
 

@@ -35,8 +35,12 @@ std::string name_of(const SpeculationSpec& speculation) {
                                                   : std::string{word_of(speculation.proposer)};
 }
 
+std::int32_t stage_gpus(const ServeSpec& spec) {
+  return spec.tensor_parallel * spec.options.prefill_context.value_or(1);
+}
+
 std::int32_t gpus_per_replica(const ServeSpec& spec) {
-  return spec.tensor_parallel * spec.pipeline_parallel;
+  return stage_gpus(spec) * spec.pipeline_parallel;
 }
 
 std::int32_t service_gpus(const ServeSpec& spec) {

@@ -148,7 +148,8 @@ struct ServeSpec {
 /// The draft's name or the proposer's word; `speculation` is on.
 [[nodiscard]] std::string name_of(const SpeculationSpec& speculation);
 
-/// GPUs of one replica, and of all.
+/// GPUs that hold one stage of a pipeline, of one replica, and of all.
+[[nodiscard]] std::int32_t stage_gpus(const ServeSpec& spec);
 [[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
 [[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
 

@@ -171,9 +171,12 @@ VllmGroupSettings StartPrediction::group_settings() {
     settings.max_num_batched_tokens = stack().prefill_chunk;
   }
   settings.block_tokens = stated(setup_.settings, "block");
-  settings.context_parallel =
-      static_cast<std::int32_t>(std::max<std::int64_t>(1, stated(setup_.settings, "DCP")) *
-                                std::max<std::int64_t>(1, stated(setup_.settings, "PCP")));
+  const auto ranks = [&](const char* word) {
+    return static_cast<std::int32_t>(std::max<std::int64_t>(1, stated(setup_.settings, word)));
+  };
+  // Since vLLM PR 46570, which 0.27 has, each part of a split prompt holds all entries.
+  constexpr EngineVersion kWholeEntries{0, 27, 0};
+  settings.context_parallel = ranks("DCP") * (release_ < kWholeEntries ? ranks("PCP") : 1);
   const std::string said = setup_.settings + "; " + row_.model;
   if (!has_text(said, "no draft")) {
     for (const std::string_view word : {"num_speculative_tokens", "MTP", "DSpark", "K"}) {

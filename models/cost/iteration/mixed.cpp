@@ -62,8 +62,7 @@ CostInput of_one_sequence(const CostInput& in) {
 }
 
 HeadRows head_rows(const CostInput& in, const MixedStep& step) {
-  const std::int64_t rows =
-      layer_rows(step, in.method->prompt_part(in.llm->n_layers() - 1)).computed;
+  const std::int64_t rows = layer_rows(step, prompt_part(in, in.llm->n_layers() - 1)).computed;
   const std::int64_t sampled = step.sampled();
   const bool all = in.stack->logits == LogitPositions::kAll;
   return {.normed = rows, .logits = all ? rows : sampled, .sampled = sampled};
@@ -135,7 +134,7 @@ void add_layers(Step& step, const MixedColumns& columns, const LayerRange& range
 
 OpGraph prompt_compression(const CostInput& one, std::int32_t layer, std::int64_t prompt) {
   const std::int64_t kept = held_entries(one, layer, prompt, prompt);
-  prompt = one.method->prompt_part(layer).attended_of(prompt);
+  prompt = prompt_part(one, layer).attended_of(prompt);
   return LayerBuilder{one, layer, prompt}.finish(
       {.prompt = prompt, .kept = std::min(kept, prompt), .score_rows = prompt});
 }
@@ -155,11 +154,13 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
   const CostInput one = of_one_sequence(in);
   const MixedColumns columns = mixed_columns(*in.llm, *in.method);
   check_step(in, step, range, columns.classes.size());
-  const std::int64_t rows = step.rows();
   Step out{.host = mixed_host_time(in, step.decodes > 0, range.last - range.first) +
                    (range.head ? mixed_hidden(in, step) : Seconds{}),
            .between = range.head ? mixed_between(in, step) : Seconds{}};
-  if (range.embedding) out.segments.push_back({.graph = shared(embed_tokens(one, rows))});
+  if (range.embedding) {
+    const std::int64_t rows = layer_rows(step, split_part(in)).computed;
+    out.segments.push_back({.graph = shared(embed_tokens(one, rows))});
+  }
   add_layers(out, columns, range, [&](std::int32_t l, const MixedColumn& column) {
     std::vector<Op> middle;
     const auto add = [&](const Op& op) { middle.push_back(op); };
@@ -176,8 +177,9 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
       const OpGraph end = prompt_compression(one, l, chunk.before + chunk.tokens);
       for (OpIndex i = 0; i < end.size(); ++i) add(end.op(i));
     }
-    const LayerRows of_layer = layer_rows(step, one.method->prompt_part(l));
-    return LayerBuilder{one, l, of_layer.projected}.around(middle, of_layer.computed);
+    const LayerRows of_layer = layer_rows(step, prompt_part(one, l));
+    return LayerBuilder{one, l, of_layer.projected}.around(middle, of_layer.computed,
+                                                           !step.chunks.empty());
   });
   if (range.head) {
     out.segments.push_back({.graph = shared(output_logits(one, head_rows(in, step)))});

@@ -81,7 +81,7 @@ struct MixedStepCost::Impl {
                          // else 0: parts that do not depend on the class are computed once for all
     std::size_t leader;  // the first of them
     PromptPart part;
-    Table around{};                    // by rows, where this is the first
+    Table around{}, decodes{};         // by rows, where this is the first
     MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
     // The batch that decoded last, and its cost: under a budget a load stays as it is from step to
     // step.
@@ -117,7 +117,7 @@ struct MixedStepCost::Impl {
                          .layers = counts[c],
                          .n_equal = leader[first] ? 0 : n_equal[first],
                          .leader = leader[first].value_or(columns.size()),
-                         .part = in.method->prompt_part(column.first)});
+                         .part = prompt_part(in, column.first)});
       leader[first] = columns.back().leader;
     }
     for (std::size_t family = 0; family < kOpFamilies; ++family) {
@@ -154,11 +154,15 @@ struct MixedStepCost::Impl {
     return norms_.at(rows, [&] { return evaluated(output_logits(one, HeadRows{.normed = rows})); });
   }
   /// A layer but for attention and cache.
-  Sum dense(Column& column, const LayerRows& rows) {
+  Sum dense(Column& column, const LayerRows& rows, bool with_prompts) {
     const auto make = [&] {
-      return evaluated(LayerBuilder{one, column.first, rows.projected}.around({}, rows.computed));
+      return evaluated(
+          LayerBuilder{one, column.first, rows.projected}.around({}, rows.computed, with_prompts));
     };
-    return rows.projected > rows.computed ? make() : column.around.at(rows.computed, make);
+    if (rows.projected > rows.computed) return make();
+    // Without split prompts both are equal.
+    const bool apart = one.stack->prefill_context > 1 && !with_prompts;
+    return (apart ? column.decodes : column.around).at(rows.computed, make);
   }
 
   /// Logits of `rows` rows, and sampling of so many.
@@ -167,8 +171,10 @@ struct MixedStepCost::Impl {
       const OpGraph graph =
           output_logits(one, HeadRows{.normed = rows, .logits = rows, .sampled = rows});
       Sum sum;
-      const OpIndex last = graph.size() - 1;  // samples; the first is the norm
-      for (OpIndex i = samples ? last : 1; i <= (samples ? last : last - 1); ++i) {
+      const OpIndex last = graph.size() - 1;  // samples
+      // Before the logits: the norm, and where prompts are split the gathering of its rows.
+      const OpIndex logits = one.stack->prefill_context > 1 ? 2 : 1;
+      for (OpIndex i = samples ? last : logits; i <= (samples ? last : last - 1); ++i) {
         const Op& op = graph.op(i);
         sum += {.time = time(op),
                 .flops = op.flops.count(),
@@ -202,12 +208,12 @@ struct MixedStepCost::Impl {
   /// Of the device, ends of prompts apart.
   Sum body(const MixedStep& step) {
     Sum sum;
-    if (range.embedding) sum += embedding(step.rows());
+    if (range.embedding) sum += embedding(layer_rows(step, split_part(one)).computed);
     const HeadRows rows = head_rows(one, step);
     if (range.head) sum += final_norm(rows.normed);
     for (Column& column : columns) {
       if (column.n_equal == 0) continue;
-      column.outside = dense(column, layer_rows(step, column.part));
+      column.outside = dense(column, layer_rows(step, column.part), !step.chunks.empty());
       sum += column.outside * column.n_equal;
     }
     if (range.head) {

@@ -108,7 +108,7 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   expands_ = stack_.expands_kv_heads && !work_.is_latent;
   // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
   // elsewhere or in another form, or is part of one that comes from elsewhere.
-  part_ = in.method->prompt_part(layer);
+  part_ = prompt_part(in, layer);
   writes_chunks_ = holds_rows && (part_.reused || is_preallocated(stack_) || !plain ||
                                   bits_of(rows_.dtype()) != bits_of(dtype_) ||
                                   rows_.stored_heads() != rows_.shape().n_kv_heads);
@@ -307,7 +307,8 @@ MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> c
     of_part = attended_of(part_, chunks);
     chunks = of_part;
   }
-  const double computed = part_.computed / part_.attended;
+  // Where prompts are split over GPUs, each caches the entries of all of their tokens.
+  const double computed = part_.computed * stack_.prefill_context / part_.attended;
   for (const PrefillChunk& chunk : chunks) {
     out.other += other_written_ * static_cast<double>(chunk.tokens);
     if (writes_chunks_) {
@@ -349,15 +350,17 @@ Op MixedLayer::attend_items(std::span<const PrefillChunk> chunks) const {
   }
   const double heads = a_.n_heads;
   const std::int32_t ranks = work_.context_ranks;
+  const std::int32_t parts = stack_.prefill_context;
+  const double rows = tokens / parts * heads;
   return {.name = "attention to chosen entries",
           .family = OpFamily::kSparseAttention,
-          .flops = FlopCount{2 * heads * visited *
+          .flops = FlopCount{2 * heads * visited / parts *
                              (work_.prompt_score_width + work_.prompt_value_width)},
-          .bytes_read = ranks * size(tokens * heads * work_.prompt_score_width) +
+          .bytes_read = ranks * size(rows * work_.prompt_score_width) +
                         size(tokens * static_cast<double>(work_.prompt_elements)) + cached,
-          .bytes_written = ranks * size(tokens * heads * work_.prompt_value_width),
+          .bytes_written = ranks * size(rows * work_.prompt_value_width),
           .dtype = dtype_,
-          .kernel = sparse_prompt_use(*in_.stack, a_, mean_of(chunks),
+          .kernel = sparse_prompt_use(*in_.stack, a_, split_span(mean_of(chunks), parts),
                                       static_cast<double>(chunks.size()), dtype_, in_.kv_dtype)};
 }
 

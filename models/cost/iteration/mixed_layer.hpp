@@ -11,6 +11,7 @@
 #include "models/cost/iteration/mixed.hpp"
 #include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
 #include "models/llm/layer/layer_kind.hpp"
@@ -237,14 +238,14 @@ void MixedLayer::mix(std::span<const PrefillChunk> chunks, Add&& add) const {
   if (!mixes_) return;
   std::vector<Op> ops;
   for (const PrefillChunk& chunk : chunks) {
-    add_mixer_operators(spec_,
-                        {.tokens = static_cast<double>(chunk.tokens),
+    const NewTokens span{.tokens = static_cast<double>(chunk.tokens),
                          .before = static_cast<double>(chunk.before),
-                         .decodes = false},
-                        dtype_, 1, ops);
+                         .decodes = false};
+    add_mixer_operators(spec_, split_span(span, stack_.prefill_context), dtype_, 1, ops);
   }
   if (chunks.size() > 1) {
-    use_mean_kernels(spec_, mean_of(chunks), static_cast<double>(chunks.size()), 1, ops);
+    use_mean_kernels(spec_, split_span(mean_of(chunks), stack_.prefill_context),
+                     static_cast<double>(chunks.size()), 1, ops);
   }
   for (Op& op : ops) {
     op.launches = 1;  // over a ragged batch
@@ -464,6 +465,7 @@ void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const 
     chunks = of_part;
   }
   if (part_.reused) load_reused(chunks, add);
+  for (const Op& op : gather_new_entries(stack_, a_, tokens_of(chunks), dtype_)) add(op);
   mix(chunks, add);
   if (!has_rows()) {
     if (a_.n_heads > 0) {
@@ -509,8 +511,8 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
   for (const PrefillChunk& chunk : chunks) {
     cached += prefix(chunk);
     // With the tokens that are not computed.
-    expanded +=
-        prefix(chunk) + chunk.tokens - PromptPart{.computed = queried}.computed_of(chunk.tokens);
+    const std::int64_t computed = PromptPart{.computed = queried}.computed_of(chunk.tokens);
+    expanded += expanded_before(prefix(chunk), chunk.tokens, computed, stack_.prefill_context);
     tokens += static_cast<double>(chunk.tokens);
     causal += pairs(chunk);
     whole += static_cast<double>(chunk.tokens * (chunk.before + chunk.tokens));

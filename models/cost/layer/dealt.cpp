@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/rates/kernel_use.hpp"
+#include "models/cost/layer/collectives.hpp"
+#include "models/llm/llm.hpp"
 #include "models/methods/composed.hpp"
 #include "models/units/error.hpp"
 
@@ -14,26 +15,11 @@ namespace {
 
 constexpr double kFp32Bytes = 4;
 
-/// A collective that moves all but this rank's part of `bytes` over its link.
-Op collective(std::string_view name, CollectiveKind kind, double bytes, std::int32_t ranks,
-              Dtype dtype, std::int32_t passes) {
-  return {.name = name,
-          .family = OpFamily::kCollective,
-          .bytes_read = bytes * (ranks - 1) / ranks,
-          .launches = passes,
-          .dtype = dtype,
-          .kernel = collective_use(kind, bytes, ranks, passes)};
-}
-
 }  // namespace
 
 void check_dealt(const Stack& stack, const Llm& llm, const Method& method, Dtype kv_dtype) {
   if (stack.context_parallel == 1) return;
-  const auto* composed = dynamic_cast<const ComposedMethod*>(&method);
-  const bool is_format =
-      method.fixed_rows() &&
-      (composed == nullptr || (!composed->parts().prefill && !composed->parts().tier));
-  if (method.name() != "full" && !is_format) {
+  if (!is_full_or_format(method)) {
     throw InputError{
         fmt::format("engine: decode_context_parallel: expected 1 with method {}: {} deals the full "
                     "cache over GPUs, or one whose rows have a fixed size",
@@ -75,7 +61,7 @@ std::vector<Op> gather_queries(const AttentionWork& work, double rows, double he
   const std::int32_t ranks = work.context_ranks;
   if (ranks == 1) return {};
   const double bytes = rows * heads * ranks * work.score_width * bits_of(dtype) / 8.0;
-  return {collective("gather queries", CollectiveKind::kAllGather, bytes, ranks, dtype, passes)};
+  return {collective_op("gather queries", CollectiveKind::kAllGather, bytes, ranks, dtype, passes)};
 }
 
 std::vector<Op> combine_outputs(const AttentionWork& work, double rows, double heads, Dtype dtype,
@@ -84,16 +70,16 @@ std::vector<Op> combine_outputs(const AttentionWork& work, double rows, double h
   if (ranks == 1) return {};
   const double sums = rows * heads * ranks * kFp32Bytes;
   const double outputs = rows * heads * ranks * work.value_width * bits_of(dtype) / 8.0;
-  std::vector<Op> out{collective("gather softmax sums", CollectiveKind::kAllGather, sums * ranks,
-                                 ranks, Dtype::kFp32, passes),
+  std::vector<Op> out{collective_op("gather softmax sums", CollectiveKind::kAllGather, sums * ranks,
+                                    ranks, Dtype::kFp32, passes),
                       {.name = "scale partial outputs",
                        .family = OpFamily::kElementwise,
                        .bytes_read = outputs + sums * ranks,
                        .bytes_written = outputs + sums,
                        .launches = passes,
                        .dtype = dtype},
-                      collective("sum partial outputs", CollectiveKind::kReduceScatter, outputs,
-                                 ranks, dtype, passes)};
+                      collective_op("sum partial outputs", CollectiveKind::kReduceScatter, outputs,
+                                    ranks, dtype, passes)};
   if (work.is_latent) return out;
   const double own = outputs / ranks;
   out.push_back({.name = "merge attention to new tokens",
@@ -109,8 +95,8 @@ std::vector<Op> gather_latents(const AttentionWork& work, double bytes, Dtype dt
                                std::int32_t passes) {
   const std::int32_t ranks = work.context_ranks;
   if (ranks == 1 || !work.is_latent || bytes <= 0) return {};
-  return {
-      collective("gather cached latents", CollectiveKind::kAllGather, bytes, ranks, dtype, passes)};
+  return {collective_op("gather cached latents", CollectiveKind::kAllGather, bytes, ranks, dtype,
+                        passes)};
 }
 
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/cost/layer/collectives.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
@@ -225,15 +226,8 @@ OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_
 
 OpIndex LayerBuilder::all_reduce(std::int64_t elements, OpIndex after) {
   if (in_.tensor_parallel == 1) return after;
-  // Each GPU sends and receives its share of the others' sums twice: reduce-scatter, all-gather.
-  const double ranks = in_.tensor_parallel;
-  return graph_.add({.name = "all-reduce",
-                     .family = OpFamily::kCollective,
-                     .bytes_read = size(elements, dtype_) * 2 * (ranks - 1) / ranks,
-                     .launches = passes_,
-                     .dtype = dtype_,
-                     .kernel = collective_use(CollectiveKind::kAllReduce, size(elements, dtype_),
-                                              in_.tensor_parallel, passes_)},
+  return graph_.add(collective_op("all-reduce", CollectiveKind::kAllReduce, size(elements, dtype_),
+                                  in_.tensor_parallel, dtype_, passes_),
                     {after});
 }
 

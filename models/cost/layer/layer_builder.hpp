@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -56,7 +57,8 @@ class LayerBuilder {
   [[nodiscard]] OpGraph compress(std::int64_t prompt, std::int64_t kept);
   /// All rows of the layer in one pass, `middle` between the projections in place of attention.
   /// Only tensors of the rows. Of the rows that Q, K and V are projected of, only `chosen` go on.
-  [[nodiscard]] OpGraph around(std::span<const Op> middle, std::int64_t chosen);
+  /// `with_prompts`: rows of prompts are among them.
+  [[nodiscard]] OpGraph around(std::span<const Op> middle, std::int64_t chosen, bool with_prompts);
   /// What a method does once the prompt is there: scores, its own work, compression layer by layer.
   [[nodiscard]] OpGraph finish(const PrefillState& moment);
 
@@ -165,6 +167,10 @@ class LayerBuilder {
   void load_reused(std::int64_t prompt);
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
+  /// Tokens of a prompt of which a pass computes as many as it takes.
+  [[nodiscard]] std::int64_t piece_of(std::int64_t prompt) const {
+    return std::min(prompt, held_ * prompt / tokens_);
+  }
   [[nodiscard]] std::int64_t cached_before(std::int64_t prompt) const;
   struct Pieces {
     double pairs = 0;         // of query and key
@@ -209,6 +215,7 @@ class LayerBuilder {
   std::int64_t m_ = 0;               // tokens of the batch
   std::int64_t held_ = 0;            // of these, alive at once
   std::int32_t passes_ = 0;          // that take them
+  bool repeated_ = false;            // they are the same on all GPUs that prompts are split over
   Dtype dtype_;                      // of activations
   std::optional<KernelUse> routed_;  // while the operators of routed experts are added
   OpGraph graph_;

@@ -190,6 +190,7 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
 }
 
 OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
+  repeated_ = true;
   const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
   const bool has_rows = work_.rows > 0;

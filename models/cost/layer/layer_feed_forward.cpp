@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 
+#include "models/cost/layer/collectives.hpp"
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 
@@ -11,6 +13,8 @@ double expected_experts(const MlpSpec& mlp, std::int64_t held, double tokens) {
   return static_cast<double>(held) *
          (1 - std::pow(1 - static_cast<double>(mlp.top_k) / mlp.n_experts, tokens));
 }
+
+constexpr std::string_view kCombine = "expert combine";
 
 /// Columns that routed experts take and give back.
 std::int64_t expert_columns(const Llm& llm, const MlpSpec& mlp) {
@@ -64,6 +68,17 @@ std::optional<KernelUse> LayerBuilder::routed_use() {
 }
 
 OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, OpIndex after) {
+  const std::int32_t parts = in_.stack->prefill_context;
+  if (parts > 1) {
+    // Tokens that all groups have go nowhere, and their sums to all.
+    const bool combines = name == kCombine;
+    if (repeated_ && !combines) return after;
+    const CollectiveKind kind = !combines   ? CollectiveKind::kAllGather
+                                : repeated_ ? CollectiveKind::kAllReduce
+                                            : CollectiveKind::kReduceScatter;
+    const double bytes = size(m_ * expert_columns(llm_, mlp_), dtype_) * (repeated_ ? 1 : parts);
+    return graph_.add(collective_op(name, kind, bytes, parts, dtype_, passes_), {after});
+  }
   if (in_.stack->expert_parallel == 1) return after;
   const double vector = size(expert_columns(llm_, mlp_), dtype_);
   return graph_.add({.name = name,
@@ -97,9 +112,9 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
               {WeightPart::kLinear, mlp_.latent_format});
     latents = activation("expert inputs", rows().times(columns), at);
   }
-  const ExpertShare share = expert_share(in_, mlp_, m_);
+  const ExpertShare share = expert_share(in_, mlp_, m_, repeated_);
   const double visited =
-      expected_experts(mlp_, share.experts, expert_share(in_, mlp_, held_).tokens);
+      expected_experts(mlp_, share.experts, expert_share(in_, mlp_, held_, repeated_).tokens);
   at = exchange("expert dispatch", share, at);
   if (mlp_.gated && in_.stack->kernels.contains(name_of(KernelOp::kMoe))) {
     routed_ = moe_use(in_, mlp_, share, passes_);
@@ -111,9 +126,13 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
                     .format = mlp_.format},
                    at);
   const std::size_t parts = activation("expert outputs", block_rows(share.rows, columns), at);
-  at = exchange("expert combine", share, at);
-  at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * columns,
-              share.own * columns, at);
+  at = exchange(kCombine, share, at);
+  // Of tokens that all groups have, each sums what its own experts made.
+  const std::int64_t outputs = repeated_ && in_.stack->prefill_context > 1
+                                   ? std::min(share.rows, share.own * mlp_.top_k)
+                                   : share.own * mlp_.top_k;
+  at =
+      stream("combine experts", OpFamily::kElementwise, outputs * columns, share.own * columns, at);
   routed_.reset();
   if (latents) {
     at = gemm("projection from the experts' width", m_, columns, d, at,

@@ -8,6 +8,7 @@
 
 #include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 
 namespace kvsim {
@@ -154,14 +155,17 @@ OpIndex LayerBuilder::mix_step(OpIndex after, std::int64_t tokens) {
 
 OpIndex LayerBuilder::mix_prompt(OpIndex after, std::int64_t prompt) {
   std::vector<Op> ops;
-  const std::int64_t piece = std::min(prompt, held_);
+  const std::int32_t ranks = in_.stack->prefill_context;
+  const std::int64_t piece = piece_of(prompt);
   for (std::int64_t done = 0; done < prompt; done += piece) {
     const NewTokens span{.tokens = static_cast<double>(std::min(piece, prompt - done)),
                          .before = static_cast<double>(done),
                          .decodes = false};
-    add_mixer_operators(spec_, span, dtype_, static_cast<double>(in_.batch), ops);
+    add_mixer_operators(spec_, split_span(span, ranks), dtype_, static_cast<double>(in_.batch),
+                        ops);
   }
-  const EqualPieces equal = equal_pieces(prompt, piece);
+  EqualPieces equal = equal_pieces(prompt, piece);
+  equal.mean = split_span(equal.mean, ranks);
   const auto batch = static_cast<double>(in_.batch);
   if (equal.count > 1) use_mean_kernels(spec_, equal.mean, batch, equal.count, ops);
   if (scans_copies(*in_.stack, spec_)) ops.push_back(state_copies(spec_, batch * equal.count));
@@ -202,14 +206,15 @@ OpIndex LayerBuilder::attend_items(const Projected& qkv, const DecodeState& mome
 OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t prompt) {
   const auto batch = static_cast<double>(in_.batch);
   const std::int64_t out = m_ * attention_.n_heads * work_.prompt_value_width;
-  const std::int64_t piece = std::min(prompt, held_);
+  const std::int32_t parts = in_.stack->prefill_context;
+  const std::int64_t piece = piece_of(prompt);
   double cached = 0;  // bytes that pieces find of earlier ones
   for (std::int64_t done = piece; done < prompt; done += piece) {
     cached += entries_held(rows_.items(), done);
   }
   const EqualPieces equal = equal_pieces(prompt, piece);
-  std::optional<KernelUse> use =
-      sparse_prompt_use(*in_.stack, attention_, equal.mean, batch, dtype_, in_.kv_dtype);
+  std::optional<KernelUse> use = sparse_prompt_use(
+      *in_.stack, attention_, split_span(equal.mean, parts), batch, dtype_, in_.kv_dtype);
   if (use) use->times = equal.count;
   const std::int32_t ranks = work_.context_ranks;
   OpIndex at = qkv.op;
@@ -221,10 +226,10 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
       {.name = "attention to chosen entries",
        .family = OpFamily::kSparseAttention,
        .flops = FlopCount{2 * batch * attention_.n_heads *
-                          attention_kind(attention_).pairs(spec_, static_cast<double>(prompt)) *
-                          (work_.prompt_score_width + work_.prompt_value_width)},
+                          attention_kind(attention_).pairs(spec_, static_cast<double>(prompt)) /
+                          parts * (work_.prompt_score_width + work_.prompt_value_width)},
        .bytes_read = ranks * size(m_ * attention_.n_heads * work_.prompt_score_width, dtype_) +
-                     size(m_ * work_.prompt_elements, dtype_) + batch * cached,
+                     size(in_.batch * prompt * work_.prompt_elements, dtype_) + batch * cached,
        .bytes_written = ranks * size(out, dtype_),
        .launches = passes_,
        .dtype = dtype_,

@@ -3,6 +3,7 @@
 
 #include "models/cost/layer/dealt.hpp"
 #include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/methods/resolve/prompt_share.hpp"
 #include "models/methods/streaming_heads.hpp"
@@ -54,7 +55,7 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
 
 /// Tokens that the pieces of a prompt find cached, all pieces together.
 std::int64_t LayerBuilder::cached_before(std::int64_t prompt) const {
-  const std::int64_t piece = std::min(prompt, held_ * prompt / tokens_);
+  const std::int64_t piece = piece_of(prompt);
   const std::int64_t whole = prompt / piece;
   return piece * whole * (whole - 1) / 2 + (prompt % piece > 0 ? piece * whole : 0);
 }
@@ -123,7 +124,9 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     }
   }
   // Latents of tokens that are not computed are expanded too.
-  if (const std::int64_t others = cached + prompt - tokens_; work_.expansion_in > 0 && others > 0) {
+  if (const std::int64_t others =
+          expanded_before(cached, prompt, tokens_, in_.stack->prefill_context);
+      work_.expansion_in > 0 && others > 0) {
     at = gemm("latent expansion of the prefix", in_.batch * others, work_.expansion_in,
               work_.expansion_out, at, place_of(matrix_of(MatrixRole::kValue)));
   }
@@ -395,10 +398,16 @@ OpIndex LayerBuilder::choose(Projected& qkv, std::int64_t chosen) {
 
 LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) {
   const bool is_static = is_preallocated(*in_.stack);
-  const PromptPart part = in_.method->prompt_part(layer_);
+  const PromptPart part = prompt_part(in_, layer_);
   if (part.reused) load_reused(moment.prompt);
   Projected qkv = open();
   if (part.chooses) choose(qkv, part.computed_of(moment.prompt));
+  // Where prompts are split over GPUs, each caches the entries of all of their tokens.
+  const std::int64_t cached = in_.stack->prefill_context > 1 ? moment.prompt : tokens_;
+  for (const Op& op : gather_new_entries(
+           *in_.stack, attention_, static_cast<double>(in_.batch * cached), dtype_, passes_)) {
+    qkv.op = graph_.add(op, {qkv.op});
+  }
   // What was projected is the cache itself, unless it is stored in another form.
   const bool direct = !part.reused && !is_static && rows_.plain() &&
                       bits_of(rows_.dtype()) == bits_of(dtype_) &&
@@ -414,9 +423,9 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
       hold_cache(cache, part, moment.prompt, since);
     }
   } else if (!parts().empty()) {
-    const double made = size(m_ * work_.cached_elements(), dtype_);
+    const double made = size(in_.batch * cached * work_.cached_elements(), dtype_);
     const Bytes stored = rows_.keys(moment.prompt) + rows_.values(moment.prompt);
-    const double share = static_cast<double>(tokens_) / static_cast<double>(moment.prompt);
+    const double share = static_cast<double>(cached) / static_cast<double>(moment.prompt);
     qkv.op = graph_.add({.name = "cache write",
                          .family = OpFamily::kCacheWrite,
                          .bytes_read = made,
@@ -429,7 +438,7 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
     }
   }
   if (const double written = written_per_token(rows_.items()); written > 0) {
-    const double bytes = written * static_cast<double>(m_);
+    const double bytes = written * static_cast<double>(in_.batch * cached);
     qkv.op = graph_.add({.name = "entry write",
                          .family = OpFamily::kCacheWrite,
                          .bytes_read = bytes,
@@ -462,9 +471,10 @@ OpGraph LayerBuilder::prefill_kept(Prefilled before, std::int64_t prompt, std::i
   return std::move(graph_);
 }
 
-OpGraph LayerBuilder::around(std::span<const Op> middle, std::int64_t chosen) {
+OpGraph LayerBuilder::around(std::span<const Op> middle, std::int64_t chosen, bool with_prompts) {
   held_ = m_;
   passes_ = 1;
+  repeated_ = !with_prompts;
   Projected qkv = open();
   if (chosen < m_) {
     choose(qkv, chosen);

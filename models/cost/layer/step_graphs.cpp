@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "models/cost/layer/collectives.hpp"
 #include "models/cost/layer/layer_builder.hpp"
 #include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
@@ -21,7 +22,7 @@ Segment segment(OpGraph graph, std::int32_t first_layer = -1) {
 OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillState& moment) {
   KVSIM_CHECK(moment.prompt >= 1 && moment.score_rows >= 1, "prefill of {} tokens in {} rows",
               moment.prompt, moment.score_rows);
-  const PromptPart part = in.method->prompt_part(layer);
+  const PromptPart part = prompt_part(in, layer);
   if (part.is_whole()) return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
   PrefillState of_part = moment;
   of_part.prompt = part.attended_of(moment.prompt);
@@ -33,7 +34,7 @@ OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillStat
 std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
                                     const PrefillState& moment,
                                     std::span<const std::int64_t> kept) {
-  KVSIM_CHECK(in.method->prompt_part(layer).is_whole(),
+  KVSIM_CHECK(prompt_part(in, layer).is_whole(),
               "layer {} computes as much of a prompt as it keeps", layer);
   LayerBuilder all{in, layer, moment.prompt};
   const LayerBuilder::Prefilled before = all.prefill_whole(moment);
@@ -76,6 +77,10 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   graph.hold("input embeddings", Owner::kActivations, size, allocator_rounded(in, size.bytes()),
              op);
   return graph;
+}
+
+OpGraph embed_prompt(const CostInput& in, std::int64_t prompt) {
+  return embed_tokens(in, split_part(in).computed_of(prompt));
 }
 
 namespace {
@@ -123,6 +128,12 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
                .dtype = dtype},
               {norm});
   }
+  OpIndex before = norm;
+  if (const std::int32_t parts = in.stack->prefill_context; parts > 1) {
+    before = graph.add(collective_op("gather hidden states", CollectiveKind::kAllGather,
+                                     parts * size(hidden, dtype), parts, dtype, 1),
+                       {norm});
+  }
   if (of.logits == 0 && of.sampled == 0) return graph;
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
   OpIndex last = graph.add(
@@ -140,7 +151,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
                     static_cast<double>(
                         matrix_bytes(llm, in.weights(), head, llm.d_model, llm.vocab_size).count()),
                     dense)},
-      {norm});
+      {before});
   hold("logits", Owner::kLogits, held.logits, llm.vocab_size, "words", dtype, last);
   if (in.tensor_parallel > 1) {
     const double ranks = in.tensor_parallel;
@@ -182,7 +193,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
 
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const bool all = in.stack->logits == LogitPositions::kAll;
-  tokens = in.method->prompt_part(in.llm->n_layers() - 1).computed_of(tokens);
+  tokens = prompt_part(in, in.llm->n_layers() - 1).computed_of(tokens);
   const std::int64_t rows = in.batch * tokens;
   const Product at_once = rows_product(in, tokens);
   return output_logits(
@@ -201,7 +212,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
   Step step{.host = host_time(in, false),
             .between = inter_step_overhead(in),
             .passes = prefill_passes(in, prompt)};
-  step.segments.push_back(segment(embed_tokens(in, prompt)));
+  step.segments.push_back(segment(embed_prompt(in, prompt)));
   const auto rows_of = [&](std::int32_t layer) {
     return score_rows[std::min(static_cast<std::size_t>(layer), score_rows.size() - 1)];
   };

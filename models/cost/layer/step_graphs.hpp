@@ -29,6 +29,8 @@ namespace kvsim {
                                           const DecodeState& moment);
 /// Token embedding, and final norm with output projection, of `tokens` tokens a sequence.
 [[nodiscard]] OpGraph embed_tokens(const CostInput& in, std::int64_t tokens);
+/// embed_tokens of a GPU's part of a prompt.
+[[nodiscard]] OpGraph embed_prompt(const CostInput& in, std::int64_t prompt);
 [[nodiscard]] OpGraph output_logits(const CostInput& in, std::int64_t tokens);
 /// The rows that the end of a step works on.
 struct HeadRows {

@@ -47,7 +47,8 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   const Llm& llm = *in.llm;
   const double ranks = in.stack->expert_parallel;
   // Experts that are not shared out are cut as the rest of the model is.
-  const double cut = in.tensor_parallel / std::min<double>(ranks, in.tensor_parallel);
+  const double cut = ranks > 1 ? in.tensor_parallel / std::min<double>(ranks, in.tensor_parallel)
+                               : in.tensor_parallel * in.stack->prefill_context;
   const MatrixPlace place{WeightPart::kExperts, mlp.format};
   const std::int64_t columns = mlp.latent_dim > 0 ? mlp.latent_dim : llm.d_model;
   const auto weights =

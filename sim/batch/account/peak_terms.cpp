@@ -114,7 +114,7 @@ class Terms {
 };
 
 std::string weights_formula(const CostInput& in) {
-  const Llm llm = in.stack->expert_parallel > 1 ? held_model(in) : *in.llm;
+  const Llm llm = shares_experts(*in.stack) ? held_model(in) : *in.llm;
   const auto all = parameters(llm);
   if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
   if (in.stack->host_weights > 0) {  // without those in host memory
@@ -302,7 +302,7 @@ OpGraph graph_at(const PeakInput& in, const PeakLocation& place) {
   const auto kept = [&] { return held_entries(cost, place.layer, in.prompt, in.prompt); };
   switch (place.part) {
     case RunPart::kEmbedding:
-      return embed_tokens(cost, in.prompt);
+      return embed_prompt(cost, in.prompt);
     case RunPart::kPrefillLayer:
       return prefill_layer(cost, place.layer,
                            {.prompt = in.prompt, .kept = kept(), .score_rows = place.score_rows});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/cost/layer/dealt.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/methods/resolve/masked.hpp"
@@ -144,6 +145,7 @@ ResolvedPoint& CompiledPoint::Impl::point_of(std::int64_t prompt) {
   std::shared_ptr<const Method> method = spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
   check_dealt(stack_, llm_, *method, spec_.kv_dtype);
+  check_split_prompts(stack_, llm_, *method);
   if (stack_.masks_evicted) method = masked(std::move(method));
   std::unique_ptr<ResolvedPoint>& point = points_[method.get()];
   if (!point) {

@@ -52,9 +52,10 @@ class Search {
         .value_or(0);
   }
 
-  /// The fewest GPUs, at least `first`, with the memory at `end`.
+  /// The fewest GPUs, at least `first`, with the memory at `end`; of each of the groups that
+  /// prompts are split over.
   [[nodiscard]] std::optional<std::int32_t> gpus(End end, std::int32_t first) const {
-    for (std::int32_t ranks = first; ranks <= FitRange::kMaxGpus; ++ranks) {
+    for (std::int32_t ranks = first; ranks <= FitRange::kMaxGpus / parts(); ++ranks) {
       if (!divides(ranks)) continue;
       const Machine machine =
           machine_at(end, ranks, end == End::kPredicted ? std::nullopt : startup_on(ranks));
@@ -67,11 +68,14 @@ class Search {
     return std::nullopt;
   }
 
+  /// Groups of GPUs that prompts are split over.
+  [[nodiscard]] std::int32_t parts() const { return stack_.prefill_context; }
+
  private:
   [[nodiscard]] Machine machine_at(End end, std::int32_t ranks,
                                    const std::optional<EngineStartup>& startup) const {
     Machine out{.gpu = *spec_.gpu, .options = spec_.options, .memory = {}};
-    const auto ends = memory_ends(stack_, ranks);
+    const auto ends = memory_ends(stack_, ranks * parts());
     if (!ends || end == End::kPredicted) return out;
     const MemoryEnd& memory = end == End::kLow ? ends->low : ends->high;
     if (startup) {
@@ -140,7 +144,7 @@ FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& s
   const Search search{as_run};
   FitRange out;
   out.batch = search.batch(End::kPredicted, startup);
-  if (memory_ends(*spec.stack, spec.tensor_parallel)) {
+  if (memory_ends(*spec.stack, spec.gpus())) {
     out.batch_low = search.batch(End::kHigh, startup);
     out.batch_high = search.batch(End::kLow, startup);
     // Each search starts at the result of the previous one: a run that takes more memory never
@@ -151,11 +155,14 @@ FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& s
   } else {
     out.gpus = search.gpus(End::kPredicted, 1);
   }
+  for (std::optional<std::int32_t>* const gpus : {&out.gpus_low, &out.gpus, &out.gpus_high}) {
+    if (*gpus) **gpus *= search.parts();
+  }
   return out;
 }
 
 void find_oom_range(const StaticSpec& spec, StaticResult& result) {
-  const auto ends = memory_ends(*spec.stack, spec.tensor_parallel);
+  const auto ends = memory_ends(*spec.stack, spec.gpus());
   if (!ends) return;
   RunIntervals& intervals = *result.intervals;
   // A run that fits at the high end of the interval needs no second run.

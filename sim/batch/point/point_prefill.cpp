@@ -35,7 +35,7 @@ class KeptForms {
   KeptForms(const PointRun& run, const Roofline& roofline, GraphsOf&& graphs_of) : run_{run} {
     if (run.point->size_classes <= kFewClasses || !run.point->method->plain_rows()) return;
     for (const LayerClass& column : run.point->columns) {
-      if (!run.point->method->prompt_part(column.first).is_whole()) return;
+      if (!prompt_part(run.in, column.first).is_whole()) return;
     }
     CostInput exact = run.in;
     exact.exact_sizes = true;
@@ -125,7 +125,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     note_peak(standing + once.alive, caches);
     device += once.time;
   };
-  around(embed_tokens(in, prompt));
+  around(embed_prompt(in, prompt));
 
   Bytes mask, embeddings;
   for (const Tensor& t : resident_tensors(in, prompt)) {

@@ -39,10 +39,9 @@ std::vector<EngineOnGpu> engines_of(const Scenario& scenario) {
   };
   for (const ScenarioPoint& point : scenario.points) {
     if (point.serve) {
-      add(*point.serve,
-          std::int64_t{point.serve->tensor_parallel} * point.serve->pipeline_parallel);
+      add(*point.serve, gpus_per_replica(*point.serve));
     } else {
-      add(point.spec, point.spec.tensor_parallel);
+      add(point.spec, point.spec.gpus());
     }
   }
   return out;

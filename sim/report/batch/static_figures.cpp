@@ -67,7 +67,7 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
     std::optional<MemoryEnds> ends;
     const StaticSpec& spec = report.scenario->points[group.points[i]].spec;
     if (result.intervals && spec.stack != nullptr) {
-      ends = memory_ends(*spec.stack, spec.tensor_parallel);
+      ends = memory_ends(*spec.stack, spec.gpus());
     }
     for (const StaticSample& s : result.timeline) {
       if (s.step == 0) continue;

@@ -222,6 +222,10 @@ constexpr std::array kEngineKeys{
            "GPUs of a tensor-parallel group that would hold equal keys and values, over which the "
            "tokens of a sequence are dealt instead (vLLM's decode_context_parallel_size)",
            &StackOptions::context_parallel),
+    engine("prefill_context_parallel", integer(1, 1024), "1",
+           "groups of gpu_count GPUs that each compute a part of a prompt's tokens and hold all "
+           "entries (vLLM's prefill_context_parallel_size)",
+           &StackOptions::prefill_context),
     engine("expert_parallel", integer(1, 1024), "1",
            "GPUs that each layer's routed experts are distributed over; tokens reach them in two "
            "all-to-all exchanges",

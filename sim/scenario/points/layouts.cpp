@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/iteration/layer_split.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/units/error.hpp"
 #include "sim/network/expert_network.hpp"
 
@@ -40,7 +41,7 @@ std::vector<std::int32_t> context_sizes(const Llm& llm, const Stack& stack, std:
 }
 
 std::int32_t gpus_of(const Layout& layout) {
-  return layout.tensor_parallel * layout.pipeline_parallel *
+  return layout.tensor_parallel * layout.pipeline_parallel * layout.prefill_context *
          (layout.replicas + layout.prefill_replicas);
 }
 
@@ -50,6 +51,7 @@ Layout layout_of(const ServeSpec& spec) {
   return {.tensor_parallel = spec.tensor_parallel,
           .pipeline_parallel = spec.pipeline_parallel,
           .context_parallel = spec.options.context_parallel.value_or(1),
+          .prefill_context = spec.options.prefill_context.value_or(1),
           .expert_parallel = spec.options.expert_parallel.value_or(spec.stack->expert_parallel),
           .replicas = spec.cluster.replicas,
           .prefill_replicas = spec.cluster.prefill_replicas};
@@ -58,6 +60,7 @@ Layout layout_of(const ServeSpec& spec) {
 std::string layout_words(const Layout& layout) {
   std::string out = fmt::format("TP {}", layout.tensor_parallel);
   if (layout.context_parallel > 1) out += fmt::format(", DCP {}", layout.context_parallel);
+  if (layout.prefill_context > 1) out += fmt::format(", PCP {}", layout.prefill_context);
   if (layout.pipeline_parallel > 1) out += fmt::format(", PP {}", layout.pipeline_parallel);
   if (layout.prefill_replicas == 0 && layout.replicas > 1) {
     out += fmt::format(", DP {}", layout.replicas);
@@ -77,10 +80,15 @@ std::vector<Layout> layouts_of(const Llm& llm, const Gpu& gpu, const Stack& stac
   const auto add = [&](Layout layout) {
     Stack shared = stack;
     shared.expert_parallel = layout.expert_parallel;
-    if (!is_allowed([&] { check_expert_parallel(llm, gpu, shared, layout.tensor_parallel); })) {
+    shared.prefill_context = layout.prefill_context;
+    if (!is_allowed([&] {
+          check_split_prompts(shared, llm);
+          check_expert_parallel(llm, gpu, shared, layout.tensor_parallel);
+        })) {
       return;
     }
     for (const std::int32_t context : contexts) {
+      if (context > 1 && layout.prefill_context > 1) continue;
       layout.context_parallel = context;
       out.push_back(layout);
     }
@@ -109,6 +117,11 @@ std::vector<Layout> layouts_of(const Llm& llm, const Gpu& gpu, const Stack& stac
           add(split);
         }
       }
+    }
+    for (std::int32_t parts = 2; parts <= engines && has_prefill_context(stack); parts *= 2) {
+      add({.tensor_parallel = tensor, .prefill_context = parts});
+      if (experts == 0) continue;
+      add({.tensor_parallel = tensor, .prefill_context = parts, .expert_parallel = tensor * parts});
     }
     for (std::int32_t replicas = 2; experts > 0 && replicas <= engines; ++replicas) {
       add({.tensor_parallel = tensor, .expert_parallel = tensor * replicas, .replicas = replicas});

@@ -18,6 +18,7 @@ namespace kvsim {
 struct Layout {
   std::int32_t tensor_parallel = 1, pipeline_parallel = 1;
   std::int32_t context_parallel = 1;  // GPUs of an engine that a sequence's entries are dealt over
+  std::int32_t prefill_context = 1;   // groups of them that a prompt's tokens are split over
   std::int32_t expert_parallel = 1;   // GPUs that share a layer's experts
   std::int32_t replicas = 1;          // engines: of data-parallel attention, or those that decode
   std::int32_t prefill_replicas = 0;  // engines that only prefill

@@ -204,6 +204,7 @@ std::vector<Layout> layouts(const ServeAxes& axes, const CartesianIndex& at, con
     return {{.tensor_parallel = part.tensor_parallel,
              .pipeline_parallel = static_cast<std::int32_t>(axes.stages[at[7]].value),
              .context_parallel = part.options.context_parallel.value_or(1),
+             .prefill_context = part.options.prefill_context.value_or(1),
              .expert_parallel = part.options.expert_parallel.value_or(1),
              .replicas = cluster.replicas,
              .prefill_replicas = cluster.prefill_replicas}};
@@ -225,7 +226,8 @@ void check_layouts(const Group& group, const LayoutSearch& search) {
       field->fail("expected none with /plan/layouts, which searches it");
     }
   }
-  for (const char* key : {"expert_parallel", "decode_context_parallel"}) {
+  for (const char* key :
+       {"expert_parallel", "decode_context_parallel", "prefill_context_parallel"}) {
     if (const auto engine = group.find("engine"); engine && engine->has(key)) refuse(*engine, key);
   }
   const auto clusters = group.find("cluster");
@@ -305,6 +307,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
       StaticSpec one = part;
       one.tensor_parallel = layout.tensor_parallel;
       if (layout.context_parallel > 1) one.options.context_parallel = layout.context_parallel;
+      if (layout.prefill_context > 1) one.options.prefill_context = layout.prefill_context;
       if (layout.expert_parallel > 1) one.options.expert_parallel = layout.expert_parallel;
       ServeSpec spec;
       spec.scheduler = read_scheduler(scheduler, one.options);
@@ -346,6 +349,9 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
       if (layout.prefill_replicas > 0) keys["prefill_replicas"] = layout.prefill_replicas;
       if (in.layouts && layout.context_parallel > 1) {
         keys["decode_context_parallel"] = layout.context_parallel;
+      }
+      if (in.layouts && layout.prefill_context > 1) {
+        keys["prefill_context_parallel"] = layout.prefill_context;
       }
       if (in.layouts && layout.expert_parallel > 1) {
         keys["expert_parallel"] = layout.expert_parallel;

@@ -124,7 +124,7 @@ std::vector<std::string> residual_path(const ServeSpec& spec, const ServeResult&
                                           : "engine often idle");
   out.push_back(spec.stack->name);
   out.emplace_back(spec.settings_stated ? "all settings stated" : "not all settings stated");
-  out.emplace_back(spec.tensor_parallel > 1 ? "several GPUs" : "one GPU");
+  out.emplace_back(stage_gpus(spec) > 1 ? "several GPUs" : "one GPU");
   constexpr std::int64_t kFew = 8, kSome = 64;
   out.emplace_back(!iteration                    ? "unknown batch"
                    : iteration->decodes <= kFew  ? "batches of up to 8"

@@ -8,6 +8,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/layer/dealt.hpp"
+#include "models/cost/layer/split_prompt.hpp"
 #include "models/llm/cache_summary.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/params.hpp"
@@ -56,8 +57,8 @@ std::string scheduler_of(const ServeSpec& spec) {
 
 /// The stack as the service runs it.
 Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
-  const Stack stack = with_options(
-      *spec.stack, options, {spec.gpu, spec.llm, spec.tensor_parallel * spec.pipeline_parallel});
+  const Stack stack =
+      with_options(*spec.stack, options, {spec.gpu, spec.llm, gpus_per_replica(spec)});
   const std::int64_t longest =
       stack.max_model_len > 0 ? stack.max_model_len : longest_sequence(spec);
   const bool cuts = stack.prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&
@@ -107,6 +108,7 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
       scheduler_{scheduler_of(spec)} {
   check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
   check_dealt(stack_, *spec.llm, *typical_, spec.kv_dtype);
+  check_split_prompts(stack_, *spec.llm, *typical_);
   in_.method = typical_.get();
   // A size that only a replay knows is refused before anything runs.
   (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
@@ -120,6 +122,18 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     throw InputError{
         "tier_codec: expected none with decode_context_parallel: a GPU's pages have a share of the "
         "tokens"};
+  }
+  if (stack_.prefill_context > 1) {
+    const auto refuse = [](std::string_view what) {
+      throw InputError{fmt::format(
+          "engine: prefill_context_parallel: expected 1 with {}: they are not modelled together",
+          what)};
+    };
+    if (spec.speculation.is_on()) refuse("speculation");
+    if (spec.pipeline_parallel > 1) refuse("pipeline_parallel");
+    if (spec.host_memory > Bytes{}) refuse("host_memory");
+    if (spec.nvme.capacity > Bytes{}) refuse("nvme");
+    if (spec.cluster.prefill_replicas > 0) refuse("prefill_replicas");
   }
   if (spec.speculation.is_on() && scheduler_ == "static") {
     throw InputError{"scheduler static: speculation is of engines with continuous batching"};

@@ -268,6 +268,10 @@ class Service {
   [[nodiscard]] std::string would_start() const {
     constexpr std::int32_t kMaxGpus = 64;
     ServeSpec other = spec_;
+    if (other.options.prefill_context.value_or(1) > 1) {
+      other.options.prefill_context.reset();
+      other.options.expert_parallel.reset();
+    }
     const ServeHooks none;
     for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMaxGpus;
          ++other.tensor_parallel) {
@@ -301,7 +305,7 @@ class Service {
       out.peak_interval = BytesInterval{.low = std::min(out.peak_hbm, pool.peak_low),
                                         .high = std::max(out.peak_hbm, pool.peak_high)};
       out.peak_basis = pool.basis;
-    } else if (const auto ends = memory_ends(*site_.cost_input().stack, spec_.tensor_parallel);
+    } else if (const auto ends = memory_ends(*site_.cost_input().stack, stage_gpus(spec_));
                ends && !ends->by_term && out.oom_events == 0 && site_.cannot_start().empty()) {
       const Bytes activations = activations_of(*site_.cost_input().stack, out.peak_owners);
       out.peak_interval =
@@ -404,8 +408,8 @@ class Service {
     out.peak_blocks = memory.peak_blocks;
     out.startup = site_.startup();
     if (out.startup) {
-      out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack,
-                                        spec_.tensor_parallel, spec_.options);
+      out.pool_interval =
+          pool_interval(*out.startup, *site_.cost_input().stack, stage_gpus(spec_), spec_.options);
     }
     put_peak_interval(out);
     out.scheduler = engines_.front()->describe();
@@ -487,12 +491,12 @@ void check_cluster(const ServeSpec& spec) {
   within("replicas", spec.cluster.replicas, 1);
   within("prefill_replicas", spec.cluster.prefill_replicas, 0);
   const std::int32_t experts = spec.options.expert_parallel.value_or(1);
-  const std::int32_t groups = std::max(1, experts / std::max(1, spec.tensor_parallel));
+  const std::int32_t each = stage_gpus(spec);
+  const std::int32_t groups = std::max(1, experts / std::max(1, each));
   if (spec.cluster.replicas % groups != 0 || spec.cluster.prefill_replicas % groups != 0) {
     throw InputError{fmt::format(
         "cluster: replicas: experts over {} GPUs are shared by {} replicas of {}, got {} and {}",
-        experts, groups, spec.tensor_parallel, spec.cluster.replicas,
-        spec.cluster.prefill_replicas)};
+        experts, groups, each, spec.cluster.replicas, spec.cluster.prefill_replicas)};
   }
   if (spec.nvme.capacity > Bytes{} &&
       !(spec.nvme.read.count() > 0 && spec.nvme.write.count() > 0)) {

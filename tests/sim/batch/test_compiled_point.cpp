@@ -257,6 +257,29 @@ TEST_CASE("entries dealt over GPUs equal run_static") {
   CHECK(fitted == 24);
 }
 
+TEST_CASE("prompts split over GPUs equal run_static") {
+  int fitted = 0;
+  for (const auto& [name, ranks] :
+       {std::pair{"deepseek-v2-lite", 2}, std::pair{"glm-5.2-fp8", 4}}) {
+    const Llm& llm = find_llm(name);
+    for (const char* method : {"full", "int8-per-token-head"}) {
+      PointSpec spec = resolved(llm, "vllm", {.name = method, .params = {}, .budget = {}});
+      spec.tensor_parallel = ranks;
+      spec.calibration = &builtin_calibration();
+      for (const std::int32_t experts : {1, 2 * ranks}) {
+        spec.options.prefill_context = 2;
+        spec.options.expert_parallel = experts;
+        INFO(name, " ", method, " experts over ", experts);
+        CompiledPoint compiled{spec};
+        for (const Point& point : {Point{1, 1000, 40}, Point{7, 4097, 3}, Point{32, 1, 300}}) {
+          fitted += same_as_run(compiled, spec, point) ? 1 : 0;
+        }
+      }
+    }
+  }
+  CHECK(fitted >= 12);
+}
+
 TEST_CASE("a point does not depend on earlier points") {
   const Llm llm = small_llm();
   const Gpu gpu = a800();

@@ -176,6 +176,14 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   dealt["cluster"] = nullptr;
   dealt["engine"] = {{"decode_context_parallel", 4}};
   CHECK(value_of(launch_from(dealt).roles[0], "--decode-context-parallel-size") == "4");
+  dealt["engine"] = {{"prefill_context_parallel", 2}, {"expert_parallel", 16}};
+  dealt["gpu"] = "GB200";
+  const LaunchRole halves = launch_from(dealt).roles[0];
+  CHECK(value_of(halves, "--prefill-context-parallel-size") == "2");
+  CHECK(value_of(halves, "--enable-expert-parallel") == "");
+  CHECK(halves.gpus == 16);
+  CHECK(halves.replicas == 1);
+  dealt["engine"] = {{"decode_context_parallel", 4}};
   dealt["stack"] = "vllm@0.9";
   CHECK(refusal(dealt).find("modelled for vLLM from 0.11 on") != std::string::npos);
 

@@ -366,6 +366,8 @@ TEST_CASE("the schema and the reader accept and refuse the same services") {
   agree(R"(, "engine": {"expert_parallel": 0})", false);
   agree(R"(, "engine": {"decode_context_parallel": 2})", true);
   agree(R"(, "engine": {"decode_context_parallel": 0})", false);
+  agree(R"(, "engine": {"prefill_context_parallel": 4})", true);
+  agree(R"(, "engine": {"prefill_context_parallel": 1.5})", false);
   agree(R"(, "engine": {"decode_context_parallel": "2"})", false);
   agree(R"(, "engine": {"expert_link": "50 GB/s", "expert_link_latency": null})", true);
   agree(R"(, "engine": {"expert_link": 50})", false);

@@ -99,6 +99,8 @@ TEST_CASE("a layout is named by its parallelisms") {
   CHECK(layout_words({.tensor_parallel = 4}) == "TP 4");
   CHECK(layout_words({.tensor_parallel = 8, .context_parallel = 4, .expert_parallel = 8}) ==
         "TP 8, DCP 4, EP 8");
+  CHECK(layout_words({.tensor_parallel = 2, .prefill_context = 4, .expert_parallel = 8}) ==
+        "TP 2, PCP 4, EP 8");
   CHECK(layout_words({.tensor_parallel = 4, .pipeline_parallel = 2}) == "TP 4, PP 2");
   CHECK(layout_words({.tensor_parallel = 2, .expert_parallel = 8, .replicas = 4}) ==
         "TP 2, DP 4, EP 8");
@@ -126,6 +128,9 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
       {R"(, "model": "deepseek-v2-lite", "gpu": "A100-40GB-SXM")",
        {{"TP 1", ""},
         {"TP 1, PP 2", R"(, "pipeline_parallel": 2)"},
+        {"TP 1, PCP 2", R"(, "engine": {"prefill_context_parallel": 2})"},
+        {"TP 1, PCP 2, EP 2",
+         R"(, "engine": {"prefill_context_parallel": 2, "expert_parallel": 2})"},
         {"TP 1, DP 2, EP 2", R"(, "cluster": {"replicas": 2}, "engine": {"expert_parallel": 2})"},
         {"TP 2", R"(, "gpu_count": 2)"},
         {"TP 2, DCP 2", R"(, "gpu_count": 2, "engine": {"decode_context_parallel": 2})"},
@@ -349,6 +354,8 @@ TEST_CASE("keys that a search of layouts chooses or needs are checked") {
         std::pair{R"(, "engine": {"expert_parallel": 2})", "/engine/expert_parallel"},
         std::pair{R"(, "engine": {"decode_context_parallel": 2})",
                   "/engine/decode_context_parallel"},
+        std::pair{R"(, "engine": {"prefill_context_parallel": 2})",
+                  "/engine/prefill_context_parallel"},
         std::pair{R"(, "cluster": {"replicas": 2})", "/cluster/replicas"},
         std::pair{R"(, "cluster": [{}, {"prefill_replicas": 1}])",
                   "/cluster/1/prefill_replicas"}}) {

@@ -108,6 +108,10 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
             {"--gpu", "h200", "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
             folder)
             .at("engine") == json{{"decode_context_parallel", 4}});
+  CHECK(scenario_by({"--gpu", "h200", "--from-command",
+                     "vllm serve deepseek-ai/DeepSeek-V3 -tp 2 -pcp 4 --enable-expert-parallel"},
+                    folder)
+            .at("engine") == json{{"prefill_context_parallel", 4}, {"expert_parallel", 8}});
   const Outcome all_used =
       run_kvsim({"run", "--gpu", "H200-141GB-SXM", "--isl", "100", "--osl", "1", "--print-scenario",
                  "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
