@@ -56,8 +56,10 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   const double values = static_cast<double>(columns) * static_cast<double>(share.width);
   static const KernelFormat* const mxfp4 = &shared_format(parse_kernel_format("mxfp4"));
   const WeightFormat* packing = packing_of(llm, in.weights(), place);
-  const bool unpacks_fp4 =
-      packing != nullptr && packing->packed == Dtype::kFp4 && packing->weight_only;
+  // gpt-oss as published has no packing: its experts are in four bits, the rest is not.
+  const bool unpacks_fp4 = packing != nullptr
+                               ? packing->packed == Dtype::kFp4 && packing->weight_only
+                               : llm.outside_experts_dtype && in.weight_dtype == Dtype::kFp4;
   const KernelFormat* format =
       unpacks_fp4 ? mxfp4
                   : weight_format(8 * weights / values, product_dtype(llm, in.weights(), place),

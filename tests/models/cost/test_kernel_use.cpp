@@ -178,6 +178,22 @@ TEST_CASE("routed experts are one kernel call per layer if the stack names its l
   CHECK(routed_ops(site.in).empty());
 }
 
+TEST_CASE(
+    "experts of gpt-oss run in the kernel that unpacks four bits, as published or by format") {
+  Site site{"gpt-oss-20b"};
+  site.in.batch = 64;
+  site.in.weight_dtype = site.llm.published_dtype;
+  REQUIRE(site.in.weight_dtype == Dtype::kFp4);
+  const std::vector<Op> published = routed_ops(site.in);
+  REQUIRE_FALSE(published.empty());
+  CHECK(published.front().kernel->format->name == "mxfp4");
+  site.in.weight_dtype = Dtype::kBf16;
+  site.in.weight_format = &find_weight_format("mxfp4");
+  const std::vector<Op> by_format = routed_ops(site.in);
+  CHECK(by_format.front().kernel->format == published.front().kernel->format);
+  CHECK(by_format.front().kernel->call == published.front().kernel->call);
+}
+
 TEST_CASE("the experts' kernel gets the shares of tensor and expert parallelism") {
   for (const auto& [tensor, experts] : {std::pair{1, 1}, {4, 1}, {4, 4}, {2, 8}}) {
     INFO(tensor, " GPUs cut a layer, ", experts, " share its experts");
