@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -254,7 +255,18 @@ std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_
   return out;
 }
 
-EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_tokens,
+void EngineStartup::hold(VllmGroups of, Bytes id) {
+  block = id;
+  blocks = kv_cache.count() / id.count();
+  const VllmCapacity capacity = capacity_of_blocks(of, blocks, max_model_len);
+  tokens = capacity.tokens;
+  sequence = id * of.request_blocks;
+  max_concurrency = capacity.concurrency;
+  of.block_id = id;
+  groups = std::move(of);
+}
+
+EngineStartup startup_memory(const CostInput& in, Bytes total, std::int64_t run_tokens,
                              const StackOptions& measured) {
   const Stack& stack = *in.stack;
   KVSIM_CHECK(stack.growth == CacheGrowth::kPaged, "the start-up of stack {}, which has no pool",
@@ -290,14 +302,17 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::max(Bytes{}, left);
   out.usable = stack.fraction_of == FractionOf::kAll ? times(stack.usable_fraction, total) : total;
+  return out;
+}
+
+EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_tokens,
+                             const StackOptions& measured) {
+  EngineStartup out = startup_memory(in, total, run_tokens, measured);
+  const Stack& stack = *in.stack;
   if (const auto settings = group_settings(in, out.max_model_len)) {
-    out.groups = vllm_groups(*in.llm, *settings);
-    const VllmCapacity capacity = vllm_capacity(*out.groups, out.kv_cache, out.max_model_len);
-    out.block = out.groups->block_id;
-    out.blocks = capacity.blocks;
-    out.tokens = capacity.tokens;
-    out.sequence = out.block * out.groups->request_blocks;
-    out.max_concurrency = capacity.concurrency;
+    VllmGroups groups = vllm_groups(*in.llm, *settings);
+    const Bytes id = groups.block_id;
+    out.hold(std::move(groups), id);
     return out;
   }
   if ((out.pools = pools_of(in, out))) {
@@ -320,7 +335,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
     std::int64_t blocks = blocks_of_length;
     if (limit > 0) {
       // A pass may add a chunk before the window lets go; the window may start within a block.
-      blocks = std::min(blocks, divide_up(limit - 1 + batched, stack.block_tokens) + 1);
+      blocks = std::min(blocks, divide_up(limit - 1 + out.pass_tokens, stack.block_tokens) + 1);
     }
     out.sequence += one * blocks;
     const OtherBytes other = other_bytes(in, layer, blocks_of_length * stack.block_tokens);

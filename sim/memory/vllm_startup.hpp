@@ -84,8 +84,15 @@ struct EngineStartup {
   /// Memory left for the cache if the rest uses so much; below 0: the shortage.
   [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
                                    Bytes activation_taken) const;
+  /// Lays its cache memory out as block ids of groups, of `id` bytes each: of all layers of the
+  /// groups, or of those that a stage of a pipeline has.
+  void hold(VllmGroups of, Bytes id);
 };
 
+/// The memory of engine_startup(), with nothing laid out in it. Errors: as there.
+[[nodiscard]] EngineStartup startup_memory(const CostInput& in, Bytes total,
+                                           std::int64_t run_tokens,
+                                           const StackOptions& measured = {});
 /// The start of `in`'s stack on a GPU of `total` bytes. `in` is of one GPU, its stack as the run
 /// sets it; `run_tokens` is taken for the longest sequence where the stack names none.
 /// Errors: ContractError if the stack's cache is not paged.

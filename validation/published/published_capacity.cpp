@@ -356,7 +356,8 @@ double StartPrediction::predict() {
     return static_cast<double>(groups.request_blocks) * id / kGiB;
   }
   if (metric == "estimated_max_model_len") {
-    return static_cast<double>(longest_request(shard, settings, pool()));
+    return static_cast<double>(
+        longest_request(shard, settings, pool().count() / groups.block_id.count()));
   }
   const VllmCapacity capacity = capacity_of_blocks(
       groups, std::llround(std::floor(blocks(groups, settings))), settings.max_model_len);

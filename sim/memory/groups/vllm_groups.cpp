@@ -33,9 +33,18 @@ struct LayerCacheClass {
   std::int64_t token_bytes = 0;  // of a state the whole of it
   std::int32_t layers = 0;
   std::int64_t block = 0;
+  std::vector<std::int32_t> of_model{};  // of the layers, those that are not a draft's
 
   [[nodiscard]] std::int64_t page() const {
     return holds_states(growth) ? token_bytes : token_bytes * block;
+  }
+  /// Those of every `parts`-th of the model's layers from the one at `part` on.
+  void add_pages(std::int32_t part, std::int32_t parts, std::int64_t bytes,
+                 std::vector<VllmGroup::Page>& out) const {
+    for (auto i = static_cast<std::size_t>(part); i < of_model.size();
+         i += static_cast<std::size_t>(parts)) {
+      out.push_back({.layer = of_model[i], .bytes = bytes});
+    }
   }
 };
 
@@ -85,7 +94,8 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
                           .growth = growth_of(layer, item, settings),
                           .limit = item.most,
                           .token_bytes = std::llround(std::ceil(bytes)),
-                          .layers = 1};
+                          .layers = 1,
+                          .of_model = {l}};
       const auto same = std::find_if(out.begin(), out.end(), [&](const LayerCacheClass& other) {
         return other.kind == one.kind && other.growth == one.growth && other.limit == one.limit &&
                other.token_bytes == one.token_bytes;
@@ -94,6 +104,7 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
         out.push_back(std::move(one));
       } else {
         ++same->layers;
+        same->of_model.push_back(l);
       }
     }
   }
@@ -164,6 +175,18 @@ bool VllmGroups::has_states() const {
                      [](const VllmGroup& group) { return holds_states(group.growth); });
 }
 
+Bytes VllmGroups::id_of_layers(std::int32_t first, std::int32_t last) const {
+  std::int64_t most = 0;
+  for (const VllmGroup& group : groups) {
+    std::int64_t bytes = 0;
+    for (const VllmGroup::Page& page : group.pages) {
+      if (page.layer >= first && page.layer < last) bytes += page.bytes;
+    }
+    most = std::max(most, bytes);
+  }
+  return Bytes{most};
+}
+
 std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
                           std::int64_t tokens, const VllmGroupSettings& settings) {
   const std::int64_t ahead = settings.tokens_in_flight();
@@ -218,6 +241,9 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
       if (one.kind != "index") sum.layers += one.layers;
     }
     add(sum, sum.layers, 0);
+    for (const LayerCacheClass& one : classes) {
+      one.add_pages(0, 1, one.token_bytes * sum.block, out.groups.back().pages);
+    }
     out.block_tokens = sum.block;
     out.block_id = Bytes{bytes * sum.block};
     return out;
@@ -236,6 +262,7 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
     for (std::int32_t part = 0; part < parts; ++part) {
       const std::int32_t layers = (one.layers - part + parts - 1) / parts;
       add(one, layers, size - layers);
+      one.add_pages(part, parts, one.page(), out.groups.back().pages);
     }
     if (one.growth == GroupGrowth::kFull && out.block_tokens == 0) out.block_tokens = one.block;
   }
@@ -244,12 +271,11 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
   return out;
 }
 
-std::int64_t longest_request(const Llm& shard, VllmGroupSettings settings, Bytes available) {
+std::int64_t longest_request(const Llm& shard, VllmGroupSettings settings, std::int64_t blocks) {
   std::int64_t good = 0, bad = settings.max_model_len + 1;
   while (bad - good > 1) {
     settings.max_model_len = good + (bad - good) / 2;
-    const VllmGroups groups = vllm_groups(shard, settings);
-    const bool fits = groups.block_id * groups.request_blocks <= available;
+    const bool fits = vllm_groups(shard, settings).request_blocks <= blocks;
     (fits ? good : bad) = settings.max_model_len;
   }
   return good;

@@ -60,6 +60,12 @@ struct VllmGroup {
   std::int32_t padding = 0;         // layers of the last group of a kind that hold nothing
   std::int64_t block_tokens = 0;    // of one block; of states the attention block
   std::int64_t request_blocks = 0;  // that one request of max_model_len tokens takes
+  /// Bytes of one id by layer of the model; empty: packed layers and those of a draft.
+  struct Page {
+    std::int32_t layer = 0;
+    std::int64_t bytes = 0;
+  };
+  std::vector<Page> pages{};
 };
 
 struct VllmGroups {
@@ -70,6 +76,10 @@ struct VllmGroups {
   std::int64_t request_blocks = 0;    // of one request, all groups
 
   [[nodiscard]] bool has_states() const;
+  /// Bytes of one id in layers [first, last), which are those of a stage of a pipeline: the groups
+  /// are of the whole model, and the one with the most there sets the size. Source: vLLM
+  /// v1/core/kv_cache_utils.py, _project_kv_cache_groups_to_worker.
+  [[nodiscard]] Bytes id_of_layers(std::int32_t first, std::int32_t last) const;
   /// Tokens of a sequence in one block id of `group`, over all ranks.
   [[nodiscard]] std::int64_t tokens_of(const VllmGroup& group) const {
     return group.block_tokens * (group.growth == GroupGrowth::kFull ? context_parallel : 1);
@@ -93,10 +103,10 @@ struct VllmGroups {
 [[nodiscard]] std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
                                         std::int64_t tokens, const VllmGroupSettings& settings);
 
-/// The longest request, of at most settings.max_model_len tokens, whose blocks `available` bytes
-/// hold; 0: not even one token's. Source: vLLM v1/core/kv_cache_utils.py, estimate_max_model_len.
+/// The longest request, of at most settings.max_model_len tokens, that takes at most `blocks` block
+/// ids; 0: not even one token's. Source: vLLM v1/core/kv_cache_utils.py, estimate_max_model_len.
 [[nodiscard]] std::int64_t longest_request(const Llm& shard, VllmGroupSettings settings,
-                                           Bytes available);
+                                           std::int64_t blocks);
 
 /// What such an engine reports for `available` bytes of cache memory on each GPU.
 struct VllmCapacity {

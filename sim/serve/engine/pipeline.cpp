@@ -41,33 +41,63 @@ Bytes stage_weights(const CostInput& in, const LayerRange& range) {
   return weights_held(of_stage);
 }
 
+namespace {
+
+/// The groups of all stages together, where the engine has groups; nullopt: all layers have equal
+/// blocks, or the method does not keep all.
+std::optional<VllmGroups> pipeline_groups(const ServeSpec& spec, const CostInput& in,
+                                          std::int64_t longest) {
+  if (spec.method.name != "full" || spec.measured) return std::nullopt;
+  const std::int64_t most = in.stack->max_model_len > 0 ? in.stack->max_model_len : longest;
+  const auto settings = group_settings(in, most);
+  if (!settings) return std::nullopt;
+  VllmGroups groups = vllm_groups(*in.llm, *settings);
+  // Packed entries (DeepSeek-V4) are not known by layer.
+  if (groups.id_of_layers(0, in.llm->n_layers()) != groups.block_id) return std::nullopt;
+  return groups;
+}
+
+}  // namespace
+
 Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Roofline& roofline,
                        std::int64_t longest, const StackOptions& options, const ServeHooks& hooks) {
   KVSIM_CHECK(hooks.stage_cost || !hooks.cost, "a pipeline's costs are those of its stages");
   Pipeline out;
   out.pool_units = std::numeric_limits<std::int64_t>::max();
+  out.groups = pipeline_groups(spec, in, longest);
+  const std::optional<VllmGroups>& groups = out.groups;
   for (const LayerRange& range : pipeline_stages(*in.llm, spec.pipeline_parallel)) {
     out.costs.push_back(hooks.stage_cost ? hooks.stage_cost(in, roofline, range)
                                          : mixed_iteration_cost(in, roofline, range));
     const BlockSizes sizes{in, out.costs.back()->layer_classes()};
-    if (!sizes.counts_blocks() || sizes.windowed()) {
+    if (!groups && (!sizes.counts_blocks() || sizes.windowed())) {
       throw InputError{fmt::format(
-          "pipeline: the layers of {} under method {} do not all keep the same rows, so that their "
-          "stages do not fill equally",
+          "pipeline: the layers of {} under method {} do not all keep the same rows, and groups of "
+          "layers are known of vLLM with the full cache only",
           in.llm->name, spec.method.name)};
     }
     const Llm stage = stage_llm(*in.llm, range);
     CostInput of_stage = in;
     of_stage.llm = &stage;
     of_stage.measured_weights = stage_weights(in, range);
-    const EngineStartup startup = engine_startup(of_stage, spec.gpu->hbm_usable, longest, options);
-    // All layers of a block are equal.
-    const Bytes unit{sizes.unit().count() / in.llm->n_layers() * (range.last - range.first)};
+    // Without groups all layers of a block are equal.
+    const Bytes unit =
+        groups ? groups->id_of_layers(range.first, range.last)
+               : Bytes{sizes.unit().count() / in.llm->n_layers() * (range.last - range.first)};
+    // A stage of layers that borrow all that they attend to bounds nothing.
+    if (unit == Bytes{}) continue;
+    EngineStartup startup;
+    if (groups) {
+      startup = startup_memory(of_stage, spec.gpu->hbm_usable, longest, options);
+      startup.hold(*groups, unit);
+    } else {
+      startup = engine_startup(of_stage, spec.gpu->hbm_usable, longest, options);
+    }
     const std::int64_t units = startup.kv_cache.count() / unit.count();
     if (units >= out.pool_units) continue;
     out.pool_units = units;
     out.unit = unit;
-    out.startup = startup;
+    out.startup = std::move(startup);
   }
   out.row = stage_boundary_bytes(in, 1);
   if (stands_in_one_node(spec, gpus_per_replica(spec))) {

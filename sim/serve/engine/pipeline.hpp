@@ -29,6 +29,7 @@ struct ServeHooks;
 struct Pipeline {
   std::vector<std::unique_ptr<IterationCost>> costs;  // one a stage
   EngineStartup startup;  // of the stage that bounds the pool; its tokens are those of the cache
+  std::optional<VllmGroups> groups;  // of the whole model, where the engine has groups
   std::int64_t pool_units = 0;
   Bytes unit{};  // of one unit of the pool, on that stage's GPU
   Bytes row{};   // hidden states of a token, between stages
@@ -37,8 +38,8 @@ struct Pipeline {
 };
 /// `in` and `sizes` are those of one GPU with all layers. Stages are connected by the link of two
 /// GPUs of a node (NVLink, else PCIe), or by the cluster's link if a replica spans several nodes;
-/// every rank sends all of its hidden states. Errors: InputError if the method's cache differs
-/// between layers, or no link is known.
+/// every rank sends all of its hidden states. Errors: InputError if caches differ between layers
+/// that the engine does not put into groups, or no link is known.
 [[nodiscard]] Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in,
                                      const Roofline& roofline, std::int64_t longest,
                                      const StackOptions& options, const ServeHooks& hooks);

@@ -296,23 +296,25 @@ std::string ServeContext::offload_note(bool has_own) const {
 
 void ServeContext::start_paged(const ServeHooks& hooks) {
   bool wanted = spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
-  if (spec_.pipeline_parallel == 1) {
-    startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
-    if (!spec_.scheduler.prefix_caching && startup_->groups && startup_->groups->has_states()) {
-      wanted = wanted && keeps_states_by_default(*parse_engine_version(stack_.version));
-    }
-    cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
-    std::optional<GroupSizes> groups;
-    if (startup_->groups && spec_.method.name == "full" && !spec_.measured) {
-      groups.emplace(*startup_->groups, wanted, 0);
-    }
-    sizes_.emplace(in_, cost_->layer_classes(), std::move(groups));
-    pool_units_ = sizes_->pool_units(startup_->kv_cache);
-    held_unit_ = sizes_->unit();
-  } else {
+  const bool has_stages = spec_.pipeline_parallel > 1;
+  if (has_stages) {
     pipeline_ = make_pipeline(spec_, in_, roofline_, longest_, options_, hooks);
-    sizes_.emplace(in_, pipeline_->costs.front()->layer_classes());
     startup_ = pipeline_->startup;
+  } else {
+    startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
+    cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
+  }
+  if (!spec_.scheduler.prefix_caching && startup_->groups && startup_->groups->has_states()) {
+    wanted = wanted && keeps_states_by_default(*parse_engine_version(stack_.version));
+  }
+  std::optional<GroupSizes> groups;
+  const std::optional<VllmGroups>& of_model = has_stages ? pipeline_->groups : startup_->groups;
+  if (of_model && spec_.method.name == "full" && !spec_.measured) {
+    groups.emplace(*of_model, wanted, 0);
+  }
+  const IterationCost& cost = has_stages ? *pipeline_->costs.front() : *cost_;
+  sizes_.emplace(in_, cost.layer_classes(), std::move(groups));
+  if (has_stages) {
     pool_units_ = pipeline_->pool_units;
     held_unit_ = pipeline_->unit;
     standing_["weights"] = startup_->weights;
@@ -320,6 +322,9 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         "a pipeline of {} stages with as many batches in flight: memory is of a GPU of the stage "
         "with the least room, between stages goes {} a token",
         spec_.pipeline_parallel, pipeline_->row));
+  } else {
+    pool_units_ = sizes_->pool_units(startup_->kv_cache);
+    held_unit_ = sizes_->unit();
   }
   if (spec_.speculation.is_on()) add_proposals(hooks);
   usable_ = startup_->limit();
@@ -370,7 +375,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   } else if (!options_.longest_request && spec_.method.name == "full" && !startup_->serves()) {
     const auto settings = group_settings(in_, startup_->max_model_len);
     const std::int64_t longest =
-        settings ? longest_request(llm_, *settings, startup_->kv_cache) : startup_->tokens;
+        settings ? longest_request(llm_, *settings, startup_->blocks) : startup_->tokens;
     // vLLM's own words at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
     cannot_start_ = fmt::format(
         "a sequence of max_model_len {} tokens takes {} of cache, {} are there: the longest that "

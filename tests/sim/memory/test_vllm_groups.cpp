@@ -300,11 +300,10 @@ TEST_CASE("the longest request fits, and one token more does not") {
   VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 262'144};
   const Llm llm = hybrid(16, 4, 48);
   // 100 blocks: 94 of full layers next to two states in each of three groups.
-  const Bytes hundred = vllm_groups(llm, settings).block_id * 100;
-  CHECK(longest_request(llm, settings, hundred) == 94 * 1568);
-  CHECK(longest_request(llm, settings, Bytes{1}) == 0);
+  CHECK(longest_request(llm, settings, 100) == 94 * 1568);
+  CHECK(longest_request(llm, settings, 1) == 0);
   settings.max_model_len = 1000;
-  CHECK(longest_request(llm, settings, hundred) == 1000);
+  CHECK(longest_request(llm, settings, 100) == 1000);
 }
 
 TEST_CASE("formats with scales for each head") {

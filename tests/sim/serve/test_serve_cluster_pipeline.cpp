@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
+#include "sim/memory/groups/vllm_groups.hpp"
 #include "sim/serve/engine/pipeline.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/served.hpp"
 #include "tests/support/serving.hpp"
@@ -234,6 +240,120 @@ TEST_CASE("stages speed a service up by at most their number and conserve it") {
       }
     }
   }
+}
+
+/// The groups of a model on one GPU, in bf16.
+VllmGroups groups_of(const char* model) {
+  return vllm_groups(find_llm(model), {.max_model_len = 8192});
+}
+
+TEST_CASE("a stage has its layers of each group, of which the largest sets its blocks") {
+  // 12 windows and 12 full layers are two groups of 12; in turn, so that a half has six of each.
+  const VllmGroups oss = groups_of("gpt-oss-20b");
+  REQUIRE(oss.groups.size() == 2);
+  CHECK(oss.id_of_layers(0, 24) == oss.block_id);
+  CHECK(oss.id_of_layers(0, 12) * 2 == oss.block_id);
+  CHECK(oss.id_of_layers(12, 24) * 2 == oss.block_id);
+  CHECK(oss.id_of_layers(0, 1) * 12 == oss.block_id);
+  // 36 states and 12 full layers: four groups of 12. A third of the layers has 4 full ones, and 12
+  // states, 4 in each of three groups.
+  const VllmGroups next = groups_of("qwen3-next-80b-a3b");
+  REQUIRE(next.groups.size() == 4);
+  for (const std::int32_t stage : {0, 1, 2}) {
+    CHECK(next.id_of_layers(stage * 16, stage * 16 + 16) * 3 == next.block_id);
+  }
+  // Stages together hold no less than one GPU would.
+  for (const char* model : {"gemma-3-27b", "nemotron-h-56b", "deepseek-v3.2", "jamba-1.5-mini"}) {
+    INFO(model);
+    const VllmGroups groups = groups_of(model);
+    const std::int32_t layers = find_llm(model).n_layers();
+    CHECK(groups.id_of_layers(0, layers) == groups.block_id);
+    for (const std::int32_t stages : {2, 3, 5}) {
+      Bytes sum;
+      for (const LayerRange& range : pipeline_stages(find_llm(model), stages)) {
+        sum += groups.id_of_layers(range.first, range.last);
+      }
+      CHECK(sum >= groups.block_id);
+      CHECK(sum < groups.block_id * 2);
+    }
+  }
+}
+
+TEST_CASE("pipelines of hybrid models run on vLLM, with room for more sequences") {
+  const auto service = [](const char* model, const char* gpu, std::int32_t stages) {
+    return ServeSpec{
+        .llm = &find_llm(model),
+        .gpu = &find_gpu(gpu),
+        .stack = &find_stack("vllm"),
+        .weight_dtype = Dtype::kBf16,
+        .kv_dtype = Dtype::kBf16,
+        .pipeline_parallel = stages,
+        .options = {.max_model_len = 16'384},
+        .requests = std::make_shared<RequestTrace>(test::random_trace(7, 120, 50, 6'000, 60))};
+  };
+  for (const auto& [model, gpu] : {std::pair{"gpt-oss-20b", "A100-80GB-SXM"},
+                                   std::pair{"nemotron-nano-9b-v2", "A100-40GB-SXM"},
+                                   std::pair{"gemma-3-12b", "A100-40GB-SXM"}}) {
+    INFO(model);
+    const ServeResult one = run_serve(service(model, gpu, 1));
+    const ServeResult two = run_serve(service(model, gpu, 2));
+    CHECK(one.completed == 120);
+    CHECK(two.completed == 120);
+    REQUIRE(two.startup);
+    REQUIRE(two.startup->groups);
+    CHECK(two.startup->groups->block_id == two.startup->block);
+    CHECK(two.startup->block.count() * two.blocks <= two.startup->kv_cache.count());
+    CHECK(two.startup->block * 2 == one.startup->block);
+    // Half of the weights and half of each block: more than twice the blocks.
+    CHECK(two.blocks > 2 * one.blocks);
+    CHECK(two.output_tokens == one.output_tokens);
+    CHECK(two.preemptions <= one.preemptions);
+  }
+}
+
+TEST_CASE("a stage's own layers do not decide what a sequence takes of it") {
+  // Attention in layers 14, 21, 30 and 39: the first of four stages has states alone.
+  ServeSpec spec{
+      .llm = &find_llm("nemotron-nano-9b-v2"),
+      .gpu = &find_gpu("A100-40GB-SXM"),
+      .stack = &find_stack("vllm"),
+      .weight_dtype = Dtype::kBf16,
+      .kv_dtype = Dtype::kBf16,
+      .pipeline_parallel = 4,
+      .options = {.max_model_len = 131'072},
+      .requests = std::make_shared<RequestTrace>(test::random_trace(7, 20, 5, 2'000, 9))};
+  const ServeResult run = run_serve(spec);
+  CHECK(run.completed == 20);
+  REQUIRE(run.startup);
+  REQUIRE(run.startup->groups);
+  const VllmGroups& groups = *run.startup->groups;
+  CHECK(run.startup->sequence == run.startup->block * groups.request_blocks);
+  CHECK(run.startup->max_concurrency ==
+        doctest::Approx(static_cast<double>(run.startup->blocks) /
+                        static_cast<double>(groups.request_blocks)));
+  CHECK(run.startup->serves());
+  // A stage whose layers read the caches of others has none to bound.
+  Llm shared = find_llm("gemma-3-12b");
+  for (std::size_t i = 30; i < shared.layers.size(); ++i) {
+    shared.layers[i].attention.shares_cache = true;
+  }
+  spec.llm = &shared;
+  spec.pipeline_parallel = 3;
+  CHECK(run_serve(spec).completed == 20);
+  // Too long: the message names a length with which it starts.
+  spec.llm = &find_llm("gpt-oss-20b");
+  spec.pipeline_parallel = 2;
+  spec.options.max_model_len = 1'000'000'000;
+  const ServeResult refused = run_serve(spec);
+  REQUIRE(refused.ooms.size() == 1);
+  const std::string& text = refused.ooms.front().what;
+  const std::string before = "set up for is ";
+  REQUIRE(text.find(before) != std::string::npos);
+  const std::int64_t longest = std::stoll(text.substr(text.find(before) + before.size()));
+  spec.options.max_model_len = longest;
+  CHECK(run_serve(spec).completed == 20);
+  spec.options.max_model_len = longest + 1;
+  CHECK(run_serve(spec).completed == 0);
 }
 
 TEST_CASE("unsupported pipelines are refused") {
