@@ -53,6 +53,12 @@ std::optional<double> rank_correlation(std::span<const double> a, std::span<cons
 
 ReplayRanking rank_replays(std::vector<ReplayError> errors, std::span<const QualityRow> rows) {
   ReplayRanking out;
+  out.at_answers = std::all_of(errors.begin(), errors.end(), [](const ReplayError& error) {
+    return error.answer_error.has_value();
+  });
+  const auto ranked = [&out](const ReplayError& error) {
+    return out.at_answers ? *error.answer_error : error.rel_error;
+  };
   std::vector<double> replayed;
   std::vector<double> lost;
   for (ReplayError& error : errors) {
@@ -69,13 +75,13 @@ ReplayRanking rank_replays(std::vector<ReplayError> errors, std::span<const Qual
     }
     if (error.rows == 0) continue;
     error.retained = sum / static_cast<double>(error.rows);
-    replayed.push_back(error.rel_error);
+    replayed.push_back(ranked(error));
     lost.push_back(1.0 - *error.retained);
   }
   out.measured = replayed.size();
   out.correlation = rank_correlation(replayed, lost);
-  std::stable_sort(errors.begin(), errors.end(), [](const ReplayError& a, const ReplayError& b) {
-    return a.rel_error < b.rel_error;
+  std::stable_sort(errors.begin(), errors.end(), [&](const ReplayError& a, const ReplayError& b) {
+    return ranked(a) < ranked(b);
   });
   out.errors = std::move(errors);
   return out;
@@ -91,7 +97,9 @@ std::vector<ReplayError> read_replay_errors(const fs::path& path) {
   for (const Field& method : root.at("methods").items()) {
     const auto error = method.find("rel_error_mean");
     if (!error) continue;
+    const auto of_answer = method.find("answer_error_mean");
     ReplayError one{.method = method.at("name").string(), .rel_error = error->number(0, kMax)};
+    if (of_answer && of_answer->is_number()) one.answer_error = of_answer->number(0, kMax);
     if (const auto budget = method.find("budget"); budget && budget->is_number()) {
       const double value = budget->number(0, kMax);
       if (value > 0.0 && value <= 1.0) one.kept = value;

@@ -11,11 +11,12 @@
 
 namespace kvsim {
 
-/// A method's mean relative error in a replay, which is no score: it ranks methods at most.
+/// A method's relative error in a replay, which is no score: it ranks methods at most.
 struct ReplayError {
   std::string method;
-  std::optional<double> kept{};  // entries, as a share of the prompt
-  double rel_error = 0.0;
+  std::optional<double> kept{};          // entries, as a share of the prompt
+  double rel_error = 0.0;                // mean over all steps
+  std::optional<double> answer_error{};  // of a marked trace
   std::optional<double>
       retained{};        // mean measured one of the same method and budget; by rank_replays
   std::size_t rows = 0;  // of that mean
@@ -24,6 +25,7 @@ struct ReplayError {
 /// How well the order of replay errors is that of measured losses: Spearman's rank correlation,
 /// ties with mean ranks, over the settings that both have. nullopt for fewer than 3 of them.
 struct ReplayRanking {
+  bool at_answers = false;          // all have an `answer_error`: ranked by it, else by `rel_error`
   std::vector<ReplayError> errors;  // ascending
   std::size_t measured = 0;         // of them with measured scores
   std::optional<double> correlation{};

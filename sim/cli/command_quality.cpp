@@ -224,11 +224,13 @@ ordered_json ranking_json(const ReplayRanking& ranking) {
     list.push_back({{"method", error.method},
                     {"budget", maybe(error.kept)},
                     {"rel_error", error.rel_error},
+                    {"answer_error", maybe(error.answer_error)},
                     {"retained", maybe(error.retained)},
                     {"rows", error.rows}});
   }
   return {{"measured_settings", ranking.measured},
           {"rank_correlation", maybe(ranking.correlation)},
+          {"ranked_by", ranking.at_answers ? "answer_error" : "rel_error"},
           {"methods", std::move(list)}};
 }
 
@@ -239,8 +241,9 @@ std::string ranking_text(const ReplayRanking& ranking, std::size_t width) {
                    fmt::format("{}", error.rows)});
   }
   return fmt::format(
-      "\norder by error of a replay, least first; an order and no score\nrank correlation with "
+      "\norder by error{} of a replay, least first; an order and no score\nrank correlation with "
       "measured losses: {} ({} settings are measured)\n{}",
+      ranking.at_answers ? " at the answers" : "",
       ranking.correlation ? fmt::format("{:.2f}", *ranking.correlation) : "not known",
       ranking.measured, table.str(width));
 }

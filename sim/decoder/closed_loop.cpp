@@ -4,9 +4,11 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "models/math/attention/causal_attention.hpp"
 #include "models/math/attention/rope.hpp"
 #include "models/methods/composed.hpp"
 #include "models/units/check.hpp"
@@ -17,6 +19,7 @@
 #include "sim/engine/parallel.hpp"
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/replay/retrieval.hpp"
 
 namespace kvsim {
 namespace {
@@ -55,8 +58,9 @@ struct Sums {
 /// What one method did with one prompt.
 struct PromptOutcome {
   Sums sums;
-  double error = 0, answer_error = 0;  // sums over layers, query heads and steps
-  std::int64_t errors = 0, answer_errors = 0;
+  double error = 0, answer_error = 0;  // sums over layers, query heads and steps, the second
+  double answer_weight = 0;            // weighted
+  std::int64_t errors = 0;
   double held = 0, full = 0;  // K and V bytes after compression
 };
 
@@ -95,6 +99,10 @@ class PromptRun {
     info_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
     info_.dtype = Dtype::kFp16;
     info_.has_hidden = true;
+    const auto answer = static_cast<std::int64_t>(prompt.tokens.size());
+    info_.question_start = prompt.question_start;
+    info_.answer_start = answer;
+    info_.segments = {{.name = "answer", .start = answer, .end = info_.tokens + 1}};
     run_full(rope);
   }
 
@@ -147,6 +155,41 @@ class PromptRun {
     full_rows_.reserve(layers.size());
     for (const LayerRows& one : layers) full_rows_.push_back(one.rows);
     block_ = std::make_unique<LayerBlock>(info_, std::move(layers), rope);
+    find_retrieved();
+  }
+
+  /// What the full cache's heads give to one token of the context where they predict the answer.
+  void find_retrieved() {
+    const std::int64_t first = first_predicting();
+    const std::int64_t steps = info_.tokens - first;
+    const std::int32_t group = info_.n_heads / info_.n_kv_heads;
+    const std::size_t of_head = index(steps * group);
+    const std::optional<RetrievalMarks> marks = retrieval_marks(info_);
+    retrieved_.assign(index(info_.n_layers * steps * info_.n_heads), 1.0F);
+    if (!marks) return;
+    std::vector<float> out(of_head * index(info_.head_dim)), largest(of_head);
+    std::vector<double> log_sum(of_head);
+    for (std::int32_t l = 0; l < info_.n_layers; ++l) {
+      for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) {
+        const HeadVectors& head = block_->layer(l).heads[index(h)];
+        RunningAttention attention{head.group, head.head_dim, head.scale};
+        attend_causally(attention, {head.q, head.keys, head.values, head.head_dim, head.tokens},
+                        first, index(steps), out, log_sum);
+        largest_in_context(head, *marks, first, steps, log_sum, largest);
+        for (std::int64_t i = 0; i < steps; ++i) {
+          for (std::int32_t g = 0; g < group; ++g) {
+            retrieved(l, first + i, h * group + g) = largest[index(i * group + g)];
+          }
+        }
+      }
+    }
+    const bool any = std::any_of(retrieved_.begin(), retrieved_.end(),
+                                 [](float weight) { return weight > 0.0F; });
+    if (!any) std::fill(retrieved_.begin(), retrieved_.end(), 1.0F);
+  }
+  [[nodiscard]] float& retrieved(std::int32_t layer, std::int64_t token, std::int32_t head) {
+    const std::int64_t steps = info_.tokens - first_predicting();
+    return retrieved_[index((layer * steps + token - first_predicting()) * info_.n_heads + head)];
   }
 
   void keep_predictions(const std::vector<float>& logits) {
@@ -205,8 +248,9 @@ class PromptRun {
           out.error += error;
           ++out.errors;
           if (t < first_predicting()) continue;
-          out.answer_error += error;
-          ++out.answer_errors;
+          const auto weight = static_cast<double>(retrieved(l, t, h));
+          out.answer_error += weight * error;
+          out.answer_weight += weight;
         }
       }
       sessions.end_step();
@@ -265,6 +309,7 @@ class PromptRun {
   std::unique_ptr<LayerBlock> block_;
   std::vector<TraceLayer> full_rows_;
   std::vector<std::vector<float>> full_outputs_;  // [layer][step][n_heads * head_dim]
+  std::vector<float> retrieved_;                  // [layer][predicting token][n_heads]
   std::vector<std::vector<double>> full_;         // log-probabilities [answer token][vocab]
 };
 
@@ -393,7 +438,7 @@ LoopResult run_closed_loop(const Checkpoint& checkpoint, std::span<const LoopPro
       total.error += out.error;
       total.errors += out.errors;
       total.answer_error += out.answer_error;
-      total.answer_errors += out.answer_errors;
+      total.answer_weight += out.answer_weight;
       total.held += out.held;
       total.full += out.full;
       const auto task = std::find(tasks.begin(), tasks.end(), prompts[i].task);
@@ -404,7 +449,7 @@ LoopResult run_closed_loop(const Checkpoint& checkpoint, std::span<const LoopPro
       one.tasks.push_back(by_task[t].score(tasks[t]));
     }
     one.rel_error_mean = total.error / static_cast<double>(total.errors);
-    one.answer_error_mean = total.answer_error / static_cast<double>(total.answer_errors);
+    one.answer_error_mean = total.answer_weight > 0 ? total.answer_error / total.answer_weight : 0;
     one.budget_reached = total.held / total.full;
   }
   return result;

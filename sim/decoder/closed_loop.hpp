@@ -32,8 +32,10 @@ struct LoopMethod {
   double budget_reached = 1;     // K and V bytes after compression over those of the full cache
   /// Mean relative error of the attention output over layers, heads and steps in the same prompts
   /// with the queries, keys and values of the full cache: without drift.
-  double rel_error_mean = 0;     // over the steps after compression
-  double answer_error_mean = 0;  // over the steps that predict the answer
+  double rel_error_mean = 0;  // over the steps after compression
+  /// Over the steps that predict the answer, weighted by what a head retrieves as a replay's
+  /// answer_error_mean is.
+  double answer_error_mean = 0;
   LoopScore all;
   std::vector<LoopScore> tasks;  // in order of first appearance, if there are several
 };

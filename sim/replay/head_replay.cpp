@@ -43,6 +43,7 @@ void compare(const CacheSession& session, std::size_t h, std::int64_t i, std::si
     const Drift error = drift(out.subspan(g * d, d), held_to.attention->out.data() + row * d);
     series.rel_error.push_back(static_cast<float>(error.rel_error));
     series.cosine.push_back(static_cast<float>(error.cosine));
+    if (!held_to.retrieved.empty()) series.retrieved.push_back(held_to.retrieved[row]);
     if (!keeps_mass) continue;
     // A share cannot exceed 1; the rounding of two sums of fp32 logits can.
     const double mass = std::exp(session.block_log_sum(h, i, static_cast<std::int32_t>(g)) -

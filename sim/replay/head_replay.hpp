@@ -39,6 +39,7 @@ struct HeadSeries {
   std::vector<float> cosine;                    // [steps, queries]
   std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
   std::vector<float> best_mass;                 // likewise; add_best_mass fills it
+  std::vector<float> retrieved;                 // [steps, queries] of HeadReference, or empty
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
   std::vector<KeptEntry> why;                   // at the end: the rule that keeps each entry
   // Positions of entries in the order of writing, if requested.
@@ -52,8 +53,9 @@ struct HeadSeries {
 /// row `prompt` on.
 struct HeadReference {
   const CausalAttention* attention = nullptr;
-  std::int32_t group = 1;        // query heads of the KV head
-  std::int32_t first_query = 0;  // of these, the first that the stored head serves
+  std::int32_t group = 1;              // query heads of the KV head
+  std::int32_t first_query = 0;        // of these, the first that the stored head serves
+  std::span<const float> retrieved{};  // [rows, group]: largest_in_context; empty: no answer
 };
 
 /// Replays the heads of `session`, prefilled, to the end of the trace, and fills a series for each.

@@ -1,10 +1,12 @@
 #include "sim/replay/layer_block.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "models/units/check.hpp"
 #include "sim/engine/parallel.hpp"
+#include "sim/replay/retrieval.hpp"
 
 namespace kvsim {
 
@@ -122,11 +124,14 @@ void LayerBlock::compute_references(std::int32_t threads) {
   const std::size_t most = block_steps(group);
   const std::size_t blocks = (steps + most - 1) / most;
   const auto first_head = static_cast<std::size_t>(range_.first);
+  const std::optional<RetrievalMarks> marks = retrieval_marks(info_);
   for (Layer& layer : layers_) {
     layer.references.resize(static_cast<std::size_t>(info_.n_kv_heads));
+    layer.retrieved.resize(static_cast<std::size_t>(info_.n_kv_heads));
     for (std::size_t h = first_head; h < first_head + heads; ++h) {
       layer.references[h].out.resize(steps * group * d);
       layer.references[h].log_sum.resize(steps * group);
+      if (marks) layer.retrieved[h].resize(steps * group);
     }
   }
   parallel_for(layers_.size() * heads * blocks, threads, [&](std::size_t task) {
@@ -140,6 +145,12 @@ void LayerBlock::compute_references(std::int32_t threads) {
                     head.prompt + static_cast<std::int64_t>(first), count,
                     std::span{to.out}.subspan(first * group * d, count * group * d),
                     std::span{to.log_sum}.subspan(first * group, count * group));
+    if (!marks) return;
+    std::vector<float>& retrieved = layer.retrieved[first_head + task / blocks % heads];
+    largest_in_context(head, *marks, head.prompt + static_cast<std::int64_t>(first),
+                       static_cast<std::int64_t>(count),
+                       std::span{to.log_sum}.subspan(first * group, count * group),
+                       std::span{retrieved}.subspan(first * group, count * group));
   });
 }
 
@@ -188,7 +199,8 @@ std::vector<HeadReference> LayerBlock::references(const DecisionUnit& unit) cons
   for (const auto& each : unit.heads) {
     all.push_back({.attention = &at(each.layer).references[static_cast<std::size_t>(each.kv_head)],
                    .group = info_.n_heads / info_.n_kv_heads,
-                   .first_query = std::max(each.query, 0)});
+                   .first_query = std::max(each.query, 0),
+                   .retrieved = at(each.layer).retrieved[static_cast<std::size_t>(each.kv_head)]});
   }
   return all;
 }

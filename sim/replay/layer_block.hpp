@@ -83,7 +83,8 @@ class LayerBlock {
     std::vector<float> hidden, output_projection;
     std::map<std::string, std::vector<float>> per_head;
     LayerVectors view;
-    std::vector<CausalAttention> references;  // by KV head
+    std::vector<CausalAttention> references;    // by KV head
+    std::vector<std::vector<float>> retrieved;  // likewise [steps, group]; empty: no answer
   };
   [[nodiscard]] const Layer& at(std::int32_t layer) const {
     return layers_[static_cast<std::size_t>(layer - first_)];

@@ -120,7 +120,10 @@ struct ReplayMethod {
   double bytes_full_read_total = 0;  // what the full cache reads in these steps
   double entries_read_share = 1;     // entries read of those there to read, over the decode steps
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
-  // Over the steps of the answer, whose tokens begin at answer_start; null without that mark.
+  // Over the decode steps that predict tokens of answers; null where there are none, as in a trace
+  // without answer_start. Split at the answer, its first token is predicted by the prompt. Each
+  // (layer, query head, step) counts by the largest probability that it gives to one token of the
+  // context under full attention (largest_in_context), or equally where none gives any.
   std::optional<double> answer_error_mean;
   std::optional<double> retained_mass_mean;  // null for merges
   // The largest mass that as many entries as were read could retain, chosen again at each step.

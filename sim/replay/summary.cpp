@@ -10,6 +10,7 @@
 #include "models/methods/resolve/own_methods.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/replay/retrieval.hpp"
 
 namespace kvsim {
 namespace {
@@ -216,6 +217,11 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
     }
   }
   errors_.insert(errors_.end(), head.rel_error.begin(), head.rel_error.end());
+  for (std::size_t i = 0; i < head.retrieved.size(); ++i) {
+    const auto weight = static_cast<double>(head.retrieved[i]);
+    retrieved_ += weight;
+    retrieval_error_ += weight * static_cast<double>(head.rel_error[i]);
+  }
   const std::int64_t entries =
       head.costs.empty() ? head.entries_after_prefill : head.costs.back().held;
   const CacheBytes bytes = head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
@@ -239,13 +245,14 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
   for (const auto& [name, count] : head.counts) result_.counts[name] += count;
 }
 
-/// Errors by segment, from the means of steps.
+/// Errors by segment and at the answers, from the means of steps.
 void ReplaySummary::add_segments() {
-  const auto mean_in = [&](std::int64_t start, std::int64_t end, std::int64_t& n) {
+  std::int64_t steps = 0;
+  const auto mean_where = [&](const auto& counts, std::int64_t& n) {
+    n = 0;
     double sum = 0;
     for (const ReplayStep& step : steps_) {
-      const std::int64_t position = step.tokens - 1;
-      if (position < start || position >= end) continue;
+      if (!counts(step.tokens - 1)) continue;
       sum += step.rel_error;
       ++n;
     }
@@ -256,12 +263,18 @@ void ReplaySummary::add_segments() {
     one.name = segment.name;
     one.start = segment.start;
     one.end = segment.end;
-    one.rel_error_mean = mean_in(segment.start, segment.end, one.steps);
+    one.rel_error_mean = mean_where(
+        [&](std::int64_t position) { return position >= segment.start && position < segment.end; },
+        one.steps);
     result_.segments.push_back(std::move(one));
   }
-  std::int64_t steps = 0;
-  if (trace_.answer_start) {
-    result_.answer_error_mean = mean_in(*trace_.answer_start, trace_.tokens, steps);
+  if (retrieved_ > 0) {
+    result_.answer_error_mean = retrieval_error_ / retrieved_;
+  } else if (const std::optional<RetrievalMarks> marks = retrieval_marks(trace_)) {
+    // No head gives any token of the context anything: all count equally.
+    result_.answer_error_mean = mean_where(
+        [&](std::int64_t position) { return marks->predicts[static_cast<std::size_t>(position)]; },
+        steps);
   }
 }
 

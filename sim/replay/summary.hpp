@@ -40,6 +40,7 @@ class ReplaySummary {
   std::vector<ReplayStep> steps_;
   std::vector<float> errors_;
   double cosine_sum_ = 0, mass_sum_ = 0, best_mass_sum_ = 0, error_sum_ = 0;
+  double retrieved_ = 0, retrieval_error_ = 0;  // sums over answers; errors weighted by the first
   std::int64_t samples_ = 0;
   std::int64_t why_entries_ = 0;  // listed so far
   std::int64_t kv_bytes_after_prefill_ = 0;

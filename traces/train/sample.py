@@ -103,6 +103,9 @@ def main():
     header, blobs, at = {"__metadata__": {key: str(value) for key, value in about.items()}}, [], 0
     tensors = {f"layers.{i}.{name}": x.to(torch.float16) for i, layer in enumerate(layers)
                for name, x in zip("qkv", layer)}
+    # Of each layer what the outputs of its heads come to (CriticalKV).
+    for i, layer in enumerate(model.model.layers):
+        tensors[f"layers.{i}.wo"] = layer.self_attn.o_proj.weight.detach().to(torch.float16)
     tensors["tokens"] = torch.tensor(tokens, dtype=torch.int32)
     for name, x in tensors.items():
         raw = x.contiguous().numpy().tobytes()

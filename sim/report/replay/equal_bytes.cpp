@@ -31,6 +31,17 @@ std::string words_of(const ReplayMethod& method) {
 
 }  // namespace
 
+double ranked_error(const ReplayMethod& method) {
+  return method.answer_error_mean.value_or(method.rel_error_mean);
+}
+
+std::string_view where_ranked(const ReplayResult& replay) {
+  const bool has_answers =
+      std::any_of(replay.methods.begin(), replay.methods.end(),
+                  [](const ReplayMethod& method) { return method.answer_error_mean.has_value(); });
+  return has_answers ? " at the answers" : "";
+}
+
 std::vector<std::vector<std::size_t>> equal_bytes_bands(std::span<const double> shares) {
   std::vector<std::size_t> order(shares.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -64,7 +75,7 @@ std::vector<EqualBytes> equal_bytes(const ReplayResult& replay) {
     for (const std::size_t i : band) one.methods.push_back(all[i]);
     std::stable_sort(one.methods.begin(), one.methods.end(),
                      [](const ReplayMethod* a, const ReplayMethod* b) {
-                       return a->rel_error_mean < b->rel_error_mean;
+                       return ranked_error(*a) < ranked_error(*b);
                      });
     out.push_back(std::move(one));
   }
@@ -87,7 +98,7 @@ std::string equal_bytes_table(const ReplayResult& replay, std::size_t width) {
   for (const EqualBytes& band : bands) {
     const auto cell = [&](std::size_t i) {
       const ReplayMethod& method = *band.methods.at(i);
-      return fmt::format("{} {}", amount(method.rel_error_mean), words_of(method));
+      return fmt::format("{} {}", amount(ranked_error(method)), words_of(method));
     };
     table.add_row({share_range(band.low, band.high), fmt::format("{}", band.methods.size()),
                    cell(0), cell(1)});

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/replay/replay.hpp"
@@ -15,6 +16,11 @@ namespace kvsim {
 /// Budgets are whole entries, side data differ, and cached bytes are compared after different
 /// numbers of decode steps. With a smaller band most methods would have no other to compare with.
 inline constexpr double kEqualBytes = 1.1;
+
+/// The error that methods are ranked by: at the answers of a marked trace, else the mean one.
+[[nodiscard]] double ranked_error(const ReplayMethod& method);
+/// " at the answers", if that is what methods of the replay are ranked by, else nothing.
+[[nodiscard]] std::string_view where_ranked(const ReplayResult& replay);
 
 /// Bands of equal bytes: indices into `shares` (of the full cache's bytes), ascending by share.
 /// Each index is in exactly one band. A band starts at the smallest share not in an earlier band.

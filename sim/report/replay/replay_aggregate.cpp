@@ -67,6 +67,7 @@ std::optional<double> member(const AggregateSource& one) {
 using Row = AggregateRow;
 constexpr std::array kMeans{
     Mean{"rel_error", member<&ReplayMethod::rel_error_mean>, &Row::rel_error},
+    Mean{"answer_error", member<&ReplayMethod::answer_error_mean>, &Row::answer_error},
     Mean{"cosine", member<&ReplayMethod::cosine_mean>, &Row::cosine},
     Mean{"retained_mass", member<&ReplayMethod::retained_mass_mean>, &Row::retained_mass},
     Mean{"bytes_share",

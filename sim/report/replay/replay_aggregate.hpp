@@ -36,7 +36,7 @@ struct AggregateRow {
   std::vector<std::string> traces;
   bool reads_part = false;  // reads only part of what it holds
   // Absent unless every trace has the number: errors and shares of the full cache always.
-  std::optional<Spread> rel_error, cosine, retained_mass, bytes_share, read_share;
+  std::optional<Spread> rel_error, answer_error, cosine, retained_mass, bytes_share, read_share;
   std::optional<Spread> oracle_mass_gap, oracle_error_ratio;
 };
 /// The metrics of a method on one trace.

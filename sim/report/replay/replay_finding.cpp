@@ -28,8 +28,8 @@ std::string replay_finding(const ReplayResult& replay) {
     return "No two methods hold equal bytes here, so their errors are not comparable.";
   }
   std::erase_if(bands, [](const EqualBytes& band) {
-    return band.methods[0]->rel_error_mean < kRoundingError &&
-           band.methods[1]->rel_error_mean < kRoundingError;
+    return ranked_error(*band.methods[0]) < kRoundingError &&
+           ranked_error(*band.methods[1]) < kRoundingError;
   });
   if (bands.empty()) return "Methods that hold equal bytes here have no error beyond rounding.";
   std::vector<std::pair<std::string, std::size_t>> wins;
@@ -48,13 +48,13 @@ std::string replay_finding(const ReplayResult& replay) {
   const EqualBytes& least = bands.front();
   const ReplayMethod& first = *least.methods.front();
   if (bands.size() == 1) {
-    return fmt::format("Of the methods that hold {} of the bytes, {} has the least error ({}).",
-                       share_range(least.low, least.high), first.name,
-                       amount(first.rel_error_mean));
+    return fmt::format("Of the methods that hold {} of the bytes, {} has the least error{} ({}).",
+                       share_range(least.low, least.high), first.name, where_ranked(replay),
+                       amount(ranked_error(first)));
   }
   if (2 * most->second > bands.size()) {
-    return fmt::format("At equal bytes {} has the least error in {} of {} comparisons.",
-                       most->first, most->second, bands.size());
+    return fmt::format("At equal bytes {} has the least error{} in {} of {} comparisons.",
+                       most->first, where_ranked(replay), most->second, bands.size());
   }
   return fmt::format("No method leads in most of the {} comparisons at equal bytes.", bands.size());
 }
@@ -73,6 +73,7 @@ ReplayResult replay_of_means(const std::vector<AggregateRow>& rows) {
     one.bytes_full_final = kFull;
     one.bytes_held_final = std::llround(row.bytes_share->mean * static_cast<double>(kFull));
     one.rel_error_mean = row.rel_error->mean;
+    if (row.answer_error) one.answer_error_mean = row.answer_error->mean;
   }
   return out;
 }

@@ -74,9 +74,9 @@ std::vector<PageSentence> replay_sentences(const ReplayResult& replay,
         least.budget ? fmt::format(" (budget {})", budget_text(*least.budget)) : std::string{};
     out.push_back(
         {fmt::format("Least error of the {} that hold {} of the full cache's bytes: {}{}, "
-                     "mean relative error {}.",
+                     "mean relative error{} {}.",
                      band.methods.size(), share_range(band.low, band.high), least.name, budget,
-                     amount(least.rel_error_mean))});
+                     where_ranked(replay), amount(ranked_error(least)))});
   }
   if (!skipped.empty()) {
     out.push_back({fmt::format("{} method{} could not run on this trace.", skipped.size(),

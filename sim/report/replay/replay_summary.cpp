@@ -22,14 +22,13 @@ namespace {
 using Align = Table::Align;
 
 std::string replay_table(const ReplayResult& replay, std::size_t width) {
-  Table table{{{"method", Align::kLeft},
-               {"budget"},
-               {"entries"},
-               {"bytes"},
-               {"of full"},
-               {"error"},
-               {"p99"},
-               {"size law", Align::kLeft}}};
+  std::vector<Table::Column> columns{
+      {"method", Align::kLeft}, {"budget"}, {"entries"}, {"bytes"}, {"of full"}, {"error"}};
+  // Of the two one fits into 80 columns.
+  const bool has_answers = !where_ranked(replay).empty();
+  columns.push_back({has_answers ? "answers" : "p99"});
+  columns.push_back({"size law", Align::kLeft});
+  Table table{std::move(columns)};
   for (const ReplayMethod& m : replay.methods) {
     std::string budget = "-";
     if (m.budget) {
@@ -44,9 +43,19 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
                    ? "agrees"
                    : "says " + to_text(Bytes{*m.closed_form_bytes_final});
     }
-    table.add_row({m.name, budget, with_commas(m.entries_held_final),
-                   to_text(Bytes{m.bytes_held_final}), fmt::format("{:.1f} %", part * 100),
-                   amount(m.rel_error_mean), amount(m.rel_error_p99), closed});
+    std::vector<std::string> row{m.name,
+                                 budget,
+                                 with_commas(m.entries_held_final),
+                                 to_text(Bytes{m.bytes_held_final}),
+                                 fmt::format("{:.1f} %", part * 100),
+                                 amount(m.rel_error_mean)};
+    if (!has_answers) {
+      row.push_back(amount(m.rel_error_p99));
+    } else {
+      row.push_back(m.answer_error_mean ? amount(*m.answer_error_mean) : "-");
+    }
+    row.push_back(std::move(closed));
+    table.add_row(std::move(row));
   }
   return table.str(width);
 }
@@ -64,9 +73,9 @@ std::string equal_bytes_block(const ReplayResult& replay, std::size_t width) {
   const std::string table = equal_bytes_table(replay, width);
   if (table.empty()) return "";
   return paragraph(
-             fmt::format("Mean relative errors of methods that hold equal bytes, within {:.0f} "
+             fmt::format("Mean relative errors{} of methods that hold equal bytes, within {:.0f} "
                          "%, in shares of the full cache:",
-                         100 * (kEqualBytes - 1)),
+                         where_ranked(replay), 100 * (kEqualBytes - 1)),
              width) +
          table;
 }

@@ -18,6 +18,7 @@
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/scratch.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -264,6 +265,31 @@ TEST_CASE("quality: a replay ranks methods, with its rank correlation") {
   CHECK(ranking.measured == 3);
   CHECK(*ranking.correlation == rel(1.0));
   CHECK(ranking.errors.front().method == "mild");
+}
+
+TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answers") {
+  const fs::path path = scratch_folder() / "ranked.json";
+  std::ofstream{path} << R"({"schema": "kvsim.replay/1", "methods": [
+    {"name": "a", "budget": 0.2, "rel_error_mean": 0.4, "answer_error_mean": 0.9},
+    {"name": "b", "budget": 0.2, "rel_error_mean": 0.6, "answer_error_mean": null},
+    {"name": "c", "budget": 300, "rel_error_mean": 0.5}]})";
+  const std::vector<ReplayError> errors = read_replay_errors(path);
+  REQUIRE(errors.size() == 3);
+  CHECK(errors[0].rel_error == 0.4);
+  CHECK(errors[0].answer_error == 0.9);
+  CHECK(errors[0].kept == 0.2);
+  CHECK_FALSE(errors[1].answer_error);
+  CHECK_FALSE(errors[2].kept);
+  // One error ranks all, and not every method has the other.
+  const ReplayRanking mixed = rank_replays(errors, {});
+  CHECK_FALSE(mixed.at_answers);
+  CHECK(mixed.errors.front().method == "a");
+  const ReplayRanking marked =
+      rank_replays({{.method = "a", .rel_error = 0.4, .answer_error = 0.9},
+                    {.method = "b", .rel_error = 0.6, .answer_error = 0.2}},
+                   {});
+  CHECK(marked.at_answers);
+  CHECK(marked.errors.front().method == "b");
 }
 
 TEST_CASE("published scores: errors when a model is left out, and what intervals cover") {

@@ -1,11 +1,19 @@
 // Marks of traces: where the prompt ends, errors at the answer and by segment.
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <unistd.h>
 
 #include "models/units/error.hpp"
+#include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/replay/retrieval.hpp"
+#include "sim/replay/summary.hpp"
 #include "sim/run/replay_job.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/scratch.hpp"
@@ -50,18 +58,14 @@ TEST_CASE("marks: without segments they are context, question and answer") {
   CHECK(Trace::open(kSample).info().segments.empty());
 }
 
-TEST_CASE("marks: the answer's error is the mean of its steps and segments add up") {
+TEST_CASE("marks: the answer's error is a mean of its steps and segments add up") {
   ReplayOptions options;
   options.per_step = true;
   const ReplayResult replayed = run_replay_job(marked(kMarks), kMethods, options).result;
   for (const ReplayMethod& method : replayed.methods) {
     INFO(method.name);
-    double answer = 0, all = 0;
-    for (const ReplayStep& step : method.series) {
-      if (step.tokens > 450) answer += step.rel_error;
-    }
+    double all = 0;
     REQUIRE(method.answer_error_mean.has_value());
-    CHECK(*method.answer_error_mean == rel(answer / (512 - 450), 1e-12));
     std::int64_t steps = 0;
     for (const ReplaySegment& segment : method.segments) {
       steps += segment.steps;
@@ -69,10 +73,90 @@ TEST_CASE("marks: the answer's error is the mean of its steps and segments add u
     }
     CHECK(steps == 512 - 384);
     CHECK(all / static_cast<double>(steps) == rel(method.rel_error_mean, 1e-6));
-    CHECK(*method.answer_error_mean == *method.segments.back().rel_error_mean);
   }
   CHECK(*replayed.methods[0].answer_error_mean > 0.01);
   CHECK_FALSE(run_replay_job(kSample, kMethods, {}).result.methods[0].answer_error_mean);
+}
+
+TEST_CASE("marks: queries that predict an answer count by what they give to one token") {
+  const Trace trace = Trace::open(marked(kMarks));
+  const std::optional<RetrievalMarks> marks = retrieval_marks(trace.info());
+  REQUIRE(marks);
+  CHECK(marks->first == 4);
+  CHECK(marks->end == 400);
+  for (std::int64_t t = 0; t < 512; ++t) {
+    CHECK(marks->predicts[static_cast<std::size_t>(t)] == (t >= 449 && t < 511));
+  }
+  CHECK_FALSE(retrieval_marks(Trace::open(kSample).info()));
+  // Without a segment of that name all from answer_start on is the answer; one within the context
+  // has not all of it before it.
+  TraceInfo named = trace.info();
+  named.segments = {{"reply", 450, 512}};
+  CHECK(retrieval_marks(named)->predicts == marks->predicts);
+  named.segments = {{"answer", 390, 410}};
+  for (std::int64_t t = 0; t < 512; ++t) {
+    CHECK(retrieval_marks(named)->predicts[static_cast<std::size_t>(t)] == (t >= 399 && t < 409));
+  }
+  // Against plain sums, in double precision.
+  const LayerBlock block{trace, 0, 1, {}, nullptr};
+  const HeadVectors& head = block.layer(0).heads.front();
+  constexpr std::int64_t kFirst = 440, kCount = 30;
+  std::vector<double> sums;
+  std::vector<float> expected;
+  for (std::int64_t t = kFirst; t < kFirst + kCount; ++t) {
+    for (std::int32_t g = 0; g < head.group; ++g) {
+      double sum = 0, most = 0;
+      for (std::int64_t j = 0; j <= t; ++j) {
+        double logit = 0;
+        for (std::int32_t x = 0; x < head.head_dim; ++x) {
+          const auto at = static_cast<std::size_t>(x);
+          logit += static_cast<double>(head.query(g, t)[at]) * static_cast<double>(head.key(j)[at]);
+        }
+        const double e = std::exp(logit * head.scale);
+        sum += e;
+        if (j >= 4 && j < 400) most = std::max(most, e);
+      }
+      sums.push_back(std::log(sum));
+      expected.push_back(t >= 449 ? static_cast<float>(most / sum) : 0);
+    }
+  }
+  std::vector<float> found(expected.size());
+  largest_in_context(head, *marks, kFirst, kCount, sums, found);
+  double total = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CHECK(found[i] == doctest::Approx(expected[i]).epsilon(1e-4));
+    total += static_cast<double>(found[i]);
+  }
+  CHECK(total > 0);
+}
+
+TEST_CASE("marks: the answer's error is weighted by retrieval") {
+  TraceInfo info = Trace::open(marked(kMarks)).info();
+  info.n_layers = 1;
+  info.n_heads = info.n_kv_heads = 2;
+  info.tokens = 452;
+  info.prompt_tokens = 450;
+  const auto method = resolve_for_trace({"full", {}, {}}, info);
+  const auto series = [](std::vector<float> errors, std::vector<float> retrieved) {
+    HeadSeries one;
+    one.costs.resize(2);
+    one.rel_error = std::move(errors);
+    one.cosine = {1, 1};
+    one.retained_mass = one.best_mass = {1, 1};
+    one.retrieved = std::move(retrieved);
+    return one;
+  };
+  const auto mean = [&](std::vector<float> first, std::vector<float> second) {
+    ReplaySummary summary{as_composed(*method), info, {}};
+    summary.add_layer(
+        0, {series({0.5F, 0.25F}, std::move(first)), series({1.0F, 0.0F}, std::move(second))});
+    return summary.finish().answer_error_mean;
+  };
+  // A head that retrieves, and one that hardly does: (0.5 x 0.6 + 0.25 x 0.2 + 1 x 0.1) / 1.0.
+  CHECK(*mean({0.6F, 0.2F}, {0.1F, 0.1F}) == rel(0.45, 1e-6));
+  // Equal weights give the plain mean of the steps, as do none.
+  CHECK(*mean({0.3F, 0.3F}, {0.3F, 0.3F}) == rel(1.75 / 4, 1e-6));
+  CHECK(*mean({0, 0}, {0, 0}) == rel(1.75 / 4, 1e-6));
 }
 
 TEST_CASE("marks: a split ends the prompt before or after the question") {

@@ -94,7 +94,7 @@ TEST_CASE("sweep: means over traces by hand") {
   };
   std::size_t from = 0;
   for (std::size_t end = csv.find('\n'); end != std::string::npos; end = csv.find('\n', from)) {
-    CHECK(fields(csv.substr(from, end - from)) == 4 + 7 * 4);
+    CHECK(fields(csv.substr(from, end - from)) == 4 + 8 * 4);
     from = end + 1;
   }
   const std::string text = sweep_summary(sweep, nullptr, 200);
