@@ -12,6 +12,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
+#include "tests/support/graphs.hpp"
 #include "tests/support/mixed.hpp"
 
 namespace kvsim {
@@ -21,43 +22,12 @@ using namespace test;  // NOLINT: test helpers
 
 constexpr std::int64_t kPrompt = 4096;
 
-struct Site {
-  Llm llm;
-  Stack stack = find_stack("vllm");
-  const Gpu& gpu = find_gpu("H200-141GB-SXM");
-  FullMethod full{};
-
+struct Site : ShardSite {
   Site(std::string_view model, std::int32_t ranks, std::int32_t context)
-      : llm{tensor_shard(find_llm(model), ranks, context)} {
+      : ShardSite{tensor_shard(find_llm(model), ranks, context), 8, kPrompt} {
     stack.block_tokens *= context;
   }
-  [[nodiscard]] CostInput input(std::int64_t batch = 1) const {
-    return {.llm = &llm,
-            .method = &full,
-            .stack = &stack,
-            .weight_dtype = Dtype::kBf16,
-            .kv_dtype = Dtype::kBf16,
-            .batch = batch,
-            .prompt = kPrompt,
-            .tensor_parallel = 8};
-  }
-  [[nodiscard]] OpGraph decode(std::int32_t layer, std::int64_t batch) const {
-    const CostInput in = input(batch);
-    return decode_layer(in, layer, decode_moment(in, layer, kPrompt, kPrompt + 1, kPrompt));
-  }
 };
-
-const Op* find(const OpGraph& graph, std::string_view name) {
-  for (OpIndex i = 0; i < graph.size(); ++i) {
-    if (graph.op(i).name == name) return &graph.op(i);
-  }
-  return nullptr;
-}
-const Op& op(const OpGraph& graph, std::string_view name) {
-  const Op* found = find(graph, name);
-  REQUIRE_MESSAGE(found != nullptr, "no operator ", name);
-  return *found;
-}
 
 std::string refusal(std::string_view model, std::int32_t ranks, std::int32_t context) {
   try {

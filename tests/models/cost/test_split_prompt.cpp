@@ -14,6 +14,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/layer/layer_kind.hpp"
+#include "tests/support/graphs.hpp"
 #include "tests/support/mixed.hpp"
 
 namespace kvsim {
@@ -23,36 +24,16 @@ using namespace test;  // NOLINT: test helpers
 
 constexpr std::int64_t kPrompt = 8192;
 
-struct Site {
-  Llm llm;
-  Stack stack = find_stack("vllm");
-  const Gpu& gpu = find_gpu("H200-141GB-SXM");
-  FullMethod full{};
-  std::int32_t tensor;
-
+struct Site : ShardSite {
   Site(std::string_view model, std::int32_t parts, std::int32_t experts = 1, std::int32_t ranks = 1)
-      : llm{tensor_shard(find_llm(model), ranks)}, tensor{ranks} {
+      : ShardSite{tensor_shard(find_llm(model), ranks), ranks, kPrompt} {
     stack.prefill_context = parts;
     stack.expert_parallel = experts;
     stack.prefill_chunk = 2 * kPrompt;  // a prompt in one pass
   }
-  [[nodiscard]] CostInput input(std::int64_t batch = 1) const {
-    return {.llm = &llm,
-            .method = &full,
-            .stack = &stack,
-            .weight_dtype = Dtype::kBf16,
-            .kv_dtype = Dtype::kBf16,
-            .batch = batch,
-            .prompt = kPrompt,
-            .tensor_parallel = tensor};
-  }
   [[nodiscard]] OpGraph prefill(std::int32_t layer) const {
     const CostInput in = input();
     return prefill_layer(in, layer, {.prompt = kPrompt, .kept = kPrompt, .score_rows = kPrompt});
-  }
-  [[nodiscard]] OpGraph decode(std::int32_t layer, std::int64_t batch) const {
-    const CostInput in = input(batch);
-    return decode_layer(in, layer, decode_moment(in, layer, kPrompt, kPrompt + 1, kPrompt));
   }
 };
 
@@ -63,17 +44,6 @@ double flops(const OpGraph& graph, std::string_view name) {
     if (graph.op(i).name == name) sum += graph.op(i).flops.count();
   }
   return sum;
-}
-const Op* find(const OpGraph& graph, std::string_view name) {
-  for (OpIndex i = 0; i < graph.size(); ++i) {
-    if (graph.op(i).name == name) return &graph.op(i);
-  }
-  return nullptr;
-}
-const Op& op(const OpGraph& graph, std::string_view name) {
-  const Op* found = find(graph, name);
-  REQUIRE_MESSAGE(found != nullptr, "no operator ", name);
-  return *found;
 }
 
 TEST_CASE("split prompts: every group has an early and a late piece, with equal work") {
