@@ -309,6 +309,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   flight.due = ends;
   flight.decodes = decodes_;
   flight.prefilled = prefilled_;
+  flight.sampled = sampled_;
   flight.plan.swap(plan_);
   if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
   if (flights_.size() > 1) send(flight);
@@ -353,16 +354,10 @@ void ContinuousEngine::send(Flight& flight) {
   peak_taken_ = std::max(peak_taken_, kv_.taken());
 }
 
-std::int64_t ContinuousEngine::n_sampled(const Flight& flight) {
-  return std::count_if(flight.plan.begin(), flight.plan.end(), [&](const Planned& p) {
-    return p.tokens > 0 && at(p.id).computed + p.tokens >= at(p.id).known;
-  });
-}
-
 void ContinuousEngine::end(SimTime now) {
   const auto iteration = static_cast<std::int32_t>(ends_.size());
   Flight& flight = flights_[next_flight_];
-  const SimTime delivered = front_end_.deliver(now, n_sampled(flight));
+  const SimTime delivered = front_end_.deliver(now, flight.sampled);
   ends_.push_back(delivered);
   next_flight_ = (next_flight_ + 1) % flights_.size();
   --in_flight_;
@@ -372,12 +367,25 @@ void ContinuousEngine::end(SimTime now) {
   }
   std::size_t done = 0;
   peak_taken_ = std::max(peak_taken_, kv_.taken());
+  Sequence* const sequences = state_->sequences.data();
+  const std::int32_t* const outputs = state_->output.data();
+  const bool keeps = parts_.role != ReplicaRole::kPrefill;
+  const bool plain = keeps && kv_.full_law() && parts_.drafts == 0;
+  std::int64_t plain_tokens = 0;
   for (const Planned& p : flight.plan) {
     if (p.tokens == 0) continue;
-    Sequence& s = at(p.id);
+    Sequence& s = sequences[p.id];
     s.in_flight = false;
     const bool prefill = s.prefills();
-    const std::int32_t output = state_->output[static_cast<std::size_t>(p.id)];
+    const std::int32_t output = outputs[p.id];
+    if (plain && !prefill && s.generated() + 1 < output) {  // most tokens
+      ++s.computed;
+      ++s.known;
+      s.planned = 0;
+      ++plain_tokens;
+      state_->token(p.id, replica_, iteration, delivered);
+      continue;
+    }
     const std::int32_t made = p.tokens > 1 && !prefill ? verified(p, output) : 1;
     compute(p, prefill ? p.tokens : made, prefill);
     if (s.computed < s.known) continue;
@@ -387,7 +395,7 @@ void ContinuousEngine::end(SimTime now) {
       state_->tokens(p.id, replica_, iteration, made, delivered);
     }
     if (s.generated() < output) {
-      if (parts_.role != ReplicaRole::kPrefill) {
+      if (keeps) {
         // No token is beyond the longest sequence.
         if (parts_.drafts > 0) {
           s.drafts = static_cast<std::int32_t>(
@@ -406,6 +414,7 @@ void ContinuousEngine::end(SimTime now) {
     state_->outcomes[static_cast<std::size_t>(p.id)].replica = static_cast<std::int16_t>(replica_);
     ++done;
   }
+  tokens_ += plain_tokens;
   if (done > 0) {
     std::erase_if(running_, [&](RequestId id) { return at(id).state != SequenceState::kRunning; });
   }

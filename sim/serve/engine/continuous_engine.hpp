@@ -190,14 +190,13 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     std::vector<Planned> plan;  // 0 tokens: counted when it started
     SimTime start{}, due{};
     std::int64_t decodes = 0, prefilled = 0;
+    std::int64_t sampled = 0;  // sequences that get a token at its end
   };
   /// Goes through all stages, each one after another iteration: when it ends.
   [[nodiscard]] SimTime pass(SimTime now);
   /// Chunks with more to come of their prompt count as computed: the next may follow them through
   /// the pipeline. The others are not to be planned until they end.
   void send(Flight& flight);
-  /// Sequences of an iteration that get a token at its end.
-  [[nodiscard]] std::int64_t n_sampled(const Flight& flight);
   void compute(const Planned& p, std::int32_t tokens, bool prefill);
   /// Tokens that a decoding sequence gets of an iteration.
   [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
@@ -232,6 +231,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<SimTime> stage_free_;  // when the stage has done what was sent
   std::int64_t decodes_ = 0;
   std::int64_t prefilled_ = 0;                   // tokens of the iteration
+  std::int64_t sampled_ = 0;                     // sequences that it gives a token
   SimTime now_{};                                // when the iteration was formed
   RequestId refused_ = -1;                       // the request whose last allocation failed
   SwapTraffic moved_{};                          // for this iteration

@@ -57,20 +57,23 @@ MixedStep ContinuousEngine::iteration() {
   if (parts_.offload.to != OffloadTier::kNone) {
     for (const Planned& p : plan_) count_offloads(p);
   }
-  decodes_ = prefilled_ = 0;
+  decodes_ = prefilled_ = sampled_ = 0;
+  const bool full = kv_.full_law();
   std::int64_t attended = 0;
   std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
-  if (!kv_.full_law()) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
+  if (!full) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
   for (const Planned& p : plan_) {
     const Sequence& s = at(p.id);
     if (s.prefills()) {
       add_chunk(s, p.tokens);
       prefilled_ += p.tokens;
+      sampled_ += s.computed + p.tokens >= s.known ? 1 : 0;
       continue;
     }
     ++decodes_;
     attended += s.computed;
     tokens = std::max(tokens, p.tokens);
+    if (full) continue;
     SequenceFootprint* footprint = kv_.footprint(p.id);
     for (std::size_t l = 0; footprint != nullptr && l < loads_.size(); ++l) {
       const std::int64_t at_step = s.computed + p.tokens - s.target;
@@ -93,7 +96,8 @@ MixedStep ContinuousEngine::iteration() {
       load.compacted += closed.value_or(0);
     }
   }
-  if (kv_.full_law()) {
+  sampled_ += decodes_;
+  if (full) {
     attended += decodes_ * tokens;
     loads_.front() = {.attended = static_cast<double>(attended),
                       .held = static_cast<double>(attended)};

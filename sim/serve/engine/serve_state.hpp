@@ -20,6 +20,10 @@ struct ServeState {
   /// A token of `id` was made in `iteration` of `replica`, which ended `at`.
   void token(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at) {
     TokenSpan& s = open[static_cast<std::size_t>(id)];
+    if (s.count > 1 && s.iteration(s.count) == iteration && s.replica == replica) {  // most
+      ++s.count;
+      return;
+    }
     if (s.count > 0 && s.replica == replica) {
       const std::int32_t gap = iteration - s.last();
       if (s.count == 1 && gap <= max_stride) s.stride = gap;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -82,6 +83,23 @@ class BatchBuilder {
     s.micro_batch = micro_batch_;
     plan_.push_back({id, tokens});
     return true;
+  }
+  /// Plans one token for each sequence from idle()[first] on, `most` at most, up to the first that
+  /// computes a prompt, has drafts or needs an allocation: how many. As schedule() one by one.
+  [[nodiscard]] std::size_t schedule_decodes(std::size_t first, std::int64_t most) {
+    const std::vector<RequestId>& ids = idle();
+    const std::size_t end =
+        std::min(ids.size(), first + static_cast<std::size_t>(std::max<std::int64_t>(0, most)));
+    Sequence* const sequences = sequences_->data();
+    std::size_t at = first;
+    for (; at < end; ++at) {
+      Sequence& s = sequences[ids[at]];
+      if (s.prefills() || s.to_compute() != 1 || s.computed >= s.room) break;
+      s.planned = 1;
+      s.micro_batch = micro_batch_;
+      plan_.push_back({ids[at], 1});
+    }
+    return at - first;
   }
   /// Admits a waiting sequence: tokens in the prefix cache count as computed (see cached_tokens),
   /// and `tokens` after them are planned. False: the memory is not available, or fewer than

@@ -64,6 +64,10 @@ class VllmV1 : public Scheduler {
     bool preempted = false;
     // The list shrinks from its end, or anywhere in priority order: positions are read again.
     for (std::size_t i = 0; i < batch.idle().size() && left > 0;) {
+      const std::size_t decodes = batch.schedule_decodes(i, left);
+      i += decodes;
+      left -= static_cast<std::int64_t>(decodes);
+      if (i == batch.idle().size() || left <= 0) break;
       const RequestId id = batch.idle()[i];
       const Sequence& s = batch.sequence(id);
       const std::int32_t tokens = aligned(s, s.computed, take(s.to_compute(), left));
