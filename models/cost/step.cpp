@@ -100,6 +100,13 @@ Bytes host_weights(const CostInput& in, std::int32_t layer) {
   return truncated<Bytes>(in.stack->host_weights * static_cast<double>(all.count()));
 }
 
+Bytes vision_weights(const CostInput& in) {
+  if (in.stack == nullptr || !in.stack->loads_vision || !in.llm->vision) return {};
+  constexpr std::int64_t kValue = 2;  // bytes: published quantizations leave it in 16 bits
+  return Bytes{(kValue * vision_parameters(*in.llm->vision) + in.tensor_parallel - 1) /
+               in.tensor_parallel};
+}
+
 Bytes weights_held(const CostInput& in) {
   if (in.measured_weights) return *in.measured_weights;
   if (in.stack == nullptr || !shares_experts(*in.stack)) {
@@ -112,9 +119,9 @@ Bytes weights_held(const CostInput& in) {
       largest = std::max(largest, away);
     }
     const bool two = in.stack != nullptr && in.stack->overlaps_weights;
-    return held + largest * (two ? std::min(2, in.llm->n_layers()) : 1);
+    return held + vision_weights(in) + largest * (two ? std::min(2, in.llm->n_layers()) : 1);
   }
-  return loaded_weight_bytes(held_model(in), in.weights());
+  return loaded_weight_bytes(held_model(in), in.weights()) + vision_weights(in);
 }
 
 std::vector<OffloadedBytes> offloaded_bytes(const CostInput& in) {

@@ -79,6 +79,8 @@ struct ExpertShare {
 [[nodiscard]] Llm held_model(const CostInput& in);
 /// Bytes of weights on the GPU, of an uneven number of experts on one with most.
 [[nodiscard]] Bytes weights_held(const CostInput& in);
+/// Of these, one GPU's part of the vision encoder; 0 where the stack does not load it.
+[[nodiscard]] Bytes vision_weights(const CostInput& in);
 /// Bytes of a layer's matrices that are read from host memory at every pass.
 [[nodiscard]] Bytes host_weights(const CostInput& in, std::int32_t layer);
 /// What a process holds on the GPU outside its framework's tensors, by name.

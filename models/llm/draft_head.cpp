@@ -23,6 +23,7 @@ Llm head_of(const Llm& llm, std::string_view name, const LayerSpec& layer) {
   head.extra_parameters = head.extra_active_parameters = 0;
   head.extra_bytes = 0;
   head.learned_positions = 0;
+  head.vision.reset();
   return head;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/llm/layer/spec.hpp"
+#include "models/llm/vision.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
@@ -35,6 +36,8 @@ struct Llm {
   std::optional<Dtype> published_kv_dtype;  // the cache's, where the checkpoint names one
 
   std::vector<LayerSpec> layers;
+  // Not among the parameters below: only some engines load it (Stack::loads_vision).
+  std::optional<VisionEncoder> vision;
 
   // Parameters that are no matrices of layers: norms, biases, sinks, routers' biases, projections
   // of single families. Exact per family.

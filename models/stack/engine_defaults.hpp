@@ -71,13 +71,14 @@ struct EngineValues {
   std::optional<MemoryReserve> reserve{};
   std::optional<Bytes> reserve_graphs{}, reserve_least{};
   std::optional<std::int64_t> graph_sequences{};
-  // What the host takes: not options of the engine, so they are not among its settings.
+  // Not options of the engine, so they are not among its settings.
   std::optional<bool> schedules_ahead{};
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<FrontEndTimes> front_end{};
   std::optional<CutoffTimes> cutoff{};
   /// Stack::attention_per_clock.
   std::optional<double> attention_per_clock{};
+  std::optional<double> sampler_bytes{};  // Stack::sampler_bytes
 };
 
 /// Default values and the conditions under which an engine takes them. An absent condition holds.

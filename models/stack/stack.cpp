@@ -178,22 +178,25 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   }
   count("block_tokens", &EngineValues::block_tokens, out.block_tokens, options.block_tokens);
 
-  const auto host = [&](const char* key, auto EngineValues::*member, auto& value, auto otherwise) {
-    const DefaultsRule* of_host = nullptr;
-    const auto given = taker.find(member, &of_host);
+  const auto versioned = [&](const char* key, auto EngineValues::*member, auto& value,
+                             auto otherwise) {
+    const DefaultsRule* by = nullptr;
+    const auto given = taker.find(member, &by);
     value = given.value_or(otherwise);
-    if (given) out.sources[key] = of_host->source;
+    if (given) out.sources[key] = by->source;
   };
-  const Stack::HostTimes& own = out.profile_host;
-  host("schedules_ahead", &EngineValues::schedules_ahead, out.schedules_ahead, own.schedules_ahead);
-  host("between_steps", &EngineValues::inter_step_overhead, out.inter_step_overhead,
-       own.inter_step_overhead);
-  host("between_per_sequence", &EngineValues::inter_step_per_sequence, out.inter_step_per_sequence,
-       own.inter_step_per_sequence);
-  host("front_end", &EngineValues::front_end, out.front_end, own.front_end);
-  host("cutoff", &EngineValues::cutoff, out.cutoff, own.cutoff);
-  host("attention_per_clock", &EngineValues::attention_per_clock, out.attention_per_clock,
-       own.attention_per_clock);
+  const Stack::VersionedValues& own = out.profile_values;
+  versioned("schedules_ahead", &EngineValues::schedules_ahead, out.schedules_ahead,
+            own.schedules_ahead);
+  versioned("between_steps", &EngineValues::inter_step_overhead, out.inter_step_overhead,
+            own.inter_step_overhead);
+  versioned("between_per_sequence", &EngineValues::inter_step_per_sequence,
+            out.inter_step_per_sequence, own.inter_step_per_sequence);
+  versioned("front_end", &EngineValues::front_end, out.front_end, own.front_end);
+  versioned("cutoff", &EngineValues::cutoff, out.cutoff, own.cutoff);
+  versioned("attention_per_clock", &EngineValues::attention_per_clock, out.attention_per_clock,
+            own.attention_per_clock);
+  versioned("sampler_bytes", &EngineValues::sampler_bytes, out.sampler_bytes, own.sampler_bytes);
 
   rule = nullptr;
   const bool eager = options.cuda_graphs && !*options.cuda_graphs;
@@ -281,6 +284,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   }
   if (options.async_scheduling) out.schedules_ahead = *options.async_scheduling;
   if (options.cutoff_sampling) out.samples_cutoff = *options.cutoff_sampling;
+  if (options.language_model_only.value_or(false)) out.loads_vision = false;
   const auto replace = [](Seconds& value, const std::optional<Seconds>& measured) {
     value = measured.value_or(value);
   };
@@ -364,6 +368,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "full_causal_mask",
                              "masks_evicted",
                              "sampler_bytes",
+                             "loads_vision",
                              "graphs",
                              "communication",
                              "collective_latency",
@@ -388,14 +393,15 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   const auto base = profile.find("extends");
   if (base) {
     stack = find_among(known, base->string());
-    // Not what the rules of its newest version say of the host.
-    const Stack::HostTimes& own = stack.profile_host;
+    // Not what the rules of its newest version say.
+    const Stack::VersionedValues& own = stack.profile_values;
     stack.inter_step_overhead = own.inter_step_overhead;
     stack.inter_step_per_sequence = own.inter_step_per_sequence;
     stack.schedules_ahead = own.schedules_ahead;
     stack.front_end = own.front_end;
     stack.cutoff = own.cutoff;
     stack.attention_per_clock = own.attention_per_clock;
+    stack.sampler_bytes = own.sampler_bytes;
   }
   stack.name = std::move(name);
   // An overridden value loses the source of the original.
@@ -462,6 +468,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_tokens("max_num_seqs", 0, stack.max_num_seqs);
   read_later_flag("fused_projections", stack.fused_projections);
   read_later_flag("needs_cuda", stack.needs_cuda);
+  read_later_flag("loads_vision", stack.loads_vision);
   read_later_flag("rescans_states", stack.rescans_states);
   read_later_flag("attends_short_densely", stack.attends_short_densely);
   read_later_flag("full_causal_mask", stack.full_causal_mask);
@@ -513,12 +520,13 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.fraction_of = FractionOf::kAll;  // of the paged profile that it extends
     stack.sources.erase("fraction_of");
   }
-  stack.profile_host = {.inter_step_overhead = stack.inter_step_overhead,
-                        .inter_step_per_sequence = stack.inter_step_per_sequence,
-                        .schedules_ahead = stack.schedules_ahead,
-                        .front_end = stack.front_end,
-                        .cutoff = stack.cutoff,
-                        .attention_per_clock = stack.attention_per_clock};
+  stack.profile_values = {.inter_step_overhead = stack.inter_step_overhead,
+                          .inter_step_per_sequence = stack.inter_step_per_sequence,
+                          .schedules_ahead = stack.schedules_ahead,
+                          .front_end = stack.front_end,
+                          .cutoff = stack.cutoff,
+                          .attention_per_clock = stack.attention_per_clock,
+                          .sampler_bytes = stack.sampler_bytes};
   if (const auto defaults = profile.find("defaults")) {
     stack.defaults = std::make_shared<const EngineDefaults>(read_engine_defaults(*defaults));
     stack.version = stack.defaults->last;

@@ -131,6 +131,7 @@ struct Stack {
   bool full_causal_mask = false;     // a boolean mask of the full length squared is held throughout
   bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
+  bool loads_vision = false;         // the vision encoder of a model that has one
   Bytes graphs;                      // CUDA graph pools
   bool counts_graphs = false;        // of FractionOf::kAll: the pool leaves room for them
   Bytes communication;               // buffers of collectives, per GPU where there are several
@@ -158,14 +159,15 @@ struct Stack {
 
   /// What the profile itself says of host, sampler and attention; the values above are these, or
   /// those of the rules that fit the engine's version.
-  struct HostTimes {
+  struct VersionedValues {
     Seconds inter_step_overhead, inter_step_per_sequence;
     bool schedules_ahead = false;
     FrontEndTimes front_end{};
     CutoffTimes cutoff{};
     double attention_per_clock = 0;
+    double sampler_bytes = 0;
   };
-  HostTimes profile_host{};
+  VersionedValues profile_values{};
 
   /// Of an engine whose defaults depend on its version and on the GPU; null: they do not. Until
   /// with_options knows the GPU, the values above are those for a GPU that the engine cannot query.
@@ -190,9 +192,10 @@ struct StackOptions {
   std::optional<bool> lazy_compaction{};
   std::optional<double> memory_fraction{};  // of fraction_of; vLLM: gpu_memory_utilization
   std::optional<double> host_weights{};
-  std::optional<bool> cuda_graphs{};       // false: none are captured (enforce_eager)
-  std::optional<bool> async_scheduling{};  // schedules_ahead
-  std::optional<bool> cutoff_sampling{};   // samples_cutoff
+  std::optional<bool> cuda_graphs{};          // false: none are captured (enforce_eager)
+  std::optional<bool> async_scheduling{};     // schedules_ahead
+  std::optional<bool> cutoff_sampling{};      // samples_cutoff
+  std::optional<bool> language_model_only{};  // no vision encoder is loaded
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
       front_end_token{}, front_end_sequence{};

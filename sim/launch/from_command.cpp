@@ -143,6 +143,10 @@ class Translator {
       set("/engine/async_scheduling", given.is_on ? "true" : "false");
       return true;
     }
+    if (is(given, {"--language-model-only"})) {
+      if (given.is_on) set("/engine/language_model_only", "true");
+      return true;
+    }
     if (is(given, {"--disable-overlap-schedule"})) {
       set("/engine/async_scheduling", "false");
       return true;

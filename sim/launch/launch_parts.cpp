@@ -258,6 +258,9 @@ void LaunchWriter::add_scheduler() {
   const std::size_t engine = index_of(engine_);
   const SchedulerSpec& scheduler = in_.scheduler;
   const bool eager = in_.options.cuda_graphs && !*in_.options.cuda_graphs;
+  if (in_.options.language_model_only.value_or(false) && engine != kTrtllm) {
+    require("--language-model-only", "", "no vision encoder");
+  }
   if (engine == kVllm) {
     if (eager) require("--enforce-eager", "", "no CUDA graphs");
     if (scheduler.prefix_caching) {

@@ -295,8 +295,16 @@ EngineStartup startup_memory(const CostInput& in, Bytes total, std::int64_t run_
   out.pass_tokens = batched;
   out.layer_activation = layer_peak(in, batched);
   out.activation_measured = measured.activation.has_value();
-  out.activation =
-      measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));
+  if (const auto& vision = in.llm->vision;
+      vision && stack.loads_vision && stack.fraction_of == FractionOf::kAll) {
+    const std::int64_t images = std::max<std::int64_t>(1, batched / vision->image_tokens);
+    const std::int64_t tokens = images * vision->image_tokens;
+    out.vision_activation = vision_peak(*vision, tokens, in.tensor_parallel);
+    out.vision_outputs = vision_outputs(*vision, tokens);
+  }
+  out.activation = measured.activation.value_or(
+      std::max(out.vision_activation,
+               out.vision_outputs + std::max(out.layer_activation, out.sampling_activation)));
 
   const Bytes left = out.cache_beside(out.weights, out.non_torch, out.activation);
   out.missing = std::max(Bytes{}, Bytes{} - left);

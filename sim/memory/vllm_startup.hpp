@@ -30,8 +30,9 @@ namespace kvsim {
 /// before.
 /// Sources: vllm v1/worker/gpu_worker.py, determine_available_memory, with which published logs
 /// agree to 0.01 GiB; TensorRT-LLM _torch/pyexecutor/_util.py, configure_kv_cache_capacity ("memory
-/// used outside torch", graphs among it). Left out: padding of packed weights, buffers of LoRA and
-/// of vision encoders.
+/// used outside torch", graphs among it). A vision encoder that vLLM loads is profiled before, with
+/// the largest image that a pass may have; its outputs stay while the language model is profiled.
+/// Left out: padding of packed weights, buffers of LoRA, other families' vision encoders.
 struct EngineStartup {
   Bytes total{};  // memory of the GPU
   double fraction = 1;
@@ -42,7 +43,9 @@ struct EngineStartup {
   std::int64_t pass_tokens = 0;  // of the profiling run: no pass computes more
   Bytes layer_activation{};      // peak of the profiling run's layers
   Bytes sampling_activation{};   // peak of its dummy sampling
-  Bytes activation{};            // the larger of both, or as measured
+  Bytes vision_activation{};     // peak of the vision encoder; 0: none is profiled
+  Bytes vision_outputs{};        // held next to the other two
+  Bytes activation{};            // the largest of the three, or as measured
   bool activation_measured = false;
   Bytes graphs{};
   bool counts_graphs = false;  // of FractionOf::kAll: the pool leaves room for them

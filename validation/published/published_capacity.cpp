@@ -324,7 +324,11 @@ double StartPrediction::predict() {
   const std::string& metric = row_.metric;
   if (metric == "model_loading") {
     const Llm shard = tensor_shard(llm(), ranks());
-    return static_cast<double>(loaded_weight_bytes(shard, weights()).count()) / kGiB;
+    Bytes held = loaded_weight_bytes(shard, weights());
+    if (setup_.stack != nullptr) {
+      held += vision_weights({.llm = &shard, .stack = setup_.stack, .tensor_parallel = ranks()});
+    }
+    return static_cast<double>(held.count()) / kGiB;
   }
   if (metric == "available_kv_cache_memory") return static_cast<double>(pool().count()) / kGiB;
   const bool is_vllm = setup_.stack == nullptr || setup_.stack->name.starts_with("vllm");

@@ -431,10 +431,11 @@ bool names_row(std::string_view text, std::string_view id) {
 
 bool fitted_on(const Stack& stack, const PublishedRow& row, bool of_time) {
   // Keys that affect bytes; all others affect time.
-  constexpr std::array<std::string_view, 15> kOfBytes{
+  constexpr std::array<std::string_view, 16> kOfBytes{
       "growth",       "rounds_allocations", "keeps_inputs",  "context",          "usable_fraction",
       "logits",       "logits_fp32",        "sampler_bytes", "graphs",           "communication",
-      "block_tokens", "prefill_chunk",      "max_num_seqs",  "full_causal_mask", "fraction_of"};
+      "block_tokens", "prefill_chunk",      "max_num_seqs",  "full_causal_mask", "fraction_of",
+      "loads_vision"};
   // "github NVIDIA/kvpress notebooks/…" is known by its repository, a paper by its first word, or
   // the whole of it where that word is common.
   const std::string plain = plain_text(row.source);

@@ -198,6 +198,45 @@ void note_unknown_keys(const Field& config, const hf::Family& family, Llm& llm) 
                                   more > 0 ? fmt::format(", and {} more", more) : ""));
 }
 
+// Architectures with this encoder. Their image processors pass on up to 4,096 x 4,096 pixels
+// (preprocessor_config.json, "longest_edge" 16,777,216).
+constexpr std::array<std::string_view, 4> kArchitectures{
+    "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"};
+constexpr std::int64_t kImagePixels = std::int64_t{4096} * 4096;
+constexpr std::int64_t kLargestPatch = 256;
+constexpr std::int64_t kMostFrames = 64;
+
+/// The vision encoder of a configuration, if it is one whose sizes are known.
+std::optional<VisionEncoder> read_vision(const Field& config) {
+  const auto vision = config.find("vision_config");
+  const auto names = config.find("architectures");
+  if (!vision || !vision->is_object() || !names) return std::nullopt;
+  const std::vector<Field> architectures = names->one_or_more();
+  if (architectures.empty() || std::find(kArchitectures.begin(), kArchitectures.end(),
+                                         architectures.front().string()) == kArchitectures.end()) {
+    return std::nullopt;
+  }
+  const std::int32_t side = hf::count(vision->at("patch_size"), 1, kLargestPatch);
+  const std::int32_t merge = hf::count(vision->at("spatial_merge_size"), 1, 16);
+  const std::int32_t channels = hf::count_or(*vision, "in_channels", 3, 1, 16);
+  const std::int32_t frames = hf::count(vision->at("temporal_patch_size"), 1, kMostFrames);
+  VisionEncoder out{
+      .width = hf::count(vision->at("hidden_size"), 1, hf::kLargestWidth),
+      .mlp_width = hf::count(vision->at("intermediate_size"), 1, hf::kLargestFfn),
+      .layers = hf::count(vision->at("depth"), 1, hf::kMaxLayers),
+      .patch_values = channels * frames * side * side,
+      .positions = hf::count(vision->at("num_position_embeddings"), 1, hf::kLargestVocabulary),
+      .patches_per_token = merge * merge,
+      .output_width = hf::count(vision->at("out_hidden_size"), 1, hf::kLargestWidth)};
+  if (const auto layers = vision->find("deepstack_visual_indexes")) {
+    out.extra_mergers = static_cast<std::int32_t>(layers->items().size());
+  }
+  out.image_tokens =
+      std::max<std::int64_t>(1, kImagePixels / (std::int64_t{side} * side * out.patches_per_token));
+  return out;
+}
+
 }  // namespace
 
 Llm read_hf_config(const Field& config, std::string name,
@@ -213,8 +252,12 @@ Llm read_hf_config(const Field& config, std::string name,
   llm.model_type = family.model_type;
   llm.source = config.file();
   llm.notes.insert(llm.notes.begin(), notes.begin(), notes.end());
-  if (wrapped)
+  llm.vision = read_vision(config);
+  if (llm.vision) {
+    llm.notes.emplace_back("the vision encoder is counted where an engine loads it");
+  } else if (wrapped) {
     llm.notes.emplace_back("only the language model is counted, no vision or audio tower");
+  }
   llm.max_positions = positions_with_rope_scaling(text, llm);
   note_prediction_layers(text, llm);
   note_unknown_keys(text, family, llm);

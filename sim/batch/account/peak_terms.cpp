@@ -113,6 +113,11 @@ class Terms {
   std::vector<PeakTerm> terms_;
 };
 
+std::string vision_formula(const VisionEncoder& vision, std::int32_t ranks) {
+  return fmt::format("{} parameters x 2 B{}", with_commas(vision_parameters(vision)),
+                     ranks > 1 ? fmt::format(" / {} GPUs", ranks) : "");
+}
+
 std::string weights_formula(const CostInput& in) {
   const Llm llm = shares_experts(*in.stack) ? held_model(in) : *in.llm;
   const auto all = parameters(llm);
@@ -333,7 +338,12 @@ std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakLocation& place,
     }
   }
   if (holds(Owner::kWeights)) {
-    terms.add(Owner::kWeights, "weights", weights_held(cost), weights_formula(cost));
+    const Bytes vision = cost.measured_weights ? Bytes{} : vision_weights(cost);
+    terms.add(Owner::kWeights, "weights", weights_held(cost) - vision, weights_formula(cost));
+    if (vision > Bytes{}) {
+      terms.add(Owner::kWeights, "vision encoder", vision,
+                vision_formula(*cost.llm->vision, cost.tensor_parallel));
+    }
   }
   if (cost.stack->full_causal_mask && holds(Owner::kMask)) {
     terms.add(

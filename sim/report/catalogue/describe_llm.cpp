@@ -166,6 +166,7 @@ ordered_json llm_json(const Llm& llm) {
   out["published_dtype"] = name_of(llm.published_dtype);
   out["published_formats"] = published_formats(llm);
   out["published_weight_bytes"] = published_weight_bytes(llm).count();
+  out["vision_parameters"] = llm.vision ? vision_parameters(*llm.vision) : 0;
   out["default_kv_dtype"] = name_of(default_kv_dtype(llm, llm.published_dtype));
   out["n_layers"] = llm.n_layers();
   out["d_model"] = llm.d_model;
@@ -240,6 +241,10 @@ std::string llm_text(const Llm& llm, std::size_t width) {
   }
   facts.add("weights", weights + fmt::format("; as published {} ({})", published_weight_bytes(llm),
                                              published_weights_words(llm)));
+  if (llm.vision) {
+    facts.add("vision encoder", fmt::format("{} parameters in 16 bits, where an engine loads it",
+                                            with_commas(vision_parameters(*llm.vision))));
+  }
   std::string cache;
   for (const Dtype dtype : kCacheFormats) {
     const TokenBytes bytes = cache_bytes_per_token(llm, dtype);

@@ -146,6 +146,7 @@ ordered_json stack_json(const Stack& stack) {
        {{"step_s", stack.cutoff.step.count()}, {"bytes_per_logit", stack.cutoff.bytes_per_logit}}},
       {"attention_per_clock", stack.attention_per_clock},
       {"sampler_bytes", stack.sampler_bytes},
+      {"loads_vision", stack.loads_vision},
       {"graphs_bytes", stack.graphs.count()},
       {"communication_bytes", stack.communication.count()},
       {"collective_latency_s", stack.collective_latency.count()},
@@ -184,6 +185,9 @@ std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule
   if (v.usable_fraction) add("usable_fraction", fmt::format("{:g}", *v.usable_fraction));
   if (v.block_tokens) add("block_tokens", fmt::format("{}", *v.block_tokens));
   if (v.counts_graphs) add("counts_graphs", *v.counts_graphs ? "1" : "0");
+  if (v.sampler_bytes) {
+    out.push_back(fmt::format("{:g} B a logit of dummy sampling", *v.sampler_bytes));
+  }
   if (v.reserve) {
     out.push_back(fmt::format(
         "{}: what a reserve of {} leaves, and {} a token of a pass, {} a graph's sequence, {} a "
@@ -300,6 +304,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   if (stack.sampler_bytes > 0) {
     facts.add("dummy sampling", fmt::format("{:g} B a logit at start-up", stack.sampler_bytes));
   }
+  if (stack.loads_vision) facts.add("vision", "loads a model's vision encoder");
   if (stack.overlap == Overlap::kAdd) {
     facts.add("overlap", "an operator's arithmetic and traffic add up");
   }

@@ -70,6 +70,7 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("between_per_sequence", s.inter_step_per_sequence != ideal.inter_step_per_sequence);
     sourced("between_steps", s.inter_step_overhead != ideal.inter_step_overhead);
     sourced("sampler_bytes", s.sampler_bytes != ideal.sampler_bytes);
+    sourced("loads_vision", s.loads_vision);
     sourced("graphs", s.graphs != ideal.graphs);
     sourced("communication", s.communication != ideal.communication);
     sourced("collective_latency", s.collective_latency != ideal.collective_latency);

@@ -16,6 +16,8 @@
 namespace kvsim {
 namespace {
 
+using test::rel;
+
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 double gib(Bytes n) { return static_cast<double>(n.count()) / kGiB; }
 Bytes from_gib(double n) { return Bytes{static_cast<std::int64_t>(n * kGiB)}; }
@@ -61,6 +63,50 @@ TEST_CASE("the terms of a start fill the memory fraction down to less than a blo
       }
     }
   }
+}
+
+TEST_CASE("engines that load a vision encoder hold and profile it, unless it is left out") {
+  const auto of = [](const char* stack, bool text_only, std::int32_t gpus = 1) {
+    return start({.model = "qwen3.5-27b",
+                  .options = {.max_model_len = 8192, .language_model_only = text_only},
+                  .gpus = gpus,
+                  .total = 94.97,
+                  .stack = stack});
+  };
+  const VisionEncoder& vision = *find_llm("qwen3.5-27b").vision;
+  const Bytes tower{2 * vision_parameters(vision)};
+  const EngineStartup both = of("vllm", false), text = of("vllm", true);
+  CHECK(both.weights - text.weights == tower);
+  CHECK(of("vllm", false, 2).weights - of("vllm", true, 2).weights == Bytes{tower.count() / 2});
+  CHECK(text.vision_activation == Bytes{});
+  CHECK(both.vision_activation == vision_peak(vision, 16384, 1));
+  CHECK(both.vision_outputs == vision_outputs(vision, 16384));
+  CHECK(both.activation ==
+        std::max(both.vision_activation,
+                 both.vision_outputs + std::max(both.layer_activation, both.sampling_activation)));
+  CHECK(both.kv_cache < text.kv_cache);
+  // A 27B model of this family in vLLM 0.26 reports a peak of 2.22 GiB.
+  CHECK(gib(both.vision_activation) == rel(2.22, 0.05));
+  // SGLang takes its pool without a profiling run; TensorRT-LLM has no encoder.
+  CHECK(of("sglang", false).weights - of("sglang", true).weights == tower);
+  CHECK(of("sglang", false).vision_activation == Bytes{});
+  CHECK(of("trtllm", false).weights == of("trtllm", true).weights);
+}
+
+TEST_CASE("dummy sampling takes what the version's sampler holds for each logit") {
+  const auto logits = [](const char* stack, const char* model) {
+    const EngineStartup s = start({.model = model, .stack = stack});
+    const auto of_1024 = static_cast<double>(find_llm(model).vocab_size) * 1024;
+    const auto hidden = static_cast<double>(2 * 8192 * find_llm(model).d_model);
+    return (static_cast<double>(s.sampling_activation.count()) - hidden) / of_1024;
+  };
+  CHECK(logits("vllm@0.16", "qwen3-8b") == rel(38.25, 1e-6));  // sorts all logits
+  CHECK(logits("vllm@0.17", "qwen3-8b") == rel(14, 1e-6));     // masks them
+  CHECK(logits("vllm@0.22", "qwen3-8b") == rel(6, 1e-6));      // V2 model runner: Qwen3 first,
+  CHECK(logits("vllm@0.22", "llama-3.1-8b") == rel(14, 1e-6));
+  CHECK(logits("vllm@0.25", "llama-3.1-8b") == rel(6, 1e-6));  // then all dense models
+  CHECK(logits("vllm@0.30", "llama-3.1-8b") == rel(6, 1e-6));
+  CHECK(logits("vllm@0.30", "qwen3-30b-a3b") == rel(14, 1e-6));
 }
 
 TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other engines") {

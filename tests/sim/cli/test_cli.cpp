@@ -798,7 +798,7 @@ TEST_CASE("show prints the groups of a hybrid model and an engine's cache of it"
   CHECK(entry.at("held_bytes").at("bf16").at("8192") == 65536 * 8192 + state);
   CHECK(entry.at("read_bytes").at("bf16").at("131072") == 65536LL * 131072 + state);
   CHECK(has(json_of({"show", "model", "Qwen/Qwen3.5-27B", "--json"}, folder).dump(),
-            "only the language model is counted"));
+            "the vision encoder is counted where an engine loads it"));
 
   const json shown = json_of({"show", "model", "qwen3.5-27b", "--kv-memory", "7.33GiB",
                               "--kv-dtype", "fp8", "--max-model-len", "196608", "--json"},

@@ -296,7 +296,7 @@ TEST_CASE("the longest context of a small GPU is that of vLLM's memory") {
   REQUIRE(plan.status == 0);
   const json answer = json::parse(plan.out).at("answers").at(0);
   CHECK(answer.at("question") == "longest_context");
-  CHECK(answer.at("candidates").at(0).at("predicted") == 40976);
+  CHECK(answer.at("candidates").at(0).at("predicted") == 47056);
 }
 
 TEST_CASE("the page of a plan has the range next to the answer") {

@@ -289,7 +289,7 @@ TEST_CASE("a prediction is within its range where a larger cache makes requests 
 TEST_CASE("layouts without a safe answer have a prediction") {
   // Weights fit; non-PyTorch memory at its high end leaves no cache.
   constexpr const char* kSmall =
-      R"(, "model": "qwen3-32b", "gpu": "H100-80GB-SXM", "memory": {"hbm": "69 GiB"},
+      R"(, "model": "qwen3-32b", "gpu": "H100-80GB-SXM", "memory": {"hbm": "68 GiB"},
          "requests": {"arrivals": {"kind": "poisson", "rate": 0.1}, "count": 50,
                       "prompt_tokens": 500, "output_tokens": 50})";
   constexpr const char* kBounds = R"("ttft": "5 s", "tpot": "200 ms")";

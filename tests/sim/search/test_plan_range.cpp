@@ -160,7 +160,7 @@ TEST_CASE("the prediction exists even without a safe size") {
         .candidates.at(0);
   };
   // Weights fit; non-PyTorch memory at its high end leaves no cache.
-  const std::string_view small = R"(, "memory": {"hbm": "69 GiB"})";
+  const std::string_view small = R"(, "memory": {"hbm": "68 GiB"})";
   const PlanCandidate one = plan(small, 0.9);
   CHECK_FALSE(one.answer);
   CHECK_FALSE(one.range.safe);
