@@ -116,7 +116,7 @@ EngineValues read_values(const Field& field) {
 DefaultsRule read_rule(const Field& field) {
   field.allow_only({"from", "before", "memory_from", "memory_below", "named", "not_named", "usage",
                     "gpus_from", "gpus_below", "experts", "latent", "model_types", "query_groups",
-                    "quantized", "set", "source"});
+                    "quantized", "speculates", "set", "source"});
   DefaultsRule rule;
   if (const auto given = field.find("from")) rule.from = read_version(*given);
   if (const auto given = field.find("before")) rule.before = read_version(*given);
@@ -144,6 +144,7 @@ DefaultsRule read_rule(const Field& field) {
     for (const Field& item : given->items()) rule.query_groups.push_back(item.integer(1, 1024));
   }
   if (const auto given = field.find("quantized")) rule.quantized = given->boolean();
+  if (const auto given = field.find("speculates")) rule.speculates = given->boolean();
   rule.values = read_values(field.at("set"));
   rule.source = field.at("source").string();
   return rule;
@@ -199,6 +200,7 @@ bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSit
   };
   if (!model_types.empty() && !lists(model_types, type)) return false;
   if (!query_groups.empty() && !lists(query_groups, query_group(site.llm))) return false;
+  if (speculates && site.speculates != *speculates) return false;
   if (quantized && (site.llm != nullptr && is_quantized(*site.llm)) != *quantized) return false;
   return true;
 }
@@ -247,6 +249,9 @@ std::string DefaultsRule::conditions() const {
         fmt::format("models of {} query heads for each KV head", fmt::join(query_groups, ", ")));
   }
   if (quantized) parts.emplace_back(*quantized ? "quantized checkpoints" : "not quantized");
+  if (speculates) {
+    parts.emplace_back(*speculates ? "with speculation" : "without speculation");
+  }
   if (usage) parts.emplace_back(*usage == EngineUsage::kServer ? "server" : "LLM class");
   return fmt::format("{}", fmt::join(parts, "; "));
 }

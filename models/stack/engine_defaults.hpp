@@ -32,6 +32,7 @@ struct EngineSite {
   const Gpu* gpu = nullptr;
   const Llm* llm = nullptr;
   std::int32_t gpus = 1;
+  bool speculates = false;  // drafts are proposed
 };
 
 /// Memory that an engine leaves to activations and graphs; its memory fraction is the rest.
@@ -93,6 +94,7 @@ struct DefaultsRule {
   /// Query heads for each KV head; a model whose first layer has one of them.
   std::vector<std::int64_t> query_groups{};
   std::optional<bool> quantized{};  // the checkpoint is published quantized
+  std::optional<bool> speculates{};
   EngineValues values{};
   std::string source{};
 

@@ -147,6 +147,7 @@ class Translator {
       if (given.is_on) set("/engine/language_model_only", "true");
       return true;
     }
+    if (is(given, {"--limit-mm-per-prompt"})) return take_media(value);
     if (is(given, {"--disable-overlap-schedule"})) {
       set("/engine/async_scheduling", "false");
       return true;
@@ -178,6 +179,17 @@ class Translator {
     // "auto" and -1: the engine chooses.
     if (!count || *count < 1) return false;
     option(name, fmt::format("{}", *count));
+    return true;
+  }
+
+  /// An engine that takes neither images nor videos loads no vision encoder.
+  bool take_media(const std::string& value) {
+    const json limits = json::parse(value, nullptr, false);
+    if (!limits.is_object() || limits.value("image", json(1)) != 0 ||
+        limits.value("video", json(1)) != 0) {
+      return false;
+    }
+    set("/engine/language_model_only", "true");
     return true;
   }
 

@@ -192,6 +192,22 @@ TEST_CASE("vLLM sorts the logits for top-p before 0.17, and FlashInfer does not"
   CHECK(on("vllm", "H100-80GB-SXM", {.cutoff_sampling = true}).samples_cutoff);
 }
 
+TEST_CASE("SGLang with speculation runs 48 requests, in step with the GPU before 0.5.12") {
+  const auto with = [](const char* label, bool speculates, const StackOptions& options = {}) {
+    return with_options(find_stack(label), options,
+                        {&find_gpu("H100-80GB-SXM"), &find_llm("llama-3.1-8b"), 1, speculates});
+  };
+  CHECK(with("sglang@0.5.3", true).max_num_seqs == 48);
+  CHECK(with("sglang@0.5.3", false).max_num_seqs == 2048);
+  CHECK(with("sglang@0.5.3", true, {.max_num_seqs = 100}).max_num_seqs == 100);
+  CHECK_FALSE(with("sglang@0.5.3", true).schedules_ahead);
+  CHECK(with("sglang@0.5.3", true, {.async_scheduling = true}).schedules_ahead);
+  CHECK(with("sglang@0.5.3", false).schedules_ahead);
+  CHECK(with("sglang", true).schedules_ahead);
+  CHECK(with("sglang", true).max_num_seqs == 48);
+  CHECK(with("vllm", true).max_num_seqs == with("vllm", false).max_num_seqs);
+}
+
 TEST_CASE("LMDeploy's batch limit depends on the GPU's name and the version") {
   CHECK(on("lmdeploy", "A100-80GB-SXM").max_num_seqs == 384);
   CHECK(on("lmdeploy", "H100-80GB-SXM").max_num_seqs == 1024);

@@ -59,6 +59,7 @@ TEST_CASE("a printed command read back prints the same command") {
       {"--model", "llama-3.1-8b", "--set", R"(/speculation={"draft": "llama-3.2-1b", "tokens": 3})",
        "--set", "/scheduler/order=priority", "--pp", "2"},
       {"--model", "llama-3.1-8b", "--dtype", "fp16"},
+      {"--model", "qwen3.5-27b", "--set", "/engine/language_model_only=true"},
       {"--model", "llama-3.1-8b", "--quantization", "fp8", "--stack", "sglang", "--block-size",
        "16"},
       {"--model", "qwen3-8b", "--stack", "sglang@0.4.9", "--gpu-memory-utilization", "0.8", "--set",
@@ -112,6 +113,18 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
                      "vllm serve deepseek-ai/DeepSeek-V3 -tp 2 -pcp 4 --enable-expert-parallel"},
                     folder)
             .at("engine") == json{{"prefill_context_parallel", 4}, {"expert_parallel", 8}});
+  for (const char* flag :
+       {"--language-model-only", R"(--limit-mm-per-prompt '{"image": 0, "video": 0}')"}) {
+    CHECK(scenario_by({"--gpu", "h200", "--from-command",
+                       fmt::format("vllm serve Qwen/Qwen3.5-27B {}", flag)},
+                      folder)
+              .at("engine") == json{{"language_model_only", true}});
+  }
+  const Outcome images = run_kvsim(
+      {"run", "--gpu", "h200", "--isl", "100", "--osl", "1", "--print-scenario", "--from-command",
+       R"(vllm serve Qwen/Qwen3.5-27B --limit-mm-per-prompt '{"image": 2}')"},
+      folder);
+  CHECK(has(images.err, "--limit-mm-per-prompt"));
   const Outcome all_used =
       run_kvsim({"run", "--gpu", "H200-141GB-SXM", "--isl", "100", "--osl", "1", "--print-scenario",
                  "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
