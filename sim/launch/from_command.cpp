@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -144,10 +145,10 @@ class Translator {
       return true;
     }
     if (is(given, {"--language-model-only"})) {
-      if (given.is_on) set("/engine/language_model_only", "true");
+      if (given.is_on) leave_vision_out();
       return true;
     }
-    if (is(given, {"--limit-mm-per-prompt"})) return take_media(value);
+    if (is(given, {"--limit-mm-per-prompt"})) return take_media();
     if (is(given, {"--disable-overlap-schedule"})) {
       set("/engine/async_scheduling", "false");
       return true;
@@ -183,14 +184,23 @@ class Translator {
   }
 
   /// An engine that takes neither images nor videos loads no vision encoder.
-  bool take_media(const std::string& value) {
-    const json limits = json::parse(value, nullptr, false);
-    if (!limits.is_object() || limits.value("image", json(1)) != 0 ||
-        limits.value("video", json(1)) != 0) {
-      return false;
+  bool take_media() {
+    json limits = json::object();
+    for (const GivenFlag& given : command_.flags) {
+      if (given.flag->name != "--limit-mm-per-prompt") continue;
+      const json value = json::parse(given.values.front(), nullptr, false);
+      if (!given.key.empty()) {
+        limits[given.key] = value;
+      } else if (value.is_object()) {
+        limits.update(value);
+      }
     }
-    set("/engine/language_model_only", "true");
+    if (limits.value("image", json(1)) != 0 || limits.value("video", json(1)) != 0) return false;
+    leave_vision_out();
     return true;
+  }
+  void leave_vision_out() {
+    if (!std::exchange(leaves_vision_out_, true)) set("/engine/language_model_only", "true");
   }
 
   bool take_dtype(const std::string& value) {
@@ -338,6 +348,7 @@ class Translator {
   const std::string& place_;
   CommandOptions out_;
   std::vector<std::string> left_out_;
+  bool leaves_vision_out_ = false;
 };
 
 }  // namespace

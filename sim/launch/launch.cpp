@@ -45,17 +45,19 @@ std::string checkpoint_of(const ScenarioPoint& point, const Llm& llm) {
 /// The weights, and a tenth more for the tokenizer and a second copy of small files, in whole GiB.
 std::int64_t checkpoint_gib(const LaunchInput& in) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const Bytes weights =
-      loaded_weight_bytes(*in.llm, WeightStore{in.weight_dtype, in.weight_format});
+  Bytes weights = loaded_weight_bytes(*in.llm, WeightStore{in.weight_dtype, in.weight_format});
+  if (in.llm->vision) weights += Bytes{2 * vision_parameters(*in.llm->vision)};  // in 16 bits
   return static_cast<std::int64_t>(std::ceil(1.1 * static_cast<double>(weights.count()) / kGiB));
 }
 
 LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
   LaunchInput in;
+  const bool speculates = point.serve && point.serve->speculation.is_on();
   const auto take = [&](const auto& spec) {
     in.llm = spec.llm;
     in.gpu = spec.gpu;
-    in.stack = with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel});
+    in.stack = with_options(*spec.stack, spec.options,
+                            {spec.gpu, spec.llm, spec.tensor_parallel, speculates});
     in.options = spec.options;
     in.weight_dtype = spec.weight_dtype;
     in.kv_dtype = spec.kv_dtype;

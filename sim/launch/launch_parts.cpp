@@ -258,8 +258,12 @@ void LaunchWriter::add_scheduler() {
   const std::size_t engine = index_of(engine_);
   const SchedulerSpec& scheduler = in_.scheduler;
   const bool eager = in_.options.cuda_graphs && !*in_.options.cuda_graphs;
-  if (in_.options.language_model_only.value_or(false) && engine != kTrtllm) {
-    require("--language-model-only", "", "no vision encoder");
+  if (in_.options.language_model_only.value_or(false) && in_.llm->vision && engine != kTrtllm) {
+    if (engine == kVllm && !has("--language-model-only")) {
+      require("--limit-mm-per-prompt", R"({"image": 0, "video": 0})", "no vision encoder");
+    } else {
+      require("--language-model-only", "", "no vision encoder");
+    }
   }
   if (engine == kVllm) {
     if (eager) require("--enforce-eager", "", "no CUDA graphs");

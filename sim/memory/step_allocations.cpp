@@ -110,6 +110,11 @@ struct AllocationSession::Impl {
       if (!got) return refusal_;
       weights_.push_back(*got);
     }
+    if (const Bytes vision = vision_weights(in); vision > Bytes{}) {
+      const auto got = allocate(Owner::kWeights, vision, "vision encoder", -1);
+      if (!got) return refusal_;
+      weights_.push_back(*got);
+    }
     loaded_ = true;
     return std::nullopt;
   }

@@ -44,8 +44,8 @@ struct EngineStartup {
   Bytes layer_activation{};      // peak of the profiling run's layers
   Bytes sampling_activation{};   // peak of its dummy sampling
   Bytes vision_activation{};     // peak of the vision encoder; 0: none is profiled
-  Bytes vision_outputs{};        // held next to the other two
-  Bytes activation{};            // the largest of the three, or as measured
+  Bytes vision_outputs{};        // held next to layers and sampling
+  Bytes activation{};            // max(vision, outputs + max(layers, sampling)), or as measured
   bool activation_measured = false;
   Bytes graphs{};
   bool counts_graphs = false;  // of FractionOf::kAll: the pool leaves room for them

@@ -17,10 +17,7 @@ Llm stage_llm(const Llm& llm, const LayerRange& range) {
   stage.extra_parameters = share(llm.extra_parameters);
   stage.extra_bytes = share(llm.extra_bytes);
   stage.tied_embeddings = true;
-  if (!range.embedding) {
-    stage.learned_positions = 0;
-    stage.vision.reset();
-  }
+  if (!range.embedding) stage.learned_positions = 0;
   if (!range.embedding && !range.head) {
     stage.vocab_size = 1;
     stage.extra_parameters -= llm.d_model;

@@ -76,6 +76,7 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
                    {"layer_activation_bytes", s.layer_activation.count()},
                    {"sampling_activation_bytes", s.sampling_activation.count()},
                    {"vision_activation_bytes", s.vision_activation.count()},
+                   {"vision_outputs_bytes", s.vision_outputs.count()},
                    {"graphs_bytes", s.graphs.count()},
                    {"counts_graphs", s.counts_graphs || s.fraction_of == FractionOf::kFree},
                    {"kv_cache_bytes", s.kv_cache.count()},

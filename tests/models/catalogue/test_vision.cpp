@@ -5,6 +5,7 @@
 #include "models/cost/iteration/layer_split.hpp"
 #include "models/json/field.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/llm/draft_head.hpp"
 #include "models/llm/vision.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
@@ -96,9 +97,10 @@ TEST_CASE("a configuration's vision encoder: known families are read, others not
   CHECK(error_text(config).starts_with("config.json: /vision_config/depth: expected"));
   config["architectures"] = {"Qwen2VLForConditionalGeneration"};
   CHECK_FALSE(read().vision);
-  // Of a pipeline, the stage with the embedding has it; a draft head has none.
+  // Every stage of a pipeline builds it, as vLLM's model class does; a draft head has none.
   CHECK(stage_llm(llm, {.first = 0, .last = 18, .embedding = true, .head = false}).vision);
-  CHECK_FALSE(stage_llm(llm, {.first = 18, .last = 36, .embedding = false, .head = true}).vision);
+  CHECK(stage_llm(llm, {.first = 18, .last = 36, .embedding = false, .head = true}).vision);
+  CHECK_FALSE(draft_head(find_llm("qwen3.5-27b"), DraftHead::kMtp).vision);
 }
 
 }  // namespace kvsim

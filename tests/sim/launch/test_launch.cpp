@@ -200,6 +200,25 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   CHECK(value_of(launch_from(split).roles[0], "--disaggregation-mode") == "prefill");
 }
 
+TEST_CASE("an engine that loads no vision encoder has the flag of its version") {
+  json text = service("vllm@0.30");
+  text["model"] = "qwen3.5-27b";
+  text["engine"] = {{"language_model_only", true}};
+  CHECK(value_of(launch_from(text).roles.front(), "--language-model-only") != "absent");
+  text["stack"] = "vllm@0.11";
+  CHECK(value_of(launch_from(text).roles.front(), "--limit-mm-per-prompt") ==
+        R"({"image": 0, "video": 0})");
+  text["model"] = "llama-3.1-8b";  // has none
+  CHECK(value_of(launch_from(text).roles.front(), "--limit-mm-per-prompt") == "absent");
+}
+
+TEST_CASE("SGLang's limit of requests with speculation is the printed one") {
+  json drafts = service("sglang");
+  CHECK(value_of(launch_from(drafts).roles.front(), "--max-running-requests") == "2048");
+  drafts["speculation"] = {{"draft", "llama-3.2-1b"}, {"tokens", 3}};
+  CHECK(value_of(launch_from(drafts).roles.front(), "--max-running-requests") == "48");
+}
+
 TEST_CASE("TensorRT-LLM's options without a flag are in its file") {
   json with = service("trtllm@1.2");
   with["kv_dtype"] = "fp8_e4m3";

@@ -114,7 +114,8 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
                     folder)
             .at("engine") == json{{"prefill_context_parallel", 4}, {"expert_parallel", 8}});
   for (const char* flag :
-       {"--language-model-only", R"(--limit-mm-per-prompt '{"image": 0, "video": 0}')"}) {
+       {"--language-model-only", R"(--limit-mm-per-prompt '{"image": 0, "video": 0}')",
+        "--limit-mm-per-prompt.image 0 --limit-mm-per-prompt.video 0"}) {
     CHECK(scenario_by({"--gpu", "h200", "--from-command",
                        fmt::format("vllm serve Qwen/Qwen3.5-27B {}", flag)},
                       folder)
