@@ -208,6 +208,19 @@ TEST_CASE("SGLang with speculation runs 48 requests, in step with the GPU before
   CHECK(with("vllm", true).max_num_seqs == with("vllm", false).max_num_seqs);
 }
 
+TEST_CASE("SGLang takes less of a GPU by default where it loads a vision encoder") {
+  const auto share = [](const char* model, const StackOptions& options = {}) {
+    return with_options(find_stack("sglang@0.5.6"), options,
+                        {&find_gpu("H100-80GB-SXM"), &find_llm(model), 1})
+        .usable_fraction;
+  };
+  // 0.95 x (1 - 0.1 x (1152^2 / 1024^2 - 1)) of a language model's.
+  CHECK(share("qwen3-vl-8b") == test::rel(share("qwen3-8b") * 0.95 * (1 - 0.1 * 0.265625)));
+  CHECK(share("qwen3-vl-4b") == test::rel(share("qwen3-8b") * 0.95));  // 1,024 wide
+  CHECK(share("qwen3-vl-8b", {.language_model_only = true}) == share("qwen3-8b"));
+  CHECK(share("qwen3-vl-8b", {.memory_fraction = 0.8}) == 0.8);
+}
+
 TEST_CASE("LMDeploy's batch limit depends on the GPU's name and the version") {
   CHECK(on("lmdeploy", "A100-80GB-SXM").max_num_seqs == 384);
   CHECK(on("lmdeploy", "H100-80GB-SXM").max_num_seqs == 1024);
