@@ -4,8 +4,8 @@
 // (naive_loop.hpp) and published times of others. Then the time of methods and schedulers, and a
 // million requests. Exits 1 if the trace or the million take more processor time or memory than the
 // gates, or if the naive loop serves other requests or tokens than kvsim (its speed is not gated).
-// Also exits 1 if an iteration of the slowest of 1,000, 20,000 and a million costs more than 1.5
-// times that of the fastest. Not a test.
+// Also exits 1 if an iteration of 20,000 requests or of a million costs more than 1.5 times that of
+// fewer; short runs cost more, since each run fills its tables of kernel times. Not a test.
 
 #include <algorithm>
 #include <array>
@@ -31,7 +31,7 @@ using namespace kvsim;  // NOLINT
 constexpr double kGateSeconds = 0.25;
 constexpr double kGateMegabytes = 100;
 constexpr double kMillionMegabytes = 1000;
-constexpr double kFlat = 1.5;  // slowest over fastest iteration, of 1,000 requests to a million
+constexpr double kFlat = 1.5;  // an iteration of more requests over that of fewer
 constexpr int kRepeats = 50;   // of 1,000 requests, which take milliseconds
 constexpr int kTurns = 5;      // of kvsim and the naive loop
 
@@ -221,14 +221,13 @@ int main() {
   const Took million = bench(spec, 1'000'000, "full");
   const double all_megabytes = peak_megabytes();
   const std::array each{thousand, gate.per_iteration(), million.per_iteration()};
-  const auto [cheapest, dearest] = std::minmax_element(each.begin(), each.end());
-  const double spread = *dearest / *cheapest;
+  const double growth = std::max(each[1] / each[0], each[2] / std::min(each[0], each[1]));
   fmt::print(
       "an iteration of 1,000 requests ({} runs), 20,000 and a million: {:.0f}, {:.0f} and {:.0f} "
       "ns; "
-      "slowest over fastest {:.2f}\n",
-      kRepeats, 1e9 * each[0], 1e9 * each[1], 1e9 * each[2], spread);
-  const bool flat = all_megabytes <= kMillionMegabytes && spread <= kFlat;
+      "more requests over fewer at most {:.2f}\n",
+      kRepeats, 1e9 * each[0], 1e9 * each[1], 1e9 * each[2], growth);
+  const bool flat = all_megabytes <= kMillionMegabytes && growth <= kFlat;
   if (!flat) {
     fmt::print("above {} MB for a million requests, or {} times the cost of an iteration\n",
                kMillionMegabytes, kFlat);
