@@ -10,8 +10,8 @@ namespace kvsim {
 /// `patches_per_token` patches are merged into a token of the language model. 16-bit values.
 /// Source: vllm model_executor/models/qwen3_vl.py.
 struct VisionEncoder {
-  std::int32_t width = 0;         // of a patch's hidden state
-  std::int32_t mlp_width = 0;     // of its feed-forward block
+  std::int32_t width = 0;      // of a patch's hidden state
+  std::int32_t mlp_width = 0;  // of its feed-forward block
   std::int32_t layers = 0;
   std::int32_t patch_values = 0;  // of a patch's pixels: channels x frames x side x side
   std::int32_t positions = 0;     // rows of the position table

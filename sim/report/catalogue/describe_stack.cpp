@@ -186,7 +186,7 @@ std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule
   if (v.block_tokens) add("block_tokens", fmt::format("{}", *v.block_tokens));
   if (v.counts_graphs) add("counts_graphs", *v.counts_graphs ? "1" : "0");
   if (v.sampler_bytes) {
-    out.push_back(fmt::format("{:g} B a logit of dummy sampling", *v.sampler_bytes));
+    out.push_back(fmt::format("{:g} B a logit of sampling in the profiling run", *v.sampler_bytes));
   }
   if (v.reserve) {
     out.push_back(fmt::format(

@@ -93,7 +93,7 @@ TEST_CASE("engines that load a vision encoder hold and profile it, unless it is 
   CHECK(of("trtllm", false).weights == of("trtllm", true).weights);
 }
 
-TEST_CASE("dummy sampling takes what the version's sampler holds for each logit") {
+TEST_CASE("sampling of the profiling run takes what the version's sampler holds for each logit") {
   const auto logits = [](const char* stack, const char* model) {
     const EngineStartup s = start({.model = model, .stack = stack});
     const auto of_1024 = static_cast<double>(find_llm(model).vocab_size) * 1024;
