@@ -204,7 +204,7 @@ TEST_CASE("windows of clients, by hand") {
   CHECK(value("ttft", "mean") == -1);
 }
 
-TEST_CASE("TPOT of requests and of an engine's iterations, by hand") {
+TEST_CASE("TPOT of requests and of an engine's iterations, ITL between chunks, by hand") {
   MappedRun run;
   ServedClient client;
   run.client = &client;
@@ -227,17 +227,27 @@ TEST_CASE("TPOT of requests and of an engine's iterations, by hand") {
   result.spans = {{.request = 0, .replica = 0, .first = 0, .count = 4},
                   {.request = 1, .replica = 0, .first = 0, .count = 1},
                   {.request = 1, .replica = 0, .first = 2, .count = 1}};
-  const auto tpot = [&] {
+  const auto mean = [&](std::string_view metric) {
     for (const PredictedMetric& m : client_metrics(result, run)) {
-      if (m.metric == "tpot" && m.stat == "mean") return m.value;
+      if (m.metric == metric && m.stat == "mean") return m.value;
     }
     return -1.0;
   };
   // 9 s / 3 and 2 s / 1.
-  CHECK(tpot() == rel(2.5));
+  CHECK(mean("tpot") == rel(2.5));
+  CHECK(mean("itl") == rel((1 + 1 + 7 + 2) / 4.0));
   // Iterations: 1 s; 1 and 2 s; 7 s.
   client.tpot_of_iterations = true;
-  CHECK(tpot() == rel((1 + 1.5 + 7) / 3));
+  CHECK(mean("tpot") == rel((1 + 1.5 + 7) / 3));
+
+  // With drafts the first request has one token at 1 s and three in one chunk at 10 s.
+  client.tpot_of_iterations = false;
+  result.outcomes.clear();
+  request(4, 10);
+  result.spans = {{.request = 0, .replica = 0, .first = 0, .count = 1},
+                  {.request = 0, .replica = 0, .first = 3, .count = 3, .stride = 0}};
+  CHECK(mean("tpot") == rel(3));
+  CHECK(mean("itl") == rel(9));
 }
 
 }  // namespace
