@@ -112,84 +112,14 @@ std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) cons
     if (found < end) break;
   }
   if (groups_ != nullptr) {
-    return static_cast<std::int32_t>(continuable(id, std::min(found, most)) * block_);
+    const std::int64_t own = found_in_groups(id, found);
+    const std::int64_t blocks =
+        own > 0 && own <= most ? own : continuable(id, std::min(found, most));
+    return static_cast<std::int32_t>(blocks * block_);
   }
   const Holding& h = holding(id);
   if (h.left.at >= 0 && h.left_from == found) found += prefixes_.find_left(h.left);
   return static_cast<std::int32_t>(std::min(found, most) * block_);
-}
-
-std::optional<std::uint64_t> KvCacheManager::block_name(RequestId id, std::int64_t block) const {
-  const std::int32_t n = id_count(id);
-  if (n == 0 || block >= covered(id, n)) return std::nullopt;
-  // The id whose tokens end the block; the number of the block within them.
-  std::int32_t i = static_cast<std::int32_t>(
-      std::min<std::int64_t>(n - 1, ((block + 1) * block_ - 1) / trace_->prefix_block));
-  while (i > 0 && covered(id, i) > block) --i;
-  const auto place = static_cast<std::uint64_t>(block - covered(id, i));
-  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15U;
-  std::uint64_t name = prefix_id(id, i) + (place + 1) * kOdd;
-  name = (name ^ (name >> 30U)) * 0xbf58476d1ce4e5b9U;
-  return name ^ (name >> 27U);
-}
-
-std::int64_t KvCacheManager::continuable(RequestId id, std::int64_t blocks) const {
-  const auto has = [&](const PrefixCache& cache, std::int64_t block) {
-    const auto name = block_name(id, block);
-    return name && cache.find(*name) >= 0;
-  };
-  while (blocks > 0) {
-    if (state_ids_ > 0 && !has(states_, blocks - 1)) {
-      --blocks;
-      continue;
-    }
-    // The last block that is missing in what the windows see.
-    std::int64_t missing = -1;
-    if (window_ids_ > 0) {
-      for (std::int64_t b = blocks; b-- > groups_->first_seen(blocks * block_) && missing < 0;) {
-        if (!has(windows_, b)) missing = b;
-      }
-    }
-    if (missing < 0) return blocks;
-    blocks = missing;
-  }
-  return 0;
-}
-
-void KvCacheManager::evict(std::int64_t units) {
-  const std::int64_t goal = free_ + units;
-  while (free_ < goal) {
-    PrefixCache* oldest = nullptr;
-    for (PrefixCache* cache : {&prefixes_, &windows_, &states_}) {
-      if (cache->evictable() == 0) continue;
-      if (oldest == nullptr || cache->oldest_release() < oldest->oldest_release()) oldest = cache;
-    }
-    KVSIM_CHECK(oldest != nullptr, "{} cached units to take away are not there", goal - free_);
-    oldest->evict(1);
-    free_ += oldest == &prefixes_ ? block_units_ : oldest == &windows_ ? window_ids_ : state_ids_;
-  }
-}
-
-void KvCacheManager::keep_one(PrefixCache& cache, std::uint64_t name, std::int64_t ids) {
-  if (const PrefixCache::Index at = cache.find(name); at >= 0) {
-    cache.touch(at);
-    return;
-  }
-  if (ids > available()) return;
-  if (ids > free_) evict(ids - free_);
-  free_ -= ids;
-  cache.release(cache.publish(name, 1), 1);
-}
-
-void KvCacheManager::keep_bounded(RequestId id, const Sequence& s, std::int64_t until, bool state) {
-  Holding& h = holding(id);
-  for (; window_ids_ > 0 && h.seen < until; ++h.seen) {
-    if (const auto name = block_name(id, h.seen)) keep_one(windows_, *name, window_ids_);
-  }
-  if (!state || state_ids_ == 0 || s.computed % block_ != 0 || s.computed == 0) return;
-  if (const auto name = block_name(id, s.computed / block_ - 1)) {
-    keep_one(states_, *name, state_ids_);
-  }
 }
 
 std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::int32_t to,
@@ -318,8 +248,10 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
     prefixes_.take_back(h.left, back);
     h.units += back * block_units_;
     private_ += back * block_units_;
+    if (groups_ != nullptr) take_back_in_groups(id);
   }
   h.left = {};
+  if (groups_ != nullptr) left_in_groups_.erase(id);
   if (groups_ != nullptr && caches_) {
     // What was found stays longest.
     h.seen = static_cast<std::int32_t>(blocks);
@@ -333,7 +265,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
       states_.touch(states_.find(*name));
     }
   }
-  KVSIM_CHECK(take(h, units - back * block_units_), "units that were counted are gone");
+  KVSIM_CHECK(take(h, units - h.units), "units that were counted are gone");
   s = then;
   set_room(h, s);
   if (h.footprint != nullptr) s.room = found + tokens;
@@ -508,23 +440,24 @@ void KvCacheManager::finish(RequestId id, Sequence& s) {
   const std::int64_t named =
       next_turns_.empty() || holding(id).footprint != nullptr ? 0 : name_answer(id, s);
   // Partial last blocks and duplicated prefixes have no id.
-  release(id, s, static_cast<std::int32_t>(s.computed - named * block_));
+  let_go(id, s, static_cast<std::int32_t>(s.computed - named * block_), false);
 }
 
-void KvCacheManager::release(RequestId id, Sequence& s, std::int32_t keep) {
+void KvCacheManager::let_go(RequestId id, Sequence& s, std::int32_t keep, bool comes_back) {
   Holding& h = holding(id);
-  const std::int64_t whole = std::min(s.computed, keep) / block_ - h.shared_blocks;
-  if (caches_ && h.footprint == nullptr && whole > 0) {
+  const std::int64_t blocks = std::min(s.computed, keep) / block_;
+  const std::int64_t whole = blocks - h.shared_blocks;
+  if (caches_ && whole > 0 && (h.footprint == nullptr || (groups_ != nullptr && comes_back))) {
     h.left_from = h.shared_blocks;
     h.left = prefixes_.leave(whole);
     h.units -= whole * block_units_;
     private_ -= whole * block_units_;
+    if (groups_ != nullptr) leave_in_groups(id, s, blocks);
   }
   give(h, h.units);
   if (groups_ != nullptr && caches_) {
     // The windows' last blocks stay with the rest of the prompt.
-    const std::int64_t blocks = std::min(s.computed, keep) / block_;
-    keep_bounded(id, s, std::min(blocks, covered(id, id_count(id))), false);
+    keep_bounded(id, s, named_blocks(id, blocks), false);
     h.seen = 0;
   }
   set_outside(h, Bytes{});

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/serve/cache/outside_format.hpp"
@@ -71,7 +72,7 @@ class KvCacheManager {
   /// publishes full prompt blocks.
   void resolve(RequestId id, Sequence& s);
   /// A sequence ends or is preempted; full blocks of its first `keep` tokens stay to be found.
-  void release(RequestId id, Sequence& s, std::int32_t keep);
+  void release(RequestId id, Sequence& s, std::int32_t keep) { let_go(id, s, keep, true); }
   void release(RequestId id, Sequence& s) { release(id, s, s.computed); }
   /// A sequence ends with its last token: its full blocks stay, those of the answer under the names
   /// that the next turn of its conversation has for them, as engines hash what they generate.
@@ -126,6 +127,12 @@ class KvCacheManager {
     bool publishes = false;
     Bytes outside{};
   };
+  /// Of a preempted sequence in an engine with groups, next to Holding::left.
+  struct LeftInGroups {
+    std::int64_t blocks = 0;      // full blocks that it had, with those of prefix ids
+    PrefixCache::Left windows{};  // what windows see after them, without those of prefix ids
+    PrefixCache::Left state{};    // the state after them, where it ended on a whole block
+  };
   [[nodiscard]] Holding& holding(RequestId id) { return holdings_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Holding& holding(RequestId id) const {
     return holdings_[static_cast<std::size_t>(id)];
@@ -142,6 +149,14 @@ class KvCacheManager {
   void publish(RequestId id, const Sequence& s);
   /// Blocks of a prefix of at most `blocks` from which all groups can go on.
   [[nodiscard]] std::int64_t continuable(RequestId id, std::int64_t blocks) const;
+  /// Of the first `blocks` of a request's blocks those that prefix ids cover.
+  [[nodiscard]] std::int64_t named_blocks(RequestId id, std::int64_t blocks) const;
+  /// Blocks that a preempted sequence left and all groups still have, if `found` of them are found
+  /// by prefix ids; 0: a group has lost some.
+  [[nodiscard]] std::int64_t found_in_groups(RequestId id, std::int64_t found) const;
+  /// Leaves what windows see after the first `blocks` of a sequence's blocks, and the state there.
+  void leave_in_groups(RequestId id, const Sequence& s, std::int64_t blocks);
+  void take_back_in_groups(RequestId id);
   /// Keeps what the windows' blocks before `until` hold, and the state after s.computed tokens, to
   /// be found.
   void keep_bounded(RequestId id, const Sequence& s, std::int64_t until, bool state);
@@ -153,6 +168,7 @@ class KvCacheManager {
   /// ones.
   void keep_one(PrefixCache& cache, std::uint64_t name, std::int64_t ids);
   void drop_shared(RequestId id);
+  void let_go(RequestId id, Sequence& s, std::int32_t keep, bool comes_back);
   [[nodiscard]] std::int64_t name_answer(RequestId id, const Sequence& s);
   void follow(Holding& h, SequenceFootprint* footprint);
   [[nodiscard]] std::int32_t id_count(RequestId id) const;
@@ -173,6 +189,7 @@ class KvCacheManager {
   std::int64_t window_ids_ = 0, state_ids_ = 0;
   std::uint64_t clock_ = 0;  // of releases in all three
   std::vector<Holding> holdings_;
+  std::unordered_map<RequestId, LeftInGroups> left_in_groups_;  // looked up, never walked
   std::vector<RequestId> next_turns_;  // -1: none; empty: no request has one
   std::int64_t unshared_ = 0;
   Bytes dropped_{}, reclaimed_{};

@@ -110,7 +110,7 @@ struct Cache {
   std::vector<Sequence> sequences;
   std::unique_ptr<KvCacheManager> kv;
 
-  /// All prompts begin with the same `shared` tokens.
+  /// All prompts begin with the same `shared` tokens; -1: their tokens have no ids.
   Cache(VllmGroups groups, const std::vector<std::int32_t>& prompts, std::int32_t shared,
         std::int64_t ids = 64)
       : sizes{in, laws, GroupSizes{std::move(groups), true, 0}} {
@@ -118,7 +118,7 @@ struct Cache {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       Request r = request(0, prompts[i], 8);
       r.prefix_first = static_cast<std::int32_t>(trace.prefix_ids.size());
-      r.prefix_count = (prompts[i] + 15) / 16;
+      r.prefix_count = shared < 0 ? 0 : (prompts[i] + 15) / 16;
       for (std::int32_t b = 0; b < r.prefix_count; ++b) {
         const bool own = (b + 1) * 16 > shared;
         trace.prefix_ids.push_back((own ? 1000 * (i + 1) : 0) + static_cast<std::uint64_t>(b) + 1);
@@ -197,6 +197,74 @@ TEST_CASE("a window goes on from any block whose last ones are still there") {
   two.compute(0, {100});
   two.end(0);
   CHECK(two.found(1) == 96);
+}
+
+TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups can") {
+  Cache cache{groups_with({window_group(40)}), {200, 1000}, -1};
+  cache.compute(0, {96});
+  cache.kv->release(0, cache.sequences[0]);
+  cache.kv->check();
+  // Six blocks of the full group and three that the window sees after 96 tokens.
+  CHECK(cache.kv->cached() == 6 + 3);
+  CHECK(cache.kv->available() == 64);
+  cache.sequences[0].computed = 0;
+  CHECK(cache.found(0) == 96);
+  SUBCASE("it takes its blocks back") {
+    cache.compute(0, {200});
+    CHECK(cache.kv->cached() == 0);
+    CHECK(cache.kv->taken() == 13 + 3);  // the window sees from 161
+    cache.end(0);
+    CHECK(cache.kv->available() == 64);
+  }
+  SUBCASE("others take free blocks first") {
+    cache.compute(1, {432});  // 27 of each group: 54 of 55
+    CHECK(cache.found(0) == 96);
+    REQUIRE(cache.kv->grow(1, cache.sequences[1], 1));
+    CHECK(cache.found(0) == 96);
+  }
+  SUBCASE("without its last block the window cannot go on") {
+    cache.compute(1, {448});  // 28 of each group: one of the nine
+    CHECK(cache.found(0) == 0);
+  }
+
+  // A state is there where a step ended on a whole block, and nowhere else.
+  for (const auto& [ends, found] : {std::pair{96, 96}, std::pair{100, 0}}) {
+    Cache states{groups_with({state_group()}), {200}, -1};
+    states.compute(0, {ends});
+    states.kv->release(0, states.sequences[0]);
+    states.sequences[0].computed = 0;
+    CHECK(states.found(0) == found);
+    states.compute(0, {200});
+    states.end(0);
+    CHECK(states.kv->available() == 64);
+  }
+
+  // With a prefix that has ids: the window's blocks of it are found by them.
+  Cache both{groups_with({window_group(40)}), {200}, 200};
+  both.trace.requests[0].prefix_count = 5;
+  both.trace.requests[0].prompt_tokens = 200;
+  both.compute(0, {96});
+  both.kv->release(0, both.sequences[0]);
+  both.sequences[0].computed = 0;
+  CHECK(both.found(0) == 96);
+}
+
+TEST_CASE("prompts that do not fit together are computed once, with windows") {
+  Llm llm = test::small_llm();
+  for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
+  // 40 blocks of each group hold one prompt of 500 tokens and most of a second one.
+  SmallService service{.blocks = 80, .scheduler = {.name = "vllm-v1", .prefix_caching = true}};
+  service.llm = &llm;
+  for (std::int32_t i = 0; i < 8; ++i) service.trace.requests.push_back(request(0, 500, 40));
+  const ServeResult kept = service.run();
+  CHECK(kept.completed == 8);
+  CHECK(kept.preemptions > 0);
+  service.scheduler.prefix_caching = false;
+  const ServeResult lost = service.run();
+  CHECK(lost.completed == 8);
+  INFO(kept.preemptions, " ", kept.recomputed_tokens, " ", lost.recomputed_tokens);
+  CHECK(kept.recomputed_tokens < lost.recomputed_tokens);
+  CHECK(kept.recomputed_tokens <= 16 * std::int64_t{kept.preemptions});
 }
 
 TEST_CASE("what was released longest ago is taken away first, over all groups") {
