@@ -88,47 +88,67 @@ LengthSampler::LengthSampler(const LengthSpec& spec) : spec_{spec} {
   }
 }
 
-std::int32_t LengthSampler::draw(RandomStream& stream) const {
-  const auto tabled = [&] {
-    const double at = stream.uniform() * cumulative_.back();
-    const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), at);
-    // A product that rounds up to the whole mass belongs to the last value that has any.
-    const auto last = std::lower_bound(cumulative_.begin(), cumulative_.end(), cumulative_.back());
-    return static_cast<std::size_t>(std::min(found, last) - cumulative_.begin());
+std::size_t LengthSampler::tabled(double u) const {
+  const auto found =
+      std::upper_bound(cumulative_.begin(), cumulative_.end(), u * cumulative_.back());
+  // A product that rounds up to the whole mass belongs to the last value that has any.
+  const auto last = std::lower_bound(cumulative_.begin(), cumulative_.end(), cumulative_.back());
+  return static_cast<std::size_t>(std::min(found, last) - cumulative_.begin());
+}
+
+bool LengthSampler::invertible() const {
+  return spec_.kind != LengthKind::kZipf || !cumulative_.empty();
+}
+
+std::int32_t LengthSampler::at(double u) const {
+  const auto share_of = [&](std::int64_t count) {
+    return std::min(static_cast<std::int64_t>(u * static_cast<double>(count)), count - 1);
   };
   switch (spec_.kind) {
     case LengthKind::kFixed:
       return spec_.low;
     case LengthKind::kUniform:
       return spec_.low +
-             static_cast<std::int32_t>(stream.below(std::int64_t{spec_.high} - spec_.low + 1));
+             static_cast<std::int32_t>(share_of(std::int64_t{spec_.high} - spec_.low + 1));
     case LengthKind::kLognormal: {
-      const double u = stream.uniform();
       if (spec_.sigma == 0.0) return rounded(std::exp(spec_.mu), spec_.low, spec_.high);
       const double p = std::clamp(from_ + u * (up_to_ - from_), 0x1p-1000, 1.0 - 0x1p-53);
       return rounded(std::exp(spec_.mu + spec_.sigma * normal_quantile(p)), spec_.low, spec_.high);
     }
-    case LengthKind::kZipf: {
-      if (!cumulative_.empty()) return spec_.low + static_cast<std::int32_t>(tabled());
-      // Rejection-inversion (Hörmann and Derflinger 1996): the hat is x^-s over [n-1/2, n+1/2].
-      const double s = spec_.exponent;
-      const double first = power_integral(spec_.low - 0.5, s);
-      const double last = power_integral(spec_.high + 0.5, s);
-      for (;;) {
-        const double y = first + stream.uniform() * (last - first);
-        const std::int32_t n = rounded(power_integral_inverse(y, s), spec_.low, spec_.high);
-        // The hat's mass over n's cell, at least n^-s because x^-s is convex.
-        const double cell = power_integral(n + 0.5, s) - power_integral(n - 0.5, s);
-        if (stream.uniform() * cell <= std::pow(static_cast<double>(n), -s)) return n;
-      }
+    case LengthKind::kZipf:
+      KVSIM_CHECK(!cumulative_.empty(), "the inverse of a Zipf of up to {} lengths", spec_.high);
+      return spec_.low + static_cast<std::int32_t>(tabled(u));
+    case LengthKind::kEmpirical: {
+      const std::size_t at = spec_.weights.empty()
+                                 ? static_cast<std::size_t>(share_of(std::ssize(spec_.values)))
+                                 : tabled(u);
+      return spec_.values[at];
     }
-    case LengthKind::kEmpirical:
-      if (spec_.weights.empty()) {
-        return spec_.values[static_cast<std::size_t>(stream.below(std::ssize(spec_.values)))];
-      }
-      return spec_.values[tabled()];
   }
   return spec_.low;
+}
+
+std::int32_t LengthSampler::draw(RandomStream& stream) const {
+  if (spec_.kind == LengthKind::kFixed) return spec_.low;
+  if (spec_.kind == LengthKind::kUniform) {
+    return spec_.low +
+           static_cast<std::int32_t>(stream.below(std::int64_t{spec_.high} - spec_.low + 1));
+  }
+  if (spec_.kind == LengthKind::kEmpirical && spec_.weights.empty()) {
+    return spec_.values[static_cast<std::size_t>(stream.below(std::ssize(spec_.values)))];
+  }
+  if (invertible()) return at(stream.uniform());
+  // Rejection-inversion (Hörmann and Derflinger 1996): the hat is x^-s over [n-1/2, n+1/2].
+  const double s = spec_.exponent;
+  const double first = power_integral(spec_.low - 0.5, s);
+  const double last = power_integral(spec_.high + 0.5, s);
+  for (;;) {
+    const double y = first + stream.uniform() * (last - first);
+    const std::int32_t n = rounded(power_integral_inverse(y, s), spec_.low, spec_.high);
+    // The hat's mass over n's cell, at least n^-s because x^-s is convex.
+    const double cell = power_integral(n + 0.5, s) - power_integral(n - 0.5, s);
+    if (stream.uniform() * cell <= std::pow(static_cast<double>(n), -s)) return n;
+  }
 }
 
 double LengthSampler::mean() const {

@@ -42,12 +42,19 @@ class LengthSampler {
   /// Errors: ContractError if the spec's numbers are not ones that read_workload lets pass.
   explicit LengthSampler(const LengthSpec& spec);
   [[nodiscard]] std::int32_t draw(RandomStream& stream) const;
+  /// Whether at() can tell: of all but a Zipf of more than 65,536 lengths.
+  [[nodiscard]] bool invertible() const;
+  /// The length that a share `u` of the distribution lies below; u in (0, 1). Errors: ContractError
+  /// unless invertible().
+  [[nodiscard]] std::int32_t at(double u) const;
   /// Expected length, rounding to whole tokens included except for a lognormal, whose density is
   /// integrated without rounding (truncation included; rounding changes it by less than half a
   /// token).
   [[nodiscard]] double mean() const;
 
  private:
+  [[nodiscard]] std::size_t tabled(double u) const;
+
   LengthSpec spec_;
   std::vector<double> cumulative_;   // Zipf of a small range, empirical: P(up to i)
   double from_ = 0.0, up_to_ = 1.0;  // lognormal: the distribution function at the bounds

@@ -216,6 +216,7 @@ class WorkloadMapping {
       count();
       if (out_.arrivals == ServedArrivals::kOpen) open_gaps();
     }
+    stratify();
     declare();
     repeat_prompts();
     return std::move(out_);
@@ -479,6 +480,17 @@ class WorkloadMapping {
     if (at == std::string::npos) return std::nullopt;
     const auto blank = text.find_last_of(' ', at - 1);
     return cell_number(text.substr(blank + 1, at - blank - 1));
+  }
+
+  /// The stated means are of the requests that the run sent, not of a distribution they came from.
+  void stratify() {
+    const auto varies = [&](const char* key) {
+      const auto lengths = out_.requests.find(key);
+      return lengths != out_.requests.end() && lengths->is_object();
+    };
+    if (varies("lengths") || varies("prompt_tokens") || varies("output_tokens")) {
+      out_.requests["stratified_lengths"] = true;
+    }
   }
 
   /// max_tokens that the client sends.

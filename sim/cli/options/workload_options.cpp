@@ -74,6 +74,8 @@ constexpr std::array kDrawing{
               "512, uniform:min=1,max=1023, lognormal:mean=1000,p99=4000 (or mu=,sigma=), "
               "zipf:exponent=1,max=4096, empirical:file=F,column=prompt_tokens"},
     KeyOption{"output", "output_tokens", "N|KIND:…", ValueKind::kKinds, "as --prompt"},
+    KeyOption{"stratified-lengths", "stratified_lengths", "", ValueKind::kSwitch,
+              "one length from each Nth of the distributions: totals hardly depend on the seed"},
     KeyOption{"agents", "agents", "sessions=N,…", ValueKind::kKinds,
               "sessions of coding agents: sessions=100, and what of docs/requests.md differs"},
     KeyOption{"think", "think", "TIME", ValueKind::kDuration, "closed loop: pause of a user"},

@@ -468,6 +468,8 @@ constexpr std::array kRequestsKeys{
         "output lengths: a number, or a distribution", kLength),
     one("lengths", of(Kind::kAnyObject), "",
         "instead of the two: prompts and outputs drawn together from a file of lengths"),
+    one("stratified_lengths", boolean(), "false",
+        "true: N requests have one length from each Nth of the distributions, in random order"),
     one("sessions", of(Kind::kAnyObject), "", "conversations"),
     one("agents", of(Kind::kAnyObject), "",
         "instead of count and lengths: sessions of coding agents, with tool waits and sub-agents"),

@@ -51,6 +51,31 @@ TEST_CASE("the normal's distribution function and its inverse") {
   }
 }
 
+TEST_CASE("the inverse of a distribution gives each length its share") {
+  const auto shares = [](const LengthSpec& spec) {
+    const LengthSampler sampler{spec};
+    REQUIRE(sampler.invertible());
+    double sum = 0.0;
+    std::int32_t last = 0;
+    constexpr int kParts = 20'000;
+    for (int i = 0; i < kParts; ++i) {
+      const std::int32_t length = sampler.at((i + 0.5) / kParts);
+      CHECK(length >= last);
+      last = length;
+      sum += length;
+    }
+    CHECK(sum / kParts == rel(sampler.mean(), 2e-3));
+  };
+  shares({.kind = LengthKind::kFixed, .low = 7, .high = 7});
+  shares({.kind = LengthKind::kUniform, .low = 3, .high = 500});
+  shares({.kind = LengthKind::kLognormal, .high = 9000, .mu = 6.0, .sigma = 0.9});
+  shares({.kind = LengthKind::kZipf, .low = 1, .high = 900, .exponent = 1.1});
+  shares({.kind = LengthKind::kEmpirical, .values = {1, 5, 90}, .weights = {2, 0, 1}});
+  shares({.kind = LengthKind::kEmpirical, .values = {1, 5, 90}});
+  const LengthSampler large{{.kind = LengthKind::kZipf, .low = 1, .high = 100'000}};
+  CHECK_FALSE(large.invertible());
+}
+
 TEST_CASE("streams: unit means, deviations, and the standard's first word") {
   RandomStream s{1, "x"};
   check_moments([&] { return s.uniform(); }, 0.5, std::sqrt(1.0 / 12.0), 0.01);

@@ -1,5 +1,6 @@
 // The key /requests, and transformations.
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <string>
@@ -81,6 +82,12 @@ TEST_CASE("pairs of lengths are drawn together, within their bounds") {
   // Half of 200 draws, five deviations of 7.07 around.
   CHECK(first > 64);
   CHECK(first < 136);
+  const RequestTrace parted = make_workload(spec_of(rest + R"(, "stratified_lengths": true,
+                "lengths": {"file": "lengths.csv", "max_total_tokens": 1000})",
+                                                    folder),
+                                            3);
+  CHECK(std::count_if(parted.requests.begin(), parted.requests.end(),
+                      [](const Request& r) { return r.output_tokens == 10; }) == 100);
   const auto refused = [&](const std::string& members) {
     return complaint<InputError>([&] { (void)spec_of(members, folder); });
   };
@@ -93,6 +100,43 @@ TEST_CASE("pairs of lengths are drawn together, within their bounds") {
   std::ofstream{folder / "none.csv"} << "a,b\n1,2\n";
   CHECK(has(refused(rest + R"(, "lengths": {"file": "none.csv"})"),
             "none.csv:1: expected a column of prompt lengths"));
+}
+
+TEST_CASE("stratified lengths: totals are the distribution's, whatever the seed") {
+  const std::string spread = R"(, "count": 40, "arrivals": {"kind": "fixed", "rate": 1},
+    "prompt_tokens": {"kind": "uniform", "min": 1, "max": 400},
+    "output_tokens": {"kind": "empirical", "values": [1, 9], "weights": [3, 1]})";
+  const auto drawn = [&](const std::string& first, std::uint64_t seed) {
+    return make_workload(spec_of(first + spread), seed).requests;
+  };
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    const auto requests = drawn(R"("stratified_lengths": true)", seed);
+    std::vector<std::int32_t> prompts;
+    std::int64_t nines = 0;
+    for (const Request& r : requests) {
+      prompts.push_back(r.prompt_tokens);
+      nines += r.output_tokens == 9 ? 1 : 0;
+    }
+    CHECK_FALSE(std::is_sorted(prompts.begin(), prompts.end()));
+    std::sort(prompts.begin(), prompts.end());
+    for (int i = 0; i < 40; ++i) {
+      CHECK((prompts[static_cast<std::size_t>(i)] - 1) / 10 == i);  // one from each ten
+    }
+    CHECK(nines == 10);
+  }
+  const std::string off = R"("stratified_lengths": false)";
+  const auto same = [](const std::vector<Request>& a, const std::vector<Request>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+      return x.prompt_tokens == y.prompt_tokens && x.output_tokens == y.output_tokens;
+    });
+  };
+  CHECK(same(drawn(off, 1), drawn(R"("stratified_lengths": false, "limit": 40)", 1)));
+  CHECK_FALSE(same(drawn(off, 1), drawn(R"("stratified_lengths": true)", 1)));
+  CHECK(has(why(R"("stratified_lengths": true, "count": 4, "arrivals": {"kind": "fixed", "rate": 1},
+    "prompt_tokens": {"kind": "zipf", "exponent": 1, "max": 100000}, "output_tokens": 1)"),
+            "/stratified_lengths: a zipf distribution of more than 65,536 lengths"));
+  CHECK(has(why(std::string{kGenerator} + R"(, "stratified_lengths": 1)"), "/stratified_lengths"));
+  CHECK(has(why(R"("file": "a.csv", "stratified_lengths": true)"), "/stratified_lengths"));
 }
 
 TEST_CASE("prompts that repeat have equal blocks and others none") {

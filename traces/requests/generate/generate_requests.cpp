@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -63,6 +64,19 @@ SimTime ramp_time(const ArrivalSpec& spec, std::int64_t user) {
   return to_sim_time(spec.ramp * (static_cast<double>(user) / spec.users));
 }
 
+/// One number from each of `count` equal parts of (0, 1), in random order.
+std::vector<double> one_of_each_part(std::int64_t count, RandomStream& stream) {
+  std::vector<double> out;
+  out.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    out.push_back((static_cast<double>(i) + stream.uniform()) / static_cast<double>(count));
+  }
+  for (std::int64_t i = count - 1; i > 0; --i) {
+    std::swap(out[static_cast<std::size_t>(i)], out[static_cast<std::size_t>(stream.below(i + 1))]);
+  }
+  return out;
+}
+
 /// A conversation under way.
 struct Conversation {
   std::int32_t last = -1;  // index of its latest request; -1: none yet
@@ -94,6 +108,7 @@ class Generator {
     trace_.conversations = spec.sessions.has_value();
     if (spec.sessions || spec.shared_prefix) ids_.emplace(trace_, spec.prefix_block);
     if (spec.shared_prefix) make_prefixes(*spec.shared_prefix);
+    if (spec.stratified_lengths) stratify();
   }
 
   RequestTrace run() {
@@ -157,7 +172,31 @@ class Generator {
     trace_.requests.push_back(r);
   }
 
+  void stratify() {
+    if (!spec_.lengths) {
+      prompt_parts_ = one_of_each_part(spec_.count, prompt_stream_);
+      output_parts_ = one_of_each_part(spec_.count, output_stream_);
+      return;
+    }
+    prompt_parts_ = one_of_each_part(spec_.count, pair_stream_);
+    auto& rows = spec_.lengths->rows;
+    std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+      return std::int64_t{a.prompt} + a.output < std::int64_t{b.prompt} + b.output;
+    });
+  }
+
   LengthPairs::Pair lengths() {
+    const std::size_t next = trace_.requests.size();
+    if (spec_.stratified_lengths && spec_.lengths) {
+      const auto& rows = spec_.lengths->rows;
+      const auto row =
+          static_cast<std::size_t>(prompt_parts_[next] * static_cast<double>(rows.size()));
+      return rows[std::min(row, rows.size() - 1)];
+    }
+    if (spec_.stratified_lengths) {
+      return {.prompt = prompts_.at(prompt_parts_[next]),
+              .output = outputs_.at(output_parts_[next])};
+    }
     if (!spec_.lengths) {
       return {.prompt = prompts_.draw(prompt_stream_), .output = outputs_.draw(output_stream_)};
     }
@@ -204,6 +243,7 @@ class Generator {
   RequestTrace trace_{};
   std::optional<ContextIds> ids_{};
   std::vector<std::vector<std::uint64_t>> prefixes_{};
+  std::vector<double> prompt_parts_{}, output_parts_{};  // by request, if stratified
   std::int32_t conversations_ = 0;
 };
 

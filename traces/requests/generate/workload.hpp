@@ -56,6 +56,9 @@ struct GeneratorSpec {
   LengthSpec prompt_tokens{};
   LengthSpec output_tokens{};
   std::optional<LengthPairs> lengths{};  // replaces both
+  /// Of N requests each has its lengths from another Nth of the distributions, in random order:
+  /// totals are those of the distributions, whatever the seed. Pairs are parted by their sums.
+  bool stratified_lengths = false;
   PauseSpec think{};  // closed loop: between a user's requests that belong to no common session
   std::optional<SessionSpec> sessions{};
   std::optional<SharedPrefixSpec> shared_prefix{};

@@ -296,8 +296,9 @@ void allow_keys(const Field& field, std::span<const std::string_view> own) {
 
 constexpr std::array<std::string_view, 6> kFileKeys{"file", "format",          "skip_bad",
                                                     "sort", "chars_per_token", "tokens_per_word"};
-constexpr std::array<std::string_view, 7> kGeneratorKeys{
-    "agents", "count", "prompt_tokens", "output_tokens", "lengths", "sessions", "shared_prefix"};
+constexpr std::array<std::string_view, 8> kGeneratorKeys{
+    "agents",  "count",    "prompt_tokens", "output_tokens",
+    "lengths", "sessions", "shared_prefix", "stratified_lengths"};
 
 void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
   for (const std::string_view key : kGeneratorKeys) {
@@ -357,6 +358,14 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
   } else {
     generator.prompt_tokens = read_length(field.at("prompt_tokens"), folder, 1, kMaxTokens);
     generator.output_tokens = read_length(field.at("output_tokens"), folder, 0, kMaxTokens);
+  }
+  if (const auto stratified = field.find("stratified_lengths")) {
+    generator.stratified_lengths = stratified->boolean();
+    const auto invertible = [](const LengthSpec& spec) { return LengthSampler{spec}.invertible(); };
+    if (generator.stratified_lengths && !generator.lengths &&
+        !(invertible(generator.prompt_tokens) && invertible(generator.output_tokens))) {
+      stratified->fail("a zipf distribution of more than 65,536 lengths has no strata here");
+    }
   }
   if (const auto sessions = field.find("sessions")) {
     sessions->allow_only({"turns", "think"});
