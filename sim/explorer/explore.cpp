@@ -10,6 +10,7 @@
 #include "models/units/error.hpp"
 #include "sim/batch/point/fit_range.hpp"
 #include "sim/batch/static_run.hpp"
+#include "sim/bench/bench_compare.hpp"
 #include "sim/explorer/request.hpp"
 #include "sim/launch/manifest.hpp"
 #include "sim/report/batch/run_json.hpp"
@@ -76,6 +77,15 @@ nlohmann::ordered_json explore_log(std::string_view text) {
             scenario_document_of(document.dump(), std::string{kExplorerFile}, overrides).dump());
       }};
   return log_start_json(start_of_log(question.at("log").string(), "log", source));
+}
+
+nlohmann::ordered_json explore_compare(std::string_view text) {
+  const Field question = Field::parse(text, "question");
+  question.allow_only({"result", "bench"});
+  const std::string result = question.at("result").string();
+  const std::string bench = question.at("bench").string();
+  return bench_comparison_json(
+      compare_bench({.text = result, .place = "result"}, {.text = bench, .place = "benchmark"}));
 }
 
 nlohmann::ordered_json explore_run(std::string_view text) {

@@ -2,7 +2,7 @@
 
 // The explorer's core: the functions that its page calls when a user changes a control. They are
 // the same in the program, in the tests and, compiled to WebAssembly (sim/explorer/wasm), in the
-// browser. They read a scenario as text and use no file, thread or clock.
+// browser. They read scenarios and files as text and use no file, thread or clock.
 
 #include <string_view>
 
@@ -36,6 +36,12 @@ inline constexpr std::string_view kExplorerFile = "explorer.json";
 /// (kvsim.calibrate-log/1). `question`: {"scenario": {…}, "log": TEXT}. Errors: as explore_run and
 /// start_of_log.
 [[nodiscard]] nlohmann::ordered_json explore_log(std::string_view question);
+
+/// A benchmark of a service next to its prediction: the document of `kvsim compare RESULT BENCH
+/// --json` (kvsim.compare-bench/1). `question`: {"result": TEXT, "bench": TEXT}, the texts of the
+/// result.json of a service and of a file that parse_bench reads. Errors: as compare_bench, with
+/// the places "result" and "benchmark".
+[[nodiscard]] nlohmann::ordered_json explore_compare(std::string_view question);
 
 /// What the knobs offer ("kvsim.catalogue/1"): models, GPUs, stacks, methods with their parameters,
 /// formats, bounds, and the styles of the owners of memory.

@@ -2,7 +2,7 @@
 //
 //   node explorer_core.mjs CORE.wasm.gz explorer_core.js < QUESTIONS > ANSWERS
 //
-// A question is a line of JSON, {"what": "run" | "reach" | "launch" | "log" | "catalogue", "scenario": …}; an answer
+// A question is a line of JSON, {"what": "run" | "reach" | "launch" | "log" | "compare" | "catalogue", "scenario": …}; an answer
 // too: {"document": …, "ms": …} or {"error": TEXT, "name": "InputError"}.
 import fs from 'node:fs';
 import zlib from 'node:zlib';

@@ -4,8 +4,8 @@
 
 Every document of `kvsim run --json` has to come out of the core again: the same keys, the same
 texts, every number within a relative 1e-6; the longest context as `kvsim plan` answers it; the command that starts the
-engine, and what its log says, as `--print-command` and `calibrate --from-log` print them; the same complaints about wrong
-scenarios.
+engine, what its log says, and a benchmark next to its prediction, as `--print-command`, `calibrate --from-log` and `compare`
+print them; the same complaints about wrong scenarios.
 """
 
 import json
@@ -172,6 +172,24 @@ for name, log, refused in (("vllm", LOG, None), ("vllm", "nothing\n", "found non
         failures += [f"log: {one}" for one in differences(said.get("document"), json.loads(done.stdout), "")]
     elif refused not in said.get("error", "") or said["error"] not in done.stderr:
         failures.append(f"log: the core says {said!r}, the command line {done.stderr!r}")
+
+# A benchmark next to the prediction of a service. In files of these names the command line names the core's places.
+SERVICE = {"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm", "figures": False, "slo": {"ttft": "1 s"},
+           "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40, "prompt_tokens": 500, "output_tokens": 50}}
+SERVED = command_line(["run", "explorer.json", "--json"], SERVICE).stdout
+STATIC = command_line(["run", "explorer.json", "--json"], CASES["vllm"]).stdout
+BENCH = json.dumps({"request_rate": 4, "duration": 10, "completed": 40, "total_input_tokens": 20000, "total_output_tokens": 2000,
+                    "median_ttft_ms": 40, "mean_tpot_ms": 7, "output_throughput": 200})
+for result, bench, refused in ((SERVED, BENCH, None), (STATIC, BENCH, "the result of a service"), ("{", BENCH, "result"),
+                               (SERVED, "{}", "vllm bench serve"), (SERVED, "no JSON", "benchmark")):
+    said, = ask([{"what": "compare", "scenario": {"result": result, "bench": bench}}])
+    (SCRATCH / "result").write_text(result)
+    (SCRATCH / "benchmark").write_text(bench)
+    done = command_line(["compare", "result", "benchmark", "--json"], SERVICE)
+    if refused is None:
+        failures += [f"compare: {one}" for one in differences(said.get("document"), json.loads(done.stdout), "")]
+    elif refused not in said.get("error", "") or said["error"] not in done.stderr:
+        failures.append(f"compare: the core says {said!r}, the command line {done.stderr!r}")
 
 if compared < 5000:
     failures.append(f"only {compared} numbers were compared")

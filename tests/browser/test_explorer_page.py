@@ -56,6 +56,17 @@ def turn(page, knob, value):
     answered(page)
 
 
+def give(page, control, name, content):
+    """Chooses a file in a control like a user."""
+    page.evaluate(f"""(() => {{
+      const data = new DataTransfer();
+      data.items.add(new File([{json.dumps(content)}], {json.dumps(name)}));
+      const input = document.getElementById({json.dumps(control)});
+      input.files = data.files;
+      input.dispatchEvent(new Event('change', {{bubbles: true}}));
+    }})()""")
+
+
 def marks(page):
     """The number of marks of every chart, and whether it fits its container."""
     return page.evaluate("""kvsimCards.all().map(card => {
@@ -131,13 +142,7 @@ def use(browser, address):
     turn(page, "stack", "vllm")
     before = text(page, "verdict")
     def give_log(pool):
-        page.evaluate(f"""(() => {{
-          const data = new DataTransfer();
-          data.items.add(new File(["Model loading took 14.99 GiB and 3 seconds\\nAvailable KV cache memory: {pool} GiB\\n"], "start.log"));
-          const input = document.getElementById('log');
-          input.files = data.files;
-          input.dispatchEvent(new Event('change', {{bubbles: true}}));
-        }})()""")
+        give(page, "log", "start.log", f"Model loading took 14.99 GiB and 3 seconds\nAvailable KV cache memory: {pool} GiB\n")
     give_log("40.10")  # of another GPU
     wait(page, "document.getElementById('log-said').classList.contains('wrong')")
     check("a log of another start is refused", "is not the log's" in text(page, "log-said"), text(page, "log-said"))
@@ -185,6 +190,71 @@ def use(browser, address):
         check("nothing fetched", all(r.startswith(("file:", "blob:", "data:")) for r in one.requests), one.requests)
         one.close()
     return took
+
+
+SERVICE = {"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm", "figures": False, "slo": {"ttft": "1 s"},
+           "requests": {"arrivals": {"kind": "poisson", "rate": [1, 4]}, "count": 40, "prompt_tokens": 500, "output_tokens": 50}}
+
+
+def bench(rate, ttft_ms):
+    return json.dumps({"request_rate": rate, "duration": 10, "completed": 40, "total_input_tokens": 20000, "total_output_tokens": 2000,
+                       "median_ttft_ms": ttft_ms, "mean_tpot_ms": 7, "request_throughput": 4})
+
+
+def compare(browser, uri):
+    """A benchmark next to the prediction of a service, on a phone."""
+    (SCRATCH / "explorer.json").write_text(json.dumps(SERVICE))
+    result = subprocess.run([PROGRAM, "run", "explorer.json", "--json"], cwd=SCRATCH, capture_output=True, text=True, check=True).stdout
+    measured = bench(4, 40) + "\n" + bench(9, 40) + "\n"
+    (SCRATCH / "result").write_text(result)
+    (SCRATCH / "benchmark").write_text(measured)
+    done = subprocess.run([PROGRAM, "compare", "result", "benchmark", "--json"], cwd=SCRATCH, capture_output=True, text=True, check=True)
+    run, = json.loads(done.stdout)["runs"]
+    inside = [value["low"] is not None and value["low"] <= value["measured"] <= value["high"] for value in run["values"]]
+
+    page = browser.open(uri, width=390, height=800)
+    answered(page)
+    page.evaluate("document.getElementById('compare').open = true")
+    check("both files have labels", page.evaluate("['predicted', 'measured'].every(id => document.getElementById(id).labels.length === 1)"))
+    give(page, "measured", "bench.json", measured)
+    page.settle()
+    check("one file is not compared", text(page, "compared") == "" and text(page, "compare-said") == "", text(page, "compare-said"))
+    give(page, "predicted", "result.json", result)
+    set_knob(page, "batch", "2")  # a comparison does not depend on the knobs
+    wait(page, "document.querySelector('#compared table') !== null")
+    answered(page)
+    cells = page.evaluate("[...document.querySelectorAll('#compared tr')].map(row => [...row.cells].map(cell => cell.textContent))")
+    check("the table's columns", cells[0] == ["load", "metric", "measured", "predicted", "error %", "90 % interval", "in it"], cells[0])
+    check("a row per value", len(cells) == 1 + len(run["values"]) and len(cells) == 4, cells)
+    for row, value, is_inside in zip(cells[1:], run["values"], inside):
+        check(f"{row[1]}: error", row[4] == f"{100 * value['error']:+.1f}", (row, value))
+        check(f"{row[1]}: in its interval", row[6] == ("yes" if is_inside else "no" if value["low"] is not None else "–"), (row, value))
+        check(f"{row[1]}: interval", (" to " in row[5]) == (value["low"] is not None), (row, value))
+    check("values with units", cells[1][:3] == ["4 req/s", "p50 TTFT", "40 ms"], cells[1])
+    said = text(page, "compare-said")
+    known = sum(value["low"] is not None for value in run["values"])
+    check("the count of values in their intervals", said == f"Measured by vllm bench serve. {sum(inside)} of {known} values are in their intervals.", said)
+    check("notes follow", "no point at 9 req/s" in text(page, "compare-notes"), text(page, "compare-notes"))
+    check("no horizontal scrolling with the table", page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+    if SHOTS:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        page.evaluate("document.getElementById('compare').scrollIntoView()")
+        page.screenshot(SHOTS / "explorer-compare-390.png")
+
+    for control, content, complaint in (("measured", "{}", "benchmark: expected a result of vllm bench serve"),
+                                        ("measured", bench(9, 40), "result: expected a point at a load of the benchmark, got none at 9 req/s"),
+                                        ("predicted", "no JSON", "result: not valid JSON"),
+                                        ("predicted", json.dumps({"schema": "kvsim.run/1", "kind": "static"}), "result: expected the result of a service")):
+        give(page, control, "wrong.json", content)
+        wait(page, f"document.getElementById('compare-said').textContent.startsWith({json.dumps(complaint)})")
+        check("an error is marked as one", page.evaluate("document.getElementById('compare-said').classList.contains('wrong')"))
+        check("and has no table", text(page, "compared") == "" and text(page, "compare-notes") == "")
+    give(page, "measured", "bench.json", bench(1, 30))
+    give(page, "predicted", "result.json", result)
+    wait(page, "document.querySelector('#compared tbody th')?.textContent === '1 req/s'")
+    check("the newest files are compared", not page.evaluate("document.getElementById('compare-said').classList.contains('wrong')"))
+    check("compare: nothing on the console", page.messages == [], page.messages)
+    page.close()
 
 
 # A layer between page and worker: answers wait in `held` while `hold` is set, and queries are recorded.
@@ -275,6 +345,7 @@ def main():
     subprocess.run([PROGRAM, "explorer", "-o", str(file)], check=True, stdout=subprocess.DEVNULL)
     with Chromium() as browser:
         took = use(browser, file.as_uri())
+        compare(browser, file.as_uri())
         stale(browser, file.as_uri())
         if SHOTS:
             SHOTS.mkdir(parents=True, exist_ok=True)

@@ -145,7 +145,9 @@ int compare_with_bench(const Arguments& arguments) {
   const std::vector<std::string>& words = arguments.words();
   std::vector<BenchComparison> all;
   for (std::size_t i = 1; i < words.size(); ++i) {
-    for (BenchComparison& one : compare_bench(words[0], words[i])) all.push_back(std::move(one));
+    for (BenchComparison& one : compare_bench_files(words[0], words[i])) {
+      all.push_back(std::move(one));
+    }
   }
   write_out(arguments.has("json") ? to_file_text(bench_comparison_json(all))
                                   : bench_comparison_text(all, terminal_width()));

@@ -2,6 +2,7 @@
 // The explorer's page: calls the core for the current controls and shows the results, text first.
 (() => {
   const {el, mount, themeSwitch} = window.kvsimCards;
+  const {tableOf} = window.kvsimCardParts;
   const {say, number} = window.kvsimUnits;
   const catalogue = JSON.parse(document.getElementById('catalogue').textContent);
   const state = window.kvsimKnobs.readHash(window.location.hash);
@@ -28,15 +29,15 @@
   }
   function onCore(data) {
     if (data.broken) { broken(data.broken); return; }
-    if (data.ready) { ready = true; ask(); return; }
+    if (data.ready) { ready = true; ask(); compareFiles(); return; }
     const asked = Object.values(waiting).find(one => one.id === data.id);
     if (!asked) return;
     delete waiting[asked.what];
     if (data.error) asked.failed(data.error, data.wrong); else asked.done(data.document);
   }
-  /// Answers that are still to come are of former knobs.
+  /// Answers that are still to come are of former knobs; a comparison is of files.
   function forget() {
-    for (const what of Object.keys(waiting)) delete waiting[what];
+    for (const what of Object.keys(waiting)) { if (what !== 'compare') delete waiting[what]; }
   }
   function question(what, scenario, done, failed) {
     const id = ++questions;
@@ -211,11 +212,14 @@
 
   // ---- A start by an engine's log ----
 
-  const kLongestLog = 32 * 2 ** 20;
+  const kLongestFile = 32 * 2 ** 20;
+  /// Why a file is not read; empty if it is.
+  const tooLong = (file, hint) => (file.size > kLongestFile ? `${file.name}: expected at most ${say(kLongestFile, 'B')}, got ${say(file.size, 'B')}: ${hint}` : '');
   async function readLog(file) {
     if (!file || !ready) return;
-    if (file.size > kLongestLog) {
-      sayLog(`${file.name}: expected at most ${say(kLongestLog, 'B')}, got ${say(file.size, 'B')}: the lines of the start are enough`, [], true);
+    const refused = tooLong(file, 'the lines of the start are enough');
+    if (refused) {
+      sayLog(refused, [], true);
       return;
     }
     const scenario = window.kvsimKnobs.scenarioOf({...state, start: ''}, catalogue, false);
@@ -239,6 +243,54 @@
     byId('log').value = '';
     sayLog('', []);
     changed();
+  }
+
+  // ---- A benchmark next to a prediction, both of files ----
+
+  const kMeasured = {ttft_s: ['TTFT', 's'], tpot_s: ['TPOT', 's'], e2e_s: ['E2E', 's'],
+                     output_tok_s: ['output throughput', 'tok/s'], request_s: ['request throughput', 'req/s']};
+  let comparisons = 0;
+  async function compareFiles() {
+    const turn = ++comparisons;
+    delete waiting.compare;
+    sayComparison('', []);
+    const files = [byId('predicted').files[0], byId('measured').files[0]];
+    if (!ready || !files[0] || !files[1]) return;
+    const refused = files.map(file => tooLong(file, 'kvsim compare reads up to 64 MiB')).find(text => text);
+    if (refused) {
+      sayComparison(refused, [], true);
+      return;
+    }
+    let texts = [];
+    try {
+      texts = await Promise.all(files.map(file => file.text()));
+    } catch (error) {
+      if (turn === comparisons) sayComparison(`A file cannot be read: ${error.message}. Choose it again.`, [], true);
+      return;
+    }
+    if (turn !== comparisons) return;  // other files were chosen meanwhile
+    question('compare', {result: texts[0], bench: texts[1]}, document => {
+      const values = document.runs.flatMap(run => run.values);
+      const known = values.filter(hasInterval);
+      const counted = known.length > 0 ? `${known.filter(isInside).length} of ${known.length} values are in their intervals.` : 'No value has an interval.';
+      sayComparison(`Measured by ${document.runs[0].tool}. ${values.length > 0 ? counted : 'No metric is in both files.'}`, document.runs);
+    }, message => sayComparison(message, [], true));
+  }
+  const hasInterval = value => value.low !== null && value.high !== null;
+  const isInside = value => hasInterval(value) && value.low <= value.measured && value.measured <= value.high;
+  function comparedRow(run, value) {
+    const [name, unit] = kMeasured[value.metric] || [value.metric, ''];
+    const percent = 100 * value.error;
+    return [run.load, value.stat === null ? name : `${value.stat} ${name}`, say(value.measured, unit), say(value.predicted, unit),
+            `${percent < 0 ? '' : '+'}${percent.toFixed(1)}`,
+            hasInterval(value) ? `${say(value.low, unit)} to ${say(value.high, unit)}` : '–', hasInterval(value) ? (isInside(value) ? 'yes' : 'no') : '–'];
+  }
+  function sayComparison(text, runs, wrong) {
+    byId('compare-said').textContent = text;
+    byId('compare-said').classList.toggle('wrong', Boolean(wrong));
+    const rows = runs.flatMap(run => run.values.map(value => comparedRow(run, value)));
+    byId('compared').replaceChildren(...(rows.length > 0 ? [tableOf(['load', 'metric', 'measured', 'predicted', 'error %', '90 % interval', 'in it'], rows)] : []));
+    byId('compare-notes').replaceChildren(...runs.flatMap(run => run.notes).map(note => el('li', {}, note)));
   }
 
   function showScenario() {
@@ -307,6 +359,7 @@
   byId('start').addEventListener('toggle', askLaunch);
   byId('log').addEventListener('change', event => readLog(event.target.files[0]));
   byId('forget-log').addEventListener('click', forgetLog);
+  for (const id of ['predicted', 'measured']) byId(id).addEventListener('change', compareFiles);
   if (state.start) sayLog('The address holds the start of an engine’s log.', []);
   byId('copy').addEventListener('click', async () => {
     try {

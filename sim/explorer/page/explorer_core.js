@@ -6,12 +6,13 @@
 //   core.reach(text)                          // "kvsim.explore/1"
 //   core.launch(text)                         // "kvsim.launch/1", with manifests
 //   core.log(text)                            // "kvsim.calibrate-log/1" of {"scenario": {…}, "log": "…"}
+//   core.compare(text)                        // "kvsim.compare-bench/1" of {"result": "…", "bench": "…"}
 //   core.catalogue()                          // "kvsim.catalogue/1"
 //
 // `text` is a scenario. A scenario that is wrong throws an Error of name "InputError" whose message
 // is what the command line prints.
 async function kvsimCore(bytes) {
-  const kRun = 0, kReach = 1, kCatalogue = 2, kLaunch = 3, kLog = 4;
+  const kRun = 0, kReach = 1, kCatalogue = 2, kLaunch = 3, kLog = 4, kCompare = 5;
   const kWrongInput = 1;
   const kNotThere = 52;  // WASI's ENOSYS: no files, no clock, no arguments in here
   let memory = null;
@@ -63,5 +64,5 @@ async function kvsimCore(bytes) {
     throw error;
   }
   return {run: text => ask(kRun, text), reach: text => ask(kReach, text), launch: text => ask(kLaunch, text),
-          log: text => ask(kLog, text), catalogue: () => ask(kCatalogue, '')};
+          log: text => ask(kLog, text), compare: text => ask(kCompare, text), catalogue: () => ask(kCatalogue, '')};
 }

@@ -19,7 +19,7 @@ std::string& reply() {
   return text;
 }
 
-enum Question : int { kRun = 0, kReach = 1, kCatalogue = 2, kLaunch = 3, kLog = 4 };
+enum Question : int { kRun = 0, kReach = 1, kCatalogue = 2, kLaunch = 3, kLog = 4, kCompare = 5 };
 enum Status : int { kAnswered = 0, kWrongInput = 1, kBroken = 2 };
 
 nlohmann::ordered_json answer(int what) {
@@ -32,6 +32,8 @@ nlohmann::ordered_json answer(int what) {
       return kvsim::explore_launch(question());
     case kLog:
       return kvsim::explore_log(question());
+    case kCompare:
+      return kvsim::explore_compare(question());
     default:
       return kvsim::explorer_catalogue();
   }

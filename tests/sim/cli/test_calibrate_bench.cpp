@@ -1,4 +1,5 @@
-// `kvsim calibrate --from-bench`: what a benchmark's files say of a scenario's service.
+// Benchmarks of a service: `kvsim compare RESULT BENCH`, the same in the explorer, and
+// `kvsim calibrate --from-bench`.
 
 #include <cmath>
 #include <filesystem>
@@ -6,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/units/error.hpp"
+#include "sim/explorer/explore.hpp"
 #include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -15,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using nlohmann::ordered_json;
 using test::fresh;
 using test::has;
 using test::Outcome;
@@ -102,6 +106,73 @@ TEST_CASE("compare RESULT BENCH: measured values next to the point of their load
   const Outcome partly = run_kvsim({"compare", "r", "b3.json"}, folder);
   CHECK(partly.status == 0);
   CHECK_MESSAGE(has(partly.out, "b3.json: 97 of 100 requests failed"), partly.out);
+}
+
+/// The question of explore_compare.
+std::string pair_of(const std::string& result, const std::string& measured) {
+  return json{{"result", result}, {"bench", measured}}.dump();
+}
+
+std::string refusal_of(const std::string& question) {
+  try {
+    (void)explore_compare(question);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST_CASE("explorer: a benchmark next to a prediction is the document of kvsim compare") {
+  const fs::path folder = fresh("explorer_compare");
+  json scenario = json::parse(kService);
+  scenario["requests"]["arrivals"]["rate"] = {1, 4};
+  write(folder / "s.json", scenario.dump());
+  REQUIRE(run_kvsim({"run", "s.json", "-q", "-o", "r"}, folder).status == 0);
+  const std::string result = text_of(folder / "r/result.json");
+  write(folder / "static.json",
+        R"({"model": "llama-2-7b", "gpu": "H100-80GB-SXM", "stack": "vllm", "figures": false,
+            "prompt_tokens": 100, "output_tokens": 10})");
+  REQUIRE(run_kvsim({"run", "static.json", "-q", "-o", "st"}, folder).status == 0);
+  // In files of these names the command line names the explorer's places.
+  const auto command_line = [&](const std::string& predicted, const std::string& measured) {
+    write(folder / "result", predicted);
+    write(folder / "benchmark", measured);
+    return run_kvsim({"compare", "result", "benchmark", "--json"}, folder);
+  };
+  const std::string lines = bench(4, 40, 7) + "\n" + bench(1, 30, 6) + "\n";
+  for (const std::string& measured :
+       {bench(4, 40, 7), lines, lines + bench(9, 40, 7) + "\n", bench_of_counts(4, 3, 97)}) {
+    const ordered_json document = explore_compare(pair_of(result, measured));
+    const Outcome outcome = command_line(result, measured);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    CHECK(document == ordered_json::parse(outcome.out));
+    CHECK(document.at("schema") == "kvsim.compare-bench/1");
+    CHECK(document.at("runs")[0].at("values").size() == 2);
+  }
+  CHECK(explore_compare(pair_of(result, lines)).at("runs").size() == 2);
+
+  struct Wrong {
+    std::string predicted, measured, says;
+  };
+  for (const Wrong& wrong :
+       {Wrong{text_of(folder / "st/result.json"), bench(4, 40, 7),
+              "result: expected the result of a service, which a benchmark measures"},
+        Wrong{"{", bench(4, 40, 7), "result: "}, Wrong{"{}", bench(4, 40, 7), "result: "},
+        Wrong{result, "no JSON", "benchmark: "},
+        Wrong{result, "{}", "benchmark: expected a result of vllm bench serve"},
+        Wrong{result, bench_of_counts(4, 0, 100),
+              "benchmark: expected at least one completed request, got 0 completed"},
+        Wrong{result, bench(9, 40, 7),
+              "result: expected a point at a load of the benchmark, got none at 9 req/s"}}) {
+    const std::string said = refusal_of(pair_of(wrong.predicted, wrong.measured));
+    CHECK_MESSAGE(said.starts_with(wrong.says), said);
+    const Outcome outcome = command_line(wrong.predicted, wrong.measured);
+    CHECK(outcome.status == 2);
+    CHECK(has(outcome.err, said));
+  }
+  CHECK(has(refusal_of(pair_of(result, result)), "benchmark: expected"));
+  CHECK(has(refusal_of(R"({"result": "{}"})"), "question: "));
+  CHECK(has(refusal_of(R"({"result": "{}", "bench": 1})"), "question: /bench"));
 }
 
 TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario takes the file") {
