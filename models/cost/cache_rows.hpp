@@ -48,6 +48,7 @@ class CacheRows {
   /// Treats side() of plain rows as linear if it is linear at these numbers of entries: none, one,
   /// whole groups, other numbers, and more than any budget. For rows that are evaluated often.
   void fit_side_bytes();
+  [[nodiscard]] bool side_is_line() const { return side_is_line_; }
 
  private:
   [[nodiscard]] Bytes side_asked(std::int64_t entries) const;  // of the method

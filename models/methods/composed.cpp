@@ -160,6 +160,11 @@ std::optional<Method::StepEntries> ComposedMethod::step_entries(std::int32_t lay
   return StepEntries{.held = *held, .attended = *attended};
 }
 
+bool ComposedMethod::appends_in_decode() const {
+  return has_law_ && !masks_ && !made_anew_ && !merges() && parts_.select->bounded() &&
+         !parts_.select->leaves_in_decode();
+}
+
 bool ComposedMethod::layers_alike() const {
   return parts_.budget->layers_alike() && parts_.keeps_recorded.empty();
 }

@@ -85,6 +85,7 @@ class ComposedMethod final : public Method {
                                                              std::int64_t tokens) const override;
   [[nodiscard]] std::optional<StepEntries> step_entries(std::int32_t layer, std::int64_t prompt,
                                                         std::int64_t tokens) const override;
+  [[nodiscard]] bool appends_in_decode() const override;
   [[nodiscard]] bool layers_alike() const override;
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;

@@ -213,6 +213,9 @@ class Method {
   [[nodiscard]] virtual std::optional<StepEntries> step_entries(std::int32_t layer,
                                                                 std::int64_t prompt,
                                                                 std::int64_t tokens) const;
+  /// True: after the prompt, each step adds one entry to every layer and attends to all entries, so
+  /// that one evaluation of the size law tells all steps. False: it may be so or not.
+  [[nodiscard]] virtual bool appends_in_decode() const { return false; }
   /// True if the stored heads of a layer are known to hold different numbers of entries. Then
   /// entries_held and entries_attended are means over them.
   [[nodiscard]] virtual bool ragged() const { return false; }

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -37,6 +38,11 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
     kept_.push_back(held_entries(in, column.first, prompt, prompt));
   }
   held_ = kept_;
+  appends_ = in.method->appends_in_decode() && !in.stack->attends_allocated &&
+             std::all_of(columns.begin(), columns.end(), [&](const LayerClass& column) {
+               const LayerSpec& spec = in.llm->layers[static_cast<std::size_t>(column.first)];
+               return caches_rows(spec) && !is_bounded(spec.attention);
+             });
   if (lines == Lines::kOfEntries || in.method->plain_rows()) return;
   std::vector<StorageTrend::Layer> distinct;
   std::set<std::pair<std::int32_t, std::int32_t>> known;  // size class and kind
@@ -49,6 +55,12 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
 
 void DecodeSegments::extend(const CostInput& in, std::int64_t step) {
   const std::size_t n = first_layers_.size();
+  constexpr std::int64_t kLine = 2;  // steps that tell how a line rises
+  if (appends_ && !format_ && reached_ >= kLine && step > reached_) {
+    segments_.back().last = step;
+    for (std::int64_t& held : held_) held += step - reached_;
+    reached_ = step;
+  }
   for (; reached_ < step; ++reached_) {
     const std::int64_t at = reached_ + 1;
     now_.clear();

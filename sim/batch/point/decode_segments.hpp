@@ -42,6 +42,8 @@ class DecodeSegments {
 
   /// Extends the trajectory to `step`. Errors: InputError if the size law depends on data.
   void extend(const CostInput& in, std::int64_t step);
+  /// True: every column rises by one entry per step, from the prompt's entries on.
+  [[nodiscard]] bool appends() const { return appends_; }
   [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
   /// Index of the segment that contains `step`. The trajectory must extend to it.
   [[nodiscard]] std::size_t segment_of(std::int64_t step) const;
@@ -71,6 +73,7 @@ class DecodeSegments {
 
   std::vector<std::int32_t> first_layers_;  // by layer class, as all below
   std::int64_t prompt_;
+  bool appends_ = false;
   std::optional<StorageTrend> format_;  // not set for plain rows
   std::int64_t reached_ = 0;
   std::vector<std::int64_t> kept_;  // entries after prefill

@@ -159,11 +159,40 @@ SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const
     compresses_prompt_ = false;
     return;
   }
+  if (trajectory_.appends() && sizes.plain() && !sizes.windowed() && !holes_ && !ragged_ &&
+      !offloads_) {
+    tabulate();
+  }
   // Rows that are packed, or go elsewhere, once the prompt is through take less than those that
   // were computed.
   if (!sizes.windowed() && kept_units_ < sizes.prompt_units(prompt, prompt)) {
     compresses_prompt_ = true;
   }
+}
+
+void SequenceFootprint::tabulate() {
+  const std::int64_t block = sizes_->block_tokens();
+  for (std::int64_t place = 0; place < block; ++place) {
+    std::int64_t units = 0;
+    for (std::size_t l = 0; l < columns_.size(); ++l) {
+      units += units_of(l, trajectory_.prompt_entries(columns_[l]) + place, false);
+    }
+    places_.push_back({.units = units});
+  }
+  for (std::size_t l = 0; l < columns_.size(); ++l) per_block_ += sizes_->layer_class(l).units;
+  std::int64_t next = places_.front().units + per_block_;
+  for (std::size_t place = places_.size(); place-- > 0; next = places_[place].units) {
+    if (places_[place].units != next) continue;
+    places_[place].same = place + 1 < places_.size() ? places_[place + 1].same + 1 : 1;
+  }
+  bool lines = true;
+  for (const auto& rows : rows_) {
+    rows->fit_side_bytes();
+    lines = lines && rows->side_is_line() && !rows->has_other();
+  }
+  if (!lines) return;
+  logical_start_ = logical(0);
+  logical_each_ = logical(1) - logical_start_;
 }
 
 std::int64_t SequenceFootprint::units_of(std::size_t l, std::int64_t entries, bool straddles) {
@@ -283,6 +312,12 @@ SequenceFootprint::Step SequenceFootprint::computed_units(std::int64_t step) {
     const std::int64_t held = groups->ids(prompt_ + step, 1);
     return {.during = held, .after = held, .until = groups->same_until(prompt_ + step) - prompt_};
   }
+  if (!places_.empty()) {
+    const std::int64_t block = sizes_->block_tokens();
+    const Place& place = places_[static_cast<std::size_t>(step % block)];
+    const std::int64_t held = place.units + step / block * per_block_;
+    return {.during = held, .after = held, .until = step + place.same};
+  }
   Step out;
   (void)moment(0, step);
   const std::int64_t last = trajectory_.segments()[segment_].last;
@@ -382,6 +417,7 @@ std::optional<double> SequenceFootprint::moved_together(std::size_t l, std::int6
 }
 
 Bytes SequenceFootprint::logical(std::int64_t step) {
+  if (logical_each_ > Bytes{}) return logical_start_ + logical_each_ * step;
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     heads_after(l, step, after_);

@@ -158,6 +158,8 @@ class SequenceFootprint {
     return users > 1 && columns_.size() > kFewClasses && sizes_->groups() == nullptr;
   }
   void keep(std::int64_t step, const Step& answer);
+  /// Of layers that only append plain rows: units by the step's place within a block.
+  void tabulate();
   [[nodiscard]] std::int64_t units_of(std::size_t layer_class, std::int64_t entries,
                                       bool straddles);
   /// For layers whose stored heads hold these numbers, the longest first; one number if all are
@@ -179,6 +181,14 @@ class SequenceFootprint {
   bool all_layers_ = false;
   bool compresses_prompt_ = false;
   std::int64_t kept_units_ = 0;
+  struct Place {
+    std::int64_t units = 0;
+    std::int64_t same = 0;  // further steps with as many
+  };
+  std::vector<Place> places_;   // [step mod block]; empty: computed per step
+  std::int64_t per_block_ = 0;  // units that each further block of steps adds
+  Bytes logical_start_{};       // logical(0),
+  Bytes logical_each_{};        // and what each step adds; 0: computed per step
   std::vector<std::vector<std::int64_t>>
       known_units_;  // [layer classes][blocks]; -1: not computed yet
   /// Bytes that the method itself keeps in host memory for a layer.

@@ -423,6 +423,42 @@ TEST_CASE("a law that grows to its budget has two segments, and every step is in
   }
 }
 
+TEST_CASE("methods that only append in decode rise by one entry in every layer and step") {
+  const Llm llm = small_llm();
+  const MethodContext site = method_site(llm, Dtype::kFp16);
+  int appending = 0;
+  for (const MethodInfo& info : builtin_methods()) {
+    std::shared_ptr<const Method> method;
+    try {
+      method = make_method({info.name, {}, Budget{0, 60}}, 200, site);
+    } catch (const InputError&) {
+      continue;
+    }
+    if (!method->appends_in_decode()) continue;
+    ++appending;
+    INFO(info.name);
+    const CostInput in{
+        .llm = &llm, .method = method.get(), .stack = &find_stack("vllm"), .prompt = 200};
+    const auto columns = layer_columns(layer_groups(llm, *method), method->layers_alike());
+    DecodeSegments path{in, columns, 200, DecodeSegments::Lines::kOfEntries};
+    CHECK(path.appends());
+    path.extend(in, 700);
+    for (const LayerClass& column : columns) {
+      const std::int64_t kept = path.prompt_entries(column);
+      for (std::int64_t n = 1; n <= 700; ++n) {
+        const DecodeState want = decode_moment(in, column.first, 200, 200 + n, kept + n - 1);
+        REQUIRE(want.after == kept + n);
+        REQUIRE(want.attended == kept + n);
+        REQUIRE(path.moment(path.segment_of(n), column, n) == want);
+      }
+    }
+  }
+  CHECK(appending >= 4);
+  // Not where entries leave, nor under a window.
+  CHECK_FALSE(make_method({"h2o", {}, Budget{0, 60}}, 200, site)->appends_in_decode());
+  CHECK_FALSE(make_method({"streaming-llm", {}, Budget{0, 60}}, 200, site)->appends_in_decode());
+}
+
 TEST_CASE("a format's steps are on lines between the steps at which it packs") {
   const Llm llm = small_llm();
   const MethodContext site = method_site(llm, Dtype::kFp16);

@@ -95,6 +95,25 @@ TEST_CASE("sequences of equal prompts share the blocks of a step") {
     numbers.insert(got.after);
   }
   CHECK(numbers.size() > 8);  // layers fill their blocks at different steps
+  // Every layer rounds up to whole blocks by itself.
+  SequenceFootprint alone{method, in, sizes, 200};
+  for (std::int64_t step = 1; step <= 400; ++step) {
+    std::int64_t units = 0;
+    for (std::int32_t l = 0; l < 8; ++l) {
+      const auto held = method->entries_held(l, 200, 200 + step);
+      REQUIRE(held);
+      units += (*held + 15) / 16 * sizes.layer_class(static_cast<std::size_t>(l)).units;
+    }
+    const SequenceFootprint::Step got = alone.units(step);
+    REQUIRE(got.after == units);
+    REQUIRE(got.during == units);
+    REQUIRE(got.until >= step);
+    REQUIRE(alone.units(got.until).after == units);
+    REQUIRE(alone.logical(step) == alone.logical(0) + (alone.logical(1) - alone.logical(0)) * step);
+    std::int64_t held = 0;
+    for (std::int32_t l = 0; l < 8; ++l) held += *method->entries_held(l, 200, 200 + step);
+    REQUIRE(alone.logical(step).count() == held * 2 * a.n_kv_heads * a.head_dim * 2);
+  }
 }
 
 /// One engine's cache of 64 ids over sequences of one prompt each.
