@@ -12,8 +12,8 @@
 #include "sim/batch/account/time_residual.hpp"
 #include "sim/batch/allocation_run.hpp"
 #include "sim/batch/memory_end.hpp"
+#include "sim/batch/replay_allocations.hpp"
 #include "sim/batch/static_state.hpp"
-#include "sim/batch/walk.hpp"
 
 // The report of a finished static run: peaks by owner, refusals, times term by term.
 
@@ -141,8 +141,8 @@ OomEvent StaticRun::event(const OpGraph& graph, const PeakLocation& place) {
     KVSIM_CHECK(hbm.allocate(name_of(static_cast<Owner>(i)), holdings_.by_owner[i]).has_value(),
                 "memory between two steps does not fit");
   }
-  const auto refused = walk(hbm, graph);
-  KVSIM_CHECK(refused.has_value(), "a graph whose peak does not fit was walked without refusal");
+  const auto refused = replay_allocations(hbm, graph);
+  KVSIM_CHECK(refused.has_value(), "a graph whose peak does not fit was replayed without refusal");
   refusal_place_ = place;
   refusal_place_.refused_at = refused->op;
   refusal_place_.refused_tensor = refused->tensor;

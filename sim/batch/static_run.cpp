@@ -14,10 +14,10 @@
 #include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/batch/assumptions.hpp"
+#include "sim/batch/replay_allocations.hpp"
 #include "sim/batch/score_chunks.hpp"
 #include "sim/batch/split_run.hpp"
 #include "sim/batch/static_state.hpp"
-#include "sim/batch/walk.hpp"
 #include "sim/memory/pool.hpp"
 #include "sim/network/expert_network.hpp"
 

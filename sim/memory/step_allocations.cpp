@@ -246,7 +246,7 @@ struct AllocationSession::Impl {
   }
 
   /// Runs one graph; `layer` -1: none.
-  bool walk(const OpGraph& graph, const std::vector<Action>& schedule, std::int32_t layer) {
+  bool run_graph(const OpGraph& graph, const std::vector<Action>& schedule, std::int32_t layer) {
     using Kind = Action::Kind;
     const auto tensors = graph.tensors();
     held_.assign(tensors.size(), std::nullopt);
@@ -326,7 +326,7 @@ struct AllocationSession::Impl {
       const auto schedule = schedule_of(*segment.graph, standing_cache || compresses);
       for (std::int32_t i = 0; i < segment.repeat; ++i) {
         const std::int32_t layer = segment.first_layer < 0 ? -1 : segment.first_layer + i;
-        if (!walk(*segment.graph, schedule, layer)) return false;
+        if (!run_graph(*segment.graph, schedule, layer)) return false;
       }
       if (s == 0) {
         // What callers and all layers hold until the step is through.

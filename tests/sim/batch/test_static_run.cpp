@@ -15,8 +15,8 @@
 #include "models/methods/resolve/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/replay_allocations.hpp"
 #include "sim/batch/static_run.hpp"
-#include "sim/batch/walk.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
@@ -130,7 +130,7 @@ ReferenceRun reference_run(const StaticSpec& spec) {
   std::vector<Hbm::Id> cache(static_cast<std::size_t>(layers), -1);
   std::int64_t step = 0;
   const auto run = [&](const OpGraph& graph) {
-    const auto refused = walk(hbm, graph);
+    const auto refused = replay_allocations(hbm, graph);
     if (refused) {
       out.oom_step = step;
       out.oom_what = refused->what;

@@ -10,7 +10,7 @@
 namespace kvsim {
 
 /// An allocation of a graph that did not fit.
-struct WalkRefusal {
+struct TensorRefusal {
   std::string what;        // the tensor's name
   OpIndex op = 0;          // that requested it
   std::size_t tensor = 0;  // its index in the graph
@@ -20,6 +20,6 @@ struct WalkRefusal {
 /// Runs the graph's allocations and releases one by one in the order of its schedule. Afterwards
 /// `hbm` is as before, except for its high-water mark; after a refusal it holds what was allocated
 /// at that moment.
-[[nodiscard]] std::optional<WalkRefusal> walk(Hbm& hbm, const OpGraph& graph);
+[[nodiscard]] std::optional<TensorRefusal> replay_allocations(Hbm& hbm, const OpGraph& graph);
 
 }  // namespace kvsim

@@ -1,10 +1,10 @@
-#include "sim/batch/walk.hpp"
+#include "sim/batch/replay_allocations.hpp"
 
 #include <vector>
 
 namespace kvsim {
 
-std::optional<WalkRefusal> walk(Hbm& hbm, const OpGraph& graph) {
+std::optional<TensorRefusal> replay_allocations(Hbm& hbm, const OpGraph& graph) {
   const auto tensors = graph.tensors();
   std::vector<std::optional<Hbm::Id>> held(tensors.size());
   for (OpIndex op = 0; op < graph.size(); ++op) {
@@ -12,7 +12,7 @@ std::optional<WalkRefusal> walk(Hbm& hbm, const OpGraph& graph) {
       if (tensors[t].first != op || tensors[t].last < op) continue;
       auto got = hbm.allocate(name_of(tensors[t].owner), tensors[t].bytes);
       if (!got) {
-        return WalkRefusal{
+        return TensorRefusal{
             .what = std::string{tensors[t].name}, .op = op, .tensor = t, .refusal = got.error()};
       }
       held[t] = got.value();
