@@ -139,13 +139,13 @@ Bytes EngineStartup::cache_beside(Bytes weights_taken, Bytes non_torch_taken,
          (counts_graphs ? graphs : Bytes{});
 }
 
-double EngineStartup::need() const {
+double EngineStartup::demand_ratio() const {
   if (total <= Bytes{}) return std::numeric_limits<double>::infinity();
   const bool before = fraction_of == FractionOf::kAll || fraction_of == FractionOf::kBeforeWeights;
   const double wanted = static_cast<double>(missing.count()) / (before ? fraction : 1) +
                         static_cast<double>(lacking().count());
-  const double need = 1 + wanted / static_cast<double>(total.count());
-  return starts() ? need : std::max(need, std::nextafter(1.0, 2.0));
+  const double demand_ratio = 1 + wanted / static_cast<double>(total.count());
+  return starts() ? demand_ratio : std::max(demand_ratio, std::nextafter(1.0, 2.0));
 }
 
 std::string lacking_text(const EngineStartup& startup) {

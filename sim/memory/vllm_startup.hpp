@@ -78,7 +78,7 @@ struct EngineStartup {
   [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }
   [[nodiscard]] bool starts() const { return missing == Bytes{} && lacking() == Bytes{}; }
   /// Memory that a start would take over what there is; at most 1 where it starts.
-  [[nodiscard]] double need() const;
+  [[nodiscard]] double demand_ratio() const;
   /// What a run may hold on the GPU.
   [[nodiscard]] Bytes limit() const {
     if (fraction_of != FractionOf::kAll) return total;

@@ -256,7 +256,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   if (!std::isfinite(out.need)) {
     const bool starts = !result.startup || result.startup->starts();
     const double wanted =
-        !starts ? result.startup->need()
+        !starts ? result.startup->demand_ratio()
                 : static_cast<double>(longest) /
                       static_cast<double>(std::max<std::int64_t>(1, result.kv_capacity_tokens));
     // Above 1, whatever the method makes of the tokens: it was not enough.

@@ -58,11 +58,11 @@ bool StaticCase::exceeds_model_len(const Point& point) const {
   return longest && point.prompt_tokens + point.output_tokens > *longest;
 }
 
-double StaticCase::need(const Point& point) {
-  const double need = memory(point).need;
-  if (!exceeds_model_len(point)) return need;
+double StaticCase::demand_ratio(const Point& point) {
+  const double ratio = memory(point).demand_ratio;
+  if (!exceeds_model_len(point)) return ratio;
   const auto tokens = static_cast<double>(point.prompt_tokens + point.output_tokens);
-  return std::max(need, tokens / static_cast<double>(*spec_.options.max_model_len));
+  return std::max(ratio, tokens / static_cast<double>(*spec_.options.max_model_len));
 }
 
 Bytes StaticCase::held_back(const Point& point) {

@@ -32,7 +32,7 @@ class StaticCase {
   [[nodiscard]] PointResult at(const Point& point) { return compiled_->at(point); }
   /// Memory wanted over what there is; infinite where there is none. At least the tokens over
   /// max_model_len where that is exceeded.
-  [[nodiscard]] double need(const Point& point);
+  [[nodiscard]] double demand_ratio(const Point& point);
   /// run_static of it: with the memory at that end, or with the GPU's own and intervals.
   [[nodiscard]] StaticResult run(const Point& point, bool at_end);
   /// The start of `run`, an engine's, with the GPU's own memory and every term at that end.

@@ -60,7 +60,7 @@ double ratio_of(Bytes a, Bytes b) {
 NextRun why_not(StaticCase& one, const Point& least) {
   NextRun next{.sizes = sizes_of(least)};
   Impossible& out = next.why;
-  out.need = one.need(least);
+  out.need = one.demand_ratio(least);
   double ratio = out.need;  // of the quoted terms
   if (one.exceeds_model_len(least)) {
     out.constraint = "max_model_len";
@@ -283,7 +283,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   const auto need_of = [&](const StaticSpec& spec, const MethodSpec& method) {
     StaticCase one{spec, method, in.point->measured,
                    memory_end(*spec.stack, spec.gpus(), in.plan->confidence), in.plan->confidence};
-    return one.need(least);
+    return one.demand_ratio(least);
   };
   // What cannot be at all is no help.
   const auto tried = [](auto&& need) {
@@ -366,7 +366,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   }
   StaticCase one{base, in.method, in.point->measured,
                  memory_end(*base.stack, base.gpus(), in.plan->confidence), in.plan->confidence};
-  return try_knobs(one.need(least), knobs);
+  return try_knobs(one.demand_ratio(least), knobs);
 }
 
 }  // namespace kvsim

@@ -44,7 +44,7 @@ struct CompiledPoint::Impl {
   explicit Impl(PointSpec asked);
 
   PointResult evaluate(const Point& point, bool times);
-  /// evaluate(), with the result's `need` set.
+  /// evaluate(), with the result's `demand_ratio` set.
   PointResult evaluate_demand(const Point& point, bool times);
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
@@ -72,8 +72,8 @@ struct CompiledPoint::Impl {
     const ResolvedPoint* point = nullptr;
     std::int64_t tokens = -1;
     Bytes cache;
-    Bytes limit;      // of all bytes that a run holds
-    double need = 0;  // of the start-up only
+    Bytes limit;              // of all bytes that a run holds
+    double demand_ratio = 0;  // of the start-up only
     bool starts = true;
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
@@ -369,7 +369,7 @@ const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
              .tokens = tokens,
              .cache = start.kv_cache,
              .limit = start.limit(),
-             .need = start.need(),
+             .demand_ratio = start.demand_ratio(),
              .starts = start.missing == Bytes{} && start.graphs <= start.graphs_room()};
   }
   return pool_;
@@ -399,8 +399,8 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
                   .kv_bytes = full.kv_bytes,
                   .activations = activations_of(stack_, full.peak_owners),
                   .times = std::nullopt,
-                  .inexact = {},
-                  .simulated = why};
+                  .approximation_reason = {},
+                  .fallback_reason = why};
   if (out.fits) {
     out.times =
         PointTimes{.prefill = *full.prefill_time,
@@ -414,13 +414,15 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
 PointResult CompiledPoint::Impl::evaluate_demand(const Point& point, bool times) {
   PointResult out = evaluate(point, times);
   const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
-  out.need = out.usable > Bytes{} ? of(out.peak()) / of(out.usable)
-                                  : std::numeric_limits<double>::infinity();
+  out.demand_ratio = out.usable > Bytes{} ? of(out.peak()) / of(out.usable)
+                                          : std::numeric_limits<double>::infinity();
   if (stack_.growth == CacheGrowth::kPaged) {
-    if (!pool_.starts && !out.fits) out.need = std::max(out.need, pool_.need);
-    if (pool_.cache > Bytes{}) out.need = std::max(out.need, of(out.kv_bytes) / of(pool_.cache));
+    if (!pool_.starts && !out.fits)
+      out.demand_ratio = std::max(out.demand_ratio, pool_.demand_ratio);
+    if (pool_.cache > Bytes{})
+      out.demand_ratio = std::max(out.demand_ratio, of(out.kv_bytes) / of(pool_.cache));
   }
-  if (!out.fits) out.need = std::max(out.need, std::nextafter(1.0, 2.0));
+  if (!out.fits) out.demand_ratio = std::max(out.demand_ratio, std::nextafter(1.0, 2.0));
   return out;
 }
 
@@ -464,8 +466,8 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                   .kv_bytes = {},
                   .activations = {},
                   .times = std::nullopt,
-                  .inexact = {},
-                  .simulated = {}};
+                  .approximation_reason = {},
+                  .fallback_reason = {}};
   // For a phase's peak: the bytes that are not cache, and the bytes at the memory end beyond the
   // prediction.
   const auto activations = [&](Bytes peak, Bytes cached) {
@@ -535,7 +537,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   t.last_step = step_time(run, segment, output, few);
   t.tok_s =
       static_cast<double>(batch) * static_cast<double>(output) / (t.prefill + t.decode).count();
-  if (!steps.exact) out.inexact = run.point->method->plain_rows() ? kKernels : kFormat;
+  if (!steps.exact) out.approximation_reason = run.point->method->plain_rows() ? kKernels : kFormat;
   return out;
 }
 

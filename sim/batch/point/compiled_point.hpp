@@ -58,12 +58,12 @@ struct PointResult {
   std::optional<PointTimes> times;  // nullopt if it does not fit
   /// If not empty, `decode` and `tok_s` are a quadrature (errors: integrate_steps), for this
   /// reason.
-  std::string_view inexact;
+  std::string_view approximation_reason;
   /// If not empty, run_static computed the figures, for this reason. For a run that does not fit,
   /// they are those up to its refusal.
-  std::string_view simulated;
+  std::string_view fallback_reason;
 
-  double need = 0;  // required over available memory: above 1 if it does not fit
+  double demand_ratio = 0;  // required over available memory: above 1 if it does not fit
 
   [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }
   [[nodiscard]] Bytes margin() const { return usable - peak(); }  // below 0: the shortage

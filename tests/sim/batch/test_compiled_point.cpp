@@ -68,7 +68,7 @@ bool same_as_run(CompiledPoint& compiled, const PointSpec& spec, const Point& po
   CHECK(got.times->prefill.count() == rel(run.prefill_time->count(), 1e-9));
   if (point.output_tokens == 0) return true;
   CHECK(got.times->last_step.count() == rel(run.timeline.back().time.count(), 1e-9));
-  const double within = got.inexact.empty() ? 1e-9 : 1e-3;
+  const double within = got.approximation_reason.empty() ? 1e-9 : 1e-3;
   CHECK(got.times->decode.count() == rel(run.decode_time->count(), within));
   CHECK(got.times->tok_s == rel(*run.throughput_tok_s, within));
   const PointStep step =
@@ -359,7 +359,7 @@ TEST_CASE("score chunks under pressure equal the run, which is simulated if memo
   const PointSpec spec = hand_made(llm, gpu, find_stack("hf-sdpa"), method);
   CompiledPoint compiled{spec};
   const PointResult roomy = compiled.at({1, 2000, 4});
-  CHECK(roomy.simulated.empty());
+  CHECK(roomy.fallback_reason.empty());
   int retried = 0, simulated = 0;
   for (const std::int64_t prompt : {2000, 9000, 20000, 30000, 40000, 60000, 150000, 1500000}) {
     const Point point{1, prompt, 4};
@@ -368,9 +368,9 @@ TEST_CASE("score chunks under pressure equal the run, which is simulated if memo
     const bool chunks = std::any_of(run.notes.begin(), run.notes.end(), [](const std::string& n) {
       return n.find("prefill scores were chunked") != std::string::npos;
     });
-    retried += chunks && got.simulated.empty() ? 1 : 0;
-    simulated += got.simulated.empty() ? 0 : 1;
-    CHECK((got.simulated.empty() || !got.fits));
+    retried += chunks && got.fallback_reason.empty() ? 1 : 0;
+    simulated += got.fallback_reason.empty() ? 0 : 1;
+    CHECK((got.fallback_reason.empty() || !got.fits));
     same_as_run(compiled, spec, point);
   }
   CHECK(retried > 0);

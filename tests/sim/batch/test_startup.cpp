@@ -235,7 +235,7 @@ TEST_CASE("engines fill the memory they may use and a smaller GPU represents a l
     CHECK(s.cache_beside(s.weights, s.non_torch, s.activation) == s.kv_cache);
     CHECK(s.weights + s.non_torch + s.non_kv_bytes() + s.kv_cache <= s.total);
     CHECK(s.starts());
-    CHECK(s.need() == 1);
+    CHECK(s.demand_ratio() == 1);
     CHECK(s.limit() <= s.total);
     // Memory that is held at one time is within the limit of a run.
     CHECK(s.weights + s.non_torch + s.activation + s.kv_cache <= s.limit());
@@ -283,7 +283,7 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
         tight.weights + tight.non_torch + tight.kv_cache + tight.non_kv_bytes() - tight.total);
   CHECK(tight.lacking() > Bytes{});
   CHECK_FALSE(tight.starts());
-  CHECK(tight.need() > 1);
+  CHECK(tight.demand_ratio() > 1);
   // 0.25 GiB of the card are outside of the fraction, and vLLM's graphs take 0.4: it starts only
   // without them.
   const StackOptions nearly{.memory_fraction = 0.99, .activation = from_gib(1)};
@@ -300,9 +300,9 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
     const EngineStartup large = start({.model = "llama-3.1-70b", .stack = name});
     CHECK(large.missing > Bytes{});
     CHECK_FALSE(large.starts());
-    CHECK(large.need() > 1);
+    CHECK(large.demand_ratio() > 1);
     // With as much more memory, an empty cache is possible.
-    const double more = large.need() * 1.0001 * gib(large.total);
+    const double more = large.demand_ratio() * 1.0001 * gib(large.total);
     CHECK(start({.model = "llama-3.1-70b", .total = more, .stack = name}).missing == Bytes{});
     CHECK(start({.model = "llama-3.1-70b", .total = more * 0.999, .stack = name}).missing >
           Bytes{});
