@@ -89,7 +89,7 @@ void DecodeSegments::extend(const CostInput& in, std::int64_t step) {
     }
     if (joins) {
       segments_.back().last = at;
-      segments_.back().stairs = path == FormatPath::kStairs;
+      segments_.back().stairs = path == FormatPath::kMonotonicSteps;
     } else {
       segments_.push_back({.first = at, .last = at});
       for (const DecodeState& m : now_) lines_.push_back({.start = m});

@@ -98,7 +98,7 @@ FormatPath StorageTrend::next(const CostInput& in, std::int64_t prompt,
   climbs_ = !falls && !line;
   if (falls) return FormatPath::kBroken;
   if (line) return FormatPath::kLine;
-  return stairs_ ? FormatPath::kStairs : FormatPath::kBroken;
+  return stairs_ ? FormatPath::kMonotonicSteps : FormatPath::kBroken;
 }
 
 void StorageTrend::start() {

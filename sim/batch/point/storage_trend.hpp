@@ -10,8 +10,8 @@ namespace kvsim {
 
 /// How a step continues the steps before it.
 enum class FormatPath : std::uint8_t {
-  kLine,    // every figure on a line, to rounding (of stored sizes, to whole bytes)
-  kStairs,  // lines would be short, but no figure falls
+  kLine,            // every figure on a line, to rounding (of stored sizes, to whole bytes)
+  kMonotonicSteps,  // lines would be short, but no figure falls
   kBroken
 };
 
