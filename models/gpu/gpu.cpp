@@ -25,7 +25,7 @@ namespace {
 
 /// The words of a name in lower case: "A100-80GB (vidur)" has a100, 80gb. Text in brackets and the
 /// vendor's name are ignored.
-std::vector<std::string> words_of(std::string_view name) {
+std::vector<std::string> split_name(std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name) {
     if (c == '(') break;
@@ -41,7 +41,7 @@ std::vector<std::string> words_of(std::string_view name) {
 
 std::string key_of(std::string_view name) {
   std::string key;
-  for (const std::string& word : words_of(name)) key += word;
+  for (const std::string& word : split_name(name)) key += word;
   return key;
 }
 
@@ -131,7 +131,7 @@ std::vector<std::string> candidates(std::span<const std::string> words) {
   std::vector<std::string> out;
   if (words.empty()) return out;
   for (const Gpu& gpu : builtin_gpus()) {
-    const std::vector<std::string> has = words_of(gpu.name);
+    const std::vector<std::string> has = split_name(gpu.name);
     if (has.front() != words.front()) continue;
     if (std::all_of(words.begin(), words.end(), [&](const std::string& word) {
           return std::find(has.begin(), has.end(), word) != has.end();
@@ -170,7 +170,7 @@ const Gpu& find_gpu(std::string_view name) {
     return out;
   }();
   if (const auto found = index.find(key_of(name)); found != index.end()) return *found->second;
-  if (const auto may_mean = candidates(words_of(name)); !may_mean.empty()) {
+  if (const auto may_mean = candidates(split_name(name)); !may_mean.empty()) {
     throw InputError{ambiguous_name("GPU", name, may_mean)};
   }
   KnownNames known{.kind = "GPU", .list_command = "kvsim list gpus"};
@@ -189,7 +189,7 @@ NamedGpu gpu_of_user(std::string_view name) {
   const auto found = catalogue().short_names.find(key);
   out.gpu = &find_gpu(found == catalogue().short_names.end() ? name : found->second);
   if (key == key_of(out.gpu->name)) return out;
-  std::vector<std::string> others = candidates(words_of(name));
+  std::vector<std::string> others = candidates(split_name(name));
   std::erase(others, out.gpu->name);
   if (!others.empty()) {
     out.note = fmt::format("\"{}\" is taken as {}; the catalogue also has {}", name, out.gpu->name,

@@ -32,7 +32,7 @@ std::vector<std::string> names_of(const Entries& entries) {
 }
 
 /// Words that may follow the option; none of files and of what no catalogue has.
-std::vector<std::string> words_of(const Option& option) {
+std::vector<std::string> completion_words(const Option& option) {
   switch (option.values) {
     case Values::kModels:
       return names_of(builtin_llms());
@@ -133,9 +133,10 @@ std::string bash_completion() {
         spellings += fmt::format("|\"{} -{}\"", command.name, option.letter);
       }
       const bool files = option.values == Values::kFiles || option.values == Values::kAny;
-      const std::string what = option.values == Values::kFolders ? "-d"
-                               : files                           ? "-f"
-                                       : fmt::format("-W \"{}\"", fmt::join(words_of(option), " "));
+      const std::string what =
+          option.values == Values::kFolders ? "-d"
+          : files                           ? "-f"
+                  : fmt::format("-W \"{}\"", fmt::join(completion_words(option), " "));
       values += fmt::format("    \"{} --{}\"{}) _kvsim_values {} ;;\n", command.name, option.name,
                             spellings, what);
     }
@@ -223,7 +224,7 @@ std::string zsh_values(const Option& option) {
   if (option.value.empty()) return "";
   std::string action = "_files";
   if (option.values == Values::kFolders) action = "_files -/";
-  const std::vector<std::string> words = words_of(option);
+  const std::vector<std::string> words = completion_words(option);
   if (!words.empty()) {
     // One of these words, or several joined by commas.
     const std::string all = fmt::format("{}", fmt::join(words, " "));
@@ -327,7 +328,7 @@ std::string fish_completion() {
       }
       if (option.letter != 0) out += fmt::format(" -s {}", option.letter);
       if (!option.value.empty()) out += " -r";
-      const std::vector<std::string> words = words_of(option);
+      const std::vector<std::string> words = completion_words(option);
       if (!words.empty()) {
         // Of a list joined by commas the last part is completed.
         out += fmt::format(" -f -a {}",

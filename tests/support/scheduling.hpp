@@ -40,7 +40,7 @@ inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
             // It orders the queue itself.
             if (order != QueueOrder::kFcfs && policy == "lpm") continue;
             Variant v{
-                .name = fmt::format("{}, {}, {}{}{}", info.name, words_of(order),
+                .name = fmt::format("{}, {}, {}{}{}", info.name, display_name(order),
                                     chunked ? "chunked" : "whole",
                                     policy ? ", " + *policy : std::string{}, swap ? ", swap" : ""),
                 .spec = {.name = std::string{info.name},

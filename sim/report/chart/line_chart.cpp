@@ -115,8 +115,8 @@ std::vector<double> spread_widths(const LineChart& chart, const LineBox& box) {
 
 /// Arrows and labels of levels, bounds and texts above the lines. `lines`: the box without the rows
 /// of text; `box`: the box with them.
-std::string words_of(const LineChart& chart, const std::vector<Banner>& banners,
-                     const LineBox& lines, const LineBox& box) {
+std::string label_settings(const LineChart& chart, const std::vector<Banner>& banners,
+                           const LineBox& lines, const LineBox& box) {
   std::string out;
   for (const ChartLevel& level : chart.levels) {
     if (!is_drawn(chart, level)) continue;
@@ -170,7 +170,7 @@ std::string script_of(const LineChart& chart, const FigureStyle& style) {
           number(box.x_low), number(box.x_high), number(box.y_low), number(box.y_high),
           box.log_x ? "set logscale x\n" : "", box.log_y ? "set logscale y\n" : "",
           tick_list(ticks_across(chart, lines)), tick_list(y_ticks)) +
-      words_of(chart, banners, lines, box);
+      label_settings(chart, banners, lines, box);
 
   const std::vector<NestedMark> marks = marks_of(chart, lines);
   const std::vector<NestedMark> lone_marks = signs(chart, lines, &ChartLine::lone_mark);

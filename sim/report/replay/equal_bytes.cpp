@@ -24,7 +24,7 @@ bool competes(const ReplayMethod& method) {
          !method.name.starts_with("oracle");
 }
 
-std::string words_of(const ReplayMethod& method) {
+std::string name_with_budget(const ReplayMethod& method) {
   const std::string budget = method.budget ? " " + budget_text(*method.budget) : "";
   return fmt::format("{}{}", clean_text(method.name), budget);
 }
@@ -98,7 +98,7 @@ std::string equal_bytes_table(const ReplayResult& replay, std::size_t width) {
   for (const EqualBytes& band : bands) {
     const auto cell = [&](std::size_t i) {
       const ReplayMethod& method = *band.methods.at(i);
-      return fmt::format("{} {}", amount(ranked_error(method)), words_of(method));
+      return fmt::format("{} {}", amount(ranked_error(method)), name_with_budget(method));
     };
     table.add_row({share_range(band.low, band.high), fmt::format("{}", band.methods.size()),
                    cell(0), cell(1)});

@@ -182,15 +182,15 @@ PartStyle style_of(HbmPart part) {
     case HbmPart::kActivations:
       return style_of_owner("activations");
     case HbmPart::kLogical:
-      return {words_of(part), style_of_owner("kv_cache").fill};
+      return {display_name(part), style_of_owner("kv_cache").fill};
     case HbmPart::kSlack:
-      return {words_of(part), {"#0072B2", 5, false}};
+      return {display_name(part), {"#0072B2", 5, false}};
     case HbmPart::kCached:
-      return {words_of(part), {"#56B4E9", 0, false}};
+      return {display_name(part), {"#56B4E9", 0, false}};
     case HbmPart::kPoolFree:
-      return {words_of(part), {"#E8F1F8", 0, false}};
+      return {display_name(part), {"#E8F1F8", 0, false}};
     case HbmPart::kFree:
-      return {words_of(part), {"#FFFFFF", 0, false}};
+      return {display_name(part), {"#FFFFFF", 0, false}};
   }
   return style_of_owner("other");
 }

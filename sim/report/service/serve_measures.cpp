@@ -45,7 +45,7 @@ std::string_view name_of(HbmPart part) {
   return kNames.at(static_cast<std::size_t>(part));
 }
 
-std::string_view words_of(HbmPart part) {
+std::string_view display_name(HbmPart part) {
   constexpr std::array<std::string_view, kHbmParts> kWords{
       "CUDA context",       "weights",           "activations",    "KV entries",
       "slack of KV blocks", "kept for prefixes", "free KV blocks", "free"};

@@ -41,7 +41,7 @@ inline constexpr std::size_t kHbmParts = 8;
 /// "context", "kv_logical", …: columns and counters.
 [[nodiscard]] std::string_view name_of(HbmPart part);
 /// "CUDA context", "KV entries", …: legends.
-[[nodiscard]] std::string_view words_of(HbmPart part);
+[[nodiscard]] std::string_view display_name(HbmPart part);
 [[nodiscard]] std::array<Bytes, kHbmParts> hbm_parts(const ServeResult& result,
                                                      const ServeSample& sample);
 

@@ -39,7 +39,7 @@ std::string percent(double share) { return fmt::format("{:.0f}", kPercent * shar
 struct WorkloadWords {
   std::string what, rate, lengths;
 };
-WorkloadWords words_of(const RequestTrace& trace) {
+WorkloadWords workload_words(const RequestTrace& trace) {
   std::vector<std::int32_t> prompts, outputs;
   for (const Request& r : trace.requests) {
     prompts.push_back(r.prompt_tokens);
@@ -83,7 +83,7 @@ std::string workloads_block(const RunReport& report, std::size_t width) {
     const RequestTrace* trace = point.serve->requests.get();
     if (std::find(seen.begin(), seen.end(), trace) != seen.end()) continue;
     seen.push_back(trace);
-    WorkloadWords words = words_of(*trace);
+    WorkloadWords words = workload_words(*trace);
     auto found = std::find_if(said.begin(), said.end(), [&](const auto& entry) {
       return entry.first.what == words.what && entry.first.lengths == words.lengths;
     });

@@ -92,7 +92,7 @@ std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<st
 }
 
 /// "70B", "8192"; for an object "hbm 160 GiB usable hbm 150 GiB".
-std::string words_of(const ordered_json& value) {
+std::string key_value_text(const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_object()) return value.dump();
   std::vector<std::string> words;
@@ -100,7 +100,7 @@ std::string words_of(const ordered_json& value) {
     if (part.is_null()) continue;
     std::string word = key;
     std::replace(word.begin(), word.end(), '_', ' ');
-    words.push_back(word + " " + words_of(part));
+    words.push_back(word + " " + key_value_text(part));
   }
   return fmt::format("{}", fmt::join(words, " "));
 }
@@ -166,7 +166,7 @@ void set_labels(std::vector<ScenarioPoint>& points) {
     for (const LabelKey& key : kLabelKeys) {
       const auto value = point.keys.find(key.key);
       if (!tells(key.key) || value == point.keys.end()) continue;
-      if (const std::string word = words_of(*value); !word.empty()) {
+      if (const std::string word = key_value_text(*value); !word.empty()) {
         words.push_back(fmt::format("{}{}", key.before, word));
       }
     }

@@ -204,7 +204,7 @@ void expect_at_least(std::string_view scheduler, std::string_view option, std::i
 /// Default token budget of its chunked mode.
 inline constexpr std::int64_t kVllmV0ChunkTokens = 2048;
 /// "first come first served", …
-[[nodiscard]] std::string_view words_of(QueueOrder order);
+[[nodiscard]] std::string_view display_name(QueueOrder order);
 
 // One line per scheduler; each has its own file in schedulers/.
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec,

@@ -41,7 +41,7 @@ bool contains(std::span<const T> all, const T& one) {
 
 }  // namespace
 
-std::string_view words_of(QueueOrder order) {
+std::string_view display_name(QueueOrder order) {
   switch (order) {
     case QueueOrder::kPriority:
       return "by priority";

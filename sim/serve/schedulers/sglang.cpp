@@ -88,7 +88,7 @@ class Sglang : public Scheduler {
       throw InputError{fmt::format(
           "scheduler sglang: policy: \"lpm\" orders the queue itself, expected \"fcfs\" "
           "{}",
-          words_of(order_))};
+          display_name(order_))};
     }
     conservativeness_ = spec.conservativeness.value_or(1.0);
     if (!(conservativeness_ >= 0) || !std::isfinite(conservativeness_)) {
@@ -119,9 +119,9 @@ class Sglang : public Scheduler {
         .seqs = max_seqs_, .tokens = chunk_ == kNoChunks ? 0 : chunk_, .prompts_alone = !mixed_};
   }
   [[nodiscard]] std::string describe() const override {
-    std::string text =
-        fmt::format("sglang, {}, max_running_requests {}",
-                    longest_prefix_ ? "longest cached prefix first" : words_of(order_), max_seqs_);
+    std::string text = fmt::format(
+        "sglang, {}, max_running_requests {}",
+        longest_prefix_ ? "longest cached prefix first" : display_name(order_), max_seqs_);
     text += chunk_ == kNoChunks ? std::string{", prompts whole"}
                                 : fmt::format(", chunked_prefill_size {}", chunk_);
     if (conservativeness_ != 1) text += fmt::format(", conservativeness {}", conservativeness_);

@@ -99,7 +99,7 @@ class Trtllm : public Scheduler {
   }
   [[nodiscard]] std::string describe() const override {
     return fmt::format("trtllm, {}, {}, max_batch_size {}, max_num_tokens {}, contexts {}",
-                       evicts_ ? "max-utilization" : "guaranteed-no-evict", words_of(order_),
+                       evicts_ ? "max-utilization" : "guaranteed-no-evict", display_name(order_),
                        max_seqs_, budget_, chunked_ ? "in chunks" : "whole");
   }
 

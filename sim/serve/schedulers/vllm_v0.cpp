@@ -102,7 +102,7 @@ class VllmV0 : public Scheduler {
   }
   [[nodiscard]] std::string describe() const override {
     std::string text = fmt::format("vllm-v0, {}, max_num_seqs {}, max_num_batched_tokens {}",
-                                   words_of(order_), max_seqs_, budget_);
+                                   display_name(order_), max_seqs_, budget_);
     text += chunked_ ? ", prompts in chunks" : ", prompts whole";
     text += swaps_ ? ", preemption by swap" : ", preemption by recomputation";
     text += fmt::format(", watermark {}", watermark_);

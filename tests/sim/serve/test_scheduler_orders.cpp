@@ -25,7 +25,7 @@ using test::variants;
 std::vector<Variant> one_by_one() {
   std::vector<Variant> out = variants(1);
   for (const QueueOrder order : kQueueOrders) {
-    out.push_back({.name = fmt::format("static, {}", words_of(order)),
+    out.push_back({.name = fmt::format("static, {}", display_name(order)),
                    .spec = {.name = "static", .order = order, .batch = 1}});
   }
   return out;
@@ -204,7 +204,7 @@ TEST_CASE("of two sequences that outgrow the cache the last in order is preempte
 TEST_CASE("a higher priority preempts a running sequence only if the engine does so") {
   for (const QueueOrder order : {QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     for (const bool first : {true, false}) {
-      INFO(words_of(order), ", the running one comes first: ", first);
+      INFO(display_name(order), ", the running one comes first: ", first);
       const auto run = [&](SchedulerSpec spec, std::int64_t blocks) {
         spec.order = order;
         spec.max_num_seqs = 1;

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 /// The words of what a command that succeeds prints, joined by single blanks, without commas.
-std::string words_of(const Words& arguments, const fs::path& folder) {
+std::string printed_words(const Words& arguments, const fs::path& folder) {
   const Outcome ran = run_kvsim(arguments, folder);
   INFO(ran.err);
   REQUIRE(ran.status == 0);
@@ -56,7 +56,7 @@ TEST_CASE("questions: contexts, batches and sessions of a dense model") {
   const auto ask = [&](const Words& more) {
     Words all = plan;
     all.insert(all.end(), more.begin(), more.end());
-    return words_of(all, folder);
+    return printed_words(all, folder);
   };
   const std::string longest = ask({"--set", "/plan/questions=longest_context"});
   CHECK(after(longest, "full ") == 131'072);
@@ -67,7 +67,7 @@ TEST_CASE("questions: contexts, batches and sessions of a dense model") {
   const double sequence = (32'768 + 512) * token;
   CHECK(after(batch, "tok/s by full ") == whole(pool / sequence));
   CHECK(after(batch, "cache fp8-e4m3 ") == whole(pool / (sequence / 2)));
-  const std::string fits = words_of(
+  const std::string fits = printed_words(
       {"show", "model", "llama-3.1-8b", "--kv-memory", std::to_string(pool / kGiB) + " GiB"},
       folder);
   CHECK(after(fits, "maximum concurrency ") ==
@@ -77,14 +77,14 @@ TEST_CASE("questions: contexts, batches and sessions of a dense model") {
 
 TEST_CASE("questions: groups, states and max_num_seqs of a hybrid") {
   const fs::path folder = fresh("questions-hybrid");
-  const std::string shown = words_of({"show", "model", "qwen3-next-80b-a3b"}, folder);
+  const std::string shown = printed_words({"show", "model", "qwen3-next-80b-a3b"}, folder);
   CHECK(after(shown, "2 KV heads of 256; ") == 12 * 2 * 2 * 256 * 2 / 1024);
   CHECK(run_kvsim({"run", "--model", "qwen3-next-80b-a3b", "--gpu", "H100-80GB-SXM", "--tp", "4",
                    "--rate", "1", "--isl", "2000", "--osl", "100", "--requests", "10", "-q", "-o",
                    "hybrid"},
                   folder)
             .status == 0);
-  const std::string why = words_of({"explain", "hybrid", "kv_capacity_tokens"}, folder);
+  const std::string why = printed_words({"explain", "hybrid", "kv_capacity_tokens"}, folder);
   const double blocks = after(why, "tokens) = ");
   const double block = after(why, "blocks of ");
   CHECK(blocks == doctest::Approx(after(why, "graphs_bytes 100 % ") * kGiB / block).epsilon(3e-4));
@@ -94,9 +94,9 @@ TEST_CASE("questions: groups, states and max_num_seqs of a hybrid") {
         doctest::Approx(blocks / (6 + attention) * 262'144).epsilon(1e-6));
   // Half the heads on each of two GPUs: a block of 544 tokens of 12 layers takes half of 12.75 MiB.
   const std::string most =
-      words_of({"plan", "--model", "qwen3-next-80b-a3b", "--gpu", "H200-141GB-SXM", "--tp", "2",
-                "--isl", "8K", "--set", "/plan/questions=largest_batch"},
-               folder);
+      printed_words({"plan", "--model", "qwen3-next-80b-a3b", "--gpu", "H200-141GB-SXM", "--tp",
+                     "2", "--isl", "8K", "--set", "/plan/questions=largest_batch"},
+                    folder);
   const double pool = after(most, "the engine's pool of ") * kGiB;
   CHECK(after(most, "max_num_seqs of at most ") ==
         doctest::Approx(pool / (12.75 / 2 * 1024 * 1024)).epsilon(2e-4));
@@ -108,7 +108,7 @@ TEST_CASE("questions: context parallelism divides a latent cache that tensor par
   const auto tokens = [&](const Words& more) {
     Words all = one;
     all.insert(all.end(), more.begin(), more.end());
-    return after(words_of(all, folder), "GPU KV cache size ");
+    return after(printed_words(all, folder), "GPU KV cache size ");
   };
   const double block = 61.0 * 64 * (512 + 64) * 2;  // layers, tokens, latent and rope, bytes
   CHECK(tokens({"--tp", "8"}) == 64 * whole(20 * kGiB / block));
@@ -164,10 +164,10 @@ TEST_CASE("questions: tiers of a prefix cache, their hits and the time to load a
 TEST_CASE("questions: the cost of a million tokens, from price and rate") {
   const fs::path folder = fresh("questions-cost");
   const std::string cheapest =
-      words_of({"plan", "--model", "llama-3.1-8b", "--gpu", "A100-80GB-SXM", "--rate", "3", "--isl",
-                "2000", "--osl", "200", "--ttft", "1s", "--tpot", "50ms", "--requests", "200",
-                "--price", "A100-80GB-SXM=1.3"},
-               folder);
+      printed_words({"plan", "--model", "llama-3.1-8b", "--gpu", "A100-80GB-SXM", "--rate", "3",
+                     "--isl", "2000", "--osl", "200", "--ttft", "1s", "--tpot", "50ms",
+                     "--requests", "200", "--price", "A100-80GB-SXM=1.3"},
+                    folder);
   const double rate = after(cheapest, " ms ");  // output tokens per second, behind the TPOT
   CHECK(after(cheapest, "Cost: 1.30 USD per hour ") ==
         doctest::Approx(1.3 / (rate * 3600) * 1e6).epsilon(0.01));
