@@ -149,7 +149,7 @@ struct ServeResult {
   double busy = 0;  // share of the makespan in which an iteration ran
   /// Share of the makespan in which a request waited for free memory that the scheduler reserved
   /// for future tokens of running sequences.
-  double held_back = 0;
+  double reservation_wait_share = 0;
   PhaseShares phases;  // of what `busy` sums
   BatchLimits limits;  // of the replica that decodes
   /// Shares of the makespan in which an iteration ran that spent limits.tokens (to within a

@@ -166,11 +166,11 @@ ServeBound bound_of(const ServeResult& r) {
     }
     return {"kv_capacity", text};
   }
-  if (queues && r.held_back > kMostly * shares.waits) {
+  if (queues && r.reservation_wait_share > kMostly * shares.waits) {
     return {"kv_reservation",
             fmt::format("bound by reservations: requests waited {} of the time, {} of it for free "
                         "cache that was kept for outputs to come",
-                        percent(shares.waits), percent(r.held_back))};
+                        percent(shares.waits), percent(r.reservation_wait_share))};
   }
   if (!queues || r.busy < kIsBusy) {
     return {"arrival_rate",

@@ -136,7 +136,7 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
     Row(Kind::kShare, "held_back", "share",
         "share of the makespan in which a request waited for free memory that the scheduler kept "
         "for outputs to come",
-        of<&Result::held_back>),
+        of<&Result::reservation_wait_share>),
     Row(Kind::kShare, "mfu", "share",
         "of one GPU, share of the makespan: the time that the arithmetic takes at the data sheet's "
         "rate of the format that each operator computes in (fp8 products at the rate of fp8)",

@@ -313,7 +313,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   flight.plan.swap(plan_);
   if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
   if (flights_.size() > 1) send(flight);
-  if (!queue_.empty() && scheduler_->holds_back()) work_.held_back += ends - now;
+  if (!queue_.empty() && scheduler_->waits_for_reservation()) work_.reservation_wait += ends - now;
   return ends;
 }
 

@@ -142,7 +142,7 @@ class Scheduler {
   virtual void schedule(BatchBuilder& batch) = 0;
   /// Of the last iteration: whether the first waiting request's prompt would fit, and it waits
   /// because memory is reserved for future tokens of running sequences.
-  [[nodiscard]] virtual bool holds_back() const { return false; }
+  [[nodiscard]] virtual bool waits_for_reservation() const { return false; }
   /// Tokens of the longest prompt that it computes. Requests with a longer one are rejected.
   [[nodiscard]] virtual std::int64_t longest_prompt() const {
     return std::numeric_limits<std::int64_t>::max();

@@ -112,7 +112,7 @@ class Sglang : public Scheduler {
     micro_batches_.form_next(batch, [&](std::int32_t at) { form(batch, at); });
   }
 
-  [[nodiscard]] bool holds_back() const override { return held_back_; }
+  [[nodiscard]] bool waits_for_reservation() const override { return waits_for_reservation_; }
 
   [[nodiscard]] BatchLimits limits() const override {
     return {
@@ -153,7 +153,7 @@ class Sglang : public Scheduler {
       join_decodes(batch);
     }
     now.planned = batch.idle().size();
-    if (!now.full) held_back_ = false;
+    if (!now.full) waits_for_reservation_ = false;
   }
 
   static constexpr std::int64_t kNoChunks = std::numeric_limits<std::int32_t>::max();
@@ -254,7 +254,7 @@ class Sglang : public Scheduler {
       const double needed = share(wanted) + static_cast<double>(more) + reserve;
       if (!alone && needed >= static_cast<double>(batch.free_units())) {
         now.full = true;
-        held_back_ = share(wanted) < static_cast<double>(batch.free_units());
+        waits_for_reservation_ = share(wanted) < static_cast<double>(batch.free_units());
         break;
       }
       if (paged(wanted) >= tokens_left && taken > 0) break;
@@ -349,7 +349,7 @@ class Sglang : public Scheduler {
   bool mixed_ = false;
   double conservativeness_ = 1;
   double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
-  bool held_back_ = false;                             // because of what is to come
+  bool waits_for_reservation_ = false;                 // because of what is to come
   MicroBatches micro_batches_;
   std::vector<Forming> forming_;  // of each
   std::int32_t at_ = 0;           // the one that is formed

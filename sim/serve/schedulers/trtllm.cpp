@@ -64,7 +64,7 @@ class Trtllm : public Scheduler {
 
   void schedule(BatchBuilder& batch) override {
     left_ = budget_;
-    held_back_ = false;
+    waits_for_reservation_ = false;
     owed_ = 0;
     has_contexts_ = false;
     // Without evictions and in order of arrival, running sequences stay where they are until new
@@ -88,7 +88,7 @@ class Trtllm : public Scheduler {
     if (!paused) start(batch);
   }
 
-  [[nodiscard]] bool holds_back() const override { return held_back_; }
+  [[nodiscard]] bool waits_for_reservation() const override { return waits_for_reservation_; }
 
   [[nodiscard]] std::int64_t longest_prompt() const override {
     return chunked_ ? Scheduler::longest_prompt() : budget_;
@@ -224,7 +224,7 @@ class Trtllm : public Scheduler {
       }
     }
     if (completion(batch, s) <= uncommitted_) return true;
-    held_back_ = batch.units_for(s.known, s.known) <= batch.free_units();
+    waits_for_reservation_ = batch.units_for(s.known, s.known) <= batch.free_units();
     return false;
   }
 
@@ -239,7 +239,7 @@ class Trtllm : public Scheduler {
   std::int64_t owed_ = 0;                 // units
   std::int64_t running_then_ = kUnknown;  // when uncommitted_ was counted
   std::int64_t uncommitted_ = 0;          // units that no running request may need
-  bool held_back_ = false;
+  bool waits_for_reservation_ = false;
   bool has_contexts_ = false;
 };
 

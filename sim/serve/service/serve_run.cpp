@@ -318,7 +318,7 @@ class Service {
     ServeResult out;
     out.outcomes = std::move(state_.outcomes);
     out.spans = std::move(state_.spans);
-    double at_peak = 0, bytes = 0, busy = 0, held_back = 0, link_wait = 0;
+    double at_peak = 0, bytes = 0, busy = 0, reservation_wait = 0, link_wait = 0;
     double tokens_full = 0, seqs_full = 0;
     PhaseShares phases;  // seconds, until they are divided
     EngineMemory memory = engines_.front()->memory();
@@ -351,7 +351,7 @@ class Service {
       out.iteration_samples.insert(out.iteration_samples.end(), iterations.begin(),
                                    iterations.end());
       at_peak += engine->work().at_peak.count();
-      held_back += to_seconds(engine->work().held_back).count();
+      reservation_wait += to_seconds(engine->work().reservation_wait).count();
       bytes += engine->work().bytes;
       busy += to_seconds(engine->work().busy).count();
       link_wait += engine->work().link_wait.count();
@@ -379,7 +379,7 @@ class Service {
     const double span = to_seconds(out.makespan).count() * static_cast<double>(engines_.size());
     if (span > 0) {
       out.mfu = at_peak / span;
-      out.held_back = held_back / span;
+      out.reservation_wait_share = reservation_wait / span;
       out.mbu = bytes / (span * spec_.gpu->hbm_bandwidth.count());
       out.busy = busy / span;
       out.link_wait = link_wait / span;

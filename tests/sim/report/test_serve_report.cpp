@@ -290,9 +290,9 @@ TEST_CASE("the bound of a service is derived from its run") {
   }
   {
     ServeResult reserved = r;
-    reserved.held_back = 1;  // more than half of the time in which requests wait
+    reserved.reservation_wait_share = 1;  // more than half of the time in which requests wait
     CHECK(bound_of(reserved).kind == "kv_reservation");
-    reserved.held_back = 0;
+    reserved.reservation_wait_share = 0;
     CHECK(bound_of(reserved).kind == "compute");
   }
   for (ServeSample& s : r.timeline[0]) {

@@ -445,11 +445,11 @@ TEST_CASE("waiting for memory reserved for future outputs is reported") {
     for (int i = 0; i < 40; ++i) service.trace.requests.push_back(request(0, 60, 40));
     const ServeResult r = service.run();
     CHECK(r.completed == 40);
-    CHECK(r.held_back > 0.5);
-    CHECK(r.held_back <= 1.0);
+    CHECK(r.reservation_wait_share > 0.5);
+    CHECK(r.reservation_wait_share <= 1.0);
     // vLLM reserves nothing.
     service.scheduler = {.name = "vllm-v1"};
-    CHECK(service.run().held_back == 0);
+    CHECK(service.run().reservation_wait_share == 0);
   }
 }
 
