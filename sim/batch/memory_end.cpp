@@ -109,7 +109,7 @@ Bytes activations_of(const Stack& stack, const Owners& owners) {
   return sum;
 }
 
-void hold_back(Gpu& gpu, const Stack& stack, Bytes more) {
+void reduce_memory(Gpu& gpu, const Stack& stack, Bytes more) {
   gpu.hbm_usable = std::max(Bytes{}, gpu.hbm_usable - scaled(more, 1 / stack.usable_fraction));
   gpu.hbm = std::max(gpu.hbm, gpu.hbm_usable);
 }

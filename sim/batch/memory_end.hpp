@@ -54,7 +54,7 @@ struct MemoryEnds {
 [[nodiscard]] Bytes activations_of(const Stack& stack, const Owners& owners);
 /// Reduces the memory of `gpu` so that a run on `stack` may use `more` fewer bytes (more bytes if
 /// negative).
-void hold_back(Gpu& gpu, const Stack& stack, Bytes more);
+void reduce_memory(Gpu& gpu, const Stack& stack, Bytes more);
 
 /// The parts of a peak that its interval treats differently; the rest is activations. PyTorch's
 /// context is known.

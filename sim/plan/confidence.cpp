@@ -60,7 +60,7 @@ ConservativeBound time_end(Seconds time, const std::optional<Interval>& interval
           .basis = "intervals of the times"};
 }
 
-std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes held_back,
+std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes safety_margin,
                         double confidence) {
   const MemoryEnd& end = margin.end;
   if (end == MemoryEnd{}) return "";
@@ -68,7 +68,7 @@ std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes held_bac
                              ? fmt::format("; at p{:g} (as at p90)", 100 * confidence)
                              : fmt::format("; at p{:g}", 100 * confidence);
   if (end.reserve != Bytes{}) {
-    return fmt::format("{} {} of the GPU's {} are a safety margin", at, held_back, usable);
+    return fmt::format("{} {} of the GPU's {} are a safety margin", at, safety_margin, usable);
   }
   return fmt::format("{} activations count x {:.3g}, non-PyTorch memory x {:.3g}", at,
                      end.terms.activation, end.terms.non_torch);

@@ -43,9 +43,9 @@ struct MemoryMargin {
 /// Of a time whose 90 % interval is `interval`.
 [[nodiscard]] ConservativeBound time_end(Seconds time, const std::optional<Interval>& interval,
                                          double confidence);
-/// "; at p90 activations count x 1.03, non-PyTorch memory x 7.1"; of PyTorch `held_back` of the
+/// "; at p90 activations count x 1.03, non-PyTorch memory x 7.1"; of PyTorch `safety_margin` of the
 /// bytes that the run may use. Empty for the prediction.
-[[nodiscard]] std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes held_back,
+[[nodiscard]] std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes safety_margin,
                                       double confidence);
 
 }  // namespace kvsim

@@ -110,10 +110,10 @@ namespace {
 
 ServeMachine machine_of(MemoryMargin memory, const ServeStart& start,
                         ServeTimesEnd ServeResiduals::Ends::*end, double confidence) {
-  const Bytes held_back =
+  const Bytes safety_margin =
       start.startup ? Bytes{} : beyond_prediction(memory.end, start.activations);
   ServeMachine out{.startup = start.startup,
-                   .held_back = held_back,
+                   .safety_margin = safety_margin,
                    .gpus = start.gpus,
                    .memory = std::move(memory),
                    .time = {.factor = 1, .basis = start.no_times},
@@ -167,10 +167,10 @@ ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
   if (machine_.startup) {
     set_start_end(machine_.memory.end.terms, *machine_.startup, gpu_, there.options);
   } else {
-    hold_back(
+    reduce_memory(
         gpu_,
         with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
-        machine_.held_back);
+        machine_.safety_margin);
   }
   there.gpu = &gpu_;
   service_.emplace(std::move(there));
@@ -292,7 +292,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       out.text = result.startup ? start_text(own_start(*result.startup))
                                 : fmt::format("no request is served in {}", result.usable_hbm);
     }
-    out.text += margin_text(machine_.memory, spec_.gpu->hbm_usable, machine_.held_back,
+    out.text += margin_text(machine_.memory, spec_.gpu->hbm_usable, machine_.safety_margin,
                             machine_.confidence);
     return out;
   }

@@ -60,7 +60,7 @@ struct ServeStart {
 /// A machine at one end of the intervals: what memory and times are multiplied with.
 struct ServeMachine {
   std::optional<EngineStartup> startup;  // on the GPU as it is
-  Bytes held_back{};                     // of static batches: of the GPU's memory
+  Bytes safety_margin{};                 // of static batches: of the GPU's memory
   std::int64_t gpus = 1;
   MemoryMargin memory;
   ConservativeBound time;  // of decoding

@@ -65,7 +65,7 @@ double StaticCase::demand_ratio(const Point& point) {
   return std::max(ratio, tokens / static_cast<double>(*spec_.options.max_model_len));
 }
 
-Bytes StaticCase::held_back(const Point& point) {
+Bytes StaticCase::safety_margin(const Point& point) {
   if (margin_.end == MemoryEnd{} || startup_) return {};
   return fraction_bytes(stack_as_run(), spec_.gpu->hbm_usable) - compiled_->memory_at(point).usable;
 }
@@ -78,7 +78,7 @@ StaticResult StaticCase::run(const Point& point, bool at_end) {
   one.method = method_.at(point.prompt_tokens);
   Gpu gpu = gpu_;
   if (at_end) {
-    hold_back(gpu, stack_as_run(), held_back(point));
+    reduce_memory(gpu, stack_as_run(), safety_margin(point));
     one.gpu = &gpu;
     one.options = options_;
   }

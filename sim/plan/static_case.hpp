@@ -39,14 +39,14 @@ class StaticCase {
   [[nodiscard]] EngineStartup start_of(const StaticResult& run) const;
   /// margin_text of a run.
   [[nodiscard]] std::string margin_words(const Point& point) {
-    return margin_text(margin_, spec_.gpu->hbm_usable, held_back(point), confidence_);
+    return margin_text(margin_, spec_.gpu->hbm_usable, safety_margin(point), confidence_);
   }
   /// Prompts too short for the method hold every token.
   [[nodiscard]] bool resolves(std::int64_t prompt) const { return method_.resolves(prompt); }
 
  private:
   /// Memory at the end of the interval beyond the prediction, without a pool.
-  [[nodiscard]] Bytes held_back(const Point& point);
+  [[nodiscard]] Bytes safety_margin(const Point& point);
   [[nodiscard]] Stack stack_as_run() const {
     return with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
   }

@@ -77,8 +77,8 @@ struct CompiledPoint::Impl {
     bool starts = true;
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
-  /// run_static for the point on a GPU with `held_back` less memory.
-  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run, Bytes held_back,
+  /// run_static for the point on a GPU with `safety_margin` less memory.
+  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run, Bytes safety_margin,
                                      std::string_view why) const;
   [[nodiscard]] bool splits() const {
     return spec_.stack->splits_layers && spec_.tensor_parallel > 1;
@@ -375,10 +375,10 @@ const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
   return pool_;
 }
 
-PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run, Bytes held_back,
-                                          std::string_view why) const {
+PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run,
+                                          Bytes safety_margin, std::string_view why) const {
   Gpu gpu = *spec_.gpu;
-  hold_back(gpu, stack_, held_back);
+  reduce_memory(gpu, stack_, safety_margin);
   const StaticResult full = run_static({.llm = spec_.llm,
                                         .gpu = &gpu,
                                         .stack = spec_.stack,
@@ -477,14 +477,14 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     return stack_.growth == CacheGrowth::kPaged ? Bytes{}
                                                 : beyond_prediction(spec_.memory, its_activations);
   };
-  Bytes held_back = beyond(activations(prefill.peak, prefill.cached));
+  Bytes safety_margin = beyond(activations(prefill.peak, prefill.cached));
   // Only a full simulation determines the figures up to a refusal.
   const auto simulated = [&] {
-    PointResult full = simulate(point, run, held_back, kRetries);
+    PointResult full = simulate(point, run, safety_margin, kRetries);
     if (!times) full.times.reset();
     return full;
   };
-  const bool retries = out.fits && out.prefill_peak + held_back > usable &&
+  const bool retries = out.fits && out.prefill_peak + safety_margin > usable &&
                        run.point->method->needs().retries_smaller_chunks;
   if (retries) {
     const auto within = [&](Bytes room) -> const PrefillFigures& {
@@ -495,10 +495,10 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     };
     // The memory end is that of the chunks that fit into the predicted room.
     const PrefillFigures& chunked = within(usable - load);
-    held_back = beyond(activations(chunked.peak, chunked.cached));
-    prefill = within(usable - held_back - load);
+    safety_margin = beyond(activations(chunked.peak, chunked.cached));
+    prefill = within(usable - safety_margin - load);
     out.prefill_peak = load + prefill.peak;
-    if (out.prefill_peak + held_back > usable) return simulated();
+    if (out.prefill_peak + safety_margin > usable) return simulated();
   }
   std::size_t segment = 0;
   const bool few = output <= kFewSteps && by_graphs(*run.point);

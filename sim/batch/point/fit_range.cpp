@@ -126,7 +126,7 @@ std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEn
         with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel});
     Bytes activations = activations_of(stack, predicted.peak_owners);
     if (predicted.oom && predicted.oom->phase != "load") activations += predicted.oom->requested;
-    hold_back(gpu, stack, beyond_prediction(end, activations));
+    reduce_memory(gpu, stack, beyond_prediction(end, activations));
   }
   other.gpu = &gpu;
   other.allocator.reset();

@@ -185,12 +185,12 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   StackOptions options;
   Stack half_used;
   half_used.usable_fraction = 0.5;
-  hold_back(gpu, half_used, beyond_prediction(torch.high, Bytes{}));  // 200 of half the memory
+  reduce_memory(gpu, half_used, beyond_prediction(torch.high, Bytes{}));  // 200 of half the memory
   CHECK(gpu.hbm_usable == Bytes{600});
-  hold_back(gpu, half_used, Bytes{-300});
+  reduce_memory(gpu, half_used, Bytes{-300});
   CHECK(gpu.hbm_usable == Bytes{1200});
   CHECK(gpu.hbm == Bytes{1200});
-  hold_back(gpu, half_used, Bytes{200});
+  reduce_memory(gpu, half_used, Bytes{200});
   CHECK(gpu.hbm_usable == Bytes{800});
   // 100 B of activations take 10 more, which is 20 B less of half the memory; other terms are
   // given.
