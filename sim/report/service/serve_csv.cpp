@@ -10,7 +10,7 @@
 #include <fmt/compile.h>
 #include <fmt/format.h>
 
-#include "sim/report/service/serve_measures.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 #include "sim/report/text/csv_cells.hpp"
 #include "sim/serve/serve_metrics.hpp"
 

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "sim/report/service/serve_measures.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 #include "sim/report/text/text.hpp"
 
 namespace kvsim {

@@ -13,7 +13,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/report/chart/chart.hpp"
 #include "sim/report/chart/owner_styles.hpp"
-#include "sim/report/service/serve_measures.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 #include "sim/report/text/point_names.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/serve/serve_metrics.hpp"

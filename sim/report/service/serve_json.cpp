@@ -7,7 +7,7 @@
 
 #include "sim/report/batch/run_json.hpp"
 #include "sim/report/batch/startup_report.hpp"
-#include "sim/report/service/serve_measures.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 #include "sim/report/text/json_values.hpp"
 #include "sim/serve/account/service_metrics.hpp"
 
@@ -75,7 +75,7 @@ ordered_json phases_json(const ServeResult& r) {
 
 /// The utilisation of the resources that may bound the service.
 ordered_json resources_json(const ServeResult& r) {
-  const ServeUse use = use_of(r);
+  const ServeUtilization use = utilization(r);
   const auto limit = [](std::int64_t n) { return n > 0 ? ordered_json(n) : ordered_json(nullptr); };
   const bool moved = r.transfers > 0;
   return {{"waiting", number_or_null(use.waits)},
@@ -109,7 +109,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["label"] = point.label;
   out.update(service_metrics_json(r, intervals));
   out["slo"] = slo_json(spec.slo);
-  const ServeBound bound = bound_of(r);
+  const ServeBottleneck bound = bottleneck(r);
   out["bound"] = bound.kind;
   out["bound_text"] = bound.text;
   out["phases"] = phases_json(r);

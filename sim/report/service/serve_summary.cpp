@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/report/service/serve_measures.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 #include "sim/report/text/point_names.hpp"
 #include "sim/report/text/point_table.hpp"
 #include "sim/report/text/text.hpp"
@@ -294,7 +294,7 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
     const ServeResult& r = report.serves[i];
     if (r.rejected + r.unfinished == 0) ++whole;
     // With many points the numbers are in the tables.
-    const std::string bound = bound_of(r).text;
+    const std::string bound = bottleneck(r).text;
     say(n > kMaxInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     const bool starts = r.ooms.empty() || r.ooms.front().request >= 0 || r.completed > 0;
     if (r.rejected > 0 && starts) {

@@ -33,8 +33,8 @@ struct EngineWork {
   SimTime busy{};
   Bytes fetched{}, written{};  // entries outside the GPU
   Seconds link_wait{};         // by which iterations took longer for it
-  SimTime
-      reservation_wait{};  // in which a request waited for memory reserved for future output tokens
+  /// In which a request waited for memory reserved for future output tokens.
+  SimTime reservation_wait{};
   /// Parts of `busy`: iterations of only prompts, of prompts and decodes, and of only decodes.
   SimTime prompts{}, mixed{}, decodes{};
   /// Of `busy`, with the scheduler's tokens of an iteration spent; and with as many sequences

@@ -15,9 +15,9 @@
 #include "sim/report/run/run_figures.hpp"
 #include "sim/report/run/run_folder.hpp"
 #include "sim/report/run/run_summary.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 #include "sim/report/service/serve_csv.hpp"
 #include "sim/report/service/serve_events.hpp"
-#include "sim/report/service/serve_measures.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/run/run_report.hpp"
 #include "sim/serve/serve_metrics.hpp"
@@ -272,37 +272,37 @@ TEST_CASE("a service has its figures with their data and the same bytes each tim
 TEST_CASE("the bound of a service is derived from its run") {
   const Scenario scenario = test::sample_serve_scenario();
   ServeResult r = test::sample_service();
-  CHECK(bound_of(r).kind == "kv_capacity");  // it preempts
+  CHECK(bottleneck(r).kind == "kv_capacity");  // it preempts
   r.preemptions = 0;
-  CHECK(bound_of(r).kind == "memory_bandwidth");  // waits with room in the cache
+  CHECK(bottleneck(r).kind == "memory_bandwidth");  // waits with room in the cache
   r.mfu = 0.6;
-  CHECK(bound_of(r).kind == "compute");
+  CHECK(bottleneck(r).kind == "compute");
   {
     ServeResult low = r;
     low.mfu = low.mbu = 0.2;
-    CHECK(bound_of(low).kind == "host");  // neither is near its rate
+    CHECK(bottleneck(low).kind == "host");  // neither is near its rate
     low = r;
     low.completed = 1000;
     low.preemptions = 9;
-    CHECK(bound_of(low).kind == "compute");  // few are preempted
+    CHECK(bottleneck(low).kind == "compute");  // few are preempted
     low.preemptions = 10;
-    CHECK(bound_of(low).kind == "kv_capacity");
+    CHECK(bottleneck(low).kind == "kv_capacity");
   }
   {
     ServeResult reserved = r;
     reserved.reservation_wait_share = 1;  // more than half of the time in which requests wait
-    CHECK(bound_of(reserved).kind == "kv_reservation");
+    CHECK(bottleneck(reserved).kind == "kv_reservation");
     reserved.reservation_wait_share = 0;
-    CHECK(bound_of(reserved).kind == "compute");
+    CHECK(bottleneck(reserved).kind == "compute");
   }
   for (ServeSample& s : r.timeline[0]) {
     if (s.waiting > 0) s.kv_blocks = r.kv_pool;
   }
-  CHECK(bound_of(r).kind == "kv_capacity");
+  CHECK(bottleneck(r).kind == "kv_capacity");
   for (ServeSample& s : r.timeline[0]) s.waiting = 0;
-  CHECK(bound_of(r).kind == "arrival_rate");
+  CHECK(bottleneck(r).kind == "arrival_rate");
   r.completed = 0;
-  CHECK(bound_of(r).kind == "rejection");
+  CHECK(bottleneck(r).kind == "rejection");
 }
 
 TEST_CASE("a published rate of requests is compared with a rate and not with a time") {

@@ -1,4 +1,4 @@
-#include "sim/report/service/serve_measures.hpp"
+#include "sim/report/service/derived_metrics.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -93,9 +93,9 @@ std::vector<Weighted> token_gaps(const ServeResult& result) {
   return gaps;
 }
 
-ServeUse use_of(const ServeResult& result) {
+ServeUtilization utilization(const ServeResult& result) {
   constexpr double kTight = 0.95;
-  ServeUse use;
+  ServeUtilization use;
   double total = 0;
   for (const auto& timeline : result.timeline) {
     for (std::size_t i = 0; i < timeline.size(); ++i) {
@@ -120,7 +120,7 @@ ServeUse use_of(const ServeResult& result) {
   return use;
 }
 
-ServeBound bound_of(const ServeResult& r) {
+ServeBottleneck bottleneck(const ServeResult& r) {
   constexpr double kQueueMatters = 0.05;  // share of time with a request waiting
   constexpr double kIsBusy = 0.95;
   constexpr double kMostly = 0.5;
@@ -151,7 +151,7 @@ ServeBound bound_of(const ServeResult& r) {
                                "or its cache takes"
                              : "no request can be served: every batch runs out of memory"};
   }
-  const ServeUse shares = use_of(r);
+  const ServeUtilization shares = utilization(r);
   const bool queues = shares.waits >= kQueueMatters;
   // One preemption among thousands of requests is not a bound.
   const bool preempts =
@@ -198,11 +198,11 @@ ServeBound bound_of(const ServeResult& r) {
                                 percent(r.mfu), percent(r.mbu))};
   }
   return r.mfu >= r.mbu
-             ? ServeBound{"compute",
-                          fmt::format("bound by compute: {} of the data sheet's peak, {} of "
-                                      "its memory bandwidth",
-                                      percent(r.mfu), percent(r.mbu))}
-             : ServeBound{
+             ? ServeBottleneck{"compute",
+                               fmt::format("bound by compute: {} of the data sheet's peak, {} of "
+                                           "its memory bandwidth",
+                                           percent(r.mfu), percent(r.mbu))}
+             : ServeBottleneck{
                    "memory_bandwidth",
                    fmt::format("bound by memory bandwidth: {} of the data sheet's, {} of its "
                                "compute peak",

@@ -56,20 +56,20 @@ struct Weighted {
 [[nodiscard]] std::vector<Weighted> ascending(std::vector<double> values);
 
 /// How much of each possible bound of a service was in use: shares of the replicas' time.
-struct ServeUse {
+struct ServeUtilization {
   double waits = 0;  // a request waits
   double tight = 0;  // a request waits while nearly all blocks are in use
   std::int32_t max_running = 0;
 };
-[[nodiscard]] ServeUse use_of(const ServeResult& result);
+[[nodiscard]] ServeUtilization utilization(const ServeResult& result);
 
 /// What limits a service, and the evidence for it.
-struct ServeBound {
+struct ServeBottleneck {
   std::string kind;  // "start", "rejection", "arrival_rate", "kv_capacity", "kv_reservation",
                      // "max_num_seqs", "token_budget", "compute", "memory_bandwidth", "host"
   std::string text;  // a clause for display
 };
-[[nodiscard]] ServeBound bound_of(const ServeResult& result);
+[[nodiscard]] ServeBottleneck bottleneck(const ServeResult& result);
 
 /// Tokens of the requests in service so far (prompt and output, whether or not the method still
 /// holds them), and the bytes of their cache on one GPU, at the samples of a replica's timeline. A
