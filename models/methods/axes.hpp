@@ -91,7 +91,7 @@ class Selector {
 
   /// The kept position that the row of a dropped prompt token is merged into; -1: the merger finds
   /// one.
-  [[nodiscard]] virtual std::int32_t stand_in(std::int32_t /*id*/) const { return -1; }
+  [[nodiscard]] virtual std::int32_t representative(std::int32_t /*id*/) const { return -1; }
 
   /// The selector's score of the entry `id`; 0 if it keeps none.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;

@@ -110,7 +110,7 @@ std::vector<PrintedBlock> printed_blocks(const std::vector<DocumentLine>& lines)
   return blocks;
 }
 
-bool stands_in(const std::vector<std::string>& block, std::string_view output) {
+bool is_part_of_output(const std::vector<std::string>& block, std::string_view output) {
   std::vector<std::string_view> printed;
   while (!output.empty()) {
     const std::size_t end = output.find('\n');

@@ -34,7 +34,8 @@ struct PrintedBlock {
 
 /// Whether `output` contains `block`: whole lines in sequence; white space at the ends of lines is
 /// ignored.
-[[nodiscard]] bool stands_in(const std::vector<std::string>& block, std::string_view output);
+[[nodiscard]] bool is_part_of_output(const std::vector<std::string>& block,
+                                     std::string_view output);
 
 /// The targets of its links and pictures, outside fenced blocks and `code`.
 [[nodiscard]] std::vector<DocumentLine> link_targets(const std::vector<DocumentLine>& lines);

@@ -118,7 +118,7 @@ int check_printed(const fs::path& document, const std::vector<DocumentLine>& lin
     const auto from = outputs.lower_bound(block.shell_from);
     const auto to = outputs.upper_bound(block.shell_to);
     const bool held = std::any_of(
-        from, to, [&](const auto& output) { return stands_in(block.text, output.second); });
+        from, to, [&](const auto& output) { return is_part_of_output(block.text, output.second); });
     fmt::print("{}: the block printed at line {}\n", held ? "ok" : "FAILED", block.number);
     if (held) continue;
     ++failed;

@@ -117,11 +117,11 @@ TEST_CASE("a printed block belongs to the commands above it and has whole lines 
   CHECK(blocks[0].shell_from == 1);
   CHECK(blocks[0].shell_to == 3);
   CHECK(blocks[0].text == std::vector<std::string>{"GPU", "H100  80"});
-  CHECK(stands_in(blocks[0].text, "two\nGPU  \nH100  80\nmore\n"));
-  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  81\n"));   // a changed number
-  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  802\n"));  // not a part of a line
-  CHECK_FALSE(stands_in(blocks[0].text, "GPU\n\nH100  80\n"));
-  CHECK_FALSE(stands_in({}, "anything\n"));
+  CHECK(is_part_of_output(blocks[0].text, "two\nGPU  \nH100  80\nmore\n"));
+  CHECK_FALSE(is_part_of_output(blocks[0].text, "GPU\nH100  81\n"));   // a changed number
+  CHECK_FALSE(is_part_of_output(blocks[0].text, "GPU\nH100  802\n"));  // not a part of a line
+  CHECK_FALSE(is_part_of_output(blocks[0].text, "GPU\n\nH100  80\n"));
+  CHECK_FALSE(is_part_of_output({}, "anything\n"));
   CHECK_THROWS((void)printed_blocks({{1, "<!-- printed -->"}, {2, "no block"}}));
 }
 

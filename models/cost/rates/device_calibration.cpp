@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kSchema = "kvsim.calibrate-device/1";
 constexpr double kMax = 1e18;
 // Matrix products on CUDA cores, which represent a library's kernels.
-constexpr std::array<std::string_view, 3> kStandIns{"gemm", "gemv", "mlp_scores"};
+constexpr std::array<std::string_view, 3> kSubstitutes{"gemm", "gemv", "mlp_scores"};
 
 struct TimedCase {
   double share = 0, spread = 0, bytes = 0;
@@ -102,8 +102,9 @@ std::shared_ptr<const Calibration> read_device_calibration(const Field& document
     const double bytes = each.at("bytes_model").number(0, kMax);
     const double us = each.at("time_us").number(1e-6, 1e12);
     const double spread = each.at("spread").number(0, 1e6);
-    const bool stands_in = std::find(kStandIns.begin(), kStandIns.end(), name) != kStandIns.end();
-    if (stands_in || bytes <= l2) continue;
+    const bool is_substitute =
+        std::find(kSubstitutes.begin(), kSubstitutes.end(), name) != kSubstitutes.end();
+    if (is_substitute || bytes <= l2) continue;
     const double rate = family == OpFamily::kHostCopy ? gpu.c2c.value_or(gpu.pcie).count()
                                                       : gpu.hbm_bandwidth.count();
     cases[static_cast<std::size_t>(family)].push_back(

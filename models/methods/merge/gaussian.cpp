@@ -28,9 +28,9 @@ class GaussianMerger final : public Merger {
     const std::size_t d = entries.key(0).size();
     // Runs are contiguous, so a run's dropped tokens are neighbours in the list.
     for (std::size_t i = 0; i < losers.size();) {
-      const std::int32_t pivot = selector.stand_in(losers[i]);
+      const std::int32_t pivot = selector.representative(losers[i]);
       from_.clear();
-      for (; i < losers.size() && selector.stand_in(losers[i]) == pivot; ++i) {
+      for (; i < losers.size() && selector.representative(losers[i]) == pivot; ++i) {
         const std::size_t row = static_cast<std::size_t>(losers[i]) * d;
         entries.append(losers[i], keys.subspan(row, d), values.subspan(row, d));
         from_.push_back(losers[i]);

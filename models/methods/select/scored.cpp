@@ -145,8 +145,8 @@ void make_finite(std::vector<double>& scores, const Scorer& scorer) {
   for (const double x : scores) {
     if (x < kInfinity) most = std::max(most, x);
   }
-  const double stand_in = scorer.forced_score(most > -kInfinity ? most : 1.0);
-  std::replace(scores.begin(), scores.end(), kInfinity, stand_in);
+  const double substitute = scorer.forced_score(most > -kInfinity ? most : 1.0);
+  std::replace(scores.begin(), scores.end(), kInfinity, substitute);
 }
 
 std::vector<std::int32_t> highest(std::span<const double> scores, std::int64_t count) {

@@ -81,17 +81,18 @@ class KeyRunsSelector final : public Selector {
                : 0.0;
   }
   double importance(std::int32_t id, std::int32_t /*newest*/, bool /*at_prefill*/) const override {
-    return stand_in(id) == id ? std::numeric_limits<double>::infinity() : score(id);
+    return representative(id) == id ? std::numeric_limits<double>::infinity() : score(id);
   }
-  std::int32_t stand_in(std::int32_t id) const override {
-    return static_cast<std::size_t>(id) < stand_in_.size() ? stand_in_[static_cast<std::size_t>(id)]
-                                                           : id;
+  std::int32_t representative(std::int32_t id) const override {
+    return static_cast<std::size_t>(id) < representative_.size()
+               ? representative_[static_cast<std::size_t>(id)]
+               : id;
   }
   std::vector<std::int32_t> plan(std::int32_t prompt,
                                  const EntryBudget& /*allotted*/) const override {
     std::vector<std::int32_t> kept;
     for (std::int32_t id = 0; id < prompt; ++id) {
-      if (stand_in(id) == id) kept.push_back(id);
+      if (representative(id) == id) kept.push_back(id);
     }
     return kept;
   }
@@ -101,8 +102,8 @@ class KeyRunsSelector final : public Selector {
  private:
   void form_runs(double epsilon) {
     const auto s = static_cast<std::int32_t>(likeness_.size());
-    stand_in_.resize(likeness_.size());
-    std::iota(stand_in_.begin(), stand_in_.end(), 0);
+    representative_.resize(likeness_.size());
+    std::iota(representative_.begin(), representative_.end(), 0);
     for (std::int32_t last = s - 1; last >= 0;) {  // backwards, as in the paper
       std::int32_t first = last;
       while (first > 0 && likeness_[static_cast<std::size_t>(first - 1)] > epsilon) --first;
@@ -110,7 +111,8 @@ class KeyRunsSelector final : public Selector {
       for (std::int32_t i = first + 1; i <= last; ++i) {
         if (score(i) > score(pivot)) pivot = i;
       }
-      for (std::int32_t i = first; i <= last; ++i) stand_in_[static_cast<std::size_t>(i)] = pivot;
+      for (std::int32_t i = first; i <= last; ++i)
+        representative_[static_cast<std::size_t>(i)] = pivot;
       last = first - 1;
     }
   }
@@ -118,8 +120,8 @@ class KeyRunsSelector final : public Selector {
   Settings settings_;
   std::vector<double> attention_;
   std::vector<bool> protected_;
-  std::vector<double> likeness_;        // cosine to the next key
-  std::vector<std::int32_t> stand_in_;  // by position
+  std::vector<double> likeness_;              // cosine to the next key
+  std::vector<std::int32_t> representative_;  // by position
 };
 
 class KeyRunsRule final : public SelectRule {
