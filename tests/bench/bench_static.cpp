@@ -77,13 +77,14 @@ void bench_runs() {
     double sink = 0;
     const double one = micros_per_call(2000, [&] { sink += point(full, 1).flops; });
     const double bounded = micros_per_call(2000, [&] { sink += point(ring, 1).flops; });
-    const double told = micros_per_call(200, [&] { sink += point(full, 1, true).flops; });
+    const double with_utilization =
+        micros_per_call(200, [&] { sink += point(full, 1, true).flops; });
     const double run = micros_per_call(10, [&] { sink += point(full, 34000).flops; });
     const double ring_run = micros_per_call(10, [&] { sink += point(ring, 34000).flops; });
     fmt::print(
         "{:9} one point {:6.1f} us (full) {:6.1f} us (ring) {:6.1f} us (full, time explained); "
         "34,000 steps {:7.0f} us (full) {:7.0f} us (ring){}\n",
-        stack, one, bounded, told, run, ring_run, sink > 0 ? "" : "!");
+        stack, one, bounded, with_utilization, run, ring_run, sink > 0 ? "" : "!");
   }
 }
 

@@ -98,9 +98,10 @@ inline Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows,
     const bool rewrites = evicts && below(2) == 0;
     const bool leaves_hole = evicts && !rewrites && below(2) == 0;
     const bool closes = leaves_hole && below(3) == 0;
-    for (std::size_t law = 0; law < windows.size(); ++law) {
-      const std::int64_t seen = windows[law] > 0 ? std::min(held, windows[law]) : held;
-      DecodeLoad& load = out.loads[law];
+    for (std::size_t layer_class = 0; layer_class < windows.size(); ++layer_class) {
+      const std::int64_t seen =
+          windows[layer_class] > 0 ? std::min(held, windows[layer_class]) : held;
+      DecodeLoad& load = out.loads[layer_class];
       load.attended += static_cast<double>(seen);
       load.held += static_cast<double>(seen);
       load.evicting += evicts ? 1 : 0;

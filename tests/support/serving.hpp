@@ -30,8 +30,8 @@ struct LinearTimes {
 class LinearCost : public IterationCost {
  public:
   LinearCost(const CostInput& in, LinearTimes times) : times_{times} {
-    for (const auto& law : mixed_columns(*in.llm, *in.method).classes) {
-      layer_classes_.push_back({.layer = law.layer, .layers = law.layers});
+    for (const auto& layer_class : mixed_columns(*in.llm, *in.method).classes) {
+      layer_classes_.push_back({.layer = layer_class.layer, .layers = layer_class.layers});
     }
   }
   MixedCost cost(const MixedStep& step) override {

@@ -46,8 +46,8 @@ TEST_CASE("check: the order of heads changes nothing and progress ends at the en
   work.for_each = [](std::size_t count, const std::function<void(std::size_t)>& task) {
     for (std::size_t i = count; i-- > 0;) task(i);
   };
-  std::vector<double> told;
-  work.progress = [&](double done) { told.push_back(done); };
+  std::vector<double> reported;
+  work.progress = [&](double done) { reported.push_back(done); };
   const TraceCheck other = check_trace(trace, 64, work);
   REQUIRE(other.layers.size() == plain.layers.size());
   for (std::size_t i = 0; i < plain.layers.size(); ++i) {
@@ -55,9 +55,9 @@ TEST_CASE("check: the order of heads changes nothing and progress ends at the en
     CHECK(other.layers[i].heavy20.high == plain.layers[i].heavy20.high);
     CHECK(other.layers[i].worst_row_sum == plain.layers[i].worst_row_sum);
   }
-  CHECK(std::is_sorted(told.begin(), told.end()));
-  CHECK(std::ssize(told) == trace.info().n_layers * trace.info().n_heads);
-  CHECK(told.back() == 1);
+  CHECK(std::is_sorted(reported.begin(), reported.end()));
+  CHECK(std::ssize(reported) == trace.info().n_layers * trace.info().n_heads);
+  CHECK(reported.back() == 1);
 }
 
 TEST_CASE("check: uniform attention has closed forms") {

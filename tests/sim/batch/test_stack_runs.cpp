@@ -101,10 +101,10 @@ TEST_CASE("code that evicts by a mask keeps every entry and LESS maps them all a
   CHECK(masks.kv_bytes > full.kv_bytes);
   CHECK(gib(masks.kv_bytes) == doctest::Approx(gib(full.kv_bytes)).epsilon(0.02));
   CHECK(gib(drops.kv_bytes) < 0.1 * gib(masks.kv_bytes));
-  const bool told = std::any_of(masks.notes.begin(), masks.notes.end(), [](const std::string& n) {
-    return n.find("masked out") != std::string::npos;
-  });
-  CHECK(told);
+  const bool is_noted =
+      std::any_of(masks.notes.begin(), masks.notes.end(),
+                  [](const std::string& n) { return n.find("masked out") != std::string::npos; });
+  CHECK(is_noted);
   // LESS: two copies of 512 features of every cached key, 4 x 32 heads x 2004 x 512 x 2 B each.
   const StaticResult less = run("hf-masked", "less", 4, 2000, 4);
   CHECK(gib(less.decode_peak) - gib(masks.decode_peak) ==
@@ -154,9 +154,9 @@ TEST_CASE("tensor parallelism shares work and memory and pays collectives") {
         doctest::Approx(gib(two.peak_owners.at("weights")) / 4).epsilon(0.01));
   CHECK(*eight.decode_tok_s > *two.decode_tok_s);
   CHECK(*eight.decode_tok_s < 4 * *two.decode_tok_s);
-  const StaticResult told = run_static(spec, {.time_terms = true});
+  const StaticResult with_terms = run_static(spec, {.time_terms = true});
   double collectives = 0;
-  for (const TimeTerm& term : told.explained.back().terms) {
+  for (const TimeTerm& term : with_terms.explained.back().terms) {
     if (term.family == "collective") collectives += static_cast<double>(term.layers * term.calls);
   }
   CHECK(collectives == 2 * 80);  // two all-reduces per layer; the gather is outside of layers

@@ -176,8 +176,8 @@ TEST_CASE("terms and capacity of a start move in the right direction") {
   CHECK(none.missing > Bytes{});
   CHECK_FALSE(none.serves());
   // A measured term replaces the model's, and the cache takes the difference.
-  const EngineStartup told = start({.options = {.activation = from_gib(1)}});
-  CHECK(told.kv_cache - base.kv_cache == base.activation - told.activation);
+  const EngineStartup with_activation = start({.options = {.activation = from_gib(1)}});
+  CHECK(with_activation.kv_cache - base.kv_cache == base.activation - with_activation.activation);
 }
 
 TEST_CASE("vLLM since 0.20 leaves room for CUDA graphs within its fraction") {

@@ -49,12 +49,13 @@ std::string scenario(const std::string& more = "", const std::string& gpu = "H10
                      gpu, stack, more);
 }
 
-struct Told {
+struct CalibrateRun {
   json document;
   std::string err;
 };
 
-Told calibrate(const fs::path& folder, const std::string& log, const std::string& scenario_text) {
+CalibrateRun calibrate(const fs::path& folder, const std::string& log,
+                       const std::string& scenario_text) {
   write(folder / "v.log", log);
   write(folder / "v.json", scenario_text);
   const Outcome outcome =
@@ -102,16 +103,16 @@ TEST_CASE("calibrate: a log with the pool but not its terms predicts that pool")
   };
   for (const Row& row : rows) {
     INFO(row.log);
-    const Told told = calibrate(folder, row.log, row.scenario);
-    CHECK(told.err.empty());
-    CHECK(told.document.at("warnings").empty());
-    const json& after = told.document.at("with_overrides");
+    const CalibrateRun result = calibrate(folder, row.log, row.scenario);
+    CHECK(result.err.empty());
+    CHECK(result.document.at("warnings").empty());
+    const json& after = result.document.at("with_overrides");
     CHECK(apart(gib(after, "kv_cache_bytes"), row.pool) < 0.01);
     CHECK(after.at("tokens") == row.tokens);
-    CHECK(told.document.at("predicted").at("tokens") != row.tokens);
+    CHECK(result.document.at("predicted").at("tokens") != row.tokens);
     // It states, also in the file, that the term is not a measurement.
-    REQUIRE(told.document.at("notes").size() == 1);
-    CHECK(has(told.document.at("notes").at(0), "activation peak: derived, not measured: "));
+    REQUIRE(result.document.at("notes").size() == 1);
+    CHECK(has(result.document.at("notes").at(0), "activation peak: derived, not measured: "));
     CHECK(text_of(folder / "o.json").starts_with("// activation peak: derived, not measured: "));
     // A run with the overrides reproduces the start.
     write(folder / "w.json", R"({"extends": ["v.json", "o.json"]})");
@@ -128,20 +129,20 @@ TEST_CASE("calibrate: the rest is assigned to the term that the log does not sta
       "DEBUG model weights take 14.99GiB; PyTorch activation peak memory takes 4.74GiB; the rest "
       "of "
       "the memory reserved for KV Cache is 51.00GiB.\n";
-  const Told told = calibrate(folder, activation, scenario());
-  const json& after = told.document.at("with_overrides");
+  const CalibrateRun result = calibrate(folder, activation, scenario());
+  const json& after = result.document.at("with_overrides");
   CHECK(apart(gib(after, "kv_cache_bytes"), 51.00) < 0.01);
   CHECK(apart(gib(after, "activation_bytes"), 4.74) < 1e-6);
   CHECK(apart(gib(after, "non_torch_bytes"),
               0.9 * gib(after, "total_bytes") - 14.99 - 4.74 - 51.00) < 1e-6);
-  CHECK(has(told.document.at("notes").at(0), "non-torch: derived, not measured"));
+  CHECK(has(result.document.at("notes").at(0), "non-torch: derived, not measured"));
   // All stated except the GPU: (14.99 + 0.13 + 4.76 + 51.38) / 0.9 = 79.178.
   const std::string debug =
       "DEBUG Initial free memory: 78.60 GiB; Requested memory: 0.90 (util), 71.26 GiB\n"
       "DEBUG Total non KV cache memory: 19.88GiB; torch peak memory increase: 4.76GiB; non-torch "
       "forward increase memory: 0.13GiB; weights memory: 14.99GiB.\n"
       "INFO Available KV cache memory: 51.38 GiB\n";
-  const Told all = calibrate(folder, debug, scenario());
+  const CalibrateRun all = calibrate(folder, debug, scenario());
   CHECK(apart(gib(all.document.at("with_overrides"), "total_bytes"), 79.1778) < 1e-3);
   CHECK(apart(gib(all.document.at("with_overrides"), "kv_cache_bytes"), 51.38) < 1e-6);
   CHECK(all.document.at("warnings").empty());
@@ -152,7 +153,7 @@ TEST_CASE("calibrate: the rest is assigned to the term that the log does not sta
       "total_gpu_memory (79.19GiB) x gpu_memory_utilization (0.90) = 71.27GiB\n"
       "model weights take 14.99GiB; non_torch_memory takes 0.13GiB; PyTorch activation peak memory "
       "takes 4.74GiB; the rest of the memory reserved for KV Cache is 45.00GiB.\n";
-  const Told stated = calibrate(folder, whole, scenario());
+  const CalibrateRun stated = calibrate(folder, whole, scenario());
   CHECK(stated.document.at("notes").empty());
   // 0.9 x 79.19 - 14.99 - 0.13 - 4.74 = 51.41
   CHECK(has(stated.err, "the KV cache is 51.41 GiB, the log's own is 45.00 GiB"));
@@ -173,7 +174,7 @@ TEST_CASE("calibrate: a log of another start than the scenario's is reported wit
   // Another fraction.
   CHECK(has(refusal(folder, h100_log(), scenario(R"(, "engine": {"memory_fraction": 0.7})")),
             "activation peak is -9.7"));
-  const Told fraction = calibrate(folder, info_log(14.99, 54.06, 442864), scenario());
+  const CalibrateRun fraction = calibrate(folder, info_log(14.99, 54.06, 442864), scenario());
   CHECK(has(fraction.err, "activation peak comes out as 2.09 GiB, predicted 4.74 GiB"));
   CHECK(has(text_of(folder / "o.json"), "comes out as 2.09 GiB"));
   // More tokens than a pool that is larger than the GPU.
@@ -190,14 +191,14 @@ TEST_CASE("calibrate: tokens and bytes of the pool must be of the scenario's cac
       calibrate(folder, fp8, scenario()).err,
       "the log's 820,864 tokens of the scenario's 131072 B each are 100.20 GiB, its KV cache is "
       "50.10 GiB: the scenario's model, kv_dtype or gpu_count is not the log's"));
-  const Told fits = calibrate(folder, fp8, scenario(R"(, "kv_dtype": "fp8")"));
+  const CalibrateRun fits = calibrate(folder, fp8, scenario(R"(, "kv_dtype": "fp8")"));
   CHECK(fits.err.empty());
   CHECK(fits.document.at("with_overrides").at("tokens") == 820864);
   // A pool that differs by one rounding is accepted; one that differs by two is not.
   CHECK(calibrate(folder, info_log(14.99, 50.11, 410432), scenario()).err.empty());
   CHECK(has(calibrate(folder, info_log(14.99, 50.12, 410432), scenario()).err, "50.12 GiB"));
   CHECK(has(calibrate(folder, info_log(14.99, 50.08, 410432), scenario()).err, "50.08 GiB"));
-  const Told two = calibrate(folder, h100_log(), scenario(R"(, "gpu_count": 2)"));
+  const CalibrateRun two = calibrate(folder, h100_log(), scenario(R"(, "gpu_count": 2)"));
   CHECK(has(two.err, "weights of 14.99 GiB in the log, 7.48 GiB predicted"));
   CHECK(has(two.err, "are 25.05 GiB"));
   CHECK(has(calibrate(folder, h100_log(), scenario(R"(, "engine": {"block_tokens": 128})")).err,

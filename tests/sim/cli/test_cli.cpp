@@ -73,10 +73,10 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
       "INFO [kv_cache_utils.py:1087] GPU KV cache size: 420,864 tokens\n");
   write(folder / "v.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
     "stack": "vllm@0.11", "prompt_tokens": 1000, "output_tokens": 2, "figures": false})");
-  const json told =
+  const json calibrated =
       json_of({"calibrate", "--from-log", "v.log", "v.json", "-o", "o.json", "--json"}, folder);
-  CHECK(told.at("schema") == "kvsim.calibrate-log/1");
-  const json& after = told.at("with_overrides");
+  CHECK(calibrated.at("schema") == "kvsim.calibrate-log/1");
+  const json& after = calibrated.at("with_overrides");
   // 4.76 GiB = 5,111,011,082 B, to the nearest.
   CHECK(after.at("activation_bytes") == 5111011082);
   CHECK(after.at("usable_bytes").get<std::int64_t>() ==

@@ -237,7 +237,7 @@ TEST_CASE("a full disk leaves the earlier result and no part of the failed one")
   const auto free_bytes = [&] {
     return static_cast<std::int64_t>(fs::space(folder / "disk").available);
   };
-  const auto told = on_small_disk(folder / "disk", kDisk, folder / "report", [&] {
+  const auto failures = on_small_disk(folder / "disk", kDisk, folder / "report", [&] {
     std::string report;
     const auto expect = [&](bool holds, const std::string& what) {
       if (!holds) report += what + "\n";
@@ -277,11 +277,11 @@ TEST_CASE("a full disk leaves the earlier result and no part of the failed one")
     expect(run({}).status == 0, "not with all of the room");
     return report;
   });
-  if (!told) {
+  if (!failures) {
     fmt::print("KVSIM-SKIPPED: no small disk can be mounted here\n");
     return;
   }
-  CHECK(*told == "");
+  CHECK(*failures == "");
 }
 
 TEST_CASE("plot replaces its own figures and no file of the user") {

@@ -149,10 +149,10 @@ TEST_CASE("an interrupted plan keeps finished answers and says how many are miss
   std::size_t answered = 0, missing = 0;
   for (const json& group : plan.at("answers")) {
     for (const json& one : group.at("candidates")) {
-      const bool told = one.at("answer") > 0 || !one.at("impossible").is_null();
+      const bool has_answer = one.at("answer") > 0 || !one.at("impossible").is_null();
       // A candidate that was not searched says so and has no answer.
-      if (!told) CHECK_FALSE(one.at("pruned").is_null());
-      (told ? answered : missing) += 1;
+      if (!has_answer) CHECK_FALSE(one.at("pruned").is_null());
+      (has_answer ? answered : missing) += 1;
     }
   }
   CHECK(answered > 0);

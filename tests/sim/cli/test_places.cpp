@@ -57,9 +57,9 @@ TEST_CASE("a link that leads only to itself is reported with its reason by every
                          {"plot", "loop", "-o", "out"},
                          {"run", "loop"}};
   for (const Words& words : reads) {
-    const std::string told = complaint(words, folder);
-    CHECK(has(told, "kvsim: loop"));
-    CHECK(has(told, reason));
+    const std::string message = complaint(words, folder);
+    CHECK(has(message, "kvsim: loop"));
+    CHECK(has(message, reason));
   }
   CHECK(names_in(folder) == std::vector<std::string>{"loop"});
 }

@@ -262,8 +262,8 @@ HeadVectors head_of(const Trace& trace, const TraceLayer& layer, std::int32_t h)
 
 /// Compares final kept sets if no choice was closer than 1e-6; returns the number of heads
 /// compared.
-int compare_with_plain(const Trace& trace, const std::string& name, std::int64_t budget,
-                       const test::ReferenceSettings& settings) {
+int compare_with_reference(const Trace& trace, const std::string& name, std::int64_t budget,
+                           const test::ReferenceSettings& settings) {
   const auto result = replay(trace, {{name, {}, Budget{0, budget}}}, detailed()).methods[0];
   int compared = 0;
   for (std::int32_t l = 0; l < trace.info().n_layers; ++l) {
@@ -288,15 +288,15 @@ int compare_with_plain(const Trace& trace, const std::string& name, std::int64_t
 void compare_all(const Trace& trace, int at_least) {
   const std::int64_t b = trace.info().prompt_tokens / 5;
   const std::int64_t tail = std::max<std::int64_t>(2, b / 10);
-  CHECK(compare_with_plain(trace, "h2o", b,
-                           {.budget = b, .tail_prompt = b - b / 2, .tail_decode = b - b / 2}) >=
+  CHECK(compare_with_reference(trace, "h2o", b,
+                               {.budget = b, .tail_prompt = b - b / 2, .tail_decode = b - b / 2}) >=
         at_least);
   test::ReferenceSettings zero{
       .budget = b, .decay = 0.98, .tail_prompt = tail, .tail_decode = tail, .slots = 1};
-  CHECK(compare_with_plain(trace, "zeromerge", b, zero) >= at_least);
+  CHECK(compare_with_reference(trace, "zeromerge", b, zero) >= at_least);
   // Fed one by one, a long prompt makes hundreds of choices per head: more of them are near ties.
   zero.online = true;
-  CHECK(compare_with_plain(trace, "zeromerge-paper", b, zero) >= at_least / 2);
+  CHECK(compare_with_reference(trace, "zeromerge-paper", b, zero) >= at_least / 2);
 }
 
 TEST_CASE("kept sets on the shipped trace equal those of a reference") {

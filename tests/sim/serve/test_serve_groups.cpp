@@ -122,7 +122,7 @@ struct Cache {
   Stack stack = with_options(find_stack("vllm"), {.block_tokens = 16}, {nullptr, &llm, 1});
   std::shared_ptr<const Method> method = make_method({"full", {}, {}}, 1);
   CostInput in{.llm = &llm, .method = method.get(), .stack = &stack, .kv_dtype = Dtype::kFp16};
-  std::vector<LayerSpan> laws{{.layer = 0, .layers = llm.n_layers()}};
+  std::vector<LayerSpan> spans{{.layer = 0, .layers = llm.n_layers()}};
   BlockSizes sizes;
   SequenceFootprints footprints{{"full", {}, {}}, {.n_layers = 4}, nullptr, in};
   RequestTrace trace;
@@ -132,7 +132,7 @@ struct Cache {
   /// All prompts begin with the same `shared` tokens; -1: their tokens have no ids.
   Cache(VllmGroups groups, const std::vector<std::int32_t>& prompts, std::int32_t shared,
         std::int64_t ids = 64)
-      : sizes{in, laws, GroupSizes{std::move(groups), true, 0}} {
+      : sizes{in, spans, GroupSizes{std::move(groups), true, 0}} {
     trace.prefix_block = 16;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       Request r = request(0, prompts[i], 8);

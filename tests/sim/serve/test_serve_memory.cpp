@@ -259,9 +259,10 @@ TEST_CASE("shared blocks are copied before a method drops entries of them") {
   // The whole prompt stays in the prefix cache, though each reader keeps 32 entries of it.
   CHECK(r.outcomes[1].cached_tokens == 144);
   CHECK(r.outcomes[2].cached_tokens == 144);
-  bool told = false;
-  for (const std::string& note : r.notes) told = told || note.find("copied") != std::string::npos;
-  CHECK(told);
+  bool is_noted = false;
+  for (const std::string& note : r.notes)
+    is_noted = is_noted || note.find("copied") != std::string::npos;
+  CHECK(is_noted);
 }
 
 TEST_CASE("a prompt is not refused for lack of room for a shared copy") {

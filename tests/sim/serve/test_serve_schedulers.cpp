@@ -294,10 +294,10 @@ TEST_CASE("prompts too short for the method hold every token and the result says
   }
   const ServeResult r = service.run();
   CHECK(r.completed == 5);
-  const auto told = std::find_if(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+  const auto found = std::find_if(r.notes.begin(), r.notes.end(), [](const std::string& note) {
     return note.starts_with("prompts of 2 lengths from 3 to 5 tokens hold every token");
   });
-  CHECK(told != r.notes.end());
+  CHECK(found != r.notes.end());
   // If the typical prompt is one of these, the run is refused.
   service.trace.requests = {request(0, 3, 5)};
   CHECK_THROWS_AS((void)service.run(), InputError);
