@@ -25,7 +25,7 @@ namespace kvsim::KVSIM_EXECUTOR::split_k {
 
 using kernels::ceil_div;
 using kernels::DecodeShape;
-using kernels::kDecodeMostHeads;
+using kernels::kDecodeMaxHeads;
 using kernels::kDecodeThreads;
 using kernels::kDecodeTile;
 
@@ -100,15 +100,15 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
   const int row = warp * kWarpRows + lane / kRowLanes;
 
   const std::int64_t group = shape.group();
-  const std::int64_t chunks = ceil_div(group, kDecodeMostHeads);
+  const std::int64_t chunks = ceil_div(group, kDecodeMaxHeads);
   const std::int64_t kv_head = blockIdx.y / chunks;
   const std::int64_t chunk = blockIdx.y % chunks;
-  const int n = static_cast<int>(smaller(kHeads, group - chunk * kDecodeMostHeads));
+  const int n = static_cast<int>(smaller(kHeads, group - chunk * kDecodeMaxHeads));
   const std::int64_t query_row = blockIdx.z;
   const std::int64_t entries = of_row(a.lengths, query_row, shape.entries);
   const std::int64_t sequence = of_row(a.cache_of, query_row, query_row);
   const std::int64_t head =
-      query_row * shape.n_heads + kv_head * group + chunk * kDecodeMostHeads;  // the first
+      query_row * shape.n_heads + kv_head * group + chunk * kDecodeMaxHeads;  // the first
   const std::int64_t bias = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   const std::int64_t begin = blockIdx.x * shape.entries_per_split;
   const std::int64_t end = smaller(begin + shape.entries_per_split, entries);
@@ -360,7 +360,7 @@ void check_common(const DecodeShape& s, const DecodeAttention<T>& a) {
 template <class T, int kHeadDim, int kHeads, class Cache>
 void launch_split(Stream stream, const DecodeShape& shape, const Cache& cache,
                   const DecodeAttention<T>& a, std::int64_t shared_bytes) {
-  const std::int64_t chunks = ceil_div(shape.group(), kDecodeMostHeads);
+  const std::int64_t chunks = ceil_div(shape.group(), kDecodeMaxHeads);
   launch(stream, "decode_attention_split",
          {static_cast<std::uint32_t>(shape.splits()),
           static_cast<std::uint32_t>(shape.n_kv_heads * chunks),

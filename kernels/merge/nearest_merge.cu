@@ -197,7 +197,7 @@ void spread_values(Stream stream, const SpreadShape& s, const ValueSpread<T>& a)
       "values are [rows, capacity, head_dim], attention [rows, capacity]");
   KVSIM_LAUNCH_CHECK(a.victim.size >= s.rows && a.chance.size >= s.rows &&
                          a.spread.size >= s.rows && a.takers.size >= s.rows * s.max_takers,
-                     "victim, chance and spread are [rows], takers [rows, most_takers]");
+                     "victim, chance and spread are [rows], takers [rows, max_takers]");
   launch(stream, "spread_values", grid_of_warps(s.rows), {kMergeThreads}, 0, spread_kernel<T>, s,
          a);
 }

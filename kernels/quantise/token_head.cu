@@ -9,7 +9,7 @@ namespace {
 
 using kernels::QuantShape;
 
-constexpr float kLeastStep = 1e-6F;
+constexpr float kMinStep = 1e-6F;
 
 template <class T, ByteCode kCode>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kEncodeThreads)
@@ -19,8 +19,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kEncodeThreads)
   if (!lane.is_stored) return;
   float x[std::size_t{kLaneChannels}];
   load_row(from, lane, x);
-  constexpr float kMost = kCode == ByteCode::kInt8 ? 127.0F : 448.0F;
-  const float step = fmaxf(row_abs_max(x, lane.lanes) / kMost, kLeastStep);
+  constexpr float kMaxCode = kCode == ByteCode::kInt8 ? 127.0F : 448.0F;
+  const float step = fmaxf(row_abs_max(x, lane.lanes) / kMaxCode, kMinStep);
   const float inverse = 1 / step;
   std::uint64_t word = 0;
   KVSIM_UNROLL
@@ -50,7 +50,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kEncodeThreads)
   KVSIM_UNROLL
   for (int j = 0; j < kLaneChannels; ++j) x[j] = kv::to_float(kv::from_float<T>(x[j]));
   const float low = row_min(x, lane.lanes);
-  const float step = fmaxf((row_max(x, lane.lanes) - low) / 15.0F, kLeastStep);
+  const float step = fmaxf((row_max(x, lane.lanes) - low) / 15.0F, kMinStep);
   const float zero = fminf(fmaxf(roundf(-low / step), 0.0F), 15.0F);
   const float inverse = 1 / step;
   std::uint32_t word = 0;

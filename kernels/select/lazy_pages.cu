@@ -27,7 +27,7 @@ void evict_lazily(Stream stream, const kernels::LazyPageShape& s, const LazyPage
                      "sizes are 1 at least");
   KVSIM_LAUNCH_CHECK(
       a.leaving.size >= s.rows * s.max_leaving && a.pages.size >= s.rows * s.pages_per_sequence,
-      "leaving is [rows, most_leaving], pages [rows, pages_per_sequence]");
+      "leaving is [rows, max_leaving], pages [rows, pages_per_sequence]");
   KVSIM_LAUNCH_CHECK(a.live.size >= s.n_pages && a.freed.size >= s.n_pages && a.n_freed.size >= 1,
                      "live and freed are [n_pages]");
   KVSIM_LAUNCH_CHECK(a.bias.size >= s.rows * s.pages_per_sequence * s.page,

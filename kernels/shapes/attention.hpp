@@ -28,7 +28,7 @@ struct DecodeShape {
 };
 inline constexpr std::int64_t kDecodeTile = 64;
 inline constexpr std::int64_t kDecodeThreads = 128;
-inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a read of the cache
+inline constexpr std::int64_t kDecodeMaxHeads = 8;  // query heads that share a read of the cache
 
 /// What one split kernel and the combining one move, of a cache that a lane reads `per_lane`
 /// elements of an entry from, `cache_bytes` in all. Beyond the cache: each block's rows of lanes
@@ -51,7 +51,7 @@ inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a
 }
 /// Times each stored head's cache is read: once for every eight query heads of a group.
 [[nodiscard]] constexpr std::int64_t cache_reads(const DecodeShape& s) {
-  return ceil_div(s.group(), kDecodeMostHeads);
+  return ceil_div(s.group(), kDecodeMaxHeads);
 }
 /// Rows of the element's type. Page numbers are read once for every read of the cache.
 [[nodiscard]] constexpr KernelTraffic decode_traffic(const DecodeShape& s,

@@ -52,8 +52,8 @@ void find_longest(const LoopSpec& spec, LoopMeasurement& out) {
     out.longest = 0;
     return;
   }
-  while (most < kLongestMost && tried(2 * most)) most *= 2;
-  if (most >= kLongestMost) return;
+  while (most < kMaxLongest && tried(2 * most)) most *= 2;
+  if (most >= kMaxLongest) return;
   for (std::int64_t step = most / 2; step >= kLongestStep; step /= 2) {
     if (tried(most + step)) most += step;
   }

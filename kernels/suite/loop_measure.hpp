@@ -20,12 +20,12 @@ struct LoopMeasurement {
       used_before;  // of it, by all processes, before the loop's first allocation: with its context
   Bytes used;       // most seen, weights, cache and the libraries' memory being there
   /// Longest sequence that a decode step was run for, found by growing until cudaMalloc refused, to
-  /// kLongestStep tokens; nullopt where a budget bounds the cache, or kLongestMost tokens fitted.
+  /// kLongestStep tokens; nullopt where a budget bounds the cache, or kMaxLongest tokens fitted.
   std::optional<std::int64_t> longest;
   std::int32_t tries = 0;  // loops made to find it
 };
 inline constexpr std::int64_t kLongestStep = 256;
-inline constexpr std::int64_t kLongestMost = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxLongest = std::int64_t{1} << 24;
 
 /// Runs the loop's steps once to warm up and then `rounds` times over, timed between CUDA events at
 /// the steps' ends, without waiting between them. Then looks for the longest sequence, where
