@@ -127,17 +127,17 @@ KvarnTile kvarn_tile(std::span<const float> tile, std::int32_t rows, std::int32_
   out.n_columns = columns;
   const auto stored = [](float x) { return as_stored(x, Dtype::kFp16); };
   std::vector<float> row(n);
-  const auto most_code = static_cast<float>(levels);
+  const auto max_code = static_cast<float>(levels);
   for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
     for (std::size_t c = 0; c < n; ++c) {
       row[c] = tile[r * n + c] / balance.columns[c] / balance.rows[r];
     }
     const auto [least, most] = std::minmax_element(row.begin(), row.end());
     const float zero = *least;
-    const float step = std::max((*most - zero) / most_code, kMinStep);
+    const float step = std::max((*most - zero) / max_code, kMinStep);
     for (const float x : row) {
-      out.codes.push_back(static_cast<std::uint8_t>(
-          std::clamp(std::nearbyint((x - zero) / step), 0.0F, most_code)));
+      out.codes.push_back(
+          static_cast<std::uint8_t>(std::clamp(std::nearbyint((x - zero) / step), 0.0F, max_code)));
     }
     out.steps.push_back(stored(balance.rows[r] * step));
     out.zeros.push_back(stored(balance.rows[r] * zero));

@@ -404,7 +404,7 @@ struct ReadOutcome {
   std::vector<double> out;       // [group, d]
   std::vector<double> log_sums;  // [group]: log-sum-exp over what was read
   double entries_read = 0;       // distinct entries that the group's query heads read together
-  std::int64_t most_read = 0;    // maximum number of entries that one of them read
+  std::int64_t max_read = 0;     // maximum number of entries that one of them read
   Bytes from_host{0};
 };
 

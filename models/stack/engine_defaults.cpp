@@ -96,7 +96,7 @@ EngineValues read_values(const Field& field) {
   if (const auto given = field.find("counts_graphs")) out.counts_graphs = given->boolean();
   if (const auto given = field.find("reserve")) out.reserve = read_reserve(*given);
   size("reserve_graphs", out.reserve_graphs);
-  size("reserve_least", out.reserve_least);
+  size("reserve_least", out.min_reserve);
   if (const auto given = field.find("schedules_ahead")) out.schedules_ahead = given->boolean();
   if (const auto given = field.find("between_steps")) out.inter_step_overhead = given->duration();
   if (const auto given = field.find("between_per_sequence")) {

@@ -70,7 +70,7 @@ struct EngineValues {
   std::optional<double> usable_fraction{};
   std::optional<bool> counts_graphs{};
   std::optional<MemoryReserve> reserve{};
-  std::optional<Bytes> reserve_graphs{}, reserve_least{};
+  std::optional<Bytes> reserve_graphs{}, min_reserve{};
   std::optional<std::int64_t> graph_sequences{};
   // Not options of the engine, so they are not among its settings.
   std::optional<bool> schedules_ahead{};

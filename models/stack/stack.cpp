@@ -93,7 +93,7 @@ double fraction_beside(const MemoryReserve& reserve, const DefaultsTaker& taker,
                reserve.per_prefill_token * std::max(stack.prefill_chunk, kMinTokens) +
                reserve.per_graph_sequence * sequences + reserve.per_gpu * std::int64_t{site.gpus} +
                taker.find(&EngineValues::reserve_graphs).value_or(Bytes{});
-  kept = std::max(kept, taker.find(&EngineValues::reserve_least).value_or(Bytes{}));
+  kept = std::max(kept, taker.find(&EngineValues::min_reserve).value_or(Bytes{}));
   const Bytes memory = site.gpu->hbm;
   if (kept >= memory) {
     throw InputError{fmt::format(

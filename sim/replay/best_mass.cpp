@@ -152,7 +152,7 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
       for (HeadSeries* series : all) {
         const std::size_t query = g - static_cast<std::size_t>(series->first_query);
         if (query >= static_cast<std::size_t>(series->queries)) continue;
-        const auto count = static_cast<std::size_t>(series->costs[first + step].most_read);
+        const auto count = static_cast<std::size_t>(series->costs[first + step].max_read);
         if (count != before) share = largest.share(before = count);
         series->best_mass[(first + step) * static_cast<std::size_t>(series->queries) + query] =
             static_cast<float>(share);

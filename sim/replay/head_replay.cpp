@@ -113,7 +113,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
         all[h].costs.push_back({.held = session.entries(h).size(),
                                 .attended = static_cast<std::int32_t>(events.attended),
                                 .entries_read = events.read >= 0 ? events.read : events.attended,
-                                .most_read = static_cast<std::int32_t>(session.most_read(h)),
+                                .max_read = static_cast<std::int32_t>(session.max_read(h)),
                                 .bytes = session.bytes(h),
                                 .attended_bytes = attended_bytes(method, session, events),
                                 .read = traffic.read(),

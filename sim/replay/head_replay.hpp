@@ -21,7 +21,7 @@ struct HeadCost {
   std::int32_t attended = 0;
   double entries_read = 0;          // of the attended entries: all, except for methods that read
                                     // part
-  std::int32_t most_read = 0;       // by one query head
+  std::int32_t max_read = 0;        // by one query head
   CacheBytes bytes;                 // after compression
   std::int64_t attended_bytes = 0;  // K and V of the entries attended over
   double read = 0, written = 0, link = 0, extra_flops = 0;

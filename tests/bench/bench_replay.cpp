@@ -152,7 +152,7 @@ Rates measure_steps(const LayerBlock& block, const ComposedMethod& method, const
         for (std::int64_t i = 0; i < steps; ++i) {
           session.step();
           for (std::size_t h = 0; h < session.size(); ++h) {
-            attended += static_cast<double>(session.most_read(h));
+            attended += static_cast<double>(session.max_read(h));
           }
         }
       });

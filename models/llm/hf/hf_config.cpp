@@ -179,14 +179,14 @@ void note_prediction_layers(const Field& config, Llm& llm) {
 
 /// Keys that no reader knows and whose names are those of sizes.
 void note_unknown_keys(const Field& config, const hf::Family& family, Llm& llm) {
-  constexpr std::size_t kMost = 16, kLongestName = 40;
+  constexpr std::size_t kMaxNames = 16, kLongestName = 40;
   std::vector<std::string> unknown;
   std::size_t more = 0;
   for (const auto& [key, value] : config.members()) {
     const bool is_read =
         std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
     if (!is_read && !says_nothing(value.raw()) && hf::may_change_memory(key)) {
-      if (unknown.size() < kMost) {
+      if (unknown.size() < kMaxNames) {
         unknown.push_back(excerpt(key, kLongestName));
       } else {
         ++more;
@@ -205,7 +205,7 @@ constexpr std::array<std::string_view, 4> kArchitectures{
     "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"};
 constexpr std::int64_t kImagePixels = std::int64_t{4096} * 4096;
 constexpr std::int64_t kLargestPatch = 256;
-constexpr std::int64_t kMostFrames = 64;
+constexpr std::int64_t kMaxFrames = 64;
 
 /// The vision encoder of a configuration, if it is one whose sizes are known.
 std::optional<VisionEncoder> read_vision(const Field& config) {
@@ -220,7 +220,7 @@ std::optional<VisionEncoder> read_vision(const Field& config) {
   const std::int32_t side = hf::count(vision->at("patch_size"), 1, kLargestPatch);
   const std::int32_t merge = hf::count(vision->at("spatial_merge_size"), 1, 16);
   const std::int32_t channels = hf::count_or(*vision, "in_channels", 3, 1, 16);
-  const std::int32_t frames = hf::count(vision->at("temporal_patch_size"), 1, kMostFrames);
+  const std::int32_t frames = hf::count(vision->at("temporal_patch_size"), 1, kMaxFrames);
   VisionEncoder out{
       .width = hf::count(vision->at("hidden_size"), 1, hf::kLargestWidth),
       .mlp_width = hf::count(vision->at("intermediate_size"), 1, hf::kLargestFfn),

@@ -33,7 +33,7 @@ class BlockSparseKind final : public FullKind {
   void add_cache(const LayerSpec& layer, Dtype kv_dtype,
                  std::vector<CacheItem>& out) const override {
     FullKind::add_cache(layer, kv_dtype, out);
-    out.back().most_read = layer.attention.index.top_k;
+    out.back().max_read = layer.attention.index.top_k;
     out.push_back({.role = CacheRole::kIndex,
                    .entry_bytes = bytes_in(layer.attention.index.head_dim, Dtype::kBf16)});
   }

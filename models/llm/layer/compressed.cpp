@@ -15,7 +15,7 @@ std::int64_t sets_of(const AttentionSpec& a) { return a.ratio == kOverlappingRat
 bool has_index(const AttentionSpec& a) { return a.ratio > 0 && a.index.n_heads > 0; }
 
 /// Compressed entries that a query visits at most; 0: all.
-std::int64_t most_chosen(const AttentionSpec& a) { return has_index(a) ? a.index.top_k : 0; }
+std::int64_t max_chosen(const AttentionSpec& a) { return has_index(a) ? a.index.top_k : 0; }
 
 /// Bytes of a compressor's fp32 state for keys of `width`: inputs and gates of the tokens that wait
 /// to be compressed, of two windows where they overlap.
@@ -91,7 +91,7 @@ class CompressedKind final : public LayerKind {
             : bytes_in(a.head_dim, kv_dtype);
     out.push_back({.entry_bytes = entry, .most = a.window});
     if (a.ratio == 0) return;
-    out.push_back({.entry_bytes = entry, .ratio = a.ratio, .most_read = most_chosen(a)});
+    out.push_back({.entry_bytes = entry, .ratio = a.ratio, .max_read = max_chosen(a)});
     double state = state_bytes(a, a.head_dim);
     if (has_index(a)) {
       out.push_back({.role = CacheRole::kIndex,
@@ -115,13 +115,13 @@ class CompressedKind final : public LayerKind {
   [[nodiscard]] std::int64_t visited(const LayerSpec& layer, std::int64_t tokens) const override {
     const AttentionSpec& a = layer.attention;
     const std::int64_t near = within_limit(a.window, tokens);
-    return a.ratio == 0 ? near : near + within_limit(most_chosen(a), tokens / a.ratio);
+    return a.ratio == 0 ? near : near + within_limit(max_chosen(a), tokens / a.ratio);
   }
   [[nodiscard]] double pairs(const LayerSpec& layer, double tokens) const override {
     const AttentionSpec& a = layer.attention;
     const double near = causal_pairs(tokens, a.window);
     // Token t sees t / ratio entries, or as many as are chosen.
-    return a.ratio == 0 ? near : near + causal_pairs(tokens, most_chosen(a) * a.ratio) / a.ratio;
+    return a.ratio == 0 ? near : near + causal_pairs(tokens, max_chosen(a) * a.ratio) / a.ratio;
   }
   void add_operators(const LayerSpec& layer, const NewTokens& span,
                      std::vector<MixerOp>& out) const override {

@@ -55,7 +55,7 @@ class IndexedLatentKind final : public LatentKind {
       out.back().entry_bytes =
           fp8_index_key_bytes(a.kv_lora_rank) + bytes_in(a.rope_head_dim, Dtype::kBf16);
     }
-    out.back().most_read = a.index.top_k;
+    out.back().max_read = a.index.top_k;
     if (a.index.is_borrowed) return;
     out.push_back(
         {.role = CacheRole::kIndex, .entry_bytes = fp8_index_key_bytes(a.index.head_dim)});

@@ -20,7 +20,7 @@ double CacheItem::held(std::int64_t tokens) const {
 double CacheItem::read(std::int64_t tokens) const {
   if (role == CacheRole::kState) return tokens > 0 ? entry_bytes : 0;
   return entry_bytes *
-         static_cast<double>(within_limit(most_read, within_limit(most, tokens / ratio)));
+         static_cast<double>(within_limit(max_read, within_limit(most, tokens / ratio)));
 }
 
 double CacheItem::per_token() const {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kLastRows = 64;
 constexpr std::int64_t kFirstColumns = 30;    // always kept
 constexpr std::int64_t kNearDistances = 100;  // likewise
-constexpr std::int64_t kLeastVertical = 30, kLeastSlash = 50;
+constexpr std::int64_t kMinVertical = 30, kMinSlash = 50;
 constexpr std::int64_t kTile = 64;  // of pattern=block
 
 enum class Pattern : std::uint8_t { kVerticalSlash, kStream, kBlock };
@@ -32,9 +32,8 @@ class MInferenceRule final : public PrefillRule {
 
   std::unique_ptr<PrefillPattern> start(const PrefillHead& head) const override {
     if (settings_.pattern == Pattern::kBlock) return top_blocks(head);
-    const std::int64_t vertical =
-        std::min(head.prompt, std::max(settings_.vertical, kLeastVertical));
-    const std::int64_t slash = std::min(head.prompt, std::max(settings_.slash, kLeastSlash));
+    const std::int64_t vertical = std::min(head.prompt, std::max(settings_.vertical, kMinVertical));
+    const std::int64_t slash = std::min(head.prompt, std::max(settings_.slash, kMinSlash));
     auto pattern = std::make_unique<VerticalSlashPattern>(head.prompt);
     if (settings_.pattern == Pattern::kStream) {
       for (std::int64_t i = 0; i < vertical; ++i) pattern->add_column(i);

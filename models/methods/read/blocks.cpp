@@ -68,7 +68,7 @@ class BlockReader final : public Reader {
     if (static_cast<std::size_t>(set_.topk) >= n_blocks) {
       attend_rows(whole_, q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = static_cast<double>(entries_);
-      outcome.most_read = entries_;
+      outcome.max_read = entries_;
       return;
     }
     read_.assign(n_blocks, false);
@@ -77,18 +77,18 @@ class BlockReader final : public Reader {
       choose(n_blocks);
       gather_pages(entries, chosen_, set_.page, keys_, values_);
       attend_rows(whole_, q, keys_, values_, outcome);
-      outcome.most_read = chosen_entries();
-      outcome.entries_read = static_cast<double>(outcome.most_read);
+      outcome.max_read = chosen_entries();
+      outcome.entries_read = static_cast<double>(outcome.max_read);
       return;
     }
     outcome.out.resize(group_ * d_);
-    outcome.most_read = 0;
+    outcome.max_read = 0;
     for (std::size_t g = 0; g < group_; ++g) {
       const auto query = q.subspan(g * d_, d_);
       score_means(query, n_blocks);
       choose(n_blocks);
       for (const std::size_t block : chosen_) read_[block] = true;
-      outcome.most_read = std::max(outcome.most_read, chosen_entries());
+      outcome.max_read = std::max(outcome.max_read, chosen_entries());
       gather_pages(entries, chosen_, set_.page, keys_, values_);
       single_.run(query, keys_, values_, {});
       std::copy(single_.output().begin(), single_.output().end(),

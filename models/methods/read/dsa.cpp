@@ -136,7 +136,7 @@ class DsaReader final : public Reader {
       outcome.log_sums[g] = attention_.log_sum(static_cast<std::int32_t>(g));
     }
     outcome.entries_read = static_cast<double>(ids.size());
-    outcome.most_read = std::ssize(ids);
+    outcome.max_read = std::ssize(ids);
   }
 
  private:

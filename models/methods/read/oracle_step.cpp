@@ -34,7 +34,7 @@ class OracleReader final : public Reader {
         outcome.log_sums[g] = attention_.log_sum(static_cast<std::int32_t>(g));
       }
       outcome.entries_read = static_cast<double>(n);
-      outcome.most_read = entries.size();
+      outcome.max_read = entries.size();
       return;
     }
     attention_.run_weights(q, entries.keys(), {});
@@ -58,7 +58,7 @@ class OracleReader final : public Reader {
       outcome.log_sums[static_cast<std::size_t>(g)] = attention_.log_sum(g) + std::log(mass);
     }
     outcome.entries_read = static_cast<double>(distinct);
-    outcome.most_read = static_cast<std::int64_t>(tokens_);
+    outcome.max_read = static_cast<std::int64_t>(tokens_);
   }
 
  private:

@@ -64,7 +64,7 @@ class QuestReader final : public Reader {
     if (set_.tokens >= entries_ || static_cast<std::size_t>(set_.pages()) >= n_pages) {
       attend_rows(whole_, q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = entries_;
-      outcome.most_read = entries_;
+      outcome.max_read = entries_;
       return;
     }
     bounds_.resize(group * n_pages);
@@ -77,7 +77,7 @@ class QuestReader final : public Reader {
     read_.assign(n_pages, false);
     const std::size_t choosers = set_.choosing == Choosing::kSum ? 1 : group;
     outcome.out.resize(group * d_);
-    outcome.most_read = 0;
+    outcome.max_read = 0;
     for (std::size_t g = 0; g < choosers; ++g) {
       choose(g, n_pages);
       std::int64_t own = 0;
@@ -85,7 +85,7 @@ class QuestReader final : public Reader {
         read_[page] = true;
         own += last_of(page) - first_of(page);
       }
-      outcome.most_read = std::max(outcome.most_read, own);
+      outcome.max_read = std::max(outcome.max_read, own);
       if (set_.choosing != Choosing::kEach) continue;
       gather_pages(entries, chosen_, set_.page, keys_, values_);
       single_.run(q.subspan(g * d_, d_), keys_, values_, {});
@@ -103,7 +103,7 @@ class QuestReader final : public Reader {
     for (std::size_t p = 0; p < n_pages; ++p) {
       if (read_[p]) chosen_.push_back(p);
     }
-    outcome.most_read = distinct;  // every query head reads the union
+    outcome.max_read = distinct;  // every query head reads the union
     gather_pages(entries, chosen_, set_.page, keys_, values_);
     attend_rows(whole_, q, keys_, values_, outcome);
   }

@@ -237,7 +237,7 @@ class ShadowReader final : public Reader {
       outcome.log_sums[g] = attention_.log_sum(static_cast<std::int32_t>(g));
     }
     outcome.entries_read = static_cast<double>(keys.size() / d_);
-    outcome.most_read = static_cast<std::int64_t>(keys.size() / d_);
+    outcome.max_read = static_cast<std::int64_t>(keys.size() / d_);
   }
 
   ShadowSettings set_;

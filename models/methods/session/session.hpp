@@ -68,8 +68,8 @@ class CacheSession {
   }
   [[nodiscard]] const StepEvents& events(std::size_t h = 0) const { return heads_[h].events; }
   /// Maximum number of entries that one query head of head `h` read in the step.
-  [[nodiscard]] std::int64_t most_read(std::size_t h) const {
-    return heads_[h].reader ? heads_[h].outcome.most_read
+  [[nodiscard]] std::int64_t max_read(std::size_t h) const {
+    return heads_[h].reader ? heads_[h].outcome.max_read
                             : static_cast<std::int64_t>(heads_[h].events.attended);
   }
   /// Bytes that the step's read fetched from host memory.

@@ -10,7 +10,7 @@ namespace {
 
 /// Scores and weights of a block take at most so many bytes, unless few steps already take more.
 constexpr std::size_t kBlockBytes = 48U << 20U;
-constexpr std::size_t kFewestSteps = 8;
+constexpr std::size_t kMinSteps = 8;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ std::int64_t StepTile::steps(std::int64_t entries, bool plain) const {
   if (plain) return static_cast<std::int64_t>(most);
   const std::size_t row = static_cast<std::size_t>(std::max<std::int64_t>(entries, 1)) * group_ *
                           (sizeof(double) + sizeof(float));
-  return static_cast<std::int64_t>(std::clamp(kBlockBytes / row, kFewestSteps, most));
+  return static_cast<std::int64_t>(std::clamp(kBlockBytes / row, kMinSteps, most));
 }
 
 void StepTile::start(const HeadVectors& head, std::int64_t first, std::int64_t steps, bool plain,

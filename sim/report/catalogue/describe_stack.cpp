@@ -196,7 +196,7 @@ std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule
         v.reserve->per_graph_sequence, v.reserve->per_gpu));
   }
   if (v.reserve_graphs) out.push_back(fmt::format("{} reserved for graphs", *v.reserve_graphs));
-  if (v.reserve_least) out.push_back(fmt::format("at least {} reserved", *v.reserve_least));
+  if (v.min_reserve) out.push_back(fmt::format("at least {} reserved", *v.min_reserve));
   if (v.graph_sequences) {
     out.push_back(fmt::format("graphs of up to {} sequences", *v.graph_sequences));
   }

@@ -334,13 +334,13 @@ TEST_CASE("the largest possible mass of a number of entries by hand, by query he
   HeadSeries both;
   both.queries = 2;
   both.costs.resize(2);
-  both.costs[0].most_read = 2;
-  both.costs[1].most_read = 3;
+  both.costs[0].max_read = 2;
+  both.costs[1].max_read = 3;
   HeadSeries second;
   second.first_query = 1;
   second.costs.resize(2);
-  second.costs[0].most_read = 1;
-  second.costs[1].most_read = 9;
+  second.costs[0].max_read = 1;
+  second.costs[1].max_read = 9;
   both.best_mass.resize(4);
   second.best_mass.resize(2);
   const CausalAttention reference =
@@ -368,8 +368,8 @@ TEST_CASE("the largest possible mass equals that of ordered rows, ties and long 
   HeadSeries few, many;
   few.queries = many.queries = kGroup;
   for (std::int64_t i = 0; i < kTokens - kPrompt; ++i) {
-    few.costs.emplace_back().most_read = static_cast<std::int32_t>(1 + i);
-    many.costs.emplace_back().most_read = static_cast<std::int32_t>(300 + 4 * i);
+    few.costs.emplace_back().max_read = static_cast<std::int32_t>(1 + i);
+    many.costs.emplace_back().max_read = static_cast<std::int32_t>(300 + 4 * i);
   }
   few.best_mass.resize(static_cast<std::size_t>(kTokens - kPrompt) * kGroup);
   many.best_mass.resize(few.best_mass.size());
@@ -384,7 +384,7 @@ TEST_CASE("the largest possible mass equals that of ordered rows, ties and long 
                     const auto step = static_cast<std::size_t>(row.t - kPrompt);
                     for (const HeadSeries* series : {&few, &many}) {
                       const auto n =
-                          std::min<std::ptrdiff_t>(series->costs[step].most_read, std::ssize(p));
+                          std::min<std::ptrdiff_t>(series->costs[step].max_read, std::ssize(p));
                       const double want = std::accumulate(p.begin(), p.begin() + n, 0.0);
                       const double got = static_cast<double>(
                           series->best_mass[step * kGroup + static_cast<std::size_t>(row.g)]);
