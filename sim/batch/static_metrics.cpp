@@ -71,7 +71,7 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
          .summary = {.place = 6, .header = "all", .unit = "tok/s", .verbose = true},
          .page = {5, "whole run", "tok/s"},
          .sweep = {1, "tok/s", "tok/s"},
-         .most_is_best = true,
+         .higher_is_better = true,
          .is_published = true},
         [](const Point& p) { return rate_ends(p, run_interval(p)); }),
     Row(Kind::kRate, "decode_tok_s", "tok/s", "the same over decode only; null after an OOM",
@@ -79,7 +79,7 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
         {.aliases = "decode, tok/s, output, output tok/s",
          .summary = {5, "decode", "tok/s"},
          .page = {4, "decode", "tok/s"},
-         .most_is_best = true,
+         .higher_is_better = true,
          .is_published = true},
         [](const Point& p) { return rate_ends(p, interval<&RunIntervals::decode>(p)); }),
     Row(
@@ -121,7 +121,7 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
         [](const Point& p) -> MetricValue {
           return p.result.fit_range ? MetricValue{p.result.fit_range->batch} : MetricValue{};
         },
-        {.aliases = "most, most batch", .most_is_best = true},
+        {.aliases = "most, most batch", .higher_is_better = true},
         [](const Point& p) -> MetricEnds {
           const FitRange fit = p.result.fit_range.value_or(FitRange{});
           return {fit.batch_low, fit.batch_high};

@@ -111,7 +111,7 @@ struct MetricUse {
   MetricColumn page{};  // of the page's table of points; of latencies without a place, of its table
                         // of percentiles alone; the unit is that of the page
   MetricColumn sweep{};  // of a sweep's table and figures, the most important first
-  bool most_is_best = false;
+  bool higher_is_better = false;
   bool is_published = false;  // a scenario's "published" may name it
   /// It depends on times: a service has its interval from runs with other iteration times.
   bool varies_with_times = false;

@@ -21,14 +21,14 @@ constexpr double kRounding = 1 - 1e-3;
 
 /// What the engine's time for one token is at least, if iterations take `bound` or less on average
 /// over tokens. Infinite: none does.
-double least_token_s(const LeastTimes& least, double bound) {
+double min_token_s(const MinTimes& least, double bound) {
   double out = kInfinity;
-  const auto x = [](const LeastTimes::Decodes& d) { return d.interval.count(); };
-  const auto y = [&](const LeastTimes::Decodes& d) { return x(d) / static_cast<double>(d.most); };
-  for (const LeastTimes::Decodes& within : least.decodes) {
+  const auto x = [](const MinTimes::Decodes& d) { return d.interval.count(); };
+  const auto y = [&](const MinTimes::Decodes& d) { return x(d) / static_cast<double>(d.most); };
+  for (const MinTimes::Decodes& within : least.decodes) {
     if (x(within) > bound) continue;
     out = std::min(out, y(within));
-    for (const LeastTimes::Decodes& beyond : least.decodes) {
+    for (const MinTimes::Decodes& beyond : least.decodes) {
       if (x(beyond) <= bound) continue;
       const double share = (bound - x(within)) / (x(beyond) - x(within));
       out = std::min(out, y(within) + share * (y(beyond) - y(within)));
@@ -37,7 +37,7 @@ double least_token_s(const LeastTimes& least, double bound) {
   return out;
 }
 
-double sum_of_least(std::vector<double> values, std::size_t count) {
+double sum_of_smallest(std::vector<double> values, std::size_t count) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count),
                    values.end());
   double sum = 0;
@@ -47,7 +47,7 @@ double sum_of_least(std::vector<double> values, std::size_t count) {
 
 }  // namespace
 
-LayoutBound layout_bound(const CandidateInput& in, const std::optional<LeastTimes>& least) {
+LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>& least) {
   const ServeSpec& spec = *in.point->serve;
   const RequestTrace& trace = *spec.requests;
   const double each = service_gpus(spec);
@@ -103,15 +103,15 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<LeastTime
   if (!waits) {
     const double time = span + after;
     bound.copies =
-        std::max(1.0, std::ceil(sum_of_least(work, kept) / (each * peak.count()) / time));
+        std::max(1.0, std::ceil(sum_of_smallest(work, kept) / (each * peak.count()) / time));
     if (least) {
-      const double n_steps = sum_of_least(steps, kept);
+      const double n_steps = sum_of_smallest(steps, kept);
       double step_bound = slo.tpot ? slo.tpot->count() * step_tokens : kInfinity;
       if (slo.e2e && n_steps > 0) {
         step_bound = std::min(step_bound, static_cast<double>(kept) * slo.e2e->count() / n_steps);
       }
-      const double decodes = n_steps > 0 ? n_steps * least_token_s(*least, step_bound) : 0;
-      const double fills = sum_of_least(prompts, kept) * prompt_s;
+      const double decodes = n_steps > 0 ? n_steps * min_token_s(*least, step_bound) : 0;
+      const double fills = sum_of_smallest(prompts, kept) * prompt_s;
       const double decode_engines = spec.cluster.replicas, engines = spec.cluster.prefill_replicas;
       const double busy = engines > 0 ? std::max(decodes / decode_engines, fills / engines)
                                       : std::max(decodes, fills) / decode_engines;

@@ -302,7 +302,7 @@ LayoutBound LayoutCandidate::bound() {
   for (const Request& r : requests) context = std::min<std::int64_t>(context, r.prompt_tokens);
   // A calibrated service may be quicker than its kernels' times.
   if (requests.empty() || me.spec.calibrated) return layout_bound(me.in, std::nullopt);
-  return layout_bound(me.in, me.service.least_times(context, std::ssize(requests)));
+  return layout_bound(me.in, me.service.min_times(context, std::ssize(requests)));
 }
 
 std::int64_t LayoutCandidate::max_copies() const { return impl_->max_copies(); }

@@ -86,11 +86,12 @@ constexpr auto kMethodMetrics = std::to_array<Metric<ReplayedMethod>>({
     OfMethod(Kind::kError, "rel_error_p99", "", "likewise", of_method<&M::rel_error_p99>,
              {.page = {3, "p99 error"}, .sweep = {2, "p99 error"}}),
     OfMethod(Kind::kError, "cosine_mean", "", "likewise", of_method<&M::cosine_mean>,
-             {.sweep = {3, "cosine"}, .most_is_best = true}),
-    OfMethod(Kind::kError, "retained_mass_mean", "share",
-             "share of the full attention's mass on what is held; null for merges",
-             of_method<&M::retained_mass_mean>,
-             {.page = {4, "mass retained", "share"}, .sweep = {4, "mass"}, .most_is_best = true}),
+             {.sweep = {3, "cosine"}, .higher_is_better = true}),
+    OfMethod(
+        Kind::kError, "retained_mass_mean", "share",
+        "share of the full attention's mass on what is held; null for merges",
+        of_method<&M::retained_mass_mean>,
+        {.page = {4, "mass retained", "share"}, .sweep = {4, "mass"}, .higher_is_better = true}),
     OfMethod(Kind::kError, "best_mass_mean", "share",
              "the largest share that any equal number of entries could have, chosen again at each "
              "step by each query head. Less `retained_mass_mean` it is the distance from the "

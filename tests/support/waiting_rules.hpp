@@ -43,7 +43,7 @@ class WorkObserver : public CheckingObserver {
  public:
   WorkObserver(RuleSite site) : CheckingObserver{site.block_tokens}, site_{std::move(site)} {
     const SchedulerSpec& spec = site_.spec;
-    most_ = spec.max_num_seqs.value();
+    max_seqs_ = spec.max_num_seqs.value();
     chunked_ = spec.chunked_prefill.value();
     if (spec.name == "sglang" ||
         spec.name == "trtllm") {  // they shorten requests that the pool cannot hold
@@ -209,7 +209,7 @@ class WorkObserver : public CheckingObserver {
     // By priority, a sequence that preempts itself ends the round.
     if (!f.put_out.empty()) return;
     if (left > 0) all_run(v);
-    if (f.waits.empty() || std::ssize(v.running) >= most_) return;
+    if (f.waits.empty() || std::ssize(v.running) >= max_seqs_) return;
     const RequestId id = f.waits.front();
     const std::int64_t known = at(id).known;
     const std::int64_t chunk = chunked_ ? std::min(known, left) : known <= left ? known : 0;
@@ -232,14 +232,14 @@ class WorkObserver : public CheckingObserver {
   }
   void v0_first(const std::vector<RequestId>& line, std::int64_t left, std::size_t run,
                 std::int64_t free) {
-    if (line.empty() || std::cmp_greater_equal(run, most_)) return;
+    if (line.empty() || std::cmp_greater_equal(run, max_seqs_)) return;
     const std::int64_t known = at(line.front()).known;
     if (known > left) return;
     refuse(blocks(known) + keep_ <= free, line.front(), blocks(known) + keep_, free);
   }
   void v0_outside(const IterationView& v, const Formed& f, std::int64_t promised) {
     if (!f.put_out.empty() || f.stays.empty() || f.planned >= budget_ ||
-        std::ssize(v.running) >= most_) {
+        std::ssize(v.running) >= max_seqs_) {
       return;
     }
     // All blocks of a prompt that was cut return together.
@@ -254,7 +254,7 @@ class WorkObserver : public CheckingObserver {
     if (left > 0) all_run(v);
     const std::int64_t promised = owed(v);
     v0_outside(v, f, promised);
-    if (!f.put_out.empty() || f.waits.empty() || left == 0 || std::ssize(v.running) >= most_) {
+    if (!f.put_out.empty() || f.waits.empty() || left == 0 || std::ssize(v.running) >= max_seqs_) {
       return;
     }
     const std::int64_t wants = blocks(at(f.waits.front()).known) + keep_ + promised;
@@ -272,7 +272,8 @@ class WorkObserver : public CheckingObserver {
       KVSIM_CHECK(at(id).planned > 0 || (chunk && left < site_.block_tokens) || left == 0,
                   "request {} is left out with {} tokens to spare", id, left);
     }
-    if (!f.put_out.empty() || !goes_on || f.waits.empty() || std::ssize(v.running) >= most_) return;
+    if (!f.put_out.empty() || !goes_on || f.waits.empty() || std::ssize(v.running) >= max_seqs_)
+      return;
     const RequestId id = f.waits.front();
     const std::int64_t known = at(id).known;
     const bool whole = known <= left;
@@ -342,7 +343,7 @@ class WorkObserver : public CheckingObserver {
                   f.free);
       if (!f.waits.empty() && !cut) {
         const Sequence& s = at(f.waits.front());
-        if (prompts >= most_ - decoding) {
+        if (prompts >= max_seqs_ - decoding) {
           full_ = true;
         } else if (left > 0 && chunk > 0) {
           const double wants = static_cast<double>(blocks(s.known) + future(s)) + reserve;
@@ -363,7 +364,7 @@ class WorkObserver : public CheckingObserver {
     if (!full_ && !f.waited.empty()) {
       const Sequence& s = at(f.waited.front());
       const double wants = static_cast<double>(blocks(s.known) + future(s)) + reserve;
-      if (decoding < most_) {
+      if (decoding < max_seqs_) {
         refuse(wants < static_cast<double>(f.free_before), f.waited.front(),
                static_cast<std::int64_t>(wants), f.free_before);
       }
@@ -396,7 +397,7 @@ class WorkObserver : public CheckingObserver {
   }
 
   RuleSite site_;
-  std::int64_t most_ = 0, budget_ = 0, keep_ = 0;
+  std::int64_t max_seqs_ = 0, budget_ = 0, keep_ = 0;
   bool chunked_ = true;
   const std::vector<Sequence>* sequences_ = nullptr;
   std::vector<RequestId> queue_, ran_, swapped_;

@@ -193,7 +193,7 @@ std::string brief_verdict(const RunReport& report, const std::vector<std::string
 
 bool has_numbered_groups(const RunReport& report) {
   return !report.scenario->published.empty() && !report.results.empty() && !report.replay &&
-         report.results.size() <= kMostPoints;
+         report.results.size() <= kMaxShownPoints;
 }
 
 std::string points_table(const RunReport& report, const TextStyle& style) {

@@ -98,7 +98,7 @@ ordered_json best_json(const ordered_json& points) {
         for (const std::size_t m : ascending(band)) {
           const ordered_json& value = points[members[m]].at("method").at(metric->key);
           if (value.is_null()) continue;
-          const double badness = value.get<double>() * (metric->most_is_best ? -1 : 1);
+          const double badness = value.get<double>() * (metric->higher_is_better ? -1 : 1);
           if (chosen && badness >= least) continue;
           chosen = members[m];
           least = badness;

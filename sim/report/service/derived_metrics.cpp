@@ -123,7 +123,7 @@ ServeUtilization utilization(const ServeResult& result) {
 ServeBottleneck bottleneck(const ServeResult& r) {
   constexpr double kQueueMatters = 0.05;  // share of time with a request waiting
   constexpr double kIsBusy = 0.95;
-  constexpr double kMostly = 0.5;
+  constexpr double kMajority = 0.5;
   constexpr double kPreemptionsMatter = 0.01;  // of the requests completed
   constexpr double kLittle = 0.25;             // of the data sheet's rates
   const auto percent = [](double share) { return fmt::format("{:.0f} %", kPercent * share); };
@@ -156,7 +156,7 @@ ServeBottleneck bottleneck(const ServeResult& r) {
   // One preemption among thousands of requests is not a bound.
   const bool preempts =
       static_cast<double>(r.preemptions) >= kPreemptionsMatter * static_cast<double>(r.completed);
-  if (queues && ((r.preemptions > 0 && preempts) || shares.tight > kMostly * shares.waits)) {
+  if (queues && ((r.preemptions > 0 && preempts) || shares.tight > kMajority * shares.waits)) {
     std::string text =
         fmt::format("bound by KV capacity: the cache was full {} of the time while requests waited",
                     percent(shares.tight));
@@ -166,7 +166,7 @@ ServeBottleneck bottleneck(const ServeResult& r) {
     }
     return {"kv_capacity", text};
   }
-  if (queues && r.reservation_wait_share > kMostly * shares.waits) {
+  if (queues && r.reservation_wait_share > kMajority * shares.waits) {
     return {"kv_reservation",
             fmt::format("bound by reservations: requests waited {} of the time, {} of it for free "
                         "cache that was kept for outputs to come",
@@ -184,7 +184,7 @@ ServeBottleneck bottleneck(const ServeResult& r) {
             fmt::format("bound by max_num_seqs: {} sequences ran at once, and others waited",
                         with_commas(limit))};
   }
-  if (std::max(r.mfu, r.mbu) < kLittle && r.tokens_full > kMostly) {
+  if (std::max(r.mfu, r.mbu) < kLittle && r.tokens_full > kMajority) {
     return {"token_budget",
             fmt::format("bound by the token budget: {} tokens an iteration are spent {} of the "
                         "time, at {} of the compute peak and {} of the memory bandwidth",

@@ -47,7 +47,7 @@ std::vector<SweepMeasure> known_measures(int percentile) {
     const MetricColumn& column = info->sweep;
     SweepMeasure one{std::string{info->key},          std::string{column.header},
                      std::string{info->words},        std::string{column.unit},
-                     column.unit == "GiB" ? kGiB : 1, info->most_is_best};
+                     column.unit == "GiB" ? kGiB : 1, info->higher_is_better};
     if (info->kind == MetricKind::kLatency) {
       one.path += fmt::format("/p{}", percentile);
       one.header += fmt::format(" p{}", percentile);
@@ -163,7 +163,7 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
       const auto value = sweep.measure(measure, i);
       if (!value || sweep.ran_out(i)) continue;
       const double than = best ? *sweep.measure(measure, *best) : 0;
-      const bool better = !best || (measure.most_is_best ? *value > than : *value < than);
+      const bool better = !best || (measure.higher_is_better ? *value > than : *value < than);
       // Ties in the digits that are printed go to the full cache: a method without a gain is not
       // recommended.
       constexpr double kDigits = 5e-4;
@@ -177,7 +177,7 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
       ends = fmt::format(" (90 % interval {:.4g} to {:.4g})", interval->first / measure.divisor,
                          interval->second / measure.divisor);
     }
-    out += lines(fmt::format("{} {}: {:.4g}{}{}{}, {}", measure.most_is_best ? "most" : "least",
+    out += lines(fmt::format("{} {}: {:.4g}{}{}{}, {}", measure.higher_is_better ? "most" : "least",
                              measure.words, *sweep.measure(measure, *best) / measure.divisor,
                              measure.unit.empty() ? "" : " ", measure.unit, ends,
                              clean_text(sweep_point_words(sweep, *best))),

@@ -33,7 +33,7 @@ struct SweepMeasure {
   std::string words;   // "output tokens per second"
   std::string unit;    // "GiB", "s", "tok/s"
   double divisor = 1;  // from base units
-  bool most_is_best = false;
+  bool higher_is_better = false;
 };
 
 /// A completed sweep: the object of each point, as run_sweep_point makes it.

@@ -41,7 +41,7 @@ std::string scenario_sweep_page(const ScenarioSweep& sweep, const FigureSet& fig
                                   {"path", measure.path},
                                   {"unit", measure.unit},
                                   {"divisor", measure.divisor},
-                                  {"most_is_best", measure.most_is_best}});
+                                  {"most_is_best", measure.higher_is_better}});
   }
   for (std::size_t i = 0; i < n; ++i) {
     ordered_json row{{"values", ordered_json::array()},

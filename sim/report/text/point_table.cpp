@@ -72,7 +72,7 @@ std::string keep_first_groups(std::vector<PointGroup>& groups) {
   std::size_t kept = 0;
   std::size_t left_out = 0;
   for (PointGroup& group : groups) {
-    const std::size_t room = kMostPoints - kept;
+    const std::size_t room = kMaxShownPoints - kept;
     // Only whole groups, except for a first one that is too large.
     const bool is_cut = left_out > 0 || (group.points.size() > room && kept > 0);
     const std::size_t keeps = is_cut ? 0 : std::min(room, group.points.size());

@@ -56,7 +56,7 @@ template <class Result, class ResultOf>
                                 const std::function<bool(std::size_t point)>& shows = {});
 
 /// Points that a short summary shows.
-inline constexpr std::size_t kMostPoints = 24;
+inline constexpr std::size_t kMaxShownPoints = 24;
 /// Keeps the first points of `groups`, as many as a short summary shows, in whole groups. Returns
 /// the line that counts the others, "and 56 more points: …\n"; empty if there are none.
 [[nodiscard]] std::string keep_first_groups(std::vector<PointGroup>& groups);

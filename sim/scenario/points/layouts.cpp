@@ -23,7 +23,7 @@ bool is_allowed(Check check) {
   }
 }
 
-std::int32_t most_experts(const Llm& llm) {
+std::int32_t max_experts(const Llm& llm) {
   std::int32_t experts = 0;
   for (const LayerSpec& layer : llm.layers) experts = std::max(experts, layer.mlp.n_experts);
   return experts;
@@ -75,7 +75,7 @@ std::string layout_words(const Layout& layout) {
 std::vector<Layout> layouts_of(const Llm& llm, const Gpu& gpu, const Stack& stack,
                                const LayoutSearch& search, bool has_pipelines) {
   std::vector<Layout> out;
-  const std::int32_t experts = most_experts(llm);
+  const std::int32_t experts = max_experts(llm);
   std::vector<std::int32_t> contexts;  // of engines of so many GPUs
   const auto add = [&](Layout layout) {
     Stack shared = stack;

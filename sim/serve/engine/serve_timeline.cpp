@@ -20,7 +20,7 @@ void ServeTimeline::add(const ServeSample& sample, std::int64_t taken) {
     peak_ = sample;
   }
   if ((seen_ - 1) % stride_ != 0) return;
-  if (kept_.size() >= most_) {
+  if (kept_.size() >= max_samples_) {
     halve(kept_);
     halve(iterations_);
     stride_ *= 2;

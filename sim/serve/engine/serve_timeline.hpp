@@ -9,12 +9,12 @@
 
 namespace kvsim {
 
-/// Keeps every n-th sample, n doubling whenever there are more than `most`, plus the first, the
-/// last and the one with the highest memory use. Tokens are cumulative and converted to differences
-/// at the end.
+/// Keeps every n-th sample, n doubling whenever there are more than `max_samples`, plus the first,
+/// the last and the one with the highest memory use. Tokens are cumulative and converted to
+/// differences at the end.
 class ServeTimeline {
  public:
-  explicit ServeTimeline(std::size_t most) : most_{most} {}
+  explicit ServeTimeline(std::size_t max_samples) : max_samples_{max_samples} {}
 
   /// Whether the sample that comes next is looked at at all; `taken`: units of the pool.
   [[nodiscard]] bool wants(std::int64_t taken) {
@@ -29,7 +29,7 @@ class ServeTimeline {
   [[nodiscard]] const std::vector<ServeIteration>& iterations() const { return iterations_; }
 
  private:
-  std::size_t most_;
+  std::size_t max_samples_;
   std::int64_t seen_ = 0, stride_ = 1;
   std::int64_t peak_taken_ = -1;
   ServeSample peak_{}, last_{};

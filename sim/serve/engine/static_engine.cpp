@@ -30,7 +30,7 @@ StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t 
       spec_{std::move(spec)},
       footprints_{&footprints},
       queue_{order, state.sequences},
-      most_{batch},
+      max_batch_{batch},
       reserved_{reserved} {
   memory_.context =
       with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel})
@@ -54,7 +54,7 @@ void StaticEngine::arrive(RequestId id, SimTime /*now*/) {
 void StaticEngine::form(SimTime now) {
   std::int64_t prompt = 1, output = 0, declared = 0;
   bool all_declare = true;
-  while (!queue_.empty() && std::ssize(batch_) < most_) {
+  while (!queue_.empty() && std::ssize(batch_) < max_batch_) {
     const RequestId id = queue_.front();
     queue_.remove(id);
     batch_.push_back(id);
@@ -182,9 +182,9 @@ void StaticEngine::raise(SimTime now) {
       with_commas(spec_.output_tokens + 1),
       lacks.lack > Bytes{} ? fmt::format(", {} too large", lacks.lack) : "", lacks.enough);
   ++raised_;
-  if (raised_ == 1 || lacks.lack > most_lack_) {
-    most_lack_ = lacks.lack;
-    most_enough_ = fmt::format(
+  if (raised_ == 1 || lacks.lack > max_lack_) {
+    max_lack_ = lacks.lack;
+    max_lack_remedy_ = fmt::format(
         "{} of {} and {} tokens{}: {}", with_commas(spec_.batch), with_commas(spec_.prompt_tokens),
         with_commas(spec_.output_tokens + 1),
         lacks.fits ? std::string{} : fmt::format(" {} too large", lacks.lack), lacks.enough);
@@ -210,7 +210,7 @@ std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
   for (;;) {
     if (batch_.empty()) {
       if (queue_.empty()) return std::nullopt;
-      if (static_cast<std::int64_t>(queue_.size()) < most_ && more_coming) return std::nullopt;
+      if (static_cast<std::int64_t>(queue_.size()) < max_batch_ && more_coming) return std::nullopt;
       form(now);
     }
     // A prefill that was refused leaves no sample of step 0.
@@ -227,7 +227,7 @@ std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
                                                                  next_ == 0, std::ssize(batch_))));
   work_.busy += took;
   work_.add_phase(took, next_ == 0, false);
-  if (std::ssize(batch_) >= most_ && !queue_.empty()) work_.seqs_full += took;
+  if (std::ssize(batch_) >= max_batch_ && !queue_.empty()) work_.seqs_full += took;
   return now + took;
 }
 
@@ -298,7 +298,7 @@ std::vector<std::string> StaticEngine::notes() const {
   std::vector<std::string> notes = notes_;
   if (raised_ > 0) {
     notes.push_back(fmt::format("{} of {} batches ran out of memory and are lost; that of {}",
-                                with_commas(raised_), with_commas(formed_), most_enough_));
+                                with_commas(raised_), with_commas(formed_), max_lack_remedy_));
   }
   return notes;
 }
@@ -307,7 +307,7 @@ std::string StaticEngine::describe() const {
   const char* order = queue_.order() == QueueOrder::kFcfs       ? "first come first served"
                       : queue_.order() == QueueOrder::kPriority ? "by priority"
                                                                 : "shortest declared output first";
-  return fmt::format("static, {}, batch {}", order, most_);
+  return fmt::format("static, {}, batch {}", order, max_batch_);
 }
 
 }  // namespace kvsim

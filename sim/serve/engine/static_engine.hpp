@@ -34,7 +34,7 @@ class StaticEngine final : public Engine {
   }
   EngineMemory memory() const override;
   std::string describe() const override;
-  BatchLimits limits() const override { return {.seqs = most_}; }
+  BatchLimits limits() const override { return {.seqs = max_batch_}; }
   std::vector<std::string> notes() const override;
 
  private:
@@ -57,7 +57,7 @@ class StaticEngine final : public Engine {
   StaticSpec spec_;
   SequenceFootprints* footprints_;
   WaitingQueue queue_;
-  std::int64_t most_;
+  std::int64_t max_batch_;
   std::int64_t reserved_;
   std::vector<RequestId> batch_;
   StaticResult run_;
@@ -72,8 +72,8 @@ class StaticEngine final : public Engine {
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;
   std::vector<std::string> notes_;
   std::int64_t formed_ = 0, raised_ = 0;  // batches
-  Bytes most_lack_{};                     // of those that raised
-  std::string most_enough_;
+  Bytes max_lack_{};                      // of those that raised
+  std::string max_lack_remedy_;
 };
 
 }  // namespace kvsim

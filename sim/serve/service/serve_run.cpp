@@ -548,8 +548,8 @@ const ServeSpec& PreparedService::spec() const { return impl_->spec; }
 const std::optional<EngineStartup>& PreparedService::startup() const {
   return impl_->site.startup();
 }
-std::optional<LeastTimes> PreparedService::least_times(std::int64_t context, std::int64_t most) {
-  return impl_->site.least_times(context, most);
+std::optional<MinTimes> PreparedService::min_times(std::int64_t context, std::int64_t most) {
+  return impl_->site.min_times(context, most);
 }
 
 ServeResult PreparedService::run(std::shared_ptr<const RequestTrace> requests, std::int32_t copies,

@@ -34,7 +34,7 @@ struct ServeOptions {
 
 /// What iterations of a service's engines take at least, whatever else they do. Bounds for
 /// searches.
-struct LeastTimes {
+struct MinTimes {
   /// An iteration in which sequences decode, by their number: `interval` for any from the `most` of
   /// the entry before to this one's. Rising.
   struct Decodes {
@@ -62,7 +62,7 @@ class PreparedService {
   [[nodiscard]] const std::optional<EngineStartup>& startup() const;
   /// Of engines that decode, for sequences of at least `context` tokens of which at most `most` run
   /// at the same time. nullopt: engines without continuous batching, and those that do not start.
-  [[nodiscard]] std::optional<LeastTimes> least_times(std::int64_t context, std::int64_t most);
+  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t most);
   /// `requests`: those of the spec, which may come at other times. `copies`: all replicas that the
   /// spec has are there so many times, behind one door.
   [[nodiscard]] ServeResult run(std::shared_ptr<const RequestTrace> requests,

@@ -107,7 +107,7 @@ TEST_CASE("a layout is named by its parallelisms") {
   CHECK(layout_words({.tensor_parallel = 2, .replicas = 3, .prefill_replicas = 1}) == "TP 2, 1P3D");
 }
 
-constexpr const char* kFewest = R"("questions": "fewest_gpus", "most_gpus": 8)";
+constexpr const char* kMinGpusQuestion = R"("questions": "fewest_gpus", "most_gpus": 8)";
 
 TEST_CASE("a search of layouts answers as each of its layouts given alone") {
   struct Model {
@@ -139,7 +139,7 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
          R"(, "gpu_count": 2, "engine": {"decode_context_parallel": 2, "expert_parallel": 2})"}}}};
   for (const Model& model : models) {
     INFO(model.keys);
-    const std::string wanted = fmt::format("{}, \"layouts\": 2", kFewest);
+    const std::string wanted = fmt::format("{}, \"layouts\": 2", kMinGpusQuestion);
     const PlanResult all = run_plan(serve_plan(model.keys, wanted), {.threads = 2, .prune = false});
     REQUIRE(all.groups.size() == 1);
     REQUIRE(all.candidates.size() == model.alone.size());
@@ -151,7 +151,7 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
       REQUIRE(at != all.candidates.end());
       CHECK(at->label == layout);
       const PlanResult alone =
-          run_plan(serve_plan(std::string{model.keys} + keys, kFewest), {.threads = 1});
+          run_plan(serve_plan(std::string{model.keys} + keys, kMinGpusQuestion), {.threads = 1});
       const PlanCandidate& one = alone.candidates.at(0);
       CHECK(at->answer == one.answer);
       CHECK(at->replicas == one.replicas);
@@ -316,7 +316,7 @@ TEST_CASE("a layout that an engine refuses is no answer, and says why") {
   // Layers that keep different rows are put into groups by vLLM only.
   const PlanResult plan =
       run_plan(serve_plan(R"(, "model": "gemma-2-9b", "gpu": "H100-80GB-SXM", "stack": "sglang")",
-                          fmt::format("{}, \"layouts\": 2", kFewest)),
+                          fmt::format("{}, \"layouts\": 2", kMinGpusQuestion)),
                {.threads = 1});
   REQUIRE(plan.candidates.size() == 3);
   CHECK(plan.candidates[0].answer);
@@ -330,7 +330,7 @@ TEST_CASE("a layout that an engine refuses is no answer, and says why") {
 TEST_CASE("pipelines and clusters of one workload compete in one table") {
   const PlanResult plan = run_plan(
       serve_plan(R"(, "pipeline_parallel": [1, 2], "cluster": [{"replicas": 1}, {"replicas": 2}])",
-                 kFewest),
+                 kMinGpusQuestion),
       {.threads = 2});
   REQUIRE(plan.groups.size() == 1);
   std::vector<std::string> labels;
@@ -347,7 +347,7 @@ TEST_CASE("keys that a search of layouts chooses or needs are checked") {
     }
     return "";
   };
-  const std::string layouts = fmt::format("{}, \"layouts\": 4", kFewest);
+  const std::string layouts = fmt::format("{}, \"layouts\": 4", kMinGpusQuestion);
   CHECK(refused("", layouts.c_str()).empty());
   for (const auto& [more, place] :
        {std::pair{R"(, "gpu_count": 2)", "/gpu_count"},
@@ -367,9 +367,10 @@ TEST_CASE("keys that a search of layouts chooses or needs are checked") {
   const std::string split = layouts + R"(, "disaggregated": true)";
   CHECK(has(refused("", split.c_str()), "expected the link of an engine to the others"));
   CHECK(refused(R"(, "cluster": {"link": "50 GB/s"})", split.c_str()).empty());
-  const std::string alone = fmt::format(R"({}, "disaggregated": true)", kFewest);
+  const std::string alone = fmt::format(R"({}, "disaggregated": true)", kMinGpusQuestion);
   CHECK(has(refused("", alone.c_str()), "/plan/disaggregated: expected \"layouts\" with it"));
-  CHECK(has(refused("", fmt::format("{}, \"layouts\": 0", kFewest).c_str()), "/plan/layouts"));
+  CHECK(has(refused("", fmt::format("{}, \"layouts\": 0", kMinGpusQuestion).c_str()),
+            "/plan/layouts"));
   CHECK_THROWS_WITH_AS(
       (void)test::static_plan("", R"("questions": "longest_context", "layouts": 2)"),
       doctest::Contains("/plan/layouts: is of services"), InputError);

@@ -51,7 +51,7 @@ TEST_CASE("no scheduler leaves memory idle that its rule would give to the first
           service.observer = &observer;
           const ServeResult r = service.run();
           CHECK(r.completed == 100);
-          CHECK(observer.somebody_waits > 0);
+          CHECK(observer.is_any_waiting > 0);
           // A rule that admits nothing after a preemption is exempt at most once per preemption.
           CHECK(observer.exempt <= r.preemptions);
           short_of_memory[v.name] += observer.for_memory;
@@ -136,12 +136,12 @@ class ProgressObserver : public CheckingObserver {
       }
       known_[i] = s.known;
       if (s.state == SequenceState::kEnded) without_token_ = 0;
-      if (leaves) most_leaves_without = std::max(most_leaves_without, ++left_[i]);
+      if (leaves) max_leaves_without = std::max(max_leaves_without, ++left_[i]);
     }
-    most_without_token = std::max(most_without_token, without_token_);
+    max_without_token = std::max(max_without_token, without_token_);
   }
-  std::int64_t most_leaves_without = 0;  // of one request, without a token between them
-  std::int64_t most_without_token = 0;   // iterations, of the whole engine
+  std::int64_t max_leaves_without = 0;  // of one request, without a token between them
+  std::int64_t max_without_token = 0;   // iterations, of the whole engine
 
  private:
   std::vector<std::int32_t> known_;
@@ -190,8 +190,8 @@ TEST_CASE("every request makes progress if preempted sequences compress again or
         }
         // Each admission yields a token, except for sequences preempted before their prompt is
         // complete.
-        CHECK(observer.most_leaves_without <= 3);
-        CHECK(observer.most_without_token <= 2);
+        CHECK(observer.max_leaves_without <= 3);
+        CHECK(observer.max_without_token <= 2);
         CHECK(most <= 60);
         // Even with many preemptions it is no worse than serving requests one by one. No request is
         // in service for longer than twenty of them would take that way.

@@ -38,7 +38,7 @@ ServeResult serve(const Llm& llm, const RequestTrace& trace, std::optional<Bytes
 }
 
 /// Most bytes of entries that its sequences held together.
-double most_held(const ServeResult& r) {
+double max_held(const ServeResult& r) {
   Bytes most;
   for (const ServeSample& sample : r.timeline.front()) most = std::max(most, sample.kv_logical);
   return static_cast<double>(most.count());
@@ -55,14 +55,14 @@ TEST_CASE("hybrid models are served, and one sequence holds what its summary say
     const ServeResult alone = serve(llm, trace, std::nullopt);
     CHECK(alone.completed == 1);
     // After each iteration; the last of these is before its last token is cached, or after.
-    CHECK(most_held(alone) >= held_bytes(llm, 3038, Dtype::kBf16));
-    CHECK(most_held(alone) <= held_bytes(llm, 3040, Dtype::kBf16) + llm.n_layers());
+    CHECK(max_held(alone) >= held_bytes(llm, 3038, Dtype::kBf16));
+    CHECK(max_held(alone) <= held_bytes(llm, 3040, Dtype::kBf16) + llm.n_layers());
 
     for (int i = 0; i < 12; ++i)
       trace.requests.push_back(test::request(0.01 * i, 800 + 90 * i, 30));
     const ServeResult many = serve(llm, trace, std::nullopt);
     CHECK(many.completed == 13);
-    CHECK(most_held(many) > most_held(alone));
+    CHECK(max_held(many) > max_held(alone));
     CHECK(many.kv_capacity_tokens > 3040);
   }
 }

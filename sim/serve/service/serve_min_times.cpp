@@ -11,13 +11,13 @@
 namespace kvsim {
 namespace {
 
-// Bounds of least_times where no limit is configured; no engine's defaults are higher.
-constexpr std::int64_t kMostTokens = 32768;
-constexpr std::int64_t kMostSequences = 4096;
+// Bounds of min_times where no limit is configured; no engine's defaults are higher.
+constexpr std::int64_t kMaxBatchedTokens = 32768;
+constexpr std::int64_t kMaxRunningSequences = 4096;
 
 }  // namespace
 
-std::optional<LeastTimes> ServeContext::least_times(std::int64_t context, std::int64_t most) {
+std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64_t most) {
   if (scheduler_ == "static" || !cannot_start_.empty()) return std::nullopt;
   std::vector<IterationCost*> stages;
   if (pipeline_) {
@@ -39,11 +39,11 @@ std::optional<LeastTimes> ServeContext::least_times(std::int64_t context, std::i
   // What a method holds of a context is not known here.
   const auto attended = full_law_ ? static_cast<double>(std::max<std::int64_t>(1, context)) : 1.0;
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(sizes_->layer_classes()));
-  LeastTimes out;
+  MinTimes out;
   if (spec_.speculation.is_on()) out.step_tokens = 1.0 + spec_.speculation.levels();
   const ConfiguredLimits limits = resolve_limits(stack_, spec_.scheduler);
-  const std::int64_t rows = limits.tokens.value_or(kMostTokens);
-  most = std::min({most, limits.seqs.value_or(kMostSequences), rows});
+  const std::int64_t rows = limits.tokens.value_or(kMaxBatchedTokens);
+  most = std::min({most, limits.seqs.value_or(kMaxRunningSequences), rows});
   if (full_law_ && context > 0) {
     most = std::min(most, pool_units_ * sizes_->block_tokens() / context);
   }
