@@ -51,13 +51,12 @@ class Metadata {
     }
     return value;
   }
-  [[nodiscard]] double positive(const std::string& key, double most) const {
+  [[nodiscard]] double positive(const std::string& key, double max) const {
     const std::string text = word(key);
     double value = 0;
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (status != std::errc{} || end != text.data() + text.size() ||
-        !(value > 0 && value <= most)) {
-      throw InputError{place(key), fmt::format("a number above 0, at most {:g}", most),
+    if (status != std::errc{} || end != text.data() + text.size() || !(value > 0 && value <= max)) {
+      throw InputError{place(key), fmt::format("a number above 0, at most {:g}", max),
                        quoted(text)};
     }
     return value;

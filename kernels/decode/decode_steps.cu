@@ -138,22 +138,22 @@ struct WarpMinima {
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) choose_kernel(SlotShape shape, ChooseVictims a) {
   auto& tile = kv::shared<WarpMinima>();
   const std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * shape.capacity;
-  std::uint64_t least = ~std::uint64_t{0};
+  std::uint64_t min = ~std::uint64_t{0};
   for (std::int64_t e = threadIdx.x; e < a.entries; e += kThreads) {
     const std::uint64_t score = ordered_bits(kv::load(a.scores, base + e));
     const bool stays = e < a.pinned || kv::load(a.positions, base + e) >= a.first_recent;
     const std::uint64_t key = (score << 32U) | static_cast<std::uint64_t>(e);
-    if (!stays && key < least) least = key;
+    if (!stays && key < min) min = key;
   }
-  least = warp_min(least);
-  if (threadIdx.x % 32 == 0) kv::store(tile.keys, threadIdx.x / 32, least);
+  min = warp_min(min);
+  if (threadIdx.x % 32 == 0) kv::store(tile.keys, threadIdx.x / 32, min);
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int w = 1; w < kWarps; ++w) {
       const std::uint64_t key = kv::load(tile.keys, w);
-      least = key < least ? key : least;
+      min = key < min ? key : min;
     }
-    kv::store(a.victims, blockIdx.x, static_cast<std::int32_t>(least & 0xFFFFFFFFU));
+    kv::store(a.victims, blockIdx.x, static_cast<std::int32_t>(min & 0xFFFFFFFFU));
   }
 }
 

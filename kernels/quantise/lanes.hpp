@@ -51,16 +51,16 @@ KVSIM_DEVICE void load_row(Span<const T> from, const RowLane& lane,
 
 /// The largest and the smallest of a row, in each of its lanes.
 KVSIM_DEVICE float row_max(const float (&x)[std::size_t{kLaneChannels}], int lanes) {
-  float most = x[0];
+  float max = x[0];
   KVSIM_UNROLL
-  for (int j = 1; j < kLaneChannels; ++j) most = fmaxf(most, x[j]);
-  return warp_max(most, lanes);
+  for (int j = 1; j < kLaneChannels; ++j) max = fmaxf(max, x[j]);
+  return warp_max(max, lanes);
 }
 KVSIM_DEVICE float row_min(const float (&x)[std::size_t{kLaneChannels}], int lanes) {
-  float least = x[0];
+  float min = x[0];
   KVSIM_UNROLL
-  for (int j = 1; j < kLaneChannels; ++j) least = fminf(least, x[j]);
-  return -warp_max(-least, lanes);
+  for (int j = 1; j < kLaneChannels; ++j) min = fminf(min, x[j]);
+  return -warp_max(-min, lanes);
 }
 KVSIM_DEVICE float row_abs_max(const float (&x)[std::size_t{kLaneChannels}], int lanes) {
   return fmaxf(row_max(x, lanes), -row_min(x, lanes));

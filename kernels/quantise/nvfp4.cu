@@ -20,9 +20,9 @@ struct Group {
   float error;
 };
 KVSIM_DEVICE Group group_of(const float (&x)[std::size_t{kWords}][std::size_t{kLaneChannels}],
-                            float most, float target, float global) {
+                            float max, float target, float global) {
   Group group;
-  group.scale = to_e4m3(most / kv::product(target, global));
+  group.scale = to_e4m3(max / kv::product(target, global));
   group.error = 0;
   const float scale = from_e4m3(group.scale);
   const float step = kv::product(scale, global);
@@ -50,16 +50,16 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kEncodeThreads)
   if (entry >= kernels::padded_entries(shape.entries)) return;
   const std::int64_t at = (blockIdx.y * shape.capacity + entry) * groups + grid_thread() % groups;
   float x[std::size_t{kWords}][std::size_t{kLaneChannels}] = {};
-  float most = 0;
+  float max = 0;
   KVSIM_UNROLL
   for (int w = 0; w < kWords; ++w) {
     if (entry < shape.entries) load8(from, at * kGroup + w * kLaneChannels, x[w]);
     KVSIM_UNROLL
-    for (int j = 0; j < kLaneChannels; ++j) most = fmaxf(most, fmaxf(x[w][j], -x[w][j]));
+    for (int j = 0; j < kLaneChannels; ++j) max = fmaxf(max, fmaxf(x[w][j], -x[w][j]));
   }
-  Group best = group_of(x, most, 6, global);
+  Group best = group_of(x, max, 6, global);
   if (four_over_six) {
-    const Group four = group_of(x, most, 4, global);
+    const Group four = group_of(x, max, 4, global);
     if (four.error < best.error) best = four;
   }
   KVSIM_UNROLL

@@ -34,21 +34,21 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     argmin_kernel(SelectShape shape, Span<const float> scores, Span<std::int64_t> position) {
   auto& tile = kv::shared<WarpMinima>();
   // Score above, entry below: the least word is the least score, and of equals the first.
-  std::uint64_t least = ~std::uint64_t{0};
+  std::uint64_t min = ~std::uint64_t{0};
   for_row(shape, blockIdx.x, scores, [&](std::int64_t e, float x) {
     const std::uint64_t key =
         (static_cast<std::uint64_t>(ordered_bits(x)) << 32U) | static_cast<std::uint64_t>(e);
-    least = key < least ? key : least;
+    min = key < min ? key : min;
   });
-  least = warp_min(least);
-  if (threadIdx.x % 32 == 0) kv::store(tile.keys, threadIdx.x / 32, least);
+  min = warp_min(min);
+  if (threadIdx.x % 32 == 0) kv::store(tile.keys, threadIdx.x / 32, min);
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int w = 1; w < kWarps; ++w) {
       const std::uint64_t key = kv::load(tile.keys, w);
-      least = key < least ? key : least;
+      min = key < min ? key : min;
     }
-    kv::store(position, blockIdx.x, static_cast<std::int64_t>(least & 0xFFFFFFFFU));
+    kv::store(position, blockIdx.x, static_cast<std::int64_t>(min & 0xFFFFFFFFU));
   }
 }
 

@@ -47,17 +47,17 @@ void find_longest(const LoopSpec& spec, LoopMeasurement& out) {
     ++out.tries;
     return fits(spec, tokens);
   };
-  std::int64_t most = kLongestStep;
-  if (!tried(most)) {
+  std::int64_t max = kLongestStep;
+  if (!tried(max)) {
     out.longest = 0;
     return;
   }
-  while (most < kMaxLongest && tried(2 * most)) most *= 2;
-  if (most >= kMaxLongest) return;
-  for (std::int64_t step = most / 2; step >= kLongestStep; step /= 2) {
-    if (tried(most + step)) most += step;
+  while (max < kMaxLongest && tried(2 * max)) max *= 2;
+  if (max >= kMaxLongest) return;
+  for (std::int64_t step = max / 2; step >= kLongestStep; step /= 2) {
+    if (tried(max + step)) max += step;
   }
-  out.longest = most;
+  out.longest = max;
 }
 
 }  // namespace

@@ -57,9 +57,9 @@ ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t r
   const std::int64_t groups = std::max({std::int64_t{1}, parts, ranks / in.tensor_parallel});
   const auto tokens = static_cast<double>(rows * (are_repeated ? 1 : groups));
   const auto chosen = static_cast<double>(rows * mlp.top_k);
-  const double most = in.stack->expert_imbalance;
+  const double max = in.stack->expert_imbalance;
   const auto up = [](double x) { return static_cast<std::int64_t>(std::ceil(x)); };
-  double here = chosen * most / static_cast<double>(both);
+  double here = chosen * max / static_cast<double>(both);
   if (ranks == 1 && !are_repeated) here *= static_cast<double>(parts);
   if (ranks > 1 && are_repeated) here /= static_cast<double>(groups);
   return {.experts = experts_on(mlp.n_experts, ranks, 0),
@@ -68,7 +68,7 @@ ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t r
           .own = ranks == 1 ? rows * (are_repeated ? 1 : groups) : (rows + both - 1) / both,
           .tokens = tokens,
           .exchanged =
-              chosen / static_cast<double>(both) * most * (1.0 - 1.0 / static_cast<double>(ranks))};
+              chosen / static_cast<double>(both) * max * (1.0 - 1.0 / static_cast<double>(ranks))};
 }
 
 bool shares_experts(const Stack& stack) {

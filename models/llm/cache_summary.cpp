@@ -15,8 +15,8 @@ CacheTerms terms_of(const LayerSpec& layer, Dtype kv_dtype) {
       out.state += item.entry_bytes;
     } else if (item.role == CacheRole::kIndex) {
       out.index_per_token += item.per_token();
-    } else if (item.most > 0) {
-      out.window += item.entry_bytes * static_cast<double>(item.most);
+    } else if (item.max > 0) {
+      out.window += item.entry_bytes * static_cast<double>(item.max);
     } else {
       out.per_token += item.per_token();
     }

@@ -47,7 +47,7 @@ std::vector<float> kmeans_levels(std::vector<float> values, std::int32_t count,
 
 std::int32_t nearest_centre(std::span<const float> row, std::span<const float> centres) {
   std::int32_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   for (std::size_t c = 0; c * row.size() < centres.size(); ++c) {
     double distance = 0;
     for (std::size_t j = 0; j < row.size(); ++j) {
@@ -55,8 +55,8 @@ std::int32_t nearest_centre(std::span<const float> row, std::span<const float> c
           static_cast<double>(row[j]) - static_cast<double>(centres[c * row.size() + j]);
       distance += x * x;
     }
-    if (distance < least) {
-      least = distance;
+    if (distance < min) {
+      min = distance;
       best = static_cast<std::int32_t>(c);
     }
   }

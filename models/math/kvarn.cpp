@@ -47,12 +47,12 @@ class Balancer {
 
  private:
   struct Spread {
-    float least = std::numeric_limits<float>::infinity(), most = 0;
+    float min = std::numeric_limits<float>::infinity(), max = 0;
     void add(float x) {
-      least = std::min(least, x);
-      most = std::max(most, x);
+      min = std::min(min, x);
+      max = std::max(max, x);
     }
-    [[nodiscard]] float ratio() const { return most / std::max(least, kMinSpread); }
+    [[nodiscard]] float ratio() const { return max / std::max(min, kMinSpread); }
   };
   static void add(float& log_scale, float std) {
     log_scale =
@@ -132,9 +132,9 @@ KvarnTile kvarn_tile(std::span<const float> tile, std::int32_t rows, std::int32_
     for (std::size_t c = 0; c < n; ++c) {
       row[c] = tile[r * n + c] / balance.columns[c] / balance.rows[r];
     }
-    const auto [least, most] = std::minmax_element(row.begin(), row.end());
-    const float zero = *least;
-    const float step = std::max((*most - zero) / max_code, kMinStep);
+    const auto [min, max] = std::minmax_element(row.begin(), row.end());
+    const float zero = *min;
+    const float step = std::max((*max - zero) / max_code, kMinStep);
     for (const float x : row) {
       out.codes.push_back(
           static_cast<std::uint8_t>(std::clamp(std::nearbyint((x - zero) / step), 0.0F, max_code)));

@@ -19,9 +19,9 @@ float squared_error(const Nvfp4Group& group, std::span<const float> values, floa
   return sum;
 }
 
-Nvfp4Group under_scale(std::span<const float> values, float global, float most, float target) {
+Nvfp4Group under_scale(std::span<const float> values, float global, float max, float target) {
   Nvfp4Group group;
-  group.scale = e4m3_byte(most / (target * global));
+  group.scale = e4m3_byte(max / (target * global));
   const float step = e4m3_value(group.scale) * global;
   if (step == 0) return group;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -83,22 +83,22 @@ void hadamard(std::span<float> row) {
 Nvfp4Group nvfp4_group(std::span<const float> values, float global, Nvfp4Search search) {
   KVSIM_CHECK(values.size() == 16 && global > 0, "{} values under a scale of {}", values.size(),
               global);
-  const float most = abs_max(values);
-  const Nvfp4Group six = under_scale(values, global, most, 6);
+  const float max = abs_max(values);
+  const Nvfp4Group six = under_scale(values, global, max, 6);
   if (search == Nvfp4Search::kMax6) return six;
-  const Nvfp4Group four = under_scale(values, global, most, 4);
+  const Nvfp4Group four = under_scale(values, global, max, 4);
   return squared_error(four, values, global) < squared_error(six, values, global) ? four : six;
 }
 
 PowerGroup mx16_group(std::span<const float> values) {
-  const float least = std::max(abs_max(values) / 6, 1e-10F);
-  return {.exponent = static_cast<std::int32_t>(std::ceil(std::log2(least))), .is_zero = false};
+  const float min = std::max(abs_max(values) / 6, 1e-10F);
+  return {.exponent = static_cast<std::int32_t>(std::ceil(std::log2(min))), .is_zero = false};
 }
 
 PowerGroup ultraquant_group(std::span<const float> values) {
-  const float most = abs_max(values);
-  if (most == 0) return {.exponent = 0, .is_zero = true};
-  const float exponent = std::floor(std::log2(0.156F * most) + 0.5F);
+  const float max = abs_max(values);
+  if (max == 0) return {.exponent = 0, .is_zero = true};
+  const float exponent = std::floor(std::log2(0.156F * max) + 0.5F);
   return {.exponent = static_cast<std::int32_t>(std::clamp(exponent, -126.0F, 127.0F)),
           .is_zero = false};
 }

@@ -133,9 +133,9 @@ float oscar_value(std::int32_t code, const OscarRow& row) {
 }
 
 QuarotRow quarot_row(std::span<const float> rotated, std::int32_t levels, float clip) {
-  const auto [least, most] = std::minmax_element(rotated.begin(), rotated.end());
-  float low = std::min(*least, 0.0F) * clip;
-  float high = std::max(*most, 0.0F) * clip;
+  const auto [min, max] = std::minmax_element(rotated.begin(), rotated.end());
+  float low = std::min(*min, 0.0F) * clip;
+  float high = std::max(*max, 0.0F) * clip;
   if (low == 0 && high == 0) {
     low = -1;
     high = 1;

@@ -105,9 +105,9 @@ void round_fp8_row(std::span<float> row, float scale, Fp8 format) {
 }
 
 float abs_max(std::span<const float> values) {
-  float most = 0;
-  for (const float x : values) most = std::max(most, std::abs(x));
-  return most;
+  float max = 0;
+  for (const float x : values) max = std::max(max, std::abs(x));
+  return max;
 }
 
 void smoothing_scales(std::span<const float> key_max, std::span<const float> query_max, double a,

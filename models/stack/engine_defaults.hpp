@@ -37,7 +37,7 @@ struct EngineSite {
 
 /// Memory that an engine leaves to activations and graphs; its memory fraction is the rest.
 ///   base + per_prefill_token x prefill_chunk + per_graph_sequence x graph_sequences
-///   + per_gpu x gpus + graphs, and at least `least`
+///   + per_gpu x gpus + graphs, and at least `min`
 struct MemoryReserve {
   Bytes base{}, per_prefill_token{}, per_graph_sequence{}, per_gpu{};
 };

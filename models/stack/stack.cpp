@@ -474,8 +474,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.sources.erase(std::string{key});
     take(*field);
   };
-  const auto read_tokens = [&](std::string_view key, std::int64_t least, std::int64_t& tokens) {
-    read_later(key, [&](const Field& f) { tokens = f.integer(least, kMaxTokens); });
+  const auto read_tokens = [&](std::string_view key, std::int64_t min, std::int64_t& tokens) {
+    read_later(key, [&](const Field& f) { tokens = f.integer(min, kMaxTokens); });
   };
   const auto read_later_flag = [&](std::string_view key, bool& flag) {
     read_later(key, [&](const Field& f) { flag = f.boolean(); });

@@ -66,9 +66,9 @@ std::string bounded(std::string text) {
 
 InputError::InputError(const std::string& message) : std::runtime_error{bounded(message)} {}
 
-std::string excerpt(std::string_view text, std::size_t most) {
-  if (text.size() <= most) return std::string{text};
-  return std::string{text.substr(0, sequence_boundary(text, most))} + "...";
+std::string excerpt(std::string_view text, std::size_t max) {
+  if (text.size() <= max) return std::string{text};
+  return std::string{text.substr(0, sequence_boundary(text, max))} + "...";
 }
 
 InputError::InputError(std::string_view place, std::string_view expected, std::string_view got)

@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// `text`, or its first `most` bytes and "..."; UTF-8 sequences stay whole. For every piece of
+/// `text`, or its first `max` bytes and "..."; UTF-8 sequences stay whole. For every piece of
 /// input that a message quotes.
-[[nodiscard]] std::string excerpt(std::string_view text, std::size_t most = 80);
+[[nodiscard]] std::string excerpt(std::string_view text, std::size_t max = 80);
 
 }  // namespace kvsim

@@ -82,7 +82,7 @@ std::size_t read_first(const fs::path& path, int file, char* into, std::size_t s
 
 }  // namespace
 
-std::string read_text_file(const fs::path& path, std::size_t most) {
+std::string read_text_file(const fs::path& path, std::size_t max) {
   // A pipe gives its text once: a scenario, for one, is read again after its overrides were
   // checked.
   static std::mutex mutex;
@@ -101,11 +101,10 @@ std::string read_text_file(const fs::path& path, std::size_t most) {
     cannot_read(path, fmt::format("expected a file, got {}", kind_of(status.st_mode)));
   }
   const auto refuse_size = [&] {
-    throw InputError{path.string(), fmt::format("a file of at most {} bytes", most),
-                     "a larger one"};
+    throw InputError{path.string(), fmt::format("a file of at most {} bytes", max), "a larger one"};
   };
   const auto size = static_cast<std::uint64_t>(is_pipe ? 0 : status.st_size);
-  if (size > most) refuse_size();
+  if (size > max) refuse_size();
   constexpr std::size_t kPiece = 1U << 16U;
   std::string text;
   // One byte more than the file has, so that its end is seen without another piece.
@@ -117,7 +116,7 @@ std::string read_text_file(const fs::path& path, std::size_t most) {
         path, file.number(), text.data() + filled, text.size() - filled);
     if (got == 0) break;
     filled += got;
-    if (filled > most) refuse_size();
+    if (filled > max) refuse_size();
     if (filled == text.size()) text.resize(text.size() * 2);
   }
   text.resize(filled);

@@ -66,10 +66,10 @@ struct PromptOutcome {
 
 /// Log-probabilities of a row of logits.
 std::vector<double> log_softmax(std::span<const float> logits) {
-  const double most = *std::max_element(logits.begin(), logits.end());
+  const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x) - most);
-  const double shift = most + std::log(sum);
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - max);
+  const double shift = max + std::log(sum);
   std::vector<double> out(logits.size());
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(logits[i]) - shift;
   return out;

@@ -63,7 +63,7 @@ void attend_pattern(const PrefillPattern& pattern, const PrefillHead& head,
     pattern.row(t, computed);
     weights.assign(computed.size(), -std::numeric_limits<double>::infinity());
     const std::span<const float> q = head.query(t);
-    double most = weights.front();
+    double max = weights.front();
     for (std::size_t i = 0; i < computed.size(); ++i) {
       if (computed[i] == 0) continue;
       const std::span<const float> key = head.key(static_cast<std::int64_t>(i));
@@ -72,13 +72,13 @@ void attend_pattern(const PrefillPattern& pattern, const PrefillHead& head,
         sum += static_cast<double>(q[c]) * static_cast<double>(key[c]);
       }
       weights[i] = sum * head.scale;
-      most = std::max(most, weights[i]);
+      max = std::max(max, weights[i]);
     }
     double total = 0;
     sums.assign(d, 0);
     for (std::size_t i = 0; i < computed.size(); ++i) {
       if (computed[i] == 0) continue;
-      const double weight = std::exp(weights[i] - most);
+      const double weight = std::exp(weights[i] - max);
       total += weight;
       for (std::size_t c = 0; c < d; ++c) {
         sums[c] += weight * static_cast<double>(values[i * d + c]);

@@ -43,8 +43,8 @@ LoopPrompt prompt_of(const Field& line, std::int64_t vocab, std::int64_t max_tok
     const auto last = static_cast<std::int64_t>(out.tokens.size()) - 1;
     const std::int64_t end = out.question_start.value_or(last);
     for (const Field& start : chunks->items()) {
-      const std::int64_t least = out.chunks.empty() ? 0 : out.chunks.back() + 1;
-      out.chunks.push_back(start.integer(least, out.chunks.empty() ? 0 : end - 1));
+      const std::int64_t min = out.chunks.empty() ? 0 : out.chunks.back() + 1;
+      out.chunks.push_back(start.integer(min, out.chunks.empty() ? 0 : end - 1));
     }
     if (out.chunks.empty()) chunks->expected("at least one chunk");
   }

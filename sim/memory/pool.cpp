@@ -17,8 +17,8 @@ std::optional<PoolShortage> pool_shortage(const CostInput& in, std::int64_t toke
     const std::int64_t prompt = std::min(in.prompt, n);
     Bytes sum;
     for (std::int32_t l = 0; l < in.llm->n_layers(); ++l) {
-      const std::int64_t most = std::max(held(l, prompt, prompt), held(l, prompt, n));
-      sum += layer_cache(in, l, most).total();
+      const std::int64_t max = std::max(held(l, prompt, prompt), held(l, prompt, n));
+      sum += layer_cache(in, l, max).total();
     }
     return sum;
   };

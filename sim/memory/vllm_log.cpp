@@ -38,7 +38,7 @@ constexpr double kMaxGiB = 1e6;    // a thousand times the largest GPU; sums sta
 // Memory that may become free while CUDA graphs are captured: activations and other buffers.
 constexpr double kMaxFreedGiB = 8;
 
-double number(std::string_view text, const Line& line, double most = kMaxCount) {
+double number(std::string_view text, const Line& line, double max = kMaxCount) {
   std::string digits{text};
   std::erase(digits, ',');
   double value = 0;
@@ -47,15 +47,15 @@ double number(std::string_view text, const Line& line, double most = kMaxCount) 
     throw InputError{fmt::format("{}: expected a number, got \"{}\" in: {}", line.place(), digits,
                                  line.shown())};
   }
-  if (!(std::abs(value) <= most)) {
+  if (!(std::abs(value) <= max)) {
     throw InputError{fmt::format("{}: expected a number of at most {}, got \"{}\" in: {}",
-                                 line.place(), most, digits, line.shown())};
+                                 line.place(), max, digits, line.shown())};
   }
   return value;
 }
 
-double positive(std::string_view text, const Line& line, double most = kMaxCount) {
-  const double value = number(text, line, most);
+double positive(std::string_view text, const Line& line, double max = kMaxCount) {
+  const double value = number(text, line, max);
   if (!(value > 0)) {
     throw InputError{
         fmt::format("{}: expected a number above 0, got {} in: {}; take the log of a "

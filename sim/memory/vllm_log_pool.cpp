@@ -91,8 +91,8 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
     return Logged{*log.kv_cache, "log"};
   }
   // Of the bytes that print as the log's, those that hold its tokens.
-  const Bytes least{static_cast<std::int64_t>(std::ceil(bytes))};
-  return Logged{std::clamp(*log.kv_cache, least, least + s.block - Bytes{1}), "log"};
+  const Bytes min{static_cast<std::int64_t>(std::ceil(bytes))};
+  return Logged{std::clamp(*log.kv_cache, min, min + s.block - Bytes{1}), "log"};
 }
 
 /// A term derived from the rest, next to the predicted one.
@@ -145,9 +145,9 @@ Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& l
 /// Whether a term so far off its prediction is none of the scenario's start.
 bool is_absurd(const Derived& d, const EngineStartup& s) {
   if (d.value < Bytes{}) return true;
-  const double most = kAbsurd * (d.term == &VllmLog::total ? of(s.total) : of(s.usable));
+  const double max = kAbsurd * (d.term == &VllmLog::total ? of(s.total) : of(s.usable));
   const double over = of(d.value) - of(d.predicted);
-  return over > most || (d.term == &VllmLog::total && -over > most);
+  return over > max || (d.term == &VllmLog::total && -over > max);
 }
 
 bool is_far(const Derived& d) {

@@ -74,7 +74,7 @@ Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows
   CostInput one = in;
   one.batch = 1;
   one.prompt = prompt;
-  Bytes most;
+  Bytes max;
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     const OpGraph graph =
         prefill_layer(one, group.first, {.prompt = prompt, .kept = prompt, .score_rows = rows});
@@ -82,9 +82,9 @@ Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows
     for (const Tensor& t : graph.tensors()) {
       if (t.owner == Owner::kScores) sum += t.bytes;
     }
-    most = std::max(most, sum);
+    max = std::max(max, sum);
   }
-  return most;
+  return max;
 }
 
 }  // namespace
@@ -104,11 +104,11 @@ bool needs_room(const CostInput& in, const EngineStartup& startup) {
          !startup.activation_measured;
 }
 
-/// The last of [0, most] that `fits`, which 0 does.
+/// The last of [0, max] that `fits`, which 0 does.
 template <class Fits>
-std::int64_t last_fitting(std::int64_t most, const Fits& fits) {
-  if (fits(most)) return most;
-  std::int64_t good = 0, bad = most;
+std::int64_t last_fitting(std::int64_t max, const Fits& fits) {
+  if (fits(max)) return max;
+  std::int64_t good = 0, bad = max;
   while (bad - good > 1) {
     const std::int64_t middle = good + (bad - good) / 2;
     (fits(middle) ? good : bad) = middle;
@@ -184,19 +184,19 @@ Bytes scoring_room(const EngineStartup& startup) {
 }
 
 std::int64_t scored_rows(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
-  const std::int64_t most = std::min(prompt, startup.pass_tokens);
-  if (!needs_room(in, startup)) return most;
+  const std::int64_t max = std::min(prompt, startup.pass_tokens);
+  if (!needs_room(in, startup)) return max;
   const Bytes room = scoring_room(startup);
-  return last_fitting(most,
+  return last_fitting(max,
                       [&](std::int64_t rows) { return excess(in, startup, prompt, rows) <= room; });
 }
 
 std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
-                                   std::int64_t most) {
-  if (!needs_room(in, startup)) return most;
+                                   std::int64_t max) {
+  if (!needs_room(in, startup)) return max;
   const Bytes room = scoring_room(startup);
   return last_fitting(
-      most, [&](std::int64_t prompt) { return scoring_excess(in, startup, prompt) <= room; });
+      max, [&](std::int64_t prompt) { return scoring_excess(in, startup, prompt) <= room; });
 }
 
 namespace {

@@ -128,9 +128,9 @@ struct EngineStartup {
 /// pass, or fewer; 0: not one row does. With a measured activation peak all of them do.
 [[nodiscard]] std::int64_t scored_rows(const CostInput& in, const EngineStartup& startup,
                                        std::int64_t prompt);
-/// The longest prompt, of at most `most` tokens, whose scoring finds that room; 0: none does. A
-/// measured activation peak is taken to hold what the method adds: `most`.
+/// The longest prompt, of at most `max` tokens, whose scoring finds that room; 0: none does. A
+/// measured activation peak is taken to hold what the method adds: `max`.
 [[nodiscard]] std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
-                                                 std::int64_t most);
+                                                 std::int64_t max);
 
 }  // namespace kvsim

@@ -63,7 +63,7 @@ struct MetricEnds {
   MetricValue low, high;
 
   MetricEnds() = default;
-  MetricEnds(MetricValue least, MetricValue most) : low{std::move(least)}, high{std::move(most)} {}
+  MetricEnds(MetricValue min, MetricValue max) : low{std::move(min)}, high{std::move(max)} {}
   template <class Ends>
   MetricEnds(const std::optional<Ends>& ends) {
     if (ends) *this = MetricEnds{ends->low, ends->high};

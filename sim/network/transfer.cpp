@@ -100,12 +100,12 @@ void TransferEngine::share(SimTime now) {
   }
   for (;;) {
     std::size_t full = links;
-    double least = kInfinite;
+    double min = kInfinite;
     for (std::size_t l = 0; l < links; ++l) {
       if (waiting[l] == 0) continue;
       const double each = std::max(0.0, left[l]) / static_cast<double>(waiting[l]);
-      if (each < least) {
-        least = each;
+      if (each < min) {
+        min = each;
         full = l;
       }
     }
@@ -113,10 +113,10 @@ void TransferEngine::share(SimTime now) {
     for (std::size_t i = 0; i < flows_.size(); ++i) {
       const auto& route = *flows_[i].route;
       if (rates[i] >= 0 || std::find(route.begin(), route.end(), full) == route.end()) continue;
-      rates[i] = least;
+      rates[i] = min;
       for (const auto l : route) {
         --waiting[l];
-        left[l] -= least;
+        left[l] -= min;
       }
     }
   }

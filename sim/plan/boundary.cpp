@@ -9,8 +9,8 @@
 namespace kvsim {
 
 Boundary largest_feasible(const Search& search, const std::function<bool(std::int64_t)>& holds) {
-  KVSIM_CHECK(search.least <= search.start && search.start <= search.most && search.stride >= 1,
-              "a search from {} in [{}, {}] by {}", search.start, search.least, search.most,
+  KVSIM_CHECK(search.min <= search.start && search.start <= search.max && search.stride >= 1,
+              "a search from {} in [{}, {}] by {}", search.start, search.min, search.max,
               search.stride);
   Boundary out;
   std::map<std::int64_t, bool> known;
@@ -25,8 +25,8 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
     std::int64_t step = search.stride;
     std::int64_t bad = good;
     for (;; step *= 2) {
-      if (good == search.most) return good;
-      bad = step < search.most - good ? good + step : search.most;
+      if (good == search.max) return good;
+      bad = step < search.max - good ? good + step : search.max;
       if (!asked(bad)) break;
       good = bad;
     }
@@ -39,9 +39,9 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
 
   std::int64_t good = search.start;
   bool any = asked(good);
-  for (std::int64_t step = search.stride; !any && good > search.least; step *= 2) {
+  for (std::int64_t step = search.stride; !any && good > search.min; step *= 2) {
     const std::int64_t bad = good;
-    good = step < good - search.least ? good - step : search.least;
+    good = step < good - search.min ? good - step : search.min;
     any = asked(good);
     if (!any) continue;
     std::int64_t above = bad;
@@ -52,8 +52,8 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
   }
   if (!any) {
     // Something may still hold just above the least.
-    for (const std::int64_t n : {search.least + 1, search.least + 3}) {
-      if (out.probes > 0 && search.neighbours > 0 && n <= search.most && asked(n)) {
+    for (const std::int64_t n : {search.min + 1, search.min + 3}) {
+      if (out.probes > 0 && search.neighbours > 0 && n <= search.max && asked(n)) {
         good = n;
         any = true;
         break;
@@ -64,11 +64,11 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
   for (bool again = true; again;) {
     again = false;
     good = climb(good);
-    if (good == search.most) break;
-    const std::int64_t span = std::max<std::int64_t>(1, good - search.least);
+    if (good == search.max) break;
+    const std::int64_t span = std::max<std::int64_t>(1, good - search.min);
     const std::array<std::int64_t, 6> beyond{2, 3, 5, span / 64, span / 8, span};
     for (std::size_t i = 0; i < std::min(search.neighbours, beyond.size()); ++i) {
-      if (beyond[i] < 2 || beyond[i] > search.most - good || !asked(good + beyond[i])) continue;
+      if (beyond[i] < 2 || beyond[i] > search.max - good || !asked(good + beyond[i])) continue;
       good += beyond[i];
       again = true;
       break;
@@ -80,7 +80,7 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
     failed = failed || !held;
   }
   out.last = good;
-  out.at_most = good == search.most;
+  out.at_most = good == search.max;
   return out;
 }
 

@@ -17,8 +17,8 @@ struct Boundary {
 
 /// Where to look.
 struct Search {
-  std::int64_t least = 1;
-  std::int64_t most = 1;
+  std::int64_t min = 1;
+  std::int64_t max = 1;
   std::int64_t start = 1;   // looked at first; steps away from it double
   std::int64_t stride = 1;  // the first step
   /// How many numbers beyond the boundary are tried as well: +2, +3, then further off.
@@ -27,7 +27,7 @@ struct Search {
 
 /// Gallops from `start`, then bisects. That what holds for n holds for all below is expected and
 /// looked into, not taken for granted: where a number beyond the boundary holds after all, the
-/// search goes on from there. Errors: ContractError unless least <= start <= most and stride >= 1.
+/// search goes on from there. Errors: ContractError unless min <= start <= max and stride >= 1.
 [[nodiscard]] Boundary largest_feasible(const Search& search,
                                         const std::function<bool(std::int64_t)>& holds);
 

@@ -46,8 +46,8 @@ std::vector<std::size_t> listed_candidates(const PlanResult& plan, const PlanGro
   }
   const auto rank = [&](std::size_t c) {
     const PlanCandidate& one = plan.candidates[c];
-    const bool least = group.question == PlanQuestion::kMinGpus;
-    return std::tuple{group.best != c, least ? *one.answer : -*one.answer, !is_on_front(one), c};
+    const bool min = group.question == PlanQuestion::kMinGpus;
+    return std::tuple{group.best != c, min ? *one.answer : -*one.answer, !is_on_front(one), c};
   };
   std::stable_sort(out.begin(), out.end(),
                    [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });

@@ -21,14 +21,14 @@ constexpr double kRounding = 1 - 1e-3;
 
 /// What the engine's time for one token is at least, if iterations take `bound` or less on average
 /// over tokens. Infinite: none does.
-double min_token_s(const MinTimes& least, double bound) {
+double min_token_s(const MinTimes& times, double bound) {
   double out = kInfinity;
   const auto x = [](const MinTimes::Decodes& d) { return d.interval.count(); };
-  const auto y = [&](const MinTimes::Decodes& d) { return x(d) / static_cast<double>(d.most); };
-  for (const MinTimes::Decodes& within : least.decodes) {
+  const auto y = [&](const MinTimes::Decodes& d) { return x(d) / static_cast<double>(d.max); };
+  for (const MinTimes::Decodes& within : times.decodes) {
     if (x(within) > bound) continue;
     out = std::min(out, y(within));
-    for (const MinTimes::Decodes& beyond : least.decodes) {
+    for (const MinTimes::Decodes& beyond : times.decodes) {
       if (x(beyond) <= bound) continue;
       const double share = (bound - x(within)) / (x(beyond) - x(within));
       out = std::min(out, y(within) + share * (y(beyond) - y(within)));
@@ -47,7 +47,7 @@ double sum_of_smallest(std::vector<double> values, std::size_t count) {
 
 }  // namespace
 
-LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>& least) {
+LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>& engine_times) {
   const ServeSpec& spec = *in.point->serve;
   const RequestTrace& trace = *spec.requests;
   const double each = service_gpus(spec);
@@ -68,8 +68,9 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   // A step may bring a token and all that was proposed.
   const double step_tokens = spec.speculation.is_on() ? 1.0 + spec.speculation.levels() : 1.0;
   const double sheet_step_s = matrices * bytes / readers / spec.gpu->hbm_bandwidth.count();
-  const double step_s = least ? std::max(sheet_step_s, least->token.count()) : sheet_step_s;
-  const double prompt_s = least ? least->prompt_token.count() : 0;
+  const double step_s =
+      engine_times ? std::max(sheet_step_s, engine_times->token.count()) : sheet_step_s;
+  const double prompt_s = engine_times ? engine_times->prompt_token.count() : 0;
 
   // Of each request: operations, tokens of its prompt, decode steps, time.
   std::vector<double> work, prompts, steps, times;
@@ -104,13 +105,13 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
     const double time = span + after;
     bound.copies =
         std::max(1.0, std::ceil(sum_of_smallest(work, kept) / (each * peak.count()) / time));
-    if (least) {
+    if (engine_times) {
       const double n_steps = sum_of_smallest(steps, kept);
       double step_bound = slo.tpot ? slo.tpot->count() * step_tokens : kInfinity;
       if (slo.e2e && n_steps > 0) {
         step_bound = std::min(step_bound, static_cast<double>(kept) * slo.e2e->count() / n_steps);
       }
-      const double decodes = n_steps > 0 ? n_steps * min_token_s(*least, step_bound) : 0;
+      const double decodes = n_steps > 0 ? n_steps * min_token_s(*engine_times, step_bound) : 0;
       const double fills = sum_of_smallest(prompts, kept) * prompt_s;
       const double decode_engines = spec.cluster.replicas, engines = spec.cluster.prefill_replicas;
       const double busy = engines > 0 ? std::max(decodes / decode_engines, fills / engines)

@@ -23,6 +23,6 @@ struct LayoutBound {
 /// their tokens take the engine at least the lower convex hull of the points (T(d), T(d) / d) at b.
 /// What they take together fits between the first arrival and the last end.
 [[nodiscard]] LayoutBound layout_bound(const CandidateInput& in,
-                                       const std::optional<MinTimes>& least);
+                                       const std::optional<MinTimes>& engine_times);
 
 }  // namespace kvsim

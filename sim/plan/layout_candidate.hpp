@@ -24,9 +24,9 @@ class LayoutCandidate {
   [[nodiscard]] LayoutBound bound();
   /// Of the service, on as many GPUs as the plan allows.
   [[nodiscard]] std::int64_t max_copies() const;
-  /// Tries `least` to `most` copies. No answer and no reason: it takes more than `most`, which are
+  /// Tries `min` to `max` copies. No answer and no reason: it takes more than `max`, which are
   /// fewer than max_copies().
-  void min_gpus(PlanCandidate& searched, std::int64_t least, std::int64_t most);
+  void min_gpus(PlanCandidate& searched, std::int64_t min, std::int64_t max);
 
  private:
   std::unique_ptr<ServeCandidate::Impl> impl_;

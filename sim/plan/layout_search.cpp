@@ -61,18 +61,18 @@ class CandidateSearch {
     std::size_t next = 0;
     while (next < bounded_.size() && !stops()) {
       std::vector<std::size_t> round;
-      std::vector<std::int64_t> most;
+      std::vector<std::int64_t> max;
       for (; next < bounded_.size() && round.size() < kRound; ++next) {
         if (const auto copies = copies_that_may_win(bounded_[next])) {
           round.push_back(next);
-          most.push_back(*copies);
+          max.push_back(*copies);
         }
       }
       run(round.size(), [&](std::size_t i) {
         const Bounded& one = bounded_[round[i]];
-        const auto least = static_cast<std::int64_t>(one.bound.copies);
+        const auto min = static_cast<std::int64_t>(one.bound.copies);
         search_candidate(all_.inputs[one.candidate], candidate(one), [&] {
-          LayoutCandidate{all_.inputs[one.candidate]}.min_gpus(candidate(one), least, most[i]);
+          LayoutCandidate{all_.inputs[one.candidate]}.min_gpus(candidate(one), min, max[i]);
         });
       });
       for (std::size_t i = 0; i < round.size(); ++i) {
@@ -80,7 +80,7 @@ class CandidateSearch {
         if (candidate(one).answer) {
           known_.push_back(one.candidate);
         } else if (!candidate(one).impossible) {
-          prune(one, most[i] + 1);
+          prune(one, max[i] + 1);
         }
       }
     }
@@ -129,15 +129,15 @@ class CandidateSearch {
 
   /// The most copies on which nothing known is better; nullopt: the candidate is left out.
   std::optional<std::int64_t> copies_that_may_win(const Bounded& one) {
-    const auto least = static_cast<std::int64_t>(one.bound.copies);
+    const auto min = static_cast<std::int64_t>(one.bound.copies);
     // Its first run says why.
-    if (least > one.max_copies) return refuse_by_bound(one, least);
+    if (min > one.max_copies) return refuse_by_bound(one, min);
     if (!options_.prune) return one.max_copies;
-    if (better(one, least) != nullptr) {
-      prune(one, least);
+    if (better(one, min) != nullptr) {
+      prune(one, min);
       return std::nullopt;
     }
-    std::int64_t good = least, bad = one.max_copies + 1;
+    std::int64_t good = min, bad = one.max_copies + 1;
     if (better(one, one.max_copies) == nullptr) return one.max_copies;
     while (bad - good > 1) {
       const std::int64_t middle = good + (bad - good) / 2;
@@ -146,13 +146,13 @@ class CandidateSearch {
     return good;
   }
 
-  std::optional<std::int64_t> refuse_by_bound(const Bounded& one, std::int64_t least) {
+  std::optional<std::int64_t> refuse_by_bound(const Bounded& one, std::int64_t min) {
     candidate(one).impossible = Impossible{
         .constraint = "gpus",
         .text = fmt::format("it takes at least {:g} GPUs for the tokens of the workload, and {:g} "
                             "are the most",
-                            one.gpus(least), one.gpus(one.max_copies)),
-        .need = static_cast<double>(least) / static_cast<double>(one.max_copies),
+                            one.gpus(min), one.gpus(one.max_copies)),
+        .need = static_cast<double>(min) / static_cast<double>(one.max_copies),
         .knobs = {}};
     return std::nullopt;
   }

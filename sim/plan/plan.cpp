@@ -193,14 +193,14 @@ void move_knobs(PlanCandidates& all, int threads) {
   std::vector<std::size_t> nearest;
   for (const PlanGroup& group : all.result.groups) {
     if (group.best) continue;
-    const std::size_t least = nearest_of(all.result, group);
-    const PlanCandidate& one = all.result.candidates[least];
+    const std::size_t nearest_one = nearest_of(all.result, group);
+    const PlanCandidate& one = all.result.candidates[nearest_one];
     // Neither does a knob of the machine give a model more positions.
     const bool machine = one.impossible && one.impossible->constraint != "quality" &&
                          one.impossible->constraint != kLayoutConstraint &&
                          one.impossible->constraint != kOverflowConstraint &&
                          one.impossible->constraint != "positions";
-    if (machine) nearest.push_back(least);
+    if (machine) nearest.push_back(nearest_one);
   }
   parallel_for(nearest.size(), threads, [&](std::size_t i) {
     const std::size_t c = nearest[i];

@@ -113,8 +113,8 @@ void bisect(const Judge& judge, double step, MethodQuality& method) {
     return one.meets;
   };
   constexpr std::size_t kNeighbours = 2;
-  (void)largest_feasible({.least = -last,
-                          .most = -first,
+  (void)largest_feasible({.min = -last,
+                          .max = -first,
                           .start = -last,
                           .stride = std::max<std::int64_t>(1, (last - first) / 4),
                           .neighbours = kNeighbours},

@@ -134,11 +134,8 @@ struct ServeCandidate::Impl {
   /// The fewest GPUs as predicted. `falling`: copies to try first, negative.
   [[nodiscard]] std::optional<double> predicted_gpus(std::int64_t falling) const {
     ServeCase predicted{spec, worse_machine(spec, start, 0), in.plan->attainment};
-    const Search search{.least = -max_copies(),
-                        .most = -1,
-                        .start = falling,
-                        .stride = 1,
-                        .neighbours = kNeighbours};
+    const Search search{
+        .min = -max_copies(), .max = -1, .start = falling, .stride = 1, .neighbours = kNeighbours};
     const Boundary fewest = largest_feasible(
         search, [&](std::int64_t tried) { return predicted.holds(copies(-tried)); });
     if (!fewest.last) return std::nullopt;
@@ -193,8 +190,8 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   Impl& me = *impl_;
   me.begin(out);
   const double step = me.in.plan->rate_step;
-  const Search search{.least = -steps_of(1 / kMinRate, step),
-                      .most = steps_of(kMaxRate, step),
+  const Search search{.min = -steps_of(1 / kMinRate, step),
+                      .max = steps_of(kMaxRate, step),
                       .start = 0,
                       .stride = std::max<std::int64_t>(1, steps_of(1.17, step)),
                       .neighbours = kNeighbours};
@@ -240,12 +237,12 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
 void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
   Impl& me = *impl_;
   me.begin(out);
-  const std::int64_t most = me.max_copies();
+  const std::int64_t max = me.max_copies();
   std::vector<std::int64_t> held;
   // Copies fall as the search climbs.
-  const Search search{.least = -most,
-                      .most = -1,
-                      .start = -std::clamp<std::int64_t>(first, 1, most),
+  const Search search{.min = -max,
+                      .max = -1,
+                      .start = -std::clamp<std::int64_t>(first, 1, max),
                       .stride = 1,
                       .neighbours = kNeighbours};
   const Boundary found = largest_feasible(search, [&](std::int64_t falling) {
@@ -263,11 +260,11 @@ void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
     return gpus_of(largest_feasible(
         search, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
   });
-  out.range.max_tried = static_cast<double>(most * me.service.gpus());
+  out.range.max_tried = static_cast<double>(max * me.service.gpus());
   if (!found.last) {
-    out.simulated = engines_text(me.service.spec().cluster, most);
-    me.refuse(out, me.service.at(Impl::copies(most)),
-              fmt::format("with {} GPUs", most * me.service.gpus()));
+    out.simulated = engines_text(me.service.spec().cluster, max);
+    me.refuse(out, me.service.at(Impl::copies(max)),
+              fmt::format("with {} GPUs", max * me.service.gpus()));
     return;
   }
   out.replicas = -*found.last;
@@ -307,21 +304,21 @@ LayoutBound LayoutCandidate::bound() {
 
 std::int64_t LayoutCandidate::max_copies() const { return impl_->max_copies(); }
 
-void LayoutCandidate::min_gpus(PlanCandidate& out, std::int64_t least, std::int64_t most) {
+void LayoutCandidate::min_gpus(PlanCandidate& out, std::int64_t min, std::int64_t max) {
   ServeCandidate::Impl& me = *impl_;
   me.begin(out);
   const Search search{
-      .least = -most, .most = -least, .start = -least, .stride = 1, .neighbours = kNeighbours};
+      .min = -max, .max = -min, .start = -min, .stride = 1, .neighbours = kNeighbours};
   const Boundary found = largest_feasible(search, [&](std::int64_t falling) {
     return me.service.holds(ServeCandidate::Impl::copies(-falling));
   });
   out.probes = found.probes;
   out.monotone = found.monotone;
   if (!found.last) {
-    if (most < me.max_copies()) return;
-    out.simulated = engines_text(me.service.spec().cluster, most);
-    me.refuse(out, me.service.at(ServeCandidate::Impl::copies(most)),
-              fmt::format("with {} GPUs", most * me.service.gpus()));
+    if (max < me.max_copies()) return;
+    out.simulated = engines_text(me.service.spec().cluster, max);
+    me.refuse(out, me.service.at(ServeCandidate::Impl::copies(max)),
+              fmt::format("with {} GPUs", max * me.service.gpus()));
     return;
   }
   out.replicas = -*found.last;

@@ -228,7 +228,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
                .tpot = result.tpot,
                .e2e = result.e2e};
   std::size_t good = 0;
-  std::vector<double> most;  // of each request's bounds the fullest
+  std::vector<double> max;  // of each request's bounds the fullest
   std::array<std::vector<double>, 3> each;
   std::int64_t longest = 0;
   for (const RequestOutcome& r : result.outcomes) {
@@ -236,7 +236,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
     good += keeps(bounds_, r) ? 1U : 0U;
     const auto taken = slo_shares(bounds_, r);
     for (std::size_t b = 0; b < taken.size(); ++b) each[b].push_back(taken[b]);
-    most.push_back(*std::max_element(taken.begin(), taken.end()));
+    max.push_back(*std::max_element(taken.begin(), taken.end()));
   }
   for (const Request& r : spec_.requests->requests) {
     longest = std::max(longest, std::int64_t{r.prompt_tokens} + r.output_tokens);
@@ -244,7 +244,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   const std::array<std::optional<Seconds>, 3> bounds{spec_.slo.ttft, spec_.slo.tpot, spec_.slo.e2e};
   const std::size_t n = result.outcomes.size();
   out.holds = good >= requests_of_share(attainment_, n);
-  out.need = quantile(most, attainment_, n);
+  out.need = quantile(max, attainment_, n);
   if (out.holds) {
     out.need = std::min(out.need, 1.0);  // a quotient of times may round up
     for (std::size_t b = 0; b < each.size(); ++b) {

@@ -22,10 +22,10 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
   spec_.method = method_.at(spec_.prompt_tokens);
   spec_.allocator.reset();
   if (margin_.end.terms != TermFactors{} && spec_.stack->growth == CacheGrowth::kPaged) {
-    StaticSpec least = spec_;
-    least.batch = 1;
-    least.output_tokens = 0;
-    startup_ = run_static(least, {.max_samples = kMinSamples}).startup;
+    StaticSpec smallest = spec_;
+    smallest.batch = 1;
+    smallest.output_tokens = 0;
+    startup_ = run_static(smallest, {.max_samples = kMinSamples}).startup;
     set_start_end(margin_.end.terms, *startup_, gpu_, options_);
   }
   compiled_ = std::make_unique<CompiledPoint>(

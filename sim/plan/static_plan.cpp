@@ -57,24 +57,24 @@ double ratio_of(Bytes a, Bytes b) {
 }
 
 /// What a run that does not fit is short of.
-NextRun why_not(StaticCase& one, const Point& least) {
-  NextRun next{.sizes = sizes_of(least)};
+NextRun why_not(StaticCase& one, const Point& smallest) {
+  NextRun next{.sizes = sizes_of(smallest)};
   Impossible& out = next.why;
-  out.need = one.demand_ratio(least);
+  out.need = one.demand_ratio(smallest);
   double ratio = out.need;  // of the quoted terms
-  if (one.exceeds_model_len(least)) {
+  if (one.exceeds_model_len(smallest)) {
     out.constraint = "max_model_len";
     out.text = fmt::format("a sequence of {} tokens exceeds max_model_len",
-                           with_commas(least.prompt_tokens + least.output_tokens));
+                           with_commas(smallest.prompt_tokens + smallest.output_tokens));
     return next;
   }
-  const StaticResult run = one.run(least, true);
+  const StaticResult run = one.run(smallest, true);
   next.oom = run.oom;
   const auto part = [&](const char* owner) {
     const auto found = run.peak_owners.find(owner);
     return found == run.peak_owners.end() ? Bytes{} : found->second;
   };
-  const PointResult memory = one.memory(least);
+  const PointResult memory = one.memory(smallest);
   const Bytes weights = part("weights");
   // An engine with a paged cache allocates blocks from the memory that the weights leave.
   const bool started = run.startup && run.startup->kv_cache > Bytes{};
@@ -116,7 +116,7 @@ NextRun why_not(StaticCase& one, const Point& least) {
   if (std::isfinite(ratio) && ratio >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", ratio);
   }
-  out.text += one.margin_words(least);
+  out.text += one.margin_words(smallest);
   return next;
 }
 
@@ -186,17 +186,17 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
 
 /// The largest size that fits with the memory at `margin`; nullopt: not even the smallest does.
 std::optional<std::int64_t> last_size(const CandidateInput& in, PlanQuestion question,
-                                      std::int64_t most, MemoryMargin margin) {
+                                      std::int64_t max, MemoryMargin margin) {
   StaticCase one{in.point->spec, in.method, in.point->measured, std::move(margin),
                  in.plan->confidence};
   return largest_feasible(
-             {.least = 1, .most = most, .start = 1},
+             {.min = 1, .max = max, .start = 1},
              [&](std::int64_t n) { return one.memory(point_of(in.point->spec, question, n)).fits; })
       .last;
 }
 
 /// `found`: the size at the requested confidence.
-AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64_t most,
+AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64_t max,
                      std::optional<std::int64_t> found) {
   const StaticSpec& spec = in.point->spec;
   const double confidence = range_confidence(in.plan->confidence);
@@ -209,11 +209,11 @@ AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64
     return static_cast<double>(*size + (batch ? 0 : spec.output_tokens));
   };
   AnswerRange out;
-  out.predicted = answer(is_prediction ? found : last_size(in, question, most, {}));
+  out.predicted = answer(is_prediction ? found : last_size(in, question, max, {}));
   out.is_known = worse.end != better.end;
   if (!out.is_known) return out;
-  out.safe = answer(is_prediction ? last_size(in, question, most, worse) : found);
-  out.optimistic = answer(last_size(in, question, most, better));
+  out.safe = answer(is_prediction ? last_size(in, question, max, worse) : found);
+  out.optimistic = answer(last_size(in, question, max, better));
   return out;
 }
 
@@ -230,26 +230,26 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
       resolve_limits(
           with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}))
           .seqs.value_or(0);
-  const Point least = point_of(spec, question, 1);
-  if (exceeds_positions(in, least)) {
-    out.impossible = beyond_positions(spec, least).why;
+  const Point smallest = point_of(spec, question, 1);
+  if (exceeds_positions(in, smallest)) {
+    out.impossible = beyond_positions(spec, smallest).why;
     return;
   }
   const std::int64_t positions = spec.llm->max_positions;
   const std::int64_t longest = in.plan->beyond_positions || positions == 0
                                    ? kMaxPrompt
                                    : std::min(kMaxPrompt, positions - spec.output_tokens);
-  const std::int64_t most = !batch         ? longest
-                            : together > 0 ? std::min(together, kMaxSequences)
-                                           : kMaxSequences;
-  const Boundary found = largest_feasible(
-      {.least = 1, .most = most, .start = 1},
-      [&](std::int64_t n) { return one.memory(point_of(spec, question, n)).fits; });
+  const std::int64_t max = !batch         ? longest
+                           : together > 0 ? std::min(together, kMaxSequences)
+                                          : kMaxSequences;
+  const Boundary found = largest_feasible({.min = 1, .max = max, .start = 1}, [&](std::int64_t n) {
+    return one.memory(point_of(spec, question, n)).fits;
+  });
   out.probes = found.probes;
   out.monotone = found.monotone;
-  out.range = range_of(in, question, most, found.last);
+  out.range = range_of(in, question, max, found.last);
   if (!found.last) {
-    out.impossible = why_not(one, least).why;
+    out.impossible = why_not(one, smallest).why;
     return;
   }
   const Point next = point_of(spec, question, *found.last + 1);
@@ -279,11 +279,11 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
 
 std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion question) {
   const StaticSpec& base = in.point->spec;
-  const Point least = point_of(base, question, 1);
+  const Point smallest = point_of(base, question, 1);
   const auto need_of = [&](const StaticSpec& spec, const MethodSpec& method) {
     StaticCase one{spec, method, in.point->measured,
                    memory_end(*spec.stack, spec.gpus(), in.plan->confidence), in.plan->confidence};
-    return one.demand_ratio(least);
+    return one.demand_ratio(smallest);
   };
   // What cannot be at all is no help.
   const auto tried = [](auto&& need) {
@@ -366,7 +366,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   }
   StaticCase one{base, in.method, in.point->measured,
                  memory_end(*base.stack, base.gpus(), in.plan->confidence), in.plan->confidence};
-  return try_knobs(one.demand_ratio(least), knobs);
+  return try_knobs(one.demand_ratio(smallest), knobs);
 }
 
 }  // namespace kvsim

@@ -90,11 +90,11 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
   const TileKernels& kernels = tile_kernels();
   const auto group = static_cast<std::size_t>(head.group);
   const auto d = static_cast<std::size_t>(head.head_dim);
-  const std::size_t most = block_steps(group);
-  const std::size_t first = block * most;
+  const std::size_t max = block_steps(group);
+  const std::size_t first = block * max;
   const auto steps = static_cast<std::size_t>(head.tokens - head.prompt);
   const PanelLayout layout{
-      .steps = std::min(most, steps - first), .group = group, .width = kernels.width};
+      .steps = std::min(max, steps - first), .group = group, .width = kernels.width};
   const std::size_t width = layout.width;
   const std::int64_t position = head.prompt + static_cast<std::int64_t>(first);
   std::vector<float> queries;

@@ -121,8 +121,8 @@ void LayerBlock::compute_references(std::int32_t threads) {
   const auto group = static_cast<std::size_t>(info_.n_heads / info_.n_kv_heads);
   const auto d = static_cast<std::size_t>(info_.head_dim);
   const auto steps = static_cast<std::size_t>(info_.tokens - info_.prompt_tokens);
-  const std::size_t most = block_steps(group);
-  const std::size_t blocks = (steps + most - 1) / most;
+  const std::size_t max = block_steps(group);
+  const std::size_t blocks = (steps + max - 1) / max;
   const auto first_head = static_cast<std::size_t>(range_.first);
   const std::optional<RetrievalMarks> marks = retrieval_marks(info_);
   for (Layer& layer : layers_) {
@@ -138,8 +138,8 @@ void LayerBlock::compute_references(std::int32_t threads) {
     Layer& layer = layers_[task / (heads * blocks)];
     const HeadVectors& head = layer.view.heads[first_head + task / blocks % heads];
     CausalAttention& to = layer.references[first_head + task / blocks % heads];
-    const std::size_t first = task % blocks * most;
-    const std::size_t count = std::min(most, steps - first);
+    const std::size_t first = task % blocks * max;
+    const std::size_t count = std::min(max, steps - first);
     RunningAttention attention{head.group, head.head_dim, head.scale};
     attend_causally(attention, {head.q, head.keys, head.values, head.head_dim, head.tokens},
                     head.prompt + static_cast<std::int64_t>(first), count,

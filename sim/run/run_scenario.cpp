@@ -115,8 +115,8 @@ void put_notes(const ScenarioPoint& point, Result& result) {
   result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
 }
 
-std::size_t samples_of(std::size_t points, std::size_t most) {
-  return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kMinSamples, most);
+std::size_t samples_of(std::size_t points, std::size_t max) {
+  return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kMinSamples, max);
 }
 
 std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunOptions& how,

@@ -104,12 +104,12 @@ struct Rates {
 Rates measure_reference(const LayerBlock& block, const TraceInfo& info) {
   Machine machine{info.head_dim};
   Rates rates;
-  const auto most = static_cast<std::int64_t>(
+  const auto max = static_cast<std::int64_t>(
       block_steps(static_cast<std::size_t>(info.n_heads / info.n_kv_heads)));
   for (const HeadVectors& head : block.layer(block.first()).heads) {
     RunningAttention attention{head.group, head.head_dim, head.scale};
-    for (std::int64_t at = head.prompt; at < head.tokens; at += most) {
-      const auto steps = static_cast<std::size_t>(std::min(most, head.tokens - at));
+    for (std::int64_t at = head.prompt; at < head.tokens; at += max) {
+      const auto steps = static_cast<std::size_t>(std::min(max, head.tokens - at));
       const std::size_t rows = steps * static_cast<std::size_t>(head.group);
       std::vector<float> out(rows * static_cast<std::size_t>(head.head_dim));
       std::vector<double> log_sum(rows);

@@ -39,16 +39,16 @@ constexpr int kRounds = 5;
 /// round and is not counted.
 template <class Prepare, class F>
 double micros_per_call(int calls, Prepare&& prepare, F&& f) {
-  double least = 0;
+  double min = 0;
   for (int round = 0; round < kRounds; ++round) {
     prepare();
     f();
     const double start = cpu_seconds();
     for (int i = 0; i < calls; ++i) f();
     const double took = cpu_seconds() - start;
-    if (round == 0 || took < least) least = took;
+    if (round == 0 || took < min) min = took;
   }
-  return least * 1e6 / calls;
+  return min * 1e6 / calls;
 }
 
 template <class F>

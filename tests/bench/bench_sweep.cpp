@@ -54,7 +54,7 @@ Took timed(Work&& work) {
           cpu_seconds() - cpu};
 }
 
-Took least(const Took& a, const Took& b) {
+Took faster(const Took& a, const Took& b) {
   return {std::min(a.wall_s, b.wall_s), std::min(a.cpu_s, b.cpu_s)};
 }
 
@@ -110,9 +110,9 @@ int main() {
     constexpr Took kLong{1e9, 1e9};
     Took alone = kLong, together = kLong, processes = kLong;
     for (int turn = 0; turn < kTurns; ++turn) {
-      alone = least(alone, by_threads(1));
-      together = least(together, by_threads(n));
-      processes = least(processes, apart(n, plan, todo, runner));
+      alone = faster(alone, by_threads(1));
+      together = faster(together, by_threads(n));
+      processes = faster(processes, apart(n, plan, todo, runner));
     }
     const auto say = [&](const char* who, const Took& took, int workers) {
       fmt::print("{:<32} a point {:6.1f} us of wall time, {:6.1f} us of processor time", who,

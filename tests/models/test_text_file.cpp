@@ -26,9 +26,9 @@ using test::fresh;
 using test::text_of;
 using test::write;
 
-std::string complaint(const fs::path& path, std::size_t most = 1000) {
+std::string complaint(const fs::path& path, std::size_t max = 1000) {
   try {
-    (void)read_text_file(path, most);
+    (void)read_text_file(path, max);
   } catch (const InputError& error) {
     return std::string{error.what()}.substr(path.string().size());
   }

@@ -35,18 +35,18 @@ TEST_CASE("time is bytes over bandwidth") {
 
 TEST_CASE("bytes and clock times never wrap") {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const Bytes most{kMax};
-  CHECK(most + 0_B == most);
-  CHECK((most - 1_B) + 1_B == most);
-  CHECK_THROWS_AS((void)(most + 1_B), OverflowError);
-  CHECK_THROWS_AS((void)(Bytes{-2} - most), OverflowError);
-  CHECK_THROWS_AS((void)(most * 2), OverflowError);
+  const Bytes max{kMax};
+  CHECK(max + 0_B == max);
+  CHECK((max - 1_B) + 1_B == max);
+  CHECK_THROWS_AS((void)(max + 1_B), OverflowError);
+  CHECK_THROWS_AS((void)(Bytes{-2} - max), OverflowError);
+  CHECK_THROWS_AS((void)(max * 2), OverflowError);
   CHECK_THROWS_AS((void)(2 * SimTime{kMax}), OverflowError);
-  Bytes sum = most;
+  Bytes sum = max;
   CHECK_THROWS_AS(sum += 1_B, OverflowError);
-  CHECK(sum == most);  // unchanged
+  CHECK(sum == max);  // unchanged
   CHECK(round_up(Bytes{kMax - 1}, 2_B) == Bytes{kMax - 1});
-  CHECK_THROWS_AS((void)round_up(most, 2_B), OverflowError);
+  CHECK_THROWS_AS((void)round_up(max, 2_B), OverflowError);
   CHECK(round_up(5_B, 4_B) == 8_B);
   CHECK(rounded<Bytes>(-2.5) == Bytes{-3});
   CHECK(truncated<Bytes>(2.9) == 2_B);
@@ -59,7 +59,7 @@ TEST_CASE("bytes and clock times never wrap") {
   CHECK_THROWS_WITH_AS((void)to_sim_time(Seconds{9.3e6}),
                        "a time exceeds the range of the simulated clock (9,223,372 s, 106 days)",
                        OverflowError);
-  CHECK_THROWS_WITH_AS((void)(most + 1_B), "a number of bytes exceeds the range of 64 bits (8 EiB)",
+  CHECK_THROWS_WITH_AS((void)(max + 1_B), "a number of bytes exceeds the range of 64 bits (8 EiB)",
                        OverflowError);
 }
 

@@ -376,12 +376,12 @@ class WorkObserver : public CheckingObserver {
     } else {
       ++exempt;
       full_ = false;
-      std::int64_t generated = 0, most = 0;
+      std::int64_t generated = 0, max = 0;
       for (const RequestId id : v.running) {
         generated += at(id).generated() + 20;
-        most += max_new(at(id));
+        max += max_new(at(id));
       }
-      ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
+      ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(max + 1));
     }
     prefilled_ = false;
   }

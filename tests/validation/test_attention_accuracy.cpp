@@ -32,15 +32,15 @@ int hold(const std::vector<MeasuredFile>& files, Unseen unseen, const Gates& gat
   std::vector<PredictedRow> rows = predict(files, KernelLibrary::builtin(), unseen);
   std::erase_if(rows, [&](const PredictedRow& row) { return !row.held_out || !keep(row); });
   int groups = 0;
-  double most = 0;
+  double max = 0;
   for (const AccuracyGroup& g : group_rows(rows)) {
     CHECK_MESSAGE(g.all.mape < (g.gpu.empty() ? gates.pooled : gates.group), g.op, " ", g.gpu, " ",
                   g.stack, " ", g.dtype);
     CHECK_MESSAGE(g.all.worst_ape < gates.worst, g.op, " ", g.gpu, " ", g.stack, " ", g.dtype);
-    most = std::max(most, g.gpu.empty() ? 0 : g.all.mape);
+    max = std::max(max, g.gpu.empty() ? 0 : g.all.mape);
     if (g.gpu.empty()) {
       fmt::print("{}: {} rows, MAPE {:.1f} %, of a group up to {:.1f} %, worst {:.1f} %\n", g.op,
-                 g.all.n, 100 * g.all.mape, 100 * most, 100 * g.all.worst_ape);
+                 g.all.n, 100 * g.all.mape, 100 * max, 100 * g.all.worst_ape);
     } else {
       ++groups;
     }

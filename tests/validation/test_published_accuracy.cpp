@@ -339,9 +339,9 @@ struct TermLogs {
       const bool known = std::any_of(term.of.begin(), term.of.end(),
                                      [&](const auto& one) { return one.first != without; });
       if (!known) return;  // no other log states it: as predicted
-      const auto [least, most] = term.ends(without);
-      low.*factor = std::min(1.0, least);
-      high.*factor = std::max(1.0, most);
+      const auto [min, max] = term.ends(without);
+      low.*factor = std::min(1.0, min);
+      high.*factor = std::max(1.0, max);
     };
     set(activation, &TermFactors::activation);
     set(several ? several_gpus : one_gpu, &TermFactors::non_torch);
@@ -459,7 +459,7 @@ MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& doc
       if (width != 0) factors.push_back((peaks[a].left - peaks[b].left) / width);
     }
   }
-  double least = INFINITY;
+  double min = INFINITY;
   MemoryEnd out;
   for (const double factor : factors) {
     if (sign > 0 ? factor < 1 : factor < 0 || factor > 1) continue;
@@ -468,8 +468,8 @@ MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& doc
       reserve = std::max(reserve, sign * (peak.left - factor * peak.activations));
     }
     const double off = sign * (factor - 1) * mean / n + reserve;
-    if (off >= least) continue;
-    least = off;
+    if (off >= min) continue;
+    min = off;
     out = {.terms = {.activation = factor}, .reserve = rounded<Bytes>(sign * reserve)};
   }
   return out;
@@ -489,9 +489,9 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
   CHECK(gib(known->high.reserve) == doctest::Approx(gib(high.reserve)).epsilon(0.02));
 
   // Each document in the interval from the others; and the width of that interval.
-  double inside = 0, n = 0, below_known = 0, width = 0, width_of_all = 0, most = 0;
+  double inside = 0, n = 0, below_known = 0, width = 0, width_of_all = 0, max = 0;
   for (const auto& [document, peaks] : documents) {
-    const MemoryEnd least = narrowest(documents, -1, document);
+    const MemoryEnd min = narrowest(documents, -1, document);
     const MemoryEnd greatest = narrowest(documents, 1, document);
     double its_inside = 0;
     for (const PublishedPeak& peak : peaks) {
@@ -499,10 +499,10 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
       const auto end = [&](const MemoryEnd& of) {
         return static_cast<double>((activations + beyond_prediction(of, activations)).count());
       };
-      its_inside += end(least) <= peak.left && peak.left <= end(greatest);
+      its_inside += end(min) <= peak.left && peak.left <= end(greatest);
       below_known += peak.left < 0;
       width += end(high) - end(low);
-      most = std::max(most, peak.activations);
+      max = std::max(max, peak.activations);
     }
     fmt::print("{}: {} of {} peaks in the interval of the other documents\n", document, its_inside,
                peaks.size());
@@ -520,11 +520,11 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
       "with one factor of all {:.2f}; activations up to {:.3f} GiB\n",
       n, documents.size(), low.terms.activation, gib(low.reserve), high.terms.activation,
       gib(high.reserve), inside, n, below_known, width / n / (1 << 30),
-      width_of_all / n / (1 << 30), most / (1 << 30));
+      width_of_all / n / (1 << 30), max / (1 << 30));
   CHECK(inside / n >= 0.88);
   CHECK(width < 0.7 * width_of_all);
   // Up to the largest published activations the line applies, beyond them its ratio.
-  const Bytes top = rounded<Bytes>(most), half = rounded<Bytes>(most / 2);
+  const Bytes top = rounded<Bytes>(max), half = rounded<Bytes>(max / 2);
   CHECK(beyond_prediction(known->high, top + top).count() ==
         doctest::Approx(2 * static_cast<double>(beyond_prediction(known->high, top).count()))
             .epsilon(0.01));

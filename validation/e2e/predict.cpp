@@ -33,16 +33,16 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
   const auto fits = [&](std::int64_t tokens) {
     return memory(tokens - 1, 1).decode_peak <= out.usable;
   };
-  std::int64_t most = 1;  // fits, or nothing does
-  while (most < kMaxE2eTokens && fits(2 * most)) most *= 2;
-  if (most == 1) {
+  std::int64_t max = 1;  // fits, or nothing does
+  while (max < kMaxE2eTokens && fits(2 * max)) max *= 2;
+  if (max == 1) {
     out.longest = 0;
     return out;
   }
-  for (std::int64_t step = most / 2; step > 0; step /= 2) {
-    if (most < kMaxE2eTokens && fits(most + step)) most += step;
+  for (std::int64_t step = max / 2; step > 0; step /= 2) {
+    if (max < kMaxE2eTokens && fits(max + step)) max += step;
   }
-  out.longest = most;
+  out.longest = max;
   return out;
 }
 

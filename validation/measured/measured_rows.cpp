@@ -325,13 +325,13 @@ void read_sparse_attention(const Cells& c, MeasuredRow row, Rows& out) {
   const bool decode = is_decode(c);
   const double tokens = c.whole("seq_len", 1);
   const double seen = c.whole_or("kv_prefix_len", 0) + tokens;
-  const double most = c.whole("index_topk", 1);
+  const double max = c.whole("index_topk", 1);
   // Shorter prompts need no choice, and engines run other kernels.
-  if (!decode && seen <= most) throw LeftOut{"a prompt of which all is attended to"};
+  if (!decode && seen <= max) throw LeftOut{"a prompt of which all is attended to"};
   const SparseAttentionCall call{.decode = decode,
                                  .batch = c.whole("batch_size", 1),
                                  .queries = tokens,
-                                 .chosen = std::min(most, decode ? seen : most),
+                                 .chosen = std::min(max, decode ? seen : max),
                                  .heads = c.whole("num_heads_per_gpu", 1)};
   row.format = attention_format_of(c);
   row.shape = fmt::format("{} {} heads {}", c.text("phase"), call.heads, seen);

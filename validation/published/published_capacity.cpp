@@ -306,9 +306,9 @@ double StartPrediction::blocks(const VllmGroups& groups, const VllmGroupSettings
       if (counts_by_concurrency()) {
         return *facts_.tokens * request / static_cast<double>(settings.max_model_len);
       }
-      std::int64_t least = groups.block_tokens;
-      for (const VllmGroup& group : groups.groups) least = std::min(least, group.block_tokens);
-      return *facts_.tokens / static_cast<double>(least * groups.context_parallel) *
+      std::int64_t min = groups.block_tokens;
+      for (const VllmGroup& group : groups.groups) min = std::min(min, group.block_tokens);
+      return *facts_.tokens / static_cast<double>(min * groups.context_parallel) *
              static_cast<double>(groups.groups.size());
     }
     if (facts_.concurrency && row_.metric != "max_concurrency") {

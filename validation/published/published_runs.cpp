@@ -16,16 +16,16 @@
 namespace kvsim {
 namespace {
 
-/// The largest n in [0, most] for which `fits` holds; it holds up to some n and not beyond.
+/// The largest n in [0, max] for which `fits` holds; it holds up to some n and not beyond.
 template <class Fits>
-std::int64_t largest(std::int64_t most, Fits fits) {
+std::int64_t largest(std::int64_t max, Fits fits) {
   std::int64_t good = 0;
   std::int64_t bad = 1;
-  while (bad <= most && fits(bad)) {
+  while (bad <= max && fits(bad)) {
     good = bad;
     bad *= 2;
   }
-  bad = std::min(bad, most + 1);
+  bad = std::min(bad, max + 1);
   while (bad - good > 1) {
     const std::int64_t middle = good + (bad - good) / 2;
     (fits(middle) ? good : bad) = middle;
@@ -226,8 +226,8 @@ std::int64_t PublishedRuns::largest_batch(std::int64_t prompt, std::int64_t step
   });
 }
 
-std::int64_t PublishedRuns::longest_prompt(std::int64_t batch, std::int64_t most) {
-  return largest(most, [&](std::int64_t prompt) {
+std::int64_t PublishedRuns::longest_prompt(std::int64_t batch, std::int64_t max) {
+  return largest(max, [&](std::int64_t prompt) {
     const RunSize size{.batch = batch, .prompt = prompt, .steps = 1};
     return is_countable(llm_, size) && !run(size).oom;
   });

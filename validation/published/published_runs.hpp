@@ -41,8 +41,8 @@ class PublishedRuns {
   [[nodiscard]] bool fragments(const RunSize& size);
   /// Largest batch whose run fits; 0: not even one sequence.
   [[nodiscard]] std::int64_t largest_batch(std::int64_t prompt, std::int64_t steps);
-  /// Longest prompt whose run of one step fits, up to `most`.
-  [[nodiscard]] std::int64_t longest_prompt(std::int64_t batch, std::int64_t most);
+  /// Longest prompt whose run of one step fits, up to `max`.
+  [[nodiscard]] std::int64_t longest_prompt(std::int64_t batch, std::int64_t max);
 
   /// What an engine finds at its start. Errors: ContractError unless its cache is paged.
   [[nodiscard]] EngineStartup startup();

@@ -234,9 +234,9 @@ LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups,
       const Errors::One& one = errors.rows()[i];
       const double stretch = stretches[group.number];
       const LeftOutEnds ends = ends_of(group, stretch, floor, one.row->response);
-      const auto [least, largest] = error_ends(group, stretch);
+      const auto [min, max] = error_ends(group, stretch);
       sums[one.document].coverage += ends.covers(one.row->log_ratio) ? 1 : 0;
-      sums[one.document].width += largest - least;
+      sums[one.document].width += max - min;
       counts[one.document] += 1;
     }
   }

@@ -55,8 +55,8 @@ struct Stored<kv::BFloat16> {
 template <class Act>
 void for_parts(std::size_t n, Act act) {
   constexpr std::size_t kMin = std::size_t{1} << 20U;
-  const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
-  const std::size_t parts = std::clamp<std::size_t>(n / kMin, 1, most);
+  const std::size_t max = std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t parts = std::clamp<std::size_t>(n / kMin, 1, max);
   std::vector<std::thread> others;
   for (std::size_t i = 1; i < parts; ++i) {
     others.emplace_back(act, n * i / parts, n * (i + 1) / parts);

@@ -211,11 +211,11 @@ void cosine_merge_cases(Bench& bench) {
   });
 }
 void spread_value_cases(Bench& bench) {
-  for (const std::int64_t most : {1, 31, 33}) {
+  for (const std::int64_t max : {1, 31, 33}) {
     for (const bool expected : {false, true}) {
       const auto add = [&](auto type) {
         spread_case<decltype(type)>(
-            bench, {.rows = 9, .max_takers = most, .capacity = most + 4, .head_dim = 64}, expected);
+            bench, {.rows = 9, .max_takers = max, .capacity = max + 4, .head_dim = 64}, expected);
       };
       add(float{});
       add(kv::Half{});

@@ -174,15 +174,15 @@ void choose_case(Bench& bench, std::int64_t rows, std::int64_t entries, std::int
               [=](Stream s) { choose_victims(s, shape, arguments); });
         std::vector<std::int32_t> expected;
         for (std::int64_t r = 0; r < rows; ++r) {
-          std::int64_t least = -1;
+          std::int64_t min = -1;
           for (std::int64_t e = pinned; e < entries; ++e) {
             const std::int64_t i = r * shape.capacity + e;
             if (positions[at(i)] >= entries - recent) continue;
-            if (least < 0 || scores[at(i)] < scores[at(r * shape.capacity + least)]) {
-              least = e;
+            if (min < 0 || scores[at(i)] < scores[at(r * shape.capacity + min)]) {
+              min = e;
             }
           }
-          expected.push_back(static_cast<std::int32_t>(least));
+          expected.push_back(static_cast<std::int32_t>(min));
         }
         c.compare_exactly("victims", victims.download(0, rows), expected);
       });

@@ -51,14 +51,14 @@ std::vector<LayerRange> device_map(const Llm& llm, const WeightStore& store, std
   double all = 0;
   for (const double size : sizes) all += size;
   constexpr double kBuffer = 1.25;  // layers that a GPU takes more than its share
-  const double most = all / gpus + kBuffer * layer;
+  const double max = all / gpus + kBuffer * layer;
   std::vector<std::int32_t> gpu_of(sizes.size());
   std::int32_t gpu = 0;
   double used = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const auto next = sizes.begin() + static_cast<std::ptrdiff_t>(i) + 1;
     const double kept = next == sizes.end() ? 0 : *std::max_element(next, sizes.end());
-    while (gpu + 1 < gpus && used + sizes[i] > most - (gpu == 0 ? kept : 0)) {
+    while (gpu + 1 < gpus && used + sizes[i] > max - (gpu == 0 ? kept : 0)) {
       ++gpu;
       used = 0;
     }

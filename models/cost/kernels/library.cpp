@@ -203,7 +203,7 @@ double between_rooflines(double us, const KernelCall& call, const KernelFormat& 
                          const KernelForm& form, const KernelGpu& here,
                          const KernelCalibration& fit) {
   constexpr double kAtRoofline = 0.8, kFarBelow = 0.6;
-  const double least = ideal_microseconds(call, format, here);
+  const double min = ideal_microseconds(call, format, here);
   const KernelGpu there = kernel_gpu(find_gpu(fit.gpu));
   const double share = ideal_microseconds(call, format, there) /
                        form.microseconds(call, format, there, fit.coefficients.data());
@@ -212,7 +212,7 @@ double between_rooflines(double us, const KernelCall& call, const KernelFormat& 
   const double both = 1e6 * (work.flops / here.peak(format.compute) + work.bytes / here.bandwidth) /
                       std::min(share, 1.0);
   if (us > both) us *= std::pow(both / us, known);
-  return std::max(us, least);
+  return std::max(us, min);
 }
 
 /// Distance of two GPUs' ratios of arithmetic to bandwidth.
@@ -451,14 +451,13 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     if (const auto reach = basis == KernelBasis::kMeasured
                                ? std::nullopt
                                : reach_error(op, basis, gpu.generation)) {
-      double most = *reach;
+      double max = *reach;
       // Without any fit no prediction is surer than with another stack's.
       if (basis == KernelBasis::kNominal) {
-        most =
-            std::max(most, reach_error(op, KernelBasis::kOtherStack, gpu.generation).value_or(0));
+        max = std::max(max, reach_error(op, KernelBasis::kOtherStack, gpu.generation).value_or(0));
       }
-      choice.q05_ = -most;
-      choice.q95_ = most;
+      choice.q05_ = -max;
+      choice.q95_ = max;
       return choice;
     }
     double low = 0, high = 0;
@@ -478,16 +477,16 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   // there. Else the one measured on most.
   constexpr std::int64_t kFew = 4;  // times fewer
   const auto best = [&](auto&& fits) -> const Candidate* {
-    std::int64_t most = 0;
+    std::int64_t max = 0;
     for (const Candidate& c : candidates) {
-      if (fits(c)) most = std::max(most, c.entry->fitted.n);
+      if (fits(c)) max = std::max(max, c.entry->fitted.n);
     }
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
       if (!fits(c)) continue;
-      const auto rank = [most](const Candidate& x) {
+      const auto rank = [max](const Candidate& x) {
         const auto& fitted = x.entry->fitted;
-        return std::tuple{x.same_format,     -x.apart, kFew * fitted.n >= most,
+        return std::tuple{x.same_format,     -x.apart, kFew * fitted.n >= max,
                           -x.versions_apart, fitted.n, -fitted.mape};
       };
       if (found == nullptr || rank(c) > rank(*found)) found = &c;
@@ -545,16 +544,16 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                version_of(other->entry->stack) > version_of(c->entry->stack);
       });
     });
-    std::int64_t most = 0;
-    for (const Candidate* c : some) most = std::max(most, c->entry->fitted.n);
-    std::erase_if(some, [most](const Candidate* c) { return 2 * c->entry->fitted.n < most; });
+    std::int64_t max = 0;
+    for (const Candidate* c : some) max = std::max(max, c->entry->fitted.n);
+    std::erase_if(some, [max](const Candidate* c) { return 2 * c->entry->fitted.n < max; });
     if (is_attention(op)) {
       const auto error = [](const Candidate* c) {
         return c->entry->held_out.n > 0 ? c->entry->held_out.mape : c->entry->fitted.mape;
       };
-      double least = std::numeric_limits<double>::infinity();
-      for (const Candidate* c : some) least = std::min(least, error(c));
-      std::erase_if(some, [&](const Candidate* c) { return error(c) > kWorseFit * least; });
+      double min = std::numeric_limits<double>::infinity();
+      for (const Candidate* c : some) min = std::min(min, error(c));
+      std::erase_if(some, [&](const Candidate* c) { return error(c) > kWorseFit * min; });
     }
     std::string provenance;
     for (const Candidate* c : some) {

@@ -212,8 +212,8 @@ std::optional<KernelUse> sparse_prompt_use(const Stack& stack, const AttentionSp
                                            const NewTokens& piece, double pieces, Dtype compute,
                                            Dtype kv) {
   if (!chooses_latents(attention)) return std::nullopt;
-  const double most = attention.index.top_k;
-  if (stack.attends_short_densely && piece.end() <= most) {
+  const double max = attention.index.top_k;
+  if (stack.attends_short_densely && piece.end() <= max) {
     return KernelUse{.call = MlaCall{.decode = false,
                                      .batch = pieces,
                                      .seq_len = piece.tokens,
@@ -224,7 +224,7 @@ std::optional<KernelUse> sparse_prompt_use(const Stack& stack, const AttentionSp
   return KernelUse{.call = SparseAttentionCall{.decode = false,
                                                .batch = pieces,
                                                .queries = piece.tokens,
-                                               .chosen = most / attention.context_ranks,
+                                               .chosen = max / attention.context_ranks,
                                                .heads = static_cast<double>(
                                                    attention.n_heads * attention.context_ranks)},
                    .format = shared_attention_format(compute, kv)};

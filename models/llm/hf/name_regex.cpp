@@ -59,7 +59,7 @@ struct NameRegex::Node {
     kBytes,      // one character of `bytes`
     kSequence,   // `parts` one after the other
     kChoice,     // one of `parts`
-    kRepeat,     // parts[0], `least` to `most` times
+    kRepeat,     // parts[0], `min` to `max` times
     kStart,      // the start of the name
     kEnd,        // its end
     kBoundary,   // between a character of a word and another, or not if `negated`
@@ -68,7 +68,7 @@ struct NameRegex::Node {
   Kind kind = Kind::kSequence;
   Bytes bytes{};
   std::vector<Node> parts{};
-  std::size_t least = 0, most = 0;
+  std::size_t min = 0, max = 0;
   bool negated = false;
 };
 
@@ -119,17 +119,17 @@ class Parser {
   Node repeated(std::size_t depth) {
     Node one = atom(depth);
     for (std::size_t times = 0;; ++times) {
-      std::size_t least = 0, most = kNoLimit;
+      std::size_t min = 0, max = kNoLimit;
       if (take("+")) {
-        least = 1;
+        min = 1;
       } else if (take("?")) {
-        most = 1;
-      } else if (!take("*") && !(peek() == '{' && bounds(least, most))) {
+        max = 1;
+      } else if (!take("*") && !(peek() == '{' && bounds(min, max))) {
         return one;
       }
       if (times > 0) fail();  // "a**"
       (void)take("?");        // as few as possible: the same names match
-      Node out{.kind = Kind::kRepeat, .least = least, .most = most};
+      Node out{.kind = Kind::kRepeat, .min = min, .max = max};
       out.parts.push_back(std::move(one));
       one = std::move(out);
     }
@@ -145,7 +145,7 @@ class Parser {
   }
 
   /// "{2}", "{2,}", "{,3}", "{2,3}"; false: the brace is a character.
-  bool bounds(std::size_t& least, std::size_t& most) {
+  bool bounds(std::size_t& min, std::size_t& max) {
     const std::size_t before = at_;
     ++at_;
     const auto low = number();
@@ -155,9 +155,9 @@ class Parser {
       at_ = before;
       return false;
     }
-    least = low.value_or(0);
-    most = high.value_or(kNoLimit);
-    if (least > most || least > text_.size() + 1000) fail();
+    min = low.value_or(0);
+    max = high.value_or(kNoLimit);
+    if (min > max || min > text_.size() + 1000) fail();
     return true;
   }
 
@@ -309,9 +309,9 @@ class Match {
  private:
   Places repeated(const Node& node, const Places& from) {
     Places now = from;
-    for (std::size_t i = 0; i < node.least && any(now); ++i) now = ends(node.parts[0], now);
+    for (std::size_t i = 0; i < node.min && any(now); ++i) now = ends(node.parts[0], now);
     Places out = now;
-    for (std::size_t i = node.least; i < node.most && any(now); ++i) {
+    for (std::size_t i = node.min; i < node.max && any(now); ++i) {
       const Places one = ends(node.parts[0], now);
       for (std::size_t p = 0; p < out.size(); ++p) {
         now[p] = one[p] && !out[p];  // what is new

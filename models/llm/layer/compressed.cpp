@@ -89,7 +89,7 @@ class CompressedKind final : public LayerKind {
         bits_of(kv_dtype) == 8
             ? a.head_dim - a.rope_head_dim + bytes_in(a.rope_head_dim, Dtype::kBf16) + kScaleBytes
             : bytes_in(a.head_dim, kv_dtype);
-    out.push_back({.entry_bytes = entry, .most = a.window});
+    out.push_back({.entry_bytes = entry, .max = a.window});
     if (a.ratio == 0) return;
     out.push_back({.entry_bytes = entry, .ratio = a.ratio, .max_read = max_chosen(a)});
     double state = state_bytes(a, a.head_dim);

@@ -55,7 +55,7 @@ void FullKind::add_cache(const LayerSpec& layer, Dtype kv_dtype,
   const AttentionSpec& a = layer.attention;
   out.push_back(
       {.entry_bytes = bytes_in(double{1} * a.n_kv_heads * (a.head_dim + a.v_head_dim), kv_dtype),
-       .most = entry_limit(a),
+       .max = entry_limit(a),
        .is_held = !a.shares_cache});
 }
 

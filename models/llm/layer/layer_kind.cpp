@@ -14,17 +14,17 @@ namespace kvsim {
 double CacheItem::held(std::int64_t tokens) const {
   if (!is_held) return 0;
   if (role == CacheRole::kState) return tokens > 0 ? entry_bytes : 0;
-  return entry_bytes * static_cast<double>(within_limit(most, tokens / ratio));
+  return entry_bytes * static_cast<double>(within_limit(max, tokens / ratio));
 }
 
 double CacheItem::read(std::int64_t tokens) const {
   if (role == CacheRole::kState) return tokens > 0 ? entry_bytes : 0;
   return entry_bytes *
-         static_cast<double>(within_limit(max_read, within_limit(most, tokens / ratio)));
+         static_cast<double>(within_limit(max_read, within_limit(max, tokens / ratio)));
 }
 
 double CacheItem::per_token() const {
-  const bool grows = is_held && most == 0 && role != CacheRole::kState;
+  const bool grows = is_held && max == 0 && role != CacheRole::kState;
   return grows ? entry_bytes / static_cast<double>(ratio) : 0;
 }
 

@@ -81,7 +81,7 @@ struct CacheItem {
   CacheRole role = CacheRole::kEntries;
   double entry_bytes = 0;
   std::int64_t ratio = 1;     // tokens for one entry
-  std::int64_t most = 0;      // entries held at most; 0: no bound
+  std::int64_t max = 0;       // entries held at most; 0: no bound
   std::int64_t max_read = 0;  // entries that a decode step reads at most; 0: all that it holds
   bool is_held = true;        // false: they are those of another layer
 

@@ -47,9 +47,9 @@ CausalAttention causal_attention(std::span<const float> q, std::span<const float
   result.out.resize(rows * static_cast<std::size_t>(d));
   result.log_sum.resize(rows);
   RunningAttention attention{group, head_dim, scale};
-  const std::size_t most = block_steps(static_cast<std::size_t>(group));
-  for (std::int64_t at = first; at < tokens; at += static_cast<std::int64_t>(most)) {
-    const std::size_t steps = std::min(most, static_cast<std::size_t>(tokens - at));
+  const std::size_t max = block_steps(static_cast<std::size_t>(group));
+  for (std::int64_t at = first; at < tokens; at += static_cast<std::int64_t>(max)) {
+    const std::size_t steps = std::min(max, static_cast<std::size_t>(tokens - at));
     const auto row = static_cast<std::size_t>((at - first) * group);
     const std::size_t count = steps * static_cast<std::size_t>(group);
     attend_causally(attention, {q, keys, values, head_dim, tokens}, at, steps,
@@ -116,11 +116,11 @@ std::vector<double> prompt_column_sums(std::span<const float> q, std::span<const
   const auto width = static_cast<std::size_t>(d);
   PanelLayout layout{
       .steps = 0, .group = static_cast<std::size_t>(group), .width = kernels.width_precise};
-  const std::size_t most = std::max<std::size_t>(kQueries / layout.group, 1);
+  const std::size_t max = std::max<std::size_t>(kQueries / layout.group, 1);
   std::vector<double> queries, scores, tile(kTileEntries * width), visible, weight;
   std::vector<double> sums(static_cast<std::size_t>(prompt), 0.0);
-  for (std::size_t at = 0; at < sums.size(); at += most) {
-    layout.steps = std::min(most, sums.size() - at);
+  for (std::size_t at = 0; at < sums.size(); at += max) {
+    layout.steps = std::min(max, sums.size() - at);
     const std::size_t seen = at + layout.steps;  // keys that the block's last query sees
     pack_queries(q, tokens, static_cast<std::int64_t>(at), layout, width, queries);
     scores.resize(layout.panels() * seen * layout.width);

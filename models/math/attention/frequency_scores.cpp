@@ -75,15 +75,15 @@ std::vector<double> frequency_scores(const FrequencyStats& stats, std::span<cons
     for (std::size_t f = 0; f < pairs; ++f) {
       anywhere += spread[f] * std::hypot(at(rope.first_of(f)), at(rope.second_of(f)));
     }
-    double most = -std::numeric_limits<double>::infinity();
+    double max = -std::numeric_limits<double>::infinity();
     for (const std::vector<Complex>& query : ahead) {
       double logit = 0;
       for (std::size_t f = 0; f < pairs; ++f) {
         logit += query[f].real() * at(rope.first_of(f)) + query[f].imag() * at(rope.second_of(f));
       }
-      most = std::max(most, logit);
+      max = std::max(max, logit);
     }
-    scores[i] = most + anywhere;
+    scores[i] = max + anywhere;
   }
   return scores;
 }

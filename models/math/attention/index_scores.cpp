@@ -33,8 +33,8 @@ void round_index_row(std::span<float> row) {
   const float norm = 1 / std::sqrt(static_cast<float>(row.size()));
   for (float& x : row) x *= norm;
   constexpr float kMinAbsMax = 1e-4F;
-  const float most = std::max(abs_max(row), kMinAbsMax);
-  const float scale = std::exp2(std::ceil(std::log2(most / fp8_max(Fp8::kE4m3))));
+  const float max = std::max(abs_max(row), kMinAbsMax);
+  const float scale = std::exp2(std::ceil(std::log2(max / fp8_max(Fp8::kE4m3))));
   round_fp8_row(row, scale, Fp8::kE4m3);
 }
 

@@ -49,7 +49,7 @@ std::vector<double> key_redundancy(std::span<const float> keys, std::int32_t hea
   const bool forward =
       rule.retain == RetainDirection::kFirst || rule.retain == RetainDirection::kFirstPercent;
   const bool one = rule.retain == RetainDirection::kLast || rule.retain == RetainDirection::kFirst;
-  const std::size_t most =
+  const std::size_t max =
       one ? 1
           : std::max<std::size_t>(
                 static_cast<std::size_t>(static_cast<double>(n) * rule.retain_ratio), 1);
@@ -61,7 +61,7 @@ std::vector<double> key_redundancy(std::span<const float> keys, std::int32_t hea
       row[j] = j == i || norms == 0 ? 0.0 : dot(key(i), key(j)) / norms;
     }
     std::size_t spared = 0;
-    for (std::size_t step = 0; step < n && spared < most; ++step) {
+    for (std::size_t step = 0; step < n && spared < max; ++step) {
       const std::size_t j = forward ? step : n - 1 - step;
       if (row[j] <= rule.threshold) continue;
       row[j] = 0;

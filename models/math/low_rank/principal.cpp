@@ -50,8 +50,8 @@ PrincipalBasis principal_basis(std::span<const float> rows, std::int64_t n, std:
   // Eigenvalues ascend. Those of rounding have arbitrary vectors.
   constexpr double kRounding = 1e-12;
   const Eigen::VectorXd& values = solver.eigenvalues();
-  const double least = kRounding * static_cast<double>(std::max(n, width)) * values[width - 1];
-  const auto varied = static_cast<std::int64_t>((values.array() > least).count());
+  const double min = kRounding * static_cast<double>(std::max(n, width)) * values[width - 1];
+  const auto varied = static_cast<std::int64_t>((values.array() > min).count());
   out.rank = std::clamp<std::int64_t>(varied, 1, std::min(rank, width));
   Matrix leading = solver.eigenvectors().rightCols(out.rank).rowwise().reverse().transpose();
   for (std::int64_t i = 0; i < out.rank; ++i) {

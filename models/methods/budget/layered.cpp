@@ -45,15 +45,15 @@ struct Pyramid {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
     if (m <= 0 || layers == 1 || resolver.prompt() < std::max(cap + 1, 2 * m)) return all;
-    auto least = static_cast<std::int64_t>(static_cast<double>(m) / beta);
-    std::int64_t most = 2 * m - least;
-    if (resolver.prompt() <= window + most) {
-      most = resolver.prompt() - window;
-      least = 2 * m - most;
+    auto min = static_cast<std::int64_t>(static_cast<double>(m) / beta);
+    std::int64_t max = 2 * m - min;
+    if (resolver.prompt() <= window + max) {
+      max = resolver.prompt() - window;
+      min = 2 * m - max;
     }
-    const std::int64_t step = (most - least) / (layers - 1);
+    const std::int64_t step = (max - min) / (layers - 1);
     for (std::int64_t l = 0; l < layers; ++l) {
-      all[static_cast<std::size_t>(l)] = most - l * step + window;
+      all[static_cast<std::size_t>(l)] = max - l * step + window;
     }
     return all;
   }
@@ -61,21 +61,20 @@ struct Pyramid {
   /// As in kvpress: real-valued steps, rounded; the number includes the window.
   [[nodiscard]] std::vector<std::int64_t> kvpress(double m) const {
     const auto w = static_cast<double>(window);
-    double least = m / beta;
-    double most = 2 * m - least;
+    double min = m / beta;
+    double max = 2 * m - min;
     bool fits = layers > 1;
-    if (resolver.prompt() <= window + static_cast<std::int64_t>(most)) {
+    if (resolver.prompt() <= window + static_cast<std::int64_t>(max)) {
       const auto s = static_cast<double>(resolver.prompt());
-      most = s - w;
-      least = 2 * m - most;
-      fits = fits && s >= most;
+      max = s - w;
+      min = 2 * m - max;
+      fits = fits && s >= max;
     }
-    fits = fits && most >= least && least >= w;
+    fits = fits && max >= min && min >= w;
     std::vector<std::int64_t> all;
     for (std::int64_t l = 0; l < layers; ++l) {
       const double entries =
-          fits ? most - static_cast<double>(l) * (most - least) / static_cast<double>(layers - 1)
-               : m;
+          fits ? max - static_cast<double>(l) * (max - min) / static_cast<double>(layers - 1) : m;
       all.push_back(std::llrint(entries));  // half to even, like Python's round
     }
     return all;
@@ -103,8 +102,8 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& resolver) {
   }
   std::vector<std::int64_t> all = rule.released(cap);
   if (share > 0) {  // a share of the bytes: the largest cap with no more in total
-    const std::int64_t most = cap * rule.layers;
-    while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > most) {
+    const std::int64_t max = cap * rule.layers;
+    while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > max) {
       all = rule.released(--cap);
     }
     if (resolver.choice("select") == "window") resolver.resolve("cap", cap);
@@ -112,10 +111,10 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& resolver) {
   return std::make_shared<LayerBudget>(std::move(all));
 }
 
-/// Integers that sum to `total` in the proportions `share`, none above `most`. The excess of a
+/// Integers that sum to `total` in the proportions `share`, none above `max`. The excess of a
 /// share goes to the others. The largest remainders are rounded up; ties go to the earlier.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& share,
-                                    std::int64_t most) {
+                                    std::int64_t max) {
   const std::size_t n = share.size();
   std::vector<std::int64_t> given(n, -1);
   std::int64_t left = total;
@@ -128,9 +127,9 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
     for (std::size_t i = 0; i < n; ++i) {
       if (given[i] >= 0) continue;
       exact[i] = to_give * share[i] / sum;
-      if (exact[i] <= static_cast<double>(most)) continue;
-      given[i] = most;
-      left -= most;
+      if (exact[i] <= static_cast<double>(max)) continue;
+      given[i] = max;
+      left -= max;
       again = true;
     }
   }

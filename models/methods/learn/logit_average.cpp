@@ -44,7 +44,7 @@ void LogitAverage::Rows::resum() {
   sum = 0;
   if (peak == kLogOfZero) return;
   for (const double x : log_samples) sum += std::exp(x - peak);
-  most = sum;
+  max = sum;
 }
 
 void LogitAverage::take(std::int32_t id, double log_sample, std::int64_t t) {
@@ -76,10 +76,10 @@ void LogitAverage::take_row(Rows& rows, double log_sample, std::int64_t t) {
     return;
   }
   rows.sum += std::exp(log_sample - rows.peak) - std::exp(gone - rows.peak);
-  rows.most = std::max(rows.most, rows.sum);
+  rows.max = std::max(rows.max, rows.sum);
   // A sum far below its former value is dominated by the rounding errors of subtracted terms.
   constexpr double kCancelled = 1e-3;
-  if (rows.sum < kCancelled * rows.most) rows.resum();
+  if (rows.sum < kCancelled * rows.max) rows.resum();
 }
 
 void LogitAverage::learn_row(const PromptScores::Row& row) {

@@ -52,7 +52,7 @@ class LogitAverage {
   struct Rows {
     std::vector<double> log_samples;
     double peak = 0, sum = 0;
-    double most = 0;  // the largest `sum` since the last full summation
+    double max = 0;  // the largest `sum` since the last full summation
     void resum();
   };
   [[nodiscard]] static std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }

@@ -56,13 +56,13 @@ class ValueBlendMerger final : public Merger {
     const auto far = [this](const NearestKept& p) {
       return p.into < 0 || p.cosine < settings_.threshold || p.cosine <= 0;
     };
-    const std::size_t most = static_cast<std::size_t>(
+    const std::size_t max = static_cast<std::size_t>(
         std::ceil(settings_.fraction * static_cast<double>(pairs_.size())));
     pairs_.erase(std::remove_if(pairs_.begin(), pairs_.end(), far), pairs_.end());
-    if (pairs_.size() > most) {  // keep only the most similar ones
+    if (pairs_.size() > max) {  // keep only the most similar ones
       std::stable_sort(pairs_.begin(), pairs_.end(),
                        [](const auto& a, const auto& b) { return a.cosine > b.cosine; });
-      pairs_.resize(most);
+      pairs_.resize(max);
     }
     std::stable_sort(pairs_.begin(), pairs_.end(), [](const auto& a, const auto& b) {
       return a.into != b.into ? a.into < b.into : a.id < b.id;

@@ -59,8 +59,8 @@ class FlexPrefillRule final : public PrefillRule {
   std::unique_ptr<PrefillPattern> start(const PrefillHead& head) const override {
     const std::int64_t block = settings_.block;
     auto pattern = std::make_unique<TilePattern>(head.prompt, block);
-    const std::int64_t least = (settings_.min_budget + block - 1) / block;
-    if (settings_.gamma >= 1 || head.prompt <= std::max(2 * block, least * block)) {
+    const std::int64_t min = (settings_.min_budget + block - 1) / block;
+    if (settings_.gamma >= 1 || head.prompt <= std::max(2 * block, min * block)) {
       pattern->add_all();
       return pattern;
     }
@@ -72,7 +72,7 @@ class FlexPrefillRule final : public PrefillRule {
     }
     const std::int64_t blocks = pattern->blocks();
     const auto clamped = [&](std::int64_t n) {
-      return std::clamp(n, std::min(least, blocks), blocks);
+      return std::clamp(n, std::min(min, blocks), blocks);
     };
     std::int64_t columns = clamped(covering_blocks(sums.by_key, settings_.gamma));
     std::int64_t diagonals = clamped(covering_blocks(sums.by_distance, settings_.gamma));
@@ -81,7 +81,7 @@ class FlexPrefillRule final : public PrefillRule {
     const std::vector<double> key_means = block_means(head.keys, head.head_dim, block);
     const bool block_wise =
         js_distance(estimate(head, key_means, blocks), vertical) < settings_.tau;
-    if (block_wise) columns = diagonals = clamped(least);
+    if (block_wise) columns = diagonals = clamped(min);
     constexpr double kAlways = std::numeric_limits<double>::infinity();
     vertical.front() = kAlways;
     slash.back() = kAlways;

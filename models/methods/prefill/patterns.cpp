@@ -53,10 +53,10 @@ LastRows last_rows(const PrefillHead& head, std::int64_t rows) {
 }
 
 void softmax(std::span<double> logits) {
-  const double most = *std::max_element(logits.begin(), logits.end());
+  const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (double& x : logits) {
-    x = std::exp(x - most);
+    x = std::exp(x - max);
     sum += x;
   }
   for (double& x : logits) x /= sum;

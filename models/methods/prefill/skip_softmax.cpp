@@ -21,20 +21,20 @@ class SkipSoftmaxRule final : public PrefillRule {
 
   std::unique_ptr<PrefillPattern> start(const PrefillHead& head) const override {
     auto pattern = std::make_unique<TilePattern>(head.prompt, tile_);
-    const double least = factor_ > 0 ? std::log(factor_ / static_cast<double>(head.prompt))
-                                     : -std::numeric_limits<double>::infinity();
+    const double min = factor_ > 0 ? std::log(factor_ / static_cast<double>(head.prompt))
+                                   : -std::numeric_limits<double>::infinity();
     each_causal_row(head.q, head.keys, 1, head.head_dim, head.prompt, head.prompt, 0, head.scale,
                     [&](const CausalRow& row) {
-                      double most = -std::numeric_limits<double>::infinity();
+                      double max = -std::numeric_limits<double>::infinity();
                       const std::int64_t block = row.t / tile_;
                       for (std::int64_t column = 0; column <= block; ++column) {
                         const auto from = row.logits.begin() + column * tile_;
                         const auto to =
                             row.logits.begin() + std::min((column + 1) * tile_, row.t + 1);
                         const double own = *std::max_element(from, to);
-                        most = std::max(most, own);
+                        max = std::max(max, own);
                         // A tile with a row's record, as the first, is never skipped.
-                        if (own == most || own - most > least) pattern->add(block, column);
+                        if (own == max || own - max > min) pattern->add(block, column);
                       }
                     });
     return pattern;

@@ -152,10 +152,10 @@ class RocketReader final : public Reader {
       if (set_.by_page) {
         softmax_in_place(weight_);
       } else {  // over tokens
-        const double most = *std::max_element(weight_.begin(), weight_.end());
+        const double max = *std::max_element(weight_.begin(), weight_.end());
         double total = 0;
         for (std::size_t p = 0; p < pages; ++p) {
-          weight_[p] = std::exp(weight_[p] - most);
+          weight_[p] = std::exp(weight_[p] - max);
           total += weight_[p] * static_cast<double>(std::min(page(), held - p * page()));
         }
         for (double& x : weight_) x /= total;

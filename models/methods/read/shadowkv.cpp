@@ -176,11 +176,11 @@ class ShadowReader final : public Reader {
       for (std::size_t j = 0; j < d_; ++j) {
         mean[j] = static_cast<float>(sum[j] / static_cast<double>(set_.chunk));
       }
-      double least = 1;
+      double min = 1;
       for (std::int64_t t = c * set_.chunk; t < (c + 1) * set_.chunk; ++t) {
-        least = std::min(least, cosine(entries.key(static_cast<std::int32_t>(t)), mean));
+        min = std::min(min, cosine(entries.key(static_cast<std::int32_t>(t)), mean));
       }
-      worst[static_cast<std::size_t>(c)] = least;
+      worst[static_cast<std::size_t>(c)] = min;
     }
     std::vector<std::int64_t> order(static_cast<std::size_t>(parts_.chunks));
     std::iota(order.begin(), order.end(), std::int64_t{0});

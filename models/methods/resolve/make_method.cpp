@@ -273,14 +273,14 @@ class CatalogueResolver final : public MethodResolver {
   void refuse_small_layers() const {
     const std::int32_t layers =
         parts_.budget->layers_alike() ? 1 : std::max(parts_.n_layers, std::int32_t{1});
-    const std::int64_t least = parts_.select->min_entries() + parts_.merge->slots();
+    const std::int64_t min = parts_.select->min_entries() + parts_.merge->slots();
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       const auto entries = parts_.budget->entries(layer);
-      if (!entries || *entries >= least) continue;
+      if (!entries || *entries >= min) continue;
       refuse(fmt::format(
           "a budget of {} entries in layer {} (budget={}) is less than the {} that select={} "
           "protects{}",
-          *entries, layer, choice("budget"), least, choice("select"),
+          *entries, layer, choice("budget"), min, choice("select"),
           parts_.merge->slots() > 0 ? " and the merge sets aside" : ""));
     }
   }

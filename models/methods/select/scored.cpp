@@ -141,11 +141,11 @@ std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores, std
 }
 
 void make_finite(std::vector<double>& scores, const Scorer& scorer) {
-  double most = -kInfinity;
+  double max = -kInfinity;
   for (const double x : scores) {
-    if (x < kInfinity) most = std::max(most, x);
+    if (x < kInfinity) max = std::max(max, x);
   }
-  const double substitute = scorer.forced_score(most > -kInfinity ? most : 1.0);
+  const double substitute = scorer.forced_score(max > -kInfinity ? max : 1.0);
   std::replace(scores.begin(), scores.end(), kInfinity, substitute);
 }
 

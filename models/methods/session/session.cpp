@@ -266,24 +266,24 @@ CacheSession::InBlock CacheSession::in_block(const Head& head) const {
   return plain ? InBlock::kPlain : InBlock::kScored;
 }
 
-std::int64_t CacheSession::start_block(std::int64_t most) {
-  KVSIM_CHECK(block_steps_ == 0 && newest_ >= 0 && most >= 1, "a block of {} steps after token {}",
-              most, newest_);
+std::int64_t CacheSession::start_block(std::int64_t max) {
+  KVSIM_CHECK(block_steps_ == 0 && newest_ >= 0 && max >= 1, "a block of {} steps after token {}",
+              max, newest_);
   const std::int64_t period = method_.merge->refresh_period();
-  if (period > 0) most = std::min(most, period - steps_ % period);
+  if (period > 0) max = std::min(max, period - steps_ % period);
   for (Head& head : heads_) {
     head.how = in_block(head);
-    most = std::min(most, head.tile.steps(head.entries.size(), head.how != InBlock::kScored));
+    max = std::min(max, head.tile.steps(head.entries.size(), head.how != InBlock::kScored));
   }
-  block_steps_ = most;
+  block_steps_ = max;
   block_at_ = 0;
   for (Head& head : heads_) {
     head.outputs.clear();
     head.log_sums.clear();
     if (head.how == InBlock::kSingly) continue;
-    head.tile.start(head.vectors, newest_ + 1, most, head.how == InBlock::kPlain, head.entries);
+    head.tile.start(head.vectors, newest_ + 1, max, head.how == InBlock::kPlain, head.entries);
   }
-  return most;
+  return max;
 }
 
 void CacheSession::keep_output(std::size_t h) {

@@ -43,10 +43,10 @@ class CacheSession {
   /// Compresses the prompt.
   void prefill(PromptScores& scores, const EntryBudget& allotted);
 
-  /// Computes the outputs of the next steps together: at most `most` of them, as many as it
+  /// Computes the outputs of the next steps together: at most `max` of them, as many as it
   /// returns. Their results, but for outputs, are those of single steps; outputs are there after
   /// the last of them.
-  [[nodiscard]] std::int64_t start_block(std::int64_t most);
+  [[nodiscard]] std::int64_t start_block(std::int64_t max);
   /// Output [group, d] and log-sum-exp of head `h` at step `i` of the last block.
   [[nodiscard]] std::span<const double> block_output(std::size_t h, std::int64_t i) const;
   [[nodiscard]] double block_log_sum(std::size_t h, std::int64_t i, std::int32_t g) const;

@@ -21,17 +21,17 @@ void attend_row(std::span<const float> q, std::span<const float> keys,
                 std::vector<double>& weights, std::vector<double>& out) {
   const std::size_t d = q.size();
   weights.resize(static_cast<std::size_t>(t) + 1);
-  double most = -std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < weights.size(); ++i) {
     double sum = 0;
     for (std::size_t c = 0; c < d; ++c) {
       sum += static_cast<double>(q[c]) * static_cast<double>(keys[i * d + c]);
     }
     weights[i] = scale * sum;
-    most = std::max(most, weights[i]);
+    max = std::max(max, weights[i]);
   }
   double total = 0;
-  for (double& w : weights) total += w = std::exp(w - most);
+  for (double& w : weights) total += w = std::exp(w - max);
   out.assign(d, 0);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     for (std::size_t c = 0; c < d; ++c) {

@@ -24,11 +24,11 @@ StepTile::StepTile(std::int32_t group, std::int32_t head_dim, double scale)
 }
 
 std::int64_t StepTile::steps(std::int64_t entries, bool plain) const {
-  const std::size_t most = block_steps(group_);
-  if (plain) return static_cast<std::int64_t>(most);
+  const std::size_t max = block_steps(group_);
+  if (plain) return static_cast<std::int64_t>(max);
   const std::size_t row = static_cast<std::size_t>(std::max<std::int64_t>(entries, 1)) * group_ *
                           (sizeof(double) + sizeof(float));
-  return static_cast<std::int64_t>(std::clamp(kBlockBytes / row, kMinSteps, most));
+  return static_cast<std::int64_t>(std::clamp(kBlockBytes / row, kMinSteps, max));
 }
 
 void StepTile::start(const HeadVectors& head, std::int64_t first, std::int64_t steps, bool plain,

@@ -30,10 +30,10 @@ class Nvfp4Format final : public RowFormat {
   void calibrate(const EntryTable& /*entries*/, PromptScores& scores,
                  std::size_t /*head*/) override {
     if (global_ == GlobalScale::kGiven) return;
-    const PromptMaxima most = prompt_maxima(scores);
+    const PromptMaxima maxima = prompt_maxima(scores);
     const float range = global_ == GlobalScale::kMax448 ? 448.0F : 2688.0F;
-    key_scale_ = most.key > 0 ? most.key / range : 1.0F;
-    value_scale_ = most.value > 0 ? most.value / range : 1.0F;
+    key_scale_ = maxima.key > 0 ? maxima.key / range : 1.0F;
+    value_scale_ = maxima.value > 0 ? maxima.value / range : 1.0F;
   }
   void round_key(std::span<float> key) const override { round(key, key_scale_); }
   void round_value(std::span<float> value) const override { round(value, value_scale_); }

@@ -144,11 +144,11 @@ class KvquantTables {
       if (row.z[c] > 1) above.emplace_back(-row.z[c], c);
       if (row.z[c] < -1) below.emplace_back(row.z[c], c);
     }
-    const auto most = static_cast<std::size_t>(set_.places(heads_.front().head_dim));
+    const auto max = static_cast<std::size_t>(set_.places(heads_.front().head_dim));
     for (auto* side : {&above, &below}) {
-      if (places && side->size() > most) {
+      if (places && side->size() > max) {
         std::sort(side->begin(), side->end());
-        side->resize(most);
+        side->resize(max);
       }
       for (const auto& [z, c] : *side) row.is_outlier[c] = true;
     }
@@ -168,20 +168,20 @@ class KvquantTables {
     const auto less = [&row](std::size_t a, std::size_t b) {
       return row.z[a] != row.z[b] ? row.z[a] < row.z[b] : a < b;
     };
-    const auto most =
+    const auto max =
         std::min(static_cast<std::size_t>(set_.places(heads_.front().head_dim)), (n - 1) / 2);
-    const auto first = order.begin() + static_cast<std::ptrdiff_t>(most);
-    const auto last = order.end() - static_cast<std::ptrdiff_t>(most);
-    if (most > 0) {
+    const auto first = order.begin() + static_cast<std::ptrdiff_t>(max);
+    const auto last = order.end() - static_cast<std::ptrdiff_t>(max);
+    if (max > 0) {
       std::nth_element(order.begin(), first - 1, order.end(), less);
       std::nth_element(first, last - 1, order.end(), less);
     }
     for (auto c = order.begin(); c != first; ++c) row.is_outlier[*c] = true;
     for (auto c = last; c != order.end(); ++c) row.is_outlier[*c] = true;
     // The released code replaces outliers by the median, which is between the rest.
-    const auto [least, greatest] = std::minmax_element(first, last, less);
-    const float low = row.z[*least];
-    const float high = row.z[*greatest];
+    const auto [min, max_at] = std::minmax_element(first, last, less);
+    const float low = row.z[*min];
+    const float high = row.z[*max_at];
     row.middle = (low + high) / 2;
     row.range = (high - low) / 2;
     for (float& x : row.z) x = row.range > 0 ? (x - row.middle) / row.range : 0.0F;

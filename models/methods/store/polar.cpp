@@ -67,9 +67,9 @@ class PolarStore final : public Store {
  private:
   /// Replaces each number by the middle of its bin between the least and the greatest.
   void round(std::vector<float>& numbers) const {
-    const auto [least, most] = std::minmax_element(numbers.begin(), numbers.end());
-    const float zero = as_stored(*least, recorded_);
-    const float step = as_stored((*most - *least) / kBins, recorded_);
+    const auto [min, max] = std::minmax_element(numbers.begin(), numbers.end());
+    const float zero = as_stored(*min, recorded_);
+    const float step = as_stored((*max - *min) / kBins, recorded_);
     for (float& x : numbers) {
       const float code =
           step > 0 ? std::clamp(std::floor((x - zero) / step), 0.0F, kBins - 1) : 0.0F;

@@ -87,18 +87,16 @@ class Fp8Format final : public RowFormat {
       key_scale_ = scale_of(abs_max(entries.keys()));
       value_scale_ = scale_of(abs_max(entries.values()));
     } else if (scale_ == Fp8Scale::kTensor) {
-      const PromptMaxima most = prompt_maxima(scores);
-      key_scale_ = scale_of(most.key);
-      value_scale_ = scale_of(most.value);
+      const PromptMaxima maxima = prompt_maxima(scores);
+      key_scale_ = scale_of(maxima.key);
+      value_scale_ = scale_of(maxima.value);
     }
   }
   void round_key(std::span<float> key) const override { round(key, key_scale_); }
   void round_value(std::span<float> value) const override { round(value, value_scale_); }
 
  private:
-  [[nodiscard]] float scale_of(float most) const {
-    return most > 0 ? most / fp8_max(format_) : 1.0F;
-  }
+  [[nodiscard]] float scale_of(float max) const { return max > 0 ? max / fp8_max(format_) : 1.0F; }
   void round(std::span<float> row, float scale) const {
     if (scale_ == Fp8Scale::kToken) scale = scale_of(abs_max(row));
     round_fp8_row(row, scale, format_);
@@ -122,8 +120,8 @@ class Fp8Rule final : public RowRule {
     return format_ == Fp8::kE4m3 ? Dtype::kFp8E4m3 : Dtype::kFp8E5m2;
   }
   void round_row(std::span<float> row, Dtype /*recorded*/) const override {
-    const float most = abs_max(row);
-    const float scale = most > 0 ? most / fp8_max(format_) : 1.0F;
+    const float max = abs_max(row);
+    const float scale = max > 0 ? max / fp8_max(format_) : 1.0F;
     round_fp8_row(row, given_ ? given_->key : scale, format_);
   }
   Bytes row_bytes(std::int32_t head_dim, Dtype /*recorded*/) const override {
@@ -149,8 +147,8 @@ class SmoothFormat final : public RowFormat {
     const HeadVectors& vectors = scores.heads()[head];
     std::vector<float> key_max(scales_.size(), 0.0F);
     std::vector<float> query_max(scales_.size(), 0.0F);
-    const auto widen = [](std::vector<float>& most, std::span<const float> row) {
-      for (std::size_t j = 0; j < most.size(); ++j) most[j] = std::max(most[j], std::abs(row[j]));
+    const auto widen = [](std::vector<float>& max, std::span<const float> row) {
+      for (std::size_t j = 0; j < max.size(); ++j) max[j] = std::max(max[j], std::abs(row[j]));
     };
     for (std::int64_t t = 0; t < vectors.prompt; ++t) {
       widen(key_max, vectors.key(t));

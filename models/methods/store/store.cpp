@@ -64,13 +64,13 @@ double rotation_flops(std::int32_t head_dim) { return 2.0 * head_dim * head_dim;
 PromptMaxima prompt_maxima(PromptScores& scores) {
   const std::span<const HeadVectors> heads =
       scores.knows_layer() ? std::span<const HeadVectors>{scores.layer().heads} : scores.heads();
-  PromptMaxima most;
+  PromptMaxima max;
   for (const HeadVectors& each : heads) {
     const auto rows = static_cast<std::size_t>(each.prompt * each.head_dim);
-    most.key = std::max(most.key, abs_max(each.keys.first(rows)));
-    most.value = std::max(most.value, abs_max(each.values.first(rows)));
+    max.key = std::max(max.key, abs_max(each.keys.first(rows)));
+    max.value = std::max(max.value, abs_max(each.values.first(rows)));
   }
-  return most;
+  return max;
 }
 
 ParamInfo static_scale_param(std::string name, const std::string& side) {

@@ -86,12 +86,12 @@ class CachegenTier final : public TierRule {
     std::vector<std::uint8_t> codes(tokens * width);  // [width, tokens]
     for (std::size_t t = 0; t < tokens; ++t) {
       const std::span<float> row = std::span{side}.subspan(t * width, width);
-      const float most = abs_max(row);
+      const float max = abs_max(row);
       const auto top = static_cast<float>(steps(bins));
       for (std::size_t c = 0; c < width; ++c) {
-        const float code = most > 0 ? std::nearbyint(row[c] * (top / most)) : 0.0F;
+        const float code = max > 0 ? std::nearbyint(row[c] * (top / max)) : 0.0F;
         codes[c * tokens + t] = static_cast<std::uint8_t>(code + top);
-        row[c] = as_returned(code / top * most, rows.stored);
+        row[c] = as_returned(code / top * max, rows.stored);
       }
     }
     const auto chunk = static_cast<std::size_t>(settings_.chunk);

@@ -27,18 +27,18 @@ bool allows(KvtcType type, std::int64_t size) {
 /// a token stores both in fp16.
 void round_integers(std::span<double> group, std::int32_t bits) {
   const auto [low, high] = std::minmax_element(group.begin(), group.end());
-  const double least = -std::ldexp(1.0, bits - 1), most = -least - 1;
-  const double scale = (*high - *low) / (most - least);
+  const double min = -std::ldexp(1.0, bits - 1), max = -min - 1;
+  const double scale = (*high - *low) / (max - min);
   if (!(scale > 0)) {
     // All are equal: the code is the least one, and the offset alone cannot say the value.
     const double only = as_half(*low);
     std::fill(group.begin(), group.end(), only);
     return;
   }
-  const double offset = least - *low / scale;
+  const double offset = min - *low / scale;
   const double stored_scale = as_half(scale), stored_offset = as_half(offset);
   for (double& x : group) {
-    const double code = std::clamp(std::nearbyint(x / scale + offset), least, most);
+    const double code = std::clamp(std::nearbyint(x / scale + offset), min, max);
     x = (code - stored_offset) * stored_scale;
   }
 }
@@ -93,7 +93,7 @@ KvtcLayout kvtc_layout(std::span<const double> rows, std::int64_t width, std::in
   const std::size_t tokens = rows.size() / n;
   const std::int64_t steps = std::max<std::int64_t>(0, budget) / kStep;
   // No group has fewer than 4 bits a coefficient.
-  const std::int64_t most = std::min(width, std::max<std::int64_t>(0, budget) / 4);
+  const std::int64_t max = std::min(width, std::max<std::int64_t>(0, budget) / 4);
   std::vector<double> tail(n + 1);  // energy of the coefficients from each on
   for (std::size_t i = n; i > 0; --i) {
     tail[i - 1] = tail[i];
@@ -113,13 +113,13 @@ KvtcLayout kvtc_layout(std::span<const double> rows, std::int64_t width, std::in
                static_cast<std::size_t>(steps + 1) +
            static_cast<std::size_t>(used);
   };
-  std::vector<Choice> best(index(most + 1, 0, 0));
+  std::vector<Choice> best(index(max + 1, 0, 0));
   best[index(0, 0, 0)].error = 0;
   std::vector<double> group;
-  for (std::int64_t start = 0; start < most; ++start) {
+  for (std::int64_t start = 0; start < max; ++start) {
     for (std::size_t type = 0; type < kTypes.size(); ++type) {
       for (const std::int64_t size : kSizes) {
-        if (start + size > most || !allows(kTypes[type], size)) continue;
+        if (start + size > max || !allows(kTypes[type], size)) continue;
         const std::int64_t cost = kvtc_bits({.size = size, .type = kTypes[type]}) / kStep;
         if (cost > steps) continue;
         double error = -1;  // computed if some layout ends here
@@ -155,7 +155,7 @@ KvtcLayout kvtc_layout(std::span<const double> rows, std::int64_t width, std::in
   out.error = tail[0];
   std::int64_t end = 0, used = 0;
   std::size_t type = 0;
-  for (std::int64_t e = 1; e <= most; ++e) {
+  for (std::int64_t e = 1; e <= max; ++e) {
     for (std::size_t t = 0; t < kTypes.size(); ++t) {
       for (std::int64_t u = 0; u <= steps; ++u) {
         const double error = best[index(e, t, u)].error + tail[static_cast<std::size_t>(e)];

@@ -352,9 +352,9 @@ Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) cons
 Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
   Bytes sum;
   for (const LayerClass& column : run.point->columns) {
-    const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
-                                       held_entries(run.in, column.first, run.prompt, end));
-    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(most) * column.count;
+    const std::int64_t max = std::max(run.trajectory->prompt_entries(column),
+                                      held_entries(run.in, column.first, run.prompt, end));
+    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(max) * column.count;
   }
   return sum;
 }
@@ -581,15 +581,15 @@ PointStep CompiledPoint::decode_step(std::int64_t batch, std::int64_t prompt, st
 }
 
 std::optional<std::int64_t> CompiledPoint::largest_batch(std::int64_t prompt, std::int64_t output,
-                                                         std::int64_t most) {
-  return largest_fitting(most, [&](std::int64_t batch) {
+                                                         std::int64_t max) {
+  return largest_fitting(max, [&](std::int64_t batch) {
     return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
   });
 }
 
 std::optional<std::int64_t> CompiledPoint::longest_prompt(std::int64_t batch, std::int64_t output,
-                                                          std::int64_t most) {
-  return largest_fitting(most, [&](std::int64_t prompt) {
+                                                          std::int64_t max) {
+  return largest_fitting(max, [&](std::int64_t prompt) {
     return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
   });
 }

@@ -106,9 +106,9 @@ class CompiledPoint {
   /// By bisection. Assumes that a larger run does not fit if a smaller one does not; nullopt: not
   /// even one fits.
   [[nodiscard]] std::optional<std::int64_t> largest_batch(std::int64_t prompt, std::int64_t output,
-                                                          std::int64_t most = 1 << 16);
+                                                          std::int64_t max = 1 << 16);
   [[nodiscard]] std::optional<std::int64_t> longest_prompt(std::int64_t batch, std::int64_t output,
-                                                           std::int64_t most = 1 << 24);
+                                                           std::int64_t max = 1 << 24);
 
  private:
   struct Impl;

@@ -88,11 +88,11 @@ FormatPath StorageTrend::next(const CostInput& in, std::int64_t prompt,
       const double from = state.from[i];
       const double slack = i < kStored ? 1.0 : kRounding * std::max(std::abs(now), std::abs(from));
       Rise& rise = state.rise[i];
-      const double least = (now - from - slack) * share;
-      const double most = (now - from + slack) * share;
-      rise.least = steps_ == 1 ? least : std::max(rise.least, least);
-      rise.most = steps_ == 1 ? most : std::min(rise.most, most);
-      line = rise.least <= rise.most;
+      const double min = (now - from - slack) * share;
+      const double max = (now - from + slack) * share;
+      rise.min = steps_ == 1 ? min : std::max(rise.min, min);
+      rise.max = steps_ == 1 ? max : std::min(rise.max, max);
+      line = rise.min <= rise.max;
     }
   }
   climbs_ = !falls && !line;

@@ -43,7 +43,7 @@ class StorageTrend {
   };
   /// The range of rises per step that are consistent with all steps since start().
   struct Rise {
-    double least = 0, most = 0;
+    double min = 0, max = 0;
   };
   struct State {
     Layer layer;

@@ -250,13 +250,13 @@ std::optional<double> Arguments::number(std::string_view option, double low, dou
   return number;
 }
 
-void Arguments::expect_words(std::size_t least, std::size_t most, std::string_view what) const {
-  if (words_.size() < least) {
+void Arguments::expect_words(std::size_t min, std::size_t max, std::string_view what) const {
+  if (words_.size() < min) {
     throw InputError{
         fmt::format("{}: expected {}; `kvsim help {}` shows how", command_, what, command_)};
   }
-  if (words_.size() > most) {
-    throw InputError{fmt::format("{}: unexpected \"{}\"; expected {}", command_, words_[most],
+  if (words_.size() > max) {
+    throw InputError{fmt::format("{}: unexpected \"{}\"; expected {}", command_, words_[max],
                                  what.empty() ? "only options" : what)};
   }
 }

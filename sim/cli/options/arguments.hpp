@@ -72,8 +72,8 @@ class Arguments {
 
   /// Words that belong to no option, in order.
   [[nodiscard]] const std::vector<std::string>& words() const { return words_; }
-  /// Errors: InputError unless there are `least` to `most` words; `what` names them: "SCENARIO".
-  void expect_words(std::size_t least, std::size_t most, std::string_view what) const;
+  /// Errors: InputError unless there are `min` to `max` words; `what` names them: "SCENARIO".
+  void expect_words(std::size_t min, std::size_t max, std::string_view what) const;
 
  private:
   /// `words` with every alias as the option's name; fills typed_.

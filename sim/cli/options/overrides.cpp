@@ -33,12 +33,12 @@ std::vector<Override> read_overrides(const Arguments& arguments) {
 
 std::vector<Override> skip_bad_overrides(const Arguments& arguments, const json& document,
                                          const std::string& place) {
-  const auto most = arguments.integer("skip-bad", 0, kMaxSkipped);
-  if (!most) return {};
+  const auto max = arguments.integer("skip-bad", 0, kMaxSkipped);
+  if (!max) return {};
   std::vector<Override> overrides;
   const auto add = [&](const json& workload, const std::string& pointer) {
     if (!workload.is_object() || !workload.contains("file")) return;
-    overrides.push_back({pointer + "/skip_bad", fmt::format("{}", *most)});
+    overrides.push_back({pointer + "/skip_bad", fmt::format("{}", *max)});
   };
   const auto requests = document.find("requests");
   if (requests != document.end() && requests->is_array()) {

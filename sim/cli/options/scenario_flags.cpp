@@ -198,8 +198,8 @@ std::string name_words(const ordered_json& value) {
 
 /// Lengths of prompts or outputs, and a note of a default.
 std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view option,
-                                  std::int64_t least, std::int64_t usual, Notes& notes) {
-  if (arguments.has(option)) return read_lengths(arguments, option, least);
+                                  std::int64_t min, std::int64_t usual, Notes& notes) {
+  if (arguments.has(option)) return read_lengths(arguments, option, min);
   notes.push_back(fmt::format("assumed: --{} {}", option, usual));
   return {ordered_json(usual)};
 }
@@ -207,17 +207,17 @@ std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view o
 /// The prompt where none is given: shorter if --max-model-len leaves less next to the output.
 std::int64_t usual_prompt(const Arguments& arguments) {
   if (!arguments.has("max-model-len")) return kFlagPrompt;
-  const auto most = [&](std::string_view option, std::int64_t least, std::int64_t otherwise) {
-    std::int64_t out = least;
+  const auto largest_of = [&](std::string_view option, std::int64_t min, std::int64_t otherwise) {
+    std::int64_t out = min;
     if (!arguments.has(option)) return otherwise;
-    for (const ordered_json& value : read_counts(arguments, option, least, kMaxPointTokens)) {
+    for (const ordered_json& value : read_counts(arguments, option, min, kMaxPointTokens)) {
       out = std::max(out, value.get<std::int64_t>());
     }
     return out;
   };
   const bool is_number = arguments.has("osl") && !arguments.has("rate");
-  const std::int64_t output = is_number ? most("osl", 0, kFlagOutput) : kFlagOutput;
-  return std::clamp<std::int64_t>(most("max-model-len", 1, 0) - output, 1, kFlagPrompt);
+  const std::int64_t output = is_number ? largest_of("osl", 0, kFlagOutput) : kFlagOutput;
+  return std::clamp<std::int64_t>(largest_of("max-model-len", 1, 0) - output, 1, kFlagPrompt);
 }
 
 /// The first `prefix` tokens of a prompt are the same in all requests.

@@ -119,15 +119,15 @@ ordered_json one_or_list(std::vector<ordered_json> values) {
 }
 
 std::vector<ordered_json> read_counts(const Arguments& arguments, std::string_view option,
-                                      std::int64_t least, std::int64_t most) {
+                                      std::int64_t min, std::int64_t max) {
   std::vector<ordered_json> values;
   for (const std::string& text : arguments.list(option)) {
     const auto count = count_of(text);
-    if (!count || *count < least || *count > most) {
+    if (!count || *count < min || *count > max) {
       throw InputError{arguments.typed(option),
-                       most > 1024
-                           ? fmt::format("integers in [{}, {}], such as 4096 or 32K", least, most)
-                           : fmt::format("integers in [{}, {}]", least, most),
+                       max > 1024
+                           ? fmt::format("integers in [{}, {}], such as 4096 or 32K", min, max)
+                           : fmt::format("integers in [{}, {}]", min, max),
                        in_quotes(text)};
     }
     values.emplace_back(*count);
@@ -169,7 +169,7 @@ json read_kinds(const std::string& option, const std::string& text) {
 }
 
 std::vector<ordered_json> read_lengths(const Arguments& arguments, std::string_view option,
-                                       std::int64_t least) {
+                                       std::int64_t min) {
   const std::string typed = arguments.typed(option);
   const std::string text = arguments.value(option).value_or("");
   // A distribution contains commas; the scenario's reader checks its members.
@@ -179,11 +179,11 @@ std::vector<ordered_json> read_lengths(const Arguments& arguments, std::string_v
     const std::size_t dash = word.find('-', 1);
     const auto low = count_of(word.substr(0, dash));
     const auto high = dash == std::string::npos ? low : count_of(word.substr(dash + 1));
-    if (!low || !high || *low < least || *high < *low || *high > kMaxPointTokens) {
+    if (!low || !high || *low < min || *high < *low || *high > kMaxPointTokens) {
       throw InputError{typed,
                        fmt::format("tokens in [{}, {}], such as 4096, 32K, 1000-3000 or "
                                    "lognormal:mean=1000,p99=4000",
-                                   least, kMaxPointTokens),
+                                   min, kMaxPointTokens),
                        in_quotes(word)};
     }
     if (dash == std::string::npos) {

@@ -19,14 +19,13 @@ namespace kvsim {
 /// Integers such as 4096, 32K (32 x 1,024) or 1M. Errors: InputError that names the typed option.
 [[nodiscard]] std::vector<nlohmann::ordered_json> read_counts(const Arguments& arguments,
                                                               std::string_view option,
-                                                              std::int64_t least,
-                                                              std::int64_t most);
+                                                              std::int64_t min, std::int64_t max);
 
 /// Lengths of a generated workload, each an integer or a distribution: "2000", "1000-3000"
 /// (uniform), "1000,2000" (a list), "lognormal:mean=1000,p99=4000". Errors: as read_counts.
 [[nodiscard]] std::vector<nlohmann::ordered_json> read_lengths(const Arguments& arguments,
                                                                std::string_view option,
-                                                               std::int64_t least);
+                                                               std::int64_t min);
 
 /// An integer, a number or the word that it is.
 [[nodiscard]] nlohmann::json number_or_text(const std::string& text);

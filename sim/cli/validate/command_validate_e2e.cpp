@@ -29,8 +29,8 @@ constexpr Sizes kToy{2, 24, 71, 4, 8, 8, 512, 64};
 constexpr Sizes kReal{32, 1024, 8192, 64, 32, 1024, kMaxE2eTokens, 1024};
 
 E2eRequest request_of(const Arguments& arguments, const Sizes& sizes) {
-  const auto integer = [&](const char* name, std::int64_t most, std::int64_t otherwise) {
-    return arguments.integer(name, 1, most).value_or(otherwise);
+  const auto integer = [&](const char* name, std::int64_t max, std::int64_t otherwise) {
+    return arguments.integer(name, 1, max).value_or(otherwise);
   };
   E2eRequest request;
   request.method = arguments.value("method").value_or("full");

@@ -58,12 +58,12 @@ std::string accuracy_sections(std::vector<MeasuredFile> files, const KernelLibra
 /// Errors: InputError if no row can be scored, with the most frequent reason.
 void refuse_without_rows(const std::vector<MeasuredFile>& files, const std::string& place) {
   std::string reason = "none";
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (const MeasuredFile& file : files) {
     if (!file.rows.empty()) return;
     for (const auto& [why, count] : file.left_out) {
-      if (count <= most) continue;
-      most = count;
+      if (count <= max) continue;
+      max = count;
       reason = fmt::format("none: {} rows are of an unknown {}", count, why);
     }
   }

@@ -19,14 +19,14 @@ std::vector<EnginePool> pools_of(const Llm& shard, Dtype kv_dtype) {
       if (!item.is_held) continue;
       const bool state = item.role == CacheRole::kState;
       auto pool = std::find_if(out.begin(), out.end(), [&](const EnginePool& one) {
-        return one.holds_states == state && (state || one.window == item.most);
+        return one.holds_states == state && (state || one.window == item.max);
       });
       if (pool == out.end()) {
         const LayerKind& kind = state && layer.state.kind != StateKind::kNone
                                     ? state_kind(layer.state)
                                     : attention_kind(layer.attention);
         out.push_back(
-            {.kind = std::string{kind.name()}, .window = item.most, .holds_states = state});
+            {.kind = std::string{kind.name()}, .window = item.max, .holds_states = state});
         pool = out.end() - 1;
       }
       const double bytes = item.entry_bytes / static_cast<double>(item.ratio);
@@ -59,12 +59,12 @@ std::int64_t EnginePools::tokens() const {
 }
 
 double EnginePools::concurrency(std::int64_t tokens) const {
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   for (const EnginePool& pool : pools) {
-    least = std::min(least, static_cast<double>(pool.capacity) /
-                                static_cast<double>(pool.request(tokens, slots)));
+    min = std::min(
+        min, static_cast<double>(pool.capacity) / static_cast<double>(pool.request(tokens, slots)));
   }
-  return pools.empty() ? 0 : least;
+  return pools.empty() ? 0 : min;
 }
 
 Bytes EnginePools::request_bytes(std::int64_t tokens) const {

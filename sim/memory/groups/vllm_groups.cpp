@@ -56,7 +56,7 @@ GroupGrowth growth_of(const LayerSpec& layer, const CacheItem& item,
     return mamba && settings.keeps_states && settings.draft_tokens == 0 ? GroupGrowth::kStates
                                                                         : GroupGrowth::kState;
   }
-  if (item.most == 0) return GroupGrowth::kFull;
+  if (item.max == 0) return GroupGrowth::kFull;
   return layer.attention.chunk > 0 ? GroupGrowth::kChunk : GroupGrowth::kWindow;
 }
 
@@ -92,7 +92,7 @@ std::vector<LayerCacheClass> classes_of(const Llm& shard, const VllmGroupSetting
           in_format > 0 && item.role == CacheRole::kEntries ? in_format : item.entry_bytes;
       LayerCacheClass one{.kind = word_of(layer, item),
                           .growth = growth_of(layer, item, settings),
-                          .limit = item.most,
+                          .limit = item.max,
                           .token_bytes = std::llround(std::ceil(bytes)),
                           .layers = 1,
                           .of_model = {l}};
@@ -176,15 +176,15 @@ bool VllmGroups::has_states() const {
 }
 
 Bytes VllmGroups::id_of_layers(std::int32_t first, std::int32_t last) const {
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (const VllmGroup& group : groups) {
     std::int64_t bytes = 0;
     for (const VllmGroup::Page& page : group.pages) {
       if (page.layer >= first && page.layer < last) bytes += page.bytes;
     }
-    most = std::max(most, bytes);
+    max = std::max(max, bytes);
   }
-  return Bytes{most};
+  return Bytes{max};
 }
 
 std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t block,
@@ -249,13 +249,12 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
     return out;
   }
   make_pages_equal(shard, settings, classes);
-  const auto [least, most] = std::minmax_element(
+  const auto [min, max] = std::minmax_element(
       classes.begin(), classes.end(),
       [](const LayerCacheClass& a, const LayerCacheClass& b) { return a.layers < b.layers; });
   // vLLM pads the smaller class where it is nearly as large.
   constexpr double kNearlyAsLarge = 1.5;
-  const std::int32_t size =
-      most->layers < kNearlyAsLarge * least->layers ? most->layers : least->layers;
+  const std::int32_t size = max->layers < kNearlyAsLarge * min->layers ? max->layers : min->layers;
   for (const LayerCacheClass& one : classes) {
     // Layers are dealt out in turn.
     const std::int32_t parts = (one.layers + size - 1) / size;
@@ -291,9 +290,9 @@ VllmCapacity capacity_of_blocks(const VllmGroups& groups, std::int64_t blocks,
   out.concurrency = static_cast<double>(out.blocks) / static_cast<double>(groups.request_blocks);
   // In whole numbers: as the engine rounds down.
   out.tokens = out.blocks * max_model_len / groups.request_blocks;
-  std::int64_t least = groups.block_tokens;
-  for (const VllmGroup& group : groups.groups) least = std::min(least, group.block_tokens);
-  out.tokens_before = out.blocks / std::ssize(groups.groups) * least * groups.context_parallel;
+  std::int64_t min = groups.block_tokens;
+  for (const VllmGroup& group : groups.groups) min = std::min(min, group.block_tokens);
+  out.tokens_before = out.blocks / std::ssize(groups.groups) * min * groups.context_parallel;
   return out;
 }
 

@@ -34,9 +34,9 @@ std::int32_t layers_of(const Pages& pages) {
 }
 /// Tuples of a class: layers of its most common page size.
 std::int32_t tuples_of(const Pages& pages) {
-  std::int32_t most = 0;
-  for (const auto& [page, layers] : pages) most = std::max(most, layers);
-  return most;
+  std::int32_t max = 0;
+  for (const auto& [page, layers] : pages) max = std::max(max, layers);
+  return max;
 }
 
 /// Layers with equal blocks and lifetimes.
@@ -75,9 +75,9 @@ std::vector<PackedClass> packed_classes(const Llm& shard, const VllmGroupSetting
   for (const LayerSpec& layer : shard.layers) {
     const AttentionSpec& a = layer.attention;
     for (const CacheItem& item : cache_items(layer, settings.kv_dtype)) {
-      if (item.most > 0) {
+      if (item.max > 0) {
         PackedClass& windows =
-            class_of(out, "window", GroupGrowth::kWindow, kWindowBlock, item.most);
+            class_of(out, "window", GroupGrowth::kWindow, kWindowBlock, item.max);
         ++windows.pages[page(kWindowBlock, item.entry_bytes)];
       } else if (item.role != CacheRole::kState) {
         ++out.front().pages[page(block / item.ratio, item.entry_bytes)];
@@ -98,18 +98,18 @@ std::vector<PackedClass> packed_classes(const Llm& shard, const VllmGroupSetting
 
 /// Tuples of a group: what leaves the fewest empty, of equal ones the most.
 std::int32_t tuples_per_group(const std::vector<PackedClass>& classes) {
-  std::int32_t most = 0;
-  for (const PackedClass& one : classes) most = std::max(most, tuples_of(one.pages));
+  std::int32_t max = 0;
+  for (const PackedClass& one : classes) max = std::max(max, tuples_of(one.pages));
   std::int32_t best = 0;
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (std::int32_t n = tuples_of(classes.front().pages); n <= most; ++n) {
+  std::int64_t min = std::numeric_limits<std::int64_t>::max();
+  for (std::int32_t n = tuples_of(classes.front().pages); n <= max; ++n) {
     std::int64_t empty = 0;
     for (const PackedClass& one : classes) {
       const std::int64_t tuples = tuples_of(one.pages);
       empty += rounded_up(tuples, n) - tuples;
     }
-    if (empty <= least) {
-      least = empty;
+    if (empty <= min) {
+      min = empty;
       best = n;
     }
   }
@@ -144,13 +144,13 @@ std::int64_t slab_bytes(const std::vector<PackedGroup>& groups, EngineVersion re
     }
     return largest;
   }
-  Pages most;
+  Pages max;
   for (const PackedGroup& group : groups) {
-    for (const auto& [page, layers] : group.of.pages) most[page] = std::max(most[page], layers);
+    for (const auto& [page, layers] : group.of.pages) max[page] = std::max(max[page], layers);
   }
-  if (release >= kSlots) return bytes_of_pages(most);
-  for (auto& [page, layers] : most) layers = groups.front().tuples;
-  return bytes_of_pages(most);
+  if (release >= kSlots) return bytes_of_pages(max);
+  for (auto& [page, layers] : max) layers = groups.front().tuples;
+  return bytes_of_pages(max);
 }
 
 }  // namespace

@@ -156,18 +156,18 @@ std::string fit_line(const RunReport& report, std::size_t n_failed, const TextSt
   return fmt::format("{} ({}).\n", toned(Tone::kBad, fit, style), usable);
 }
 
-/// A line for each of the first `most` points of `failed`; `sentence` makes its text.
+/// A line for each of the first `max` points of `failed`; `sentence` makes its text.
 template <class Sentence>
 std::string failed_lines(const RunReport& report, const std::vector<std::string>& labels,
-                         const std::vector<std::size_t>& failed, std::size_t most,
-                         std::size_t width, Sentence sentence) {
+                         const std::vector<std::size_t>& failed, std::size_t max, std::size_t width,
+                         Sentence sentence) {
   std::string out;
-  for (std::size_t i = 0; i < std::min(failed.size(), most); ++i) {
+  for (std::size_t i = 0; i < std::min(failed.size(), max); ++i) {
     const std::string label = report.results.size() == 1 ? "it" : labels[failed[i]];
     out += paragraph("- " + sentence(label, *report.results[failed[i]].oom), width, 2);
   }
-  if (failed.size() > most) {
-    out += fmt::format("- and {} more: see points.csv\n", failed.size() - most);
+  if (failed.size() > max) {
+    out += fmt::format("- and {} more: see points.csv\n", failed.size() - max);
   }
   return out;
 }

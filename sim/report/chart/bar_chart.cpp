@@ -60,9 +60,9 @@ Lines lines_of_end(const std::string& text, double pixels) {
 }
 
 double widest_of(const Lines& lines) {
-  double most = 0;
-  for (const std::string& line : lines) most = std::max(most, text_pixels(line));
-  return most;
+  double max = 0;
+  for (const std::string& line : lines) max = std::max(max, text_pixels(line));
+  return max;
 }
 
 Frame frame_of(const BarChart& chart, const Canvas& canvas) {

@@ -193,9 +193,9 @@ std::string tick_list(const std::vector<Tick>& ticks) {
 }
 
 double widest(const std::vector<Tick>& ticks) {
-  double most = 0;
-  for (const Tick& tick : ticks) most = std::max(most, text_pixels(tick.words));
-  return most;
+  double max = 0;
+  for (const Tick& tick : ticks) max = std::max(max, text_pixels(tick.words));
+  return max;
 }
 
 std::string axis_number(double value) {

@@ -36,9 +36,9 @@ std::vector<std::string> names_of(const std::vector<std::string>& values, double
   return out;
 }
 double widest_name(const std::vector<std::string>& names) {
-  double most = 0;
-  for (const std::string& name : names) most = std::max(most, text_pixels(name));
-  return most;
+  double max = 0;
+  for (const std::string& name : names) max = std::max(max, text_pixels(name));
+  return max;
 }
 
 /// Names at every n-th value, with n chosen so that each name has `needed` of all `pixels`.

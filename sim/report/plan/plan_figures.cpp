@@ -107,12 +107,12 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
     }
   }
   if (!any) return;
-  double most = 0;
+  double max = 0;
   for (const ChartBar& bar : chart.bars) {
-    for (const auto& [style, value] : bar.parts) most = std::max(most, value);
+    for (const auto& [style, value] : bar.parts) max = std::max(max, value);
   }
   constexpr double kThousand = 1000;
-  if (most >= 100 * kThousand) {
+  if (max >= 100 * kThousand) {
     chart.unit = kThousand;
     const std::string unit = plan_unit(group.question, 2);
     chart.x_label = fmt::format("{} (thousand {})", words, unit);

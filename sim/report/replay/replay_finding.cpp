@@ -43,18 +43,18 @@ std::string replay_finding(const ReplayResult& replay) {
       ++found->second;
     }
   }
-  const auto most = std::max_element(
+  const auto winner = std::max_element(
       wins.begin(), wins.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  const EqualBytes& least = bands.front();
-  const ReplayMethod& first = *least.methods.front();
+  const EqualBytes& first_band = bands.front();
+  const ReplayMethod& first = *first_band.methods.front();
   if (bands.size() == 1) {
     return fmt::format("Of the methods that hold {} of the bytes, {} has the least error{} ({}).",
-                       share_range(least.low, least.high), first.name, where_ranked(replay),
-                       amount(ranked_error(first)));
+                       share_range(first_band.low, first_band.high), first.name,
+                       where_ranked(replay), amount(ranked_error(first)));
   }
-  if (2 * most->second > bands.size()) {
+  if (2 * winner->second > bands.size()) {
     return fmt::format("At equal bytes {} has the least error{} in {} of {} comparisons.",
-                       most->first, where_ranked(replay), most->second, bands.size());
+                       winner->first, where_ranked(replay), winner->second, bands.size());
   }
   return fmt::format("No method leads in most of the {} comparisons at equal bytes.", bands.size());
 }

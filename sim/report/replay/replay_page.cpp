@@ -69,14 +69,14 @@ std::vector<PageSentence> replay_sentences(const ReplayResult& replay,
                              clean_text(replay.trace), replay.source, replay.methods.size())});
   out.push_back({replay_finding(replay)});
   for (const EqualBytes& band : equal_bytes(replay)) {
-    const ReplayMethod& least = *band.methods.front();
+    const ReplayMethod& best = *band.methods.front();
     const std::string budget =
-        least.budget ? fmt::format(" (budget {})", budget_text(*least.budget)) : std::string{};
+        best.budget ? fmt::format(" (budget {})", budget_text(*best.budget)) : std::string{};
     out.push_back(
         {fmt::format("Least error of the {} that hold {} of the full cache's bytes: {}{}, "
                      "mean relative error{} {}.",
-                     band.methods.size(), share_range(band.low, band.high), least.name, budget,
-                     where_ranked(replay), amount(ranked_error(least)))});
+                     band.methods.size(), share_range(band.low, band.high), best.name, budget,
+                     where_ranked(replay), amount(ranked_error(best)))});
   }
   if (!skipped.empty()) {
     out.push_back({fmt::format("{} method{} could not run on this trace.", skipped.size(),

@@ -94,14 +94,14 @@ ordered_json best_json(const ordered_json& points) {
       const bool at_equal_bytes = metric->kind == MetricKind::kError;
       for (const std::vector<std::size_t>& band : at_equal_bytes ? bands : joined(bands)) {
         std::optional<std::size_t> chosen;
-        double least = 0;
+        double min = 0;
         for (const std::size_t m : ascending(band)) {
           const ordered_json& value = points[members[m]].at("method").at(metric->key);
           if (value.is_null()) continue;
           const double badness = value.get<double>() * (metric->higher_is_better ? -1 : 1);
-          if (chosen && badness >= least) continue;
+          if (chosen && badness >= min) continue;
           chosen = members[m];
-          least = badness;
+          min = badness;
         }
         if (!chosen) continue;
         best.push_back({{"trace", trace},
@@ -164,7 +164,7 @@ std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t
 /// Two or more combinations of one trace and one budget that hold equal bytes.
 struct Comparison {
   double low = 0, high = 0;  // shares of the full cache's bytes
-  double least = 0, most = 0;
+  double min = 0, max = 0;
   std::vector<const SweepCell*> best;  // those with the smallest error
 };
 
@@ -194,13 +194,13 @@ std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
         const auto error = [&](std::size_t i) {
           return job.result.methods[members[i]].rel_error_mean;
         };
-        const auto [least, most] =
+        const auto [min, max] =
             std::minmax_element(band.begin(), band.end(),
                                 [&](std::size_t a, std::size_t b) { return error(a) < error(b); });
-        one.least = error(*least);
-        one.most = error(*most);
+        one.min = error(*min);
+        one.max = error(*max);
         for (const std::size_t i : band) {
-          if (error(i) == one.least) one.best.push_back(&sweep.cells[job.ran[members[i]]]);
+          if (error(i) == one.min) one.best.push_back(&sweep.cells[job.ran[members[i]]]);
         }
       }
     }
@@ -305,7 +305,7 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
     return "No two combinations hold equal bytes here, so their errors are not comparable.";
   }
   const bool matters = std::any_of(all.begin(), all.end(), [](const Comparison& one) {
-    return one.most > one.least * (1 + kWorthNaming);
+    return one.max > one.min * (1 + kWorthNaming);
   });
   if (!matters) {
     return fmt::format(
@@ -324,9 +324,9 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
       ++found->second;
     }
   }
-  const auto most = std::max_element(
+  const auto winner = std::max_element(
       wins.begin(), wins.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most == wins.end() || 2 * most->second <= all.size()) {
+  if (winner == wins.end() || 2 * winner->second <= all.size()) {
     return all.size() == 1
                ? std::string{"No value leads: combinations that share none have the least error."}
                : fmt::format("No value leads in most of the {} comparisons at equal bytes.",
@@ -336,11 +336,11 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
     return fmt::format(
         "Of the combinations that hold {} of the bytes, {} has the least error ({}; the largest "
         "is {}).",
-        share_range(all.front().low, all.front().high), most->first, amount(all.front().least),
-        amount(all.front().most));
+        share_range(all.front().low, all.front().high), winner->first, amount(all.front().min),
+        amount(all.front().max));
   }
-  return fmt::format("At equal bytes {} has the least error in {} of {} comparisons.", most->first,
-                     most->second, all.size());
+  return fmt::format("At equal bytes {} has the least error in {} of {} comparisons.",
+                     winner->first, winner->second, all.size());
 }
 
 std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,

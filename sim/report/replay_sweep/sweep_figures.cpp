@@ -131,7 +131,7 @@ std::vector<Slice> slices_of(const ReplaySweep& sweep, const std::vector<SweepMe
 
 /// For each budget the slice through the point with the smallest error.
 std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
-  const auto least = [](const Slice& slice) {
+  const auto min_error = [](const Slice& slice) {
     double error = INFINITY;
     for (const SweepMean* mean : slice.means) error = std::min(error, mean->over.rel_error->mean);
     return error;
@@ -143,7 +143,7 @@ std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
     });
     if (found == best.end()) {
       best.push_back(slice);
-    } else if (least(slice) < least(*found)) {
+    } else if (min_error(slice) < min_error(*found)) {
       *found = slice;
     }
   }

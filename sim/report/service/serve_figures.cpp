@@ -88,9 +88,9 @@ class Files {
 };
 
 bool shows_something(const LineChart& chart) {
-  const std::size_t least = chart.steps ? 1 : 2;
+  const std::size_t min = chart.steps ? 1 : 2;
   return std::any_of(chart.lines.begin(), chart.lines.end(),
-                     [&](const ChartLine& line) { return line.points.size() >= least; });
+                     [&](const ChartLine& line) { return line.points.size() >= min; });
 }
 
 /// The CDF of a sample, with at most about two hundred points.
@@ -198,11 +198,11 @@ PartStyle style_of(HbmPart part) {
 /// The replica whose KV blocks reach the largest size.
 std::size_t fullest_replica(const ServeResult& result) {
   std::size_t best = 0;
-  Bytes most{-1};
+  Bytes max{-1};
   for (std::size_t r = 0; r < result.timeline.size(); ++r) {
     for (const ServeSample& s : result.timeline[r]) {
-      if (s.kv_blocks <= most) continue;
-      most = s.kv_blocks;
+      if (s.kv_blocks <= max) continue;
+      max = s.kv_blocks;
       best = r;
     }
   }
@@ -402,13 +402,13 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       const ServeResult& result = report.serves[group.points[k]];
       const std::vector<LoadSample> samples = load_samples(result);
-      double most = 0;
-      for (const LoadSample& s : samples) most = std::max(most, s.tokens);
+      double max = 0;
+      for (const LoadSample& s : samples) max = std::max(max, s.tokens);
       ChartLine line{.label = group.labels[k]};
       std::vector<std::vector<LoadSample>> bins(kBins);
       for (const LoadSample& s : samples) {
-        if (!(most > 0) || s.tokens <= 0) continue;
-        const auto bin = static_cast<std::size_t>(s.tokens / most * kBins);
+        if (!(max > 0) || s.tokens <= 0) continue;
+        const auto bin = static_cast<std::size_t>(s.tokens / max * kBins);
         bins[std::min(bin, kBins - 1)].push_back(s);
       }
       for (auto& bin : bins) {

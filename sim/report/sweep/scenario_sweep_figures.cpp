@@ -224,11 +224,11 @@ void add_line_figures(const ScenarioSweep& sweep, const SweepMeasure& measure, c
     return a->values.size() < b->values.size();
   });
   const auto max_lines = [&] {
-    std::size_t most = 0;
+    std::size_t max = 0;
     for (const auto& [shared, members] : grouped(sweep, split, points)) {
-      most = std::max(most, grouped(sweep, others, members).size());
+      max = std::max(max, grouped(sweep, others, members).size());
     }
-    return most;
+    return max;
   };
   while (max_lines() > kMaxLines && !others.empty()) {
     split.push_back(others.front());

@@ -23,11 +23,11 @@ std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share);
 std::pair<double, const MethodCase::Rival*> best_gain(const MethodCase& one) {
   std::pair<double, const MethodCase::Rival*> best{0, nullptr};
   if (!one.full || !one.full->value) return best;
-  double most = 0;
+  double max = 0;
   for (const MethodCase::Rival& method : one.methods) {
-    if (!method.runs || !method.value || *method.value <= most) continue;
-    most = *method.value;
-    best = {*one.full->value > 0 ? most / *one.full->value : INFINITY, &method};
+    if (!method.runs || !method.value || *method.value <= max) continue;
+    max = *method.value;
+    best = {*one.full->value > 0 ? max / *one.full->value : INFINITY, &method};
   }
   return best;
 }
@@ -48,13 +48,13 @@ std::pair<std::vector<std::string>, std::size_t> rescuers(
       }
     }
   }
-  std::size_t most = 0;
-  for (const auto& [label, n] : counts) most = std::max(most, n);
+  std::size_t max = 0;
+  for (const auto& [label, n] : counts) max = std::max(max, n);
   std::vector<std::string> labels;
   for (const auto& [label, n] : counts) {
-    if (n == most) labels.push_back(label);
+    if (n == max) labels.push_back(label);
   }
-  return {labels, most};
+  return {labels, max};
 }
 
 /// "a", "a and b", "a, b and 2 more".
@@ -70,13 +70,13 @@ std::string in_cases(std::size_t n, std::size_t all) {
 
 /// ": the cache is 24 % full"; empty if no case has the number.
 std::string fullness(const std::vector<MethodCase>& cases) {
-  std::optional<double> most;
+  std::optional<double> max;
   for (const MethodCase& one : cases) {
-    if (one.cache_share) most = std::max(most.value_or(0), *one.cache_share);
+    if (one.cache_share) max = std::max(max.value_or(0), *one.cache_share);
   }
-  if (!most) return "";
+  if (!max) return "";
   return fmt::format("the cache is {}{} full", cases.size() == 1 ? "" : "at most ",
-                     percent(std::min(*most, 1.0)));
+                     percent(std::min(*max, 1.0)));
 }
 
 /// The largest gain over these cases, and its method; 0 if no method runs.

@@ -111,31 +111,31 @@ std::string Table::str(std::size_t width) const {
   };
   // Spare columns are dropped if the others are too wide even at their minimum widths. Those widths
   // keep rows distinguishable if dropping spare columns makes that possible.
-  std::vector<std::size_t> least;
+  std::vector<std::size_t> min;
   for (const bool telling : {true, false}) {
-    least = widths;
+    min = widths;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       if (columns_[c].align != Align::kLeft) continue;
       std::vector<std::string_view> cells;
       for (const Row& row : rows_) {
         if (telling && row.section.empty()) cells.emplace_back(row.cells[c]);
       }
-      least[c] = std::min(widths[c], telling_width(std::move(cells)));
+      min[c] = std::min(widths[c], telling_width(std::move(cells)));
     }
     shown.assign(columns_.size(), true);
     left_out.clear();
-    for (std::size_t c = columns_.size(); c-- > 0 && total(least) > width;) {
+    for (std::size_t c = columns_.size(); c-- > 0 && total(min) > width;) {
       if (!columns_[c].spare) continue;
       shown[c] = false;
       left_out = columns_[c].header + (left_out.empty() ? "" : ", ") + left_out;
     }
-    if (total(least) <= width) break;
+    if (total(min) <= width) break;
   }
   while (total(widths) > width) {
     // Shrink the widest shrinkable column first.
     std::size_t* widest = nullptr;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      if (widths[c] > least[c] && (widest == nullptr || widths[c] > *widest)) widest = &widths[c];
+      if (widths[c] > min[c] && (widest == nullptr || widths[c] > *widest)) widest = &widths[c];
     }
     if (widest == nullptr) break;
     --*widest;
@@ -174,16 +174,16 @@ std::string Table::str(std::size_t width) const {
       continue;
     }
     std::vector<std::vector<std::string>> lines;
-    std::size_t most = 1;
+    std::size_t max = 1;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const std::string& cell = row.cells[c];
       lines.push_back(cuts[c] == Cut::kLines ? folded(cell, widths[c])
                       : cuts[c] == Cut::kMiddle
                           ? std::vector<std::string>{name_text(cell, widths[c])}
                           : std::vector<std::string>{cell});
-      most = std::max(most, lines.back().size());
+      max = std::max(max, lines.back().size());
     }
-    for (std::size_t i = 0; i < most; ++i) {
+    for (std::size_t i = 0; i < max; ++i) {
       add_line([&](std::size_t c) { return i < lines[c].size() ? lines[c][i] : std::string{}; });
     }
   }

@@ -105,7 +105,7 @@ PlanSection read_plan(const Field& field, const std::filesystem::path& folder) {
   if (const auto share = plan.number("attainment")) out.attainment = *share;
   if (const auto quality = plan.find("quality")) out.quality = read_quality(*quality, folder);
   if (const auto prices = plan.find("prices")) read_prices(*prices, out);
-  if (const auto most = plan.integer("most_gpus")) out.max_gpus = *most;
+  if (const auto max = plan.integer("most_gpus")) out.max_gpus = *max;
   if (const auto step = plan.number("rate_step")) out.rate_step = *step;
   if (const auto beyond = plan.boolean("beyond_positions")) out.beyond_positions = *beyond;
   if (const auto gpus = plan.integer("layouts")) {

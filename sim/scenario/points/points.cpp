@@ -29,8 +29,8 @@ struct StaticAxes {
 /// The prompt length, in tokens, for which a plan resolves methods, whatever its search finds.
 std::int64_t representative_prompt(const Llm& llm, std::int64_t output) {
   constexpr std::int64_t kUnpublished = 131072;
-  const std::int64_t most = llm.max_positions > 0 ? llm.max_positions : kUnpublished;
-  return std::max<std::int64_t>(1, most - output);
+  const std::int64_t max = llm.max_positions > 0 ? llm.max_positions : kUnpublished;
+  return std::max<std::int64_t>(1, max - output);
 }
 
 StaticAxes read_static_axes(const Group& group, const PointsInput& in, InlineDefinitions& own) {

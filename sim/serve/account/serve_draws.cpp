@@ -26,10 +26,10 @@ std::string regime_of(const ExplainedStep& step) {
      : is_cache                                     ? cache
                                                     : weights) += term.time.count();
   }
-  const double most = std::max({waits, computes, cache, weights});
-  if (most == waits) return "launch-bound";
-  if (most == computes) return "compute-bound";
-  return most == cache ? "cache-bound" : "weight-bound";
+  const double max = std::max({waits, computes, cache, weights});
+  if (max == waits) return "launch-bound";
+  if (max == computes) return "compute-bound";
+  return max == cache ? "cache-bound" : "weight-bound";
 }
 
 /// How requests come, and how many tokens of theirs are computed before the first of the answer.

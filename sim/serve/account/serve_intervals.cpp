@@ -70,8 +70,8 @@ std::pair<double, double> class_ends(const ResidualClass& of, double value, cons
 /// The ends of one number from its values at the draws.
 std::pair<double, double> number_ends(const ServeResiduals& residuals, std::string_view name,
                                       double value, const Drawn& drawn) {
-  const auto [least, most] = std::minmax_element(drawn.begin(), drawn.end());
-  const std::pair all{std::min(value, *least), std::max(value, *most)};
+  const auto [min, max] = std::minmax_element(drawn.begin(), drawn.end());
+  const std::pair all{std::min(value, *min), std::max(value, *max)};
   const std::optional<Response> moves = response(value, drawn);
   const ResidualClass* of = residuals.find(name);
   if (!moves || of == nullptr) return all;
@@ -160,9 +160,9 @@ void bound_by_e2e(ServeIntervals& out, const ServeResult& result) {
   if (each.distribution() == nullptr || decoding <= 0) return;
   // By one factor for all requests, whose outputs differ in length: not of single requests.
   Distribution tpot = *each.distribution();
-  const Distribution most = result.tpot.times(e2e->mean / decoding);
-  tpot.mean = std::min(tpot.mean, most.mean);
-  tpot.p50 = std::min(tpot.p50, most.p50);
+  const Distribution max = result.tpot.times(e2e->mean / decoding);
+  tpot.mean = std::min(tpot.mean, max.mean);
+  tpot.p50 = std::min(tpot.p50, max.p50);
   each = tpot;
 }
 

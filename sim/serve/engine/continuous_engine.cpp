@@ -65,11 +65,11 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
-  const std::int64_t most = kv_.max_units(s.prompt, s.prompt);
-  if (most > kv_.pool()) {
+  const std::int64_t max = kv_.max_units(s.prompt, s.prompt);
+  if (max > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
     state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", s.prompt),
-                unit * most, unit * kv_.pool(), parts_.standing);
+                unit * max, unit * kv_.pool(), parts_.standing);
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
@@ -98,8 +98,8 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
   return true;
 }
 
-std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
-  queue_.first(most, window_);
+std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t max) {
+  queue_.first(max, window_);
   return window_;
 }
 

@@ -138,7 +138,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   bool open(std::int32_t micro_batch) override;
   std::size_t waiting() const override { return queue_.size(); }
   RequestId next_waiting() const override { return queue_.front(); }
-  std::span<const RequestId> first_waiting(std::size_t most) override;
+  std::span<const RequestId> first_waiting(std::size_t max) override;
   const std::vector<RequestId>& swapped() const override { return swapped_; }
   RequestId last_in_order() const override;
   std::int64_t pool_units() const override { return kv_.pool(); }

@@ -48,8 +48,8 @@ namespace {
 std::optional<VllmGroups> pipeline_groups(const ServeSpec& spec, const CostInput& in,
                                           std::int64_t longest) {
   if (spec.method.name != "full" || spec.measured) return std::nullopt;
-  const std::int64_t most = in.stack->max_model_len > 0 ? in.stack->max_model_len : longest;
-  const auto settings = group_settings(in, most);
+  const std::int64_t max = in.stack->max_model_len > 0 ? in.stack->max_model_len : longest;
+  const auto settings = group_settings(in, max);
   if (!settings) return std::nullopt;
   VllmGroups groups = vllm_groups(*in.llm, *settings);
   // Packed entries (DeepSeek-V4) are not known by layer.

@@ -78,10 +78,10 @@ std::int32_t accepted_drafts(std::int32_t drafts, double acceptance, std::uint64
 }
 
 void check_speculation(const SpeculationSpec& speculation) {
-  const auto within = [](std::string_view key, std::int32_t value, std::int32_t most) {
-    if (value >= 1 && value <= most) return;
+  const auto within = [](std::string_view key, std::int32_t value, std::int32_t max) {
+    if (value >= 1 && value <= max) return;
     throw InputError{
-        fmt::format("speculation: {}: expected an integer in [1, {}], got {}", key, most, value)};
+        fmt::format("speculation: {}: expected an integer in [1, {}], got {}", key, max, value)};
   };
   within("tokens", speculation.tokens, kMaxDrafts);
   // Each level of a tree has at least one of the proposed tokens.

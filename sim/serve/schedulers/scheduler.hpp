@@ -53,8 +53,8 @@ class BatchBuilder {
   [[nodiscard]] virtual std::size_t waiting() const = 0;
   /// Head of the queue; waiting() > 0.
   [[nodiscard]] virtual RequestId next_waiting() const = 0;
-  /// The first `most` of the queue, in its order.
-  [[nodiscard]] virtual std::span<const RequestId> first_waiting(std::size_t most) = 0;
+  /// The first `max` of the queue, in its order.
+  [[nodiscard]] virtual std::span<const RequestId> first_waiting(std::size_t max) = 0;
   /// Swapped-out sequences, in the order of their leaving.
   [[nodiscard]] virtual const std::vector<RequestId>& swapped() const = 0;
   /// Of idle() the sequence that the queue's order serves last; first come first served: the one
@@ -84,12 +84,12 @@ class BatchBuilder {
     plan_.push_back({id, tokens});
     return true;
   }
-  /// Plans one token for each sequence from idle()[first] on, `most` at most, up to the first that
+  /// Plans one token for each sequence from idle()[first] on, `max` at most, up to the first that
   /// computes a prompt, has drafts or needs an allocation: how many. As schedule() one by one.
-  [[nodiscard]] std::size_t schedule_decodes(std::size_t first, std::int64_t most) {
+  [[nodiscard]] std::size_t schedule_decodes(std::size_t first, std::int64_t max) {
     const std::vector<RequestId>& ids = idle();
     const std::size_t end =
-        std::min(ids.size(), first + static_cast<std::size_t>(std::max<std::int64_t>(0, most)));
+        std::min(ids.size(), first + static_cast<std::size_t>(std::max<std::int64_t>(0, max)));
     Sequence* const sequences = sequences_->data();
     std::size_t at = first;
     for (; at < end; ++at) {

@@ -310,12 +310,12 @@ class Sglang : public Scheduler {
       return;
     }
     now.full = false;
-    std::int64_t generated = 0, most = 0;
+    std::int64_t generated = 0, max = 0;
     for (const RequestId id : batch.idle()) {
       generated += batch.sequence(id).generated() + kRetractDecodeSteps;
-      most += max_new(batch.sequence(id));
+      max += max_new(batch.sequence(id));
     }
-    ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
+    ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(max + 1));
   }
 
   /// Retracts one request to the queue, the cheapest to recompute or the last in order, and returns

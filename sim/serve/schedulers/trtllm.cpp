@@ -117,9 +117,9 @@ class Trtllm : public Scheduler {
   /// Units of a request that generates all it may, with the proposals that follow its last token.
   [[nodiscard]] std::int64_t completion(BatchBuilder& batch, const Sequence& s) const {
     const std::int64_t room = std::max<std::int64_t>(0, max_model_len_ - s.prompt);
-    const std::int64_t most =
+    const std::int64_t max =
         s.declared > 0 ? std::min<std::int64_t>(s.declared + drafts_, room) : room;
-    return batch.units_for(s.prompt, s.prompt + most);
+    return batch.units_for(s.prompt, s.prompt + max);
   }
   /// Tokens of a context that the budget has room for.
   [[nodiscard]] std::int32_t chunk(std::int32_t wanted) const {

@@ -43,11 +43,11 @@ class WaitingQueue {
       return;
     }
   }
-  /// The first `most`, into `out`.
-  void first(std::size_t most, std::vector<RequestId>& out) const {
+  /// The first `max`, into `out`.
+  void first(std::size_t max, std::vector<RequestId>& out) const {
     out.clear();
-    for (auto at = line_.begin(); at != line_.end() && out.size() < most; ++at) out.push_back(*at);
-    for (auto at = sorted_.begin(); at != sorted_.end() && out.size() < most; ++at) {
+    for (auto at = line_.begin(); at != line_.end() && out.size() < max; ++at) out.push_back(*at);
+    for (auto at = sorted_.begin(); at != sorted_.end() && out.size() < max; ++at) {
       out.push_back(std::get<2>(*at));
     }
   }

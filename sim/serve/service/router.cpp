@@ -39,13 +39,13 @@ class PrefixAware : public Router {
   std::size_t choose(RequestId id, Engines engines) override {
     const std::size_t idle = least_loaded(engines);
     std::size_t best = idle;
-    std::int32_t most = engines[idle]->prefix_found(id);
+    std::int32_t max = engines[idle]->prefix_found(id);
     for (std::size_t i = 0; i < engines.size(); ++i) {
       const std::int32_t found = engines[i]->prefix_found(id);
-      if (found < most) continue;
-      if (found == most && load(engines[i]) >= load(engines[best])) continue;
+      if (found < max) continue;
+      if (found == max && load(engines[i]) >= load(engines[best])) continue;
       best = i;
-      most = found;
+      max = found;
     }
     return load(engines[best]) > load(engines[idle]) + margin_ ? idle : best;
   }

@@ -34,12 +34,12 @@ std::int64_t page_of(const Method& method) {
 
 /// With what it may generate, where it says so.
 std::int64_t longest_request(const RequestTrace& trace) {
-  std::int64_t most = 1;
+  std::int64_t max = 1;
   for (const Request& r : trace.requests) {
-    most = std::max(most,
-                    std::int64_t{r.prompt_tokens} + std::max(r.output_tokens, r.declared_tokens));
+    max =
+        std::max(max, std::int64_t{r.prompt_tokens} + std::max(r.output_tokens, r.declared_tokens));
   }
-  return most;
+  return max;
 }
 
 /// What an engine is set up for that no max_model_len is said of: the context that the model's

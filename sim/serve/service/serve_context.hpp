@@ -51,7 +51,7 @@ class ServeContext {
   [[nodiscard]] std::int64_t capacity_tokens() const;
   [[nodiscard]] const Owners& standing() const { return standing_; }
   /// See PreparedService.
-  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t most);
+  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max);
   /// Why no prefix was found although the engine looked for them; empty: its layers have no groups.
   [[nodiscard]] std::string no_hits_text() const;
 

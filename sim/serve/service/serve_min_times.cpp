@@ -17,7 +17,7 @@ constexpr std::int64_t kMaxRunningSequences = 4096;
 
 }  // namespace
 
-std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64_t most) {
+std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64_t max) {
   if (scheduler_ == "static" || !cannot_start_.empty()) return std::nullopt;
   std::vector<IterationCost*> stages;
   if (pipeline_) {
@@ -43,19 +43,19 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   if (spec_.speculation.is_on()) out.step_tokens = 1.0 + spec_.speculation.levels();
   const ConfiguredLimits limits = resolve_limits(stack_, spec_.scheduler);
   const std::int64_t rows = limits.tokens.value_or(kMaxBatchedTokens);
-  most = std::min({most, limits.seqs.value_or(kMaxRunningSequences), rows});
+  max = std::min({max, limits.seqs.value_or(kMaxRunningSequences), rows});
   if (full_law_ && context > 0) {
-    most = std::min(most, pool_units_ * sizes_->block_tokens() / context);
+    max = std::min(max, pool_units_ * sizes_->block_tokens() / context);
   }
   constexpr double kGrowth = 1.12;  // of the numbers that are looked at
-  for (std::int64_t n = 1; n <= std::max<std::int64_t>(1, most);) {
+  for (std::int64_t n = 1; n <= std::max<std::int64_t>(1, max);) {
     const auto next = std::max(n + 1, static_cast<std::int64_t>(static_cast<double>(n) * kGrowth));
     const double entries = static_cast<double>(n) * attended;
     std::fill(loads.begin(), loads.end(), DecodeLoad{.attended = entries, .held = entries});
     const auto [interval, latency] = times({.decodes = n, .loads = loads, .chunks = {}});
     if (n == 1) out.token = latency + sequence;
     out.decodes.push_back(
-        {.most = next - 1, .interval = interval + sequence * static_cast<double>(n)});
+        {.max = next - 1, .interval = interval + sequence * static_cast<double>(n)});
     n = next;
   }
   // Kernels may be quicker with more rows.

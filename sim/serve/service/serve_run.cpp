@@ -335,7 +335,7 @@ class Service {
           *known = tier;
         }
       }
-      const std::int64_t most = std::max(memory.peak_blocks, other.peak_blocks);
+      const std::int64_t max = std::max(memory.peak_blocks, other.peak_blocks);
       if (other.peak > memory.peak) memory = other;
       const auto& allocations = other.allocator;
       if (allocations &&
@@ -343,7 +343,7 @@ class Service {
         out.allocator = allocations;
         out.reserved_hbm = other.context + allocations->end.reserved_peak;
       }
-      memory.peak_blocks = most;
+      memory.peak_blocks = max;
     }
     for (const auto& engine : engines_) {
       out.timeline.push_back(engine->timeline().samples());
@@ -548,8 +548,8 @@ const ServeSpec& PreparedService::spec() const { return impl_->spec; }
 const std::optional<EngineStartup>& PreparedService::startup() const {
   return impl_->site.startup();
 }
-std::optional<MinTimes> PreparedService::min_times(std::int64_t context, std::int64_t most) {
-  return impl_->site.min_times(context, most);
+std::optional<MinTimes> PreparedService::min_times(std::int64_t context, std::int64_t max) {
+  return impl_->site.min_times(context, max);
 }
 
 ServeResult PreparedService::run(std::shared_ptr<const RequestTrace> requests, std::int32_t copies,

@@ -35,10 +35,10 @@ struct ServeOptions {
 /// What iterations of a service's engines take at least, whatever else they do. Bounds for
 /// searches.
 struct MinTimes {
-  /// An iteration in which sequences decode, by their number: `interval` for any from the `most` of
+  /// An iteration in which sequences decode, by their number: `interval` for any from the `max` of
   /// the entry before to this one's. Rising.
   struct Decodes {
-    std::int64_t most = 0;
+    std::int64_t max = 0;
     Seconds interval{};
   };
   std::vector<Decodes> decodes{};
@@ -60,9 +60,9 @@ class PreparedService {
   [[nodiscard]] const ServeSpec& spec() const;
   /// Of an engine with a paged cache, as it starts.
   [[nodiscard]] const std::optional<EngineStartup>& startup() const;
-  /// Of engines that decode, for sequences of at least `context` tokens of which at most `most` run
+  /// Of engines that decode, for sequences of at least `context` tokens of which at most `max` run
   /// at the same time. nullopt: engines without continuous batching, and those that do not start.
-  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t most);
+  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max);
   /// `requests`: those of the spec, which may come at other times. `copies`: all replicas that the
   /// spec has are there so many times, behind one door.
   [[nodiscard]] ServeResult run(std::shared_ptr<const RequestTrace> requests,

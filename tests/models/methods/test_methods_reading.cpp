@@ -349,15 +349,15 @@ TEST_CASE("readers hold everything and their reads are counted") {
   CHECK(result.methods[2].bytes_read_total < result.methods[4].bytes_read_total);
   // A group that decides jointly reads 4 pages of 16: 64 entries and the bounds of the pages; the
   // first two layers read everything. The page of the newest tokens, if chosen, is not full.
-  double least = 0, most = 0;
+  double min = 0, max = 0;
   for (std::int64_t t = 385; t <= 512; ++t) {
     const double dense = 2.0 * 2 * 2 * 32 * 2 * static_cast<double>(t);
     const double bounds = 4.0 * 2 * 2 * 32 * 2 * std::ceil(static_cast<double>(t) / 16);
-    most += dense + bounds + 4.0 * 2 * 64 * 2 * 32 * 2;
-    least += dense + bounds + 4.0 * 2 * 49 * 2 * 32 * 2;
+    max += dense + bounds + 4.0 * 2 * 64 * 2 * 32 * 2;
+    min += dense + bounds + 4.0 * 2 * 49 * 2 * 32 * 2;
   }
-  CHECK(result.methods[3].bytes_read_total <= most);
-  CHECK(result.methods[3].bytes_read_total >= least);
+  CHECK(result.methods[3].bytes_read_total <= max);
+  CHECK(result.methods[3].bytes_read_total >= min);
 }
 
 TEST_CASE("nearest_of_rank") {

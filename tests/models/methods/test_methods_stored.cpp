@@ -545,13 +545,13 @@ TEST_CASE("GEAR, ThinK and SmoothQuant equal references on the shipped trace") {
     }
     test::Row sorted = weighed;
     std::sort(sorted.begin(), sorted.end());
-    const double least = sorted[static_cast<std::size_t>(0.4 * static_cast<double>(d))];
+    const double min = sorted[static_cast<std::size_t>(0.4 * static_cast<double>(d))];
     compare_store("think", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> StoredRows {
       StoredRows rows{test::rows_of(h.keys, tokens, h.head_dim),
                       test::rows_of(h.values, tokens, h.head_dim)};
       for (std::int64_t t = 0; t < h.prompt - 32; ++t) {
         for (std::size_t j = 0; j < d; ++j) {
-          if (weighed[j] < least) rows.keys[static_cast<std::size_t>(t)][j] = 0;
+          if (weighed[j] < min) rows.keys[static_cast<std::size_t>(t)][j] = 0;
         }
       }
       return rows;
@@ -590,12 +590,12 @@ TEST_CASE("SmoothQuant and FP8 keep attention close, and closer with more bits")
   for (const std::string scale : {"head", "token", "tensor"}) {
     test::SessionRun run{method_of("fp8-e4m3", 200, 32, {{"scale", scale}}), head.view};
     const EntryTable& entries = run.session.entries();
-    const float most = abs_max(head.view.keys.first(200 * 32));
+    const float max = abs_max(head.view.keys.first(200 * 32));
     for (std::int32_t id = 0; id < entries.size(); ++id) {
       for (std::size_t j = 0; j < 32; ++j) {
         const auto x = static_cast<double>(head.view.key(id)[j]);
         const auto y = static_cast<double>(entries.key(entries.slot_of(id))[j]);
-        if (std::abs(x) < static_cast<double>(most) / 448.0 * 0x1p-6) continue;
+        if (std::abs(x) < static_cast<double>(max) / 448.0 * 0x1p-6) continue;
         CHECK(std::abs(x - y) <= std::abs(x) * 0x1p-4 * (1 + 1e-5));
       }
     }

@@ -198,15 +198,15 @@ TEST_CASE("M3 M5 M6: retained rows are exact and t at its ends keeps one layer")
   const auto worst = [&](Params params, std::size_t deep, std::int32_t tokens) {
     PairRun run{method_of("minicache", 40, std::move(params)), pair};
     for (int t = 40; t < tokens; ++t) run.session.step();
-    double most = 0;
+    double max = 0;
     for (const bool keys : {true, false}) {
       const auto rows = recorded_rows(pair, deep, keys, tokens);
       for (std::int32_t id = 0; id < tokens; ++id) {
-        most = std::max(most, row_distance(held_row(run.session, deep, id, keys),
-                                           rows[static_cast<std::size_t>(id)]));
+        max = std::max(max, row_distance(held_row(run.session, deep, id, keys),
+                                         rows[static_cast<std::size_t>(id)]));
       }
     }
-    return most;
+    return max;
   };
   const Params ends{{"retention_rule", std::string{"none"}}};
   Params deep = ends;

@@ -66,9 +66,9 @@ TEST_CASE("triattention by hand: two frequencies, and one") {
   const auto mean = frequency_scores(stats, keys, 100, false, rope);
   CHECK(mean[0] == rel(0.533962, 1e-5));
   CHECK(mean[1] == rel(0.7883002, 1e-5));
-  const auto most = frequency_scores(stats, keys, 100, true, rope);
-  CHECK(most[0] == rel(1.699086, 1e-5));
-  CHECK(most[1] == rel(2.312667, 1e-5));
+  const auto max = frequency_scores(stats, keys, 100, true, rope);
+  CHECK(max[0] == rel(1.699086, 1e-5));
+  CHECK(max[1] == rel(2.312667, 1e-5));
 
   // One frequency: |m| |k| times the mean of cos(tokens - p + o), and (a - |m|) |k|.
   const Rope one{2, 10000, true};

@@ -137,9 +137,9 @@ TEST_CASE("the arithmetic of all GPUs together does not change") {
       CHECK(flops(ranks) == test::rel(flops(1)));
       // The additional work of an imbalance is on the slowest GPU.
       const Expert skewed{"mixtral-8x7b", tensor, ranks, ranks > 1 ? 2.0 : 1.0};
-      double most = 0;
-      for (const Op& op : skewed.ops("down projection", 16)) most += op.flops.count();
-      CHECK(most == test::rel((ranks > 1 ? 2 : 1) * flops(1)));
+      double max = 0;
+      for (const Op& op : skewed.ops("down projection", 16)) max += op.flops.count();
+      CHECK(max == test::rel((ranks > 1 ? 2 : 1) * flops(1)));
     }
   }
 }

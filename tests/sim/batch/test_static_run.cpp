@@ -617,10 +617,10 @@ TEST_CASE("compression after all layers peaks higher than layer by layer") {
 }
 
 TEST_CASE("the timeline is thinned with first and last kept") {
-  for (const std::size_t most : {3UL, 4UL, 10UL, 512UL}) {
+  for (const std::size_t max : {3UL, 4UL, 10UL, 512UL}) {
     const Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
-    const StaticResult r = run_static(c.spec, {.max_samples = most});
-    CHECK(r.timeline.size() <= most);
+    const StaticResult r = run_static(c.spec, {.max_samples = max});
+    CHECK(r.timeline.size() <= max);
     CHECK(r.timeline.front().step == 0);
     CHECK(r.timeline.back().step == 90);
     for (std::size_t i = 1; i < r.timeline.size(); ++i) {

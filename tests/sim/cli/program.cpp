@@ -75,8 +75,8 @@ Outcome run_kvsim(const std::vector<std::string>& arguments, const std::filesyst
 Outcome run_kvsim_up_to(std::int64_t file_bytes, const std::vector<std::string>& arguments,
                         const std::filesystem::path& folder) {
   return run_prepared(arguments, folder, Stdout::kCaptured, [file_bytes] {
-    const auto most = static_cast<rlim_t>(file_bytes);
-    const rlimit limit{.rlim_cur = most, .rlim_max = most};
+    const auto max = static_cast<rlim_t>(file_bytes);
+    const rlimit limit{.rlim_cur = max, .rlim_max = max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   });
 }

@@ -348,14 +348,14 @@ TEST_CASE("explain: the rate of a plan's service and the bound closest to its li
   // One step of the search more.
   CHECK(candidate.at("next").get<double>() == rel(1.2 * candidate.at("answer").get<double>()));
   REQUIRE(candidate.at("bounds").size() == 2);  // no bound on whole requests
-  double most = 0;
+  double max = 0;
   std::string tightest;
   for (const json& bound : candidate.at("bounds")) {
     const double share = bound.at("share");
     CHECK(share > 0);
     CHECK(share <= 1);
-    if (share > most) tightest = bound.at("bound");
-    most = std::max(most, share);
+    if (share > max) tightest = bound.at("bound");
+    max = std::max(max, share);
   }
   CHECK(has(notes_of(out), "nearest to its bound at the answer is " + tightest));
   REQUIRE(out.at("tables").size() == 1);

@@ -73,12 +73,12 @@ TEST_CASE("explain: memory reserved by static batches, also in summary and timel
   std::string line;
   REQUIRE(std::getline(csv, line));
   CHECK(line.ends_with(",reserved_bytes"));
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   std::size_t samples = 0;
   for (; std::getline(csv, line); ++samples) {
-    most = std::max(most, std::int64_t{std::stoll(line.substr(line.rfind(',') + 1))});
+    max = std::max(max, std::int64_t{std::stoll(line.substr(line.rfind(',') + 1))});
   }
-  CHECK(most == point.at("reserved_hbm_bytes").get<std::int64_t>());
+  CHECK(max == point.at("reserved_hbm_bytes").get<std::int64_t>());
   std::size_t counters = 0;
   const json trace = json::parse(std::ifstream{folder / "out/timeline.json"});
   for (const json& event : trace.at("traceEvents")) {
@@ -86,7 +86,7 @@ TEST_CASE("explain: memory reserved by static batches, also in summary and timel
     ++counters;
     const double reserved = event.at("args").at("reserved").get<double>();
     CHECK(reserved > 0);
-    CHECK(reserved * 1073741824 <= static_cast<double>(most) * 1.00001);
+    CHECK(reserved * 1073741824 <= static_cast<double>(max) * 1.00001);
   }
   CHECK(counters == samples);
 
@@ -232,12 +232,12 @@ TEST_CASE("explain: a service's rates, goodput and utilization are parts of its 
   CHECK(good.at("value").get<double>() == rel((all - missed) / makespan));
   REQUIRE(missed > 0);
   const std::string text = row_of(bounds, "ttft_s").at("text");
-  double least = -1, most = 100;
+  double min = -1, max = 100;
   const std::size_t ends = text.find("more than ");
   REQUIRE_MESSAGE(ends != std::string::npos, text);
-  CHECK(std::sscanf(text.c_str() + ends, "more than %lf %% and at most %lf", &least, &most) >= 1);
-  CHECK(100.0 * missed / all > least);
-  CHECK(100.0 * missed / all <= most);
+  CHECK(std::sscanf(text.c_str() + ends, "more than %lf %% and at most %lf", &min, &max) >= 1);
+  CHECK(100.0 * missed / all > min);
+  CHECK(100.0 * missed / all <= max);
   // A rate that is not the completed work over the makespan.
   json changed = json::parse(std::ifstream{folder / "out/result.json"});
   changed.at("points").at(0).at("output_tok_s") = 1.0;

@@ -56,9 +56,9 @@ bool holds_partial(const fs::path& folder) {
 }
 
 std::int64_t largest(const std::map<std::string, std::string>& files) {
-  std::size_t most = 0;
-  for (const auto& [name, text] : files) most = std::max(most, text.size());
-  return static_cast<std::int64_t>(most);
+  std::size_t max = 0;
+  for (const auto& [name, text] : files) max = std::max(max, text.size());
+  return static_cast<std::int64_t>(max);
 }
 
 /// Commands of the cases below.
@@ -136,13 +136,13 @@ TEST_CASE("a file beyond its limit ends every command that writes and leaves no 
     const Outcome free = run_kvsim(placed(one, one.words, "whole" + end), folder);
     REQUIRE_MESSAGE(free.status == 0, free.err);
     const auto whole = files_of(folder / ("whole" + end));
-    const std::int64_t most = largest(whole);
-    REQUIRE(most > 1500);
+    const std::int64_t max = largest(whole);
+    REQUIRE(max > 1500);
     REQUIRE(run_kvsim(placed(one, one.earlier, place), folder).status == 0);
     const auto earlier = files_of(folder / place);
     REQUIRE_FALSE(earlier.empty());
-    for (const std::int64_t limit : {std::int64_t{1024}, most / 2, most - 1}) {
-      INFO("no file past ", limit, " of ", most, " bytes");
+    for (const std::int64_t limit : {std::int64_t{1024}, max / 2, max - 1}) {
+      INFO("no file past ", limit, " of ", max, " bytes");
       for (const bool anew : {false, true}) {
         const std::string to = anew ? "new/" + place : place;
         if (anew && !end.empty()) fs::create_directories(folder / "new");
@@ -160,7 +160,7 @@ TEST_CASE("a file beyond its limit ends every command that writes and leaves no 
       CHECK(files_of(folder / place) == earlier);
     }
     // A sufficient limit is accepted, and the earlier output is replaced.
-    REQUIRE(run_kvsim_up_to(most, placed(one, one.words, place), folder).status == 0);
+    REQUIRE(run_kvsim_up_to(max, placed(one, one.words, place), folder).status == 0);
     CHECK(files_of(folder / place) == whole);
     fs::remove_all(folder / place);
     fs::remove_all(folder / ("whole" + end));

@@ -388,13 +388,13 @@ TEST_CASE("a candidate of a plan that exceeds the clock has that reason") {
 TEST_CASE("with very few file descriptors there is no partial output") {
   const fs::path folder = fresh("descriptors");
   write(folder / "s.json", kStatic);
-  for (const rlim_t most : {4U, 5U, 6U, 8U}) {
+  for (const rlim_t max : {4U, 5U, 6U, 8U}) {
     const pid_t child = ::fork();
     if (child == 0) {
       (void)::chdir(folder.c_str());
       const int null = ::open("/dev/null", O_RDWR);
       for (const int stream : {0, 1, 2}) (void)::dup2(null, stream);
-      const rlimit limit{most, most};
+      const rlimit limit{max, max};
       (void)::setrlimit(RLIMIT_NOFILE, &limit);
       for (int fd = 3; fd < 64; ++fd) (void)::close(fd);
       ::execl(KVSIM_PROGRAM, KVSIM_PROGRAM, "run", "s.json", "-o", "out", "-q", nullptr);
@@ -402,7 +402,7 @@ TEST_CASE("with very few file descriptors there is no partial output") {
     }
     int status = 0;
     ::waitpid(child, &status, 0);
-    INFO(most);
+    INFO(max);
     CHECK(WIFEXITED(status));
     CHECK(WEXITSTATUS(status) != 127);
     for (const auto& entry : fs::directory_iterator{folder}) {

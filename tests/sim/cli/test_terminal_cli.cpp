@@ -60,13 +60,13 @@ std::size_t columns(std::string_view line) {
 }
 std::size_t widest(const std::string& text, std::string& line_of) {
   std::istringstream in{text};
-  std::size_t most = 0;
+  std::size_t max = 0;
   for (std::string line; std::getline(in, line);) {
-    if (columns(line) <= most) continue;
-    most = columns(line);
+    if (columns(line) <= max) continue;
+    max = columns(line);
     line_of = line;
   }
-  return most;
+  return max;
 }
 
 /// Whether this machine has pseudo-terminals: some containers and bare roots do not.

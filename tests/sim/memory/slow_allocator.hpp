@@ -76,13 +76,13 @@ class SlowAllocator {
     return static_cast<std::int64_t>(segments_.size());
   }
   [[nodiscard]] std::int64_t largest_free() const {
-    std::int64_t most = 0;
+    std::int64_t max = 0;
     for (const Segment& segment : segments_) {
       for (const Piece& piece : segment.pieces) {
-        if (piece.state == kFree) most = std::max(most, piece.size);
+        if (piece.state == kFree) max = std::max(max, piece.size);
       }
     }
-    return most;
+    return max;
   }
   std::int64_t retries = 0;
 

@@ -294,11 +294,11 @@ std::vector<TraceRows> blended(const Decoder& decoder, const std::vector<std::in
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
-  double most = 0;
+  double max = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    max = std::max(max, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
-  return most;
+  return max;
 }
 
 TEST_CASE("blended rows: of separate chunks, of the whole prompt, and of tokens in no chunk") {

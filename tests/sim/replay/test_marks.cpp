@@ -105,7 +105,7 @@ TEST_CASE("marks: queries that predict an answer count by what they give to one 
   std::vector<float> expected;
   for (std::int64_t t = kFirst; t < kFirst + kCount; ++t) {
     for (std::int32_t g = 0; g < head.group; ++g) {
-      double sum = 0, most = 0;
+      double sum = 0, max = 0;
       for (std::int64_t j = 0; j <= t; ++j) {
         double logit = 0;
         for (std::int32_t x = 0; x < head.head_dim; ++x) {
@@ -114,10 +114,10 @@ TEST_CASE("marks: queries that predict an answer count by what they give to one 
         }
         const double e = std::exp(logit * head.scale);
         sum += e;
-        if (j >= 4 && j < 400) most = std::max(most, e);
+        if (j >= 4 && j < 400) max = std::max(max, e);
       }
       sums.push_back(std::log(sum));
-      expected.push_back(t >= 449 ? static_cast<float>(most / sum) : 0);
+      expected.push_back(t >= 449 ? static_cast<float>(max / sum) : 0);
     }
   }
   std::vector<float> found(expected.size());

@@ -210,8 +210,8 @@ TEST_CASE(
 TEST_CASE("trace events: valid, of known kinds, and in order of time within a process") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
-  for (const std::size_t most : {std::size_t{60'000}, std::size_t{40}}) {
-    const json document = json::parse(serve_events_json(report, most));
+  for (const std::size_t max : {std::size_t{60'000}, std::size_t{40}}) {
+    const json document = json::parse(serve_events_json(report, max));
     std::map<int, double> last;
     std::map<std::string, int> kinds;
     for (const json& event : document.at("traceEvents")) {
@@ -231,7 +231,7 @@ TEST_CASE("trace events: valid, of known kinds, and in order of time within a pr
     }
     CHECK(kinds.size() == 3);
     CHECK(last.size() == 4);
-    CHECK(document.at("traceEvents").size() <= std::max<std::size_t>(most, 40) + 16);
+    CHECK(document.at("traceEvents").size() <= std::max<std::size_t>(max, 40) + 16);
   }
 }
 

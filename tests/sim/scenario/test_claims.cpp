@@ -126,9 +126,9 @@ TEST_CASE("a header of 1 TB, and tensors that do not exist") {
   holds(with_header({{"layers.0.w", tensor({kTera / 4}, kTera)}}), "layers.0.w");
   holds(with_header({{"layers.0.w", tensor({1 << 20, 1 << 18}, kTera)}}), "layers.0.w");
   // Of zero bytes, but with a length near the limit of 64 bits.
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t max = std::numeric_limits<std::int64_t>::max();
   const Read empty = read([&] {
-    write(file, with_header({{"a", tensor({most, 0, most}, 0)}}));
+    write(file, with_header({{"a", tensor({max, 0, max}, 0)}}));
     (void)Safetensors::open(file);
   });
   CHECK(empty.bytes < kEnough);

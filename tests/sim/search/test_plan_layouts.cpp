@@ -143,7 +143,7 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
     const PlanResult all = run_plan(serve_plan(model.keys, wanted), {.threads = 2, .prune = false});
     REQUIRE(all.groups.size() == 1);
     REQUIRE(all.candidates.size() == model.alone.size());
-    double least = 1e9;
+    double min = 1e9;
     for (const auto& [layout, keys] : model.alone) {
       INFO(layout);
       const auto at = std::find_if(all.candidates.begin(), all.candidates.end(),
@@ -158,10 +158,10 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
       CHECK(at->range.safe == one.range.safe);
       CHECK(at->range.optimistic == one.range.optimistic);
       if (one.answer) CHECK(at->points.back().cost == one.points.back().cost);
-      if (one.answer) least = std::min(least, *one.answer);
+      if (one.answer) min = std::min(min, *one.answer);
     }
     REQUIRE(all.groups[0].best);
-    CHECK(all.candidates[*all.groups[0].best].answer == least);
+    CHECK(all.candidates[*all.groups[0].best].answer == min);
     // No thread changes an answer.
     const Scenario scenario = serve_plan(model.keys, wanted);
     CHECK(plan_csv(run_plan(scenario, {.threads = 1, .prune = false})) == plan_csv(all));

@@ -30,7 +30,7 @@ TEST_CASE("the largest feasible value is found from any start") {
       for (const std::int64_t stride : {1, 4, 16}) {
         INFO(last, " from ", start, " by ", stride);
         const Boundary found =
-            largest_feasible({.least = 1, .most = 100, .start = start, .stride = stride},
+            largest_feasible({.min = 1, .max = 100, .start = start, .stride = stride},
                              [&](std::int64_t n) { return n <= last; });
         CHECK(found.last == last);
         CHECK(found.at_most == (last == 100));
@@ -41,31 +41,30 @@ TEST_CASE("the largest feasible value is found from any start") {
 }
 
 TEST_CASE("negative numbers work and nothing may be feasible") {
-  const Boundary fewest = largest_feasible({.least = -64, .most = -1, .start = -1},
+  const Boundary fewest = largest_feasible({.min = -64, .max = -1, .start = -1},
                                            [](std::int64_t n) { return -n >= 11; });
   CHECK(fewest.last == -11);
   const Boundary none =
-      largest_feasible({.least = 1, .most = 100, .start = 1}, [](std::int64_t) { return false; });
+      largest_feasible({.min = 1, .max = 100, .start = 1}, [](std::int64_t) { return false; });
   CHECK_FALSE(none.last.has_value());
 }
 
 TEST_CASE("feasible values beyond a gap are found and reported") {
   // Feasible up to 8, and at 11 again.
   const auto holds = [](std::int64_t n) { return n <= 8 || n == 11; };
-  const Boundary found = largest_feasible({.least = 1, .most = 100, .start = 1}, holds);
+  const Boundary found = largest_feasible({.min = 1, .max = 100, .start = 1}, holds);
   CHECK(found.last == 11);
   CHECK_FALSE(found.monotone);
   // With fewer neighbours it is not searched for; the answer is still a boundary.
   const Boundary blind =
-      largest_feasible({.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
+      largest_feasible({.min = 1, .max = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
   CHECK(blind.last == 8);
 }
 
 TEST_CASE("a search out of its range is a broken contract") {
   const auto holds = [](std::int64_t) { return true; };
-  CHECK_THROWS_AS((void)largest_feasible({.least = 2, .most = 3, .start = 1}, holds),
-                  ContractError);
-  CHECK_THROWS_AS((void)largest_feasible({.least = 1, .most = 3, .start = 1, .stride = 0}, holds),
+  CHECK_THROWS_AS((void)largest_feasible({.min = 2, .max = 3, .start = 1}, holds), ContractError);
+  CHECK_THROWS_AS((void)largest_feasible({.min = 1, .max = 3, .start = 1, .stride = 0}, holds),
                   ContractError);
 }
 
@@ -173,7 +172,7 @@ TEST_CASE("the front holds no dominated point and the best of each objective") {
   }
   const PlanResult plan = front_of(points);
   const auto& marked = plan.candidates[0].points;
-  std::size_t least[3] = {0, 0, 0};
+  std::size_t min[3] = {0, 0, 0};
   for (std::size_t i = 0; i < marked.size(); ++i) {
     bool beaten = false;
     for (const OperatingPoint& other : marked) {
@@ -181,11 +180,11 @@ TEST_CASE("the front holds no dominated point and the best of each objective") {
                           *other.error < *marked[i].error);
     }
     CHECK(marked[i].on_front == !beaten);
-    if (marked[i].cost < marked[least[0]].cost) least[0] = i;
-    if (marked[i].latency_s < marked[least[1]].latency_s) least[1] = i;
-    if (*marked[i].error < *marked[least[2]].error) least[2] = i;
+    if (marked[i].cost < marked[min[0]].cost) min[0] = i;
+    if (marked[i].latency_s < marked[min[1]].latency_s) min[1] = i;
+    if (*marked[i].error < *marked[min[2]].error) min[2] = i;
   }
-  for (const std::size_t i : least) CHECK(marked[i].on_front);
+  for (const std::size_t i : min) CHECK(marked[i].on_front);
 }
 
 TEST_CASE("front by hand: ties stay and points that are nowhere better are removed") {
@@ -272,12 +271,12 @@ TEST_CASE("the smallest budget that meets the floor, given or bisected") {
   const QualityReport finer = measure_quality(floor, specs, 0, 2);
   const MethodQuality& found = finer.of(specs[1]);
   REQUIRE(found.chosen.has_value());
-  const double least = found.tries[*found.chosen].budget->fraction;
-  CHECK(least <= snapkv.tries[*snapkv.chosen].budget->fraction);
+  const double min = found.tries[*found.chosen].budget->fraction;
+  CHECK(min <= snapkv.tries[*snapkv.chosen].budget->fraction);
   // One step less was tried, and fails.
-  bool tried = least < 0.11;
+  bool tried = min < 0.11;
   for (const QualityTry& one : found.tries) {
-    if (std::abs(one.budget->fraction - (least - 0.02)) < 1e-6) {
+    if (std::abs(one.budget->fraction - (min - 0.02)) < 1e-6) {
       tried = true;
       CHECK_FALSE(one.meets);
     }

@@ -228,7 +228,7 @@ TEST_CASE("a plan agrees with running every candidate") {
   const PlanResult plan = run_plan(scenario, {.threads = 1});
   REQUIRE(plan.candidates.size() == 6);
   REQUIRE(plan.groups.size() == 1);
-  double most = 0;
+  double max = 0;
   double cheapest = INFINITY;
   for (const PlanCandidate& one : plan.candidates) {
     INFO(one.label);
@@ -248,10 +248,10 @@ TEST_CASE("a plan agrees with running every candidate") {
     CHECK(one.points.back().cost == rel(cost, 1e-6));
     CHECK(one.points.back().latency_s ==
           rel(last.prefill_time->count() + last.decode_time->count(), 1e-6));
-    most = std::fmax(most, static_cast<double>(batch));
+    max = std::fmax(max, static_cast<double>(batch));
     cheapest = std::fmin(cheapest, cost);
   }
-  CHECK(plan.candidates[*plan.groups[0].best].answer == most);
+  CHECK(plan.candidates[*plan.groups[0].best].answer == max);
   double on_front = INFINITY;
   for (const PlanCandidate& one : plan.candidates) {
     for (const OperatingPoint& point : one.points) {

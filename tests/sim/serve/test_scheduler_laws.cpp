@@ -343,12 +343,12 @@ class SwapObserver : public CheckingObserver {
       states_[i] = s.state;
     }
     KVSIM_CHECK(inside <= host_, "{} bytes in host memory", inside.count());
-    most = std::max(most, inside);
+    max = std::max(max, inside);
     const double took = to_seconds(v.end - v.start).count();
     const double wanted = 1e-3 + (moved / BytesPerSecond{25e9}).count();
     KVSIM_CHECK(std::abs(took - wanted) < 2e-12, "{} s, not {}", took, wanted);
   }
-  Bytes out, back, inside, most;
+  Bytes out, back, inside, max;
 
  private:
   Bytes host_;
@@ -374,9 +374,9 @@ TEST_CASE("swapped bytes go out and come back within host memory at the link's r
       CHECK(observer.out > Bytes{});
       CHECK(observer.out == observer.back);
       CHECK(observer.inside == Bytes{});
-      CHECK(observer.most <= host);
+      CHECK(observer.max <= host);
       // Sequences that find no room there are recomputed.
-      CHECK((r.recomputed_tokens > 0) == (observer.most + 300_KiB > host));
+      CHECK((r.recomputed_tokens > 0) == (observer.max + 300_KiB > host));
     }
   }
 }

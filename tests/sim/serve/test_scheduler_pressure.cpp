@@ -24,12 +24,12 @@ using test::variants;
 using test::WorkObserver;
 
 std::int64_t longest_of(const RequestTrace& trace) {
-  std::int64_t most = 1;
+  std::int64_t max = 1;
   for (const Request& r : trace.requests) {
-    most = std::max<std::int64_t>(most,
-                                  r.prompt_tokens + std::max(r.output_tokens, r.declared_tokens));
+    max =
+        std::max<std::int64_t>(max, r.prompt_tokens + std::max(r.output_tokens, r.declared_tokens));
   }
-  return most;
+  return max;
 }
 
 TEST_CASE("no scheduler leaves memory idle that its rule would give to the first waiting request") {
@@ -182,17 +182,17 @@ TEST_CASE("every request makes progress if preempted sequences compress again or
         const ServeResult r = service.run();
         service.observer = nullptr;
         CHECK(r.completed == 60);
-        std::int32_t most = 0;
+        std::int32_t max = 0;
         SimTime longest{};
         for (const RequestOutcome& o : r.outcomes) {
-          most = std::max(most, o.preemptions);
+          max = std::max(max, o.preemptions);
           longest = std::max(longest, o.finish - o.scheduled);
         }
         // Each admission yields a token, except for sequences preempted before their prompt is
         // complete.
         CHECK(observer.max_leaves_without <= 3);
         CHECK(observer.max_without_token <= 2);
-        CHECK(most <= 60);
+        CHECK(max <= 60);
         // Even with many preemptions it is no worse than serving requests one by one. No request is
         // in service for longer than twenty of them would take that way.
         const double one_by_one = to_seconds(alone.makespan).count();

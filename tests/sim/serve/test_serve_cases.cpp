@@ -292,10 +292,10 @@ TEST_CASE("a static batch that raises reports its shortage and the number and le
     spec = static_spec(llm, gpu, stack, 2, 80'000, 200);
     const ServeResult long_one = run_serve(spec);
     if (long_one.rejected == 0) continue;
-    const std::int64_t least = number_before(
+    const std::int64_t min = number_before(
         long_one.ooms[0].what.substr(long_one.ooms[0].what.find("not one")), " token");
-    CHECK(served(1, static_cast<std::int32_t>(least)));
-    CHECK_FALSE(served(1, static_cast<std::int32_t>(least) + 1));
+    CHECK(served(1, static_cast<std::int32_t>(min)));
+    CHECK_FALSE(served(1, static_cast<std::int32_t>(min) + 1));
   }
 }
 

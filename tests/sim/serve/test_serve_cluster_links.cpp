@@ -212,8 +212,8 @@ TEST_CASE("no link is overfull, every transfer has a limiting link, all bytes ar
       TransferEngine alone{c.topology};
       alone.start(p.at, p.from, p.to, Bytes{p.bytes}, p.tag);
       (void)alone.advance(*alone.next());
-      const SimTime least = alone.next().value_or(p.at);
-      CHECK(arrived.at(p.tag) >= least - SimTime{1});
+      const SimTime min = alone.next().value_or(p.at);
+      CHECK(arrived.at(p.tag) >= min - SimTime{1});
     }
     // Twice the same, for any order of those that start at the same time.
     CHECK(arrived == run(c, c.plans, false));
@@ -245,11 +245,11 @@ TEST_CASE("replicas are joined by the links of their GPUs or by a given link") {
   spec.tensor_parallel = 2;
   spec.cluster = {.replicas = 2, .prefill_replicas = 1};
   const auto narrowest = [](const ServiceTopology& s, std::size_t from, std::size_t to) {
-    double least = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (const auto l : s.topology.route(from, to)) {
-      least = std::min(least, s.topology.link(l).bandwidth.count());
+      min = std::min(min, s.topology.link(l).bandwidth.count());
     }
-    return least;
+    return min;
   };
   const ServiceTopology nvlink = service_topology(spec, gpu.pcie);
   // 400 GB/s in both directions together, two GPUs.

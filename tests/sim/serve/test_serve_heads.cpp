@@ -225,11 +225,11 @@ TEST_CASE("lazy compaction takes more blocks and moves entries more rarely") {
   CHECK(at_once.completed == 8);
   CHECK(lazy.completed == 8);
   const auto decoding = [](const ServeResult& r) {
-    Bytes most;
+    Bytes max;
     for (const ServeSample& s : r.timeline[0]) {
-      if (s.prompt_tokens == 0 && s.running == 8) most = std::max(most, s.kv_blocks);
+      if (s.prompt_tokens == 0 && s.running == 8) max = std::max(max, s.kv_blocks);
     }
-    return most.count() / (16 * 1024);
+    return max.count() / (16 * 1024);
   };
   CHECK(decoding(at_once) == 8 * 4);
   CHECK(decoding(lazy) == 8 * 5);  // after a step; within it six

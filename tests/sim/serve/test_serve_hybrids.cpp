@@ -39,9 +39,9 @@ ServeResult serve(const Llm& llm, const RequestTrace& trace, std::optional<Bytes
 
 /// Most bytes of entries that its sequences held together.
 double max_held(const ServeResult& r) {
-  Bytes most;
-  for (const ServeSample& sample : r.timeline.front()) most = std::max(most, sample.kv_logical);
-  return static_cast<double>(most.count());
+  Bytes max;
+  for (const ServeSample& sample : r.timeline.front()) max = std::max(max, sample.kv_logical);
+  return static_cast<double>(max.count());
 }
 
 TEST_CASE("hybrid models are served, and one sequence holds what its summary says") {

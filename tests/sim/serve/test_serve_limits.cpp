@@ -412,15 +412,15 @@ TEST_CASE("entries read by several requests count once") {
     service.trace.requests.push_back(r);
   }
   const ServeResult r = service.run();
-  Bytes most;
+  Bytes max;
   for (const ServeSample& s : r.timeline[0]) {
     CHECK(s.kv_logical <= s.kv_blocks);
-    most = std::max(most, s.kv_logical);
+    max = std::max(max, s.kv_logical);
   }
   // 5 blocks shared by four, and of each the last block of its prompt and 38 tokens of its answer:
   // at least 80 + 4 x (16 + 38) tokens of 1 KiB, and not 4 x (96 + 38).
-  CHECK(most >= Bytes{1024 * (80 + 4 * (16 + 38))});
-  CHECK(most < Bytes{1024 * 4 * (96 + 38)});
+  CHECK(max >= Bytes{1024 * (80 + 4 * (16 + 38))});
+  CHECK(max < Bytes{1024 * 4 * (96 + 38)});
 }
 
 TEST_CASE("a timeline ends where its engine does even if its last request was refused") {
@@ -457,7 +457,7 @@ TEST_CASE("a pool of bytes keeps whole blocks free like a pool of blocks") {
   // Layers that are equal except for the entries kept by the method: a byte is the unit.
   for (const double watermark : {0.0, 0.25}) {
     INFO(watermark);
-    std::vector<std::int64_t> most;
+    std::vector<std::int64_t> preemptions;
     for (const bool bytes : {false, true}) {
       CheckingObserver observer{16, !bytes};
       SmallService service{
@@ -469,9 +469,9 @@ TEST_CASE("a pool of bytes keeps whole blocks free like a pool of blocks") {
       for (int i = 0; i < 30; ++i) service.trace.requests.push_back(request(0, 60, 60));
       const ServeResult r = service.run();
       CHECK(r.completed == 30);
-      most.push_back(r.preemptions);
+      preemptions.push_back(r.preemptions);
     }
-    CHECK(most[0] == most[1]);
+    CHECK(preemptions[0] == preemptions[1]);
   }
 }
 

@@ -355,15 +355,15 @@ TEST_CASE("layers with a window hold no more than the window") {
   const ServeResult few = run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
   spec.llm = &plain;
   const ServeResult all = run_serve(spec);
-  const auto most = [](const ServeResult& r) {
+  const auto max_blocks = [](const ServeResult& r) {
     Bytes bytes;
     for (const ServeSample& s : r.timeline[0]) bytes = std::max(bytes, s.kv_blocks);
     return static_cast<double>(bytes.count());
   };
   // Half of the layers see 4096 of 12040 tokens; a chunk of 8192 may be held in addition to one
   // window.
-  CHECK(most(few) < 0.75 * most(all));
-  CHECK(most(few) > 0.6 * most(all));
+  CHECK(max_blocks(few) < 0.75 * max_blocks(all));
+  CHECK(max_blocks(few) > 0.6 * max_blocks(all));
   CHECK(few.completed == 8);
 }
 

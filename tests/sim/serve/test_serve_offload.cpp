@@ -55,7 +55,7 @@ TEST_CASE("a tier holds layers that a step reads in part and the link carries th
 }
 
 TEST_CASE("HBM holds only what a step reads so that more sequences run at once") {
-  const auto run = [](OffloadTier to, std::size_t& most) {
+  const auto run = [](OffloadTier to, std::size_t& max) {
     SmallService service = quest({.to = to});
     service.blocks = 150;
     for (int i = 0; i < 12; ++i) service.trace.requests.push_back(request(0, 600, 60));
@@ -63,7 +63,7 @@ TEST_CASE("HBM holds only what a step reads so that more sequences run at once")
     service.observer = &observer;
     const ServeResult r = service.run();
     CHECK(r.completed == 12);
-    most = observer.max_running;
+    max = observer.max_running;
     for (const ServeSample& s : r.timeline[0]) CHECK(s.kv_logical <= s.kv_blocks);
     return r;
   };

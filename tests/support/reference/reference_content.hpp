@@ -283,12 +283,12 @@ inline Scores reference_pool(const Scores& x, std::int32_t width) {
   std::vector<std::pair<std::int32_t, double>> row(x.begin(), x.end());
   Scores pooled;
   for (std::int32_t i = 0; i < std::ssize(row); ++i) {
-    double most = -1;
+    double max = -1;
     for (std::int32_t j = 0; j < std::ssize(row); ++j) {
       if (std::abs(i - j) <= width / 2)
-        most = std::max(most, row[static_cast<std::size_t>(j)].second);
+        max = std::max(max, row[static_cast<std::size_t>(j)].second);
     }
-    pooled[row[static_cast<std::size_t>(i)].first] = most;
+    pooled[row[static_cast<std::size_t>(i)].first] = max;
   }
   return pooled;
 }
@@ -329,11 +329,11 @@ inline ReferenceScorer reference_r_kv(std::int64_t window, std::int32_t kernel, 
     for (std::int64_t t = tokens - window; t < tokens; ++t) {
       Scores row;
       for (const auto id : before) {
-        double most = -std::numeric_limits<double>::infinity();
+        double max = -std::numeric_limits<double>::infinity();
         for (std::int32_t g = 0; g < head.group; ++g) {
-          most = std::max(most, inner(to_vec(query_of(head, g, t)), key_of(head, id)) * head.scale);
+          max = std::max(max, inner(to_vec(query_of(head, g, t)), key_of(head, id)) * head.scale);
         }
-        row[id] = most;
+        row[id] = max;
       }
       reference_softmax_in_place(row);
       for (const auto& [id, x] : row) importance[id] += x / static_cast<double>(window);

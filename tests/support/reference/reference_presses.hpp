@@ -81,10 +81,10 @@ inline Vec leading_eigenvector(Table a) {
       }
     }
   }
-  std::size_t most = 0;
-  for (std::size_t i = 0; i < n; ++i) most = a[i][i] > a[most][most] ? i : most;
+  std::size_t max = 0;
+  for (std::size_t i = 0; i < n; ++i) max = a[i][i] > a[max][max] ? i : max;
   Vec out;
-  for (const Vec& row : v) out.push_back(row[most]);
+  for (const Vec& row : v) out.push_back(row[max]);
   return out;
 }
 
@@ -144,11 +144,11 @@ inline Scores reference_non_causal(const HeadVectors& head, const Ids& ids, std:
       for (const Vec& q : queries) {
         Vec logits;
         for (const Vec& key : keys) logits.push_back(inner(q, key));
-        const double most = *std::max_element(logits.begin(), logits.end());
+        const double max = *std::max_element(logits.begin(), logits.end());
         double total = 0;
-        for (const double x : logits) total += std::exp(x - most);
+        for (const double x : logits) total += std::exp(x - max);
         for (std::size_t i = first; i < last; ++i) {
-          sums[ids[i]] += std::exp(logits[i - first] - most) / total / head.group;
+          sums[ids[i]] += std::exp(logits[i - first] - max) / total / head.group;
         }
       }
     }
@@ -239,17 +239,17 @@ inline Scores reference_capkv(const HeadVectors& head, const Ids& ids, std::int6
       for (std::size_t j = 0; j < d; ++j) anchor[j] += q[j];
     }
     Scores fit;
-    double most = -2;
+    double max = -2;
     for (const auto id : ids) {
       if (id < sinks) continue;
       const Vec key = key_of(head, id);
       fit[id] = inner(anchor, key) / (length(anchor) * length(key));
-      most = std::max(most, fit[id]);
+      max = std::max(max, fit[id]);
     }
     Table matrix(d, Vec(d, 0.0));
     for (std::size_t j = 0; j < d; ++j) matrix[j][j] = 1;
     for (auto& [id, x] : fit) {
-      x = std::exp(tau * (x - most));
+      x = std::exp(tau * (x - max));
       const Vec v = value_of(head, id);
       for (std::size_t i = 0; i < d; ++i) {
         for (std::size_t j = 0; j < d; ++j) matrix[i][j] += (x + 1e-6) * v[i] * v[j];

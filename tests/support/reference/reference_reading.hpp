@@ -58,12 +58,12 @@ inline double reference_bound(const HeadVectors& head, std::int32_t g, std::int6
   for (std::int32_t c = 0; c < head.head_dim; ++c) {
     const auto at = static_cast<std::size_t>(c);
     const double q = static_cast<double>(query_of(head, g, t)[at]);
-    double most = -1e300;
+    double max = -1e300;
     for (std::int32_t i = page * size; i < std::min<std::int64_t>((page + 1) * size, t + 1); ++i) {
       // The larger of q min and q max is the largest q k of the page.
-      most = std::max(most, q * static_cast<double>(row_of(head.keys, i, head.head_dim)[at]));
+      max = std::max(max, q * static_cast<double>(row_of(head.keys, i, head.head_dim)[at]));
     }
-    sum += most;
+    sum += max;
   }
   return sum;
 }
@@ -117,21 +117,21 @@ inline std::vector<ReferenceRead> reference_quest(const HeadVectors& head, std::
 inline std::pair<std::vector<double>, double> reference_output(
     const HeadVectors& head, std::int32_t g, std::int64_t t,
     const std::set<std::int32_t>& positions) {
-  double most = -1e300;
+  double max = -1e300;
   for (const std::int32_t i : positions) {
-    most = std::max(most, head.scale * logit_of(head, g, t, i));
+    max = std::max(max, head.scale * logit_of(head, g, t, i));
   }
   std::vector<double> out(static_cast<std::size_t>(head.head_dim), 0.0);
   double sum = 0;
   for (const std::int32_t i : positions) {
-    const double weight = std::exp(head.scale * logit_of(head, g, t, i) - most);
+    const double weight = std::exp(head.scale * logit_of(head, g, t, i) - max);
     sum += weight;
     for (std::size_t c = 0; c < out.size(); ++c) {
       out[c] += weight * static_cast<double>(row_of(head.values, i, head.head_dim)[c]);
     }
   }
   for (double& x : out) x /= sum;
-  return {out, most + std::log(sum)};
+  return {out, max + std::log(sum)};
 }
 
 /// ShadowKV's parts of a head's prompt, and its reads of them. `keys`: the prompt's keys as
@@ -147,16 +147,16 @@ struct ReferenceShadow {
     std::vector<std::pair<double, std::int32_t>> worst;
     for (std::int32_t c = 0; c < chunks; ++c) {
       const auto mean = mean_of(head, c);
-      double least = 2;
+      double min = 2;
       for (std::int32_t i = c * chunk; i < (c + 1) * chunk; ++i) {
         double ab = 0, aa = 0, bb = 0;
         for (std::size_t j = 0; j < mean.size(); ++j) {
           const auto x = static_cast<double>(row_of(head.keys, i, head.head_dim)[j]);
           ab += x * mean[j], aa += x * x, bb += mean[j] * mean[j];
         }
-        least = std::min(least, ab / std::sqrt(aa * bb));
+        min = std::min(min, ab / std::sqrt(aa * bb));
       }
-      worst.emplace_back(-least, c);
+      worst.emplace_back(-min, c);
       landmarks.insert(c);
     }
     outliers = best(std::move(worst), n_outliers).first;
@@ -173,7 +173,7 @@ struct ReferenceShadow {
   }
   /// Chooses at step t; returns the gap of the choice and the number of new chunks.
   std::pair<double, std::size_t> choose(const HeadVectors& head, std::int64_t t, std::size_t n) {
-    std::map<std::int32_t, double> most;
+    std::map<std::int32_t, double> max;
     for (std::int32_t g = 0; g < head.group; ++g) {
       std::map<std::int32_t, double> weight;
       double sum = 0;
@@ -185,10 +185,10 @@ struct ReferenceShadow {
         }
         sum += weight[c] = std::exp(logit * head.scale);
       }
-      for (const auto& [c, w] : weight) most[c] = std::max(most[c], w / sum);
+      for (const auto& [c, w] : weight) max[c] = std::max(max[c], w / sum);
     }
     std::vector<std::pair<double, std::int32_t>> scored;
-    for (const auto& [c, w] : most) scored.emplace_back(w, c);
+    for (const auto& [c, w] : max) scored.emplace_back(w, c);
     auto [now, gap] = best(std::move(scored), n);
     std::size_t fresh = 0;
     for (const std::int32_t c : now) {

@@ -212,10 +212,9 @@ struct ReferenceGear {
 /// 8 bits per row, symmetric, after a division by `scales` that queries compensate.
 inline Rows reference_int8(Rows rows, const Row& scales) {
   for (Row& row : rows) {
-    double most = 0;
-    for (std::size_t j = 0; j < row.size(); ++j)
-      most = std::max(most, std::abs(row[j] / scales[j]));
-    const double step = as_fp16(most / 127);
+    double max = 0;
+    for (std::size_t j = 0; j < row.size(); ++j) max = std::max(max, std::abs(row[j] / scales[j]));
+    const double step = as_fp16(max / 127);
     for (std::size_t j = 0; j < row.size(); ++j) {
       const double code = std::nearbyint(row[j] / scales[j] / step);
       row[j] = std::clamp(code, -127.0, 127.0) * step * scales[j];

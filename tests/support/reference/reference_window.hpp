@@ -112,13 +112,13 @@ struct ReferenceSnap : ReferenceKept {
     }
     Row pooled;
     for (std::int32_t i = 0; i < s - w; ++i) {
-      double most = 0;
+      double largest = 0;
       double sum = 0;
       for (std::int32_t j = std::max(0, i - k / 2); j <= std::min(s - w - 1, i + k / 2); ++j) {
-        most = std::max(most, vote[j]);
+        largest = std::max(largest, vote[j]);
         sum += vote[j];
       }
-      pooled[i] = max ? most : sum / k;
+      pooled[i] = max ? largest : sum / k;
     }
     drop_lowest(pooled, older_than(s - w), cap);
   }

@@ -78,12 +78,12 @@ class Quickest {
  public:
   void offer(double us) { us_[static_cast<std::size_t>(n_++)] = us; }
   [[nodiscard]] double us() const {
-    const double least = *std::min_element(us_.begin(), us_.begin() + n_);
+    const double min = *std::min_element(us_.begin(), us_.begin() + n_);
     double sum = 0;
     for (std::ptrdiff_t i = 0; i < n_; ++i) {
-      sum += eighth_power(least / us_[static_cast<std::size_t>(i)]);
+      sum += eighth_power(min / us_[static_cast<std::size_t>(i)]);
     }
-    return least / eighth_root(sum);
+    return min / eighth_root(sum);
   }
 
  private:

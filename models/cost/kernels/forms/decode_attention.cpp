@@ -230,8 +230,8 @@ double microseconds(const KernelCall& call, const KernelFormat& format, const Ke
   };
   const double slots = gpu.sms * c[kResident];
   const double planned = batch * std::max(heads, c[kPlannedHeads]) * wide_groups;
-  const double most = std::max(1.0, std::min(blend(kMaxSplits, kMaxSplitsNarrow), longest));
-  const double splits = std::clamp(slots / planned, 1.0, most);
+  const double max = std::max(1.0, std::min(blend(kMaxSplits, kMaxSplitsNarrow), longest));
+  const double splits = std::clamp(slots / planned, 1.0, max);
   const double waves = std::max(1.0, n * splits / slots);
   const double tile = blend(kTileTime, kTileTimeNarrow) * width;
   const double latency =

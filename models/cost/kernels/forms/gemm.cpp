@@ -226,8 +226,8 @@ double Product::adaptive() const {
     const double grid = tiles::whole(m / tile.m) * tiles::whole(n / tile.n);
     offer(tiles_us(tile, grid, 1, depth), 0);
     if (block_scaled || 2 * grid > sms || k < 2 * kMinSplitDepth) continue;
-    const double most = std::min({sms / grid, kMaxSplits, k / kMinSplitDepth});
-    const auto splits = static_cast<double>(static_cast<std::int64_t>(most));
+    const double max = std::min({sms / grid, kMaxSplits, k / kMinSplitDepth});
+    const auto splits = static_cast<double>(static_cast<std::int64_t>(max));
     offer(tiles_us(tile, grid, splits, tiles::whole(k / (splits * kDepth))),
           c[kSplitLatency] + m * n * (4 * splits + 2) * partial_sum_us);
   }

@@ -142,10 +142,10 @@ Loads loads_of(const MoeCall& call, double imbalance) {
     return out;
   }
   out.even = false;
-  const double most = std::max(0.8 * call.tokens, 1.01);
+  const double max = std::max(0.8 * call.tokens, 1.01);
   // x^(1 - skew) has a pole at skew 1.
   const double power = 1 - (std::abs(call.skew - 1) < 1e-3 ? 1.001 : call.skew);
-  const double span = 1 - std::pow(most, power);
+  const double span = 1 - std::pow(max, power);
   double sum = 0, squares = 0;
   for (std::size_t i = 0; i < kParts; ++i) {
     const double share = (static_cast<double>(i) + 0.5) / static_cast<double>(kParts);

@@ -304,7 +304,7 @@ std::shared_ptr<const SelectRule> resolve_pyramid_infer(MethodResolver& resolver
                             .interval = static_cast<std::int32_t>(resolver.integer("interval"))};
     const std::int64_t room = resolver.entries() * settings.n_layers;
     std::int64_t best = 0;
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::int64_t min = std::numeric_limits<std::int64_t>::max();
     double delta = -1;
     // Steps of 1e-4: lengths are not monotonic in delta if min_context stops a cut.
     constexpr int kSteps = 10000;
@@ -314,7 +314,7 @@ std::shared_ptr<const SelectRule> resolve_pyramid_infer(MethodResolver& resolver
       for (const std::int64_t length : nested_lengths(schedule, s, settings.n_layers)) {
         total += length;
       }
-      least = std::min(least, total);
+      min = std::min(min, total);
       if (total <= room && total >= best) {
         best = total;
         delta = schedule.delta;
@@ -326,7 +326,7 @@ std::shared_ptr<const SelectRule> resolve_pyramid_infer(MethodResolver& resolver
           "layers hold {:.1f} on average at the least (expected a smaller recent or a larger "
           "budget)",
           resolver.entries(), to_text(resolver.number("recent")), schedule.min_context,
-          static_cast<double>(least) / settings.n_layers));
+          static_cast<double>(min) / settings.n_layers));
     }
     resolver.resolve("delta", delta);
   }

@@ -91,16 +91,16 @@ class CapKv final : public Scorer {
     double square = 0;
     for (const double x : anchor) square += x * x;
     const double length = std::max(std::sqrt(square), kMinNorm);
-    double most = -1;
+    double max = -1;
     for (std::size_t i = 0; i < out.size(); ++i) {
       const std::span<const float> key = keys.subspan(i * d, d);
       double product = 0;
       for (std::size_t j = 0; j < d; ++j) product += anchor[j] * static_cast<double>(key[j]);
       const double norm = std::max(std::sqrt(dot(key, key)), kMinNorm);
       out[i] = std::clamp(product / (length * norm), -1.0, 1.0);
-      most = std::max(most, out[i]);
+      max = std::max(max, out[i]);
     }
-    for (double& x : out) x = std::exp(set_.tau * (x - most));
+    for (double& x : out) x = std::exp(set_.tau * (x - max));
     return out;
   }
 

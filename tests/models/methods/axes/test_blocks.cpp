@@ -117,10 +117,10 @@ double log_sum(const HeadVectors& head, std::int32_t g, std::span<const std::int
       logits.push_back(dot(head.query(g, kTokens - 1), head.key(i)) * head.scale);
     }
   }
-  const double most = *std::max_element(logits.begin(), logits.end());
+  const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const double x : logits) sum += std::exp(x - most);
-  return most + std::log(sum);
+  for (const double x : logits) sum += std::exp(x - max);
+  return max + std::log(sum);
 }
 
 /// What `digest` scores the blocks of KV head h at the last token, for query head g.

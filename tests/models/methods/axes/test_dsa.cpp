@@ -138,15 +138,15 @@ TEST_CASE("dsa: a topk of all tokens is the full cache, and fewer are the best b
     return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
   });
   const HeadVectors& head = layer.view.heads.back();
-  double sum = 0, most = -1e9;
+  double sum = 0, max = -1e9;
   std::vector<double> logits;
   for (int i = 0; i < 7; ++i) {
     const auto q = head.query(kGroup - 1, t), k = head.key(order[static_cast<std::size_t>(i)]);
     logits.push_back(std::inner_product(q.begin(), q.end(), k.begin(), 0.0) * head.scale);
-    most = std::max(most, logits.back());
+    max = std::max(max, logits.back());
   }
-  for (const double x : logits) sum += std::exp(x - most);
-  CHECK(some.log_sums.back() == rel(most + std::log(sum), 1e-5));
+  for (const double x : logits) sum += std::exp(x - max);
+  CHECK(some.log_sums.back() == rel(max + std::log(sum), 1e-5));
 }
 
 TEST_CASE("dsa: the scale of weights changes nothing, and the oracle retains at least as much") {

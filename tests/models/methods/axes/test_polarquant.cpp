@@ -44,11 +44,10 @@ TEST_CASE("polarquant's keys: angles and radii of a reference, within half a ste
           rho.push_back(std::hypot(x, y));
         }
         const auto decode = [](const std::vector<double>& x, std::size_t i) {
-          const auto [least, most] = std::minmax_element(x.begin(), x.end());
-          const auto zero =
-              static_cast<double>(as_stored(static_cast<float>(*least), Dtype::kFp16));
-          const auto step = static_cast<double>(
-              as_stored(static_cast<float>((*most - *least) / 16), Dtype::kFp16));
+          const auto [min, max] = std::minmax_element(x.begin(), x.end());
+          const auto zero = static_cast<double>(as_stored(static_cast<float>(*min), Dtype::kFp16));
+          const auto step =
+              static_cast<double>(as_stored(static_cast<float>((*max - *min) / 16), Dtype::kFp16));
           const double code = std::clamp(std::floor((x[i] - zero) / step), 0.0, 15.0);
           // Rounding of step and minimum moves the ends by less than another half of a step.
           CHECK(std::abs(zero + (code + .5) * step - x[i]) <= step);

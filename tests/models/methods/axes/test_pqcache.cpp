@@ -55,7 +55,7 @@ test::ReferenceRead reference_pq(const ReferencePq& set, const HeadVectors& head
       if (i < head.prompt) {
         code = found.nearest[static_cast<std::size_t>(i - set.sinks)];
       } else {
-        double least = 1e300;
+        double min = 1e300;
         for (std::int32_t c = 0; c < 1 << set.bits; ++c) {
           double distance = 0;
           for (std::size_t j = 0; j < key.size(); ++j) {
@@ -65,8 +65,8 @@ test::ReferenceRead reference_pq(const ReferencePq& set, const HeadVectors& head
                                  found.centres[static_cast<std::size_t>(c) * key.size() + j]),
                          2);
           }
-          if (distance < least) {
-            least = distance;
+          if (distance < min) {
+            min = distance;
             code = c;
           }
         }

@@ -162,8 +162,9 @@ TEST_CASE("skip-softmax: the worked example, one query a tile row") {
   CHECK(pairs[4] == std::vector<std::uint8_t>{1, 1, 0, 1, 0});
   CHECK(pairs[0] == std::vector<std::uint8_t>{1});
   // A factor above the prompt leaves the tiles with a record.
-  const auto most = rule_of("skip-softmax", {{"tile", std::int64_t{1}}, {"skip_factor", 9.0}}, 5);
-  CHECK(pairs_of(*most, head)[4] == std::vector<std::uint8_t>{1, 1, 0, 0, 0});
+  const auto all_leave =
+      rule_of("skip-softmax", {{"tile", std::int64_t{1}}, {"skip_factor", 9.0}}, 5);
+  CHECK(pairs_of(*all_leave, head)[4] == std::vector<std::uint8_t>{1, 1, 0, 0, 0});
   // QK^T is computed everywhere, PV for three of five keys of the last row.
   CHECK(rule->flops_share(0.6) == rel(0.8, 1e-12));
 }

@@ -191,9 +191,9 @@ TEST_CASE("snapstream is snapkv whose generated tokens are a ring") {
     }
     CHECK(std::ssize(seen) == *ring.method->entries_attended(0, 80, t + 1));
     const auto p = test::naive_attention(head.view, 0, t, seen);
-    double most = 0;
-    for (const double x : attention.probabilities(0)) most = std::max(most, x);
-    CHECK(most == rel(*std::max_element(p.begin(), p.end()), 1e-9));
+    double max = 0;
+    for (const double x : attention.probabilities(0)) max = std::max(max, x);
+    CHECK(max == rel(*std::max_element(p.begin(), p.end()), 1e-9));
     Ids want = prompt;
     for (std::int64_t i = std::max<std::int64_t>(80, t - 6); i <= t; ++i) {
       want.push_back(static_cast<std::int32_t>(i));

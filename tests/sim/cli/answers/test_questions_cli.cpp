@@ -93,12 +93,12 @@ TEST_CASE("questions: groups, states and max_num_seqs of a hybrid") {
   CHECK(after(why, "of full = ") ==
         doctest::Approx(blocks / (6 + attention) * 262'144).epsilon(1e-6));
   // Half the heads on each of two GPUs: a block of 544 tokens of 12 layers takes half of 12.75 MiB.
-  const std::string most =
+  const std::string max =
       printed_words({"plan", "--model", "qwen3-next-80b-a3b", "--gpu", "H200-141GB-SXM", "--tp",
                      "2", "--isl", "8K", "--set", "/plan/questions=largest_batch"},
                     folder);
-  const double pool = after(most, "the engine's pool of ") * kGiB;
-  CHECK(after(most, "max_num_seqs of at most ") ==
+  const double pool = after(max, "the engine's pool of ") * kGiB;
+  CHECK(after(max, "max_num_seqs of at most ") ==
         doctest::Approx(pool / (12.75 / 2 * 1024 * 1024)).epsilon(2e-4));
 }
 
