@@ -72,7 +72,7 @@ Product CacheRows::other_size(std::int64_t entries, Product start) const {
   return start.times(in_.batch, "batch").in_bytes(Bytes{other(entries).count() / in_.batch});
 }
 
-Bytes CacheRows::side_asked(std::int64_t entries) const {
+Bytes CacheRows::side_of_method(std::int64_t entries) const {
   if (key_elements_ == 0) return {};
   const Bytes one =
       in_.method->side_bytes(layer_, shape_, in_.kv_dtype, of_prompt(here(entries)), here(entries));

@@ -37,7 +37,7 @@ class CacheRows {
   [[nodiscard]] Product side_size(std::int64_t entries, Product start = {}) const;
   [[nodiscard]] Product other_size(std::int64_t entries, Product start = {}) const;
   [[nodiscard]] Bytes side(std::int64_t entries) const {
-    return side_is_line_ ? Bytes{side_start_ + entries * side_each_} : side_asked(entries);
+    return side_is_line_ ? Bytes{side_start_ + entries * side_each_} : side_of_method(entries);
   }
   /// What the layer holds other than rows: states, windows, index keys, compressed entries.
   [[nodiscard]] Bytes other(std::int64_t entries) const;
@@ -51,7 +51,7 @@ class CacheRows {
   [[nodiscard]] bool side_is_line() const { return side_is_line_; }
 
  private:
-  [[nodiscard]] Bytes side_asked(std::int64_t entries) const;  // of the method
+  [[nodiscard]] Bytes side_of_method(std::int64_t entries) const;  // of the method
   [[nodiscard]] std::int64_t of_prompt(std::int64_t entries) const;
   [[nodiscard]] std::int64_t here(std::int64_t entries) const {
     return (entries + context_ranks_ - 1) / context_ranks_;

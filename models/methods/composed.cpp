@@ -25,7 +25,7 @@ ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
 }
 
 const Params& ComposedMethod::params() const {
-  std::call_once(asked_, [&] {
+  std::call_once(params_once_, [&] {
     if (parts_.declared) params_ = *parts_.declared;
     for (const auto& [name, value] : parts_.solved) params_[name] = value;
   });

@@ -33,9 +33,9 @@ struct Composition {
   std::int32_t n_layers = 0;  // 0: unknown
   bool query_head = false;    // every query head has its own entries: K and V stored n_heads times
   bool rerotate = false;      // keys are rotated to their cache index (StreamingLLM, 3.2)
-  bool rerotate_prompt = false;      // kept prompt keys, once, at the prompt's end (kvpress)
-  bool learns_steps = false;         // select or merge needs the attention row of decode steps
-  std::vector<std::string> unasked;  // declared parameters that no maker read under these settings
+  bool rerotate_prompt = false;     // kept prompt keys, once, at the prompt's end (kvpress)
+  bool learns_steps = false;        // select or merge needs the attention row of decode steps
+  std::vector<std::string> unread;  // declared parameters that no maker read under these settings
 
   /// The store of a layer. `layer` may exceed the layers of a method that keeps none.
   [[nodiscard]] const StoreRule& store_of(std::int32_t layer) const;
@@ -130,7 +130,7 @@ class ComposedMethod final : public Method {
   bool has_law_ = true;
   bool made_anew_ = false;
   double paired_layers_ = 0;  // share of all layers
-  mutable std::once_flag asked_;
+  mutable std::once_flag params_once_;
   mutable Params params_;
 };
 

@@ -182,9 +182,9 @@ std::vector<MethodSaving> largest_savings(std::span<const QualityRow> rows,
           ++saving.unsized_rows;
           continue;
         }
-        QualityRow asked = *row;
-        asked.model = query.models.front();
-        const auto p = model.predict(asked);
+        QualityRow requested = *row;
+        requested.model = query.models.front();
+        const auto p = model.predict(requested);
         if (!p || !p->low) continue;
         Predicted& sum = settings[-*kept];
         const double weight = *row->score_full;

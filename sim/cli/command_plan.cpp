@@ -152,7 +152,7 @@ int answer_plan(const Arguments& arguments, bool by_options) {
   options.begins = [&](std::size_t n) { progress.expect(static_cast<double>(n), "searches"); };
   if (!quiet) options.progress = [&](double done) { progress.update(done); };
   measure_missing_laws(scenario, {.threads = threads});
-  options.stop = StopOnInterrupt::asked;
+  options.stop = StopOnInterrupt::is_requested;
   std::optional<StopOnInterrupt> stops{std::in_place};
   const PlanResult plan = run_plan(scenario, options);
   stops.reset();  // while files are written an interrupt ends the program, which takes them away

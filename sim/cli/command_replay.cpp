@@ -147,7 +147,7 @@ int run_loop(const Arguments& arguments) {
   StopOnInterrupt stops;
   const bool quiet = arguments.has("quiet");
   options.progress = [&](double done) {
-    if (StopOnInterrupt::asked()) throw Interrupted{};
+    if (StopOnInterrupt::is_requested()) throw Interrupted{};
     if (!quiet) progress.update(done);
   };
   try {
@@ -207,12 +207,12 @@ int run_replay(const Arguments& arguments) {
 
   std::vector<ReplayJob> jobs;
   std::optional<StopOnInterrupt> stops{std::in_place};
-  for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::asked(); ++i) {
+  for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::is_requested(); ++i) {
     Progress progress{fmt::format("replaying {}", fs::path{traces[i]}.stem().string()),
                       static_cast<double>(Trace::open(traces[i]).info().n_layers), "layers"};
     const bool quiet = arguments.has("quiet");
     options.progress = [&](double done) {
-      if (StopOnInterrupt::asked()) throw Interrupted{};
+      if (StopOnInterrupt::is_requested()) throw Interrupted{};
       if (!quiet) progress.update(done);
     };
     try {

@@ -88,7 +88,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
     if (!quiet) bar.emplace(what, total, unit);
   };
   if (!quiet) how.progress = [&](double done) { bar->update(done); };
-  how.stop = StopOnInterrupt::asked;
+  how.stop = StopOnInterrupt::is_requested;
   const auto begun = std::chrono::steady_clock::now();
   RunReport report = run_scenario(scenario, how);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
@@ -204,7 +204,7 @@ int run_run(const Arguments& given) {
   Missing missing;
   std::optional<fs::path> holds;  // the folder, or the one around theirs, that has what is done
   for (std::size_t i = 0; i < scenarios.size(); ++i) {
-    if (StopOnInterrupt::asked()) {
+    if (StopOnInterrupt::is_requested()) {
       missing += {scenarios[i].points.size(), scenarios[i].replay ? 1U : 0U};
       continue;
     }

@@ -201,11 +201,11 @@ int run_sweep(const Arguments& arguments) {
   const std::set<std::string> all{sweep.methods.begin(), sweep.methods.end()};
   const bool quiet = arguments.has("quiet");
   std::optional<StopOnInterrupt> stops{std::in_place};
-  for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::asked(); ++i) {
+  for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::is_requested(); ++i) {
     Progress progress{"replaying " + fs::path{traces[i]}.stem().string(),
                       static_cast<double>(Trace::open(traces[i]).info().n_layers), "layers"};
     options.progress = [&](double done) {
-      if (StopOnInterrupt::asked()) throw Interrupted{};
+      if (StopOnInterrupt::is_requested()) throw Interrupted{};
       if (!quiet) progress.update(done);
     };
     try {

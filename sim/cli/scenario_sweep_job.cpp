@@ -174,7 +174,7 @@ int run_scenario_sweep(const Arguments& arguments) {
   arguments.expect_words(1, 1, "one scenario file");
   refuse_formats_without_folder(arguments, arguments.has("out") || !arguments.has("json"));
   (void)folder_options(arguments);  // before anything runs
-  const auto threads_asked = arguments.integer("threads", 0, kMaxThreads);
+  const auto requested_threads = arguments.integer("threads", 0, kMaxThreads);
   std::unique_ptr<Ranks> ranks;
   if (processes_started() > 1) ranks = join_ranks();
   auto prepared = prepare(arguments, ranks.get());
@@ -182,7 +182,7 @@ int run_scenario_sweep(const Arguments& arguments) {
   const SweepPlan& plan = prepared->plan;
   Ledger& ledger = prepared->ledger;
   // Processes share the cores already.
-  const auto threads = static_cast<int>(threads_asked.value_or(ranks ? 1 : 0));
+  const auto threads = static_cast<int>(requested_threads.value_or(ranks ? 1 : 0));
   const SweepExecution execution{.threads = threads, .ranks = ranks.get()};
   if (ranks && ranks->rank() != 0) {
     run_sweep_points(plan, {}, prepared->runner, execution, {});

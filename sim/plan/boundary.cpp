@@ -14,7 +14,7 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
               search.stride);
   Boundary out;
   std::map<std::int64_t, bool> known;
-  const auto asked = [&](std::int64_t n) {
+  const auto probe = [&](std::int64_t n) {
     const auto found = known.find(n);
     if (found != known.end()) return found->second;
     ++out.probes;
@@ -27,33 +27,33 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
     for (;; step *= 2) {
       if (good == search.max) return good;
       bad = step < search.max - good ? good + step : search.max;
-      if (!asked(bad)) break;
+      if (!probe(bad)) break;
       good = bad;
     }
     while (bad - good > 1) {
       const std::int64_t middle = good + (bad - good) / 2;
-      (asked(middle) ? good : bad) = middle;
+      (probe(middle) ? good : bad) = middle;
     }
     return good;
   };
 
   std::int64_t good = search.start;
-  bool any = asked(good);
+  bool any = probe(good);
   for (std::int64_t step = search.stride; !any && good > search.min; step *= 2) {
     const std::int64_t bad = good;
     good = step < good - search.min ? good - step : search.min;
-    any = asked(good);
+    any = probe(good);
     if (!any) continue;
     std::int64_t above = bad;
     while (above - good > 1) {
       const std::int64_t middle = good + (above - good) / 2;
-      (asked(middle) ? good : above) = middle;
+      (probe(middle) ? good : above) = middle;
     }
   }
   if (!any) {
     // Something may still hold just above the least.
     for (const std::int64_t n : {search.min + 1, search.min + 3}) {
-      if (out.probes > 0 && search.neighbours > 0 && n <= search.max && asked(n)) {
+      if (out.probes > 0 && search.neighbours > 0 && n <= search.max && probe(n)) {
         good = n;
         any = true;
         break;
@@ -68,7 +68,7 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
     const std::int64_t span = std::max<std::int64_t>(1, good - search.min);
     const std::array<std::int64_t, 6> beyond{2, 3, 5, span / 64, span / 8, span};
     for (std::size_t i = 0; i < std::min(search.neighbours, beyond.size()); ++i) {
-      if (beyond[i] < 2 || beyond[i] > search.max - good || !asked(good + beyond[i])) continue;
+      if (beyond[i] < 2 || beyond[i] > search.max - good || !probe(good + beyond[i])) continue;
       good += beyond[i];
       again = true;
       break;

@@ -42,7 +42,7 @@ ordered_json without(ordered_json keys, std::span<const std::string_view> names)
 }
 
 /// The point's keys without what the question searches.
-ordered_json asked_keys(const ScenarioPoint& point, PlanQuestion question) {
+ordered_json question_keys(const ScenarioPoint& point, PlanQuestion question) {
   ordered_json keys = point.keys;
   if (question == PlanQuestion::kLongestContext) keys.erase("prompt_tokens");
   if (question == PlanQuestion::kLargestBatch) keys.erase("batch");
@@ -218,7 +218,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
     std::map<std::string, std::vector<const ScenarioPoint*>> families;
     std::set<std::string> seen;
     for (const ScenarioPoint& point : scenario.points) {
-      ordered_json keys = asked_keys(point, question);
+      ordered_json keys = question_keys(point, question);
       if (!seen.insert(text(keys)).second) continue;
       keys.erase("budget");
       const std::string family = text(keys);
@@ -230,8 +230,8 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
       const QualityReport* judged = out.quality ? &*out.quality : nullptr;
       for (Chosen& chosen : choose(family, judged)) {
         const ScenarioPoint& point = *chosen.point;
-        const ordered_json asked = asked_keys(point, question);
-        const ordered_json shared = without(without(asked, kOfMethod), kOfGpus);
+        const ordered_json own_keys = question_keys(point, question);
+        const ordered_json shared = without(without(own_keys, kOfMethod), kOfGpus);
         const auto [group, fresh] = group_of.emplace(
             fmt::format("{} {}", name_of(question), text(shared)), out.groups.size());
         if (fresh) {

@@ -43,20 +43,20 @@ void largest_in_context(const HeadVectors& head, const RetrievalMarks& marks, st
       log_sum.size() == static_cast<std::size_t>(count) * group && out.size() == log_sum.size(),
       "{} sums for {} queries of {} heads", log_sum.size(), count, head.group);
   std::fill(out.begin(), out.end(), 0.0F);
-  std::vector<std::size_t> asked;  // rows of `out`
+  std::vector<std::size_t> rows_wanted;  // rows of `out`
   for (std::int64_t i = 0; i < count; ++i) {
     if (!marks.predicts[static_cast<std::size_t>(first + i)]) continue;
     for (std::size_t g = 0; g < group; ++g)
-      asked.push_back(static_cast<std::size_t>(i) * group + g);
+      rows_wanted.push_back(static_cast<std::size_t>(i) * group + g);
   }
-  if (asked.empty()) return;
+  if (rows_wanted.empty()) return;
   const TileKernels& kernels = tile_kernels();
   const std::size_t width = kernels.width;
   const auto d = static_cast<std::size_t>(head.head_dim);
   std::vector<float> queries(d * width), scores(kTileEntries * width), highest(width);
-  for (std::size_t panel = 0; panel < asked.size(); panel += width) {
+  for (std::size_t panel = 0; panel < rows_wanted.size(); panel += width) {
     const std::span<const std::size_t> rows =
-        std::span{asked}.subspan(panel, std::min(width, asked.size() - panel));
+        std::span{rows_wanted}.subspan(panel, std::min(width, rows_wanted.size() - panel));
     std::fill(queries.begin(), queries.end(), 0.0F);
     for (std::size_t lane = 0; lane < rows.size(); ++lane) {
       const std::span<const float> q =

@@ -145,11 +145,11 @@ class Foreman {
     return !outcomes.empty();
   }
   bool answer_one() {
-    const auto asked = world_.iprobe(mpi::any_source, kAsk);
-    if (!asked) return false;
+    const auto message = world_.iprobe(mpi::any_source, kAsk);
+    if (!message) return false;
     std::vector<TaskOutcome> outcomes;
-    world_.recv(asked->source(), kAsk, outcomes);
-    const auto who = static_cast<std::size_t>(asked->source());
+    world_.recv(message->source(), kAsk, outcomes);
+    const auto who = static_cast<std::size_t>(message->source());
     if (!outcomes.empty()) queue_.took(outcomes.size(), Clock::now() - sent_[who]);
     std::deque<TaskOutcome> moved{std::make_move_iterator(outcomes.begin()),
                                   std::make_move_iterator(outcomes.end())};
@@ -160,7 +160,7 @@ class Foreman {
     // It works on while its results are kept.
     const std::vector<std::size_t> next = queue_.take();
     sent_[who] = Clock::now();
-    world_.send(asked->source(), kWork, next);
+    world_.send(message->source(), kWork, next);
     if (next.empty()) --working_;
     keep_all(moved);
     return true;

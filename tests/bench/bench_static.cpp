@@ -120,15 +120,15 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
     ask(compiled, {.batch = 1, .prompt_tokens = 1000, .output_tokens = 1});
   });
   std::optional<CompiledPoint> compiled;
-  const auto anew = [&] { compiled.emplace(spec); };
+  const auto recompile = [&] { compiled.emplace(spec); };
   std::uint64_t state = 1;
   const auto draw = [&](std::uint64_t n) {
     state = state * 6364136223846793005U + 1442695040888963407U;
     return static_cast<std::int64_t>((state >> 33U) % n);
   };
-  const int asked = method_name == "full" ? 20000 : 2000;
+  const int n_calls = method_name == "full" ? 20000 : 2000;
   // Batch and prompt are drawn again each time: of the last point only decode forms are reused.
-  const double point = micros_per_call(asked, anew, [&] {
+  const double point = micros_per_call(n_calls, recompile, [&] {
     ask(*compiled, {.batch = 1 + draw(32), .prompt_tokens = 1000 + draw(4096), .output_tokens = 1});
   });
   // The same for known prompts: their resolved methods are reused.
@@ -140,12 +140,12 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
       ask(*compiled, {.batch = 1, .prompt_tokens = prompt_of(i), .output_tokens = 1});
     }
   };
-  const double again = micros_per_call(asked, resolved, [&] {
+  const double again = micros_per_call(n_calls, resolved, [&] {
     ask(*compiled, {.batch = 1 + draw(32),
                     .prompt_tokens = prompt_of(draw(static_cast<std::uint64_t>(kPrompts))),
                     .output_tokens = 1});
   });
-  const double run = micros_per_call(asked, anew, [&] {
+  const double run = micros_per_call(n_calls, recompile, [&] {
     ask(*compiled, {.batch = 1 + draw(32),
                     .prompt_tokens = 1000 + draw(256),
                     .output_tokens = 1 + draw(1024)});
@@ -183,10 +183,10 @@ int main(int argc, char** argv) {
   if (argc > 1) {
     bool good = true;
     for (int i = 1; i < argc; ++i) {
-      const std::string asked{argv[i]};
-      const std::size_t at = asked.find('@');
-      const double budget = at == std::string::npos ? 1000 : std::stod(asked.substr(at + 1));
-      good = bench_points(find_llm("llama-3.1-8b"), "hf-sdpa", asked.substr(0, at),
+      const std::string requested{argv[i]};
+      const std::size_t at = requested.find('@');
+      const double budget = at == std::string::npos ? 1000 : std::stod(requested.substr(at + 1));
+      good = bench_points(find_llm("llama-3.1-8b"), "hf-sdpa", requested.substr(0, at),
                           budget < 1 ? Budget{.fraction = budget, .entries = 0}
                                      : Budget{.entries = static_cast<std::int64_t>(budget)}) &&
              good;

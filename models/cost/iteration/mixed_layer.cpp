@@ -145,19 +145,21 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   prompt_share_ = prompt_attention_share(*in.method, in.prompt);
 }
 
-StepTraffic MixedLayer::asked(double attended, bool evicts) const {
+StepTraffic MixedLayer::traffic_of_method(double attended, bool evicts) const {
   return in_.method->decode_traffic(layer_, rows_.shape(), in_.kv_dtype,
                                     attended / work_.context_ranks, evicts);
 }
 
 MixedLayer::Line MixedLayer::line(bool evicts) const {
-  Line line{.base = asked(kBase, evicts), .slope = asked(kFar, evicts), .holds = true};
+  Line line{.base = traffic_of_method(kBase, evicts),
+            .slope = traffic_of_method(kFar, evicts),
+            .holds = true};
   for (const Figure f : kFigures) {
     line.slope.*f = (line.slope.*f - line.base.*f) / (kFar - kBase);
     line.base.*f -= line.slope.*f * kBase;
   }
   for (const double n : kChecks) {
-    const StepTraffic exact = asked(n, evicts);
+    const StepTraffic exact = traffic_of_method(n, evicts);
     for (const Figure f : kFigures) {
       line.holds = line.holds && near(exact.*f, line.base.*f + line.slope.*f * n);
     }

@@ -95,12 +95,12 @@ class MixedLayer {
   [[nodiscard]] Line line(bool evicts) const;
   [[nodiscard]] StepTraffic traffic(double attended, bool evicts) const {
     const Line& known = lines_[evicts ? 1 : 0];
-    if (!known.holds) return asked(attended, evicts);
+    if (!known.holds) return traffic_of_method(attended, evicts);
     StepTraffic out = known.slope * attended;
     out += known.base;
     return out;
   }
-  [[nodiscard]] StepTraffic asked(double attended, bool evicts) const;
+  [[nodiscard]] StepTraffic traffic_of_method(double attended, bool evicts) const;
   /// Entries that all sequences together attend.
   [[nodiscard]] double attended(const DecodeBatch& decodes) const;
   [[nodiscard]] Sums sums(const DecodeBatch& decodes, double attended) const;

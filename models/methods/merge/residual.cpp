@@ -176,9 +176,9 @@ class ResidualRule final : public MergeRule {
 };
 
 std::int64_t slots(MethodResolver& resolver, std::int64_t beyond_tail) {
-  const double asked = resolver.number("residual_slots");
-  const std::int64_t slots = share_or_count(asked, beyond_tail);
-  return asked > 0 ? std::max<std::int64_t>(slots, 1) : slots;
+  const double requested = resolver.number("residual_slots");
+  const std::int64_t slots = share_or_count(requested, beyond_tail);
+  return requested > 0 ? std::max<std::int64_t>(slots, 1) : slots;
 }
 
 std::shared_ptr<const MergeRule> resolve_residual(MethodResolver& resolver) {

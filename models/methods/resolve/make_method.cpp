@@ -103,7 +103,7 @@ class CatalogueResolver final : public MethodResolver {
         named_{named(spec.name)},
         parsed_{named_->parsed},
         declared_{named_->declared},
-        asked_(declared_.size()) {
+        was_read_(declared_.size()) {
     parts_.name = spec.name;
     parts_.declared =
         spec.params.empty()
@@ -132,11 +132,11 @@ class CatalogueResolver final : public MethodResolver {
     }
     refuse_what_cannot_be();
     for (std::size_t i = 0; i < declared_.size(); ++i) {
-      if (asked_[i]) continue;
+      if (was_read_[i]) continue;
       const ParamInfo& info = declared_[i];
       // A parameter with a single word describes a property without a choice.
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
-      parts_.unasked.push_back(info.name);
+      parts_.unread.push_back(info.name);
     }
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
@@ -210,19 +210,19 @@ class CatalogueResolver final : public MethodResolver {
   }
   template <class T>
   [[nodiscard]] const T& value(const std::string& name) const {
-    note_asked(name);
+    note_read(name);
     const ParamValue& known = value_of(name);
     KVSIM_CHECK(std::holds_alternative<T>(known), "parameter \"{}\" is of another type", name);
     return std::get<T>(known);
   }
-  void note_asked(std::string_view name) const {
+  void note_read(std::string_view name) const {
     for (std::size_t i = 0; i < declared_.size(); ++i) {
-      if (declared_[i].name == name) asked_[i] = true;
+      if (declared_[i].name == name) was_read_[i] = true;
     }
   }
-  [[nodiscard]] bool was_asked(std::string_view name) const {
+  [[nodiscard]] bool was_read(std::string_view name) const {
     for (std::size_t i = 0; i < declared_.size(); ++i) {
-      if (declared_[i].name == name) return asked_[i];
+      if (declared_[i].name == name) return was_read_[i];
     }
     return false;
   }
@@ -247,7 +247,7 @@ class CatalogueResolver final : public MethodResolver {
                            .rerotate = parts_.rerotate,
                            .rerotate_prompt = parts_.rerotate_prompt,
                            .learns_steps = parts_.learns_steps,
-                           .unasked = {}}};
+                           .unread = {}}};
   }
   /// A given value without effect is a mistake: reports which settings leave it unread.
   [[noreturn]] void refuse_unread(const ParamInfo& info) const {
@@ -259,7 +259,7 @@ class CatalogueResolver final : public MethodResolver {
       for (const ParamInfo& mode : each.params) {
         const bool decides =
             !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
-        if (!decides || mode.name == info.name || !was_asked(mode.name)) continue;
+        if (!decides || mode.name == info.name || !was_read(mode.name)) continue;
         modes += fmt::format(", {}={}", mode.name, to_text(value_of(mode.name)));
       }
     }
@@ -412,7 +412,7 @@ class CatalogueResolver final : public MethodResolver {
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
-  mutable std::vector<bool> asked_;  // by declared_: a maker read it
+  mutable std::vector<bool> was_read_;  // by declared_: a maker read it
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

@@ -41,7 +41,7 @@ constexpr std::int64_t kFewSteps = 2;
 }  // namespace
 
 struct CompiledPoint::Impl {
-  explicit Impl(PointSpec asked);
+  explicit Impl(PointSpec spec);
 
   PointResult evaluate(const Point& point, bool times);
   /// evaluate(), with the result's `demand_ratio` set.
@@ -107,8 +107,8 @@ struct CompiledPoint::Impl {
   mutable std::vector<Stand> stands_;
 };
 
-CompiledPoint::Impl::Impl(PointSpec asked)
-    : spec_{std::move(asked)},
+CompiledPoint::Impl::Impl(PointSpec spec)
+    : spec_{std::move(spec)},
       llm_{tensor_shard(*spec_.llm, tensor_ranks(*spec_.stack, spec_.tensor_parallel),
                         spec_.options.context_parallel.value_or(1))},
       stack_{with_expert_network(

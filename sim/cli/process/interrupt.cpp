@@ -67,7 +67,7 @@ OnInterrupt::~OnInterrupt() { set_last_words(before_); }
 
 StopOnInterrupt::StopOnInterrupt() { taken_down = true; }
 StopOnInterrupt::~StopOnInterrupt() { taken_down = false; }
-bool StopOnInterrupt::asked() { return first_signal.load() != 0; }
+bool StopOnInterrupt::is_requested() { return first_signal.load() != 0; }
 
 int interrupted_status() {
   constexpr int kSignalBase = 128;

@@ -37,7 +37,7 @@ class StopOnInterrupt {
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
 
   /// Whether one came; of any thread.
-  [[nodiscard]] static bool asked();
+  [[nodiscard]] static bool is_requested();
 };
 
 /// Ends work in the middle, from a progress callback. Caught by the function that started the work.

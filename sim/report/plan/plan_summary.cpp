@@ -84,13 +84,14 @@ std::string knob_words(const Impossible& why) {
 }
 
 std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
-  const std::string asked = capital(fmt::format("{} of {}", plan_words(group.question), group.of));
+  const std::string question_text =
+      capital(fmt::format("{} of {}", plan_words(group.question), group.of));
   if (!group.best) {
     const PlanCandidate* near = nearest(plan, group);
-    if (near == nullptr) return fmt::format("{}: impossible.", asked);
+    if (near == nullptr) return fmt::format("{}: impossible.", question_text);
     std::string text =
-        fmt::format("{}: impossible ({}). Nearest is {}: {}.", asked, near->impossible->constraint,
-                    near->label, near->impossible->text);
+        fmt::format("{}: impossible ({}). Nearest is {}: {}.", question_text,
+                    near->impossible->constraint, near->label, near->impossible->text);
     if (near->range.predicted || near->range.optimistic) {
       text +=
           fmt::format(" Predicted: {}{}.",
@@ -111,7 +112,7 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
   }
   const PlanCandidate& best = plan.candidates[*group.best];
   std::string text =
-      fmt::format("{}: {}{}{}, with {} on {}", asked, best.at_most ? "at least " : "",
+      fmt::format("{}: {}{}{}, with {} on {}", question_text, best.at_most ? "at least " : "",
                   answer_text(group.question, *best.answer), range_words(best),
                   method_label(best.method), gpus_text(best));
   if (const PlanCandidate* full = full_cache_of(plan, group, best)) {
@@ -272,11 +273,12 @@ std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size
 
 std::string quality_words(const Scenario& scenario, const PlanResult& plan) {
   const QualityFloor& floor = *scenario.plan->quality;
-  const std::string asked =
+  const std::string question_text =
       floor.max_rel_error
           ? fmt::format("mean relative error at most {:g} %", 100 * *floor.max_rel_error)
           : fmt::format("retained mass at least {:g} %", 100 * *floor.min_retained_mass);
-  return fmt::format("{} on trace {} ({})", asked, plan.quality->trace, plan.quality->source);
+  return fmt::format("{} on trace {} ({})", question_text, plan.quality->trace,
+                     plan.quality->source);
 }
 
 std::string quality_table(const QualityReport& quality, std::size_t width) {

@@ -120,8 +120,8 @@ Choices<RequestedCache> read_cache_formats(const Field& field) {
   for (const Field& item : field.one_or_more()) {
     if (!item.is_string()) (void)item.dtype();  // throws
     const std::string word = item.string();
-    RequestedCache asked{.dtype = parse_dtype(word), .method = {}};
-    if (!asked.dtype) {
+    RequestedCache requested{.dtype = parse_dtype(word), .method = {}};
+    if (!requested.dtype) {
       const auto method = find_cache_format(word);
       if (!method) {
         std::vector<std::string> known;
@@ -129,9 +129,9 @@ Choices<RequestedCache> read_cache_formats(const Field& field) {
         known.insert(known.end(), cache_formats().begin(), cache_formats().end());
         item.fail(unknown_name("format of the cache", word, known));
       }
-      asked.method = *method;
+      requested.method = *method;
     }
-    out.push_back({std::move(asked), item});
+    out.push_back({std::move(requested), item});
   }
   return out;
 }
@@ -203,10 +203,10 @@ ordered_json params_json(const Params& params) {
 /// The name of the trace on which the method is measured. Errors: InputError if it cannot be read,
 /// does not have data that the method needs, or is so short that the method has a closed form
 /// there.
-std::string measurable_on(const RequestedMethod& asked, const Field& place) {
+std::string measurable_on(const RequestedMethod& requested, const Field& place) {
   return placed(place.at("measured_on"), [&] {
-    const TraceInfo info = Trace::open(asked.trace).info();
-    const auto method = resolve_for_trace(asked.spec, info);
+    const TraceInfo info = Trace::open(requested.trace).info();
+    const auto method = resolve_for_trace(requested.spec, info);
     const LayerShape shape{
         .n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim};
     bool closed = true;
@@ -217,7 +217,7 @@ std::string measurable_on(const RequestedMethod& asked, const Field& place) {
     if (closed) {
       throw InputError{fmt::format(
           "nothing to measure: on trace \"{}\" of {} + {} tokens method \"{}\" has a closed form",
-          info.name, info.prompt_tokens, info.tokens - info.prompt_tokens, asked.spec.name)};
+          info.name, info.prompt_tokens, info.tokens - info.prompt_tokens, requested.spec.name)};
     }
     return info.name;
   });
@@ -376,13 +376,14 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
   spec.calibration = axes.calibrations[at[4]].value.calibration;
   spec.weight_dtype = spec.llm->published_dtype;
   if (axes.dtypes) {
-    const RequestedWeights& asked = (*axes.dtypes)[at[5]].value;
-    spec.weight_format = asked.format;
+    const RequestedWeights& requested = (*axes.dtypes)[at[5]].value;
+    spec.weight_format = requested.format;
     // Modules that a quantization excludes are in the format that the model computes in.
-    spec.weight_dtype = asked.dtype ? *asked.dtype
-                                    : wide_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
-                                                                ? spec.llm->published_dtype
-                                                                : spec.llm->compute_dtype);
+    spec.weight_dtype = requested.dtype
+                            ? *requested.dtype
+                            : wide_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
+                                                        ? spec.llm->published_dtype
+                                                        : spec.llm->compute_dtype);
   }
   const Dtype by_default = default_kv_dtype(*spec.llm, spec.weight_dtype);
   spec.kv_dtype =
@@ -416,23 +417,24 @@ std::shared_ptr<const Method> ResolvedMethods::resolve(std::size_t method, const
 }
 
 void ResolvedMethods::resolve_sizes(std::size_t method, ScenarioPoint& point) {
-  const RequestedMethod& asked = axes_->methods[method].value;
+  const RequestedMethod& requested = axes_->methods[method].value;
   const Field& place = axes_->methods[method].field;
   std::string& trace = traces_[method];
-  if (has_closed_law(point.spec) && (asked.measured_on.empty() || has_closed_bytes(point.spec))) {
-    if (!asked.measured_on.empty()) {
+  if (has_closed_law(point.spec) &&
+      (requested.measured_on.empty() || has_closed_bytes(point.spec))) {
+    if (!requested.measured_on.empty()) {
       point.notes.emplace_back("measured_on is not used: the size law is in closed form");
     }
     return;
   }
-  if (asked.measured_on.empty()) {
+  if (requested.measured_on.empty()) {
     place.fail(fmt::format(
         "method \"{}\" has no closed size law: what it keeps depends on the data; \"measured_on\": "
         "\"TRACE.safetensors\" in its object has a replay of that trace measure it",
-        asked.spec.name));
+        requested.spec.name));
   }
-  if (trace.empty()) trace = measurable_on(asked, place);
-  point.measured_on = asked.trace;
+  if (trace.empty()) trace = measurable_on(requested, place);
+  point.measured_on = requested.trace;
   point.size_law = "measured on " + trace;
 }
 

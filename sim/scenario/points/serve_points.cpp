@@ -88,18 +88,18 @@ std::vector<RequestedRequests> request_choices(const Field& field) {
 }
 
 struct Workload {
-  RequestedRequests asked;
+  RequestedRequests requested;
   std::shared_ptr<const RequestTrace> trace;
   std::int32_t prompt = 1;  // longest
   std::int32_t output = 0;
 };
 
-Workload make(RequestedRequests asked, const PointsInput& in) {
-  const WorkloadSpec spec = read_workload(asked.field, in.folder);
-  auto trace = placed(asked.field, [&] {
+Workload make(RequestedRequests requested, const PointsInput& in) {
+  const WorkloadSpec spec = read_workload(requested.field, in.folder);
+  auto trace = placed(requested.field, [&] {
     return std::make_shared<const RequestTrace>(make_workload(spec, in.seed));
   });
-  Workload out{std::move(asked), trace};
+  Workload out{std::move(requested), trace};
   for (const Request& r : trace->requests) {
     out.prompt = std::max(out.prompt, r.prompt_tokens);
     out.output = std::max(out.output, r.output_tokens);
@@ -154,8 +154,8 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, InlineDefin
   if (const auto codec = group.find("tier_codec")) {
     axes.tier_codec = read_name(*codec, "point", "tier_codec");
   }
-  for (RequestedRequests& asked : request_choices(group.required("requests"))) {
-    axes.workloads.push_back(make(std::move(asked), in));
+  for (RequestedRequests& requested : request_choices(group.required("requests"))) {
+    axes.workloads.push_back(make(std::move(requested), in));
   }
   return axes;
 }
@@ -180,7 +180,7 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
   }
   put_members(keys, scheduler, "scheduler");
   keys["workload"] = spec.requests->name;
-  for (const auto& item : workload.asked.keys.items()) keys[item.key()] = item.value();
+  for (const auto& item : workload.requested.keys.items()) keys[item.key()] = item.value();
   if (spec.host_memory > Bytes{0}) keys["host_memory_bytes"] = spec.host_memory.count();
   if (spec.nvme.capacity > Bytes{0}) {
     keys["nvme_bytes"] = spec.nvme.capacity.count();
@@ -273,8 +273,8 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("offload")) (void)read_offload(*field);
   if (const auto field = keys.find("tier_codec")) (void)read_name(*field, "point", "tier_codec");
   if (const auto field = keys.find("requests")) {
-    for (const RequestedRequests& asked : request_choices(*field)) {
-      (void)read_workload(asked.field, folder);
+    for (const RequestedRequests& requested : request_choices(*field)) {
+      (void)read_workload(requested.field, folder);
     }
   }
 }
@@ -300,7 +300,7 @@ void add_serve_points(const Group& group, const PointsInput& in, InlineDefinitio
     StaticSpec part = engine_spec(engine, at);
     part.prompt_tokens = workload.prompt;
     part.output_tokens = workload.output;
-    check_sizes(part, workload.asked.field);
+    check_sizes(part, workload.requested.field);
     part.method = resolved.resolve(at[12], in_cache, at, part.prompt_tokens, part.kv_dtype);
 
     for (const Layout& layout : layouts(axes, at, part, in.layouts)) {

@@ -132,10 +132,10 @@ ReplaySection read_replay(const Field& replay, const fs::path& folder,
     // The distinct methods of the points, in their order.
     std::vector<ordered_json> seen;
     for (const ScenarioPoint& point : points) {
-      ordered_json asked{point.keys.at("method"), point.keys.at("budget"),
-                         point.keys.at("method_params")};
-      if (std::find(seen.begin(), seen.end(), asked) != seen.end()) continue;
-      seen.push_back(std::move(asked));
+      ordered_json requested{point.keys.at("method"), point.keys.at("budget"),
+                             point.keys.at("method_params")};
+      if (std::find(seen.begin(), seen.end(), requested) != seen.end()) continue;
+      seen.push_back(std::move(requested));
       section.methods.push_back(point.method);
     }
     if (section.methods.empty()) replay.fail("\"methods\" is missing and no point names one");

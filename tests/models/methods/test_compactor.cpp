@@ -74,7 +74,7 @@ struct LayerRun {
 
 TEST_CASE("later presses of kvpress keep a reference's entries, made up and recorded") {
   int compared = 0;
-  int asked = 0;
+  int n_cases = 0;
   const auto compare = [&](const std::vector<HeadVectors>& heads, bool interleaved,
                            std::int32_t layer) {
     const std::int64_t prompt = heads.front().prompt;
@@ -88,7 +88,7 @@ TEST_CASE("later presses of kvpress keep a reference's entries, made up and reco
       const LayerRun run{name, params, entries, heads, 10000, interleaved, layer};
       for (std::size_t h = 0; h < heads.size(); ++h) {
         INFO(name, " head ", h, " prompt ", prompt, " layer ", layer);
-        ++asked;
+        ++n_cases;
         bool clear = true;
         const Ids want = test::reference_top(reference(h), entries, clear);
         if (!clear) continue;
@@ -152,8 +152,8 @@ TEST_CASE("later presses of kvpress keep a reference's entries, made up and reco
     for (HeadVectors& head : heads) head.prompt = 200;
     compare(heads, true, layer);
   }
-  CHECK(compared > asked * 9 / 10);
-  CHECK(asked > 150);
+  CHECK(compared > n_cases * 9 / 10);
+  CHECK(n_cases > 150);
 }
 
 TEST_CASE("leverage by hand, below 1 and at most the width together") {

@@ -51,7 +51,7 @@ std::vector<MethodSpec> settings_of(const std::string& name, const std::vector<P
 }
 
 /// Parameters of `name` that no rule reads under any of settings_of.
-std::set<std::string> never_asked(const std::string& name) {
+std::set<std::string> never_read(const std::string& name) {
   const std::vector<ParamInfo> params = describe_method(name).params;
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
@@ -65,14 +65,14 @@ std::set<std::string> never_asked(const std::string& name) {
   }
   bool made = false;
   for (const MethodSpec& spec : settings_of(name, params)) {
-    std::vector<std::string> unasked;
+    std::vector<std::string> unread;
     try {
-      unasked = as_composed(*make_method(spec, 4096, site)).parts().unasked;
+      unread = as_composed(*make_method(spec, 4096, site)).parts().unread;
     } catch (const InputError&) {
       continue;  // a refused combination
     }
     made = true;
-    const std::set<std::string> dead{unasked.begin(), unasked.end()};
+    const std::set<std::string> dead{unread.begin(), unread.end()};
     std::erase_if(left, [&](const std::string& each) { return !dead.contains(each); });
   }
   CHECK_MESSAGE(made, name, " can be made under none of its settings");
@@ -81,7 +81,7 @@ std::set<std::string> never_asked(const std::string& name) {
 
 TEST_CASE("every parameter that a method declares is read by one of its choices") {
   for (const MethodInfo& method : builtin_methods()) {
-    for (const std::string& param : never_asked(method.name)) {
+    for (const std::string& param : never_read(method.name)) {
       FAIL_CHECK(method.name << ": nothing reads " << param);
     }
   }
@@ -89,7 +89,7 @@ TEST_CASE("every parameter that a method declares is read by one of its choices"
 
 TEST_CASE("every parameter of a choice that no preset uses is read") {
   for (const char* name : {"snapkv+budget=cosine", "snapkv+budget=first_full"}) {
-    for (const std::string& param : never_asked(name)) {
+    for (const std::string& param : never_read(name)) {
       FAIL_CHECK(name << ": nothing reads " << param);
     }
   }

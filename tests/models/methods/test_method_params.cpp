@@ -62,23 +62,23 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, without and wit
     if (!takes_budget(info.name)) continue;
     for (const std::int64_t prompt : prompts()) {
       for (const Budget& budget : kBudgets) {
-        std::shared_ptr<const Method> asked;
+        std::shared_ptr<const Method> requested;
         try {
-          asked = resolve(info.name, budget, prompt);
+          requested = resolve(info.name, budget, prompt);
         } catch (const InputError&) {
           continue;  // less than the protected entries
         }
-        const auto found = asked->params().find("ratio");
-        if (found == asked->params().end()) break;
+        const auto found = requested->params().find("ratio");
+        if (found == requested->params().end()) break;
         const Params ratio{{"ratio", found->second}};
         INFO(info.name, " of ", prompt, ", budget ", budget.fraction, " or ", budget.entries,
              ", ratio ", std::get<double>(found->second));
         const auto alone = resolve(info.name, std::nullopt, prompt, ratio);
-        CHECK(held(*alone, prompt) == held(*asked, prompt));
+        CHECK(held(*alone, prompt) == held(*requested, prompt));
         for (const Budget& each :
-             {budget, Budget{0, std::get<std::int64_t>(asked->params().at("budget"))}}) {
+             {budget, Budget{0, std::get<std::int64_t>(requested->params().at("budget"))}}) {
           const auto budgeted = resolve(info.name, each, prompt, ratio);
-          CHECK(held(*budgeted, prompt) == held(*asked, prompt));
+          CHECK(held(*budgeted, prompt) == held(*requested, prompt));
         }
         ++checked;
       }
@@ -96,19 +96,19 @@ TEST_CASE("the budget printed keeps as many entries when it is passed back") {
     if (info.name == "pyramidkv" || info.name == "chunkpress") continue;
     for (const std::int64_t prompt : prompts()) {
       for (const Budget& budget : kBudgets) {
-        std::shared_ptr<const Method> asked;
+        std::shared_ptr<const Method> requested;
         try {
-          asked = resolve(info.name, budget, prompt);
+          requested = resolve(info.name, budget, prompt);
         } catch (const InputError&) {
           continue;
         }
-        const auto found = asked->params().find("budget");
-        if (found == asked->params().end()) break;
+        const auto found = requested->params().find("budget");
+        if (found == requested->params().end()) break;
         INFO(info.name, " of ", prompt, ", budget ", budget.fraction, " or ", budget.entries,
              " as ", std::get<std::int64_t>(found->second));
         const auto again =
             resolve(info.name, Budget{0, std::get<std::int64_t>(found->second)}, prompt);
-        CHECK(held(*again, prompt) == held(*asked, prompt));
+        CHECK(held(*again, prompt) == held(*requested, prompt));
         ++checked;
       }
     }

@@ -53,7 +53,7 @@ TEST_CASE("side bytes are the same requested separately and together with rows")
                            .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
                            .windows = {},
                            .n_layers = 8};
-  int with_side = 0, asked = 0;
+  int with_side = 0, n_cases = 0;
   for (const MethodInfo& info : builtin_methods()) {
     for (const char* store : {"", "+store=kivi", "+store=fp16"}) {
       const std::string name = info.name + store;
@@ -75,14 +75,14 @@ TEST_CASE("side bytes are the same requested separately and together with rows")
             CHECK(one->side_bytes(layer, site.shape, Dtype::kFp16, std::min<std::int64_t>(n, 512),
                                   n) == side);
             with_side += side > Bytes{} ? 1 : 0;
-            ++asked;
+            ++n_cases;
           }
         }
       }
     }
   }
   CHECK(with_side > 100);
-  CHECK(with_side < asked);
+  CHECK(with_side < n_cases);
 }
 
 TEST_CASE("a parameter that is unused under the settings given is refused with those settings") {

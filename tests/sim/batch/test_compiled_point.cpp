@@ -385,8 +385,8 @@ TEST_CASE("a point that does not fit states its shortage and fits with as much m
     const Stack& stack = find_stack(name);
     Gpu small = gpu;
     small.hbm_usable = 20_GiB;
-    const PointSpec asked = hand_made(llm, small, stack, full);
-    const PointResult lacking = CompiledPoint{asked}.at({8, 3000, 30});
+    const PointSpec calls = hand_made(llm, small, stack, full);
+    const PointResult lacking = CompiledPoint{calls}.at({8, 3000, 30});
     REQUIRE(lacking.margin() < Bytes{});
     CHECK(!lacking.fits);
     CHECK(!lacking.times);
@@ -505,49 +505,49 @@ TEST_CASE("long runs of formats that grow in steps equal run_static") {
 }
 
 TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3") {
-  int asked = 0;
+  int calls = 0;
   const auto line = [&](std::int64_t n) {
-    ++asked;
+    ++calls;
     return 3.0 + 0.5 * static_cast<double>(n);
   };
   // 3 x 1000 + 0.5 x 1000 x 1001 / 2 = 253,250
   CHECK(integrate_steps(1, 1000, StepCurve::kConvex, line).sum == rel(253250));
-  CHECK(asked == 3);
+  CHECK(calls == 3);
   CHECK(integrate_steps(7, 7, StepCurve::kSmooth, line).sum == rel(6.5));
   // A floor of 100 up to step 200: 200 x 100 + (201 + … + 1000) / 2 = 20,000 + 240,200
-  asked = 0;
+  calls = 0;
   const auto kink = [&](std::int64_t n) {
-    ++asked;
+    ++calls;
     return std::max(100.0, 0.5 * static_cast<double>(n));
   };
   // Whole bytes of a long line: the sum is close, and it is reported as inexact.
-  asked = 0;
+  calls = 0;
   const auto whole = [&](std::int64_t n) {
-    ++asked;
+    ++calls;
     return std::floor(1e8 + 1.7003 * static_cast<double>(n));
   };
   const StepSum rounded = integrate_steps(1, 1001, StepCurve::kRounded, whole);
   CHECK(rounded.sum == rel(1e8 * 1001 + 1.7003 * 501501 - 500.5, 1e-7));
   CHECK(!rounded.exact);
-  CHECK(asked == 3);
-  asked = 0;
+  CHECK(calls == 3);
+  calls = 0;
   const StepSum kinked = integrate_steps(1, 1000, StepCurve::kConvex, kink);
   CHECK(kinked.sum == rel(260200));
   CHECK(kinked.exact);
-  CHECK(asked < 60);
+  CHECK(calls < 60);
   // Stairs of 16 steps: the sum step by step, with far fewer evaluations.
-  asked = 0;
+  calls = 0;
   const auto stairs = [&](std::int64_t n) {
-    ++asked;
+    ++calls;
     return 50.0 + static_cast<double>((n + 15) / 16 % 1000);
   };
   double want = 0;
   for (std::int64_t n = 1; n <= 8000; ++n) want += stairs(n);
-  asked = 0;
+  calls = 0;
   const StepSum stepped = integrate_steps(1, 8000, StepCurve::kSmooth, stairs);
   CHECK(stepped.sum == rel(want, 1e-3));
   CHECK(!stepped.exact);
-  CHECK(asked < 2000);
+  CHECK(calls < 2000);
   const StepSum each = integrate_steps(1, 8000, StepCurve::kAny, stairs);
   CHECK(each.sum == rel(want, 1e-12));
   CHECK(each.exact);

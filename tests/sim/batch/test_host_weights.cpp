@@ -18,7 +18,7 @@ namespace {
 // Llama-2-7B in 16 bit: 4 x 4096^2 + 3 x 4096 x 11008 parameters a layer.
 constexpr double kLayer = 2.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008);
 
-StaticSpec asked(const char* stack, double share, const char* method = "full") {
+StaticSpec spec_of(const char* stack, double share, const char* method = "full") {
   constexpr std::int64_t kPrompt = 1024;
   const Llm& llm = find_llm("llama-2-7b");
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
@@ -37,8 +37,8 @@ StaticSpec asked(const char* stack, double share, const char* method = "full") {
 }
 
 TEST_CASE("host weights: a step waits for the link where that takes longer, solved by hand") {
-  const StaticResult none = run_static(asked("flexgen", 0));
-  const StaticResult all = run_static(asked("flexgen", 1));
+  const StaticResult none = run_static(spec_of("flexgen", 0));
+  const StaticResult all = run_static(spec_of("flexgen", 1));
   REQUIRE_FALSE(all.oom);
   // 404,750,336 B a layer over 0.81 of 32 GB/s take 15.6 ms and 4 us of launch, longer than any of
   // the layer's operators at batch 2.
@@ -56,14 +56,14 @@ TEST_CASE("host weights: shares lie between, one after the other takes longer th
   Bytes held{std::int64_t{1} << 60};
   for (const double share : {0.0, 0.1, 0.25, 0.5, 0.75, 1.0}) {
     CAPTURE(share);
-    const StaticResult run = run_static(asked("flexgen", share));
+    const StaticResult run = run_static(spec_of("flexgen", share));
     REQUIRE_FALSE(run.oom);
     CHECK(run.decode_time->count() >= before);
     CHECK(run.timeline.back().held <= held + Bytes{static_cast<std::int64_t>(2 * kLayer * 0.1)});
     before = run.decode_time->count();
     held = run.timeline.back().held;
 
-    StaticSpec serial = asked("flexgen", share);
+    StaticSpec serial = spec_of("flexgen", share);
     Stack stack = *serial.stack;
     stack.overlaps_weights = false;
     serial.stack = &stack;
@@ -76,7 +76,7 @@ TEST_CASE("host weights: shares lie between, one after the other takes longer th
 TEST_CASE("host weights: compiled points, parts of a step and services agree or say why not") {
   for (const char* stack : {"flexgen", "hf-sdpa", "zero-inference"}) {
     CAPTURE(stack);
-    const StaticSpec spec = asked(stack, 0.5);
+    const StaticSpec spec = spec_of(stack, 0.5);
     const StaticResult run = run_static(spec, {.time_terms = true});
     REQUIRE_FALSE(run.oom);
     CompiledPoint point{{.llm = spec.llm,
@@ -95,7 +95,7 @@ TEST_CASE("host weights: compiled points, parts of a step and services agree or 
 }
 
 TEST_CASE("host weights: a model that does not fit runs") {
-  StaticSpec spec = asked("hf-sdpa", 0);
+  StaticSpec spec = spec_of("hf-sdpa", 0);
   spec.llm = &find_llm("llama-3.1-70b");
   spec.method = make_method({"full", {}, {}}, 1024, {.n_layers = 80});
   CHECK(run_static(spec).oom);
@@ -139,10 +139,10 @@ TEST_CASE("quantised caches of transformers: bytes and traffic of a step solved 
 }
 
 TEST_CASE("quantised caches of transformers: less memory, more time than the full cache") {
-  const StaticResult full = run_static(asked("hf-sdpa", 0));
+  const StaticResult full = run_static(spec_of("hf-sdpa", 0));
   for (const char* name : {"quanto-4", "quanto-2", "hqq-4"}) {
     CAPTURE(name);
-    StaticSpec spec = asked("hf-sdpa", 0, name);
+    StaticSpec spec = spec_of("hf-sdpa", 0, name);
     const StaticResult run = run_static(spec);
     REQUIRE_FALSE(run.oom);
     CHECK(run.kv_bytes < Bytes{full.kv_bytes.count() / 3});

@@ -15,8 +15,8 @@
 namespace kvsim {
 namespace {
 
-StaticSpec asked(const char* model, std::int32_t gpus, const char* method = "full",
-                 const char* stack = "hf-sdpa") {
+StaticSpec spec_of(const char* model, std::int32_t gpus, const char* method = "full",
+                   const char* stack = "hf-sdpa") {
   constexpr std::int64_t kPrompt = 3000;
   MethodSpec spec{method, {}, {}};
   if (spec.name != "full") spec.budget = Budget{.entries = 512};
@@ -86,11 +86,11 @@ TEST_CASE("device_map: every layer is on one GPU, and the parts weigh what the m
 TEST_CASE("split layers: time is one GPU's and the copies of hidden states, bytes are shared out") {
   for (const char* method : {"full", "pyramidkv", "streaming-llm"}) {
     CAPTURE(method);
-    const StaticResult one = run_static(asked("llama-3.1-8b", 1, method));
+    const StaticResult one = run_static(spec_of("llama-3.1-8b", 1, method));
     REQUIRE_FALSE(one.oom);
     Bytes before = one.peak_hbm;
     for (const std::int32_t gpus : {2, 4}) {
-      const StaticSpec spec = asked("llama-3.1-8b", gpus, method);
+      const StaticSpec spec = spec_of("llama-3.1-8b", gpus, method);
       const StaticResult split = run_static(spec);
       REQUIRE_FALSE(split.oom);
       REQUIRE(split.gpus.size() == static_cast<std::size_t>(gpus));
@@ -118,7 +118,7 @@ TEST_CASE("split layers: time is one GPU's and the copies of hidden states, byte
 }
 
 TEST_CASE("split layers: tensor parallelism is faster, one GPU at a time is not") {
-  StaticSpec spec = asked("llama-2-13b", 4);
+  StaticSpec spec = spec_of("llama-2-13b", 4);
   spec.batch = 16;
   const StaticResult split = run_static(spec);
   Stack shared = *spec.stack;
@@ -132,10 +132,10 @@ TEST_CASE("split layers: tensor parallelism is faster, one GPU at a time is not"
 }
 
 TEST_CASE("split layers: a model beyond one GPU runs, and names the GPU that is full") {
-  CHECK(run_static(asked("llama-3.1-70b", 1)).oom);
-  const StaticResult two = run_static(asked("llama-3.1-70b", 2));
+  CHECK(run_static(spec_of("llama-3.1-70b", 1)).oom);
+  const StaticResult two = run_static(spec_of("llama-3.1-70b", 2));
   CHECK_FALSE(two.oom);
-  StaticSpec many = asked("llama-3.1-70b", 2);
+  StaticSpec many = spec_of("llama-3.1-70b", 2);
   many.batch = 64;
   const StaticResult full = run_static(many);
   REQUIRE(full.oom);
@@ -146,7 +146,7 @@ TEST_CASE("split layers: a model beyond one GPU runs, and names the GPU that is 
 
 TEST_CASE("split layers: a compiled point equals the run") {
   for (const std::int32_t gpus : {2, 3}) {
-    const StaticSpec spec = asked("llama-3.1-8b", gpus);
+    const StaticSpec spec = spec_of("llama-3.1-8b", gpus);
     const StaticResult run = run_static(spec);
     CompiledPoint point{{.llm = spec.llm,
                          .gpu = spec.gpu,

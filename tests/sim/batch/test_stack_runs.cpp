@@ -14,7 +14,7 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 double gib(Bytes n) { return static_cast<double>(n.count()) / kGiB; }
 
-StaticSpec asked(const char* model, const char* stack, std::int64_t prompt, std::int64_t output) {
+StaticSpec spec_of(const char* model, const char* stack, std::int64_t prompt, std::int64_t output) {
   return {.llm = &find_llm(model),
           .gpu = &find_gpu("A100-80GB-SXM"),
           .stack = &find_stack(stack),
@@ -28,8 +28,8 @@ StaticSpec asked(const char* model, const char* stack, std::int64_t prompt, std:
 
 TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
   // So short that the prefill's score matrices are not the peak.
-  const StaticResult legacy = run_static(asked("llama-2-7b", "hf-legacy", 500, 4));
-  const StaticResult dynamic = run_static(asked("llama-2-7b", "hf-sdpa", 500, 4));
+  const StaticResult legacy = run_static(spec_of("llama-2-7b", "hf-legacy", 500, 4));
+  const StaticResult dynamic = run_static(spec_of("llama-2-7b", "hf-sdpa", 500, 4));
   REQUIRE_FALSE(legacy.oom);
   // 2 x 32 layers x 4096 x 2 B per token: the old cache of 503 tokens is held next to the new one.
   const Bytes old{std::int64_t{2} * 32 * 4096 * 2 * 503};
@@ -46,7 +46,7 @@ TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
 
 TEST_CASE("torch.cat loads 16-bit rows in vectors from PyTorch 2.8 on, others as before") {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kFp32}) {
-    StaticSpec spec = asked("llama-2-7b", "hf-sdpa", 8000, 4);
+    StaticSpec spec = spec_of("llama-2-7b", "hf-sdpa", 8000, 4);
     spec.weight_dtype = spec.kv_dtype = dtype;
     spec.batch = 4;
     spec.gpu = &find_gpu("A100-80GB-SXM");
@@ -69,8 +69,8 @@ TEST_CASE("torch.cat loads 16-bit rows in vectors from PyTorch 2.8 on, others as
 }
 
 TEST_CASE("the Llama code before transformers 4.36 holds its scores in memory") {
-  const StaticResult legacy = run_static(asked("llama-2-7b", "hf-legacy", 4096, 0));
-  const StaticResult fused = run_static(asked("llama-2-7b", "hf-sdpa", 4096, 0));
+  const StaticResult legacy = run_static(spec_of("llama-2-7b", "hf-legacy", 4096, 0));
+  const StaticResult fused = run_static(spec_of("llama-2-7b", "hf-sdpa", 4096, 0));
   REQUIRE_FALSE(legacy.oom);
   // 32 heads x 4096^2 scores: during the softmax at least one copy in 16 bit and one in fp32.
   const double scores = 32.0 * 4096 * 4096 * (2 + 4) / kGiB;
@@ -81,7 +81,7 @@ TEST_CASE("the Llama code before transformers 4.36 holds its scores in memory") 
 TEST_CASE("code that evicts by a mask keeps every entry and LESS maps them all again") {
   const auto run = [](const char* stack, const char* method, std::int64_t batch,
                       std::int64_t prompt, std::int64_t output) {
-    StaticSpec spec = asked("llama-2-7b", stack, prompt, output);
+    StaticSpec spec = spec_of("llama-2-7b", stack, prompt, output);
     spec.batch = batch;
     MethodSpec of{method, {}, {}};
     if (takes_budget(method)) of.budget = Budget{.fraction = 0.05, .entries = 0};
@@ -119,7 +119,7 @@ TEST_CASE("code that evicts by a mask keeps every entry and LESS maps them all a
 }
 
 TEST_CASE("a prefill in chunks holds one chunk's activations") {
-  StaticSpec spec = asked("llama-2-7b", "torch-static", 100'000, 0);
+  StaticSpec spec = spec_of("llama-2-7b", "torch-static", 100'000, 0);
   const StaticResult whole = run_static(spec);
   double last = gib(whole.prefill_peak);
   for (const std::int64_t chunk : {50'000, 20'000, 10'000}) {
@@ -139,7 +139,7 @@ TEST_CASE("a prefill in chunks holds one chunk's activations") {
 }
 
 TEST_CASE("tensor parallelism shares work and memory and pays collectives") {
-  StaticSpec spec = asked("llama-3.1-70b", "vllm", 4000, 4);
+  StaticSpec spec = spec_of("llama-3.1-70b", "vllm", 4000, 4);
   spec.gpu = &find_gpu("H200-141GB-SXM");
   spec.batch = 4;
   spec.tensor_parallel = 2;
@@ -163,7 +163,7 @@ TEST_CASE("tensor parallelism shares work and memory and pays collectives") {
 }
 
 TEST_CASE("a static cache that is attended whole costs its capacity and not its tokens") {
-  StaticSpec spec = asked("llama-3.1-8b", "gpt-fast-eager", 100, 8);
+  StaticSpec spec = spec_of("llama-3.1-8b", "gpt-fast-eager", 100, 8);
   spec.options.max_model_len = 16384;
   const StaticResult small = run_static(spec);
   spec.options.max_model_len = 65536;
@@ -175,7 +175,7 @@ TEST_CASE("a static cache that is attended whole costs its capacity and not its 
 }
 
 TEST_CASE("paged caches are charged whole blocks") {
-  StaticSpec spec = asked("llama-3.1-8b", "vllm", 1001, 1);
+  StaticSpec spec = spec_of("llama-3.1-8b", "vllm", 1001, 1);
   spec.batch = 3;
   const StaticResult r = run_static(spec);
   // 1002 tokens are 63 blocks of 16; 131072 B per token.
@@ -186,7 +186,7 @@ TEST_CASE("paged caches are charged whole blocks") {
 double slope(const char* model, const char* stack, Dtype dtype, std::int64_t from,
              std::int64_t to) {
   const auto step = [&](std::int64_t prompt) {
-    StaticSpec spec = asked(model, stack, prompt, 1);
+    StaticSpec spec = spec_of(model, stack, prompt, 1);
     spec.weight_dtype = spec.kv_dtype = dtype;
     const StaticResult r = run_static(spec);
     REQUIRE_FALSE(r.oom);
@@ -201,7 +201,7 @@ TEST_CASE("a pool shortage is reported for a method with a law only for whole ch
   // 1,820 tokens are 91 chunks of 20; for fewer tokens only a replay knows the kept entries.
   for (const char* stack : {"vllm", "trtllm", "sglang"}) {
     INFO(stack);
-    StaticSpec spec = asked("llama-3-8b", stack, 1820, 30);
+    StaticSpec spec = spec_of("llama-3-8b", stack, 1820, 30);
     spec.method = make_method({"chunkkv", {}, Budget{.fraction = 0.473, .entries = 0}}, 1820,
                               {.recorded = Dtype::kBf16,
                                .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
@@ -236,7 +236,7 @@ TEST_CASE("the time per byte of cache: copies, expansion, occupancy, and none of
 }
 
 TEST_CASE("packed weights make decode faster and prefill not") {
-  StaticSpec spec = asked("llama-2-7b", "gpt-fast", 2000, 8);
+  StaticSpec spec = spec_of("llama-2-7b", "gpt-fast", 2000, 8);
   const StaticResult full = run_static(spec);
   spec.weight_format = &find_weight_format("int8-channel");
   const StaticResult packed = run_static(spec);
@@ -249,7 +249,7 @@ TEST_CASE("every stack runs and its terms sum") {
   for (const Stack& stack : builtin_stacks()) {
     for (const std::int32_t gpus : {1, 2}) {
       INFO(stack.name, " on ", gpus);
-      StaticSpec spec = asked("llama-3.1-8b", stack.name.c_str(), 777, 3);
+      StaticSpec spec = spec_of("llama-3.1-8b", stack.name.c_str(), 777, 3);
       spec.tensor_parallel = gpus;
       spec.batch = 2;
       const StaticResult r = run_static(spec, {.time_terms = true});  // checks that terms sum

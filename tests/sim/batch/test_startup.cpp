@@ -228,8 +228,8 @@ TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
 TEST_CASE("engines fill the memory they may use and a smaller GPU represents a larger rest") {
   for (const char* name : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
     INFO(name);
-    const Case asked{.stack = name};
-    const EngineStartup s = start(asked);
+    const Case wanted{.stack = name};
+    const EngineStartup s = start(wanted);
     CHECK(s.fraction_of == find_stack(name).fraction_of);
     CHECK(s.kv_cache > Bytes{});
     CHECK(s.cache_beside(s.weights, s.non_torch, s.activation) == s.kv_cache);
@@ -314,7 +314,7 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
 TEST_CASE("published starts: KV cache within 1 % of a log that states the terms") {
   struct Row {
     const char* id;
-    Case asked;
+    Case wanted;
     double kv_gib;
   };
   const StackOptions planner{.max_model_len = 16000, .block_tokens = 128};
@@ -329,7 +329,7 @@ TEST_CASE("published starts: KV cache within 1 % of a log that states the terms"
       {"VL-070", {"qwen3-32b", planner}, 4.45},
   };
   for (const Row& row : rows) {
-    const EngineStartup s = start(row.asked);
+    const EngineStartup s = start(row.wanted);
     INFO(row.id, ": ", gib(s.kv_cache), " against ", row.kv_gib, "; activation ",
          gib(s.activation));
     // 1 % of the memory fraction's cache, or 0.07 GiB if the cache is a small remainder.

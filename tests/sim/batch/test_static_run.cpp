@@ -385,7 +385,7 @@ TEST_CASE("for any memory of a GPU a failed request is named and explained by te
                        .output_tokens = 2},
                       {.intervals = true});
   };
-  std::set<std::string> asked;
+  std::set<std::string> refused_tensors;
   for (const char* stack : {"ideal", "hf-eager", "hf-sdpa", "torch-static"}) {
     for (int gib = 1; gib <= 80; ++gib) {
       Gpu gpu = a800();
@@ -396,16 +396,16 @@ TEST_CASE("for any memory of a GPU a failed request is named and explained by te
       for (const PeakTerm& term : result.peak_terms) terms += term.bytes;
       CHECK(terms == result.peak_hbm);
       if (!result.oom) continue;
-      asked.insert(result.oom->what);
+      refused_tensors.insert(result.oom->what);
       CHECK(result.oom->requested > result.oom->free);
       Bytes held;
       for (const auto& [owner, bytes] : result.oom->owners) held += bytes;
       CHECK(held + result.oom->free == result.usable_hbm);
     }
   }
-  CHECK(asked.contains("weights"));
-  CHECK(asked.contains("causal mask"));
-  CHECK(asked.size() > 5);
+  CHECK(refused_tensors.contains("weights"));
+  CHECK(refused_tensors.contains("causal mask"));
+  CHECK(refused_tensors.size() > 5);
 }
 
 TEST_CASE("weights in the published format take the published bytes, in another format all") {

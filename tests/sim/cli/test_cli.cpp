@@ -112,9 +112,9 @@ TEST_CASE("version and help") {
        {Words{"run"}, Words{"compare"}, Words{"plot"}, Words{"explain"}, Words{"replay"},
         Words{"sweep"}, Words{"trace", "info"}, Words{"trace", "check"}, Words{"trace", "generate"},
         Words{"trace", "convert"}, Words{"list"}, Words{"show"}}) {
-    Words asked{"help"};
-    asked.insert(asked.end(), command.begin(), command.end());
-    const Outcome help = run_kvsim(asked, folder);
+    Words requested{"help"};
+    requested.insert(requested.end(), command.begin(), command.end());
+    const Outcome help = run_kvsim(requested, folder);
     CHECK(help.status == 0);
     CHECK(has(help.out, "examples:"));
     CHECK_FALSE(has(help.out, "\n:\n"));  // every heading has words

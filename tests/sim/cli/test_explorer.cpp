@@ -42,9 +42,9 @@ TEST_CASE("explorer: a point of the explorer's curve is the run of that length")
   std::size_t fitting = 0;
   for (const char* stack : {"hf-sdpa", "vllm", "torch-static"}) {
     INFO(stack);
-    const ordered_json asked = small(stack);
-    const ordered_json run = explore_run(asked.dump());
-    const ordered_json reach = explore_reach(asked.dump());
+    const ordered_json requested = small(stack);
+    const ordered_json run = explore_run(requested.dump());
+    const ordered_json reach = explore_reach(requested.dump());
     REQUIRE(run.at("points").size() == 2);
     for (std::size_t i = 0; i < 2; ++i) {
       const ordered_json& point = run.at("points").at(i);
@@ -68,34 +68,36 @@ TEST_CASE("explorer: a point of the explorer's curve is the run of that length")
 }
 
 TEST_CASE("explorer: the longest context fits and one more token does not") {
-  ordered_json asked = small("hf-sdpa");
-  asked["method"] = "full";
-  asked["batch"] = 16;  // 64 GiB of cache at the model's 131,072 positions
-  const ordered_json context = explore_reach(asked.dump()).at("points").at(0).at("longest_context");
+  ordered_json requested = small("hf-sdpa");
+  requested["method"] = "full";
+  requested["batch"] = 16;  // 64 GiB of cache at the model's 131,072 positions
+  const ordered_json context =
+      explore_reach(requested.dump()).at("points").at(0).at("longest_context");
   CHECK(context.at("limited_by") != "positions");
   const auto longest = static_cast<std::int64_t>(context.at("tokens").get<double>());
   CHECK(context.at("tokens_low").get<double>() <= static_cast<double>(longest));
   CHECK(context.at("tokens_high").get<double>() >= static_cast<double>(longest));
-  asked["prompt_tokens"] = longest - 64;
-  CHECK(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
-  asked["prompt_tokens"] = longest - 64 + 1;
-  CHECK_FALSE(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
+  requested["prompt_tokens"] = longest - 64;
+  CHECK(explore_run(requested.dump()).at("points").at(0).at("oom").is_null());
+  requested["prompt_tokens"] = longest - 64 + 1;
+  CHECK_FALSE(explore_run(requested.dump()).at("points").at(0).at("oom").is_null());
 }
 
 TEST_CASE("explorer: the longest context ends at the model's positions if memory holds more") {
-  ordered_json asked = small("hf-sdpa");
-  asked["batch"] = 1;
-  asked["model"] = "llama-2-7b";  // 4,096 positions
-  asked["prompt_tokens"] = 1024;
-  const ordered_json context = explore_reach(asked.dump()).at("points").at(0).at("longest_context");
+  ordered_json requested = small("hf-sdpa");
+  requested["batch"] = 1;
+  requested["model"] = "llama-2-7b";  // 4,096 positions
+  requested["prompt_tokens"] = 1024;
+  const ordered_json context =
+      explore_reach(requested.dump()).at("points").at(0).at("longest_context");
   CHECK(context.at("tokens") == 4096);
   CHECK(context.at("limited_by") == "positions");
 }
 
 TEST_CASE("a full cache takes more the longer it is, and only runs that fit have speeds") {
-  ordered_json asked = small("hf-sdpa");
-  asked["method"] = "full";  // others score in smaller chunks if memory runs short
-  const ordered_json reach = explore_reach(asked.dump());
+  ordered_json requested = small("hf-sdpa");
+  requested["method"] = "full";  // others score in smaller chunks if memory runs short
+  const ordered_json reach = explore_reach(requested.dump());
   for (const ordered_json& point : reach.at("points")) {
     double before = 0;
     REQUIRE(point.at("curve").size() > 10);
@@ -110,9 +112,9 @@ TEST_CASE("a full cache takes more the longer it is, and only runs that fit have
 }
 
 TEST_CASE("explorer: a point that never fits states the reason") {
-  ordered_json asked = small("hf-sdpa");
-  asked["model"] = "llama-3.1-405b";
-  const ordered_json reach = explore_reach(asked.dump());
+  ordered_json requested = small("hf-sdpa");
+  requested["model"] = "llama-3.1-405b";
+  const ordered_json reach = explore_reach(requested.dump());
   const ordered_json& context = reach.at("points").at(0).at("longest_context");
   CHECK(context.at("tokens") == 0);
   CHECK(context.at("impossible").at("constraint") == "weights");
@@ -129,25 +131,25 @@ TEST_CASE("explorer: the explorer refuses points that it cannot run and names th
   };
   CHECK(refusal("{") != "none");
   CHECK(refusal("[]") == "explorer.json: expected an object, got an array of 0");
-  ordered_json asked = small("hf-sdpa");
-  asked["gpu"] = "A100-40GB-PCI";
-  CHECK(refusal(asked.dump()).find("/gpu") != std::string::npos);
-  asked = small("hf-sdpa");
-  asked["batch"] = 0;
-  CHECK(refusal(asked.dump()).find("/batch: expected") != std::string::npos);
-  asked = small("hf-sdpa");
-  asked["kind"] = "serve";
-  CHECK(refusal(asked.dump()) != "none");
-  asked = small("hf-sdpa");
-  asked["extends"] = "other.json";
-  CHECK(refusal(asked.dump()).find("/extends: is not for the explorer") != std::string::npos);
-  asked = small("hf-sdpa");
-  asked["method"] = "kvmerger";
-  CHECK(refusal(asked.dump()) != "none");
-  asked = small("hf-sdpa");
-  asked["batch"] = ordered_json::array();
-  for (int i = 1; i <= 16; ++i) asked["batch"].push_back(i);
-  CHECK(refusal(asked.dump()).find("32 points") != std::string::npos);
+  ordered_json requested = small("hf-sdpa");
+  requested["gpu"] = "A100-40GB-PCI";
+  CHECK(refusal(requested.dump()).find("/gpu") != std::string::npos);
+  requested = small("hf-sdpa");
+  requested["batch"] = 0;
+  CHECK(refusal(requested.dump()).find("/batch: expected") != std::string::npos);
+  requested = small("hf-sdpa");
+  requested["kind"] = "serve";
+  CHECK(refusal(requested.dump()) != "none");
+  requested = small("hf-sdpa");
+  requested["extends"] = "other.json";
+  CHECK(refusal(requested.dump()).find("/extends: is not for the explorer") != std::string::npos);
+  requested = small("hf-sdpa");
+  requested["method"] = "kvmerger";
+  CHECK(refusal(requested.dump()) != "none");
+  requested = small("hf-sdpa");
+  requested["batch"] = ordered_json::array();
+  for (int i = 1; i <= 16; ++i) requested["batch"].push_back(i);
+  CHECK(refusal(requested.dump()).find("32 points") != std::string::npos);
 }
 
 TEST_CASE("explorer: the catalogue offers the values that scenarios accept") {
@@ -158,11 +160,11 @@ TEST_CASE("explorer: the catalogue offers the values that scenarios accept") {
     CHECK(catalogue.at(kind).size() > 5);
   }
   // Each stack and each method's defaults, as the page sends them.
-  ordered_json asked = small("ideal");
-  asked["method"] = "full";
+  ordered_json requested = small("ideal");
+  requested["method"] = "full";
   for (const ordered_json& stack : catalogue.at("stacks")) {
-    asked["stack"] = stack.at("name");
-    CHECK_NOTHROW((void)explore_run(asked.dump()));
+    requested["stack"] = stack.at("name");
+    CHECK_NOTHROW((void)explore_run(requested.dump()));
   }
 }
 

@@ -89,10 +89,10 @@ TEST_CASE("run and plan print the assumed flags and results state their origin")
   const fs::path folder = fresh("flags");
   const std::string flags =
       "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.92";
-  const std::vector<std::string> asked{"--model",  "llama-3.1-8b", "--gpu",
-                                       "rtx-4090", "--stack",      "vllm@0.30"};
+  const std::vector<std::string> requested{"--model",  "llama-3.1-8b", "--gpu",
+                                           "rtx-4090", "--stack",      "vllm@0.30"};
   const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
-    words.insert(words.end(), asked.begin(), asked.end());
+    words.insert(words.end(), requested.begin(), requested.end());
     words.insert(words.end(), more.begin(), more.end());
     return run_kvsim(words, folder);
   };

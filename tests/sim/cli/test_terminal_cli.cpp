@@ -143,11 +143,11 @@ TEST_CASE("options in place of a file answer the question of what fits on one sc
   }
   // A safe answer is requested; it is the safe end of the range next to the prediction.
   with_json.insert(with_json.end(), {"--set", "/plan/confidence=0.9"});
-  const json asked = json_of(with_json, folder);
+  const json requested = json_of(with_json, folder);
   for (std::size_t a = 0; a < 2; ++a) {
     for (std::size_t c = 0; c < 2; ++c) {
       const json& plain = document.at("answers").at(a).at("candidates").at(c);
-      const json& safe = asked.at("answers").at(a).at("candidates").at(c);
+      const json& safe = requested.at("answers").at(a).at("candidates").at(c);
       CHECK(safe.at("answer") == plain.at("safe"));
       for (const char* end : {"predicted", "safe", "optimistic", "range"}) {
         CHECK(safe.at(end) == plain.at(end));
@@ -357,21 +357,21 @@ TEST_CASE("colour and sparklines appear only on a terminal and never under NO_CO
 TEST_CASE("no help is wider than 80 columns and a group of commands has one") {
   const fs::path folder = fresh("help");
   std::istringstream general{run_kvsim({"help"}, folder).out};
-  std::vector<Words> asked{{"help"}, {"list", "calibrations"}, {"list", "methods"}};
+  std::vector<Words> requested{{"help"}, {"list", "calibrations"}, {"list", "methods"}};
   for (std::string line; std::getline(general, line);) {
     if (!line.starts_with("  ") || line.size() < 4 || line[2] == ' ' || line[2] == 'k') continue;
     std::istringstream words{line.substr(0, 20)};
     Words command{"help"};
     for (std::string word; words >> word;) command.push_back(word);
-    asked.push_back(command);
+    requested.push_back(command);
   }
-  CHECK(asked.size() > 25);  // every command
+  CHECK(requested.size() > 25);  // every command
   for (const char* group : {"trace", "requests", "validate"}) {
-    asked.push_back({"help", group});
+    requested.push_back({"help", group});
     CHECK(run_kvsim({group, "--help"}, folder).out == run_kvsim({"help", group}, folder).out);
     CHECK(has(run_kvsim({"help", group}, folder).out, std::string{"kvsim help "} + group));
   }
-  for (const Words& words : asked) {
+  for (const Words& words : requested) {
     const Outcome outcome = run_kvsim(words, folder);
     INFO(fmt::format("{}", fmt::join(words, " ")));
     CHECK(outcome.status == 0);

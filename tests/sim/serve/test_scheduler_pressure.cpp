@@ -225,16 +225,16 @@ TEST_CASE("recomputation is work and time but not output, with and without share
         const ServeResult r = service.run();
         REQUIRE(r.completed == 80);
         const double span = to_seconds(r.makespan).count();
-        std::int64_t asked = 0, prompts = 0;
+        std::int64_t requested = 0, prompts = 0;
         for (const Request& one : service.trace.requests) {
-          asked += one.output_tokens;
+          requested += one.output_tokens;
           prompts += one.prompt_tokens;
         }
         // Each output token counts once, even if it was recomputed or found in the cache.
-        CHECK(r.output_tokens == asked);
+        CHECK(r.output_tokens == requested);
         CHECK(r.prompt_tokens == prompts);
-        CHECK(r.output_tok_s == test::rel(static_cast<double>(asked) / span));
-        CHECK(r.total_tok_s == test::rel(static_cast<double>(asked + prompts) / span));
+        CHECK(r.output_tok_s == test::rel(static_cast<double>(requested) / span));
+        CHECK(r.total_tok_s == test::rel(static_cast<double>(requested + prompts) / span));
         // Lost tokens that are not found are recomputed, at the same cost as the first time.
         const std::int64_t computed = tokens_once(r) + r.recomputed_tokens - r.prefix_hit_tokens;
         CHECK(observer.planned_tokens == computed);

@@ -111,9 +111,9 @@ TEST_CASE("requests and bytes are conserved for any memory and link") {
           std::int64_t bytes = 0, moved = 0;
           for (std::size_t i = 0; i < r.outcomes.size(); ++i) {
             const RequestOutcome& o = r.outcomes[i];
-            const Request& asked = service.trace.requests[i];
+            const Request& requested = service.trace.requests[i];
             if (o.status != RequestStatus::kCompleted) continue;
-            CHECK(o.output_tokens == asked.output_tokens);
+            CHECK(o.output_tokens == requested.output_tokens);
             if (o.output_tokens < 2) {
               CHECK(o.replica >= 2);
               continue;

@@ -43,22 +43,22 @@ void check_outcomes(const SmallService& service, const ServeResult& r) {
   }
   for (std::size_t i = 0; i < r.outcomes.size(); ++i) {
     const RequestOutcome& o = r.outcomes[i];
-    const Request& asked = service.trace.requests[i];
+    const Request& requested = service.trace.requests[i];
     CHECK(tokens[i] == o.output_tokens);
     if (o.status != RequestStatus::kCompleted) continue;
-    CHECK(o.output_tokens == asked.output_tokens);
+    CHECK(o.output_tokens == requested.output_tokens);
     CHECK(o.arrival <= o.scheduled);
     CHECK(o.scheduled < o.finish);
-    if (asked.output_tokens > 0) {
+    if (requested.output_tokens > 0) {
       CHECK(o.scheduled < o.first_token);
       CHECK(o.first_token <= o.finish);
       CHECK(last[i] == o.finish);
     }
-    if (asked.after >= 0) {
-      const RequestOutcome& before = r.outcomes[static_cast<std::size_t>(asked.after)];
-      if (before.finish >= SimTime{}) CHECK(o.arrival == before.finish + asked.arrival);
+    if (requested.after >= 0) {
+      const RequestOutcome& before = r.outcomes[static_cast<std::size_t>(requested.after)];
+      if (before.finish >= SimTime{}) CHECK(o.arrival == before.finish + requested.arrival);
     } else {
-      CHECK(o.arrival == asked.arrival);
+      CHECK(o.arrival == requested.arrival);
     }
   }
 }

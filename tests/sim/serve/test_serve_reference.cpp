@@ -24,13 +24,14 @@ struct ReferenceResult {
 };
 
 ReferenceResult reference_v1(const SmallService& s) {
-  const auto& asked = s.trace.requests;
+  const auto& requested = s.trace.requests;
   const std::int64_t budget = *s.scheduler.max_num_batched_tokens;
   const auto seqs = static_cast<std::size_t>(*s.scheduler.max_num_seqs);
   const std::int64_t threshold = *s.scheduler.long_prefill_token_threshold;
   ReferenceResult out;
-  out.requests.resize(asked.size());
-  for (std::size_t i = 0; i < asked.size(); ++i) out.requests[i].known = asked[i].prompt_tokens;
+  out.requests.resize(requested.size());
+  for (std::size_t i = 0; i < requested.size(); ++i)
+    out.requests[i].known = requested[i].prompt_tokens;
   std::deque<std::size_t> waiting;
   std::vector<std::size_t> running;
   std::size_t next = 0;
@@ -48,14 +49,14 @@ ReferenceResult reference_v1(const SmallService& s) {
     return true;
   };
   for (;;) {
-    while (next < asked.size() && asked[next].arrival <= now) {
+    while (next < requested.size() && requested[next].arrival <= now) {
       // The output length is unknown.
-      if (blocks_of(asked[next].prompt_tokens) <= s.blocks) waiting.push_back(next);
+      if (blocks_of(requested[next].prompt_tokens) <= s.blocks) waiting.push_back(next);
       ++next;
     }
     if (running.empty() && waiting.empty()) {
-      if (next == asked.size()) return out;
-      now = asked[next].arrival;
+      if (next == requested.size()) return out;
+      now = requested[next].arrival;
       continue;
     }
     std::int64_t left = budget;
@@ -106,11 +107,11 @@ ReferenceResult reference_v1(const SmallService& s) {
       ReferenceRequest& r = out.requests[id];
       r.computed += std::exchange(r.planned, 0);
       if (r.computed == r.known) {
-        if (asked[id].output_tokens > 0) {
+        if (requested[id].output_tokens > 0) {
           if (r.generated++ == 0) r.first = now;
           ++r.known;
         }
-        if (r.generated == asked[id].output_tokens) {
+        if (r.generated == requested[id].output_tokens) {
           r.finish = now;
           r.blocks = 0;
           continue;

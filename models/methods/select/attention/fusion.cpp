@@ -43,10 +43,10 @@ struct FusionSettings {
 /// When a head of `capacity` is cut at decode steps, and to how many entries.
 Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_t start) {
   const std::int64_t target = capacity + (settings.before_attend ? 1 : 0);
-  const auto asked = static_cast<std::int64_t>(
+  const auto requested = static_cast<std::int64_t>(
       std::ceil(settings.evict_after * static_cast<double>(capacity + 1)));
   return {.start = start,
-          .trigger = std::max(asked, target + 1),
+          .trigger = std::max(requested, target + 1),
           .target = target,
           .period = settings.period};
 }

@@ -64,7 +64,7 @@ std::vector<double> score_part(const Scorer& scorer, const HeadVectors& head, st
 struct Quotas {
   std::int64_t chunk = 1;
   std::optional<double> share{};  // for a run, if a ratio was given
-  std::int64_t asked = 0;         // entries that the budget buys
+  std::int64_t requested = 0;     // entries that the budget buys
   std::int64_t entries = 0;       // how many of these the runs keep
 
   [[nodiscard]] std::int64_t of(std::int64_t run, std::int64_t budget, std::int64_t prompt) const {
@@ -73,7 +73,7 @@ struct Quotas {
       count = static_cast<std::int64_t>(static_cast<double>(run) * *share);
     } else {
       // In integers, so that one run of the whole prompt keeps exactly the budget.
-      count = run * std::min(budget == entries ? asked : budget, prompt) / prompt;
+      count = run * std::min(budget == entries ? requested : budget, prompt) / prompt;
     }
     return std::clamp<std::int64_t>(count, 1, run);
   }
@@ -224,11 +224,11 @@ std::shared_ptr<const SelectRule> make_chunks(MethodResolver& resolver) {
     return Quotas{.chunk = chunk, .share = 1.0 - ratio}.total(0, prompt);
   };
   const auto by_runs = [=](std::int64_t entries) {
-    return Quotas{.chunk = chunk, .asked = entries, .entries = entries}.total(entries, prompt);
+    return Quotas{.chunk = chunk, .requested = entries, .entries = entries}.total(entries, prompt);
   };
   const std::int64_t entries = resolve_ratio(resolver, kept, by_runs);
   refuse_slots(resolver);
-  Quotas quotas{.chunk = chunk, .asked = entries, .entries = entries};
+  Quotas quotas{.chunk = chunk, .requested = entries, .entries = entries};
   if (!resolver.budget() || resolver.given("ratio")) quotas.share = 1.0 - resolver.number("ratio");
   // 1 - entries / prompt may round differently for a run than for the prompt.
   if (resolver.budget() && !resolver.given("ratio") &&

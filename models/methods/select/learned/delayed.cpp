@@ -162,8 +162,8 @@ void size_surrogate(MethodResolver& resolver, DelayedSettings& settings) {
 /// Resolves `auto`: weights if given, else what the trace holds (scores, then a repeat that KVzip+
 /// can use). Without a trace it is the surrogate, which a service would run.
 std::string score_source(const MethodResolver& resolver) {
-  const std::string& asked = resolver.word("kvzap_source");
-  if (asked != "auto") return asked;
+  const std::string& source_word = resolver.word("kvzap_source");
+  if (source_word != "auto") return source_word;
   const auto& recorded = resolver.site().recorded_inputs;
   if (!resolver.word("weights").empty() || !recorded) return "surrogate";
   if (std::find(recorded->per_head.begin(), recorded->per_head.end(), "score.kvzap") !=
