@@ -206,7 +206,7 @@ void Executor::run_block(std::uint64_t block) {
     warp.runnable = warp.exists;
     warp.waiting = warp.at_barrier = warp.done = 0;
     warp.synced_at = 0;
-    warp.alike = true;
+    warp.is_uniform = true;
   }
   at_barrier_ = 0;
   one_barrier_ = true;
@@ -276,11 +276,11 @@ std::uint64_t Executor::warp_op(WarpOp op, std::uint32_t mask, std::uint64_t val
   }
   thread.state = State::kAtWarpOp;
   if (warp.waiting == 0) {
-    warp.alike = true;
+    warp.is_uniform = true;
   } else {
     const auto first = static_cast<std::uint32_t>(std::countr_zero(warp.waiting));
-    warp.alike =
-        warp.alike && warp.op[first] == op && warp.mask[first] == mask && warp.site[first] == site;
+    warp.is_uniform = warp.is_uniform && warp.op[first] == op && warp.mask[first] == mask &&
+                      warp.site[first] == site;
   }
   warp.waiting |= lane_bit(lane);
   warp.op[lane] = op;
@@ -294,7 +294,7 @@ std::uint64_t Executor::warp_op(WarpOp op, std::uint32_t mask, std::uint64_t val
 
 void Executor::resolve(Warp& warp) {
   const auto first = static_cast<std::uint32_t>(std::countr_zero(warp.waiting));
-  if (warp.alike && warp.waiting == warp.mask[first]) {
+  if (warp.is_uniform && warp.waiting == warp.mask[first]) {
     complete(warp, warp.waiting);
     return;
   }
@@ -302,16 +302,16 @@ void Executor::resolve(Warp& warp) {
   std::uint32_t left = warp.waiting;
   while (left != 0) {
     const auto lane = static_cast<std::uint32_t>(std::countr_zero(left));
-    std::uint32_t alike = 0;
+    std::uint32_t partners = 0;
     for (std::uint32_t l = 0; l < kWarpSize; ++l) {
       const bool waits = (warp.waiting & lane_bit(l)) != 0;
       if (waits && warp.op[l] == warp.op[lane] && warp.mask[l] == warp.mask[lane] &&
           warp.site[l] == warp.site[lane]) {
-        alike |= lane_bit(l);
+        partners |= lane_bit(l);
       }
     }
-    left &= ~alike;
-    if (alike == warp.mask[lane]) complete(warp, alike);
+    left &= ~partners;
+    if (partners == warp.mask[lane]) complete(warp, partners);
   }
   if (warp.runnable == 0) fault_divergent(warp);
 }

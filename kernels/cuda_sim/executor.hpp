@@ -113,7 +113,7 @@ class Executor {
   struct Warp {
     std::uint32_t exists = 0, runnable = 0, waiting = 0, at_barrier = 0, done = 0;
     std::uint32_t synced_at = 0;  // tick of its last __syncwarp of all lanes
-    bool alike = true;            // all waiting lanes requested the same as the first
+    bool is_uniform = true;       // all waiting lanes requested the same as the first
     std::array<WarpOp, kWarpSize> op{};
     std::array<std::uint32_t, kWarpSize> mask{}, parameter{};
     std::array<std::uint16_t, kWarpSize> site{};

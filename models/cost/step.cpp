@@ -159,7 +159,7 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
   // Formats other than plain rows treat the kept entries of the prompt separately, and each layer
   // kept its own share.
-  const bool apart = !method.plain_rows() && !method.layers_alike();
+  const bool apart = !method.plain_rows() && !method.has_equal_layers();
   std::int32_t kind_before = 0;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
     const auto& layers = llm.layers;

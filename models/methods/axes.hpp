@@ -310,7 +310,7 @@ class BudgetRule {
   /// data (scopes kLayer and kModel).
   [[nodiscard]] virtual std::optional<std::int64_t> entries(std::int32_t layer) const = 0;
   /// True if every layer has the same budget.
-  [[nodiscard]] virtual bool layers_alike() const = 0;
+  [[nodiscard]] virtual bool has_equal_layers() const = 0;
   /// True if `layer` is exempt from a selection that applies to other layers: it carries no scores.
   [[nodiscard]] virtual bool keeps_whole(std::int32_t /*layer*/) const { return false; }
   /// Scope kLayer: a budget for each head of `layer`.

@@ -21,7 +21,7 @@ ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
   plain_ = !parts_.share && !parts_.read && parts_.store->plain();
   masks_ = parts_.store->masks();
   has_law_ = parts_.merge->keeps_size_law();
-  made_anew_ = parts_.merge->refresh_period() > 0;
+  refreshes_ = parts_.merge->refresh_period() > 0;
 }
 
 const Params& ComposedMethod::params() const {
@@ -125,7 +125,7 @@ std::optional<std::int64_t> ComposedMethod::held_within(std::int32_t layer, std:
                                                         std::int64_t tokens) const {
   const auto held = parts_.select->held_at(layer, budget, prompt, tokens);
   // A rebuilt cache is cut to its budget again, so no law that lets it grow in between applies.
-  if (made_anew_ && held && tokens > prompt && *held != std::min(budget, tokens)) {
+  if (refreshes_ && held && tokens > prompt && *held != std::min(budget, tokens)) {
     return std::nullopt;
   }
   return held;
@@ -161,12 +161,12 @@ std::optional<Method::StepEntries> ComposedMethod::step_entries(std::int32_t lay
 }
 
 bool ComposedMethod::appends_in_decode() const {
-  return has_law_ && !masks_ && !made_anew_ && !merges() && parts_.select->bounded() &&
+  return has_law_ && !masks_ && !refreshes_ && !merges() && parts_.select->bounded() &&
          !parts_.select->leaves_in_decode();
 }
 
-bool ComposedMethod::layers_alike() const {
-  return parts_.budget->layers_alike() && parts_.keeps_recorded.empty();
+bool ComposedMethod::has_equal_layers() const {
+  return parts_.budget->has_equal_layers() && parts_.keeps_recorded.empty();
 }
 
 bool ComposedMethod::fixed_rows() const {
@@ -290,8 +290,8 @@ HeadShape ComposedMethod::head_of(std::int32_t layer, const LayerShape& shape,
           .stored = parts_.store_of(layer).dtype(recorded)};
 }
 
-Bytes ComposedMethod::side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
-                                  std::int64_t entries) const {
+Bytes ComposedMethod::side_of_axes(std::int32_t layer, std::int64_t heads, const HeadShape& head,
+                                   std::int64_t entries) const {
   const std::int64_t carriers = parts_.budget->keeps_whole(layer)  ? 0
                                 : parts_.select->shared_by_layer() ? 1
                                                                    : heads;
@@ -301,7 +301,7 @@ Bytes ComposedMethod::side_beside(std::int32_t layer, std::int64_t heads, const 
 
 Bytes ComposedMethod::side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                  std::int64_t prompt_entries, std::int64_t entries) const {
-  return plain_ ? side_beside(layer, stored_heads(shape), head_of(layer, shape, recorded), entries)
+  return plain_ ? side_of_axes(layer, stored_heads(shape), head_of(layer, shape, recorded), entries)
                 : rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
 }
 
@@ -310,7 +310,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   const std::int64_t heads = stored_heads(shape);
   const HeadShape head = head_of(layer, shape, recorded);
   CacheBytes all;
-  all.side = side_beside(layer, heads, head, entries);
+  all.side = side_of_axes(layer, heads, head, entries);
   double pair_share = 1;  // relative to the bytes of layers that do not share
   if (in_pair(layer)) {
     const auto shared =

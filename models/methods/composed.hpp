@@ -86,7 +86,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<StepEntries> step_entries(std::int32_t layer, std::int64_t prompt,
                                                         std::int64_t tokens) const override;
   [[nodiscard]] bool appends_in_decode() const override;
-  [[nodiscard]] bool layers_alike() const override;
+  [[nodiscard]] bool has_equal_layers() const override;
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
   [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
@@ -120,15 +120,15 @@ class ComposedMethod final : public Method {
   [[nodiscard]] HeadShape head_of(std::int32_t layer, const LayerShape& shape,
                                   Dtype recorded) const;
   /// Side data of selection, merging and budget.
-  [[nodiscard]] Bytes side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
-                                  std::int64_t entries) const;
+  [[nodiscard]] Bytes side_of_axes(std::int32_t layer, std::int64_t heads, const HeadShape& head,
+                                   std::int64_t entries) const;
 
   Composition parts_;
   // Properties of the axes, cached because they are needed for every layer and step.
   bool plain_ = true;
   bool masks_ = false;
   bool has_law_ = true;
-  bool made_anew_ = false;
+  bool refreshes_ = false;
   double paired_layers_ = 0;  // share of all layers
   mutable std::once_flag params_once_;
   mutable Params params_;

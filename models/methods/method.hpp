@@ -226,7 +226,7 @@ class Method {
                           std::span<std::int64_t> held) const;
   /// True if every layer follows the same size law, so that one evaluation is enough (a hint:
   /// evaluating each layer gives the same run, slower).
-  [[nodiscard]] virtual bool layers_alike() const { return false; }
+  [[nodiscard]] virtual bool has_equal_layers() const { return false; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
   /// Format that kept entries are stored in, where `recorded` is that of the model or trace.

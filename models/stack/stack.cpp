@@ -84,8 +84,8 @@ class DefaultsTaker {
 };
 
 /// The share of the GPU's memory that `reserve` leaves, to three decimals as SGLang rounds it.
-double fraction_beside(const MemoryReserve& reserve, const DefaultsTaker& taker, const Stack& stack,
-                       const EngineSite& site) {
+double fraction_after_reserve(const MemoryReserve& reserve, const DefaultsTaker& taker,
+                              const Stack& stack, const EngineSite& site) {
   constexpr double kDecimals = 1000;
   constexpr std::int64_t kMinTokens = 2048;  // sglang server_args.py: max(chunk, 2048)
   const std::int64_t sequences = taker.find(&EngineValues::graph_sequences).value_or(0);
@@ -110,7 +110,7 @@ double fraction_beside(const MemoryReserve& reserve, const DefaultsTaker& taker,
 /// Qwen's are. Source: sglang server_args.py, adjust_mem_fraction_for_vlm (v0.5.3; arg_groups
 /// since). Not distinguished: releases that size the pool after capturing graphs reserve 8 GiB
 /// instead.
-double share_beside_vision(const VisionEncoder& vision) {
+double share_with_vision(const VisionEncoder& vision) {
   constexpr double kUsual = 0.95, kPerSize = 0.1, kUsualWidth = 1024;
   const double size = std::pow(vision.width / kUsualWidth, 2);
   return kUsual * std::clamp(1 - kPerSize * (size - 1), 0.8, 1.05);
@@ -181,10 +181,10 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
     out.usable_fraction = *share;
   } else if (const auto reserve = taker.find(&EngineValues::reserve, &rule);
              reserve && site.gpu != nullptr && !options.memory_fraction) {
-    out.usable_fraction = fraction_beside(*reserve, taker, out, site);
+    out.usable_fraction = fraction_after_reserve(*reserve, taker, out, site);
     has_vision = out.loads_vision && !options.language_model_only.value_or(false) &&
                  site.llm != nullptr && site.llm->vision;
-    if (has_vision) out.usable_fraction *= share_beside_vision(*site.llm->vision);
+    if (has_vision) out.usable_fraction *= share_with_vision(*site.llm->vision);
   }
   note("usable_fraction",
        fmt::format("{:g}", options.memory_fraction.value_or(out.usable_fraction)),

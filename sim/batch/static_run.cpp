@@ -363,7 +363,7 @@ bool StaticRun::decode_one(std::int64_t step) {
     return is_bounded(spec_.llm->layers[static_cast<std::size_t>(layer)].attention);
   };
   const Method& law = *spec_.method;
-  const bool alike = law.layers_alike();
+  const bool alike = law.has_equal_layers();
   GraphCost total = compiled_->around();
   Bytes standing = holdings_.total() + resident_;
   Bytes peak;

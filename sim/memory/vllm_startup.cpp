@@ -202,7 +202,7 @@ std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& sta
 namespace {
 
 /// Whether all layers hold every token, or all the same window.
-bool layers_alike(const Llm& llm) {
+bool has_equal_layers(const Llm& llm) {
   return std::all_of(llm.layers.begin(), llm.layers.end(), [&](const LayerSpec& l) {
     return l.state.kind == StateKind::kNone && l.attention.o_groups == 0 &&
            l.attention.n_heads > 0 && l.attention.index.n_heads == 0 && !l.attention.shares_cache &&
@@ -213,7 +213,7 @@ bool layers_alike(const Llm& llm) {
 /// Pools by kind of layer; none where the engine has one pool, or its layers are equal.
 std::optional<EnginePools> pools_of(const CostInput& in, const EngineStartup& startup) {
   const Stack& stack = *in.stack;
-  if (!stack.defaults || layers_alike(*in.llm)) return std::nullopt;
+  if (!stack.defaults || has_equal_layers(*in.llm)) return std::nullopt;
   if (stack.defaults->engine == "SGLang") {
     return sglang_pools(*in.llm,
                         {.kv_dtype = in.kv_dtype,
@@ -240,7 +240,7 @@ std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_
   // vLLM PR 17996 (June 2025): layers with a window have separate groups.
   constexpr EngineVersion kFirst{0, 9, 2};
   const auto release = parse_engine_version(stack.version);
-  if (!release || *release < kFirst || layers_alike(*in.llm)) return std::nullopt;
+  if (!release || *release < kFirst || has_equal_layers(*in.llm)) return std::nullopt;
   VllmGroupSettings out{.kv_dtype = in.kv_dtype, .release = *release};
   if (in.method->fixed_rows()) out.format = in.method;
   out.max_model_len = max_model_len;

@@ -100,7 +100,7 @@ class FullMethod : public Method {
                                                              std::int64_t tokens) const override {
     return *entries_held(layer, prompt, tokens - 1) + 1;
   }
-  [[nodiscard]] bool layers_alike() const override { return true; }
+  [[nodiscard]] bool has_equal_layers() const override { return true; }
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override {
     return shape.n_kv_heads;
   }
@@ -139,7 +139,7 @@ struct BoundedOptions {
   std::int64_t side_per_entry = 0;  // bytes
   std::int64_t budget_step = 0;     // fewer entries per layer
   std::int32_t extra_launches = 0;
-  bool layers_alike = false;
+  bool has_equal_layers = false;
 };
 class BoundedMethod : public FullMethod {
  public:
@@ -152,7 +152,7 @@ class BoundedMethod : public FullMethod {
                                                          std::int64_t tokens) const override {
     return std::min(tokens, options_.budget - layer * options_.budget_step);
   }
-  [[nodiscard]] bool layers_alike() const override { return options_.layers_alike; }
+  [[nodiscard]] bool has_equal_layers() const override { return options_.has_equal_layers; }
   [[nodiscard]] CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                       std::int64_t prompt_entries,
                                       std::int64_t entries) const override {

@@ -138,7 +138,7 @@ struct Methods {
                       .needs = {.prompt_scores = PromptScoreClass::kColumnSums,
                                 .score_exec = ScoreExec::kFusedTwoPass},
                       .prefill_peak = PrefillPeak::kAllLayers,
-                      .layers_alike = true}};
+                      .has_equal_layers = true}};
   std::vector<const Method*> all{&full, &paged, &ring, &gather, &late};
 };
 

@@ -239,7 +239,7 @@ TEST_CASE("kernel library: cached choices are the same object and the same answe
   other.hbm_bandwidth = gpu.hbm_bandwidth * 0.5;
   other.sms = gpu.sms / 2;
   CHECK(&a != &all.kept_choice(KernelOp::kGemm, other, "vllm", kBf16));
-  CHECK_FALSE(times_alike(gpu, other));
+  CHECK_FALSE(has_equal_times(gpu, other));
   other = gpu;
   other.hbm = gpu.hbm * 2;  // memory size does not change times
   CHECK(&a == &all.kept_choice(KernelOp::kGemm, other, "vllm", kBf16));

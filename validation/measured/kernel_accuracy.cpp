@@ -16,7 +16,8 @@ KernelLibrary without(const KernelLibrary& library, const Gpu& gpu, const std::s
                       Unseen unseen) {
   KernelCalibrationFile kept;
   const auto hides = [&](const std::string& its_gpu, const std::string& its_stack) {
-    return times_alike(find_gpu(its_gpu), gpu) && (unseen == Unseen::kGpu || its_stack == stack);
+    return has_equal_times(find_gpu(its_gpu), gpu) &&
+           (unseen == Unseen::kGpu || its_stack == stack);
   };
   for (const KernelCalibration* entry : library.entries()) {
     if (!hides(entry->gpu, entry->stack)) kept.entries.push_back(*entry);

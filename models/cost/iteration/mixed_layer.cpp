@@ -35,7 +35,7 @@ bool near(double a, double b) {
 MixedColumns mixed_columns(const Llm& llm, const Method& method) {
   MixedColumns out;
   const std::vector<LayerGroup> groups = layer_groups(llm, method);
-  const bool layers_equal = method.layers_alike();
+  const bool layers_equal = method.has_equal_layers();
   struct Key {
     std::int32_t first_equal, layer_class;
     bool operator==(const Key&) const = default;

@@ -76,13 +76,13 @@ bool stack_before_chip(KernelOp op) {
 enum class Nearness : std::uint8_t { kSame, kSilicon, kGeneration, kOther };
 
 Nearness nearness(const Gpu& gpu, const Gpu& other) {
-  if (times_alike(gpu, other)) return Nearness::kSame;
+  if (has_equal_times(gpu, other)) return Nearness::kSame;
   if (gpu.silicon == other.silicon) return Nearness::kSilicon;
   return gpu.generation == other.generation ? Nearness::kGeneration : Nearness::kOther;
 }
 
 /// Formats with equal arithmetic and, but for their scales, equal bytes.
-bool alike(const KernelFormat& a, const KernelFormat& b) {
+bool equal_but_scales(const KernelFormat& a, const KernelFormat& b) {
   constexpr double kScales = 0.05;
   return bits_of(a.compute) == bits_of(b.compute) &&
          std::abs(a.stored_bytes - b.stored_bytes) <= kScales * b.stored_bytes;
@@ -95,7 +95,7 @@ bool equal_times(const KernelFormat& a, const KernelFormat& b) {
     const std::size_t slash = f.name.find('/');
     return slash == std::string::npos ? f.name : f.name.substr(slash);
   };
-  return alike(a, b) && a.operand_bytes == b.operand_bytes && bits_of(a.compute) == 16 &&
+  return equal_but_scales(a, b) && a.operand_bytes == b.operand_bytes && bits_of(a.compute) == 16 &&
          a.quantises == b.quantises && (a.stored_bytes == 2 || cache(a) == cache(b));
 }
 bool is_attention(KernelOp op) {
@@ -103,7 +103,7 @@ bool is_attention(KernelOp op) {
          op == KernelOp::kMla;
 }
 /// Caches that a kernel converts as it reads them are timed by those of another width.
-bool converts_alike(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
+bool converts_equally(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
   return is_attention(op) && bits_of(measured.compute) == bits_of(wanted.compute) &&
          wanted.stored_bytes < wanted.operand_bytes;
 }
@@ -264,7 +264,7 @@ KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
   return out;
 }
 
-bool times_alike(const Gpu& gpu, const Gpu& other) {
+bool has_equal_times(const Gpu& gpu, const Gpu& other) {
   const double bandwidth = gpu.hbm_bandwidth.count() / other.hbm_bandwidth.count();
   return gpu.silicon == other.silicon && gpu.sms == other.sms && std::abs(bandwidth - 1) < 0.02;
 }
@@ -312,7 +312,7 @@ struct KernelLibrary::File {
     return !shipped ||
            (shipped->op == op && (shipped->generation == gpu.generation || stack_before_chip(op)));
   }
-  [[nodiscard]] bool may_tell(KernelOp op, bool same_op) const {
+  [[nodiscard]] bool is_comparable(KernelOp op, bool same_op) const {
     return !shipped || (shipped->op == op) == same_op;
   }
 };
@@ -365,7 +365,7 @@ std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis,
   Clusters cases;
   const auto take = [&](bool same_op, bool same_basis, bool of_generation = false) {
     for (const auto& file : files_) {
-      if (!file->may_tell(op, same_op)) continue;
+      if (!file->is_comparable(op, same_op)) continue;
       for (const KernelTransfer& t : file->read().transfers) {
         if (of_generation && find_gpu(t.hidden.gpu).generation != generation) continue;
         if ((t.op == op) == same_op && (t.basis == basis) == same_basis) cases.push_back(t.errors);
@@ -408,7 +408,8 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                 .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
                 .same_format = false};
     c.same_format = equal_times(c.format, format);
-    if (!c.same_format && !alike(c.format, format) && !converts_alike(op, c.format, format)) {
+    if (!c.same_format && !equal_but_scales(c.format, format) &&
+        !converts_equally(op, c.format, format)) {
       return;
     }
     candidates.push_back(std::move(c));

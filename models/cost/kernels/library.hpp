@@ -56,7 +56,7 @@ class KernelChoice {
 
 /// Whether timings of one GPU hold for the other: the same chip with the same memory bandwidth
 /// (A100 and A800), unlike those that differ in it (H100 and H200).
-[[nodiscard]] bool times_alike(const Gpu& gpu, const Gpu& other);
+[[nodiscard]] bool has_equal_times(const Gpu& gpu, const Gpu& other);
 
 /// All calibrations at hand, and the rules by which one is chosen.
 class KernelLibrary {

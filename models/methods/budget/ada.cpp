@@ -78,7 +78,7 @@ class AdaBudget final : public BudgetRule {
   std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
     return std::nullopt;
   }
-  bool layers_alike() const override { return false; }
+  bool has_equal_layers() const override { return false; }
   Bytes side_bytes_per_head() const override { return Bytes{8}; }  // length and offset, int32
 
   std::vector<EntryBudget> allot_layer(std::int32_t /*layer*/,

@@ -62,7 +62,7 @@ class GlobalBudget final : public BudgetRule {
   std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
     return std::nullopt;
   }
-  bool layers_alike() const override { return false; }
+  bool has_equal_layers() const override { return false; }
   std::vector<EntryBudget> allot_layer(std::int32_t /*layer*/,
                                        std::span<const HeadVerdict> heads) const override {
     std::vector<const HeadVerdict*> all;

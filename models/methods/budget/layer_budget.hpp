@@ -24,7 +24,7 @@ class LayerBudget : public BudgetRule {
   bool keeps_whole(std::int32_t layer) const override {
     return entries(layer) == std::numeric_limits<std::int64_t>::max();
   }
-  bool layers_alike() const override {
+  bool has_equal_layers() const override {
     return std::all_of(entries_.begin(), entries_.end(),
                        [this](std::int64_t each) { return each == entries_.front(); });
   }

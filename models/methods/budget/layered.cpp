@@ -175,7 +175,7 @@ class FirstFull final : public BudgetRule {
     return layer < whole_ ? kNoLimit : entries_;
   }
   bool keeps_whole(std::int32_t layer) const override { return layer < whole_; }
-  bool layers_alike() const override { return whole_ == 0; }
+  bool has_equal_layers() const override { return whole_ == 0; }
 
  private:
   std::int64_t whole_, entries_;

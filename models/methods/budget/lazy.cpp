@@ -21,7 +21,7 @@ class LazyBudget final : public BudgetRule {
   std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
     return std::nullopt;
   }
-  bool layers_alike() const override { return false; }
+  bool has_equal_layers() const override { return false; }
   std::vector<EntryBudget> allot_layer(std::int32_t /*layer*/,
                                        std::span<const HeadVerdict> heads) const override {
     double mean = 0;

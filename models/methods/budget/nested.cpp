@@ -43,7 +43,7 @@ namespace {
 class NestedBudget final : public LayerBudget {
  public:
   using LayerBudget::LayerBudget;
-  bool layers_alike() const override { return false; }
+  bool has_equal_layers() const override { return false; }
 };
 
 std::shared_ptr<const BudgetRule> resolve_nested(MethodResolver& resolver) {

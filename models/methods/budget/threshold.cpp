@@ -37,7 +37,7 @@ class ThresholdBudget final : public BudgetRule {
     if (share_ > 0) return std::nullopt;
     return std::numeric_limits<std::int64_t>::max();
   }
-  bool layers_alike() const override { return true; }
+  bool has_equal_layers() const override { return true; }
   std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<double> judged;

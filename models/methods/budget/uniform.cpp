@@ -11,7 +11,7 @@ class UniformBudget final : public BudgetRule {
  public:
   explicit UniformBudget(std::int64_t entries) : entries_{entries} {}
   std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override { return entries_; }
-  bool layers_alike() const override { return true; }
+  bool has_equal_layers() const override { return true; }
 
  private:
   std::int64_t entries_;

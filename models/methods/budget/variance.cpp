@@ -44,7 +44,7 @@ class VarianceBudget final : public BudgetRule {
     if (covers_prompt()) return static_cast<std::int64_t>(settings_.entries);
     return std::nullopt;
   }
-  bool layers_alike() const override { return false; }
+  bool has_equal_layers() const override { return false; }
 
   std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {

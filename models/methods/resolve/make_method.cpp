@@ -272,7 +272,7 @@ class CatalogueResolver final : public MethodResolver {
   /// A layer's budget must hold what its selector protects.
   void refuse_small_layers() const {
     const std::int32_t layers =
-        parts_.budget->layers_alike() ? 1 : std::max(parts_.n_layers, std::int32_t{1});
+        parts_.budget->has_equal_layers() ? 1 : std::max(parts_.n_layers, std::int32_t{1});
     const std::int64_t min = parts_.select->min_entries() + parts_.merge->slots();
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       const auto entries = parts_.budget->entries(layer);
@@ -386,7 +386,7 @@ class CatalogueResolver final : public MethodResolver {
                       "that are no token's",
                       share, choice("merge")));
     }
-    if (!parts_.budget->layers_alike() || parts_.budget->scope() != BudgetScope::kHead) {
+    if (!parts_.budget->has_equal_layers() || parts_.budget->scope() != BudgetScope::kHead) {
       refuse(
           fmt::format("share={} keeps one set of tokens for both layers of a pair, so their "
                       "budgets must be equal: budget={} gives each layer or head its own",

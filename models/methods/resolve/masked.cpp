@@ -21,7 +21,7 @@ class MaskedMethod final : public ForwardingMethod {
                                                std::int64_t tokens) const override {
     return tokens;
   }
-  bool layers_alike() const override { return true; }
+  bool has_equal_layers() const override { return true; }
   /// What a layer would drop goes on to the next one.
   PromptPart prompt_part(std::int32_t layer) const override {
     const PromptPart part = inner().prompt_part(layer);

@@ -40,7 +40,7 @@ class MethodOnLayers final : public ForwardingMethod {
       inner().heads_held(l, prompt, tokens, held);
     }
   }
-  bool layers_alike() const override { return inner().layers_alike(); }
+  bool has_equal_layers() const override { return inner().has_equal_layers(); }
   StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                              double attended, bool evicts) const override {
     const std::int32_t l = ordinal(layer);

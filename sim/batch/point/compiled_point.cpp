@@ -151,7 +151,7 @@ ResolvedPoint& CompiledPoint::Impl::point_of(std::int64_t prompt) {
   if (!point) {
     point = std::make_unique<ResolvedPoint>();
     point->groups = layer_groups(llm_, *method);
-    point->columns = layer_columns(point->groups, method->layers_alike());
+    point->columns = layer_columns(point->groups, method->has_equal_layers());
     for (const LayerClass& c : point->columns)
       point->size_classes = std::max(point->size_classes, c.size_class + 1);
     point->method = std::move(method);

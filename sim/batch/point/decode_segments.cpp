@@ -9,15 +9,16 @@
 
 namespace kvsim {
 
-std::vector<LayerClass> layer_columns(const std::vector<LayerGroup>& groups, bool layers_alike) {
+std::vector<LayerClass> layer_columns(const std::vector<LayerGroup>& groups,
+                                      bool has_equal_layers) {
   std::vector<LayerClass> columns;
   std::int32_t size_classes = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const LayerGroup& group = groups[g];
-    const std::int32_t width = layers_alike ? group.count : 1;
+    const std::int32_t width = has_equal_layers ? group.count : 1;
     for (std::int32_t l = group.first; l < group.first + group.count; l += width) {
       const auto same = std::find_if(columns.begin(), columns.end(), [&](const LayerClass& other) {
-        return layers_alike && other.first_equal == group.first_equal;
+        return has_equal_layers && other.first_equal == group.first_equal;
       });
       columns.push_back({.first = l,
                          .count = width,

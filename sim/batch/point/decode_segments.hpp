@@ -19,7 +19,7 @@ struct LayerClass {
                                  // without gaps
 };
 [[nodiscard]] std::vector<LayerClass> layer_columns(const std::vector<LayerGroup>& groups,
-                                                    bool layers_alike);
+                                                    bool has_equal_layers);
 
 /// The decode steps of one prompt, divided into segments along which every column's state is
 /// constant or rises by one entry per step: the method's size law, found by evaluating it for every

@@ -410,8 +410,8 @@ TEST_CASE("a format keeps the layers that are named in the recorded format") {
     CHECK(turbo->layer_kind(layer) == turbo->layer_kind(kept ? 0 : 2));
   }
   CHECK(turbo->layer_kind(0) != turbo->layer_kind(2));
-  CHECK_FALSE(turbo->layers_alike());
-  CHECK(method_of("nvfp4")->layers_alike());
+  CHECK_FALSE(turbo->has_equal_layers());
+  CHECK(method_of("nvfp4")->has_equal_layers());
   const auto listed = method_of("nvfp4", 128, 8, {{"keep_layers", std::string{"1,3-4"}}});
   for (std::int32_t layer = 0; layer < 8; ++layer) {
     const bool kept = layer == 1 || layer == 3 || layer == 4;

@@ -401,7 +401,7 @@ TEST_CASE("a point that does not fit states its shortage and fits with as much m
 TEST_CASE("a law that grows to its budget has two segments, and every step is in one") {
   const Llm llm = small_llm();
   const Stack& stack = find_stack("ideal");
-  const BoundedMethod ring{BoundedOptions{.budget = 110, .needs = {}, .layers_alike = true}};
+  const BoundedMethod ring{BoundedOptions{.budget = 110, .needs = {}, .has_equal_layers = true}};
   CostInput in{.llm = &llm, .method = &ring, .stack = &stack, .prompt = 100};
   const auto columns = layer_columns(layer_groups(llm, ring), true);
   REQUIRE(columns.size() == 1);
@@ -439,7 +439,7 @@ TEST_CASE("methods that only append in decode rise by one entry in every layer a
     INFO(info.name);
     const CostInput in{
         .llm = &llm, .method = method.get(), .stack = &find_stack("vllm"), .prompt = 200};
-    const auto columns = layer_columns(layer_groups(llm, *method), method->layers_alike());
+    const auto columns = layer_columns(layer_groups(llm, *method), method->has_equal_layers());
     DecodeSegments path{in, columns, 200, DecodeSegments::Lines::kOfEntries};
     CHECK(path.appends());
     path.extend(in, 700);
@@ -466,7 +466,7 @@ TEST_CASE("a format's steps are on lines between the steps at which it packs") {
     const auto method = make_method({name, {}, {}}, 1000, site);
     const CostInput in{
         .llm = &llm, .method = method.get(), .stack = &find_stack(stack), .prompt = 1000};
-    const auto columns = layer_columns(layer_groups(llm, *method), method->layers_alike());
+    const auto columns = layer_columns(layer_groups(llm, *method), method->has_equal_layers());
     DecodeSegments path{in, columns, 1000, DecodeSegments::Lines::kOfFormat};
     path.extend(in, 400);
     std::vector<std::int64_t> firsts;

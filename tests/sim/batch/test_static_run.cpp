@@ -331,7 +331,7 @@ TEST_CASE("a method with equal layers runs the same") {
   for (const Stack& stack : stacks()) {
     BoundedOptions options{.budget = 230, .side_per_entry = 8};
     const Case apart{stack, std::make_shared<BoundedMethod>(options)};
-    options.layers_alike = true;
+    options.has_equal_layers = true;
     const Case alike{stack, std::make_shared<BoundedMethod>(options)};
     const StaticResult a = run_static(apart.spec), b = run_static(alike.spec);
     CHECK(a.peak_hbm == b.peak_hbm);

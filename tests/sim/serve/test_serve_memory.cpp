@@ -212,7 +212,7 @@ TEST_CASE("a prompt's peak is that of its method: all layers at once or one afte
       continue;
     }
     const auto kept = method->entries_held(0, 400, 400);
-    if (!method->layers_alike() || !method->plain_rows() || !kept || *kept == 400) continue;
+    if (!method->has_equal_layers() || !method->plain_rows() || !kept || *kept == 400) continue;
     // Side data that does not depend on entries has no separate blocks.
     const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 32};
     const auto side = [&](std::int64_t entries) {
