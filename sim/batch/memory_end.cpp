@@ -146,7 +146,7 @@ EngineStartup at_factors(const EngineStartup& startup, const TermFactors& factor
   if (!measured.non_torch) out.non_torch = scaled(startup.non_torch, factors.non_torch);
   if (!measured.activation) out.activation = scaled(startup.activation, factors.activation);
   if (!measured.graphs) out.graphs = scaled(startup.graphs, factors.graphs);
-  const Bytes left = out.cache_beside(out.weights, out.non_torch, out.activation);
+  const Bytes left = out.remaining_cache(out.weights, out.non_torch, out.activation);
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::clamp(left, Bytes{}, out.total);
   out.blocks = out.kv_cache.count() / out.block.count();

@@ -123,16 +123,16 @@ void StaticRun::note_refusal(const OomEvent& event) {
 }
 
 void StaticRun::count_refused_cache(const Owners& owners) {
-  Bytes stood;
+  Bytes cache_bytes;
   for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {
     const auto found = owners.find(std::string{name_of(owner)});
-    if (found != owners.end()) stood += found->second;
+    if (found != owners.end()) cache_bytes += found->second;
   }
   const std::int32_t layer = refusal_place_.layer;
   if (layer >= 0) {
-    result_.kv_bytes_per_layer[static_cast<std::size_t>(layer)] += stood - result_.kv_bytes;
+    result_.kv_bytes_per_layer[static_cast<std::size_t>(layer)] += cache_bytes - result_.kv_bytes;
   }
-  result_.kv_bytes = stood;
+  result_.kv_bytes = cache_bytes;
 }
 
 OomEvent StaticRun::event(const OpGraph& graph, const PeakLocation& place) {

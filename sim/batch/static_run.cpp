@@ -142,17 +142,17 @@ bool StaticRun::blocks_suffice() {
                            .owners = holdings_.named()};
     return false;
   }
-  const auto lack = pool_shortage(in_, static_end_, start.kv_cache);
-  if (!lack) return true;
-  const bool decodes = lack->fitting >= spec_.prompt_tokens;
-  result_.oom =
-      OomEvent{.step = decodes ? lack->fitting + 1 - spec_.prompt_tokens : 0,
-               .tokens = lack->fitting + 1,
-               .phase = "load",
-               .what = fmt::format("cache blocks beyond token {} of each sequence", lack->fitting),
-               .requested = lack->requested,
-               .free = start.kv_cache,
-               .owners = holdings_.named()};
+  const auto shortage = pool_shortage(in_, static_end_, start.kv_cache);
+  if (!shortage) return true;
+  const bool decodes = shortage->fitting >= spec_.prompt_tokens;
+  result_.oom = OomEvent{
+      .step = decodes ? shortage->fitting + 1 - spec_.prompt_tokens : 0,
+      .tokens = shortage->fitting + 1,
+      .phase = "load",
+      .what = fmt::format("cache blocks beyond token {} of each sequence", shortage->fitting),
+      .requested = shortage->requested,
+      .free = start.kv_cache,
+      .owners = holdings_.named()};
   return false;
 }
 
@@ -363,9 +363,9 @@ bool StaticRun::decode_one(std::int64_t step) {
     return is_bounded(spec_.llm->layers[static_cast<std::size_t>(layer)].attention);
   };
   const Method& law = *spec_.method;
-  const bool alike = law.has_equal_layers();
+  const bool equal_layers = law.has_equal_layers();
   GraphCost total = compiled_->around();
-  Bytes standing = holdings_.total() + resident_;
+  Bytes total_held = holdings_.total() + resident_;
   Bytes peak;
   const auto& groups = compiled_->groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -375,7 +375,7 @@ bool StaticRun::decode_one(std::int64_t step) {
     for (std::int32_t first = groups[g].first; first < end;) {
       const DecodeState moment = moment_of(first);
       std::int32_t next = end;
-      if (!alike) {
+      if (!equal_layers) {
         const auto held = law.entries_held(first, spec_.prompt_tokens, tokens);
         const auto attended = law.entries_attended(first, spec_.prompt_tokens, tokens);
         const auto joins = [&](std::int32_t l) {
@@ -398,14 +398,14 @@ bool StaticRun::decode_one(std::int64_t step) {
       const std::int64_t last = next - 1 - first;
       // If caches grow, the last layer has the peak, else the first.
       const std::int64_t highest = growth > Bytes{} ? last : 0;
-      const Bytes run_peak = standing - before.total() + growth * highest + alive;
+      const Bytes run_peak = total_held - before.total() + growth * highest + alive;
       if (run_peak > result_.usable_hbm) {
         std::int32_t l = first;
-        for (; standing - before.total() + alive <= result_.usable_hbm; ++l) {
+        for (; total_held - before.total() + alive <= result_.usable_hbm; ++l) {
           take_cache(l);
           put_cache(l, after);
           holdings_[Owner::kConcatCopy] += old.total();
-          standing += growth;
+          total_held += growth;
         }
         if (!is_static_) take_cache(l);
         holdings_[Owner::kActivations] += resident_;
@@ -438,11 +438,11 @@ bool StaticRun::decode_one(std::int64_t step) {
       holdings_[Owner::kKvCache] += (after.kv() - before.kv()) * n;
       holdings_[Owner::kSideData] += (after.side - before.side) * n;
       holdings_[Owner::kConcatCopy] += old.total() * n;
-      standing += growth * n;
+      total_held += growth * n;
       first = next;
     }
   }
-  const Bytes head_peak = standing + compiled_->around_peak();
+  const Bytes head_peak = total_held + compiled_->around_peak();
   if (head_peak > result_.usable_hbm) {
     holdings_[Owner::kActivations] += resident_;
     result_.oom = event(output_logits(in_, 1), place_of(RunPart::kDecodeLogits, -1, step));

@@ -31,7 +31,7 @@ struct Action {
 };
 
 /// Keys, values, side data and all else that a layer holds, as they are between graphs.
-using StandingCache = std::array<std::optional<Held>, 4>;
+using ResidentCache = std::array<std::optional<Held>, 4>;
 
 std::size_t part_of(const Tensor& tensor) {
   if (tensor.owner == Owner::kSideData) return 2;
@@ -44,7 +44,7 @@ bool is_copy(Owner owner) { return owner == Owner::kConcatCopy || owner == Owner
 
 /// A graph's allocations and releases in the order of its schedule: what an operator makes before
 /// what it was the last to use.
-std::vector<Action> schedule_of(const OpGraph& graph, bool standing_cache) {
+std::vector<Action> schedule_of(const OpGraph& graph, bool has_resident_cache) {
   using Kind = Action::Kind;
   const auto tensors = graph.tensors();
   const auto lives = [&](const Tensor& t) { return t.bytes > Bytes{} && t.last >= t.first; };
@@ -72,7 +72,7 @@ std::vector<Action> schedule_of(const OpGraph& graph, bool standing_cache) {
       } else if (op == 0 &&
                  (tensors[t].name == "layer input" || tensors[t].name == "hidden states")) {
         out.push_back({Kind::kTakeInput, t, 0});
-      } else if (op == 0 && standing_cache && is_cache(tensors[t].owner)) {
+      } else if (op == 0 && has_resident_cache && is_cache(tensors[t].owner)) {
         out.push_back({Kind::kTakeCache, t, part_of(tensors[t])});
       } else {
         out.push_back({Kind::kAllocate, t, 0});
@@ -158,7 +158,7 @@ struct AllocationSession::Impl {
     if (embeddings_) release(*std::exchange(embeddings_, std::nullopt));
     if (mask_) release(*std::exchange(mask_, std::nullopt));
     release_all(older_);
-    for (StandingCache& cache : caches_) {
+    for (ResidentCache& cache : caches_) {
       for (std::optional<Held>& part : cache) {
         if (part) release(*std::exchange(part, std::nullopt));
       }
@@ -318,12 +318,12 @@ struct AllocationSession::Impl {
                     in_->stack->growth != CacheGrowth::kStatic);
   }
 
-  bool run_step(const Step& step, std::int64_t tokens, bool standing_cache) {
+  bool run_step(const Step& step, std::int64_t tokens, bool has_resident_cache) {
     bool logits_done = false;
     for (std::size_t s = 0; s < step.segments.size(); ++s) {
       const Segment& segment = step.segments[s];
       const bool compresses = logits_done;
-      const auto schedule = schedule_of(*segment.graph, standing_cache || compresses);
+      const auto schedule = schedule_of(*segment.graph, has_resident_cache || compresses);
       for (std::int32_t i = 0; i < segment.repeat; ++i) {
         const std::int32_t layer = segment.first_layer < 0 ? -1 : segment.first_layer + i;
         if (!run_graph(*segment.graph, schedule, layer)) return false;
@@ -353,7 +353,7 @@ struct AllocationSession::Impl {
   const AllocationRun* run_ = nullptr;  // while it runs
   const CostInput* in_ = nullptr;
   std::vector<Held> placed_;               // before the batch ran
-  std::vector<StandingCache> caches_;      // by layer
+  std::vector<ResidentCache> caches_;      // by layer
   std::vector<std::optional<Held>> held_;  // of the graph that runs
   std::optional<Held> input_;              // of the next graph
   std::optional<Held> embeddings_;         // held by the caller

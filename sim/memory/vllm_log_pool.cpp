@@ -28,7 +28,7 @@ std::string gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 std::string gib(Bytes n) { return gib(of(n)); }
 
 /// The names of a logged value and of its replacement in a report.
-std::string_view whose(bool stated) { return stated ? "log" : "predicted"; }
+std::string_view source_of(bool stated) { return stated ? "log" : "predicted"; }
 
 struct Logged {
   Bytes pool;
@@ -112,19 +112,20 @@ Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& l
   const auto term = [](const char* name, Bytes n, std::string_view source) {
     return fmt::format("{} {} ({})", name, gib(n), source);
   };
-  const std::string weights = term("weights", s.weights, whose(is_stated(log.weights)));
+  const std::string weights = term("weights", s.weights, source_of(is_stated(log.weights)));
   const Bytes graphs = s.counts_graphs ? s.graphs : Bytes{};
   std::string cache = term("KV cache", logged.pool, logged.source);
   if (graphs > Bytes{}) cache += " - " + term("CUDA graphs", graphs, "predicted");
   if (!is_stated(log.activation)) {
-    return {"activation peak", &VllmLog::activation,
-            s.cache_beside(s.weights, s.non_torch, logged.pool), s.activation,
-            fmt::format("{} - {} - {} - {}", fraction_of_total(), weights,
-                        term("non-torch", s.non_torch, whose(is_stated(log.non_torch))), cache)};
+    return {
+        "activation peak", &VllmLog::activation,
+        s.remaining_cache(s.weights, s.non_torch, logged.pool), s.activation,
+        fmt::format("{} - {} - {} - {}", fraction_of_total(), weights,
+                    term("non-torch", s.non_torch, source_of(is_stated(log.non_torch))), cache)};
   }
   if (!is_stated(log.non_torch)) {
-    return {"non-torch", &VllmLog::non_torch, s.cache_beside(s.weights, s.activation, logged.pool),
-            s.non_torch,
+    return {"non-torch", &VllmLog::non_torch,
+            s.remaining_cache(s.weights, s.activation, logged.pool), s.non_torch,
             fmt::format("{} - {} - {} - {}", fraction_of_total(), weights,
                         term("activation peak", s.activation, "log"), cache)};
   }

@@ -122,8 +122,8 @@ Bytes times(double factor, Bytes bytes) {
 
 }  // namespace
 
-Bytes EngineStartup::cache_beside(Bytes weights_taken, Bytes non_torch_taken,
-                                  Bytes activation_taken) const {
+Bytes EngineStartup::remaining_cache(Bytes weights_taken, Bytes non_torch_taken,
+                                     Bytes activation_taken) const {
   const auto share = [&](Bytes free) { return free > Bytes{} ? times(fraction, free) : free; };
   switch (fraction_of) {
     case FractionOf::kBeforeWeights:
@@ -143,14 +143,14 @@ double EngineStartup::demand_ratio() const {
   if (total <= Bytes{}) return std::numeric_limits<double>::infinity();
   const bool before = fraction_of == FractionOf::kAll || fraction_of == FractionOf::kBeforeWeights;
   const double wanted = static_cast<double>(missing.count()) / (before ? fraction : 1) +
-                        static_cast<double>(lacking().count());
+                        static_cast<double>(shortage().count());
   const double demand_ratio = 1 + wanted / static_cast<double>(total.count());
   return starts() ? demand_ratio : std::max(demand_ratio, std::nextafter(1.0, 2.0));
 }
 
-std::string lacking_text(const EngineStartup& startup) {
+std::string shortage_text(const EngineStartup& startup) {
   return fmt::format("the cache's pool leaves {} for activations and CUDA graphs, which take {}",
-                     startup.non_kv_bytes() - startup.lacking(), startup.non_kv_bytes());
+                     startup.non_kv_bytes() - startup.shortage(), startup.non_kv_bytes());
 }
 
 std::string state_limit_text(const EngineStartup& startup) {
@@ -306,7 +306,7 @@ EngineStartup startup_memory(const CostInput& in, Bytes total, std::int64_t run_
       std::max(out.vision_activation,
                out.vision_outputs + std::max(out.layer_activation, out.sampling_activation)));
 
-  const Bytes left = out.cache_beside(out.weights, out.non_torch, out.activation);
+  const Bytes left = out.remaining_cache(out.weights, out.non_torch, out.activation);
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::max(Bytes{}, left);
   out.usable = stack.fraction_of == FractionOf::kAll ? times(stack.usable_fraction, total) : total;

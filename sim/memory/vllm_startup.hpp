@@ -70,13 +70,13 @@ struct EngineStartup {
   [[nodiscard]] Bytes non_kv_bytes() const { return activation + graphs; }
   /// What the pool leaves too little for these: the engine runs out of memory while it captures its
   /// graphs, or in its first full pass.
-  [[nodiscard]] Bytes lacking() const {
+  [[nodiscard]] Bytes shortage() const {
     if (missing > Bytes{}) return {};  // nothing is left for a pool
     return std::max(Bytes{}, weights + non_torch + kv_cache + non_kv_bytes() - total);
   }
   /// Memory left next to the pool for CUDA graphs, before any pass runs.
   [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }
-  [[nodiscard]] bool starts() const { return missing == Bytes{} && lacking() == Bytes{}; }
+  [[nodiscard]] bool starts() const { return missing == Bytes{} && shortage() == Bytes{}; }
   /// Memory that a start would take over what there is; at most 1 where it starts.
   [[nodiscard]] double demand_ratio() const;
   /// What a run may hold on the GPU.
@@ -85,8 +85,8 @@ struct EngineStartup {
     return std::min(total, counts_graphs ? usable : usable + graphs);
   }
   /// Memory left for the cache if the rest uses so much; below 0: the shortage.
-  [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
-                                   Bytes activation_taken) const;
+  [[nodiscard]] Bytes remaining_cache(Bytes weights_taken, Bytes non_torch_taken,
+                                      Bytes activation_taken) const;
   /// Lays its cache memory out as block ids of groups, of `id` bytes each: of all layers of the
   /// groups, or of those that a stage of a pipeline has.
   void hold(VllmGroups of, Bytes id);
@@ -114,7 +114,7 @@ struct EngineStartup {
 [[nodiscard]] std::string state_limit_text(const EngineStartup& startup);
 
 /// "the cache's pool leaves 1 GiB for activations and CUDA graphs, which take 2 GiB"
-[[nodiscard]] std::string lacking_text(const EngineStartup& startup);
+[[nodiscard]] std::string shortage_text(const EngineStartup& startup);
 
 /// Score matrices of a method that reads attention scores, beyond those of the profiling run, whose
 /// prompts have no prefix: while a pass computes the last rows of a prompt in one layer, all

@@ -406,10 +406,10 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   }
   const auto bound_knob = [&](const char* name, std::optional<Seconds> SloSpec::*bound) {
     if (!(base.slo.*bound)) return;
-    // The shortage of a bound is known: it is tried as well.
+    // The needed of a bound is known: it is tried as well.
     std::vector<double> ratios = knob_ratios();
-    const double lacking = std::ceil(me.service.at(load).need);
-    if (std::isfinite(lacking) && lacking > ratios.back()) ratios.push_back(lacking);
+    const double needed = std::ceil(me.service.at(load).need);
+    if (std::isfinite(needed) && needed > ratios.back()) ratios.push_back(needed);
     spec_knob(name, ratios, [bound](ServeSpec& spec, double ratio) {
       *(spec.slo.*bound) = *(spec.slo.*bound) * ratio;
     });

@@ -260,10 +260,10 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
                 : static_cast<double>(longest) /
                       static_cast<double>(std::max<std::int64_t>(1, result.kv_capacity_tokens));
     // Above 1, whatever the method makes of the tokens: it was not enough.
-    if (!starts && result.startup->lacking() > Bytes{}) {
+    if (!starts && result.startup->shortage() > Bytes{}) {
       out.need = wanted;
       out.constraint = "activations";
-      out.text = lacking_text(*result.startup);
+      out.text = shortage_text(*result.startup);
     } else if (starts && result.startup && result.startup->serves() && result.startup->groups &&
                !result.ooms.empty() && result.ooms.front().request < 0) {
       // More sequences may run than there are states for, or a step is shorter than a block.

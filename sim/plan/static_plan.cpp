@@ -80,7 +80,7 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
   const bool started = run.startup && run.startup->kv_cache > Bytes{};
   if (started && run.startup->graphs > run.startup->graphs_room()) {
     out.constraint = "activations";
-    out.text = lacking_text(*run.startup);
+    out.text = shortage_text(*run.startup);
   } else if (started && run.oom && run.oom->phase == "load") {
     out.constraint = "kv_capacity";
     out.text =

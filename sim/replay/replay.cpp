@@ -65,7 +65,7 @@ class Progress {
 };
 
 /// Data that a method needs and the trace does not have, as text; empty: none.
-std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
+std::string missing_inputs(const TraceInputs& inputs, const TraceInfo& info) {
   std::string missing;
   const auto need = [&missing](bool there, std::string_view what) {
     if (!there) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", what);
@@ -453,7 +453,7 @@ MethodContext site_of(const TraceInfo& info) {
 
 std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const TraceInfo& info) {
   auto method = make_method(spec, info.prompt_tokens, site_of(info));
-  const std::string missing = lacking(method->needs().inputs, info);
+  const std::string missing = missing_inputs(method->needs().inputs, info);
   if (!missing.empty()) {
     throw InputError{fmt::format("method \"{}\" needs what trace \"{}\" does not have: {}",
                                  spec.name, info.name, missing)};

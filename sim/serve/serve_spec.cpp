@@ -47,7 +47,7 @@ std::int32_t service_gpus(const ServeSpec& spec) {
   return gpus_per_replica(spec) * (spec.cluster.replicas + spec.cluster.prefill_replicas);
 }
 
-bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
+bool is_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
   return gpus <= node_gpus(*spec.gpu);
 }
 

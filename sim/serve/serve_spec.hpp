@@ -154,6 +154,6 @@ struct ServeSpec {
 [[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
 
 /// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
-[[nodiscard]] bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus);
+[[nodiscard]] bool is_in_one_node(const ServeSpec& spec, std::int32_t gpus);
 
 }  // namespace kvsim

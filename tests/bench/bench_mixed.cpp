@@ -37,7 +37,7 @@ struct Timing {
 /// Iterations of a run: sequences arrive, leave and grow, chunks advance along their prompts.
 Timing time_calls(MixedStepCost& cost, bool chunks, double& sink) {
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.layer_class_count()));
-  const auto run = [&](std::int64_t calls_alike) {
+  const auto run = [&](std::int64_t equal_calls) {
     std::uint64_t state = 1;
     std::int64_t decodes = 0;
     const auto draw = [&](std::uint64_t n) {
@@ -46,7 +46,7 @@ Timing time_calls(MixedStepCost& cost, bool chunks, double& sink) {
     };
     const double start = cpu_seconds();
     for (std::int64_t i = 0; i < kCalls; ++i) {
-      if (i % calls_alike == 0) {
+      if (i % equal_calls == 0) {
         decodes = 1 + draw(256);
         const auto attended = static_cast<double>(decodes * (500 + draw(3000)) + draw(100));
         for (DecodeLoad& load : loads) load = {.attended = attended, .held = attended};

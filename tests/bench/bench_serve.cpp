@@ -130,7 +130,7 @@ double repeated_iteration(const ServeSpec& spec, std::int64_t n) {
 
 /// kvsim and the naive loop alternate over one trace in the same process, since the speed of the
 /// machine varies from second to second. False: they served different requests or tokens.
-bool beside_naive(const ServeSpec& spec, std::int64_t n) {
+bool compare_with_naive(const ServeSpec& spec, std::int64_t n) {
   ServeSpec one = spec;
   one.requests = poisson(n, 6);
   // Close to the model: 7 ms for the weights, 14 GFLOP per token at 200 TFLOP/s, 0.5 MiB of cache
@@ -189,7 +189,7 @@ int main() {
   const Took gate = bench(spec, 20000, "full");
   const double megabytes = peak_megabytes();
   const bool good = gate.seconds <= kGateSeconds && megabytes <= kGateMegabytes;
-  const bool alike = beside_naive(spec, 20000);
+  const bool is_equal = compare_with_naive(spec, 20000);
   for (const char* method : {"streaming-llm", "h2o", "snapkv", "pyramidkv"}) {
     ServeSpec other = spec;
     other.method = {method, {}, Budget{.entries = 256}};
@@ -232,5 +232,5 @@ int main() {
     fmt::print("above {} MB for a million requests, or {} times the cost of an iteration\n",
                kMillionMegabytes, kFlat);
   }
-  return good && alike && flat ? 0 : 1;
+  return good && is_equal && flat ? 0 : 1;
 }

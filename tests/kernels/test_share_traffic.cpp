@@ -36,8 +36,8 @@ TEST_CASE("graph: KIVI packs a prompt except keys' second read and the residual'
       const OpGraph graph = prefill_of(of, prompt);
       // Packing is the write of the cache; the rest of the method moves no bytes.
       const Op& op = op_of(graph, "cache write");
-      const Op& beside = op_of(graph, "method on the prompt");
-      CHECK(beside.bytes_read + beside.bytes_written == 0);
+      const Op& rest = op_of(graph, "method on the prompt");
+      CHECK(rest.bytes_read + rest.bytes_written == 0);
       const std::int64_t rows = batch * kStored;
       const std::int64_t n_keys = kernels::packed_keys(prompt, residual);
       const std::int64_t n_values = kernels::packed_values(prompt, residual);

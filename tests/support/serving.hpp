@@ -218,7 +218,7 @@ class CheckingObserver : public ServeObserver {
   void planned(const IterationView& v) override {
     KVSIM_CHECK(v.start >= last_end_ && v.end > v.start, "the clock goes back");
     // The engine is never idle while a sequence could run.
-    KVSIM_CHECK(!left_behind_ || v.start == last_end_, "idle from {} to {} ps", last_end_.count(),
+    KVSIM_CHECK(!has_work_ || v.start == last_end_, "idle from {} to {} ps", last_end_.count(),
                 v.start.count());
     KVSIM_CHECK(!v.plan.empty(), "an iteration of nothing");
     std::set<RequestId> seen, running{v.running.begin(), v.running.end()};
@@ -237,7 +237,7 @@ class CheckingObserver : public ServeObserver {
   }
   void ended(const IterationView& v) override {
     last_end_ = v.end;
-    left_behind_ = !v.running.empty() || v.waiting > 0;
+    has_work_ = !v.running.empty() || v.waiting > 0;
     v.memory->check();
     std::int64_t held = 0;
     for (const RequestId id : v.running) {
@@ -269,7 +269,7 @@ class CheckingObserver : public ServeObserver {
   std::int64_t block_;
   bool full_;
   SimTime last_end_{};
-  bool left_behind_ = false;
+  bool has_work_ = false;
 };
 
 }  // namespace kvsim::test

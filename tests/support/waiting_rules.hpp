@@ -68,7 +68,7 @@ class WorkObserver : public CheckingObserver {
     CheckingObserver::planned(v);
     sequences_ = v.sequences;
     const Formed formed = follow(v);
-    if (!formed.waits.empty()) ++somebody_waits;
+    if (!formed.waits.empty()) ++iterations_with_waiting;
     judge(v, formed);
     last_running_ = v.running.size();
   }
@@ -81,7 +81,7 @@ class WorkObserver : public CheckingObserver {
     }
   }
 
-  std::int64_t somebody_waits = 0;  // iterations
+  std::int64_t iterations_with_waiting = 0;  // iterations
   std::int64_t for_memory = 0;  // of these, those in which only memory kept the first request out
   std::int64_t exempt = 0;      // in which nothing is admitted because a sequence was preempted
 

@@ -399,8 +399,8 @@ TEST_CASE("factors of an engine's terms come from logs of starts and cover those
     }
     width += (pool(low) - pool(high)) / predicted;
     // One factor for all except the pool, including weights, as in earlier versions: 0.83 to 1.21.
-    const double beside = static_cast<double>((start.usable - start.kv_cache).count());
-    width_of_all += (1.21 - 0.83) * beside / predicted;
+    const double all_but_pool = static_cast<double>((start.usable - start.kv_cache).count());
+    width_of_all += (1.21 - 0.83) * all_but_pool / predicted;
   }
   const auto n = static_cast<double>(pools.size());
   fmt::print(

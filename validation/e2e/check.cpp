@@ -96,23 +96,23 @@ std::int64_t slot_of(const LoopSpec& s, const State& state, std::int64_t row, st
 class Checker {
  public:
   explicit Checker(const E2ePlan& plan)
-      : plan_{plan}, s_{plan.loop}, loop_{device_, s_}, told_{plan, loop_.weights()} {
+      : plan_{plan}, s_{plan.loop}, loop_{device_, s_}, reference_{plan, loop_.weights()} {
     out_.allowed = kAllowed;
   }
 
   LoopCheck run() {
     for (std::int64_t layer = 0; layer < s_.model.n_layers; ++layer) {
-      loop_.set_cache(layer, prompt_cache(told_, s_, layer));
+      loop_.set_cache(layer, prompt_cache(reference_, s_, layer));
     }
     GraphBytes graph{plan_};
     for (std::int64_t step = 0; step < s_.steps; ++step) {
-      told_.step(loop_.tokens(step));
+      reference_.step(loop_.tokens(step));
       loop_.step([&](std::int64_t layer) { compare_layer(step, layer); });
-      note(out_.logits_error, loop_.logits(), told_.logits(), step, "logits");
+      note(out_.logits_error, loop_.logits(), reference_.logits(), step, "logits");
       graph.add_step(step);
       ++out_.steps;
     }
-    out_.ops = graph.beside(loop_.take_ops());
+    out_.ops = graph.compare(loop_.take_ops());
     for (const CheckedOp& op : out_.ops) {
       if (!op.agrees()) {
         problem(
@@ -143,7 +143,7 @@ class Checker {
   }
 
   void compare_layer(std::int64_t step, std::int64_t layer) {
-    const ReferenceForward::Layer& right = told_.layer(layer);
+    const ReferenceForward::Layer& right = reference_.layer(layer);
     note(out_.projection_error, loop_.queries(), right.q, step, "queries");
     note(out_.projection_error, loop_.fresh_keys(), right.keys, step, "keys");
     note(out_.projection_error, loop_.fresh_values(), right.values, step, "values");
@@ -159,7 +159,7 @@ class Checker {
   /// that was just evicted or merged.
   void compare_row(std::int64_t step, std::int64_t layer, std::int64_t row, const State& state,
                    std::int64_t entries) {
-    const CacheSession& session = told_.session(layer, row);
+    const CacheSession& session = reference_.session(layer, row);
     const EntryTable& table = session.entries();
     const std::int64_t leaves = s_.method == LoopMethod::kFull ? 0 : 1;
     if (table.size() != entries - leaves) {
@@ -203,7 +203,7 @@ class Checker {
   const LoopSpec& s_;
   cuda_sim::Device device_;
   Loop loop_;
-  ReferenceForward told_;
+  ReferenceForward reference_;
   LoopCheck out_;
 };
 

@@ -109,7 +109,7 @@ void GraphBytes::add_step(std::int64_t step) {
   add_product("logits", s.model.vocab, s.model.d_model);
 }
 
-std::vector<CheckedOp> GraphBytes::beside(const std::vector<kernels::LoopOp>& ops) {
+std::vector<CheckedOp> GraphBytes::compare(const std::vector<kernels::LoopOp>& ops) {
   std::vector<CheckedOp> out;
   auto left = ops_;
   for (const kernels::LoopOp& op : ops) {

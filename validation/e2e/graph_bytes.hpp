@@ -17,7 +17,7 @@ class GraphBytes {
   /// The decode step `step`, from 0.
   void add_step(std::int64_t step);
   /// The loop's operators with the graph's bytes for them.
-  [[nodiscard]] std::vector<CheckedOp> beside(const std::vector<kernels::LoopOp>& ops);
+  [[nodiscard]] std::vector<CheckedOp> compare(const std::vector<kernels::LoopOp>& ops);
   /// Operators of the graph that the loop does not have.
   [[nodiscard]] const std::vector<std::string>& without_kernel() const { return left_; }
 

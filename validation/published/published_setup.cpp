@@ -339,7 +339,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     const auto start = document.starts.find(start_of(base->second));
     if (!out.facts.pool && start != document.starts.end()) out.facts.pool = start->second.pool;
   }
-  const auto lacks = [&](const char* what, std::string why) {
+  const auto note_missing = [&](const char* what, std::string why) {
     out.missing.push_back({what, std::move(why)});
   };
   const auto assume = [&](std::string text) {
@@ -353,7 +353,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
 
   out.gpu = gpu_named(row.gpu);
   if (out.gpu == nullptr) {
-    lacks("gpu", fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
+    note_missing("gpu", fmt::format("GPU \"{}\" is not in the catalogue", row.gpu));
   }
   try {
     std::string assumed;
@@ -364,36 +364,36 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     }
     assume(std::move(assumed));
   } catch (const InputError&) {
-    lacks("model", fmt::format("model \"{}\" is not in the catalogue", row.model));
+    note_missing("model", fmt::format("model \"{}\" is not in the catalogue", row.model));
   }
 
   out.weights = parse_format(split(without_brackets(row.dtype), "/").empty()
                                  ? std::string{}
                                  : split(without_brackets(row.dtype), "/").front());
-  if (!out.weights) lacks("weights", fmt::format("no format in dtype \"{}\"", row.dtype));
+  if (!out.weights) note_missing("weights", fmt::format("no format in dtype \"{}\"", row.dtype));
   std::string assumed_cache;
   out.kv_dtype = cache_format(row, out.weights, assumed_cache);
   assume(std::move(assumed_cache));
 
   out.prompt = parse_prompt(row.prompt_len, row.note);
   if (!out.prompt) {
-    lacks("prompt", plain_text(row.prompt_len).empty()
-                        ? std::string{"no prompt length is stated"}
-                        : fmt::format("no number in prompt \"{}\"", row.prompt_len));
+    note_missing("prompt", plain_text(row.prompt_len).empty()
+                               ? std::string{"no prompt length is stated"}
+                               : fmt::format("no number in prompt \"{}\"", row.prompt_len));
   } else if (out.prompt->is_short) {
     assume(fmt::format("a short prompt: {} tokens", kShortPrompt));
   }
   out.output = parse_output(row.output_len, out.prompt ? out.prompt->tokens : 0);
   if (!out.output) {
-    lacks("output", plain_text(row.output_len).empty()
-                        ? std::string{"no output length is stated"}
-                        : fmt::format("no number in output \"{}\"", row.output_len));
+    note_missing("output", plain_text(row.output_len).empty()
+                               ? std::string{"no output length is stated"}
+                               : fmt::format("no number in output \"{}\"", row.output_len));
   }
   out.batch = parse_batch(row.batch, row.note);
   if (!out.batch) {
-    lacks("batch", plain_text(row.batch).empty()
-                       ? std::string{"no batch is stated"}
-                       : fmt::format("no number in batch \"{}\"", row.batch));
+    note_missing("batch", plain_text(row.batch).empty()
+                              ? std::string{"no batch is stated"}
+                              : fmt::format("no number in batch \"{}\"", row.batch));
   }
   read_engine_words(row, out);
 
@@ -404,7 +404,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     out.recomputes_window = method.recomputes_window;
     for (std::string& text : method.assumed) assume(std::move(text));
   } else {
-    lacks("method", std::move(method.reason));
+    note_missing("method", std::move(method.reason));
   }
 
   AttentionPatch patch = AttentionPatch::kNone;
@@ -415,7 +415,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
       patch = attention_patch(out.method->name, needs, out.batch ? out.batch->sequences : 1);
     } catch (const InputError& error) {
       out.method.reset();
-      lacks("method", error.what());
+      note_missing("method", error.what());
     }
   }
   const StackMatch stack = match_stack(
@@ -428,7 +428,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     out.stack = &vllm_v1_stack(out.release.value_or(EngineVersion{0, 22, 0}));
   }
   if (out.stack == nullptr) {
-    lacks("stack", stack.reason);
+    note_missing("stack", stack.reason);
   } else {
     if (!prints_start(row)) assume(stack.assumed);
     // Kernels that read codes are the quantising methods' own; operators of PyTorch expand them.

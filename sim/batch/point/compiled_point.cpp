@@ -100,11 +100,11 @@ struct CompiledPoint::Impl {
   PointRun run_;
   Pool pool_;
   // Per layer of one step; a member to reuse its memory.
-  struct Stand {
+  struct LayerMemory {
     Bytes alive, before, growth;
   };
   mutable std::vector<Seconds> times_;
-  mutable std::vector<Stand> stands_;
+  mutable std::vector<LayerMemory> layer_memory_;
 };
 
 CompiledPoint::Impl::Impl(PointSpec spec)
@@ -246,9 +246,9 @@ Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::
     times_.resize(layers.size());
     Seconds device = decode.compiled.around().time;
     visit(layers, [&](std::size_t i, std::size_t as) {
-      const StepLayers& alike = layers[i];
-      times_[i] = as < i ? times_[as] : decode.time(alike, by_graph);
-      device += times_[i] * static_cast<double>(alike.layers);
+      const StepLayers& equal_layers = layers[i];
+      times_[i] = as < i ? times_[as] : decode.time(equal_layers, by_graph);
+      device += times_[i] * static_cast<double>(equal_layers.layers);
     });
     return std::max(device, decode.compiled.host()) + decode.between;
   });
@@ -259,43 +259,43 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
                                      bool by_graph) const {
   DecodeForms& decode = *run.decode;
   const auto& layers = layers_at(run, segment, step);
-  stands_.resize(layers.size());
-  Bytes standing = decode.resident;
+  layer_memory_.resize(layers.size());
+  Bytes held = decode.resident;
   visit(layers, [&](std::size_t i, std::size_t as) {
-    const StepLayers& alike = layers[i];
-    Stand& s = stands_[i];
+    const StepLayers& equal_layers = layers[i];
+    LayerMemory& s = layer_memory_[i];
     if (as < i) {
-      s = stands_[as];
+      s = layer_memory_[as];
     } else {
-      const PointRows& rows = decode.rows[static_cast<std::size_t>(alike.group)];
-      s = {.alive = decode.alive(alike, by_graph),
+      const PointRows& rows = decode.rows[static_cast<std::size_t>(equal_layers.group)];
+      s = {.alive = decode.alive(equal_layers, by_graph),
            .before = {},
-           .growth = rows.cache_after_step(alike.moment)};
+           .growth = rows.cache_after_step(equal_layers.moment)};
       if (!is_static_) {
-        s.before = rows.cache(alike.moment.before);
-        s.growth += rows.cache(alike.moment.after) - s.before;
+        s.before = rows.cache(equal_layers.moment.before);
+        s.growth += rows.cache(equal_layers.moment.after) - s.before;
       }
     }
-    standing += s.before * alike.layers;
+    held += s.before * equal_layers.layers;
   });
   Bytes peak;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const Stand& s = stands_[i];
+    const LayerMemory& s = layer_memory_[i];
     // If caches grow, the last layer has the peak, else the first.
     const std::int64_t highest = s.growth > Bytes{} ? layers[i].layers - 1 : 0;
-    peak = std::max(peak, standing - s.before + s.growth * highest + s.alive);
-    standing += s.growth * layers[i].layers;
+    peak = std::max(peak, held - s.before + s.growth * highest + s.alive);
+    held += s.growth * layers[i].layers;
   }
-  return std::max(peak, standing + decode.compiled.around_peak());
+  return std::max(peak, held + decode.compiled.around_peak());
 }
 
 StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_t last) const {
   const std::int64_t first = run.trajectory->segments()[segment].first;
   StepCurve shape = StepCurve::kConvex;
   const CompiledLayer* seen = nullptr;
-  for (const StepLayers& alike : layers_at(run, segment, first)) {
-    const CompiledLayer& layer =
-        run.decode->compiled.layer(static_cast<std::size_t>(alike.group), alike.moment);
+  for (const StepLayers& equal_layers : layers_at(run, segment, first)) {
+    const CompiledLayer& layer = run.decode->compiled.layer(
+        static_cast<std::size_t>(equal_layers.group), equal_layers.moment);
     if (&layer == std::exchange(seen, &layer)) continue;
     if (!layer.is_linear()) {
       // Formats other than plain rows have segments along lines or stairs, and no fitted kernels.

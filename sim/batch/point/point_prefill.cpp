@@ -110,7 +110,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   const ResolvedPoint& point = *run.point;
   const std::int64_t prompt = run.prompt;
   const bool per_layer = point.method->prefill_peak() == PrefillPeak::kPerLayer;
-  Bytes standing;
+  Bytes held;
   Bytes caches;  // among the bytes in use
   Bytes peak;
   Bytes cached;  // at the peak
@@ -122,7 +122,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   };
   const auto around = [&](const OpGraph& graph) {
     const GraphMetrics once = figures_of(graph, roofline, times);
-    note_peak(standing + once.alive, caches);
+    note_peak(held + once.alive, caches);
     device += once.time;
   };
   around(embed_prompt(in, prompt));
@@ -131,7 +131,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   for (const Tensor& t : resident_tensors(in, prompt)) {
     (t.owner == Owner::kMask ? mask : embeddings) += t.bytes;
   }
-  standing += mask;
+  held += mask;
   struct Done {
     std::int32_t first_equal = -1;
     std::int64_t kept = 0;
@@ -176,20 +176,20 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     const Done* d = &layer_at(column, kept);
     for (std::int32_t l = column.first; l < column.first + column.count; ++l) {
       // In the first layer the embeddings are the layer's own input.
-      if (l == 1) standing += embeddings;
-      while (room && standing + d->once.alive > *room && d->once.by_scores && score_rows > 1) {
+      if (l == 1) held += embeddings;
+      while (room && held + d->once.alive > *room && d->once.by_scores && score_rows > 1) {
         score_rows = fewer_score_rows(score_rows);
         d = &layer_at(column, kept);
       }
-      note_peak(standing + d->once.alive, caches + d->cache);  // the layer's own cache is in its
-                                                               // graph
-      standing += d->cache;
+      note_peak(held + d->once.alive, caches + d->cache);  // the layer's own cache is in its
+                                                           // graph
+      held += d->cache;
       caches += d->cache;
       device += d->once.time;
     }
   }
   around(output_logits(in, prompt));
-  standing = standing - mask - (in.llm->n_layers() > 1 ? embeddings : Bytes{});
+  held = held - mask - (in.llm->n_layers() > 1 ? embeddings : Bytes{});
 
   if (compresses) {
     forms.emplace(
@@ -214,8 +214,8 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     const Bytes before = is_static ? Bytes{} : rows.cache(prompt);
     const Bytes after = is_static ? Bytes{} : rows.cache(kept);
     for (std::int32_t l = 0; l < column.count; ++l) {
-      note_peak(standing - before + once.alive, caches);
-      standing += after - before;
+      note_peak(held - before + once.alive, caches);
+      held += after - before;
       caches += after - before;
     }
     device += once.time * static_cast<double>(column.count);

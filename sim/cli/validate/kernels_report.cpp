@@ -121,7 +121,7 @@ BarChart rates_chart(const KernelsScore& score) {
                  .title = fmt::format("What each kernel moved a second, {}", score.device),
                  .x_label = "bytes of the formula per time, largest case (GB/s)",
                  .column = "gb_s",
-                 .beside_label = "predicted",
+                 .compared_label = "predicted",
                  .styles = {measured}};
   std::vector<std::size_t> largest;
   for (std::size_t i = 0; i < score.results.size(); ++i) {
@@ -141,8 +141,8 @@ BarChart rates_chart(const KernelsScore& score) {
                  .end_text = fmt::format("{:.0f}", rate),
                  .inside_numbers = false};
     if (!score.predicted_us.empty()) {
-      bar.beside = static_cast<double>(bytes_of(r.model).count()) / score.predicted_us[i] / 1e3;
-      bar.beside_text = fmt::format("{:.0f} predicted", *bar.beside);
+      bar.compared = static_cast<double>(bytes_of(r.model).count()) / score.predicted_us[i] / 1e3;
+      bar.compared_text = fmt::format("{:.0f} predicted", *bar.compared);
     }
     chart.bars.push_back(bar);
   }
@@ -217,9 +217,9 @@ std::vector<Figure> kernels_figures(const KernelsScore& score) {
                                          equal ? ", as its formula says" : ""),
                  .inside_numbers = false};
     if (!equal) {  // bars of a pair where there is something to compare
-      bar.beside = model;
-      bar.beside_text = fmt::format("{:.1f} by its formula", model / kKibibyte);
-      traffic.beside_label = "formula";
+      bar.compared = model;
+      bar.compared_text = fmt::format("{:.1f} by its formula", model / kKibibyte);
+      traffic.compared_label = "formula";
     }
     traffic.bars.push_back(bar);
   }

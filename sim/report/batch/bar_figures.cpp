@@ -121,8 +121,8 @@ ChartBar cache_of(const RunReport& report, std::size_t point, bool with_method) 
   bar.end_text = to_text(bytes);
   if (published != scenario.published.end()) {
     bar.end_text = in_unit_of(published->text, bytes);
-    bar.beside = published->value;
-    bar.beside_text = in_unit_of(published->text, Bytes{std::llround(published->value)});
+    bar.compared = published->value;
+    bar.compared_text = in_unit_of(published->text, Bytes{std::llround(published->value)});
   }
   return bar;
 }
@@ -166,7 +166,7 @@ void add_bar_figures(const RunReport& report, FigureSet& set) {
              .x_label = "keys, values and side data of the whole batch (GiB)",
              .column = "bytes",
              .unit = kGiB,
-             .beside_label = "published",
+             .compared_label = "published",
              .styles = {style_of_prediction()}},
             std::move(files), set);
 }

@@ -81,7 +81,7 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
                    {"counts_graphs", s.counts_graphs || s.fraction_of == FractionOf::kFree},
                    {"kv_cache_bytes", s.kv_cache.count()},
                    {"missing_bytes", s.missing.count()},
-                   {"lacking_bytes", s.lacking().count()},
+                   {"lacking_bytes", s.shortage().count()},
                    {"blocks", s.blocks},
                    {"tokens", s.tokens},
                    {"max_model_len", s.max_model_len},
@@ -156,10 +156,10 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
   }
   if (s.missing > Bytes{}) {
     out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
-  } else if (s.lacking() > Bytes{}) {
+  } else if (s.shortage() > Bytes{}) {
     out += fmt::format(
         "It does not start: the pool leaves {} GiB less than activations and CUDA graphs take.\n",
-        gib(s.lacking()));
+        gib(s.shortage()));
   } else if (!s.serves()) {
     out += fmt::format("It does not start: a sequence of {} tokens does not fit the cache.\n",
                        with_commas(s.max_model_len));

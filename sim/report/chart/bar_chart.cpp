@@ -21,7 +21,7 @@ using namespace chart;  // NOLINT: the parts are internal
 constexpr double kTextGap = 8;  // pixels between a bar's end and the text next to it
 
 /// Kinds of a CSV line.
-enum class Kind : int { kPart = 0, kLimit = 1, kBeside = 2, kRange = 3 };
+enum class Kind : int { kPart = 0, kLimit = 1, kCompared = 2, kRange = 3 };
 
 using Lines = std::vector<std::string>;
 
@@ -36,7 +36,7 @@ Lines two_lines(const std::string& text, double pixels) {
 
 /// A bar's label, left of the plot, and the text next to the bar's end.
 struct BarWords {
-  Lines name{}, end{}, beside{};
+  Lines name{}, end{}, compared{};
 };
 
 /// The plot's position and the bars' texts on a canvas.
@@ -85,14 +85,14 @@ Frame frame_of(const BarChart& chart, const Canvas& canvas) {
   frame.left = kBeforeNames + widest + kAfterNames;
   frame.width = canvas.plot_width(frame.left);
   std::size_t max_lines = 1;
-  bool any_beside = false;
+  bool has_compared = false;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
     const ChartBar& bar = chart.bars[i];
     BarWords& words = frame.words[i];
     words.end = lines_of_end(bar.end_text, kMaxOfPlot * frame.width);
-    if (bar.beside) words.beside = lines_of_end(bar.beside_text, kMaxOfPlot * frame.width);
-    any_beside = any_beside || bar.beside.has_value();
-    max_lines = std::max({max_lines, words.name.size(), words.end.size() + words.beside.size()});
+    if (bar.compared) words.compared = lines_of_end(bar.compared_text, kMaxOfPlot * frame.width);
+    has_compared = has_compared || bar.compared.has_value();
+    max_lines = std::max({max_lines, words.name.size(), words.end.size() + words.compared.size()});
   }
   frame.row = std::max(kMinRow, kLineHeight * static_cast<double>(max_lines) + kBetweenRows);
   return frame;
@@ -103,14 +103,14 @@ struct Band {
   double low = 0, high = 0;
   [[nodiscard]] constexpr double middle() const { return (low + high) / 2; }
 };
-constexpr Band kBesideBand{0.06, 0.40};
+constexpr Band kComparedBand{0.06, 0.40};
 
-bool any_beside(const BarChart& chart) {
+bool has_compared(const BarChart& chart) {
   return std::any_of(chart.bars.begin(), chart.bars.end(),
-                     [](const ChartBar& bar) { return bar.beside.has_value(); });
+                     [](const ChartBar& bar) { return bar.compared.has_value(); });
 }
 Band band_of(const BarChart& chart) {
-  return any_beside(chart) ? Band{-0.40, 0.06} : Band{-0.36, 0.36};
+  return has_compared(chart) ? Band{-0.40, 0.06} : Band{-0.36, 0.36};
 }
 
 /// A style's number among `styles`.
@@ -210,7 +210,7 @@ double axis_end(const BarChart& chart, const Frame& frame, bool with_limits) {
     };
     see(end_of(bar), frame.words[i].end);
     if (with_limits && bar.limit) see(*bar.limit, {});
-    if (bar.beside) see(*bar.beside, frame.words[i].beside);
+    if (bar.compared) see(*bar.compared, frame.words[i].compared);
   }
   return high;
 }
@@ -305,10 +305,10 @@ Drawn lay_out(const BarChart& chart, const Frame& frame, double x_high, const Ca
     }
     if (bar.range) put(Kind::kRange, "", bar.range->low, bar.range->high, chart.range_label);
     if (bar.limit) put(Kind::kLimit, "", *bar.limit, *bar.limit, "");
-    if (bar.beside) {
-      put(Kind::kBeside, "", 0, *bar.beside, chart.beside_label);
-      drawn.labels += end_label(words_at.beside, *bar.beside / chart.unit,
-                                row + kBesideBand.middle(), pixel, frame.row);
+    if (bar.compared) {
+      put(Kind::kCompared, "", 0, *bar.compared, chart.compared_label);
+      drawn.labels += end_label(words_at.compared, *bar.compared / chart.unit,
+                                row + kComparedBand.middle(), pixel, frame.row);
     }
   }
   return drawn;
@@ -353,7 +353,8 @@ std::string script_of(const BarChart& chart, const FigureStyle& style) {
           fill.pattern > 0 ? fmt::format("pattern {}", fill.pattern) : "solid 1.0", fill.colour,
           chart.styles[k].words);
   }
-  if (any_beside(chart)) boxes("$2==2", kBesideBand, "pattern 5", "#777777", chart.beside_label);
+  if (has_compared(chart))
+    boxes("$2==2", kComparedBand, "pattern 5", "#777777", chart.compared_label);
   const auto any = [&](auto member) {
     return std::any_of(chart.bars.begin(), chart.bars.end(),
                        [&](const ChartBar& bar) { return (bar.*member).has_value(); });

@@ -153,11 +153,11 @@ struct ChartBar {
   bool heading = false;  // no bar: the label is a heading of the bars that follow
   std::vector<std::pair<PartStyle, double>> parts{};  // drawn in this order
   std::optional<double> limit{};
-  std::optional<double> cut{};     // a longer bar ends here, with a break mark
-  std::string end_text{};          // next to the bar's end: one or two lines
-  bool inside_numbers = true;      // print each part's number in it if it fits
-  std::optional<double> beside{};  // a thinner bar under it for comparison
-  std::string beside_text{};
+  std::optional<double> cut{};       // a longer bar ends here, with a break mark
+  std::string end_text{};            // next to the bar's end: one or two lines
+  bool inside_numbers = true;        // print each part's number in it if it fits
+  std::optional<double> compared{};  // a thinner bar under it for comparison
+  std::string compared_text{};
   std::optional<ChartRange> range{};  // a line with caps over the bar
 };
 struct BarChart {
@@ -166,7 +166,7 @@ struct BarChart {
   std::string column{};  // in the CSV, with unit
   double unit = 1;
   std::string limit_label{};
-  std::string beside_label{};
+  std::string compared_label{};
   std::string range_label{};        // of all ranges
   std::vector<PartStyle> styles{};  // of all parts, in the legend's order
   std::vector<ChartBar> bars{};

@@ -50,8 +50,8 @@ void fields_of_bar(Visit& visit, Bar& bar) {
   visit("cut", bar.cut);
   visit("end_text", bar.end_text);
   visit("inside_numbers", bar.inside_numbers);
-  visit("beside", bar.beside);
-  visit("beside_text", bar.beside_text);
+  visit("beside", bar.compared);
+  visit("beside_text", bar.compared_text);
   visit("range", bar.range);
 }
 template <class Visit, class Band>
@@ -123,7 +123,7 @@ void fields_of_chart(Visit& visit, Chart& chart) {
     visit("column", chart.column);
     visit("unit", chart.unit);
     visit("limit_label", chart.limit_label);
-    visit("beside_label", chart.beside_label);
+    visit("beside_label", chart.compared_label);
     visit("range_label", chart.range_label);
     visit("styles", chart.styles);
     visit("bars", chart.bars);

@@ -267,7 +267,7 @@ Reason join(const Parts<BarChart>& parts, BarChart& chart) {
   }
   chart.column = parts.front().chart.column;
   chart.limit_label = first_words(parts, &BarChart::limit_label);
-  chart.beside_label = first_words(parts, &BarChart::beside_label);
+  chart.compared_label = first_words(parts, &BarChart::compared_label);
   chart.range_label = first_words(parts, &BarChart::range_label);
   for (const auto& [of, one] : parts) {
     for (const PartStyle& style : one.styles) {
@@ -406,10 +406,10 @@ void add_kind(std::span<const FiguresOfResult> results, const Key& key, Overlaid
     return all;
   };
   const std::set<std::string> first = names(figures.front());
-  const bool alike = std::all_of(figures.begin(), figures.end(),
-                                 [&](const auto& of) { return names(of) == first; });
+  const bool all_equal = std::all_of(figures.begin(), figures.end(),
+                                     [&](const auto& of) { return names(of) == first; });
   LeftOut left_out;
-  if (alike) {
+  if (all_equal) {
     for (std::size_t i = 0; i < figures.front().size(); ++i) {
       const std::string& name = name_of(figures.front()[i]->chart);
       std::vector<OverlayPart> parts;

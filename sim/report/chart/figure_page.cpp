@@ -258,7 +258,7 @@ ordered_json page_chart(const BarChart& chart) {
   for (const PartStyle& style : chart.styles) {
     parts.emplace_back(style, std::vector<double>(chart.bars.size(), 0));
   }
-  std::vector<double> beside(chart.bars.size(), 0);
+  std::vector<double> compared(chart.bars.size(), 0);
   std::set<double> limits;
   double cut = 0, fits = 0;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
@@ -270,8 +270,9 @@ ordered_json page_chart(const BarChart& chart) {
     if (const std::size_t line = end.find('\n'); line != std::string::npos) {
       end.replace(line, 1, bar.cut ? " " : ", ");
     }
-    if (bar.beside)
-      end += fmt::format("{}{} {}", end.empty() ? "" : "; ", chart.beside_label, bar.beside_text);
+    if (bar.compared)
+      end +=
+          fmt::format("{}{} {}", end.empty() ? "" : "; ", chart.compared_label, bar.compared_text);
     out["ends"].push_back(end);
     if (bar.limit) limits.insert(*bar.limit);
     double sum = 0;
@@ -285,7 +286,7 @@ ordered_json page_chart(const BarChart& chart) {
       }
       found->second[i] += value;
     }
-    if (bar.beside) beside[i] = *bar.beside;
+    if (bar.compared) compared[i] = *bar.compared;
     if (bar.cut && sum > *bar.cut) {
       cut = std::max(cut, *bar.cut);
     } else {
@@ -321,12 +322,12 @@ ordered_json page_chart(const BarChart& chart) {
                              {"hatch", hatch_of(style.fill.pattern)},
                              {"values", values}});
   }
-  if (std::any_of(beside.begin(), beside.end(), [](double v) { return v > 0; })) {
-    out["series"].push_back({{"name", chart.beside_label},
+  if (std::any_of(compared.begin(), compared.end(), [](double v) { return v > 0; })) {
+    out["series"].push_back({{"name", chart.compared_label},
                              {"fill", "#E69F00"},
                              {"hatch", 0},
                              {"beside", true},
-                             {"values", beside}});
+                             {"values", compared}});
   }
   return out;
 }

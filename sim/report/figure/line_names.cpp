@@ -73,33 +73,34 @@ LineNames line_names(const Scenario& scenario, const std::vector<std::size_t>& p
       if (std::find(keys.begin(), keys.end(), item.key()) == keys.end()) keys.push_back(item.key());
     }
   }
-  std::vector<std::string> telling;
+  std::vector<std::string> distinguishing;
   for (const std::string& key : keys) {
-    if (differs(objects, key)) telling.push_back(key);
+    if (differs(objects, key)) distinguishing.push_back(key);
   }
   // A parameter that only one method has may be the only difference. The method is then named too,
   // because the other would have no name.
   const std::size_t all = kinds(objects, keys);
-  const auto tells = [&](const std::string& key) {
-    return std::find(telling.begin(), telling.end(), key) != telling.end();
+  const auto distinguishes = [&](const std::string& key) {
+    return std::find(distinguishing.begin(), distinguishing.end(), key) != distinguishing.end();
   };
-  if (!tells("method") && (telling.empty() || kinds(objects, telling) < all)) {
-    telling.insert(telling.begin(), "method");
+  if (!distinguishes("method") &&
+      (distinguishing.empty() || kinds(objects, distinguishing) < all)) {
+    distinguishing.insert(distinguishing.begin(), "method");
   }
-  for (std::size_t n_kinds = kinds(objects, telling); n_kinds < all;) {
+  for (std::size_t n_kinds = kinds(objects, distinguishing); n_kinds < all;) {
     for (const std::string& key : keys) {
-      std::vector<std::string> with = telling;
+      std::vector<std::string> with = distinguishing;
       with.push_back(key);
       const std::size_t now = kinds(objects, with);
       if (now == n_kinds) continue;
       n_kinds = now;
-      telling = std::move(with);
+      distinguishing = std::move(with);
       break;
     }
   }
   LineNames names;
   for (const std::string& key : keys) {
-    if (tells(key)) continue;
+    if (distinguishes(key)) continue;
     const auto one = std::find_if(objects.begin(), objects.end(),
                                   [&](const ordered_json& o) { return o.contains(key); });
     const std::string text = one == objects.end() ? "" : label_of(*one, {key});
@@ -107,7 +108,7 @@ LineNames line_names(const Scenario& scenario, const std::vector<std::size_t>& p
   }
   DistinctNames distinct;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    std::string label = label_of(objects[i], telling);
+    std::string label = label_of(objects[i], distinguishing);
     if (label.empty()) label = label_of(objects[i], {"method"});
     if (label.empty()) label = clean_text(scenario.points[points[i]].label);
     if (label.empty()) label = fmt::format("point {}", points[i]);

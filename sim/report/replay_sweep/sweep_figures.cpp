@@ -103,7 +103,7 @@ std::string slice_words(const ReplaySweep& sweep, const SweepMean& mean, std::si
 }
 
 /// Whether two cells of one method differ only in the parameter.
-bool alike(const SweepCell& a, const SweepCell& b, std::size_t axis) {
+bool same_but_axis(const SweepCell& a, const SweepCell& b, std::size_t axis) {
   for (std::size_t i = 0; i < a.values.size(); ++i) {
     if (i != axis && a.values[i] != b.values[i]) return false;
   }
@@ -118,7 +118,8 @@ std::vector<Slice> slices_of(const ReplaySweep& sweep, const std::vector<SweepMe
     if (cell.spec.name != method || !cell.values[axis]) continue;
     auto found = std::find_if(slices.begin(), slices.end(), [&](const Slice& slice) {
       const SweepMean& first = *slice.means.front();
-      return first.over.budget == mean.over.budget && alike(sweep.cells[first.cell], cell, axis);
+      return first.over.budget == mean.over.budget &&
+             same_but_axis(sweep.cells[first.cell], cell, axis);
     });
     if (found == slices.end()) {
       found = slices.insert(slices.end(),

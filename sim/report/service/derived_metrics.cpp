@@ -127,10 +127,10 @@ ServeBottleneck bottleneck(const ServeResult& r) {
   constexpr double kPreemptionsMatter = 0.01;  // of the requests completed
   constexpr double kLittle = 0.25;             // of the data sheet's rates
   const auto percent = [](double share) { return fmt::format("{:.0f} %", kPercent * share); };
-  if (r.startup && r.startup->lacking() > Bytes{} && r.completed == 0) {
+  if (r.startup && r.startup->shortage() > Bytes{} && r.completed == 0) {
     return {"start", fmt::format("it does not start: the cache's pool leaves {:.1f} GiB less than "
                                  "activations and CUDA graphs take",
-                                 static_cast<double>(r.startup->lacking().count()) / kGiB)};
+                                 static_cast<double>(r.startup->shortage().count()) / kGiB)};
   }
   if (r.startup && !r.startup->serves() && r.completed == 0) {
     const double missing = static_cast<double>(r.startup->missing.count()) / kGiB;

@@ -133,7 +133,7 @@ std::string csv_value(const json& value) {
 }
 
 /// The columns whose values differ between points.
-std::vector<SweepColumn> telling_columns(const ScenarioSweep& sweep) {
+std::vector<SweepColumn> distinguishing_columns(const ScenarioSweep& sweep) {
   std::vector<SweepColumn> out;
   for (const SweepColumn& column : sweep.columns()) {
     std::optional<json> first;
@@ -190,8 +190,8 @@ std::string table_of(const ScenarioSweep& sweep, std::size_t width) {
   constexpr std::size_t kMaxRows = 40;
   constexpr std::size_t kMaxMeasures = 5;
   std::vector<Table::Column> columns{{"point"}};
-  const std::vector<SweepColumn> telling = telling_columns(sweep);
-  for (const SweepColumn& column : telling) {
+  const std::vector<SweepColumn> distinguishing = distinguishing_columns(sweep);
+  for (const SweepColumn& column : distinguishing) {
     columns.push_back({column.name, Table::Align::kLeft});
   }
   const std::size_t shown = std::min(sweep.measures().size(), kMaxMeasures);
@@ -200,7 +200,7 @@ std::string table_of(const ScenarioSweep& sweep, std::size_t width) {
   const std::size_t rows = std::min(sweep.size(), kMaxRows);
   for (std::size_t i = 0; i < rows; ++i) {
     std::vector<std::string> cells{fmt::format("{}", i)};
-    for (const SweepColumn& column : telling) {
+    for (const SweepColumn& column : distinguishing) {
       cells.push_back(sweep_value_text(sweep.value(column, i)));
     }
     for (std::size_t m = 0; m < shown; ++m) {
@@ -309,7 +309,7 @@ std::string sweep_value_text(const json& value) {
 
 std::string sweep_point_words(const ScenarioSweep& sweep, std::size_t point) {
   std::vector<std::string> words;
-  for (const SweepColumn& column : telling_columns(sweep)) {
+  for (const SweepColumn& column : distinguishing_columns(sweep)) {
     const json value = sweep.value(column, point);
     if (!value.is_null())
       words.push_back(fmt::format("{} {}", column.name, excerpt(sweep_value_text(value))));

@@ -16,7 +16,7 @@ constexpr std::size_t kGap = 2;
 constexpr std::size_t kNarrowest = 12;  // minimum width of a shortened left column
 
 /// The smallest width, at least kNarrowest, at which different cells still differ when shortened.
-std::size_t telling_width(std::vector<std::string_view> cells) {
+std::size_t distinguishing_width(std::vector<std::string_view> cells) {
   std::sort(cells.begin(), cells.end());
   std::size_t width = kNarrowest;
   for (std::size_t i = 1; i < cells.size(); ++i) {
@@ -112,15 +112,15 @@ std::string Table::str(std::size_t width) const {
   // Spare columns are dropped if the others are too wide even at their minimum widths. Those widths
   // keep rows distinguishable if dropping spare columns makes that possible.
   std::vector<std::size_t> min;
-  for (const bool telling : {true, false}) {
+  for (const bool distinguishing : {true, false}) {
     min = widths;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       if (columns_[c].align != Align::kLeft) continue;
       std::vector<std::string_view> cells;
       for (const Row& row : rows_) {
-        if (telling && row.section.empty()) cells.emplace_back(row.cells[c]);
+        if (distinguishing && row.section.empty()) cells.emplace_back(row.cells[c]);
       }
-      min[c] = std::min(widths[c], telling_width(std::move(cells)));
+      min[c] = std::min(widths[c], distinguishing_width(std::move(cells)));
     }
     shown.assign(columns_.size(), true);
     left_out.clear();

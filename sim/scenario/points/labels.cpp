@@ -154,18 +154,19 @@ void set_labels(std::vector<ScenarioPoint>& points) {
   for (const ScenarioPoint& point : points) objects.push_back(point.keys);
   std::vector<std::string> keys = kMethodKeys;
   for (const LabelKey& key : kLabelKeys) keys.emplace_back(key.key);
-  const std::vector<std::string> telling = distinguishing_keys(objects, keys);
-  const auto tells = [&](std::string_view key) {
-    return std::find(telling.begin(), telling.end(), key) != telling.end();
+  const std::vector<std::string> distinguishing = distinguishing_keys(objects, keys);
+  const auto distinguishes = [&](std::string_view key) {
+    return std::find(distinguishing.begin(), distinguishing.end(), key) != distinguishing.end();
   };
-  const bool method = telling.empty() || std::any_of(kMethodKeys.begin(), kMethodKeys.end(), tells);
+  const bool method =
+      distinguishing.empty() || std::any_of(kMethodKeys.begin(), kMethodKeys.end(), distinguishes);
   DistinctNames names;
   for (ScenarioPoint& point : points) {
     std::vector<std::string> words;
     if (method) words.push_back(method_label(point.method));
     for (const LabelKey& key : kLabelKeys) {
       const auto value = point.keys.find(key.key);
-      if (!tells(key.key) || value == point.keys.end()) continue;
+      if (!distinguishes(key.key) || value == point.keys.end()) continue;
       if (const std::string word = key_value_text(*value); !word.empty()) {
         words.push_back(fmt::format("{}{}", key.before, word));
       }

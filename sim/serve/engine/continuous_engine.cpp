@@ -42,7 +42,7 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
   flights_.resize(parts_.later_stages.size() + 1);
   stage_free_.resize(flights_.size());
   piped_ = flights_.size() > 1;
-  for (const auto& [owner, bytes] : parts_.standing) standing_ += bytes;
+  for (const auto& [owner, bytes] : parts_.resident) resident_ += bytes;
 }
 
 void ContinuousEngine::arrive(RequestId id, SimTime now) {
@@ -69,7 +69,7 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
   if (max > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
     state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", s.prompt),
-                unit * max, unit * kv_.pool(), parts_.standing);
+                unit * max, unit * kv_.pool(), parts_.resident);
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
@@ -77,7 +77,7 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     state_->oom(now, id,
                 fmt::format("attention scores of a prompt of {} tokens, beyond the profiling run",
                             s.prompt),
-                parts_.scoring(s.prompt), parts_.scoring_room, parts_.standing);
+                parts_.scoring(s.prompt), parts_.scoring_room, parts_.resident);
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
@@ -200,17 +200,17 @@ std::int32_t ContinuousEngine::unplan(RequestId id) {
 void ContinuousEngine::refuse(RequestId id, SimTime now) {
   Sequence& s = at(id);
   const Bytes unit = parts_.sizes->unit();
-  if (const Bytes lack = kv_.outside_lack(id); lack > Bytes{}) {
+  if (const Bytes missing = kv_.outside_lack(id); missing > Bytes{}) {
     const OutsideTier& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
     state_->oom(now, id,
                 fmt::format("entries of {} tokens outside the GPU, with no other sequence to make "
                             "room in {}",
                             s.known, outside.name()),
-                lack, outside.free(), outside.owners());
+                missing, outside.free(), outside.owners());
   } else {
     state_->oom(now, id,
                 fmt::format("cache of {} tokens, with no other sequence to make room", s.known),
-                unit * kv_.max_units(s.prompt, s.known), unit * kv_.available(), parts_.standing);
+                unit * kv_.max_units(s.prompt, s.known), unit * kv_.available(), parts_.resident);
   }
   if (s.state == SequenceState::kRunning) {
     leave_running(id);
@@ -246,7 +246,7 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
     state_->oom(
         now_, id,
         fmt::format("attention scores of {} tokens to recompute, one row at a time", s.known),
-        parts_.scoring(s.known), parts_.scoring_room, parts_.standing);
+        parts_.scoring(s.known), parts_.scoring_room, parts_.resident);
     state_->end(id, RequestStatus::kRejected, now_);
     if (load() == 0) timeline_.finish(sample_now(now_));
     return planned;
@@ -439,7 +439,7 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
       .waiting = static_cast<std::int32_t>(queue_.size() + unseen_.size() + swapped_.size()),
       .tokens = tokens_,
       .prompt_tokens = prompt_tokens_,
-      .held = standing_ + unit * kv_.pool(),
+      .held = resident_ + unit * kv_.pool(),
       .kv_blocks = unit * kv_.taken(),
       .kv_cached = unit * kv_.cached()};
   out.kv_logical = parts_.sizes->unit() * kv_.pinned();  // prefixes: counted once for all readers
@@ -468,10 +468,10 @@ IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime star
 
 EngineMemory ContinuousEngine::memory() const {
   EngineMemory out{
-      .peak = standing_ + parts_.held_unit * kv_.pool(),
+      .peak = resident_ + parts_.held_unit * kv_.pool(),
       .usable = parts_.startup.limit(),
       .pool = parts_.held_unit * kv_.pool(),
-      .peak_owners = parts_.standing,
+      .peak_owners = parts_.resident,
       .blocks = kv_.pool() / parts_.sizes->block_units(),
       .block_tokens = block_tokens_,
       .peak_blocks = (peak_taken_ + parts_.sizes->block_units() - 1) / parts_.sizes->block_units(),

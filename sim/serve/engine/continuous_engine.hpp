@@ -46,7 +46,7 @@ struct EngineParts {
   std::function<std::int64_t(std::int64_t)> scored_rows{};
   Bytes scoring_room{};
   bool clips = false;   // outputs declared beyond it are cut, not refused
-  Owners standing;      // outside the pool: context, weights, …
+  Owners resident;      // outside the pool: context, weights, …
   Bytes host_memory{};  // for swapped caches, of one GPU
   Bytes nvme{};         // for those that it has no room for, likewise
   SwapRates swap{};     // of one GPU
@@ -247,7 +247,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<RequestId> leaving_;                    // prefilled, their caches still here
   std::int64_t reserved_ = 0;                         // caches on their way here
   std::int64_t received_ = 0;  // of these, those that came and wait to be admitted
-  Bytes standing_{};
+  Bytes resident_{};
 };
 
 }  // namespace kvsim

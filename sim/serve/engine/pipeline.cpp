@@ -100,7 +100,7 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
     out.startup = std::move(startup);
   }
   out.row = stage_boundary_bytes(in, 1);
-  if (stands_in_one_node(spec, gpus_per_replica(spec))) {
+  if (is_in_one_node(spec, gpus_per_replica(spec))) {
     out.link = spec.gpu->nvlink ? *spec.gpu->nvlink * 0.5 : spec.gpu->pcie;
   } else if (spec.cluster.link.count() > 0) {
     out.link = spec.cluster.link;

@@ -148,7 +148,7 @@ StaticEngine::Shortage StaticEngine::shortage() const {
   const std::int64_t prompt = spec_.prompt_tokens, output = spec_.output_tokens;
   const PointResult whole =
       point.memory_at({.batch = spec_.batch, .prompt_tokens = prompt, .output_tokens = output});
-  Shortage out{.lack = std::max(Bytes{}, Bytes{} - whole.margin()), .enough = {}};
+  Shortage out{.missing = std::max(Bytes{}, Bytes{} - whole.margin()), .enough = {}};
   if (refused_ && whole.fits) {
     out.fits = true;
     out.enough = fmt::format(
@@ -175,19 +175,19 @@ StaticEngine::Shortage StaticEngine::shortage() const {
 }
 
 void StaticEngine::raise(SimTime now) {
-  const Shortage lacks = shortage();
+  const Shortage found = shortage();
   std::string what = fmt::format(
       "{} of a batch of {}, prompts of up to {} and outputs of up to {} tokens{}: {}",
       refused_ ? refused_->what : run_.oom->what, spec_.batch, with_commas(spec_.prompt_tokens),
       with_commas(spec_.output_tokens + 1),
-      lacks.lack > Bytes{} ? fmt::format(", {} too large", lacks.lack) : "", lacks.enough);
+      found.missing > Bytes{} ? fmt::format(", {} too large", found.missing) : "", found.enough);
   ++raised_;
-  if (raised_ == 1 || lacks.lack > max_lack_) {
-    max_lack_ = lacks.lack;
-    max_lack_remedy_ = fmt::format(
+  if (raised_ == 1 || found.missing > max_missing_) {
+    max_missing_ = found.missing;
+    max_missing_remedy_ = fmt::format(
         "{} of {} and {} tokens{}: {}", with_commas(spec_.batch), with_commas(spec_.prompt_tokens),
         with_commas(spec_.output_tokens + 1),
-        lacks.fits ? std::string{} : fmt::format(" {} too large", lacks.lack), lacks.enough);
+        found.fits ? std::string{} : fmt::format(" {} too large", found.missing), found.enough);
   }
   if (refused_) {
     const OutOfMemory& why = refused_->reason;
@@ -298,7 +298,7 @@ std::vector<std::string> StaticEngine::notes() const {
   std::vector<std::string> notes = notes_;
   if (raised_ > 0) {
     notes.push_back(fmt::format("{} of {} batches ran out of memory and are lost; that of {}",
-                                with_commas(raised_), with_commas(formed_), max_lack_remedy_));
+                                with_commas(raised_), with_commas(formed_), max_missing_remedy_));
   }
   return notes;
 }

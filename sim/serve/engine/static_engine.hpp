@@ -45,7 +45,7 @@ class StaticEngine final : public Engine {
   void raise(SimTime now);
   /// By how much the batch that was formed last does not fit, and what of it would.
   struct Shortage {
-    Bytes lack{};        // at its peak; 0: not known, as the run ends before it
+    Bytes missing{};     // at its peak; 0: not known, as the run ends before it
     bool fits = false;   // by its bytes: the allocator had cut the rest in pieces
     std::string enough;  // "5 of them fit at once, or 8 with prompts of up to 2,311 tokens"
   };
@@ -72,8 +72,8 @@ class StaticEngine final : public Engine {
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;
   std::vector<std::string> notes_;
   std::int64_t formed_ = 0, raised_ = 0;  // batches
-  Bytes max_lack_{};                      // of those that raised
-  std::string max_lack_remedy_;
+  Bytes max_missing_{};                   // of those that raised
+  std::string max_missing_remedy_;
 };
 
 }  // namespace kvsim

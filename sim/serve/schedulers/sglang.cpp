@@ -35,7 +35,7 @@ constexpr double kMinNewTokenRatioFactor = 0.14;    // SGLANG_MIN_NEW_TOKEN_RATI
 constexpr double kDecaySteps = 600;                 // SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
 constexpr std::int64_t kRetractDecodeSteps = 20;    // SGLANG_RETRACT_DECODE_STEPS
 constexpr std::size_t kLongestQueueToSort = 128;    // SchedulePolicy._determine_active_policy
-constexpr RequestId kNobody = -1;
+constexpr RequestId kNoRequest = -1;
 
 /// Prompts before decodes: whenever the queue's head may be admitted, an iteration contains only
 /// prompts, up to chunked_prefill_size tokens; the last one may be chunked and continues first in
@@ -106,8 +106,8 @@ class Sglang : public Scheduler {
       ratio_ = init_ratio_;
       for (Forming& one : forming_) one.full = false;
     }
-    if (chunked_ != kNobody && batch.sequence(chunked_).state != SequenceState::kRunning) {
-      chunked_ = kNobody;
+    if (chunked_ != kNoRequest && batch.sequence(chunked_).state != SequenceState::kRunning) {
+      chunked_ = kNoRequest;
     }
     micro_batches_.form_next(batch, [&](std::int32_t at) { form(batch, at); });
   }
@@ -199,10 +199,10 @@ class Sglang : public Scheduler {
   }
 
   bool prefill(BatchBuilder& batch, Forming& now) {
-    if ((now.full || batch.waiting() == 0) && chunked_ == kNobody) return false;
-    const bool has_chunked = chunked_ != kNobody && batch.sequence(chunked_).micro_batch == at_;
+    if ((now.full || batch.waiting() == 0) && chunked_ == kNoRequest) return false;
+    const bool has_chunked = chunked_ != kNoRequest && batch.sequence(chunked_).micro_batch == at_;
     const std::int64_t decoding = std::ssize(batch.idle()) - (has_chunked ? 1 : 0);
-    if (decoding >= max_seqs_ && chunked_ == kNobody) {
+    if (decoding >= max_seqs_ && chunked_ == kNoRequest) {
       now.full = true;
       return false;
     }
@@ -212,7 +212,7 @@ class Sglang : public Scheduler {
     std::int64_t chunk_left = chunk_ - joining;
     if (chunk_left < page_) return false;
     std::int64_t taken = 0;
-    if (chunked_ != kNobody) {
+    if (chunked_ != kNoRequest) {
       const RequestId id = chunked_;
       const Sequence& s = batch.sequence(id);
       const auto tokens =
@@ -220,7 +220,7 @@ class Sglang : public Scheduler {
       if (!batch.schedule(id, tokens)) {
         // Of a method whose prompts take more on their way than in the end: decodes go on first.
         batch.preempt(id, {.to_back = false, .keeps_generated = false});
-        chunked_ = kNobody;
+        chunked_ = kNoRequest;
         now.full = true;
         return false;
       }
@@ -228,7 +228,7 @@ class Sglang : public Scheduler {
       chunk_left -= paged(tokens);
       ++taken;
       if (tokens == s.to_compute()) {
-        chunked_ = kNobody;
+        chunked_ = kNoRequest;
         reserve += static_cast<double>(future(batch, s));
       }
     }
@@ -351,9 +351,9 @@ class Sglang : public Scheduler {
   double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
   bool waits_for_reservation_ = false;                 // because of what is to come
   MicroBatches micro_batches_;
-  std::vector<Forming> forming_;  // of each
-  std::int32_t at_ = 0;           // the one that is formed
-  RequestId chunked_ = kNobody;   // whose prompt is cut
+  std::vector<Forming> forming_;    // of each
+  std::int32_t at_ = 0;             // the one that is formed
+  RequestId chunked_ = kNoRequest;  // whose prompt is cut
   std::vector<RequestId> line_;
   std::vector<Match> by_prefix_;
 };

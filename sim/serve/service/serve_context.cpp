@@ -115,8 +115,8 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   usable_ = stack_.growth == CacheGrowth::kPaged
                 ? engine_startup(in_, spec.gpu->hbm_usable, longest_, options_).limit()
                 : fraction_bytes(stack_, spec.gpu->hbm_usable);
-  for (const OffloadedBytes& part : offloaded_bytes(in_)) standing_["context"] += part.bytes;
-  standing_["weights"] = weights_held(in_);
+  for (const OffloadedBytes& part : offloaded_bytes(in_)) resident_["context"] += part.bytes;
+  resident_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
   if (stack_.context_parallel > 1 && !spec_.tier_codec.empty()) {
     throw InputError{
@@ -154,12 +154,12 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     if (!spec_.tier_codec.empty()) {
       throw InputError{"tier_codec: static batches keep all of their caches on the GPU"};
     }
-    Bytes standing;
-    for (const auto& [owner, bytes] : standing_) standing += bytes;
-    if (standing > usable_) {
+    Bytes resident;
+    for (const auto& [owner, bytes] : resident_) resident += bytes;
+    if (resident > usable_) {
       cannot_start_ = fmt::format(
           "the model does not load: of {} its weights take {} and the context {}, {} are missing",
-          usable_, standing_["weights"], standing_["context"], standing - usable_);
+          usable_, resident_["weights"], resident_["context"], resident - usable_);
     } else if (spec_.allocator) {
       AllocationSession session{{.total = usable_, .outside = stack_.context}, *spec_.allocator};
       if (const auto refused = session.load(in_)) {
@@ -317,7 +317,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   if (has_stages) {
     pool_units_ = pipeline_->pool_units;
     held_unit_ = pipeline_->unit;
-    standing_["weights"] = startup_->weights;
+    resident_["weights"] = startup_->weights;
     notes_.push_back(fmt::format(
         "a pipeline of {} stages with as many batches in flight: memory is of a GPU of the stage "
         "with the least room, between stages goes {} a token",
@@ -328,7 +328,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   }
   if (spec_.speculation.is_on()) add_proposals(hooks);
   usable_ = startup_->limit();
-  standing_["activations"] = startup_->activation;
+  resident_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
               !sizes_->windowed();
   moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
@@ -361,8 +361,8 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   }
   if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
-  } else if (startup_->lacking() > Bytes{}) {
-    cannot_start_ = fmt::format("{} (engine: memory_fraction)", lacking_text(*startup_));
+  } else if (startup_->shortage() > Bytes{}) {
+    cannot_start_ = fmt::format("{} (engine: memory_fraction)", shortage_text(*startup_));
   } else if (const std::string many = beyond_states(); !many.empty()) {
     cannot_start_ = many;
   } else if (find_scheduler(scheduler_).clips && full_law_ && !startup_->serves()) {
@@ -519,7 +519,7 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
       .scored_rows = [this](std::int64_t tokens) { return scored_rows(in_, *startup_, tokens); },
       .scoring_room = scoring_room(*startup_),
       .clips = find_scheduler(scheduler_).clips,
-      .standing = standing_,
+      .resident = resident_,
       // Its GPUs share it, as much for each.
       .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
       .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
@@ -554,9 +554,9 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
 
 std::int64_t ServeContext::capacity_tokens() const {
   if (startup_) return startup_->tokens;
-  Bytes standing;
-  for (const auto& [owner, bytes] : standing_) standing += bytes;
-  const auto room = static_cast<double>(std::max<std::int64_t>(0, (usable_ - standing).count()));
+  Bytes resident;
+  for (const auto& [owner, bytes] : resident_) resident += bytes;
+  const auto room = static_cast<double>(std::max<std::int64_t>(0, (usable_ - resident).count()));
   // In one sequence, where states and windows are held once.
   const CacheTerms terms = cache_terms(llm_, spec_.kv_dtype);
   const bool has_fixed = terms.state + terms.index_per_token > 0;

@@ -49,7 +49,7 @@ class ServeContext {
   /// Tokens of the full cache that fit in addition to weights and context, if the stack has no
   /// pool.
   [[nodiscard]] std::int64_t capacity_tokens() const;
-  [[nodiscard]] const Owners& standing() const { return standing_; }
+  [[nodiscard]] const Owners& resident() const { return resident_; }
   /// See PreparedService.
   [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max);
   /// Why no prefix was found although the engine looked for them; empty: its layers have no groups.
@@ -83,7 +83,7 @@ class ServeContext {
   std::shared_ptr<const Method> typical_;
   CostInput in_;
   Bytes usable_;
-  Owners standing_;
+  Owners resident_;
   std::string scheduler_;
   std::string cannot_start_;
   std::optional<EngineStartup> startup_;

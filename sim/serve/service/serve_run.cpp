@@ -289,7 +289,7 @@ class Service {
     const std::string why = options_.suggests_gpus
                                 ? fmt::format("{}; {}", site_.cannot_start(), would_start())
                                 : site_.cannot_start();
-    state_.oom(SimTime{}, -1, why, Bytes{}, Bytes{}, site_.standing());
+    state_.oom(SimTime{}, -1, why, Bytes{}, Bytes{}, site_.resident());
     for (std::size_t i = 0; i < trace_.requests.size(); ++i) {
       state_.outcomes[i].arrival =
           trace_.requests[i].after < 0 ? trace_.requests[i].arrival : SimTime{-1};

@@ -42,7 +42,7 @@ ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) 
     }
     return out;
   }
-  if (!stands_in_one_node(spec, service_gpus(spec))) {
+  if (!is_in_one_node(spec, service_gpus(spec))) {
     throw InputError{fmt::format(
         "cluster: link: expected a bandwidth (key /cluster/link, such as \"50 GB/s\"), because {} "
         "GPUs do not fit into one node of {} {}",

@@ -45,14 +45,14 @@ json with_experts() {
   config["norm_topk_prob"] = true;
   return config;
 }
-Llm read(const json& config, const json& beside = nullptr) {
+Llm read(const json& config, const json& quantization = nullptr) {
   std::optional<Field> other;
-  if (!beside.is_null()) other = Field::wrap(beside, "hf_quant_config.json");
+  if (!quantization.is_null()) other = Field::wrap(quantization, "hf_quant_config.json");
   return read_hf_config(Field::wrap(config, "config.json"), "m", other);
 }
-std::string refusal(const json& config, const json& beside = nullptr) {
+std::string refusal(const json& config, const json& quantization = nullptr) {
   try {
-    (void)read(config, beside);
+    (void)read(config, quantization);
   } catch (const InputError& error) {
     return error.what();
   }

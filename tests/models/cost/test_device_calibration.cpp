@@ -163,9 +163,9 @@ TEST_CASE("a broken device's document is refused with its place") {
   holds(broken("/kernels/1/sped", 1), "did you mean \"spread\"");
   holds(broken("/kernels", ordered_json::array()), "/kernels: expected a timed kernel");
   holds(broken("/schema", "kvsim.calibrate-device/2"), "/schema");
-  ordered_json lacking = made_up_document();
-  lacking.erase("date");
-  holds(complaint(lacking), "date");
+  ordered_json without_date = made_up_document();
+  without_date.erase("date");
+  holds(complaint(without_date), "date");
 }
 
 TEST_CASE("clocks, power and measurements, or the reasons why they are unknown") {

@@ -198,8 +198,8 @@ TEST_CASE("guard: each factor within [0.5, 2], and on request their product too"
     return ZipMember{row, row, votes, log_score, low, high};
   };
   // Equal scores 1: factor exactly 1; a range that is already at 2 stays within it.
-  const std::vector<ZipMember> alike{member(1, 1, 1, 2), member(1, 1, 0.5, 1)};
-  const ZipMerged same = zip_merge(alike, {.key = ZipKey::kGuarded, .bound_product = true}, {}, 1);
+  const std::vector<ZipMember> equal{member(1, 1, 1, 2), member(1, 1, 0.5, 1)};
+  const ZipMerged same = zip_merge(equal, {.key = ZipKey::kGuarded, .bound_product = true}, {}, 1);
   CHECK_FALSE(same.fell_back);
   CHECK(same.scale_low == rel(0.5, 1e-12));
   CHECK(same.scale_high == rel(2.0, 1e-12));
@@ -424,12 +424,12 @@ TEST_CASE("refresh: the whole cache is in host memory and is loaded every period
 }
 
 TEST_CASE("refresh: no closed form of the size if the cache grows between refreshes") {
-  const Params anew{{"refresh_period", std::int64_t{10}}};
+  const Params refreshing{{"refresh_period", std::int64_t{10}}};
   const Budget budget{0, 40};
-  const auto constant = make_method({"keepkv", anew, budget}, 100, {.n_layers = 1});
+  const auto constant = make_method({"keepkv", refreshing, budget}, 100, {.n_layers = 1});
   CHECK(constant->entries_held(0, 100, 125) == 40);
   // Cut to 40 at every tenth step, so not 40 + 25.
-  const auto grows = make_method({"snapkv+merge=zip", anew, budget}, 100);
+  const auto grows = make_method({"snapkv+merge=zip", refreshing, budget}, 100);
   CHECK(!grows->entries_held(0, 100, 125));
   CHECK(!grows->entries_attended(0, 100, 125));
   CHECK(make_method({"snapkv+merge=zip", {}, budget}, 100)->entries_held(0, 100, 125) == 65);
@@ -437,7 +437,7 @@ TEST_CASE("refresh: no closed form of the size if the cache grows between refres
 
 TEST_CASE("merge_first keeps more tokens than merge_after") {
   const auto head = clustered_head(1, kDim, 120, 120, 23);
-  const auto stands_for = [&](const std::string& order) {
+  const auto tokens_kept = [&](const std::string& order) {
     Run run{"keepkv", head.view, 20, {{"prefill_order", order}}};
     CHECK(run.session.entries().size() == 20);
     std::int64_t tokens = 0;
@@ -448,7 +448,7 @@ TEST_CASE("merge_first keeps more tokens than merge_after") {
     }
     return tokens;
   };
-  CHECK(stands_for("merge_first") > stands_for("merge_after"));
+  CHECK(tokens_kept("merge_first") > tokens_kept("merge_after"));
 }
 
 }  // namespace

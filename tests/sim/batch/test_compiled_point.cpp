@@ -386,12 +386,12 @@ TEST_CASE("a point that does not fit states its shortage and fits with as much m
     Gpu small = gpu;
     small.hbm_usable = 20_GiB;
     const PointSpec calls = hand_made(llm, small, stack, full);
-    const PointResult lacking = CompiledPoint{calls}.at({8, 3000, 30});
-    REQUIRE(lacking.margin() < Bytes{});
-    CHECK(!lacking.fits);
-    CHECK(!lacking.times);
+    const PointResult too_small = CompiledPoint{calls}.at({8, 3000, 30});
+    REQUIRE(too_small.margin() < Bytes{});
+    CHECK(!too_small.fits);
+    CHECK(!too_small.times);
     Gpu enough = small;
-    enough.hbm_usable = small.hbm_usable - lacking.margin();
+    enough.hbm_usable = small.hbm_usable - too_small.margin();
     CHECK(!run_of(hand_made(llm, enough, stack, full), {8, 3000, 30}).oom);
     enough.hbm_usable = enough.hbm_usable - 1_B;
     CHECK(run_of(hand_made(llm, enough, stack, full), {8, 3000, 30}).oom);

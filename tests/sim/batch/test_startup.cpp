@@ -205,7 +205,7 @@ TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
     return EngineStartup{.total = from_gib(100), .fraction = 0.8, .fraction_of = what};
   };
   const auto left = [&](FractionOf what, double weights) {
-    return gib(pool(what).cache_beside(from_gib(weights), from_gib(10), from_gib(8)));
+    return gib(pool(what).remaining_cache(from_gib(weights), from_gib(10), from_gib(8)));
   };
   const auto near = [](double value) { return doctest::Approx(value).epsilon(1e-8); };
   CHECK(left(FractionOf::kAll, 40) == near(22));            // 80 - 40 - 10 - 8
@@ -216,7 +216,7 @@ TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
   for (const auto& [what, one] : {std::pair{FractionOf::kFree, 32.0}, {FractionOf::kAll, 22.0}}) {
     EngineStartup captured = pool(what);
     captured.graphs = from_gib(2);
-    CHECK(gib(captured.cache_beside(from_gib(40), from_gib(10), from_gib(8))) == near(one));
+    CHECK(gib(captured.remaining_cache(from_gib(40), from_gib(10), from_gib(8))) == near(one));
   }
   // The shortage is not scaled by the fraction.
   CHECK(left(FractionOf::kAll, 90) == near(-28));
@@ -232,7 +232,7 @@ TEST_CASE("engines fill the memory they may use and a smaller GPU represents a l
     const EngineStartup s = start(wanted);
     CHECK(s.fraction_of == find_stack(name).fraction_of);
     CHECK(s.kv_cache > Bytes{});
-    CHECK(s.cache_beside(s.weights, s.non_torch, s.activation) == s.kv_cache);
+    CHECK(s.remaining_cache(s.weights, s.non_torch, s.activation) == s.kv_cache);
     CHECK(s.weights + s.non_torch + s.non_kv_bytes() + s.kv_cache <= s.total);
     CHECK(s.starts());
     CHECK(s.demand_ratio() == 1);
@@ -279,9 +279,9 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
   // At 0.99 of free memory SGLang's weights and pool leave 0.8 GiB for activations.
   const EngineStartup tight = start({.options = {.memory_fraction = 0.99}, .stack = "sglang"});
   CHECK(tight.missing == Bytes{});
-  CHECK(tight.lacking() ==
+  CHECK(tight.shortage() ==
         tight.weights + tight.non_torch + tight.kv_cache + tight.non_kv_bytes() - tight.total);
-  CHECK(tight.lacking() > Bytes{});
+  CHECK(tight.shortage() > Bytes{});
   CHECK_FALSE(tight.starts());
   CHECK(tight.demand_ratio() > 1);
   // 0.25 GiB of the card are outside of the fraction, and vLLM's graphs take 0.4: it starts only
@@ -291,9 +291,9 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
   eager.cuda_graphs = false;
   const EngineStartup captured = start({.options = nearly, .total = 25});
   CHECK(captured.missing == Bytes{});
-  CHECK(gib(captured.lacking()) == doctest::Approx(0.4 - 0.25).epsilon(1e-3));
+  CHECK(gib(captured.shortage()) == doctest::Approx(0.4 - 0.25).epsilon(1e-3));
   CHECK(start({.options = eager, .total = 25}).starts());
-  CHECK(lacking_text(captured).find("leaves 1.25 GiB for activations and CUDA graphs") !=
+  CHECK(shortage_text(captured).find("leaves 1.25 GiB for activations and CUDA graphs") !=
         std::string::npos);
   for (const char* name : {"vllm", "sglang", "trtllm", "lmdeploy"}) {
     INFO(name);

@@ -143,7 +143,7 @@ ReferenceRun reference_run(const StaticSpec& spec) {
     id = -1;
     if (entries > 0) id = hbm.allocate("kv_cache", layer_cache(in, l, entries).total()).value();
   };
-  const auto tell = [&] {
+  const auto run_by_hand = [&] {
     if (!hbm.allocate("context", spec.stack->context)) return false;
     if (!hbm.allocate("weights", weight_bytes(*spec.llm, spec.weight_dtype))) return false;
     if (!run(embed_tokens(in, s))) return false;
@@ -180,7 +180,7 @@ ReferenceRun reference_run(const StaticSpec& spec) {
     }
     return true;
   };
-  (void)tell();
+  (void)run_by_hand();
   out.peak = hbm.peak();
   return out;
 }
@@ -332,8 +332,8 @@ TEST_CASE("a method with equal layers runs the same") {
     BoundedOptions options{.budget = 230, .side_per_entry = 8};
     const Case apart{stack, std::make_shared<BoundedMethod>(options)};
     options.has_equal_layers = true;
-    const Case alike{stack, std::make_shared<BoundedMethod>(options)};
-    const StaticResult a = run_static(apart.spec), b = run_static(alike.spec);
+    const Case equal{stack, std::make_shared<BoundedMethod>(options)};
+    const StaticResult a = run_static(apart.spec), b = run_static(equal.spec);
     CHECK(a.peak_hbm == b.peak_hbm);
     CHECK(a.decode_time->count() == b.decode_time->count());
     CHECK(a.kv_bytes_per_layer == b.kv_bytes_per_layer);

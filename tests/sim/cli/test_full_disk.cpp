@@ -143,9 +143,9 @@ TEST_CASE("a file beyond its limit ends every command that writes and leaves no 
     REQUIRE_FALSE(earlier.empty());
     for (const std::int64_t limit : {std::int64_t{1024}, max / 2, max - 1}) {
       INFO("no file past ", limit, " of ", max, " bytes");
-      for (const bool anew : {false, true}) {
-        const std::string to = anew ? "new/" + place : place;
-        if (anew && !end.empty()) fs::create_directories(folder / "new");
+      for (const bool in_new_folder : {false, true}) {
+        const std::string to = in_new_folder ? "new/" + place : place;
+        if (in_new_folder && !end.empty()) fs::create_directories(folder / "new");
         const Outcome full = run_kvsim_up_to(limit, placed(one, one.words, to), folder);
         CHECK(full.status == 2);
         INFO(full.err);

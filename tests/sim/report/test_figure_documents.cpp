@@ -92,7 +92,7 @@ std::vector<Figure> every_kind() {
                 .column = "bytes",
                 .unit = 2,
                 .limit_label = "usable",
-                .beside_label = "published",
+                .compared_label = "published",
                 .range_label = "90 % interval",
                 .styles = {weights, {"KV", {"#0072B2", 5, true}}}};
   bars.bars = {{.label = "head", .heading = true},
@@ -102,8 +102,8 @@ std::vector<Figure> every_kind() {
                 .limit = 10,
                 .cut = 3,
                 .end_text = "asked\nfor",
-                .beside = 2,
-                .beside_text = "2 GiB",
+                .compared = 2,
+                .compared_text = "2 GiB",
                 .range = ChartRange{3, 4.5}}};
   HeatMap map{.name = "map",
               .title = "Map",

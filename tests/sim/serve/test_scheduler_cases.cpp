@@ -50,10 +50,11 @@ TEST_CASE("vllm-v0: prompts first and separately, and the last running sequence 
   // room in its own block, yet one block has to be free: C is preempted with six tokens known. 4:
   // they take two blocks, a prompt's batch; C's third token ends it. 5: A takes a block, B ends. 6:
   // A ends.
-  const Run anew = run(service);
-  CHECK(anew.plans == Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "2:6", "0:1 1:1", "0:1"});
-  CHECK(anew.result.preemptions == 1);
-  CHECK(anew.result.recomputed_tokens == 5);
+  const Run recomputed = run(service);
+  CHECK(recomputed.plans ==
+        Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "2:6", "0:1 1:1", "0:1"});
+  CHECK(recomputed.result.preemptions == 1);
+  CHECK(recomputed.result.recomputed_tokens == 5);
 
   // To host memory. 4: A takes a block, one is left; C needs its two and one more. 5: B has ended
   // and freed two more: C returns and decodes with A.

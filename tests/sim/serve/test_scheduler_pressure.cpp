@@ -51,7 +51,7 @@ TEST_CASE("no scheduler leaves memory idle that its rule would give to the first
           service.observer = &observer;
           const ServeResult r = service.run();
           CHECK(r.completed == 100);
-          CHECK(observer.is_any_waiting > 0);
+          CHECK(observer.iterations_with_waiting > 0);
           // A rule that admits nothing after a preemption is exempt at most once per preemption.
           CHECK(observer.exempt <= r.preemptions);
           short_of_memory[v.name] += observer.for_memory;

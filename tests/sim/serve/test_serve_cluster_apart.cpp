@@ -37,10 +37,11 @@ class MemoryObserver : public ServeObserver {
     std::int64_t held = 0;
     for (const RequestId id : v.running) held += v.memory->held(id);
     // Caches in transit are held in addition to those of running sequences.
-    beside = std::max(beside, v.memory->private_units() + v.memory->pinned() - held);
+    max_in_transit =
+        std::max(max_in_transit, v.memory->private_units() + v.memory->pinned() - held);
   }
   std::int32_t first_prefill = 1;
-  std::int64_t beside = 0;
+  std::int64_t max_in_transit = 0;
 };
 
 TEST_CASE("one request by hand: the first token from one replica and the others from another") {
@@ -124,7 +125,7 @@ TEST_CASE("requests and bytes are conserved for any memory and link") {
           }
           CHECK(r.transfers == moved);
           CHECK(r.transferred.count() == bytes);
-          CHECK(observer.beside > 0);
+          CHECK(observer.max_in_transit > 0);
           std::vector<std::int64_t> tokens(r.outcomes.size());
           std::vector<SimTime> last(r.outcomes.size(), SimTime{-1});
           for (const TokenSpan& span : r.spans) {

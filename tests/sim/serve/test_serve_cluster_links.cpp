@@ -264,9 +264,10 @@ TEST_CASE("replicas are joined by the links of their GPUs or by a given link") {
   CHECK(narrowest(slower, slower.replicas[2], slower.replicas[0]) == test::rel(40e9));
   CHECK(narrowest(slower, slower.replicas[2], slower.hosts[2]) == test::rel(40e9));
   gpu.nvlink = BytesPerSecond{400e9};
-  const ServiceTopology beside = service_topology(spec, reached);
-  CHECK(narrowest(beside, beside.replicas[2], beside.replicas[0]) == test::rel(400e9));
-  CHECK(narrowest(beside, beside.replicas[2], beside.hosts[2]) == test::rel(40e9));
+  const ServiceTopology with_nvlink = service_topology(spec, reached);
+  CHECK(narrowest(with_nvlink, with_nvlink.replicas[2], with_nvlink.replicas[0]) ==
+        test::rel(400e9));
+  CHECK(narrowest(with_nvlink, with_nvlink.replicas[2], with_nvlink.hosts[2]) == test::rel(40e9));
   gpu.nvlink.reset();
   spec.cluster.link = BytesPerSecond{12.5e9};
   spec.cluster.link_latency = Seconds{5e-6};

@@ -85,12 +85,12 @@ TEST_CASE("a step waits for the longer of both, or for one after the other") {
     CHECK((r.link_wait > 0) == (offload.to != OffloadTier::kNone));
     return r.tpot.mean;
   };
-  const OffloadSpec beside{.to = OffloadTier::kNvme, .prefetch = true};
+  const OffloadSpec prefetching{.to = OffloadTier::kNvme, .prefetch = true};
   const OffloadSpec before{.to = OffloadTier::kNvme, .prefetch = false};
   CHECK(tpot({}, 1e-3) == test::rel(1e-3));
-  CHECK(tpot(beside, 1e-3) == test::rel(fetch));
+  CHECK(tpot(prefetching, 1e-3) == test::rel(fetch));
   CHECK(tpot(before, 1e-3) == test::rel(1e-3 + fetch));
-  CHECK(tpot(beside, 5e-3) == test::rel(5e-3));
+  CHECK(tpot(prefetching, 5e-3) == test::rel(5e-3));
   CHECK(tpot(before, 5e-3) == test::rel(5e-3 + fetch));
   // Only over the host's link: 25 GB/s in both directions together, and new entries are written
   // there too.

@@ -141,9 +141,9 @@ TEST_CASE("swapped caches return unchanged over the link") {
   // Without room in host memory they are recomputed.
   service.host_memory = Bytes{};
   service.observer = nullptr;
-  const ServeResult anew = service.run();
-  CHECK(anew.completed == 10);
-  CHECK(anew.recomputed_tokens > 0);
+  const ServeResult recomputed = service.run();
+  CHECK(recomputed.completed == 10);
+  CHECK(recomputed.recomputed_tokens > 0);
 }
 
 TEST_CASE("swapped caches share the link and NVMe takes additional time, by hand") {
