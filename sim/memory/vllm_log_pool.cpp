@@ -168,7 +168,7 @@ void check_weights(VllmLog& log, Bytes predicted) {
 
 }  // namespace
 
-bool is_stated(const std::optional<Bytes>& figure) { return figure && *figure >= Bytes{}; }
+bool is_stated(const std::optional<Bytes>& value) { return value && *value >= Bytes{}; }
 
 std::vector<std::string> unstated_terms(const VllmLog& log) {
   std::vector<std::string> out;

@@ -13,7 +13,7 @@ namespace kvsim {
 
 /// Whether the logged value can replace a prediction: a negative one is memory that another process
 /// freed meanwhile.
-[[nodiscard]] bool is_stated(const std::optional<Bytes>& figure);
+[[nodiscard]] bool is_stated(const std::optional<Bytes>& value);
 
 /// Of memory, fraction, weights, non-torch and activation peak those that the log does not state,
 /// for people; the pool it logs follows from the rest only where there are none.

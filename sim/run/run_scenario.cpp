@@ -75,12 +75,12 @@ void keep_ran(const std::vector<char>& ran, std::vector<Result>& results) {
 
 /// The scenario without the points that did not run, and without their published values.
 void keep_ran(const std::vector<char>& ran, Scenario& scenario) {
-  std::vector<PublishedFigure> published;
-  for (PublishedFigure& figure : scenario.published) {
-    if (ran[figure.point] == 0) continue;
-    figure.point = static_cast<std::size_t>(
-        std::count(ran.begin(), ran.begin() + static_cast<std::ptrdiff_t>(figure.point), 1));
-    published.push_back(std::move(figure));
+  std::vector<PublishedValue> published;
+  for (PublishedValue& entry : scenario.published) {
+    if (ran[entry.point] == 0) continue;
+    entry.point = static_cast<std::size_t>(
+        std::count(ran.begin(), ran.begin() + static_cast<std::ptrdiff_t>(entry.point), 1));
+    published.push_back(std::move(entry));
   }
   scenario.published = std::move(published);
   keep_ran(ran, scenario.points);

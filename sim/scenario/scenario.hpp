@@ -52,7 +52,7 @@ struct ReplaySection {
 };
 
 /// A value published for a point, shown next to the prediction with the error.
-struct PublishedFigure {
+struct PublishedValue {
   std::size_t point = 0;  // index into points
   std::string metric;     // "kv_bytes", "peak_hbm_bytes", "throughput_tok_s", "oom_tokens", …
   double value = 0;       // base units
@@ -68,7 +68,7 @@ struct Scenario {
   std::vector<ScenarioPoint> points;
   std::optional<ReplaySection> replay;
   std::optional<PlanSection> plan;
-  std::vector<PublishedFigure> published;
+  std::vector<PublishedValue> published;
   std::optional<std::vector<std::string>> figures;  // names of the figures to draw; absent: all
   nlohmann::ordered_json echo;                      // after `extends` and overrides: what was run
   std::string hash;  // hexadecimal hash of echo, the same on every machine

@@ -84,16 +84,16 @@ class RowPrediction {
     std::int64_t steps = 0, batch = 1;
   };
   Generation generation(PublishedRuns& runs);
-  double time_figure(std::string_view name);
+  double time_metric(std::string_view name);
   double throughput(PublishedRuns& runs);
 
   // Bytes.
   double peak_bytes(PublishedRuns& runs);
   double cache_bytes(PublishedRuns& runs);
-  double capacity_figure(std::string_view name);
-  double startup_figure(std::string_view name);
+  double capacity_metric(std::string_view name);
+  double startup_metric(std::string_view name);
   double runs_out();
-  double relative_figure(std::string_view name);
+  double relative_metric(std::string_view name);
 
   const PublishedRow& row_;
   const PublishedSetup& setup_;
@@ -220,7 +220,7 @@ double RowPrediction::throughput(PublishedRuns& runs) {
   return sequences * (steps + 1) / (run.prefill_s + run.decode_s);
 }
 
-double RowPrediction::time_figure(std::string_view name) {
+double RowPrediction::time_metric(std::string_view name) {
   for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = own_runs();
   of_time_ = true;
@@ -319,7 +319,7 @@ double RowPrediction::cache_bytes(PublishedRuns& runs) {
   return count(*bytes);
 }
 
-double RowPrediction::startup_figure(std::string_view name) {
+double RowPrediction::startup_metric(std::string_view name) {
   for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
   if (!runs.is_paged()) throw NotExpressible{"the stack sets no pool aside at its start"};
@@ -350,7 +350,7 @@ double RowPrediction::runs_out() {
   return 1;
 }
 
-double RowPrediction::capacity_figure(std::string_view name) {
+double RowPrediction::capacity_metric(std::string_view name) {
   for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = own_runs();
   if (name == "max_batch") return static_cast<double>(runs.largest_batch(prompt(), steps()));
@@ -367,7 +367,7 @@ double RowPrediction::capacity_figure(std::string_view name) {
   throw NotExpressible{"the cache stays bounded: no length runs out of memory"};
 }
 
-double RowPrediction::relative_figure(std::string_view name) {
+double RowPrediction::relative_metric(std::string_view name) {
   if (name == "compression_ratio" && setup_.method && setup_.method->name == "full") {
     const AttentionSpec& attention = llm_.layers.front().attention;  // grouped queries
     return static_cast<double>(attention.n_heads) / attention.n_kv_heads;
@@ -444,7 +444,7 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
         return in_unit(count(full_cache_bytes(llm_, 1, runs.kv_dtype())));
       }
       if (setup_.memory_fraction || metric.name == "kv_capacity_tokens") {
-        return startup_figure(metric.name);
+        return startup_metric(metric.name);
       }
       PublishedRuns runs = own_runs();
       return in_unit(cache_bytes(runs));
@@ -455,17 +455,17 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
         PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
         return in_unit(count(loaded_weight_bytes(runs.shard(), runs.weights())));
       }
-      return startup_figure(metric.name);
+      return startup_metric(metric.name);
     case PublishedKind::kCapacity:
-      return capacity_figure(metric.name);
+      return capacity_metric(metric.name);
     case PublishedKind::kOom:
       return runs_out();
     case PublishedKind::kTime:
-      return time_figure(metric.name);
+      return time_metric(metric.name);
     case PublishedKind::kKernel:
       break;
     case PublishedKind::kRelative:
-      return relative_figure(metric.name);
+      return relative_metric(metric.name);
     case PublishedKind::kEngineCache:
       break;  // predict_engine_cache
   }

@@ -11,8 +11,8 @@
 namespace kvsim {
 namespace {
 
-using Figure = double StepTraffic::*;
-constexpr std::array<Figure, 15> kFigures{
+using Member = double StepTraffic::*;
+constexpr std::array<Member, 15> kMembers{
     &StepTraffic::attention_read,  &StepTraffic::append_write, &StepTraffic::score_row_read,
     &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
     &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
@@ -154,13 +154,13 @@ MixedLayer::Line MixedLayer::line(bool evicts) const {
   Line line{.base = traffic_of_method(kBase, evicts),
             .slope = traffic_of_method(kFar, evicts),
             .holds = true};
-  for (const Figure f : kFigures) {
+  for (const Member f : kMembers) {
     line.slope.*f = (line.slope.*f - line.base.*f) / (kFar - kBase);
     line.base.*f -= line.slope.*f * kBase;
   }
   for (const double n : kChecks) {
     const StepTraffic exact = traffic_of_method(n, evicts);
-    for (const Figure f : kFigures) {
+    for (const Member f : kMembers) {
       line.holds = line.holds && near(exact.*f, line.base.*f + line.slope.*f * n);
     }
   }

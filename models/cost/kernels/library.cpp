@@ -284,11 +284,10 @@ KernelLibrary::~KernelLibrary() = default;
 const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
                                                const KernelFormat& format) const {
   const std::scoped_lock lock{kept_->mutex};
-  const KernelGpu figures = kernel_gpu(gpu);
-  std::vector<double> numbers{figures.bandwidth, figures.fp32_flops, figures.sms,
-                              figures.l2,        figures.nvlink,     figures.nvlink_gpus,
-                              figures.pcie,      figures.host_link};
-  numbers.insert(numbers.end(), figures.flops.begin(), figures.flops.end());
+  const KernelGpu sheet = kernel_gpu(gpu);
+  std::vector<double> numbers{sheet.bandwidth, sheet.fp32_flops,  sheet.sms,  sheet.l2,
+                              sheet.nvlink,    sheet.nvlink_gpus, sheet.pcie, sheet.host_link};
+  numbers.insert(numbers.end(), sheet.flops.begin(), sheet.flops.end());
   const Kept::Key key{op,
                       std::string{stack},
                       format.name,

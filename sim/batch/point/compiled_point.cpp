@@ -445,7 +445,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   if (!run.prefill || (times && !run.prefill->time)) {
     run.prefill = evaluate_prefill(run, roofline_, times);
   }
-  PrefillFigures prefill = *run.prefill;
+  PrefillMetrics prefill = *run.prefill;
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
@@ -478,7 +478,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                                                 : beyond_prediction(spec_.memory, its_activations);
   };
   Bytes safety_margin = beyond(activations(prefill.peak, prefill.cached));
-  // Only a full simulation determines the figures up to a refusal.
+  // Only a full simulation determines the metrics up to a refusal.
   const auto simulated = [&] {
     PointResult full = simulate(point, run, safety_margin, kRetries);
     if (!times) full.times.reset();
@@ -487,14 +487,14 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const bool retries = out.fits && out.prefill_peak + safety_margin > usable &&
                        run.point->method->needs().retries_smaller_chunks;
   if (retries) {
-    const auto within = [&](Bytes room) -> const PrefillFigures& {
-      if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
-        run.retried = {.room = room, .figures = evaluate_prefill(run, roofline_, times, room)};
+    const auto within = [&](Bytes room) -> const PrefillMetrics& {
+      if (!run.retried || run.retried->room != room || (times && !run.retried->metrics.time)) {
+        run.retried = {.room = room, .metrics = evaluate_prefill(run, roofline_, times, room)};
       }
-      return run.retried->figures;
+      return run.retried->metrics;
     };
     // The memory end is that of the chunks that fit into the predicted room.
-    const PrefillFigures& chunked = within(usable - load);
+    const PrefillMetrics& chunked = within(usable - load);
     safety_margin = beyond(activations(chunked.peak, chunked.cached));
     prefill = within(usable - safety_margin - load);
     out.prefill_peak = load + prefill.peak;

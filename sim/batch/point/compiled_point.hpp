@@ -59,8 +59,8 @@ struct PointResult {
   /// If not empty, `decode` and `tok_s` are a quadrature (errors: integrate_steps), for this
   /// reason.
   std::string_view approximation_reason;
-  /// If not empty, run_static computed the figures, for this reason. For a run that does not fit,
-  /// they are those up to its refusal.
+  /// If not empty, run_static computed the result, for this reason. For a run that does not fit,
+  /// its values are those up to the refusal.
   std::string_view fallback_reason;
 
   double demand_ratio = 0;  // required over available memory: above 1 if it does not fit

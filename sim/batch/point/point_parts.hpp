@@ -29,7 +29,7 @@ struct GraphMetrics {
 };
 
 /// A prefill: its peak less the bytes allocated at load, and its time if requested.
-struct PrefillFigures {
+struct PrefillMetrics {
   Bytes peak;
   Bytes cached;  // the part of the peak that is cache of layers
   std::optional<Seconds> time;
@@ -158,10 +158,10 @@ struct PointRun {
   std::int64_t prompt = 0;
   std::int64_t allocated = 0;
   CostInput in;
-  std::optional<PrefillFigures> prefill;  // with full score matrices
+  std::optional<PrefillMetrics> prefill;  // with full score matrices
   struct Retried {
     Bytes room;
-    PrefillFigures figures;
+    PrefillMetrics metrics;
   };
   std::optional<Retried> retried;  // with smaller ones if only those fit
   DecodeSegments* trajectory = nullptr;
@@ -177,7 +177,7 @@ struct PointRun {
 /// Evaluates the run's prefill, and its time if requested. As StaticRun's, without its report:
 /// score matrices are allocated whole or, if `room` is given, in as many query rows as its retries
 /// end at.
-[[nodiscard]] PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline,
+[[nodiscard]] PrefillMetrics evaluate_prefill(const PointRun& run, const Roofline& roofline,
                                               bool times, std::optional<Bytes> room = std::nullopt);
 
 }  // namespace kvsim

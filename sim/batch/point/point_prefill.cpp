@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-GraphMetrics figures_of(const OpGraph& graph, const Roofline& roofline, bool times) {
+GraphMetrics metrics_of(const OpGraph& graph, const Roofline& roofline, bool times) {
   const AlivePeak alive = graph.alive_peak();
   GraphMetrics out{
       .time = {},
@@ -103,7 +103,7 @@ class KeptForms {
 
 }  // namespace
 
-PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, bool times,
+PrefillMetrics evaluate_prefill(const PointRun& run, const Roofline& roofline, bool times,
                                 std::optional<Bytes> room) {
   const bool is_static = is_preallocated(*run.in.stack);
   const CostInput& in = run.in;
@@ -121,7 +121,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     cached = its_caches;
   };
   const auto around = [&](const OpGraph& graph) {
-    const GraphMetrics once = figures_of(graph, roofline, times);
+    const GraphMetrics once = metrics_of(graph, roofline, times);
     note_peak(held + once.alive, caches);
     device += once.time;
   };
@@ -163,7 +163,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
          .kept = kept,
          .score_rows = score_rows,
          .once =
-             known ? *known : figures_of(prefill_layer(in, column.first, moment), roofline, times),
+             known ? *known : metrics_of(prefill_layer(in, column.first, moment), roofline, times),
          .cache = is_static ? Bytes{}
                             : run.decode->rows[static_cast<std::size_t>(column.group)].cache(
                                   per_layer ? kept : prompt)};
@@ -209,7 +209,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     const auto known = forms->at(column, kept);
     const GraphMetrics once =
         known ? *known
-              : figures_of(compress_layer(in, column.first, prompt, kept), roofline, times);
+              : metrics_of(compress_layer(in, column.first, prompt, kept), roofline, times);
     const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];
     const Bytes before = is_static ? Bytes{} : rows.cache(prompt);
     const Bytes after = is_static ? Bytes{} : rows.cache(kept);
@@ -220,7 +220,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     }
     device += once.time * static_cast<double>(column.count);
   }
-  PrefillFigures out{.peak = peak, .cached = cached, .time = std::nullopt};
+  PrefillMetrics out{.peak = peak, .cached = cached, .time = std::nullopt};
   if (times) {
     device = device * prefill_passes(in, prompt, point.groups);
     out.time = std::max(device, host_time(in, false)) + inter_step_overhead(in);

@@ -12,7 +12,7 @@ namespace {
 
 using Moved = std::array<double, sizeof(StepTraffic) / sizeof(double)>;
 
-// Figures are sums of a few products, so a deviation above rounding is off the line.
+// Values are sums of a few products, so a deviation above rounding is off the line.
 constexpr double kRounding = 1e-12;
 
 // Steps of a line that is worth a separate segment.
@@ -37,25 +37,25 @@ void StorageTrend::take(const CostInput& in, const DecodeState& m, State& state)
   const Stored before = stored(m.before);
   const Stored within = stored(m.before + 1);
   const Stored after = m.after == within.entries ? within : stored(m.after);
-  const Figures old = state.now;
-  auto figure = state.now.begin();
+  const Values old = state.now;
+  auto value = state.now.begin();
   for (const Stored* s : {&before, &within, &after}) {
-    *figure++ = s->kv;
-    *figure++ = s->side;
+    *value++ = s->kv;
+    *value++ = s->side;
   }
   state.last = after;
   const StepTraffic traffic = in.method->decode_traffic(layer, rows.shape(), in.kv_dtype,
                                                         static_cast<double>(m.attended), m.evicts);
-  for (const double moved : std::bit_cast<Moved>(traffic)) *figure++ = moved;
+  for (const double moved : std::bit_cast<Moved>(traffic)) *value++ = moved;
   if (in.stack->masks_evicted) {
     const PrefillExtra all = in.method->masked_step(layer, rows.shape(), in.kv_dtype, m.attended);
     for (const double moved :
          {all.flops, all.read, all.written, static_cast<double>(all.transient.count()),
           static_cast<double>(all.launches)}) {
-      *figure++ = moved;
+      *value++ = moved;
     }
   }
-  // A figure that becomes zero or nonzero removes or adds operators.
+  // A value that becomes zero or nonzero removes or adds operators.
   state.falls = !std::equal(old.begin(), old.end(), state.now.begin(), [](double was, double is) {
     return was <= is && (was == 0) == (is == 0);
   });

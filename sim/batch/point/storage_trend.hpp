@@ -10,8 +10,8 @@ namespace kvsim {
 
 /// How a step continues the steps before it.
 enum class FormatPath : std::uint8_t {
-  kLine,            // every figure on a line, to rounding (of stored sizes, to whole bytes)
-  kMonotonicSteps,  // lines would be short, but no figure falls
+  kLine,            // every value on a line, to rounding (of stored sizes, to whole bytes)
+  kMonotonicSteps,  // lines would be short, but no value falls
   kBroken
 };
 
@@ -36,7 +36,7 @@ class StorageTrend {
  private:
   static constexpr std::size_t kStored = 6;  // K and V, and side data: before, within, after
   static constexpr std::size_t kMoved = sizeof(StepTraffic) / sizeof(double) + 5;
-  using Figures = std::array<double, kStored + kMoved>;
+  using Values = std::array<double, kStored + kMoved>;
   struct Stored {
     std::int64_t entries = -1;
     double kv = 0, side = 0;
@@ -47,11 +47,11 @@ class StorageTrend {
   };
   struct State {
     Layer layer;
-    Figures now{}, from{};
+    Values now{}, from{};
     std::array<Rise, kStored + kMoved> rise{};
     Stored last;                    // after the last step
     std::array<double, 4> pages{};  // K and V, and side data, of whole pages: before, after
-    bool falls = false;             // whether a figure or page fell in the last step
+    bool falls = false;             // whether a value or page fell in the last step
   };
   static void take(const CostInput& in, const DecodeState& moment, State& state);
 

@@ -112,8 +112,8 @@ ChartBar cache_of(const RunReport& report, std::size_t point, bool with_method) 
   bar.detail = fmt::format("{}, {}{} tokens", name_of(spec.kv_dtype), batch,
                            with_commas(spec.prompt_tokens));
   const auto published = std::find_if(scenario.published.begin(), scenario.published.end(),
-                                      [point](const PublishedFigure& figure) {
-                                        return figure.point == point && figure.metric == "kv_bytes";
+                                      [point](const PublishedValue& value) {
+                                        return value.point == point && value.metric == "kv_bytes";
                                       });
   const StaticResult& result = report.results[point];
   const Bytes bytes = scenario.points[point].kv_bytes_wanted.value_or(result.kv_bytes);

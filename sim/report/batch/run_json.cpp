@@ -44,19 +44,19 @@ ordered_json unique_values(const std::vector<std::string>& texts) {
   return seen.size() == 1 ? ordered_json(seen.front()) : ordered_json(seen);
 }
 
-ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {
-  const std::optional<double> ours = predicted(point, figure.metric);
+ordered_json published_json(const PublishedValue& entry, const ordered_json& point) {
+  const std::optional<double> ours = predicted(point, entry.metric);
   // A verdict is right or wrong; only numbers have a relative error.
-  const bool verdict = figure.metric == "oom";
+  const bool verdict = entry.metric == "oom";
   std::optional<double> miss;
-  if (ours && figure.value != 0 && !verdict) miss = *ours / figure.value - 1.0;
+  if (ours && entry.value != 0 && !verdict) miss = *ours / entry.value - 1.0;
   const auto said = [verdict](std::optional<double> value) {
     return verdict && value ? ordered_json(*value != 0) : number_or_null(value);
   };
   return {
-      {"point", figure.point},           {"label", point.at("label")},    {"metric", figure.metric},
-      {"published", said(figure.value)}, {"published_text", figure.text}, {"predicted", said(ours)},
-      {"miss", number_or_null(miss)},    {"source", figure.source},       {"note", figure.note}};
+      {"point", entry.point},           {"label", point.at("label")},   {"metric", entry.metric},
+      {"published", said(entry.value)}, {"published_text", entry.text}, {"predicted", said(ours)},
+      {"miss", number_or_null(miss)},   {"source", entry.source},       {"note", entry.note}};
 }
 
 }  // namespace
@@ -188,10 +188,10 @@ ordered_json run_document(const Scenario& scenario, RunParts parts) {
   if (!parts.definitions.is_null()) out["definitions"] = std::move(parts.definitions);
   out["points"] = std::move(parts.points);
   out["published"] = ordered_json::array();
-  for (const PublishedFigure& figure : scenario.published) {
-    KVSIM_CHECK(figure.point < out["points"].size(), "a published figure of point {} of {}",
-                figure.point, out["points"].size());
-    out["published"].push_back(published_json(figure, out["points"][figure.point]));
+  for (const PublishedValue& entry : scenario.published) {
+    KVSIM_CHECK(entry.point < out["points"].size(), "a published figure of point {} of {}",
+                entry.point, out["points"].size());
+    out["published"].push_back(published_json(entry, out["points"][entry.point]));
   }
   if (!parts.replay.is_null()) out["replay"] = std::move(parts.replay);
   out["notes"] = scenario.notes;

@@ -32,11 +32,11 @@ using nlohmann::ordered_json;
 using Align = Table::Align;
 
 /// A predicted value in the unit of the published value.
-std::string in_unit_of(const PublishedFigure& figure, double value) {
-  const std::string_view unit = published_metric(figure.metric).unit;
+std::string in_unit_of(const PublishedValue& entry, double value) {
+  const std::string_view unit = published_metric(entry.metric).unit;
   if (unit == "B") {
     const bool decimal =
-        figure.text.find("GB") != std::string::npos || figure.text.find("TB") != std::string::npos;
+        entry.text.find("GB") != std::string::npos || entry.text.find("TB") != std::string::npos;
     if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));
     return to_text(Bytes{static_cast<std::int64_t>(std::llround(value))});
   }
@@ -54,7 +54,7 @@ std::string published_block(const RunReport& report, const ordered_json& documen
   if (published.empty()) return "";
   const bool has_notes =
       std::any_of(report.scenario->published.begin(), report.scenario->published.end(),
-                  [](const PublishedFigure& figure) { return !figure.note.empty(); });
+                  [](const PublishedValue& entry) { return !entry.note.empty(); });
   Table table{{{has_notes && !with_notes ? "metric (*: see -v)" : "metric", Align::kLeft},
                {"of", Align::kLeft},
                {"published"},
@@ -62,20 +62,20 @@ std::string published_block(const RunReport& report, const ordered_json& documen
                {"miss"}}};
   std::string notes;
   const auto add = [&](std::size_t i, const std::string& label) {
-    const PublishedFigure& figure = report.scenario->published[i];
+    const PublishedValue& entry = report.scenario->published[i];
     const auto& ours = published[i].at("predicted");
     const auto& miss = published[i].at("miss");
     const bool has_miss = !miss.is_null();
-    const std::string mark = figure.note.empty() ? "" : " *";
-    table.add_row({figure.metric + mark, label,
-                   figure.text.empty() ? in_unit_of(figure, figure.value) : figure.text,
+    const std::string mark = entry.note.empty() ? "" : " *";
+    table.add_row({entry.metric + mark, label,
+                   entry.text.empty() ? in_unit_of(entry, entry.value) : entry.text,
                    ours.is_null()      ? "-"
                    : ours.is_boolean() ? (ours.get<bool>() ? "yes" : "no")
-                                       : in_unit_of(figure, ours.get<double>()),
+                                       : in_unit_of(entry, ours.get<double>()),
                    has_miss ? fmt::format("{:+.1f} %", miss.get<double>() * 100) : "-"});
-    if (figure.note.empty()) return;
-    notes += paragraph(
-        fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note), width, 2);
+    if (entry.note.empty()) return;
+    notes += paragraph(fmt::format("* {} of {}: {}", entry.metric, labels[entry.point], entry.note),
+                       width, 2);
   };
   const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
   const bool is_numbered = !with_notes && groups.size() > 1 && has_numbered_groups(report);

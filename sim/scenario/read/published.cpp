@@ -16,7 +16,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLargestFigure = 1e18;
+constexpr double kMaxPublished = 1e18;
 
 struct Value {
   double number = 0;
@@ -37,7 +37,7 @@ Value read_value(const Field& field, const PublishedMetric& metric) {
     const bool yes = field.boolean();
     return {yes ? 1.0 : 0.0, yes ? "yes" : "no"};
   }
-  const double number = field.number(0, kLargestFigure);
+  const double number = field.number(0, kMaxPublished);
   return {number, fmt::format("{:.6g} {}", number, unit)};
 }
 
@@ -100,16 +100,16 @@ void check_published(const Field& entry) {
   if (const auto where = entry.find("where")) where->allow_only(scenario_key_names("where"));
 }
 
-std::optional<PublishedFigure> read_published(const Field& entry,
-                                              const std::vector<ScenarioPoint>& points) {
+std::optional<PublishedValue> read_published(const Field& entry,
+                                             const std::vector<ScenarioPoint>& points) {
   const PublishedMetric& metric = read_metric(entry.at("metric"));
   const Value value = read_value(entry.at("value"), metric);
-  PublishedFigure figure;
-  figure.metric = metric.name;
-  figure.value = value.number;
-  figure.text = value.text;
-  figure.source = entry.at("source").string();
-  if (const auto note = entry.find("note")) figure.note = note->string();
+  PublishedValue published;
+  published.metric = metric.name;
+  published.value = value.number;
+  published.text = value.text;
+  published.source = entry.at("source").string();
+  if (const auto note = entry.find("note")) published.note = note->string();
   std::vector<std::size_t> picked;
   for (std::size_t i = 0; i < points.size(); ++i) {
     if (picks(entry, points[i])) picked.push_back(i);
@@ -120,8 +120,8 @@ std::optional<PublishedFigure> read_published(const Field& entry,
     place.fail(fmt::format("picks {} points (\"{}\", \"{}\", …): expected keys that pick one",
                            picked.size(), points[picked[0]].label, points[picked[1]].label));
   }
-  figure.point = picked.front();
-  return figure;
+  published.point = picked.front();
+  return published;
 }
 
 }  // namespace kvsim

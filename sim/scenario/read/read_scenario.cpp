@@ -150,8 +150,8 @@ void read_all_published(const Field& root, bool overridden, Scenario& scenario) 
   const auto published = root.find("published");
   if (!published) return;
   for (const Field& entry : published->items()) {
-    if (auto figure = read_published(entry, scenario.points)) {
-      scenario.published.push_back(std::move(*figure));
+    if (auto value = read_published(entry, scenario.points)) {
+      scenario.published.push_back(std::move(*value));
     } else if (overridden) {
       scenario.notes.push_back(fmt::format("{}: matches no point after --set", entry.pointer()));
     } else {

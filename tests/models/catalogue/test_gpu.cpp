@@ -57,11 +57,11 @@ TEST_CASE("every GPU's data are plausible and have a source") {
     CHECK(gpu.pcie < gpu.hbm_bandwidth);
     if (gpu.nvlink) CHECK(*gpu.nvlink > gpu.pcie);
     if (gpu.c2c) CHECK(*gpu.c2c > gpu.pcie);
-    for (const char* figure :
+    for (const char* key :
          {"hbm", "hbm_usable", "hbm_bandwidth", "peak", "peak_fp32", "sms", "l2", "pcie"}) {
-      INFO(figure);
-      REQUIRE(gpu.sources.contains(figure));
-      CHECK(gpu.sources.at(figure).size() > 5);
+      INFO(key);
+      REQUIRE(gpu.sources.contains(key));
+      CHECK(gpu.sources.at(key).size() > 5);
     }
     CHECK(gpu.sources.contains("nvlink") == gpu.nvlink.has_value());
     CHECK(gpu.sources.contains("c2c") == gpu.c2c.has_value());

@@ -261,9 +261,9 @@ TEST_CASE("published totals that include parts this program leaves out") {
       {"gemma-3-4b", {4'300'079'472, 2560}},
       {"gemma-3-12b", {12'187'325'040, 3840}},
       {"gemma-3-27b", {27'432'406'640, 5376}}};
-  for (const auto& [name, figures] : gemma) {
+  for (const auto& [name, sizes] : gemma) {
     INFO(name);
-    CHECK(parameters(find_llm(name)) + 416'866'032 + 1152 * figures.second + 1152 == figures.first);
+    CHECK(parameters(find_llm(name)) + 416'866'032 + 1152 * sizes.second + 1152 == sizes.first);
   }
   // GLM-4.5 is published with one more layer, which predicts a second token: a layer with experts
   // (161*3*5120*1536 + attention 136,314,880 + router 819,200), eh_proj 2*5120^2, a separate

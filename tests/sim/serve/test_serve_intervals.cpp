@@ -227,7 +227,7 @@ TEST_CASE("time that a sequence adds never makes an iteration vanish") {
 TEST_CASE("every metric that varies with times has its ends in the JSON of a service") {
   const Service s{"vllm", &builtin_calibration()};
   REQUIRE(s.intervals);
-  const auto figures = service_metrics_json(s.result, s.intervals);
+  const auto metrics = service_metrics_json(s.result, s.intervals);
   const auto none = service_metrics_json(s.result, std::nullopt);
   for (const Metric<ServeResult>& metric : service_metrics()) {
     if (!metric.info.varies_with_times) continue;
@@ -236,12 +236,12 @@ TEST_CASE("every metric that varies with times has its ends in the JSON of a ser
     CHECK(none.at(name + "_low").is_null());
     CHECK(none.at(name + "_high").is_null());
     if (metric.info.kind == MetricKind::kLatency) continue;
-    const double value = figures.at(name).get<double>();
-    CHECK(figures.at(name + "_low").get<double>() <= value);
-    CHECK(value <= figures.at(name + "_high").get<double>());
+    const double value = metrics.at(name).get<double>();
+    CHECK(metrics.at(name + "_low").get<double>() <= value);
+    CHECK(value <= metrics.at(name + "_high").get<double>());
   }
-  CHECK(figures.at("makespan_s_low") == *s.intervals->ends("makespan_s").low.number());
-  CHECK(figures.at("mfu_high") == *s.intervals->ends("mfu").high.number());
+  CHECK(metrics.at("makespan_s_low") == *s.intervals->ends("makespan_s").low.number());
+  CHECK(metrics.at("mfu_high") == *s.intervals->ends("mfu").high.number());
 }
 
 TEST_CASE("a service without known errors of times has no interval") {

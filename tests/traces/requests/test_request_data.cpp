@@ -18,13 +18,13 @@ using namespace kvsim::test;
 
 namespace {
 
-struct Figures {
+struct Lengths {
   double mean, p50, p90, p99;
   std::int32_t max;
 };
 
 /// Known values are whole tokens.
-void check_lengths(const LengthSummary& got, const Figures& want) {
+void check_lengths(const LengthSummary& got, const Lengths& want) {
   CHECK(std::round(got.mean) == want.mean);
   CHECK(std::round(got.p50) == want.p50);
   CHECK(std::round(got.p90) == want.p90);
