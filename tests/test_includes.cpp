@@ -55,7 +55,7 @@ const std::vector<Folder>& floors() {
         {"models/gpu", join({basics, {"models/llm"}})},
         {"traces", described, {"", "synthetic"}},
         {"traces/requests", basics, {"", "reuse", "formats", "generate"}},
-        // 2: methods never see a trace: views of the vectors are passed in
+        // 2: methods do not read traces: views of the vectors are passed in
         {"models/methods",
          described,
          {"view", "", "budget", "learn", "select", "select/attention", "select/keys",

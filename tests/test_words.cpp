@@ -31,7 +31,7 @@ constexpr std::array kFolders{"models",     "sim",   "traces",  "kernels",
 constexpr std::array kDocuments{"README.md", "CONTRIBUTING.md", "docs", "scenarios", "tests"};
 constexpr std::array kScripts{"CMakeLists.txt", "cmake", "examples",   "tests",  "kv",
                               "models",         "sim",   "validation", "traces", "kernels"};
-/// Files that quote other texts or are not ours: this one has banned words as input.
+/// Files that quote other texts or are third-party: this file has banned words as input.
 constexpr std::array kQuotes{"docs/accuracy.md", "docs/methods.md",
                              "sim/report/html/echarts/echarts.min.js", "tests/test_words.cpp"};
 

@@ -277,7 +277,8 @@ KVSIM_KERNEL warps_exchange(Span<std::int32_t> out) {
   for (int round = 0; round < 3; ++round) {
     kv::store(tile.values, t, t + round);
     __syncwarp();
-    // Its own element first: this must not make its write newer than the __syncwarp.
+    // The thread stores its own element first. This must not make its write newer than the
+    // __syncwarp.
     const int other = kv::load(tile.values, t) - t - round + kv::load(tile.values, t ^ 1);
     __syncwarp();
     if (round == 2) kv::store(out, t, other);

@@ -84,7 +84,8 @@ TEST_CASE("graph: KIVI packs a key and a value per step on average except keys' 
   const OpGraph graph = of.decode(257, CacheChange::kGrow);
   const Op& op = op_of(graph, "evict and merge");
   const std::int64_t rows = batch * kStored;
-  // Between two flushes: one value per step, and as many keys at once.
+  // Between two flushes, one value is packed per step; a flush packs the same number of keys at
+  // once.
   const Counters counted = run([&](Device& device) {
     const Buffer<kv::Half> from{device, "from", numbers<kv::Half>(rows * residual * kHeadDim)};
     Buffer<std::uint32_t> codes{device, "codes", rows * residual * kHeadDim / 8};

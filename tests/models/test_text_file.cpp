@@ -58,7 +58,7 @@ TEST_CASE("a pipe is read to its end and refused without a writer") {
     const std::jthread writer{[&] { write(folder / "pipe", text); }};
     CHECK(read_text_file(folder / "pipe", 1U << 20U) == text);
   }
-  // Its text is there once: who reads it again gets what was read.
+  // The text is stored once: a second read returns the same text.
   CHECK(read_text_file(folder / "pipe", 1U << 20U) == text);
   REQUIRE(::mkfifo((folder / "silent").c_str(), 0600) == 0);
   CHECK(complaint(folder / "silent") == ": cannot be read: it is a pipe that no program writes to");
@@ -86,7 +86,8 @@ TEST_CASE("only folders with the mark of a kvsim that has ended are removed") {
   REQUIRE(status == 0);
   const fs::path left = folder / fmt::format("out.partial-{}", child);
   REQUIRE(fs::exists(left / kOwnerMark));
-  // A user's folder and file with such a name, and folders whose marks have other content.
+  // A folder and a file of the user with such a name, and folders whose marker files have other
+  // content.
   const fs::path users = folder / fmt::format("out.partial-{}", ended_process());
   write(users.string() + "-2", "a file");
   fs::create_directories(users);

@@ -144,7 +144,7 @@ TEST_CASE("an unknown name is answered with the nearest, else with known ones") 
   std::vector<std::string> many;
   for (int i = 100; i < 142; ++i) many.push_back(std::to_string(i));
   CHECK(unknown_name("model", "nothing like it", many).ends_with("138, 139, and 2 more)"));
-  // Long names: as many as fit.
+  // Long names: as many of them as fit are printed.
   const std::vector<std::string> labels(30, std::string(300, 'a'));
   CHECK(unknown_name("point", "b", labels).ends_with("aa, and 28 more)"));
 }

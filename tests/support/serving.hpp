@@ -55,7 +55,7 @@ class LinearCost : public IterationCost {
   std::vector<LayerSpan> layer_classes_;
 };
 
-/// A service with a pool of so many blocks of the full cache (1 KiB a token).
+/// A service whose pool has this number of blocks of the full cache (1 KiB per token).
 struct SmallService {
   std::int64_t blocks = 64;
   std::int64_t block_tokens = 16;

@@ -40,7 +40,8 @@ inline OwnedHead random_head(std::int32_t group, std::int32_t d, std::int64_t to
   const auto rows = static_cast<std::size_t>(tokens * d);
   for (std::size_t i = 0; i < rows; ++i) head.keys.push_back(static_cast<float>(normal()));
   for (std::size_t i = 0; i < rows; ++i) head.values.push_back(static_cast<float>(normal()));
-  // A query leans towards the key of a random earlier token: this gives heavy hitters and recency.
+  // A query points towards the key of a random earlier token: this produces heavy hitters and
+  // recency.
   std::mt19937_64 pick{seed + 17};
   for (std::int32_t g = 0; g < group; ++g) {
     for (std::int64_t t = 0; t < tokens; ++t) {

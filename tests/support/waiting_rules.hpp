@@ -150,7 +150,7 @@ class WorkObserver : public CheckingObserver {
       return;
     }
     if (site_.spec.name == "vllm-v0" && chunked_) {
-      // Decodes come before chunks in the line whose last sequence is preempted first.
+      // Decodes precede chunks in the list whose last sequence is preempted first.
       std::stable_partition(who.begin(), who.end(), [&](RequestId id) {
         const auto i = static_cast<std::size_t>(id);
         return computed_[i] >= target_[i];
@@ -310,7 +310,7 @@ class WorkObserver : public CheckingObserver {
     std::int64_t decoding = 0;
     for (const RequestId id : f.ran) {
       const auto i = static_cast<std::size_t>(id);
-      if (computed_[i] < target_[i]) continue;  // whose prompt is cut
+      if (computed_[i] < target_[i]) continue;  // its prompt is chunked
       ++decoding;
       const std::int64_t more =
           blocks(computed_[i] + to_come(at(id))) - blocks(std::int64_t{computed_[i]});

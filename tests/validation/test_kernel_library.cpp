@@ -122,8 +122,8 @@ TEST_CASE("kernel library: distance of the chosen calibration, nearest first") {
   CHECK(basis(a800, "aic-vllm-0.14.0") == KernelBasis::kMeasured);  // the same silicon
   CHECK(basis(a100, "aic-vllm-0.20.0") == KernelBasis::kOtherVersion);
   CHECK(basis(a100, "aic-sglang-0.5") == KernelBasis::kOtherStack);
-  // The same chip with other memory: its kernels of that stack, by the data sheets' ratios. An SM
-  // loads as many bytes per second.
+  // The same chip with other memory: the kernels of that stack are scaled by the data sheets'
+  // ratios. An SM loads the same number of bytes per second.
   const double slower = h100.hbm_bandwidth.count() / h200.hbm_bandwidth.count();
   CHECK(basis(h200, "aic-vllm-0.14.0") == KernelBasis::kSibling);
   CHECK(all.choose(KernelOp::kGemm, h200, "aic-vllm-0.14.0", kBf16).microseconds(kCall) ==

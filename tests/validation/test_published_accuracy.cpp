@@ -124,7 +124,7 @@ TEST_CASE("every error above half and every stack with a bad median has a reason
     CHECK(find_reason(row) != nullptr);
   }
   CHECK(badly > 0);
-  CHECK(badly <= 92);  // as many as were listed first
+  CHECK(badly <= 92);  // the number that was listed first
   for (const PublishedGroup& group : score.stacks) {
     INFO(group.metric, " of ", group.stack);
     CHECK((*group.median_ape <= kBadMedian || find_stack_reason(group.stack) != nullptr));

@@ -587,7 +587,7 @@ TEST_CASE("one engine's experts over its GPUs share its attention") {
   REQUIRE(run.is_expressed());
   CHECK(run.scenario.at("gpu_count") == 4);
   CHECK(run.scenario.at("engine").at("expert_parallel") == 4);
-  // Nothing stated but 16 GPUs: as many as NVLink joins, twice.
+  // Only 16 GPUs are stated: two replicas with the number of GPUs that NVLink joins.
   const MappedRun wide = mapped(Row{}.set("gpu_count", "16").set("tp", ""));
   CHECK(wide.scenario.at("gpu_count") == 8);
   CHECK(wide.settings.replicas == 2);

@@ -72,7 +72,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   // 1,024 B, 12 MiB, and 2 MiB in a piece of 3 of which exactly 1 MiB is over: not split.
   CHECK(document["final"]["allocated_bytes"] == 1024 + (15 << 20));
 
-  // The same, recorded from its fifth event on: earlier allocations come first.
+  // The same, recorded from its fifth event on: earlier allocations are listed first.
   REQUIRE(*python("validation/snapshot_to_trace.py", "late.pickle -o late.jsonl " + size, folder) ==
           0);
   const Outcome late =

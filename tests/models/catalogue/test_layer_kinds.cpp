@@ -303,7 +303,7 @@ TEST_CASE("gated delta nets: every fourth layer is full unless a list says other
   CHECK(kind_name(llm.layers[2]) == "gated-delta");
   CHECK(kind_name(llm.layers[3]) == "full");
   CHECK(llm.layers[3].attention.gate_dim == 16);
-  // A state has the model's 16 bits unless the file gives another format.
+  // A state has the model's 16 bits unless the file sets another format.
   CHECK(cache_terms(llm, Dtype::kBf16).state == 3 * (4 * 64 * 2 + 3 * 64 * 2));
   CHECK(cache_terms(llm, Dtype::kBf16).per_token == 2 * 2 * 16 * 2);
   config["mamba_ssm_dtype"] = "float32";

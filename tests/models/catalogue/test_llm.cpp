@@ -443,7 +443,7 @@ TEST_CASE("the number of cached heads follows the family's rule") {
   CHECK(has(refusal(gemma), "/text_config: num_key_value_heads is missing, and its default of 4"));
 
   json falcon = catalogue_config("falcon-7b");
-  CHECK(falcon.at("num_kv_heads") == 71);  // the file says so; the code takes 1
+  CHECK(falcon.at("num_kv_heads") == 71);  // stated by the file; the code uses 1
   CHECK(read(falcon).layers[0].attention.n_kv_heads == 1);
   falcon["multi_query"] = false;
   CHECK(read(falcon).layers[0].attention.n_kv_heads == 71);

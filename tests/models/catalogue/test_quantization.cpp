@@ -144,7 +144,7 @@ TEST_CASE("hf_quant_config.json next to config.json gives the format and the cac
                                  {"ignore", {"lm_head"}}};
   CHECK(published(read(both, fp8)) == published(llm));
   CHECK(read(both, fp8).notes.empty());
-  // If they disagree, config.json wins and a note says so.
+  // If they disagree, config.json takes precedence and a note reports it.
   both["quantization_config"]["quant_algo"] = "NVFP4";
   const Llm disputed = read(both, fp8);
   CHECK(published_formats(disputed) == "nvfp4");
@@ -353,7 +353,7 @@ TEST_CASE("files of AutoGPTQ and AutoAWQ next to config.json are read as quantiz
             "quant_config.json: /w_bit: expected 2, 4 or 8"));
   CHECK(has(refused("quant_config.json", {{"w_bit", 4}, {"q_group_size", 0}}), "/q_group_size"));
   CHECK(has(refused("quantize_config.json", json::object()), "bits"));
-  // config.json's own wins, and a note says so.
+  // config.json takes precedence, and a note reports it.
   json both = dense();
   both["quantization_config"] = {{"quant_method", "fp8"}};
   write(folder / "config.json", both.dump());

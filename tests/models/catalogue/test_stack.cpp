@@ -87,7 +87,7 @@ TEST_CASE("without graphs the host launches each layer's kernels") {
   CHECK(graphs.host_per_layer == vllm.host_per_layer);
   CHECK(eager.host_per_layer == vllm.eager_per_layer);
   CHECK(eager.host_per_layer > graphs.host_per_layer);
-  // A stack that says nothing of it stays as it is.
+  // A stack without a value for eager mode does not change.
   const Stack& lmdeploy = find_stack("lmdeploy");
   CHECK(with_options(lmdeploy, {.cuda_graphs = false}, site).host_per_layer ==
         lmdeploy.host_per_layer);
@@ -116,7 +116,7 @@ TEST_CASE("a profile says where it differs from its base and why") {
   CHECK(mine.growth == base.growth);
   CHECK(mine.sources.at("norm_launches") == "fused");
   CHECK(mine.sources.at("growth") == base.sources.at("growth"));
-  CHECK_FALSE(mine.sources.contains("host_per_layer"));  // the base's source says nothing of 1 ms
+  CHECK_FALSE(mine.sources.contains("host_per_layer"));  // the base's source does not mention 1 ms
   CHECK_THROWS_AS((void)read(R"({"summary": "x", "extends": "no-such", "sources": {}})"),
                   InputError);
 }

@@ -213,7 +213,7 @@ TEST_CASE("the math reference of attention copies 16-bit rows to fp32, by hand")
   REQUIRE(scores != nullptr);
   CHECK(scores->bytes_read == 4 * (rows / 2 + q));
   CHECK(scores->bytes_written == 4 * 32 * 4096);
-  // Repeated in 16 bit, all in fp32, and the keys once more.
+  // All rows are repeated in 16 bit and converted to fp32; keys are copied a second time.
   CHECK(peak_of_owner(graph, Owner::kKvExpansion) ==
         Bytes{static_cast<std::int64_t>(rows) * (2 + 4 + 2)});
   // fp32 rows are not converted: they are repeated, and the keys scaled.

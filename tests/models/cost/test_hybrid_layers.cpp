@@ -129,7 +129,7 @@ TEST_CASE("an index, solved by hand") {
   REQUIRE(ops.size() == 2);
   CHECK(ops[0].flops == 3 * 1000 * (2 * 128 + 2));
   CHECK(ops[0].cache_read == 1000 * 132);
-  // The scores of a prompt are quadratic in its length: so many heads for half the square.
+  // The number of scores of a prompt is half the square of its length, for each head.
   const auto prompt = mixer_operators(layer, {.tokens = 1000, .before = 0, .decodes = false});
   CHECK(prompt[0].flops == 3 * 500'000.0 * (2 * 128 + 2));
   layer.attention.index.is_borrowed = true;

@@ -95,12 +95,12 @@ TEST_CASE("blend: products and attention of the computed rows, over the rows of 
       ++products;
       CHECK(work(first, name).flops == rel(of.flops));
       CHECK(work(later, name).flops == rel(of.flops * 0.15));
-      // In the check layer all tokens have keys, of which the choice is made.
+      // In the check layer keys are computed for all tokens, and the tokens are selected by them.
       const bool before = name.find("query") != std::string::npos;
       CHECK(work(check, name).flops == rel(of.flops * (before ? 1 : 0.15)));
     }
     CHECK(products >= 3);
-    // 300 of 2000 queries, which see half of the keys on average as all do.
+    // 300 of 2000 queries; each query attends to half of the keys on average.
     const Work& attention = work(later, "attention");
     CHECK(work(first, "attention").flops == rel(work(whole, "attention").flops));
     CHECK(attention.flops == rel(work(whole, "attention").flops * 0.15));
@@ -108,7 +108,7 @@ TEST_CASE("blend: products and attention of the computed rows, over the rows of 
     const auto n = static_cast<double>(batch);
     CHECK(attention.read == rel(n * (300 * 4096 + 2000 * 2 * 1024) * 2));
     CHECK(attention.written == rel(n * 300 * 4096 * 2));
-    // Every layer's rows of all tokens come over the link; the computed ones are written too.
+    // Every layer loads the rows of all tokens over the link and also writes the computed rows.
     for (const WorkOf* layer : {&first, &check, &later}) {
       CHECK(work(*layer, "reused rows from host memory").read == rel(n * 2000 * 2 * 1024 * 2));
       CHECK(work(*layer, "place reused rows").written == rel(n * 2000 * 2 * 1024 * 2));

@@ -47,8 +47,9 @@ double flops(const OpGraph& graph, std::string_view name) {
 }
 
 TEST_CASE("split prompts: every group has an early and a late piece, with equal work") {
-  // 16 tokens after 8, over two groups: pieces of 4, the first and last for one, the middle ones
-  // for the other. One sees 8 and 8 + 12 tokens before its pieces, the other 8 + 4 and 8 + 8.
+  // 16 tokens after 8, over two groups: pieces of 4. One group has the first and the last piece,
+  // the other has the middle pieces. The first group's pieces follow 8 and 8 + 12 tokens, the other
+  // group's pieces follow 8 + 4 and 8 + 8.
   CHECK(expanded_before(8, 16, 8, 2) == (8 + 20));
   CHECK(expanded_before(8, 16, 8, 2) == (12 + 16));
   // Without split prompts: what was cached, and tokens that are not computed.
@@ -92,7 +93,8 @@ TEST_CASE("split prompts: groups together compute a prompt once") {
     }
     CHECK(find(whole, "gather new entries") == nullptr);
   }
-  // A group's late piece sees all tokens but half of those that it computes itself.
+  // The prefix of a group's late piece is all tokens except that piece, which is half of the
+  // group's tokens.
   const OpGraph split = Site{"deepseek-v3", 4}.prefill(4);
   CHECK(op(split, "latent expansion of the prefix").flops.count() ==
         rel(2.0 * (kPrompt - kPrompt / 8) * 512 * 128 * 256));

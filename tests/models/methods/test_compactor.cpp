@@ -295,7 +295,7 @@ TEST_CASE("a replay of compactor over whole layers follows its law on any number
     CHECK(one.methods[m].bytes_held_final == *one.methods[m].closed_form_bytes_final);
     CHECK(one.methods[m].side_bytes_final == 0);
   }
-  // Attention scores tell more than chance.
+  // Attention scores have a smaller error than random ones.
   CHECK(one.methods[0].rel_error_mean < one.methods.back().rel_error_mean);
 }
 

@@ -203,8 +203,8 @@ TEST_CASE("guard: each factor within [0.5, 2], and on request their product too"
   CHECK_FALSE(same.fell_back);
   CHECK(same.scale_low == rel(0.5, 1e-12));
   CHECK(same.scale_high == rel(2.0, 1e-12));
-  // l = -1 and -3 of equal votes: mean under w is -1 - 2 e^-2/(1+e^-2), ln of the mean is
-  // ln((e^-1 + e^-3)/2): the factor 1.27 is fine alone, not on top of 1.8.
+  // l = -1 and -3 of equal votes: mean under w is -1 - 2 e^-2/(1+e^-2), ln of the mean is ln((e^-1
+  // + e^-3)/2). The factor 1.27 is within the bound; together with 1.8 it is not.
   const std::vector<ZipMember> apart{member(-1, 1, 1, 1.8), member(-3, 1, 1, 1)};
   const double mean = (-std::exp(-1.0) - 3 * std::exp(-3.0)) / (std::exp(-1.0) + std::exp(-3.0));
   const double factor = std::log((std::exp(-1.0) + std::exp(-3.0)) / 2) / mean;

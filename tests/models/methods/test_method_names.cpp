@@ -270,7 +270,7 @@ TEST_CASE("a budget is a share of the full cache including windows") {
     const MethodContext site{.recorded = Dtype::kFp16, .shape = {}, .windows = std::move(windows)};
     return param_integer(make_method({"h2o", {}, Budget{f, 0}}, prompt, site)->params(), "budget");
   };
-  // Two layers that see 4096 of 16,384: half of what they hold is 2048 each.
+  // Two layers attend to 4096 of 16,384 tokens: half of their entries are 2048 each.
   CHECK(entries(0.5, 16384, {4096, 4096}) == 2048);
   // One of 1000, one whole, prompt 5000: 0.5 * 6000 = 3000 = min(B, 1000) + B, so B = 2000.
   CHECK(entries(0.5, 5000, {1000, 0}) == 2000);

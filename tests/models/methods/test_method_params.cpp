@@ -1,4 +1,4 @@
-// Parameters as a result prints them keep as many entries when they are passed back.
+// Parameters that a result prints keep the same number of entries when they are passed back.
 
 #include <algorithm>
 #include <optional>
@@ -26,7 +26,7 @@ std::shared_ptr<const Method> resolve(const std::string& name, std::optional<Bud
   return make_method({.name = name, .params = std::move(params), .budget = budget}, prompt, kSite);
 }
 
-/// Entries of each layer after the prompt, -1 if only a replay knows them.
+/// Entries of each layer after the prompt; -1 if only a replay can count them.
 std::vector<std::int64_t> held(const Method& method, std::int64_t prompt) {
   std::vector<std::int64_t> all;
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {

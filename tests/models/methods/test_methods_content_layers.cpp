@@ -163,7 +163,7 @@ TEST_CASE("on a real trace periodic compression and the oracle keep a reference'
     }
   }
   CHECK(compared >= 6);  // of 8
-  // The oracle retains more than methods of the same size that know only the past.
+  // The oracle retains more than methods of the same size, which use only past queries.
   const ReplayMethod oracle = run(real, "oracle-future", {}, Budget{0.2, 0});
   const ReplayMethod h2o = run(real, "h2o", {}, Budget{0.2, 0});
   const ReplayMethod streaming = run(real, "streaming-llm", {}, Budget{0.2, 0});

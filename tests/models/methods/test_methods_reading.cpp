@@ -183,7 +183,7 @@ TEST_CASE("oracle-step attends to the likeliest entries, which retain the most")
   on_layers([&](const std::vector<HeadVectors>& heads) {
     const std::int64_t budget = 24;
     LayerRun run{spec_of("oracle-step", budget), heads, 0};
-    LayerRun quest{spec_of("quest", 48), heads, 4};  // 3 pages of 16: twice as many
+    LayerRun quest{spec_of("quest", 48), heads, 4};  // 3 pages of 16: twice the budget
     for (std::int64_t t = heads.front().prompt; t < heads.front().tokens; ++t) {
       run.session->step();
       quest.session->step();

@@ -145,7 +145,7 @@ TEST_CASE("pyramidinfer's layers equal their reference after every step") {
   test::ReferencePyramidSettings settings{
       .recent = 0.1, .delta = 0.5, .min_context = 5, .interval = 2};
   CHECK(compare_pyramid(with_prompt(sample(), 100), steep, settings) >= 300);
-  CHECK(compare_pyramid(with_prompt(sample(), 1), {}, {}) >= 300);  // sinks come after the prompt
+  CHECK(compare_pyramid(with_prompt(sample(), 1), {}, {}) >= 300);  // sinks follow the prompt
 }
 
 TEST_CASE("pyramidinfer equals its reference on the other recorded traces at every step") {

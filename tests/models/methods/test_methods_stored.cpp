@@ -302,7 +302,7 @@ TEST_CASE("KIVI equals a reference at every step and waiting rows are exact") {
         }
         if (t == size.tokens) break;
         run.step(t);
-        // The flush comes after attention: the step read the cache before it and one whole row.
+        // The flush follows attention: the step read the cache before the flush and one whole row.
         const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = d};
         const auto before = run.method->layer_bytes(0, shape, Dtype::kFp16, size.prompt, t);
         CHECK(run.session.events().stored == static_cast<double>(before->kv.count() + 2LL * d * 2));
@@ -336,7 +336,7 @@ TEST_CASE("KIVI's holes: a key group's bytes leave with its last token, a value'
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 12 * 16);
   leave(18);  // waits, key and value
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 10 * 16);
-  // A token of a group whose value still waits.
+  // A token of a group whose value is not packed yet.
   leave(15);
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 9 * 16);
 }

@@ -201,7 +201,7 @@ TEST_CASE("rocketkv by hand: one page of two, by the bounds of the group's sign"
                        head};
   run.session.step();
   check_step(run.session, head, 4, {0, 1});
-  // Both pages of two keys: 0.75 of the last, alone on its page, is more than 0.5.
+  // Pages of two keys: the last entry is the only one of its page, and its 0.75 exceeds 0.5.
   test::SessionRun two{resolved({{"page", std::int64_t{2}}, {"topk", std::int64_t{2}}}, head, {}),
                        head};
   two.session.step();

@@ -158,7 +158,7 @@ TEST_CASE("quality: kvpress results, as folders and as files") {
 TEST_CASE("quality: predictions use no score of the model that is left out") {
   std::vector<QualityRow> rows = made_rows(8);
   const QualityModel model{rows};
-  // A model's own scores change nothing of what is predicted for it.
+  // A model's own scores do not change its prediction.
   std::vector<QualityRow> other = rows;
   for (QualityRow& row : other) {
     if (row.model == "m3") row.score = 1.0;
@@ -214,7 +214,7 @@ TEST_CASE("quality: the largest saving at a bound, with its evidence") {
     CHECK(now >= before);
     before = now;
   }
-  // A model that was not measured is predicted, and the answer says so.
+  // A model without measurements is predicted, and the answer reports this.
   query.max_loss = 0.2;
   query.models = {"another-model"};
   const auto predicted = largest_savings(rows, model, query);

@@ -50,7 +50,7 @@ void check_run(const Llm& llm) {
     const StaticResult result = run(llm, "ideal", {"full", {}, {}}, prompt);
     REQUIRE_FALSE(result.oom);
     CHECK(result.decode_time->count() > 0);
-    // Nothing is rounded: what `kvsim show model` says, up to fractions of a byte.
+    // Nothing is rounded: the values equal those of `kvsim show model` up to fractions of a byte.
     const double held = 2 * held_bytes(llm, prompt + 3, default_kv_dtype(llm, llm.published_dtype));
     const auto kv = static_cast<double>(result.timeline.back().kv.count());
     CHECK(kv >= held);

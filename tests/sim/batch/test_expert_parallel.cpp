@@ -118,7 +118,7 @@ TEST_CASE("two exchanges per layer carry the vectors that leave a GPU, by hand")
     REQUIRE(group.size() == 1);
     CHECK(group[0].bytes_read == test::rel(4 * 0.75 * 8192));
     CHECK(Expert{"mixtral-8x7b", 4, 1}.ops(name, 8).empty());
-    // The busiest GPU receives half as much again.
+    // The busiest GPU receives 1.5 times the mean.
     CHECK(Expert{"mixtral-8x7b", 1, 4, 1.5}.ops(name, 8)[0].bytes_read ==
           test::rel(1.5 * 16 * 0.75 * 8192));
   }

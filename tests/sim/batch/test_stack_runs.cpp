@@ -198,7 +198,7 @@ double slope(const char* model, const char* stack, Dtype dtype, std::int64_t fro
 }
 
 TEST_CASE("a pool shortage is reported for a method with a law only for whole chunks") {
-  // 1,820 tokens are 91 chunks of 20; for fewer tokens only a replay knows the kept entries.
+  // 1,820 tokens are 91 chunks of 20; for fewer tokens only a replay can count the kept entries.
   for (const char* stack : {"vllm", "trtllm", "sglang"}) {
     INFO(stack);
     StaticSpec spec = spec_of("llama-3-8b", stack, 1820, 30);

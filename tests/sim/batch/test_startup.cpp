@@ -301,7 +301,7 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
     CHECK(large.missing > Bytes{});
     CHECK_FALSE(large.starts());
     CHECK(large.demand_ratio() > 1);
-    // With as much more memory, an empty cache is possible.
+    // If memory is increased by the demand ratio, an empty cache is possible.
     const double more = large.demand_ratio() * 1.0001 * gib(large.total);
     CHECK(start({.model = "llama-3.1-70b", .total = more, .stack = name}).missing == Bytes{});
     CHECK(start({.model = "llama-3.1-70b", .total = more * 0.999, .stack = name}).missing >
@@ -390,7 +390,7 @@ TEST_CASE("the metric vllm:cache_config_info gives the pool and the memory fract
   CHECK(log.tokens == 83'488);
   CHECK(log.blocks == 5218);
   CHECK(*log.memory_fraction == test::rel(0.92, 1e-12));
-  // Before the label of tokens the blocks alone say it.
+  // Logs without the label of tokens state only the blocks.
   const auto at = metrics.find("kv_cache_size_tokens");
   const VllmLog blocks =
       read_vllm_log(metrics.substr(0, at) + metrics.substr(metrics.find("num_gpu_blocks")), "m");

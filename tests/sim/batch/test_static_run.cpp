@@ -110,7 +110,7 @@ Bytes sum_of(const Owners& owners) {
   return sum;
 }
 
-/// The whole run once more, with every tensor allocated in an Hbm in turn.
+/// Repeats the whole run and allocates every tensor in an Hbm in sequence.
 struct ReferenceRun {
   Bytes peak;
   std::optional<std::int64_t> oom_step;
@@ -204,7 +204,7 @@ TEST_CASE("the run equals its reference tensor by tensor and runs out at the sam
       REQUIRE_FALSE(whole.oom);
       INFO(stack.name, " ", method->name());
       CHECK(whole.peak_hbm == reference_run(c.spec).peak);
-      // Less and less memory, down to a size that the weights alone exceed.
+      // Memory decreases down to a size that is smaller than the weights.
       for (const double share : {0.9999, 0.999, 0.99, 0.97, 0.9, 0.8}) {
         c.gpu.hbm_usable =
             Bytes{static_cast<std::int64_t>(

@@ -1,4 +1,4 @@
-// Requires x86-64-v3; main must not be reached.
+// Requires x86-64-v3; the program must exit before main.
 
 #include <cstdio>
 

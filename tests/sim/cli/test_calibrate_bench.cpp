@@ -39,7 +39,7 @@ std::string bench(double rate, double ttft_ms, double tpot_ms) {
       .dump();
 }
 
-/// The same of a run of which requests failed. Without a completed one, every metric is 0.
+/// The same run with failed requests. Without a completed request, every metric is 0.
 std::string bench_of_counts(double rate, int completed, int failed) {
   json out = json::parse(completed > 0 ? bench(rate, 40, 7) : bench(rate, 0, 0));
   out["completed"] = completed;

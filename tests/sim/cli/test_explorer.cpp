@@ -29,7 +29,7 @@ ordered_json small(const char* stack) {
           {"method", {{{"name", "h2o"}, {"budget", 0.25}}, "full"}}};
 }
 
-/// A point of a curve at exactly so many tokens.
+/// The point of a curve at this number of tokens.
 ordered_json at(const ordered_json& curve, std::int64_t tokens) {
   for (const ordered_json& one : curve) {
     if (one.at("tokens") == tokens) return one;

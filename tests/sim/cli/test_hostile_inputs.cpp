@@ -316,7 +316,7 @@ TEST_CASE("times that the clock does not hold are refused with their point") {
                {"kind": "fixed", "rate": 1}, )" +
           prompts + R"(}, "offload": {"to": "nvme"},
              "nvme": {"capacity": "2 TB", "read": "1 B/s", "write": "1 B/s"})");
-  // The third request of a user comes after two pauses, 1.8e7 s.
+  // The third request of a user arrives after two pauses, 1.8e7 s.
   refused(R"("requests": {"arrivals": {"kind": "closed", "users": 1}, "think": "9000000 s", )" +
           prompts + "}");
   refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +

@@ -150,7 +150,7 @@ TEST_CASE("an interrupted plan keeps finished answers and says how many are miss
   for (const json& group : plan.at("answers")) {
     for (const json& one : group.at("candidates")) {
       const bool has_answer = one.at("answer") > 0 || !one.at("impossible").is_null();
-      // A candidate that was not searched says so and has no answer.
+      // A candidate that was not searched is marked as such and has no answer.
       if (!has_answer) CHECK_FALSE(one.at("pruned").is_null());
       (has_answer ? answered : missing) += 1;
     }

@@ -323,7 +323,7 @@ TEST_CASE("exit status 1 for a question without an answer and 2 for an invalid o
   CHECK(impossible.status == 1);
   CHECK(impossible.out.find("impossible (weights)") != std::string::npos);
   CHECK(impossible.out.find("hbm x 1.1") != std::string::npos);
-  // Of a service: what gives an engine more GPUs.
+  // Of a service: changes that increase the number of GPUs of an engine.
   const auto service =
       run_kvsim({"plan", "--model", "llama-3.1-70b", "--gpu", "H100-80GB-SXM", "--rate", "5",
                  "--isl", "2000", "--osl", "300", "--ttft", "2s", "--no-figures"},

@@ -161,7 +161,7 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
   CHECK(ran.at(0).at("requests") == 2);
   CHECK(has(ran.at(0).at("notes").dump(), "1 bad records were passed over"));
   CHECK(ran == points({"run", "s.json", "--json", "--set", "/requests/skip_bad=1"}));
-  // It comes after --set, which it overrides, and applies to every file of a list.
+  // The option is applied after --set, overrides it, and applies to every file of a list.
   CHECK(ran ==
         points({"run", "s.json", "--json", "--skip-bad", "1", "--set", "/requests/skip_bad=0"}));
   CHECK(points({"run", "two.json", "--json", "--skip-bad", "1"}).size() == 2);

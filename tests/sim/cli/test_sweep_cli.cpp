@@ -210,7 +210,7 @@ TEST_CASE("a sweep prints the assumed flags once and its document holds each eng
   CHECK(document.at("engines")[0].at("gpu") == "RTX-4090");
   CHECK(document.at("engines")[0].at("flags").get<std::string>().starts_with(flag));
   CHECK(document.at("finding").get<std::string>().starts_with("The range of "));
-  // An axis of the engine's settings gives an engine each.
+  // An axis of an engine's setting produces one engine per value.
   const Outcome engines = run_kvsim(
       {"sweep", "v.json", "--vary", "/engine/max_num_seqs=32,64", "--vary", "/batch=1,2", "--json"},
       folder);

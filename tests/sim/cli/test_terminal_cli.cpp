@@ -194,7 +194,7 @@ TEST_CASE("errors in options are answered with the option or the key") {
   };
   CHECK(has(complaint({"plan", "--gpu", "T4"}, folder), "--model NAME is missing"));
   CHECK(has(complaint({"run", "--model", "llama-2-7b"}, folder), "--gpu NAME is missing"));
-  // --set gives a key as an option does.
+  // --set sets a key to the same value as an option.
   const Words set_gpu{"plan", "--model", "llama-3.1-8b", "--set"};
   const auto with_gpu = [&](const char* value) {
     Words words = set_gpu;

@@ -76,7 +76,7 @@ TEST_CASE("TensorRT-LLM: memory is shared out by window times bytes") {
   const EnginePools one = trtllm_pools(layers(2, 0, 0), settings, memory);
   CHECK(one.pools.size() == 1);
   CHECK(one.tokens() == 13'000);
-  // States come first, a slot a sequence.
+  // States are allocated first, one slot per sequence.
   const EnginePools states = trtllm_pools(layers(1, 0, 3), settings, Bytes{8 * 14'016 + 25'600});
   CHECK(states.pools[1].capacity == 8);
   CHECK(states.tokens() == 100);

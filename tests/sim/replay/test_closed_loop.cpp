@@ -398,7 +398,8 @@ TEST_CASE("methods that weigh values by the output projection get the model's") 
   CHECK(result.skipped.empty());
   CHECK(result.methods[1].all.kl_mean > 0);
   CHECK(result.methods[1].all.kl_mean != result.methods[0].all.kl_mean);
-  // Another projection of the last layer alone, which nothing before it sees, changes what is kept.
+  // Only the output projection of the last layer differs. No earlier computation reads it, but
+  // criticalkv keeps other entries.
   Checkpoint other = model;
   Matrix& o = other.layers.back().o;
   for (std::size_t i = 0; i < o.data.size(); ++i) {

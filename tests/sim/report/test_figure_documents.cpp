@@ -315,7 +315,7 @@ TEST_CASE("lines of two results share one pair of axes with the larger unit") {
   REQUIRE(both.callouts.size() == 2);
   CHECK(both.callouts[1].text == "b, full: OOM");
   CHECK(both.callouts[1].line == 1);
-  // The drawing says so too.
+  // The drawing reports it as well.
   const Figure figure = draw(both);
   CHECK(figure.csv.starts_with("series,kind,step,bytes_held,label\n0,0,0,1048576,a: full\n"));
   CHECK(figure.script.find("set label 'keys and values (GiB)' at screen") != std::string::npos);
@@ -410,7 +410,8 @@ TEST_CASE("results share figures by name or by kind and conflicts are reported")
         std::vector<std::string>{"only (y over step): there is none in b",
                                  "t (rate over step): b has final_rate over step there",
                                  "t (final_rate over step): a has rate over step there"});
-  // If one has several and another has others, all are included and state their result.
+  // If one result has several and another result has others, all are included with the name of
+  // their result.
   std::vector<FiguresOfResult> uneven = results;
   uneven[1].figures.erase(uneven[1].figures.begin() + 2);
   const Overlaid together = overlay_results(uneven);

@@ -146,7 +146,7 @@ TEST_CASE("a method that holds more at the same budget is not compared with thos
   CHECK(replay_finding(replay) ==
         "Of the methods that hold 10 to 10.4 % of the bytes, zeromerge has the least error "
         "(0.20).");
-  // With another that holds as much as snapkv there are two comparisons.
+  // With another method that holds the same number of bytes as snapkv there are two comparisons.
   replay.methods.push_back(replayed("tova", 0.3, 330, 0.04));
   replay.methods.push_back(replayed("zeromerge", 0.3, 335, 0.03));
   CHECK(replay_finding(replay) ==

@@ -109,7 +109,7 @@ TEST_CASE("an aggregate has a row per method and budget over the traces it ran o
   const std::string csv = aggregate_csv(rows);
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 6);
   const auto commas = std::count(csv.begin(), csv.end(), ',');
-  CHECK(commas == 6 * (2 + 8 * 4));  // every line has as many fields
+  CHECK(commas == 6 * (2 + 8 * 4));  // every line has the same number of fields
   CHECK(aggregate({}).empty());
   CHECK(aggregate_table(rows, 80).find("oracle-step") != std::string::npos);
 }

@@ -166,7 +166,7 @@ TEST_CASE("the prediction exists even without a safe size") {
   CHECK_FALSE(one.range.safe);
   REQUIRE(one.range.predicted);
   REQUIRE(one.impossible);
-  // The optimistic end has the defaults of the GPU as it is, not those of more than 70 GiB.
+  // The optimistic end uses the defaults of this GPU, not those of GPUs with more than 70 GiB.
   REQUIRE(one.range.optimistic);
   CHECK(*one.range.optimistic > *one.range.predicted);
   // Weights are not scaled: 61 GiB of them leave a cache in the 71.3 GiB of the engine.
@@ -209,7 +209,7 @@ TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more t
   CHECK(one.time_factor == 1);
   const std::string range = plan_range(one);
   CHECK(range == fmt::format("{:g} to {:g}", *one.range.optimistic, *one.range.safe));
-  // In text and in the document, the prediction comes first.
+  // In text and in the document, the prediction is listed first.
   const Scenario scenario = serve_plan(kLoad, questions);
   CHECK(plan_summary(scenario, plain, nullptr)
             .find(fmt::format("{:g} GPUs, range {}", *one.answer, range)) != std::string::npos);

@@ -84,8 +84,8 @@ TEST_CASE("confidence: the prediction at 0, the known interval at 0.9, and wider
     CHECK(memory_end(find_stack(stack), 1, 0.9).end == memory_ends(find_stack(stack), 1)->high);
   }
   CHECK(memory_end(find_stack("ideal"), 1, 0.99).end == MemoryEnd{});
-  // For memory no log says how much wider than p90 a rarer case would be: its end stays, and says
-  // so.
+  // For memory no log shows how much wider than p90 a rarer case is. The end stays the same, and
+  // the text reports it.
   for (const char* stack : {"hf-sdpa", "vllm", "sglang"}) {
     for (const std::int32_t gpus : {1, 4}) {
       INFO(stack, " on ", gpus);

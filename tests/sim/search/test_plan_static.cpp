@@ -178,7 +178,7 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
       R"(, "prompt_tokens": 5000)", R"("questions": "largest_batch", "beyond_positions": false)"));
   CHECK(batch.constraint == "positions");
   CHECK(batch.need == rel(5016.0 / 4096));
-  CHECK(batch.knobs.empty());  // no machine gives a model more positions
+  CHECK(batch.knobs.empty());  // no machine increases a model's positions
 }
 
 TEST_CASE("ties go to the full cache") {

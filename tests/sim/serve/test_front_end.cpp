@@ -23,7 +23,8 @@ TEST_CASE("an API server does one piece of work after the other, requests and to
   CHECK(in_ms(server.admit(ms(0), 100)) == test::rel(8));
   // The second waits for the first's 3 ms: 3 + 2 + 5.
   CHECK(in_ms(server.admit(ms(0), 0)) == test::rel(10));
-  // Ten tokens wait for the request at hand, 2 ms, and take 1 ms; the next for what is left of it.
+  // Ten tokens wait for the current request, 2 ms, and take 1 ms. The next tokens wait for the rest
+  // of it.
   CHECK(in_ms(server.deliver(ms(1), 10)) == test::rel(4));
   CHECK(in_ms(server.deliver(ms(3.5), 10)) == test::rel(6));
   // It is idle at 20 ms.
@@ -36,11 +37,12 @@ TEST_CASE("several API servers share requests and tokens, and none is faster for
                     .prompt_token = Seconds{0.01 * kMs},
                     .token = Seconds{0.1 * kMs},
                     .servers = 4}};
-  // The first takes its 3 ms and the latency; the next come every 3 / 4 ms.
+  // The first request takes its 3 ms and the latency; the next ones follow every 3 / 4 ms.
   CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(8));
   CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(8.75));
   CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(9.5));
-  // Forty tokens: ten for each. The work at hand, 0.25 ms of the shares of 2.25 ms, comes first.
+  // Forty tokens, ten per server. The rest of the current work, 0.25 ms of the shares of 2.25 ms,
+  // is done first.
   CHECK(in_ms(servers.deliver(ms(2), 40)) == test::rel(3.25));
   CHECK(in_ms(servers.deliver(ms(20), 40)) == test::rel(21));
 }

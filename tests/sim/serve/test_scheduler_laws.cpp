@@ -258,7 +258,7 @@ TEST_CASE("too large requests are refused, fitting ones are served, and none wai
 
 TEST_CASE("no block is counted twice: sequences that fill the pool exactly are not preempted") {
   for (const Variant& v : variants()) {
-    // The engine itself requires one more (see the case of vllm-v0).
+    // The engine itself requires one block more (see the case of vllm-v0).
     const std::int64_t touched = v.spec.name == "vllm-v0" ? 1 : 0;
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);

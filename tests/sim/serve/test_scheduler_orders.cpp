@@ -186,7 +186,8 @@ TEST_CASE("of two sequences that outgrow the cache the last in order is preempte
                          .host_memory = v.spec.swap ? 1_GiB : Bytes{},
                          .trace = {}};
     if (v.spec.name == "sglang") service.scheduler.conservativeness = 0;
-    // Equal except for the keys of the orders: the first comes later by both.
+    // Both requests are equal except for the keys of the orders. By both keys the first request is
+    // served last.
     service.trace.requests = {request(0, 40, 60), request(0, 40, 60)};
     service.trace.requests[0].priority = 1;
     service.trace.requests[0].declared_tokens = 8;

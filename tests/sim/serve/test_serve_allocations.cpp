@@ -79,7 +79,7 @@ TEST_CASE("one batch of a service allocates like the static run of its shape") {
                       .method = std::make_shared<test::FullMethod>(),
                       .batch = 3,
                       .prompt_tokens = 700,
-                      .output_tokens = 59,  // the prompt's end gives the first token
+                      .output_tokens = 59,  // the first token is generated at the prompt's end
                       .allocator = parse_alloc_conf(conf, "conf")};
       // A service reserves for all tokens of a request, including the last one.
       if (spec.stack->growth == CacheGrowth::kStatic) spec.options.max_model_len = 760;

@@ -160,7 +160,7 @@ TEST_CASE("equal requests in one static batch take what the static run takes") {
                          .method = [](std::int64_t) -> std::shared_ptr<const Method> {
                            return std::make_shared<test::FullMethod>();
                          }}};
-    // The prompt's end gives the first of 50 tokens.
+    // The first of 50 tokens is generated at the prompt's end.
     const PointResult one = point.at({.batch = 4, .prompt_tokens = 300, .output_tokens = 49});
     REQUIRE(one.times);
     CHECK(r.completed == 4);

@@ -185,8 +185,8 @@ TEST_CASE("prefix routing finds more cached tokens than round robin") {
     CHECK(aware.prefix_hit_tokens >= turns.prefix_hit_tokens);
     if (blocks == 2000) {
       CHECK(aware.prefix_hit_tokens > turns.prefix_hit_tokens);
-      // Nothing is ever evicted: all blocks of the previous turn are found if it has been computed,
-      // which is 4 t blocks in turn t + 1.
+      // Nothing is evicted. All blocks of the previous turn are found if it has been computed: 4 t
+      // blocks in turn t + 1.
       CHECK(aware.prefix_hit_tokens <= 30 * 16 * 4 * (1 + 2 + 3 + 4 + 5));
       CHECK(aware.ttft.mean <= turns.ttft.mean);
     }

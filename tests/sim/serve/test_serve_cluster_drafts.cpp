@@ -41,7 +41,7 @@ TEST_CASE("accepted proposals are geometric and depend only on seed, request and
       for (std::int32_t i = 0; i < kSteps; ++i) {
         const std::int32_t n = accepted_drafts(k, a, 5, i / 200, i % 200);
         broken += n == accepted_drafts(k, a, 5, i / 200, i % 200) ? 0 : 1;
-        // Fewer proposals of the same step: as many of them, in the same order.
+        // Fewer proposals of the same step: the same leading proposals are accepted.
         broken += accepted_drafts(k / 2, a, 5, i / 200, i % 200) == std::min(n, k / 2) ? 0 : 1;
         sum += n + 1;
         squares += static_cast<double>((n + 1) * (n + 1));

@@ -98,7 +98,7 @@ TEST_CASE("stages hold a model's weights between them and the cache has the rest
             two.startup->activation - two.startup->graphs - two.kv_pool <
         full_cache_bytes(find_llm("Llama-2-7B"), 16, Dtype::kFp16));
   CHECK(two.peak_owners.at("kv_cache") > one.peak_owners.at("kv_cache"));
-  // One request passes all layers in sequence either way; host and hops come on top.
+  // One request passes all layers in sequence in both cases; host time and hops are added.
   CHECK(two.e2e.mean > one.e2e.mean);
   CHECK(two.e2e.mean < 1.6 * one.e2e.mean);
 }

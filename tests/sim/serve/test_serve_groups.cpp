@@ -54,7 +54,7 @@ TEST_CASE("ids of a sequence: all of a full group, what a window sees, one for a
   CHECK(sizes.ids(100, 100) == 7 + 7 + 7 + 2);
   // One token at position 99: the window from 60 (block 3), the chunk from 64 (block 4), a state.
   CHECK(sizes.ids(100, 1) == 7 + 4 + 3 + 1);
-  CHECK(sizes.same_until(100) == 103);  // 104 sees from 64: a block fewer
+  CHECK(sizes.same_until(100) == 103);  // token 104 attends from 64 on: one block fewer
   CHECK(sizes.ids(103, 1) == sizes.ids(100, 1));
   CHECK(sizes.ids(104, 1) == sizes.ids(100, 1) - 1);
   CHECK(sizes.first_seen(100) == 3);
@@ -201,7 +201,7 @@ TEST_CASE("a prefix is found where a state was kept: at the end of a step on a w
 TEST_CASE("a window goes on from any block whose last ones are still there") {
   Cache cache{groups_with({window_group(40)}), {100, 100, 200}, 96};
   cache.compute(0, {100});
-  // 7 blocks of each while it is computed; the window then sees from 61: blocks 3 to 6.
+  // 7 blocks of each group during the computation. The window then starts at 61: blocks 3 to 6.
   CHECK(cache.kv->held(0) == 7 + 4);
   CHECK(cache.found(1) == 48);  // blocks 3 to 5 are still held, and not to be found
   cache.end(0);
@@ -294,7 +294,7 @@ TEST_CASE("what was released longest ago is taken away first, over all groups") 
   cache.compute(1, {96});
   cache.end(1);
   cache.compute(2, {200});
-  CHECK(cache.kv->taken() == 13 + 3);  // the window sees from 160
+  CHECK(cache.kv->taken() == 13 + 3);  // the window starts at 160
   cache.end(2);
   CHECK(cache.kv->available() == 32);
 }

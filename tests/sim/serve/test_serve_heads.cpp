@@ -80,8 +80,8 @@ TEST_CASE("equal heads give the result of a law without heads for any blocks") {
 }
 
 TEST_CASE("a block of all heads is freed with the last of them, a head's own block with its own") {
-  // 320 tokens, of which one head keeps all and the other a fifth: 64. An entry of a head of all
-  // layers is 4 x 128 B.
+  // 320 tokens. One head keeps all of them, the other a fifth: 64. An entry of a head of all layers
+  // is 4 x 128 B.
   const auto run = [](bool per_head) {
     SmallService service = service_of({1.0, 0.2}, {0.0, 0.0}, per_head);
     service.trace.requests = {request(0, 320, 1)};

@@ -204,7 +204,7 @@ TEST_CASE("a calibrated service is as its benchmark says, and its intervals are 
   const ServeResult result = run_serve(calibrated);
   CHECK(result.tpot.mean > 1.25 * s.result.tpot.mean);
   CHECK(result.ttft.p50 > s.result.ttft.p50 + 0.02);
-  // What options add comes on top.
+  // Values that options add are included.
   const ServeResult same = run_serve(s.spec, {.factors = calibrated.calibrated->times});
   CHECK(same.tpot.mean == test::rel(result.tpot.mean, 1e-12));
   const auto intervals = serve_intervals(calibrated, result, mean_iteration(calibrated, result));

@@ -539,7 +539,7 @@ TEST_CASE("the peak of a service is never more than its GPU") {
           CHECK(r.peak_interval->high <= r.usable_hbm);
           // Additional bytes of weights, activations and the rest reduce the pool of vLLM.
           if (r.startup->fraction_of == FractionOf::kAll) {
-            // Graphs come on top of the fraction if the engine does not count them.
+            // The memory of graphs is added to the fraction if the engine does not count it.
             const Bytes graphs = r.startup->counts_graphs ? Bytes{} : r.startup->graphs;
             CHECK(r.peak_interval->high - r.peak_interval->low <= r.startup->block + graphs);
           }

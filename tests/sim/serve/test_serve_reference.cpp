@@ -76,7 +76,7 @@ ReferenceResult reference_v1(const SmallService& s) {
         ReferenceRequest& v = out.requests[victim];
         v.computed = v.blocks = v.planned = 0;
         preempted = true;
-        // It outgrew the pool while running alone, and ends; otherwise it is recomputed.
+        // A sequence that exceeds the pool while running alone ends. Otherwise it is recomputed.
         if (running.empty()) break;
         waiting.push_front(victim);
         ++v.preemptions;

@@ -180,7 +180,7 @@ TEST_CASE("transfers in pieces take their own rate and leave the rest of the lin
         .count();
   };
   CHECK(time(0, 100, 2) == test::rel(50));
-  // 8 are left to the host until it has its 80; the pieces continue at 2.
+  // The host gets 8 B/s until its 80 B are transferred; the pieces continue at 2 B/s.
   CHECK(time(80, 100, 2) == test::rel(50));
   CHECK(time(80, 10, 2) == test::rel(5 + (80 - 5 * 8.0) / 10));
   // As fast as the link: equal shares.
@@ -228,7 +228,7 @@ TEST_CASE("caches that host memory has no room for go to NVMe and return unchang
   CHECK(says(fast, "moved to NVMe"));
   const ServeResult slow = with(Bytes{}, 1_GiB, 1e8);
   CHECK(slow.makespan > host.makespan);
-  // Neither has room: sequences that find none are recomputed, and the result says so.
+  // Neither tier has room. Sequences that find no room are recomputed, and the result reports it.
   const ServeResult none = with(64_KiB, 64_KiB, 1e9);
   CHECK(none.recomputed_tokens > 0);
   CHECK(says(none, "did not fit into host memory and NVMe"));

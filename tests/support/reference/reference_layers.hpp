@@ -17,7 +17,7 @@ namespace kvsim::test {
 struct ReferencePyramidSettings {
   double recent = 0.2, delta = 0.9;
   std::int64_t min_context = 64, interval = 1, sinks = 4;
-  bool total = false;  // growth counted in tokens seen
+  bool total = false;  // growth is counted in tokens of the context
 };
 
 /// PyramidInfer over a trace: `held[l]` is the set of layer l, after the prompt and after each

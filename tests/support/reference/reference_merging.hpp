@@ -375,8 +375,8 @@ class ReferenceD2o : public ReferenceMerging {
     threshold = threshold ? 0.5 * *threshold + 0.5 * mean : mean;
     std::vector<bool> open;
     for (const Loser& each : leaving) {
-      // A single entry meets a threshold that it has set itself: at first both are equal in exact
-      // arithmetic.
+      // A single entry is compared with a threshold that it has set itself: at first both are equal
+      // in exact arithmetic.
       if (std::abs(each.cosine - *threshold) < kClear) clear = false;
       open.push_back(each.cosine >= *threshold);
     }

@@ -337,7 +337,8 @@ TEST_CASE("agentic Mooncake: waits for several requests, turns, block sizes") {
   CHECK(t.format == "agentic");
   CHECK(t.prefix_block == 16);  // 14 to 16 tokens agree
   REQUIRE(t.requests.size() == 4);
-  CHECK(t.requests[0].prompt_tokens == 20);  // c comes first, and d behind all that it waits for
+  CHECK(t.requests[0].prompt_tokens ==
+        20);  // c is listed first, d after all requests that it waits for
   CHECK(t.requests[1].prompt_tokens == 40);
   CHECK(t.requests[2].arrival == seconds(1));
   CHECK(t.requests[3].after == 2);

@@ -34,7 +34,8 @@ std::shared_ptr<const Method> blend(Params params = {}, const std::string& more 
                       .ordinals = std::move(ordinals)});
 }
 
-/// A head whose rows a chunk computed apart; those of the first ten tokens are equal.
+/// A head whose rows were computed separately in a chunk; the rows of the first ten tokens are
+/// equal.
 struct BlendedHead {
   test::OwnedHead own = test::random_head(2, 8, 60, 40, 11);
   test::OwnedHead apart = test::random_head(2, 8, 60, 40, 12);
@@ -78,7 +79,7 @@ TEST_CASE("blend: which part of a prompt a layer computes") {
   const PromptPart first = method->prompt_part(0), check = method->prompt_part(1);
   CHECK(first.computed == 1);
   CHECK(first.reused);
-  CHECK_FALSE(first.is_whole());  // its rows come over the link too
+  CHECK_FALSE(first.is_whole());  // its rows are also loaded over the link
   CHECK_FALSE(first.chooses);
   CHECK(check.chooses);
   CHECK(check.computed == 0.15);
@@ -159,7 +160,7 @@ TEST_CASE("blend: rows of computed tokens are the prompt's own, the others' are 
     } else {
       CHECK(out.rows == 2 * 3);
       CHECK(out.pairs == 2 * (4 + 18 + 40));
-      // The query at 3 sees equal rows, those at 17 and 39 do not.
+      // The query at position 3 attends to equal rows; the queries at 17 and 39 do not.
       CHECK(out.error > 0.1);
     }
     CHECK(out.mass == static_cast<double>(out.rows));

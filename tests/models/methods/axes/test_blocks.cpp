@@ -1,4 +1,5 @@
-// Blocks of tokens read by design: choices by hand, what is always read, laws of bytes and reads.
+// Methods that read blocks of tokens: selections solved by hand, blocks that are always read, laws
+// of bytes and reads.
 
 #include <algorithm>
 #include <cmath>

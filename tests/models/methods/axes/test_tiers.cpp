@@ -278,7 +278,7 @@ TEST_CASE("every codec: fixed bytes are linear in pages, no page grows, share 0 
       CHECK(half.keys[i] == keys[i]);
       CHECK(half.values[i] == values[i]);
     }
-    // A second round trip costs at most as much again.
+    // A second round trip costs at most the same again.
     TierRows rows = rows_of(512, 256);
     const Row first = rows.keys;
     const double once = error_of(round_trip(*tier, rows));
