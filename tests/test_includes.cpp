@@ -259,7 +259,7 @@ TEST_CASE("a planted violation is found") {
   CHECK(one("sim/serve/a.cpp", "#include \"../memory/x.hpp\"").find("from the root") !=
         std::string::npos);
   CHECK(one("models/unitsx/a.hpp", "") == "models/unitsx/a.hpp: is in no folder of the table");
-  // Within a folder.
+  // Includes within a folder.
   CHECK(violations("sim/serve/engine/a.cpp", "#include \"sim/serve/cache/x.hpp\"").empty());
   CHECK(one("sim/serve/cache/a.cpp", "#include \"sim/serve/engine/x.hpp\"") ==
         "sim/serve/cache/a.cpp: \"sim/serve/engine/x.hpp\" is in a higher room of sim/serve");

@@ -35,7 +35,7 @@ double cpu_seconds() {
 
 constexpr int kRounds = 5;
 
-/// Of the fastest of some rounds, since other programs only add time. `prepare` runs before each
+/// The fastest of several rounds, because other programs only add time. `prepare` runs before each
 /// round and is not counted.
 template <class Prepare, class F>
 double micros_per_call(int calls, Prepare&& prepare, F&& f) {

@@ -32,7 +32,7 @@ struct Took {
   double cpu_s = 0;  // of all threads: other programs are not counted
 };
 
-/// Of this process and its finished children.
+/// CPU time of this process and its finished children.
 double cpu_seconds() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);

@@ -138,8 +138,8 @@ TEST_CASE("graph: KeepKV's search and merge except indices and the victim's key 
               {&device}, {.merges = rows, .entries = rows * entries, .head_dim = kHeadDim},
               {in(into), in(from), out(keys), out(values), out(votes), out(scores)});
         });
-    // Of a pair two indices, two votes and two scores are read; a vote and a score are written, and
-    // the search's nearest and cosine.
+    // Per pair two indices, two votes and two scores are read. A vote, a score, and the search's
+    // nearest entry and cosine are written.
     check_bytes(counted, op.bytes_read, search_rereads(rows) + 24 * rows, op.bytes_written,
                 16 * rows);
   }

@@ -75,7 +75,7 @@ struct StoreRun {
   [[nodiscard]] std::vector<float> values() const {
     return {table.values().begin(), table.values().end()};
   }
-  /// Of the law, for one KV head.
+  /// Bytes by the size law, for one KV head.
   [[nodiscard]] std::int64_t law(std::int64_t entries) const {
     return as_composed(*method)
         .parts()

@@ -226,7 +226,7 @@ TEST_CASE("rows of chunks are read by head, converted with the trace, and record
   write_layer_with(in, {});
   CHECK_FALSE(Trace::open(in).info().has_reused);
   CHECK_THROWS_AS((void)Trace::open(in).read_reused(0, 0, 1), InputError);
-  // One without the other, or of another shape.
+  // One tensor without the other, or a tensor of another shape.
   const auto refused = [&](const std::vector<TensorPlan>& more) {
     write_layer_with(in, more);
     return complaint<InputError>([&] { (void)Trace::open(in); });

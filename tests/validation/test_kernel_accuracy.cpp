@@ -210,8 +210,8 @@ TEST_CASE("transfer cases that depend on hidden data are hidden too") {
   }
 }
 
-// Nothing of a row's own pair, or GPU, has been used here. The worst fp8 product is a published
-// time without the quantisation that all others include.
+// No data of a row's own pair, or GPU, is used here. The worst fp8 product is a published time
+// without the quantisation that all others include.
 TEST_CASE("accuracy with each row's pair of GPU and stack hidden: MAPE, p90 and worst case") {
   const auto data = test::data_dir();
   if (!data) return;

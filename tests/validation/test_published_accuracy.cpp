@@ -40,7 +40,7 @@ const PublishedScore& whole_score(const std::filesystem::path& data) {
   return score;
 }
 
-/// That of logged starts, likewise.
+/// The score of logged starts.
 const PublishedScore& start_score(const std::filesystem::path& data) {
   static const PublishedScore score =
       score_published(read_published_csv(data / "published/capacity_2026.csv"));
@@ -129,7 +129,7 @@ TEST_CASE("every error above half and every stack with a bad median has a reason
     INFO(group.metric, " of ", group.stack);
     CHECK((*group.median_ape <= kBadMedian || find_stack_reason(group.stack) != nullptr));
   }
-  // No reason is left without a miss.
+  // Every listed reason explains at least one miss.
   for (const RowReason& reason : row_reasons()) {
     INFO(reason.document, ": ", reason.rows);
     const auto explains = [&](const ScoredRow& row) {

@@ -100,7 +100,7 @@ TEST_CASE("rows that are apart have a separate class and change no other") {
     CHECK(class_of(fitted, c.path).quantiles == c.quantiles);
     CHECK(class_of(fitted, c.path).rows == c.rows);
   }
-  // Of one document only: no class, and no interval.
+  // Rows of one document only form no class and have no interval.
   CHECK(fitted.left_out.back().low == 0);
   CHECK(fitted.left_out.back().high == 0);
   CHECK(fitted.left_out[rows.size() - 22].covers(2.1));

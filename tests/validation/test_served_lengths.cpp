@@ -135,7 +135,7 @@ TEST_CASE("runs with the same values of another machine are copies and are not c
   CHECK(copies[0].find("one is a copy") != std::string::npos);
   CHECK(copies[1] == copies[0]);
   CHECK(runs_of({{first, values}, {second, values}})[1].copy_of == "r1");
-  // One other digit, or fewer values than cannot agree by chance.
+  // Values that differ in one digit, or too few values to exclude equality by chance.
   CHECK(refusals({20.25, 19.5, 33.125, 41.76}) == std::vector<std::string>{"", ""});
   const auto few = runs_of({{first, {20.25, 19.5, 33}}, {second, {20.25, 19.5, 33}}});
   CHECK(few[1].copy_of.empty());

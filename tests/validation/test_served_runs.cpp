@@ -424,7 +424,7 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(requests.at("max_output_tokens") == 512);
   CHECK(requests.at("declared_tokens") == 512);
   CHECK(queued.workload.is_whole);
-  // As before 0.5.4, when the API server was always in the engine's process.
+  // Before 0.5.4 the API server was always in the engine's process.
   CHECK(queued.scenario.at("engine").at("step_overhead_per_sequence") ==
         fmt::format("{:g} us", 1e6 * find_stack("vllm-v0@0.5.3").inter_step_per_sequence.count()));
   CHECK_FALSE(queued.scenario.at("engine").contains("step_overhead"));
@@ -456,7 +456,7 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   CHECK(output(usual.set("not_stated", "client tool")).at("kind") == "empirical");
   CHECK(output(Row{}.set("output_spread", "fixed (ignore_eos)")) == 20);
   CHECK(output(Row{}.set("output_spread", "fixed (all requests equal)")) == 20);
-  // Of an open loop no users stay in step.
+  // In an open loop, no users are synchronised.
   CHECK(output(Row{}.set("arrival", "poisson").set("rate_rps", "2").set("concurrency", "")) == 20);
   const auto varied = output(Row{}.set("output_tokens", "900"));
   double mean = 0, all = 0;
@@ -507,7 +507,7 @@ TEST_CASE("a client's options of an engine hold where a run does not state them"
       trtllm("capacity_scheduler_policy=no_evict;kvcache_free_gpu_mem_frac=0.8");
   CHECK(stated.scenario.at("scheduler").at("policy") == "guaranteed-no-evict");
   CHECK(stated.scenario.at("engine").at("memory_fraction") == 0.8);
-  // Those of another engine do not.
+  // Runs of another engine do not set them.
   CHECK_FALSE(mapped(Row{}.set("workload", "mlperf-openorca")).scenario.contains("scheduler"));
 }
 

@@ -139,7 +139,7 @@ TEST_CASE("every model is found by name, alias and file name, in any case") {
       CHECK(&find_llm(alias) == &llm);
     }
   }
-  // As papers print them.
+  // Names as papers print them.
   CHECK(find_llm("GPT-3 175B").name == "gpt-3-175b");
   CHECK(find_llm("Llama 2 7B").name == "llama-2-7b");
 }

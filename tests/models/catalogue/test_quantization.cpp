@@ -83,7 +83,7 @@ std::int64_t nvfp4(const std::vector<Matrix>& matrices) {
   return n / 2 + n / 16 + 8 * std::ssize(matrices);
 }
 std::int64_t published(const Llm& llm) { return published_weight_bytes(llm).count(); }
-/// All of it in bf16.
+/// Bytes of all parameters in bf16.
 std::int64_t plain(const Llm& llm) { return 2 * parameters(llm); }
 
 TEST_CASE("fp8 with scales by block: layers are fp8 while head and embedding stay") {
@@ -272,7 +272,7 @@ TEST_CASE("compressed-tensors: groups of weights by type, bits and scale") {
       {"ignore", {"lm_head", "re:.*self_attn.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"}}};
   const std::int64_t n = kLayers * kNumExperts * values(block(kExpertFfn));
   const Llm llm = read(config);
-  // And the shape of each matrix, two int32.
+  // The file also stores the shape of each matrix, two int32.
   CHECK(published(llm) == plain(llm) - 2 * n + n / 2 + n / 32 * 2 + kLayers * kNumExperts * 3 * 8);
 }
 

@@ -363,7 +363,7 @@ TEST_CASE("readers hold everything and their reads are counted") {
 TEST_CASE("nearest_of_rank") {
   test::Normal normal{5};
   for (const auto& [m, n] : {std::pair{31, 7}, std::pair{7, 31}, std::pair{12, 12}}) {
-    // Of rank 3 exactly: rank 3 restores it.
+    // A matrix of rank 3: an approximation of rank 3 restores it.
     std::vector<double> left, right;
     for (int i = 0; i < m * 3; ++i) left.push_back(normal());
     for (int i = 0; i < n * 3; ++i) right.push_back(normal());

@@ -185,7 +185,7 @@ TEST_CASE("quality: predictions use no score of the model that is left out") {
   REQUIRE(p.has_value());
   CHECK_FALSE(p->supported);
   CHECK_FALSE(p->low);
-  // Nothing of the kind: no prediction at all.
+  // No measured row has this kind, so there is no prediction.
   lone.when = "prefill compute only (cache whole)";
   CHECK_FALSE(model.predict(lone));
 }
@@ -280,7 +280,7 @@ TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answer
   CHECK(errors[0].kept == 0.2);
   CHECK_FALSE(errors[1].answer_error);
   CHECK_FALSE(errors[2].kept);
-  // One error ranks all, and not every method has the other.
+  // All methods are ranked by one kind of error, because not every method has the other kind.
   const ReplayRanking mixed = rank_replays(errors, {});
   CHECK_FALSE(mixed.at_answers);
   CHECK(mixed.errors.front().method == "a");

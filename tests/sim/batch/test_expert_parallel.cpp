@@ -95,7 +95,7 @@ TEST_CASE("weights of experts are distributed, all else stays, more GPUs never h
       before = held;
       const Expert expert{model, 1, ranks};
       const std::int64_t n = expert.mlp().n_experts;
-      // Of the GPU with the most experts.
+      // Bytes of the GPU with the most experts.
       CHECK((alone - held).count() ==
             experts.count() - experts.count() / n * experts_on(n, ranks, 0));
     }

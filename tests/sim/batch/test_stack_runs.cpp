@@ -27,7 +27,7 @@ StaticSpec spec_of(const char* model, const char* stack, std::int64_t prompt, st
 }
 
 TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
-  // So short that the prefill's score matrices are not the peak.
+  // The prompt is so short that the prefill's score matrices are not the peak.
   const StaticResult legacy = run_static(spec_of("llama-2-7b", "hf-legacy", 500, 4));
   const StaticResult dynamic = run_static(spec_of("llama-2-7b", "hf-sdpa", 500, 4));
   REQUIRE_FALSE(legacy.oom);
@@ -59,7 +59,7 @@ TEST_CASE("torch.cat loads 16-bit rows in vectors from PyTorch 2.8 on, others as
     CHECK(*after.prefill_time == *before.prefill_time);
     const double ratio = after.decode_time->count() / before.decode_time->count();
     if (dtype == Dtype::kBf16) {
-      // Nothing but the copies is faster, by 1.39 / 0.84.
+      // Only the copies are faster, by 1.39 / 0.84.
       CHECK(ratio > 0.84 / 1.39);
       CHECK(ratio < 0.9);
     } else {

@@ -488,7 +488,7 @@ TEST_CASE("the terms of the peak sum to it by owner and their formulas give thei
             c.gpu = a800();
             const StaticResult whole = run_static(c.spec);
             check_terms(whole);
-            // Also for runs that are refused at any point.
+            // The terms are also complete for runs that are refused at any point.
             for (const double share : {0.9999, 0.99, 0.9, 0.7, 0.4}) {
               c.gpu.hbm_usable =
                   Bytes{static_cast<std::int64_t>(

@@ -117,7 +117,7 @@ void check_step(const ExplainedStep& step) {
   double sum = 0;
   for (const TimeTerm& term : step.terms) {
     INFO(term.what, " = ", term.formula, " = ", term.time.count());
-    // Of a copy that is hidden the difference of two times is left, perhaps 0.
+    // The term of a hidden copy is the difference of two times, which may be 0.
     const bool hides = term.formula.find("other operators hide") != std::string::npos;
     CHECK(Formula{term.formula}.value() ==
           doctest::Approx(term.time.count()).epsilon(1e-9).scale(hides ? 1e-6 : 0));

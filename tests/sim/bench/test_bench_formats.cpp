@@ -191,7 +191,7 @@ TEST_CASE("a wrong file is refused by place, with what was expected and what the
              "/successes/latency/time_to_first_token/mean"));
   CHECK(says(complaint("[]", "[]", "[]"), "without a run"));
   CHECK(says(complaint("7", "7", "7"), "expected"));
-  // All of it failed, or it did not stream.
+  // All requests failed, or the client did not stream.
   const std::string none = with(R"({"completed": 0, "duration": 1, "request_rate": 1})",
                                 "\"request_rate\": 1", "\"request_rate\": 1");
   CHECK(says(none, "mean or median"));

@@ -50,7 +50,8 @@ TEST_CASE("names stay different if a spare column makes room") {
         "compression_ratio             1\n"
         "compression_ratio_spread      3\n"
         "not shown at this width: second\n");
-  // Without room for that they keep their ends, and the spare column stays.
+  // Without room for distinguishable names, the names keep their ends and the spare column is
+  // shown.
   table.add_row({"compression ratio of all keys", "5", "6"});
   table.add_row({"compression ratio of all values", "7", "8"});
   CHECK(table.str(27) ==

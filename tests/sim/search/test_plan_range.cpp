@@ -68,7 +68,7 @@ TEST_CASE("missing ends of a range are reported and a bound has no range") {
   REQUIRE(one.answer);
   CHECK_FALSE(one.range.safe);
   CHECK(plan_range(one).starts_with("none to "));
-  // Not even predicted to fit: `predicted` is empty, the optimistic end exists.
+  // The prediction does not fit either: `predicted` is empty, but the optimistic end exists.
   const PlanResult never =
       run(static_plan(R"(, "memory": {"hbm": "12.5 GiB"})", R"("questions": "longest_context")"));
   const PlanCandidate& other = never.candidates.at(0);

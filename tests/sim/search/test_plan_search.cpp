@@ -273,7 +273,7 @@ TEST_CASE("the smallest budget that meets the floor, given or bisected") {
   REQUIRE(found.chosen.has_value());
   const double min = found.tries[*found.chosen].budget->fraction;
   CHECK(min <= snapkv.tries[*snapkv.chosen].budget->fraction);
-  // One step less was tried, and fails.
+  // A budget one step smaller was tried and fails.
   bool tried = min < 0.11;
   for (const QualityTry& one : found.tries) {
     if (std::abs(one.budget->fraction - (min - 0.02)) < 1e-6) {

@@ -170,7 +170,7 @@ TEST_CASE("ties go to the full cache wherever it is in the list") {
     CHECK(text.find("most output tokens per second: 10 tok/s, method full, batch 1") !=
           std::string::npos);
     CHECK(text.find("no method gives over 5 % more tokens per second") != std::string::npos);
-    // So do values that differ below the printed digits.
+    // The same holds for values that differ only below the printed digits.
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const bool full = (methods[1] == '"') == (i < 2);
       objects[i] = fmt::format(

@@ -53,7 +53,7 @@ Bytes weights_of(const Llm& llm) {
   return sum;
 }
 
-/// Of different lengths: each batch leaves pieces for which the next has no tensor.
+/// Requests of different lengths: each batch leaves pieces that no tensor of the next batch fits.
 Case mixed(const std::string& stack) {
   Case c{.stack = stack};
   test::Dice dice{5};

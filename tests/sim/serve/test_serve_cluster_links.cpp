@@ -37,7 +37,7 @@ TEST_CASE("a path has the least latency, then the fewest links") {
   CHECK(t.latency(way).count() == test::rel(2e-7));
   CHECK(t.route(a, a).empty());
   CHECK_THROWS_AS((void)t.route(a, nvme), InputError);
-  // As short but direct.
+  // A direct link with the same latency takes precedence.
   (void)t.join(a, b, BytesPerSecond{kGiga}, Seconds{2e-7}, "direct");
   CHECK(t.route(a, b).size() == 1);
   CHECK(t.route(b, a).size() == 2);
@@ -315,7 +315,8 @@ TEST_CASE("traffic to the host shares only PCIe with traffic to other replicas")
   CHECK_FALSE(shared());
 }
 
-/// All that fits; a sequence of three generated tokens goes to the host and returns at once.
+/// Schedules all requests that fit; a sequence with three generated tokens is swapped to the host
+/// and returns at once.
 class SwapsOnce : public Scheduler {
  public:
   void schedule(BatchBuilder& batch) override {

@@ -155,7 +155,7 @@ TEST_CASE("a full tier is reported and no request waits behind it for ever") {
   CHECK(grown.ooms[0].what.find("host memory") != std::string::npos);
   CHECK(grown.ooms[0].owners.contains("kv_offloaded"));
   CHECK(grown.ooms[0].requested > grown.ooms[0].free);
-  // Not even for the prompt.
+  // The host memory is too small even for the prompt.
   service.host_memory = Bytes{100 * kLayerEntry};
   const ServeResult none = service.run();
   CHECK(none.rejected == 2);

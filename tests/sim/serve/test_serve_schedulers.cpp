@@ -263,7 +263,7 @@ TEST_CASE("every method of the catalogue is served or names its missing input") 
       r = service.run();
       ++served;
     } catch (const InputError&) {
-      // Of a size that depends on data, or of inputs that were not given.
+      // The method's size depends on data, or on inputs that were not given.
       service.measured =
           std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
                                                     .kept = std::vector<double>(4, 0.5),
