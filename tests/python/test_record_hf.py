@@ -314,14 +314,14 @@ class Program(Case):
     """main(), with a replacement for transformers that loads the tiny model and uses bytes as tokens."""
 
     def setUp(self):
-        stand_in = types.ModuleType("transformers")
-        stand_in.__version__ = "0.0"
+        substitute = types.ModuleType("transformers")
+        substitute.__version__ = "0.0"
         model = _without_cache(TinyLlama("eager"))
         model.config = model.model.config
-        stand_in.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=lambda name, **_: model)
-        stand_in.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda name, **_: self.encoded)
+        substitute.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=lambda name, **_: model)
+        substitute.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda name, **_: self.encoded)
         self.before = sys.modules.get("transformers")
-        sys.modules["transformers"] = stand_in
+        sys.modules["transformers"] = substitute
         self.text = os.path.join(SCRATCH, "text.txt")
         with open(self.text, "w", encoding="utf-8") as file:
             file.write("It was the best of times, it was the worst of times.")
