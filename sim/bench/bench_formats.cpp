@@ -20,11 +20,11 @@ constexpr double kMaxCount = 1e12;  // tokens, requests
 constexpr const char* kTools =
     "a result of vllm bench serve, SGLang bench_serving, AIPerf, GuideLLM or inference-perf";
 
-std::optional<double> number(const Field& object, std::string_view key, double most,
+std::optional<double> number(const Field& object, std::string_view key, double max,
                              double unit = 1) {
   const auto field = object.find(key);
   if (!field) return std::nullopt;
-  return field->number(0, most / unit) * unit;
+  return field->number(0, max / unit) * unit;
 }
 std::optional<double> count(const Field& object, std::string_view key) {
   return number(object, key, kMaxCount);
@@ -242,8 +242,8 @@ BenchRun guidellm_run(const Field& run) {
   } else if (kind != "throughput") {
     strategy.at("type_").expected(
         "\"constant\", \"poisson\", \"async\", \"concurrent\", \"synchronous\" or \"throughput\"");
-  } else if (const auto most = limit(strategy, "max_concurrency")) {
-    out.users = whole(most);
+  } else if (const auto max = limit(strategy, "max_concurrency")) {
+    out.users = whole(max);
   }
   const Field metrics = object_at(run, "metrics");
   const auto mean = [&](std::string_view name) -> std::optional<double> {

@@ -136,10 +136,10 @@ class Curve {
 };
 
 /// Contexts of a chart: even steps up to `top`, and the requested ones.
-std::vector<std::int64_t> contexts(std::int64_t least, std::int64_t top,
+std::vector<std::int64_t> contexts(std::int64_t min, std::int64_t top,
                                    std::vector<std::int64_t> wanted) {
   for (std::int64_t i = 0; i <= kSteps; ++i) wanted.push_back(top * i / kSteps);
-  for (std::int64_t& n : wanted) n = std::clamp(n, least, std::max(least, top));
+  for (std::int64_t& n : wanted) n = std::clamp(n, min, std::max(min, top));
   std::sort(wanted.begin(), wanted.end());
   wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   return wanted;
@@ -154,8 +154,8 @@ ordered_json explore_reach(std::string_view text) {
   for (const ScenarioPoint& point : scenario.points) {
     reaches.push_back(reach_of(point));
     const Reach& reach = reaches.back();
-    const auto asked = static_cast<double>(point.spec.prompt_tokens + point.spec.output_tokens);
-    furthest = std::max({furthest, reach.predicted.answer.value_or(0), asked});
+    const auto requested = static_cast<double>(point.spec.prompt_tokens + point.spec.output_tokens);
+    furthest = std::max({furthest, reach.predicted.answer.value_or(0), requested});
   }
   const auto longest = static_cast<double>(kMaxPointTokens);
   const auto top = static_cast<std::int64_t>(std::min(furthest * kBeyond, longest));

@@ -67,14 +67,14 @@ double output_factor(const std::vector<std::int32_t>& outputs, double stated, st
 }
 
 double mean_before_cap(double stated, double p99_per_mean, std::int64_t cap) {
-  constexpr double kMost = 20;
+  constexpr double kMaxRatio = 20;
   const double sigma = lognormal_of(1, p99_per_mean).sigma;
   const auto longest = static_cast<double>(cap);
   const auto cut = [&](double mean) {
     const double d = (std::log(longest / mean) + 0.5 * sigma * sigma) / sigma;
     return mean * normal_cdf(d - sigma) + longest * normal_cdf(-d);
   };
-  return where(cut, stated, stated, kMost * stated);
+  return where(cut, stated, stated, kMaxRatio * stated);
 }
 
 nlohmann::ordered_json stopping_outputs(double tokens) {

@@ -53,7 +53,7 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
   SimTime from{}, until{};
   const auto users = static_cast<std::size_t>(run.workload.users);
   // Half of a short part is left to count.
-  const std::size_t turns = std::min(kWarmTurns * most_running(result), ends.size() / 2);
+  const std::size_t turns = std::min(kWarmTurns * max_running(result), ends.size() / 2);
   const SimTime after_turns = ends[std::max<std::size_t>(turns, 1) - 1];
   switch (run.workload.arrivals) {
     case ServedArrivals::kClosed: {
@@ -186,7 +186,7 @@ void add(std::vector<PredictedMetric>& out, std::string_view metric, const Distr
 
 }  // namespace
 
-std::size_t most_running(const ServeResult& result) {
+std::size_t max_running(const ServeResult& result) {
   std::vector<std::pair<SimTime, int>> marks;
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
@@ -195,9 +195,9 @@ std::size_t most_running(const ServeResult& result) {
   }
   std::sort(marks.begin(), marks.end());
   std::int64_t running = 0;
-  std::int64_t most = 0;
-  for (const auto& [at, change] : marks) most = std::max(most, running += change);
-  return static_cast<std::size_t>(most);
+  std::int64_t max = 0;
+  for (const auto& [at, change] : marks) max = std::max(max, running += change);
+  return static_cast<std::size_t>(max);
 }
 
 std::vector<PredictedMetric> client_metrics(const ServeResult& result, const MappedRun& run) {

@@ -28,7 +28,7 @@ struct PredictedMetric {
                                                           const MappedRun& run);
 
 /// The most requests that run at one time.
-[[nodiscard]] std::size_t most_running(const ServeResult& result);
+[[nodiscard]] std::size_t max_running(const ServeResult& result);
 
 /// The metric of the residual model that a value belongs to ("TTFT", "TTFT tail"); empty: none.
 [[nodiscard]] std::string_view residual_metric(std::string_view metric, std::string_view stat);

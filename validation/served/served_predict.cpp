@@ -27,7 +27,7 @@ constexpr std::size_t kSamples = 4096;
 /// Every place of an engine changes its request so often in a part of a run.
 constexpr std::size_t kTurns = 8;
 /// Requests that are simulated at most so that an engine becomes steady.
-constexpr std::int64_t kMostSteadyRequests = 25'000;
+constexpr std::int64_t kMaxSteadyRequests = 25'000;
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
@@ -126,8 +126,8 @@ std::optional<MappedRun> longer_run(const MappedRun& run, const ServeResult& res
   const bool grows =
       workload.arrivals == ServedArrivals::kOpen || workload.arrivals == ServedArrivals::kAtOnce;
   if (workload.is_whole || workload.has_log || workload.is_ladder || !grows) return std::nullopt;
-  auto n = static_cast<std::int64_t>(kTurns * most_running(result));
-  n = std::min(n, kMostSteadyRequests);
+  auto n = static_cast<std::int64_t>(kTurns * max_running(result));
+  n = std::min(n, kMaxSteadyRequests);
   if (workload.stated_count > 0) n = std::min(n, workload.stated_count);
   if (n <= workload.count) return std::nullopt;
   MappedRun out = run;

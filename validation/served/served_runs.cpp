@@ -202,11 +202,11 @@ std::vector<ServedMetric> read_served_timeline(const std::filesystem::path& path
   for (const Series& series : kSeries) {
     const std::size_t column = column_of(table, series.column);
     double sum = 0;
-    double most = 0;
+    double max_usage = 0;
     for (std::size_t row = 0; row < table.rows(); ++row) {
       const double value = series.scale * table.number(row, column, 0, 1e9);
       sum += value;
-      most = std::max(most, value);
+      max_usage = std::max(max_usage, value);
     }
     const auto n = static_cast<double>(table.rows());
     out.push_back({.metric = std::string{series.metric},
@@ -215,7 +215,7 @@ std::vector<ServedMetric> read_served_timeline(const std::filesystem::path& path
                    .value = sum / n,
                    .line = 0});
     if (series.metric != "kv_usage") continue;
-    out.push_back({.metric = "kv_usage", .stat = "max", .unit = {}, .value = most, .line = 0});
+    out.push_back({.metric = "kv_usage", .stat = "max", .unit = {}, .value = max_usage, .line = 0});
   }
   return out;
 }

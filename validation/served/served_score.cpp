@@ -122,11 +122,11 @@ void count_saturation(ServedScore& score, const ScoredRun& scored) {
   }
   // The end of a run, where no request comes, is in both averages.
   constexpr double kKeepsUp = 0.9;
-  const double least = kKeepsUp * workload.rate * workload.scale;
+  const double min_rate = kKeepsUp * workload.rate * workload.scale;
   for (const ServedMetric& m : scored.run.metrics) {
     if (m.metric != "request_throughput") continue;
-    const bool real = m.value < least;
-    const bool simulated = predicted->value < least;
+    const bool real = m.value < min_rate;
+    const bool simulated = predicted->value < min_rate;
     const bool slower = predicted->value < kKeepsUp * m.value;
     const bool faster = m.value < kKeepsUp * predicted->value;
     ++score.open_runs;

@@ -276,12 +276,12 @@ Bytes bytes_of_weights(const Llm& llm, const Formats& formats) {
 
 /// The fewest GPUs of which weights take at most kShare, so that the rest caches: what those who
 /// seek throughput share a model over.
-std::int64_t gpus_for_throughput(Bytes weights, const Gpu& gpu, std::int64_t most) {
+std::int64_t gpus_for_throughput(Bytes weights, const Gpu& gpu, std::int64_t max_gpus) {
   // Of 230 MLPerf runs (v4.1, v5.1) that state it, stages of pipelines counted, 218 use this
   // number.
   constexpr double kShare = 0.6;
   std::int64_t n = 1;
-  while (n<most&& static_cast<double>(weights.count())> kShare *
+  while (n<max_gpus&& static_cast<double>(weights.count())> kShare *
          static_cast<double>(n * gpu.hbm.count())) {
     n *= 2;
   }

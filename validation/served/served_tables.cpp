@@ -25,7 +25,7 @@ Field table_of(std::string_view file) {
   return Field::parse(found->text, fmt::format("validation/data/{}.json", file));
 }
 
-std::vector<std::string> words_of(const Field& field) {
+std::vector<std::string> strings_of(const Field& field) {
   std::vector<std::string> out;
   for (const Field& word : field.items()) out.push_back(word.string());
   return out;
@@ -37,7 +37,7 @@ EngineVersion version_of(const Field& field, std::string_view text) {
   return *version;
 }
 
-OptionUse use_of(const Field& type) {
+OptionUse option_use(const Field& type) {
   static const std::vector<std::string> words{"count",  "share", "number",
                                               "switch", "not",   "choice"};
   constexpr std::array kUses{OptionUse::kCount,  OptionUse::kShare, OptionUse::kNumber,
@@ -50,7 +50,7 @@ OptionUse use_of(const Field& type) {
 OptionRule read_option(const Field& field) {
   field.allow_only({"names", "key", "type", "words", "elsewhere", "no_effect", "unmodelled",
                     "refused", "unless", "from", "from_source", "before", "speculation"});
-  OptionRule rule{.names = words_of(field.at("names"))};
+  OptionRule rule{.names = strings_of(field.at("names"))};
   if (const auto speculation = field.find("speculation")) {
     if (!speculation->boolean()) speculation->expected("true");
     rule.use = OptionUse::kSpeculation;
@@ -58,7 +58,7 @@ OptionRule read_option(const Field& field) {
   }
   if (const auto key = field.find("key")) {
     rule.key = key->string();
-    rule.use = use_of(field.at("type"));
+    rule.use = option_use(field.at("type"));
     if (const auto words = field.find("words")) {
       for (const auto& [name, word] : words->members()) rule.words[name] = word.string();
     }
@@ -85,7 +85,7 @@ OptionRule read_option(const Field& field) {
 ServedEngine read_engine(const Field& field) {
   field.allow_only(
       {"name", "words", "stacks", "releases", "releases_source", "model_samples_from", "options"});
-  ServedEngine out{.name = field.at("name").string(), .words = words_of(field.at("words"))};
+  ServedEngine out{.name = field.at("name").string(), .words = strings_of(field.at("words"))};
   for (const Field& item : field.at("stacks").items()) {
     item.allow_only({"stack", "before"});
     ServedEngine::StackOf stack{.stack = item.at("stack").string()};
@@ -142,7 +142,7 @@ ServedClient read_client(const Field& field) {
   static const std::vector<std::string> gaps{"exponential"};
   static const std::vector<std::string> sampling{"greedy", "server", "cutoff"};
   ServedClient out{.name = field.at("name").string(),
-                   .words = words_of(field.at("words")),
+                   .words = strings_of(field.at("words")),
                    .source = field.at("source").string()};
   if (const auto engine = field.find("engine")) out.engine = engine->string();
   const auto window = std::find(windows.begin(), windows.end(), field.at("window").choice(windows));
@@ -201,7 +201,7 @@ ServedLengths read_set(const Field& field) {
                     "prompts_of", "output_tokens", "output_p99", "outputs_as_prompts", "cap",
                     "source"});
   constexpr std::int64_t kMax = 1 << 24;
-  ServedLengths out{.words = words_of(field.at("words")), .source = field.at("source").string()};
+  ServedLengths out{.words = strings_of(field.at("words")), .source = field.at("source").string()};
   if (const auto file = field.find("file")) out.file = file->string();
   const auto length = [&](std::string_view key, double& value) {
     if (const auto given = field.find(key)) value = given->number(1, static_cast<double>(kMax));
@@ -249,7 +249,7 @@ Tables read_tables() {
   clients.allow_only({"schema", "clients", "cutoff_models", "cutoff_models_source", "lengths",
                       "generated_p99_per_mean", "stopping_share", "stopping_share_source"});
   out.stopping_share = clients.at("stopping_share").number(0, 0.5);
-  out.cutoff_models = words_of(clients.at("cutoff_models"));
+  out.cutoff_models = strings_of(clients.at("cutoff_models"));
   for (const Field& item : clients.at("clients").items()) out.clients.push_back(read_client(item));
   for (const Field& item : clients.at("lengths").items()) out.lengths.push_back(read_set(item));
   std::size_t i = 0;
@@ -269,7 +269,7 @@ Tables read_tables() {
   for (const Field& item : reasons.at("reasons").items()) {
     item.allow_only({"source", "metrics", "reason"});
     out.reasons.push_back({.source = item.at("source").string(),
-                           .metrics = words_of(item.at("metrics")),
+                           .metrics = strings_of(item.at("metrics")),
                            .reason = item.at("reason").string()});
   }
   out.p99_per_mean = clients.at("generated_p99_per_mean").number(1, 14);

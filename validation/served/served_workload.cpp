@@ -69,8 +69,9 @@ ordered_json lengths_around(double mean, const LengthShape& shape) {
 }
 
 /// A column of lengths as a number or a distribution; null: it states none.
-ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std::int64_t least,
-                        const LengthShape& shape, std::vector<std::string>& assumed) {
+ordered_json lengths_of(std::string_view cell, std::string_view spread_cell,
+                        std::int64_t min_tokens, const LengthShape& shape,
+                        std::vector<std::string>& assumed) {
   const std::string spread = lower(spread_cell);
   constexpr std::int64_t kMax = 1 << 22;
   const auto value = cell_number(cell);
@@ -87,18 +88,18 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell, std
       return {{"kind", "lognormal"},
               {"mu", std::log(*p50)},
               {"sigma", std::log(*p90 / *p50) / kNormal90},
-              {"min", std::max<std::int64_t>(1, least)}};
+              {"min", std::max<std::int64_t>(1, min_tokens)}};
     }
     return nullptr;
   }
   if (*value < 0.5 || *value > static_cast<double>(kMax)) {
     throw NotExpressed{"lengths that are no numbers of tokens"};
   }
-  const std::int64_t mean = std::max<std::int64_t>(least, std::llround(*value));
+  const std::int64_t mean = std::max<std::int64_t>(min_tokens, std::llround(*value));
   const auto range = parse_range(spread);
   const bool is_range = spread.starts_with("uniform") || spread.starts_with("per request");
   if (is_range && range) {
-    const std::int64_t low = std::max<std::int64_t>(least, range->low);
+    const std::int64_t low = std::max<std::int64_t>(min_tokens, range->low);
     const std::int64_t high = std::max(low, range->high);
     const double middle = 0.5 * static_cast<double>(low + high);
     const auto width = static_cast<double>(high - low);
@@ -356,9 +357,9 @@ class WorkloadMapping {
     of_output.cap = set.cap;
     // Other means are those of another selection from the set.
     const auto is_selection = [](std::string_view cell, double mean) {
-      constexpr double kMostApart = 1.25;
+      constexpr double kMaxRatio = 1.25;
       const auto stated = cell_number(cell);
-      return !stated || mean <= 0 || (*stated < mean * kMostApart && mean < *stated * kMostApart);
+      return !stated || mean <= 0 || (*stated < mean * kMaxRatio && mean < *stated * kMaxRatio);
     };
     if (is_selection(run_.input_tokens, set.prompt_tokens) &&
         is_selection(run_.output_tokens, set.output_tokens)) {
@@ -446,15 +447,15 @@ class WorkloadMapping {
         n = kDefaultRequests;
       }
     }
-    std::int64_t most = kMaxSimulatedRequests;
+    std::int64_t max_requests = kMaxSimulatedRequests;
     // A window that begins with the run and ends with its queue needs all of its requests.
     if (out_.users > 0 && client_.window != MeasureWindow::kQueued) {
-      most = std::max(
+      max_requests = std::max(
           {kDefaultRequests, (client_.requests_per_user + 1) * out_.users, kTimes * groups});
     }
     if (out_.is_ladder) n = std::min(n, kDefaultRequests);
-    if (n > most || out_.is_ladder) {
-      n = std::min(n, most);
+    if (n > max_requests || out_.is_ladder) {
+      n = std::min(n, max_requests);
       out_.is_whole = false;
     }
     out_.count = n;

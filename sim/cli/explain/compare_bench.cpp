@@ -21,7 +21,7 @@ std::string shown(std::string_view metric, double value) {
                                                             : fmt::format("{:.4g}", 1e3 * value);
 }
 
-std::string words_of(const BenchComparedValue& value) {
+std::string metric_text(const BenchComparedValue& value) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kWords{
       std::pair{"ttft_s", "TTFT, ms"},
       {"tpot_s", "TPOT, ms"},
@@ -70,7 +70,7 @@ std::string bench_comparison_text(const std::vector<BenchComparison>& all, std::
       const bool has = value.low && value.high;
       known += has ? 1U : 0U;
       in += is_in_interval(value) ? 1U : 0U;
-      table.add_row({one.load, words_of(value), shown(value.metric, value.measured),
+      table.add_row({one.load, metric_text(value), shown(value.metric, value.measured),
                      shown(value.metric, value.predicted),
                      fmt::format("{:+.1f}", 100 * (value.predicted / value.measured - 1)),
                      has ? fmt::format("{} to {}", shown(value.metric, *value.low),

@@ -128,13 +128,13 @@ void explain_bounds(const Field& candidate, double attainment, Explanation& out)
                                    100 * attainment),
                        {}};
   const Field* tightest = nullptr;
-  double most = -1;
+  double max_share = -1;
   const std::vector<Field> all = bounds->items();
   for (const Field& bound : all) {
     const double share = explained_number(bound.at("share"));
     const double limit = explained_number(bound.at("bound_s"));
-    if (share > most) {
-      most = share;
+    if (share > max_share) {
+      max_share = share;
       tightest = &bound;
     }
     table.rows.push_back({.what = bound.at("bound").string(),
@@ -152,7 +152,7 @@ void explain_bounds(const Field& candidate, double attainment, Explanation& out)
         "bound at the answer is {} ({})",
         out.key == "fewest_gpus" ? fmt::format("{} GPUs", count_text(*next))
                                  : fmt::format("{:.6g} requests/s", *next),
-        100 * attainment, tightest->at("bound").string(), percent_text(most)));
+        100 * attainment, tightest->at("bound").string(), percent_text(max_share)));
   } else if (!next) {
     out.notes.emplace_back("the search ended there, and no bound");
   }
@@ -168,20 +168,20 @@ struct Candidates {
 };
 Candidates candidates_of(const Field& answers, std::string_view question) {
   Candidates out;
-  std::vector<Field> asked;
+  std::vector<Field> chosen;
   for (const Field& answer : answers.items()) {
-    if (answer.at("question").string() == question) asked.push_back(answer);
+    if (answer.at("question").string() == question) chosen.push_back(answer);
   }
-  for (const Field& answer : asked) {
+  for (const Field& answer : chosen) {
     for (const Field& candidate : answer.at("candidates").items()) {
       std::string label = candidate.at("label").string();
-      if (asked.size() > 1) label = fmt::format("{}: {}", answer.at("of").string(), label);
+      if (chosen.size() > 1) label = fmt::format("{}: {}", answer.at("of").string(), label);
       out.answers.push_back(answer);
       out.fields.push_back(candidate);
       out.labels.push_back(std::move(label));
     }
   }
-  if (asked.size() == 1) out.best = text_or_none(asked.front(), "best");
+  if (chosen.size() == 1) out.best = text_or_none(chosen.front(), "best");
   return out;
 }
 
@@ -197,15 +197,15 @@ Explanation explain_plan(const Field& plan, const ExplainRequest& request) {
   const Field answers = plan.at("answers");
   const Candidates all = candidates_of(answers, request.key);
   if (all.fields.empty()) {
-    std::vector<std::string> asked;
+    std::vector<std::string> questions;
     for (const Field& answer : answers.items()) {
       std::string question = answer.at("question").string();
-      if (std::find(asked.begin(), asked.end(), question) == asked.end()) {
-        asked.push_back(std::move(question));
+      if (std::find(questions.begin(), questions.end(), question) == questions.end()) {
+        questions.push_back(std::move(question));
       }
     }
     answers.fail(fmt::format("this plan has no question {}; it has {}", request.key,
-                             fmt::join(asked, ", ")));
+                             fmt::join(questions, ", ")));
   }
   const std::string& which = request.which.empty() ? all.best : request.which;
   const std::size_t at = which_of(answers, "candidate", all.labels, which);

@@ -75,23 +75,23 @@ std::string missed_text(const Field& times, double bound) {
   constexpr std::array<std::pair<const char*, double>, 4> kRanks{
       {{"p50", 0.50}, {"p90", 0.90}, {"p95", 0.95}, {"p99", 0.99}}};
   std::string kept, missed;
-  std::optional<double> least, most;  // shares that miss it
+  std::optional<double> min, max;  // shares that miss it
   for (const auto& [name, share] : kRanks) {
     const auto at = maybe_number(times, name);
     if (!at) return "no request has such a time";
     const std::string text = fmt::format("{} of {}", name, time_text(*at));
     if (*at <= bound) {
       kept = text + " keeps it";
-      most = 1 - share;
-    } else if (!least) {
+      max = 1 - share;
+    } else if (!min) {
       missed = text + " does not";
-      least = 1 - share;
+      min = 1 - share;
     }
   }
-  const std::string ends = least && most ? fmt::format("more than {:.0f} % and at most {:.0f} %",
-                                                       kPercent * *least, kPercent * *most)
-                           : least       ? fmt::format("more than {:.0f} %", kPercent * *least)
-                                         : fmt::format("at most {:.0f} %", kPercent * *most);
+  const std::string ends = min && max ? fmt::format("more than {:.0f} % and at most {:.0f} %",
+                                                    kPercent * *min, kPercent * *max)
+                           : min      ? fmt::format("more than {:.0f} %", kPercent * *min)
+                                      : fmt::format("at most {:.0f} %", kPercent * *max);
   return fmt::format("{}{}{}: {} of {} requests miss it", kept,
                      kept.empty() || missed.empty() ? "" : ", ", missed, ends,
                      count_text(explained_number(times.at("n"))));

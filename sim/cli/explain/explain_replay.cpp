@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 4> kReplayKeys{"bytes_held_final", "entri
 constexpr const char* kKeptFile = "replay_kept.csv";
 
 /// What a role is, for people.
-std::string_view words_of(std::string_view role) {
+std::string_view role_text(std::string_view role) {
   static const std::map<std::string_view, std::string_view> words{
       {"whole", "all tokens: nothing has left the head"},
       {"sink", "sinks: first tokens, protected"},
@@ -83,7 +83,7 @@ Explanation entries_held(const Field& method) {
                   .value = explained_number(method.at("entries_held_final"))};
   for (const auto& [name, role] : roles_of(method)) {
     out.terms.push_back(
-        {.what = std::string{words_of(name)}, .value = role.entries, .formula = score_text(role)});
+        {.what = std::string{role_text(name)}, .value = role.entries, .formula = score_text(role)});
   }
   resolve(out, method.at("kept_by_role"), "entries_held_final", "entries", *out.value);
   out.notes.emplace_back(
@@ -127,7 +127,7 @@ Explanation bytes_held(const Field& method) {
     const double bytes = i + 1 == roles.size() ? left : std::round(each * role.entries);
     left -= bytes;
     out.terms.push_back(
-        {.what = fmt::format("K and V of {}", words_of(name)),
+        {.what = fmt::format("K and V of {}", role_text(name)),
          .value = bytes,
          .formula =
              even ? fmt::format("{} entries x {} B", count_text(role.entries), count_text(each))
@@ -199,7 +199,7 @@ Explanation kept(const Field& replay, std::size_t method, const ExplainRequest& 
     const std::string where = line.entries > 1
                                   ? fmt::format("positions {:.0f} to {:.0f}", line.first, line.last)
                                   : fmt::format("position {:.0f}", line.first);
-    ExplainedTerm term{.what = fmt::format("{}: {}", where, words_of(line.role)),
+    ExplainedTerm term{.what = fmt::format("{}: {}", where, role_text(line.role)),
                        .value = line.entries};
     if (line.score) {
       const auto rank =

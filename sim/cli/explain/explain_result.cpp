@@ -465,7 +465,7 @@ std::vector<std::string> explained_keys() {
   return keys;
 }
 
-Explanation explain_result(const Field& result, const ExplainRequest& asked) {
+Explanation explain_result(const Field& result, const ExplainRequest& requested) {
   const Field schema = result.at("schema");
   const bool replay_alone = schema.raw() == "kvsim.replay/1";
   const bool plan = schema.raw() == "kvsim.plan/1";
@@ -476,8 +476,8 @@ Explanation explain_result(const Field& result, const ExplainRequest& asked) {
   }
   const auto known = explained_keys();
   const ResultKind kind = kind_of(result);
-  ExplainRequest request = asked;
-  request.key = explained_key(asked.key, kind, known);
+  ExplainRequest request = requested;
+  request.key = explained_key(requested.key, kind, known);
   const MetricInfo* plain = metric_without_terms(request.key, kind);
   if (plain == nullptr && std::find(known.begin(), known.end(), request.key) == known.end()) {
     throw InputError{unknown_name("figure", request.key, known)};

@@ -65,11 +65,11 @@ ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
     add("kv_reservation", "reserved cache", maybe_number(point, "held_back"),
         "of the time requests waited for free cache that was kept for outputs to come");
   }
-  if (const auto most = maybe_number(use, "max_num_seqs")) {
+  if (const auto limit = maybe_number(use, "max_num_seqs")) {
     add("max_num_seqs", "max_num_seqs", maybe_number(use, "seqs_full"),
         fmt::format("of the time all of its {:.0f} sequences ran and others waited; {:.0f} ran at "
                     "the most",
-                    *most, explained_number(use.at("most_running"))));
+                    *limit, explained_number(use.at("most_running"))));
   }
   if (const auto budget = maybe_number(use, "max_num_batched_tokens")) {
     add("token_budget", "token budget", maybe_number(use, "tokens_full"),

@@ -98,11 +98,11 @@ std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) cons
     if (footprint.compresses_prompt() && whole + footprint.prompt_units() > pool_) return 0;
   }
   // At least one token is recomputed because its logits are needed.
-  const std::int64_t most = (std::int64_t{s.known} - 1) / block_;
+  const std::int64_t limit = (std::int64_t{s.known} - 1) / block_;
   std::int64_t found = 0;
   const std::int32_t n = id_count(id);
   std::int64_t end = 0;
-  for (std::int32_t i = 0; i < n && found < most; ++i) {
+  for (std::int32_t i = 0; i < n && found < limit; ++i) {
     const std::int64_t start = end;
     end = covered(id, i + 1);
     if (end == start) continue;
@@ -114,12 +114,12 @@ std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) cons
   if (groups_ != nullptr) {
     const std::int64_t own = found_in_groups(id, found);
     const std::int64_t blocks =
-        own > 0 && own <= most ? own : continuable(id, std::min(found, most));
+        own > 0 && own <= limit ? own : continuable(id, std::min(found, limit));
     return static_cast<std::int32_t>(blocks * block_);
   }
   const Holding& h = holding(id);
   if (h.left.at >= 0 && h.left_from == found) found += prefixes_.find_left(h.left);
-  return static_cast<std::int32_t>(std::min(found, most) * block_);
+  return static_cast<std::int32_t>(std::min(found, limit) * block_);
 }
 
 std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::int32_t to,
@@ -166,8 +166,8 @@ bool KvCacheManager::outside_fits(RequestId id, Bytes next) {
   if (outside_ == nullptr) return true;
   const Bytes more = next - holding(id).outside;
   if (more <= Bytes{} || outside_->fits(more)) return true;
-  lacks_outside_ = id;
-  lack_ = more;
+  short_of_outside_ = id;
+  shortage_ = more;
   return false;
 }
 
@@ -191,7 +191,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
                            std::int64_t keep_free) {
   Holding& h = holding(id);
   KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is admitted twice", id);
-  if (lacks_outside_ == id) lacks_outside_ = -1;
+  if (short_of_outside_ == id) short_of_outside_ = -1;
   // Its tokens in each stretch.
   const std::int64_t blocks = found / block_;
   const std::int32_t n = caches_ ? id_count(id) : 0;
@@ -286,7 +286,7 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
       units = fewer;
     }
   }
-  if (lacks_outside_ == id) lacks_outside_ = -1;
+  if (short_of_outside_ == id) short_of_outside_ = -1;
   const bool grows_outside = outside_ != nullptr && to > s.target;
   const Bytes outside =
       grows_outside ? format_.held(h.footprint->outside(to - s.target)) : h.outside;

@@ -97,8 +97,8 @@ class KvCacheManager {
   /// Bytes of a sequence outside the GPU.
   [[nodiscard]] Bytes outside(RequestId id) const { return holding(id).outside; }
   /// Bytes that did not fit outside the GPU at its last attempt; 0: all fitted.
-  [[nodiscard]] Bytes outside_lack(RequestId id) const {
-    return lacks_outside_ == id ? lack_ : Bytes{};
+  [[nodiscard]] Bytes outside_shortage(RequestId id) const {
+    return short_of_outside_ == id ? shortage_ : Bytes{};
   }
   /// What a prompt takes outside once it is through.
   [[nodiscard]] Bytes outside_of(std::int32_t prompt) {
@@ -195,8 +195,8 @@ class KvCacheManager {
   Bytes dropped_{}, reclaimed_{};
   OutsideTier* outside_;
   OutsideFormat format_;
-  RequestId lacks_outside_ = -1;  // the last request that needed more than was free,
-  Bytes lack_{};                  // and for how much
+  RequestId short_of_outside_ = -1;  // the last request that needed more than was free,
+  Bytes shortage_{};                 // and for how much
 };
 
 }  // namespace kvsim

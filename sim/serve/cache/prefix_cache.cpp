@@ -80,10 +80,10 @@ void PrefixCache::release(Index at, std::int64_t blocks) {
     return;
   }
   if (--n.references > 0) return;
-  std::int64_t most = 0;
-  for (const std::int64_t use : n.lesser) most = std::max(most, use);
-  n.references = static_cast<std::int32_t>(std::erase(n.lesser, most));
-  let_go(at, most);
+  std::int64_t max_use = 0;
+  for (const std::int64_t use : n.lesser) max_use = std::max(max_use, use);
+  n.references = static_cast<std::int32_t>(std::erase(n.lesser, max_use));
+  let_go(at, max_use);
 }
 
 PrefixCache::Index PrefixCache::publish(std::uint64_t id, std::int64_t blocks) {

@@ -205,12 +205,12 @@ std::int64_t SequenceFootprint::units_of(std::size_t l, std::int64_t entries, bo
   if (at >= known.size()) known.resize(at + 1, -1);
   if (known[at] < 0) {
     // Formats that pack rows by the group take most just before a group is full.
-    Bytes most;
+    Bytes max;
     for (std::int64_t e = std::max<std::int64_t>(0, (blocks - 1) * block + 1); e <= blocks * block;
          ++e) {
-      most = std::max(most, in_hbm(l, e, blocks * block));
+      max = std::max(max, in_hbm(l, e, blocks * block));
     }
-    known[at] = (most * layer_class.layers.layers).count();
+    known[at] = (max * layer_class.layers.layers).count();
   }
   return known[at];
 }
@@ -300,9 +300,9 @@ void SequenceFootprint::seek(std::int64_t step) {
 }
 
 void SequenceFootprint::keep(std::int64_t step, const Step& answer) {
-  constexpr std::size_t kMostSteps = std::size_t{1} << 16U;
+  constexpr std::size_t kMaxSteps = std::size_t{1} << 16U;
   const auto at = static_cast<std::size_t>(step);
-  if (at >= kMostSteps) return;
+  if (at >= kMaxSteps) return;
   if (at >= steps_.size()) steps_.resize(at + static_cast<std::size_t>(kStepsAhead));
   steps_[at] = answer;
 }
@@ -449,29 +449,28 @@ std::int64_t SequenceFootprint::full_units(std::int64_t step) {
 }
 
 std::int64_t SequenceFootprint::max_units(std::int64_t steps) {
-  std::int64_t most = kept_units_;
+  std::int64_t max = kept_units_;
   if (const GroupSizes* groups = sizes_->groups()) {
     // Windows hold most while the prompt is computed; how much of it at once is the scheduler's.
-    return std::max({most, groups->ids(prompt_, 2), groups->ids(prompt_ + steps, 1)});
+    return std::max({max, groups->ids(prompt_, 2), groups->ids(prompt_ + steps, 1)});
   }
   if (all_layers_ || !compresses_prompt_) {
-    most =
-        std::max(most, sizes_->windowed() ? kept_units_ : sizes_->prompt_units(prompt_, prompt_));
+    max = std::max(max, sizes_->windowed() ? kept_units_ : sizes_->prompt_units(prompt_, prompt_));
   }
-  if (steps < 1) return most;
+  if (steps < 1) return max;
   if (holes_) {
-    while (std::ssize(most_within_) < steps) {
-      const std::int64_t within = units(std::ssize(most_within_) + 1).during;
-      most_within_.push_back(most_within_.empty() ? within : std::max(most_within_.back(), within));
+    while (std::ssize(max_within_) < steps) {
+      const std::int64_t within = units(std::ssize(max_within_) + 1).during;
+      max_within_.push_back(max_within_.empty() ? within : std::max(max_within_.back(), within));
     }
-    return std::max(most, most_within_[static_cast<std::size_t>(steps - 1)]);
+    return std::max(max, max_within_[static_cast<std::size_t>(steps - 1)]);
   }
   (void)moment(0, steps);
   for (const DecodeSegments::Segment& s : trajectory_.segments()) {
     if (s.first > steps) break;
-    most = std::max({most, units(s.first).during, units(std::min(s.last, steps)).during});
+    max = std::max({max, units(s.first).during, units(std::min(s.last, steps)).during});
   }
-  return most;
+  return max;
 }
 
 SequenceFootprints::SequenceFootprints(MethodSpec method, MethodContext site,

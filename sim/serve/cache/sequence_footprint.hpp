@@ -103,11 +103,11 @@ class SequenceFootprint {
   };
   /// Units within and after decode step `step` >= 1.
   [[nodiscard]] Step units(std::int64_t step) {
-    if (step == asked_) return answer_;
+    if (step == answered_) return answer_;
     const auto at = static_cast<std::size_t>(step);
     const bool known = at < steps_.size() && steps_[at].until >= step;
     answer_ = known ? steps_[at] : computed_units(step);
-    asked_ = step;
+    answered_ = step;
     if (!known && is_shared()) keep(step, answer_);
     return answer_;
   }
@@ -203,10 +203,10 @@ class SequenceFootprint {
   bool ragged_ = false;
   std::vector<std::int64_t> before_, after_;  // of heads
   std::unique_ptr<FragmentedBlocks> holes_;   // null: survivors are written as entries leave
-  std::vector<std::int64_t> most_within_;     // with holes: [steps - 1], most units up to there
+  std::vector<std::int64_t> max_within_;      // with holes: [steps - 1], most units up to there
   std::int64_t reached_ = 0;
-  std::vector<Step> steps_;  // [step]; `until` 0: not kept
-  std::int64_t asked_ = -1;  // step of `answer_`
+  std::vector<Step> steps_;     // [step]; `until` 0: not kept
+  std::int64_t answered_ = -1;  // step of `answer_`
   Step answer_{};
   std::size_t segment_ = 0;  // of the step evaluated last
 };

@@ -12,14 +12,14 @@ Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates) {
   if (traffic.total() == Bytes{}) return Seconds{};
   // From the slowest device to the fastest: the next one gets the unused part of a share.
   struct Flow {
-    double left, most, rate;  // bytes, bytes/s
+    double left, max_rate, rate;  // bytes, bytes/s
   };
   std::array flows{Flow{static_cast<double>(traffic.to_nvme.count()), rates.write.count(), 0},
                    Flow{static_cast<double>(traffic.from_nvme.count()), rates.read.count(), 0},
                    Flow{static_cast<double>(traffic.pieces.count()), rates.pieces.count(), 0},
                    Flow{static_cast<double>(traffic.host.count()), rates.link.count(), 0}};
   std::sort(flows.begin(), flows.end(),
-            [](const Flow& a, const Flow& b) { return a.most < b.most; });
+            [](const Flow& a, const Flow& b) { return a.max_rate < b.max_rate; });
   double time = 0;
   for (;;) {
     auto active =
@@ -29,7 +29,7 @@ Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates) {
     double next = std::numeric_limits<double>::infinity();
     for (Flow& f : flows) {
       if (!(f.left > 0)) continue;
-      f.rate = std::min(f.most, link / static_cast<double>(active));
+      f.rate = std::min(f.max_rate, link / static_cast<double>(active));
       KVSIM_CHECK(f.rate > 0, "{} B move at {} B/s", f.left, f.rate);
       link -= f.rate;
       --active;

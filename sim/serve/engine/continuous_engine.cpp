@@ -200,7 +200,7 @@ std::int32_t ContinuousEngine::unplan(RequestId id) {
 void ContinuousEngine::refuse(RequestId id, SimTime now) {
   Sequence& s = at(id);
   const Bytes unit = parts_.sizes->unit();
-  if (const Bytes missing = kv_.outside_lack(id); missing > Bytes{}) {
+  if (const Bytes missing = kv_.outside_shortage(id); missing > Bytes{}) {
     const OutsideTier& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
     state_->oom(now, id,
                 fmt::format("entries of {} tokens outside the GPU, with no other sequence to make "

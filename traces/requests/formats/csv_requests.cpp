@@ -444,15 +444,15 @@ std::string csv_header_complaint(std::string_view header) {
   Cells names;
   std::vector<std::string> scratch;
   const Layout* best = nullptr;
-  std::size_t most = 0;
+  std::size_t max_shared = 0;
   if (split(header, names, scratch)) {
     for (const Layout& layout : kLayouts) {
       const auto shared = static_cast<std::size_t>(
           std::count_if(layout.columns.begin(), layout.columns.end(), [&](const Column& c) {
             return std::find(names.begin(), names.end(), c.name) != names.end();
           }));
-      if (shared > most) {
-        most = shared;
+      if (shared > max_shared) {
+        max_shared = shared;
         best = &layout;
       }
     }

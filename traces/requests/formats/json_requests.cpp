@@ -193,22 +193,22 @@ std::vector<Turn> turns_of(const Field& conversation, const ReadOptions& options
                            std::int64_t& unanswered) {
   std::vector<Turn> turns;
   std::int64_t context = 0;
-  bool asked = false;
+  bool awaits_answer = false;
   for (const Field& turn : any_of(conversation, {"conversations", "messages", "items"}).items()) {
     const Role role = role_of(turn);
     const std::int64_t length = turn_tokens(turn, options);
-    if (role == Role::kModel && asked && context > 0) {
+    if (role == Role::kModel && awaits_answer && context > 0) {
       turns.push_back({static_cast<std::int32_t>(context), static_cast<std::int32_t>(length)});
-      asked = false;
+      awaits_answer = false;
     }
     context += length;
     if (context > kMaxTokens) {
       turn.fail(
           fmt::format("expected a context of at most {} tokens, got {}", kMaxTokens, context));
     }
-    if (role == Role::kUser) asked = true;
+    if (role == Role::kUser) awaits_answer = true;
   }
-  if (asked) ++unanswered;
+  if (awaits_answer) ++unanswered;
   return turns;
 }
 

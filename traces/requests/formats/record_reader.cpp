@@ -268,9 +268,9 @@ void RequestSink::put_in_order() {
 
 void RequestSink::note_other_keys(const Field& record,
                                   std::initializer_list<std::string_view> keys) {
-  constexpr std::size_t kMost = 16, kLongestName = 40;
+  constexpr std::size_t kMaxKeys = 16, kLongestName = 40;
   for (const std::string& key : record.other_keys(keys)) {
-    if (other_keys_.size() < kMost) other_keys_.insert(excerpt(key, kLongestName));
+    if (other_keys_.size() < kMaxKeys) other_keys_.insert(excerpt(key, kLongestName));
   }
 }
 

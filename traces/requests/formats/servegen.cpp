@@ -54,11 +54,11 @@ ServeGenWindow read_window(std::string_view line, const std::string& place) {
     throw InputError{place, "6 columns: window start, rate, CV, pattern and its two parameters",
                      fmt::format("{}", cells.size())};
   }
-  const auto number = [&](std::size_t i, std::string_view what, double most) {
+  const auto number = [&](std::size_t i, std::string_view what, double max) {
     const auto value = parse_double(cells[i]);
-    if (!value || *value < 0.0 || *value > most) {
+    if (!value || *value < 0.0 || *value > max) {
       throw InputError{fmt::format("{}: {}", place, what),
-                       fmt::format("a number in [0, {:g}]", most), in_quotes(cells[i])};
+                       fmt::format("a number in [0, {:g}]", max), in_quotes(cells[i])};
     }
     return *value;
   };

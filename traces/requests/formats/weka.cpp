@@ -34,8 +34,8 @@ constexpr std::int64_t kMaxBlock = 1 << 20;
 constexpr double kLongestAgentTime = kLongestTrace / 3.0;
 
 /// Of published times, which have at most nine decimals.
-SimTime agent_seconds(const Field& field, double least = 0.0) {
-  const double value = field.number(least, kLongestAgentTime);
+SimTime agent_seconds(const Field& field, double min = 0.0) {
+  const double value = field.number(min, kLongestAgentTime);
   const double whole = std::floor(value);
   return SimTime{static_cast<std::int64_t>(whole) * kPicosecondsPerSecond +
                  std::llround((value - whole) * 1e9) * 1000};

@@ -168,34 +168,35 @@ void scale_prompts(RequestTrace& trace, double factor) {
   }
 }
 
-void note_cut(RequestTrace& trace, std::int64_t count, std::string_view what, std::int32_t most) {
+void note_cut(RequestTrace& trace, std::int64_t count, std::string_view what,
+              std::int32_t max_tokens) {
   if (count == 0) return;
   trace.notes.push_back(fmt::format("{} {} longer than {} tokens were cut", with_commas(count),
-                                    what, with_commas(most)));
+                                    what, with_commas(max_tokens)));
 }
 
-void cap_prompts(RequestTrace& trace, std::int32_t most) {
+void cap_prompts(RequestTrace& trace, std::int32_t max_tokens) {
   std::int64_t cut = 0;
   for (Request& r : trace.requests) {
-    if (r.prompt_tokens <= most) continue;
+    if (r.prompt_tokens <= max_tokens) continue;
     ++cut;
-    r.prompt_tokens = most;
+    r.prompt_tokens = max_tokens;
     if (trace.prefix_block > 0) {
       r.prefix_count =
-          std::min(r.prefix_count, (most + trace.prefix_block - 1) / trace.prefix_block);
+          std::min(r.prefix_count, (max_tokens + trace.prefix_block - 1) / trace.prefix_block);
     }
   }
-  note_cut(trace, cut, "prompts", most);
+  note_cut(trace, cut, "prompts", max_tokens);
 }
 
-void cap_outputs(RequestTrace& trace, std::int32_t most) {
+void cap_outputs(RequestTrace& trace, std::int32_t max_tokens) {
   std::int64_t cut = 0;
   for (Request& r : trace.requests) {
-    if (r.output_tokens <= most) continue;
+    if (r.output_tokens <= max_tokens) continue;
     ++cut;
-    r.output_tokens = most;
+    r.output_tokens = max_tokens;
   }
-  note_cut(trace, cut, "outputs", most);
+  note_cut(trace, cut, "outputs", max_tokens);
 }
 
 /// Equal prefix ids for requests that send the same of `count` texts.

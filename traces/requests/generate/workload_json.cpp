@@ -54,8 +54,8 @@ void read_lognormal(const Field& field, LengthSpec& spec) {
   if (moments) {
     const double mean = field.at("mean").number(1e-3, kMaxTokens);
     // A shape that just fits is moved inside, where the square root of rounding is not taken.
-    const double most = mean * max_p99_per_mean() * (1.0 - 1e-9);
-    const LognormalShape shape = lognormal_of(mean, field.at("p99").number(mean, most));
+    const double max_p99 = mean * max_p99_per_mean() * (1.0 - 1e-9);
+    const LognormalShape shape = lognormal_of(mean, field.at("p99").number(mean, max_p99));
     spec.mu = shape.mu;
     spec.sigma = shape.sigma;
   } else {
@@ -257,16 +257,16 @@ TransformSpec read_transform(const Field& field) {
   factor("rate_scale", spec.rate_scale);
   factor("prompt_scale", spec.prompt_scale);
   factor("output_scale", spec.output_scale);
-  const auto most = [&](std::string_view key, std::optional<std::int32_t>& value) {
+  const auto token_limit = [&](std::string_view key, std::optional<std::int32_t>& value) {
     if (const auto given = field.find(key)) value = integer(*given, 1, kMaxTokens);
   };
-  most("max_prompt_tokens", spec.max_prompt_tokens);
-  most("max_output_tokens", spec.max_output_tokens);
+  token_limit("max_prompt_tokens", spec.max_prompt_tokens);
+  token_limit("max_output_tokens", spec.max_output_tokens);
   if (const auto declared = field.find("declared_tokens"); declared && declared->is_string()) {
     static const std::vector<std::string> words{"output"};
     spec.declares_outputs = declared->choice(words) == words.front();
   } else {
-    most("declared_tokens", spec.declared_tokens);
+    token_limit("declared_tokens", spec.declared_tokens);
   }
   if (const auto distinct = field.find("distinct_prompts")) {
     spec.distinct_prompts = integer(*distinct, 1, kMaxPrompts);

@@ -33,7 +33,7 @@ class RecencyStack {
       ++live_;
     } else {
       add(at, -1);
-      owner_[static_cast<std::size_t>(at)] = kNobody;
+      owner_[static_cast<std::size_t>(at)] = kNoOwner;
     }
     at = next_++;
     owner_[static_cast<std::size_t>(at)] = static_cast<std::uint32_t>(block);
@@ -41,7 +41,7 @@ class RecencyStack {
   }
 
  private:
-  static constexpr std::uint32_t kNobody = UINT32_MAX;
+  static constexpr std::uint32_t kNoOwner = UINT32_MAX;
 
   // A Fenwick tree over times of use, 1 where a block was used last.
   void add(std::int64_t at, std::int32_t change) {
@@ -60,10 +60,10 @@ class RecencyStack {
     std::vector<std::uint32_t> kept;
     kept.reserve(static_cast<std::size_t>(live_));
     for (const std::uint32_t block : owner_) {
-      if (block != kNobody) kept.push_back(block);
+      if (block != kNoOwner) kept.push_back(block);
     }
     const std::size_t size = std::max<std::size_t>(1024, 4 * kept.size());
-    owner_.assign(size, kNobody);
+    owner_.assign(size, kNoOwner);
     sums_.assign(size, 0);
     for (std::size_t i = 0; i < kept.size(); ++i) {
       owner_[i] = kept[i];

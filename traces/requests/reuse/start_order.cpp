@@ -29,12 +29,12 @@ std::int64_t max_concurrent(const std::vector<Interval>& intervals) {
   }
   std::sort(changes.begin(), changes.end());
   std::int64_t now = 0;
-  std::int64_t most = 0;
+  std::int64_t max_running = 0;
   for (const auto& [at, change] : changes) {
     now += change;
-    most = std::max(most, now);
+    max_running = std::max(max_running, now);
   }
-  return most;
+  return max_running;
 }
 
 }  // namespace
