@@ -49,6 +49,19 @@ PresetRows reading_presets() {
        .defaults = {},
        .default_budget = 0.1,
        .available = {{"research", "HugoZHL/PQCache"}}},
+      {.name = "arkvale",
+       .summary = "pages leave the GPU for host memory and return when their digest suits a query; "
+                  "a step reads first, last and best pages",
+       .paper =
+           "Chen et al., ArkVale: Efficient Generative LLM Inference with Recallable Key-Value "
+           "Eviction (NeurIPS 2024)",
+       .axes = {{"read", "arkvale"}},
+       .size_law = "T (full pages in host memory; digests of 2 d elements a page of 32, and four "
+                   "times what a step reads on the GPU)",
+       .cost_class = "S0: flash attention untouched; the budget is what a step reads",
+       .defaults = {},
+       .default_budget = 0,
+       .available = {{"research", "pku-liang/ArkVale"}}},
       {.name = "dsa",
        .summary = "DeepSeek's sparse attention: a recorded indexer chooses the tokens that all "
                   "heads of a layer attend over",

@@ -14,6 +14,7 @@ AxisChoice read_rocket();
 AxisChoice read_pq();
 AxisChoice read_dsa();
 AxisChoice read_blocks();
+AxisChoice read_arkvale();
 
 /// Parameter `token_budget`: entries that a query reads if no budget is given.
 [[nodiscard]] ParamInfo token_budget_param(std::int64_t value, std::string help,

@@ -121,6 +121,7 @@ std::vector<AxisChoice> all_choices() {
       read_pq(),
       read_dsa(),
       read_blocks(),
+      read_arkvale(),
 
       store_recorded(),
       store_fp32(),

@@ -151,7 +151,7 @@ TEST_CASE("formats with separate costs match their graphs at every later step") 
   for (const Stack& stack : builtin_stacks()) {
     const Roofline roofline{gpu, stack, {}};
     for (const std::string name :
-         {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
+         {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv", "arkvale"}) {
       const auto method = make_method(
           {.name = name, .params = {}, .budget = std::nullopt}, kPrompt,
           {.recorded = Dtype::kFp16, .shape = shape, .windows = {}, .n_layers = llm.n_layers()});

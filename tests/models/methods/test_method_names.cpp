@@ -349,6 +349,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "quest",
                                  "shadowkv",
                                  "rocketkv",
+                                 "arkvale",
                                  "dsa",
                                  "dsa-oracle",
                                  "msa",
