@@ -62,6 +62,22 @@ PresetRows reading_presets() {
        .defaults = {},
        .default_budget = 0,
        .available = {{"research", "pku-liang/ArkVale"}}},
+      {.name = "infllm",
+       .summary =
+           "blocks of distant tokens in host memory; a step fetches those whose keys, means of "
+           "the most attended ones, suit its queries, and reads them with first and local "
+           "tokens",
+       .paper = "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an "
+                "Efficient Context Memory (arXiv 2402.04617)",
+       .axes = {{"read", "infllm"}},
+       .size_law =
+           "T (blocks of 128 in host memory; on the GPU a key a block and query head, initial "
+           "and local tokens, and 32 blocks)",
+       .cost_class = "SD, of the local tokens at prefill and in decode; the budget is what a step "
+                     "reads",
+       .defaults = {},
+       .default_budget = 0,
+       .available = {{"research", "thunlp/InfLLM"}}},
       {.name = "dsa",
        .summary = "DeepSeek's sparse attention: a recorded indexer chooses the tokens that all "
                   "heads of a layer attend over",

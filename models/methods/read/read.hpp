@@ -15,6 +15,7 @@ AxisChoice read_pq();
 AxisChoice read_dsa();
 AxisChoice read_blocks();
 AxisChoice read_arkvale();
+AxisChoice read_infllm();
 
 /// Parameter `token_budget`: entries that a query reads if no budget is given.
 [[nodiscard]] ParamInfo token_budget_param(std::int64_t value, std::string help,

@@ -122,6 +122,7 @@ std::vector<AxisChoice> all_choices() {
       read_dsa(),
       read_blocks(),
       read_arkvale(),
+      read_infllm(),
 
       store_recorded(),
       store_fp32(),

@@ -150,8 +150,8 @@ TEST_CASE("formats with separate costs match their graphs at every later step") 
   constexpr std::int64_t kPrompt = 700;
   for (const Stack& stack : builtin_stacks()) {
     const Roofline roofline{gpu, stack, {}};
-    for (const std::string name :
-         {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv", "arkvale"}) {
+    for (const std::string name : {"int8", "kivi-2", "gear", "think", "minicache", "quest",
+                                   "shadowkv", "arkvale", "infllm"}) {
       const auto method = make_method(
           {.name = name, .params = {}, .budget = std::nullopt}, kPrompt,
           {.recorded = Dtype::kFp16, .shape = shape, .windows = {}, .n_layers = llm.n_layers()});

@@ -350,6 +350,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "shadowkv",
                                  "rocketkv",
                                  "arkvale",
+                                 "infllm",
                                  "dsa",
                                  "dsa-oracle",
                                  "msa",

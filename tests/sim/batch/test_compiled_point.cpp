@@ -486,7 +486,7 @@ TEST_CASE("long runs of formats that grow in steps equal run_static") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const MethodContext site = method_site(llm, Dtype::kFp16);
   for (const char* name :
-       {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv", "arkvale"}) {
+       {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv", "arkvale", "infllm"}) {
     for (const char* stack : {"hf-sdpa", "vllm"}) {
       INFO(fmt::format("{} {}", name, stack));
       const PointSpec spec{.llm = &llm,
