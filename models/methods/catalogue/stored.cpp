@@ -151,6 +151,17 @@ PresetRows stored_presets() {
        .cost_class = flash,
        .available = {{"vllm", "pull request: --kv-cache-dtype oscar_int2"},
                      {"research", "FutureMLS-Lab/OSCAR"}}},
+      {.name = "rotatekv",
+       .summary = "keys before RoPE in 2 bits after a rotation across 4 heads, values after one of "
+                  "a head, groups of 128 channels: d / 4 + 4 B a row of 128; 20 tokens of the "
+                  "prompt in full. Channels are in a calibrated order, which no trace has: in a "
+                  "replay as they are, or by the prompt (order=trace)",
+       .paper = "Su et al., RotateKV: Accurate and Robust 2-Bit KV Cache Quantization for LLMs via "
+                "Outlier-Aware Adaptive Rotations (arXiv 2501.16383)",
+       .axes = {{"store", "rotatekv"}},
+       .size_law = "T",
+       .cost_class = "S0: flash attention untouched; keys are rotated when they are read",
+       .available = {{"research", "ZunhaiSu/RotateKV"}}},
       {.name = "kvquant",
        .summary = "codes of a fitted codebook, keys before RoPE per channel and values per token; "
                   "1 % of elements stay exact",

@@ -134,6 +134,7 @@ std::vector<AxisChoice> all_choices() {
       store_int8_token(),
       store_int4_rotated(),
       store_quarot(),
+      store_rotatekv(),
       store_lmdeploy(),
       store_nvfp4(),
       store_mx16(),

@@ -73,7 +73,7 @@ class EndsStore final : public Store {
            is_rounded_[static_cast<std::size_t>(id)];
   }
   void wait(std::int32_t id) {
-    if (id >= rule_.ends().first) waiting_.push_back(id);
+    if (!format_->keeps(id, rule_.ends().first)) waiting_.push_back(id);
   }
   void round_aged(EntryTable& entries) {
     const std::size_t last = static_cast<std::size_t>(rule_.ends().last);

@@ -20,6 +20,9 @@ class RowFormat {
                          std::size_t /*head*/) {}
   virtual void round_key(std::span<float> key) const = 0;
   virtual void round_value(std::span<float> value) const = 0;
+  /// With EndsRule: the token at position `id` stays in the recorded format. By default it is one
+  /// of the first `first`; a format that keeps others must keep as many.
+  [[nodiscard]] virtual bool keeps(std::int32_t id, std::int64_t first) const { return id < first; }
   /// Rounds the entry at `slot`; for formats that depend on its position.
   virtual void round_entry(EntryTable& entries, std::int32_t slot) {
     round_key(entries.mutable_key(slot));

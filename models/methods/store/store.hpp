@@ -27,6 +27,7 @@ AxisChoice store_fp8_token();
 AxisChoice store_int8_token();
 AxisChoice store_int4_rotated();
 AxisChoice store_quarot();
+AxisChoice store_rotatekv();
 AxisChoice store_lmdeploy();
 AxisChoice store_turboquant();
 AxisChoice store_kvarn();

@@ -351,6 +351,7 @@ TEST_CASE("methods named by scenario files and papers exist under exactly these 
                                  "rocketkv",
                                  "arkvale",
                                  "infllm",
+                                 "rotatekv",
                                  "dsa",
                                  "dsa-oracle",
                                  "msa",

@@ -172,7 +172,8 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
     const bool rotates = info.axes.at("store") == "int4-rht" || info.axes.at("store") == "quarot" ||
                          info.axes.at("store") == "turboquant" ||
                          info.axes.at("store") == "ultraquant" ||
-                         info.axes.at("store") == "kvarn" || info.axes.at("store") == "oscar";
+                         info.axes.at("store") == "kvarn" || info.axes.at("store") == "oscar" ||
+                         info.axes.at("store") == "rotatekv";
     if (rotates && !std::has_single_bit(static_cast<std::uint32_t>(a.head_dim))) continue;
     // vLLM cannot make the pages of windows and of TurboQuant equal.
     const bool windows = llm.layers.front().attention.window > 0;
