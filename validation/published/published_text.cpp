@@ -19,10 +19,10 @@ bool is_word(char c) {
 
 std::int64_t whole(double value) { return std::llround(value); }
 
-constexpr double kMaxTokens = 1e9;  // what no prompt or output reaches
+constexpr double kMaxStatedTokens = 1e9;  // what no prompt or output reaches
 
 std::optional<std::int64_t> as_count(std::optional<double> value) {
-  if (!value || *value < 0 || *value > kMaxTokens || *value != std::floor(*value)) {
+  if (!value || *value < 0 || *value > kMaxStatedTokens || *value != std::floor(*value)) {
     return std::nullopt;
   }
   return whole(*value);

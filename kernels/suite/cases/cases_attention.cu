@@ -14,7 +14,7 @@ struct Wanted {
   std::vector<std::int32_t> lengths{}, cache_of{};  // of a ragged, of a mixed batch
 };
 
-std::string words(const DecodeShape& s, const Wanted& wanted) {
+std::string attention_words(const DecodeShape& s, const Wanted& wanted) {
   return "batch " + text(s.batch) + ", heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" +
          text(s.head_dim) + ", " + text(s.entries) + " entries" +
          (s.page > 0 ? ", pages of " + text(s.page) : "") + (wanted.bias ? ", bias" : "") +
@@ -46,7 +46,7 @@ void compare_last(Case& c, const DecodeShape& shape, const Wanted& wanted, doubl
 
 template <class T>
 void attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted) {
-  bench.add(words(shape, wanted), Stored<T>::kName, [&](Case& c) {
+  bench.add(attention_words(shape, wanted), Stored<T>::kName, [&](Case& c) {
     const std::int64_t rows = shape.batch * shape.n_heads;
     const std::int64_t cache = shape.caches() * shape.n_kv_heads * shape.capacity;
     const auto q = c.draw<T>(rows * shape.head_dim, -2, 2);

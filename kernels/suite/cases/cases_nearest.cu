@@ -24,13 +24,13 @@ std::vector<std::int32_t> victims_of(const NearestShape& s) {
   return victim;
 }
 
-std::string words(const NearestShape& s) {
+std::string nearest_words(const NearestShape& s) {
   return text(s.rows) + " rows of " + text(s.entries) + "x" + text(s.head_dim);
 }
 
 template <class T>
 void nearest_case(Bench& bench, const NearestShape& shape) {
-  bench.add(words(shape), Stored<T>::kName, [&](Case& c) {
+  bench.add(nearest_words(shape), Stored<T>::kName, [&](Case& c) {
     const std::int64_t d = shape.head_dim;
     auto keys = c.draw<T>(shape.rows * shape.capacity * d);
     const auto victim = victims_of(shape);
@@ -68,7 +68,7 @@ void nearest_case(Bench& bench, const NearestShape& shape) {
 
 template <class T>
 void cosine_merge_case(Bench& bench, const NearestShape& shape) {
-  bench.add(words(shape), Stored<T>::kName, [&](Case& c) {
+  bench.add(nearest_words(shape), Stored<T>::kName, [&](Case& c) {
     const std::int64_t d = shape.head_dim;
     const auto keys = c.draw<T>(shape.rows * shape.capacity * d);
     const auto values = c.draw<T>(shape.rows * shape.capacity * d);
