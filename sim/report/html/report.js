@@ -336,7 +336,7 @@
         `Trace ${replay.trace}. Errors compare the attention output with that of the full cache.`);
   if (data.kind === 'aggregate')
     table(
-        'results', 'Methods', sections.aggregateTable(doc.aggregate),
+        'results', 'Methods', sections.aggregateTable(doc.aggregate, data.extras.means),
         `Means over ${
             doc.traces.length} traces with equal weight. Small print: 95 % confidence interval of the mean.`);
   if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));
@@ -368,7 +368,7 @@
   for (const answer of doc.answers || [])
     table(
         'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
-        sections.planTable(answer, doc),
+        sections.planTable(answer, doc, data.extras),
         `${
             answer.best ? `Best: ${answer.best}, ${number(answer.answer)} ${answer.unit}${
                               answer.range ? `, range ${answer.range}` : ''}.` :

@@ -301,6 +301,7 @@ window.kvsimSections = (() => {
   // ---- tables ----
 
   /// Of [{key, header, unit, place, latency}] those in the table of points, in order.
+  const isKnown = value => value !== null && value !== undefined;
   const shownOf = columns => columns.filter(c => c.place > 0).sort((a, b) => a.place - b.place);
 
   function staticTable(points, columns) {
@@ -369,51 +370,48 @@ window.kvsimSections = (() => {
                  ...rest.map(c => cell(m, c))]));
   }
   /// Means over traces, with Student's t interval on a second line.
-  function aggregateTable(rows) {
-    const spread = (s, text) => !s || !isNumber(s.mean) ? '–' :
-        isNumber(s.ci95_low) ? [text(s.mean), `${text(s.ci95_low)} to ${text(s.ci95_high)}`] :
-                               text(s.mean);
-    const share = v => say(v, 'share');
+  function aggregateTable(rows, columns) {
+    const shown = shownOf(columns).filter(c => rows.some(r => isKnown(r[c.key])));
+    const spread = (s, unit) => !s || !isNumber(s.mean) ? '–' :
+        isNumber(s.ci95_low) ? [say(s.mean, unit), rangeOf(s.ci95_low, s.ci95_high, unit)] :
+                               say(s.mean, unit);
     return tableOf(
-        [
-          'method', 'budget', 'traces', 'bytes held (share of full)', 'bytes read (share of full)',
-          'mean error', 'cosine', 'mass retained', 'error / oracle error'
-        ],
+        ['method', 'budget', 'traces', ...shown.map(c => c.header)],
         rows.map(
             r =>
                 [r.name,
                  r.budget === null ? '–' :
-                     r.budget <= 1 ? share(r.budget) :
+                     r.budget <= 1 ? say(r.budget, 'share') :
                                      `${number(r.budget)} entries`,
-                 number(r.traces.length), spread(r.bytes_share, share), spread(r.read_share, share),
-                 spread(r.rel_error, number), spread(r.cosine, number),
-                 spread(r.retained_mass, share), spread(r.oracle_error_ratio, number)]));
+                 number(r.traces.length), ...shown.map(c => spread(r[c.key], c.unit))]));
   }
-  function planTable(answer, plan) {
+  /// Columns without a value for any candidate are left out: those of services for batches.
+  function planTable(answer, plan, {candidates, ways}) {
     const tail = `p${plan.percentile}`;
+    const lastWay = c => c.points && c.points.length > 0 ? c.points[c.points.length - 1] : {};
+    const columns = shownOf([
+      ...candidates.map(column => ({...column, of: c => c})),
+      ...ways.map(column => ({...column, of: lastWay}))
+    ]).filter(column => answer.candidates.some(c => isKnown(column.of(c)[column.key])));
     const services = answer.question === 'highest_rate' || answer.question === 'fewest_gpus';
-    // The requests' percentile for a service, the prefill time for a batch.
-    const times = services ?
-        [[`TTFT ${tail}`, c => c.ttft_s && c.ttft_s[tail]],
-         [`TPOT ${tail}`, c => c.tpot_s && c.tpot_s[tail]]] :
-        [['TTFT, one request', c => c.prefill_one_s], ['TTFT, whole batch', c => c.prefill_s]];
+    const header = ({key, header, latency}) => key === 'cost' ? `${header} (${plan.cost_unit})` :
+        latency || (key === 'latency_s' && services)          ? `${header} ${tail}` :
+                                                                header;
+    const cell = (column, c) => column.latency ? at(column.of(c), column, tail) :
+                                                 withInterval(column.of(c), column.key, column.unit);
     return tableOf(
         [
           'candidate', answer.unit, 'range', 'limited by', 'smallest change that helps',
-          `cost (${plan.cost_unit})`, services ? `latency ${tail}` : 'latency',
-          ...times.map(([name]) => name), 'available in'
+          ...columns.map(header), 'available in'
         ],
         answer.candidates.map(c => {
-          const last = c.points && c.points.length > 0 ? c.points[c.points.length - 1] : null;
           const knob = c.impossible && c.impossible.knobs.length > 0 ? c.impossible.knobs[0] : null;
           return [
             c.label + (c.label === answer.best ? ' (best)' : ''),
             isNumber(c.answer) ? `${c.at_most ? 'at least ' : ''}${number(c.answer)}` : 'none',
             c.range || '–',
             c.impossible ? `${c.impossible.constraint}: ${c.impossible.text}` : c.pruned || c.limited_by || '–',
-            knob ? `${knob.knob} ${knob.change}` : '–', last ? number(last.cost) : '–',
-            last ? say(last.latency_s, 's') : '–',
-            ...times.map(([, of]) => isNumber(of(c)) ? say(of(c), 's') : '–'),
+            knob ? `${knob.knob} ${knob.change}` : '–', ...columns.map(column => cell(column, c)),
             (c.available_in || []).map(softwareText).join(', ') || 'none known'
           ];
         }));

@@ -30,6 +30,12 @@ MetricValue of_run(const Candidate& c) {
   if (!c.at_answer) return NoMetric{};
   return (*c.at_answer).*Member;
 }
+/// Of a service at the answer; no key for static batches.
+template <auto Member>
+MetricValue of_times(const Candidate& c) {
+  if (!c.times) return NoMetric{};
+  return (*c.times).*Member;
+}
 template <auto Member>
 MetricValue of_way(const Way& w) {
   return w.*Member;
@@ -79,6 +85,16 @@ constexpr auto kCandidateMetrics = std::to_array<Metric<Candidate>>({
                 "says how far times may be off",
                 of_candidate<&Candidate::slo_probability>)
         .in(Part::kTimes),
+    OfCandidate(Kind::kLatency, "ttft_s", "s",
+                "of a service at the answer, at the worse end: time to first token",
+                of_times<&ServiceTimes::ttft>, {.page = {3, "TTFT", "s"}})
+        .in(Part::kTimes),
+    OfCandidate(Kind::kLatency, "tpot_s", "s", "likewise: time per output token",
+                of_times<&ServiceTimes::tpot>, {.page = {4, "TPOT", "s"}})
+        .in(Part::kTimes),
+    OfCandidate(Kind::kLatency, "e2e_s", "s", "likewise: from arrival to last token",
+                of_times<&ServiceTimes::e2e>)
+        .in(Part::kTimes),
     OfCandidate(Kind::kBytes, "peak_hbm_bytes", "B",
                 "of static batches: the run at the answer, as predicted",
                 of_run<&RunAtAnswer::peak>)
@@ -87,11 +103,11 @@ constexpr auto kCandidateMetrics = std::to_array<Metric<Candidate>>({
         .in(Part::kAtAnswer),
     OfCandidate(Kind::kTime, "prefill_s", "s",
                 "likewise: the time to first token of all prompts computed at once",
-                of_run<&RunAtAnswer::ttft_s>)
+                of_run<&RunAtAnswer::ttft_s>, {.page = {6, "TTFT, whole batch", "s"}})
         .in(Part::kAtAnswer),
     OfCandidate(Kind::kTime, "prefill_one_s", "s",
                 "time to first token of a single request of that prompt",
-                of_run<&RunAtAnswer::ttft_one_s>)
+                of_run<&RunAtAnswer::ttft_one_s>, {.page = {5, "TTFT, one request", "s"}})
         .in(Part::kAtAnswer),
     OfCandidate(Kind::kRate, "decode_tok_s", "tok/s", "of that run over its decode steps",
                 of_run<&RunAtAnswer::decode_tok_s>)
@@ -106,8 +122,9 @@ constexpr auto kWayMetrics = std::to_array<Metric<Way>>({
           of_way<&Way::tokens_s>),
     OfWay(Kind::kTime, "latency_s", "s",
           "from arrival to last token: of a batch; of a service's requests `percentile`",
-          of_way<&Way::latency_s>),
-    OfWay(Kind::kCount, "cost", "`cost_unit`", "of a million output tokens", of_way<&Way::cost>),
+          of_way<&Way::latency_s>, {.page = {2, "latency", "s"}}),
+    OfWay(Kind::kCount, "cost", "`cost_unit`", "of a million output tokens", of_way<&Way::cost>,
+          {.page = {1, "cost"}}),
     OfWay(Kind::kError, "error", "", "of the method; null: not measured", of_way<&Way::error>),
     OfWay(Kind::kCount, "context", "tokens", "of `longest_context`; else null",
           [](const Way& w) { return w.size > 0 ? MetricValue{w.size} : MetricValue{}; }),

@@ -7,6 +7,7 @@
 
 #include "sim/report/folder/page_parts.hpp"
 #include "sim/report/plan/plan_finding.hpp"
+#include "sim/report/plan/plan_metrics.hpp"
 #include "sim/report/plan/plan_report.hpp"
 #include "sim/report/text/text.hpp"
 
@@ -51,12 +52,13 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
     }
     cuts.push_back(fmt::format("{} ways to run are in front.csv.", n));
   }
-  return page_text(
-      {.title = title_of(scenario.name, scenario.title),
-       .lead = clean_text(scenario.description),
-       .sentences = std::move(sentences),
-       .summary = plan_summary(scenario, plan, nullptr, kSummaryWidth),
-       .data = data_of("plan", std::move(shown), figures, ordered_json::object(), cuts)});
+  ordered_json extras{{"candidates", page_columns(infos_of(candidate_metrics()))},
+                      {"ways", page_columns(infos_of(operating_point_metrics()))}};
+  return page_text({.title = title_of(scenario.name, scenario.title),
+                    .lead = clean_text(scenario.description),
+                    .sentences = std::move(sentences),
+                    .summary = plan_summary(scenario, plan, nullptr, kSummaryWidth),
+                    .data = data_of("plan", std::move(shown), figures, std::move(extras), cuts)});
 }
 
 }  // namespace kvsim

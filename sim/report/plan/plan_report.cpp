@@ -97,13 +97,6 @@ ordered_json memory_json(const MemoryEnd& end) {
           {"reserve_bytes", end.reserve.count()}};
 }
 
-ordered_json percentiles_json(const Distribution& times) {
-  return {{"p50", number(times.p50)},
-          {"p90", number(times.p90)},
-          {"p95", number(times.p95)},
-          {"p99", number(times.p99)}};
-}
-
 ordered_json sizes_json(const RunSizes& sizes) {
   return {{"batch", sizes.batch},
           {"prompt_tokens", sizes.prompt_tokens},
@@ -131,11 +124,6 @@ ordered_json candidate_json(const PlanCandidate& one) {
   out["memory_factors"] = memory_json(one.memory.end);
   out["memory_basis"] = one.memory.basis;
   put_metrics(out, candidate_metrics(), one, MetricPart::kTimes);
-  if (one.times) {
-    out["ttft_s"] = percentiles_json(one.times->ttft);
-    out["tpot_s"] = percentiles_json(one.times->tpot);
-    out["e2e_s"] = percentiles_json(one.times->e2e);
-  }
   put_metrics(out, candidate_metrics(), one, MetricPart::kAtAnswer);
   if (one.at_answer) {
     out["at_answer"] = sizes_json(one.at_answer->sizes);

@@ -54,38 +54,44 @@ Spread spread_of(const std::vector<double>& values) {
 
 namespace {
 
-/// A mean over traces: its key, its number on one of them, and its place in a row.
+/// A mean over traces: its number on one of them, and its place in a row.
 struct Mean {
-  const char* key;
+  MetricInfo info;
   std::optional<double> (*on)(const AggregateSource&);
   std::optional<Spread> AggregateRow::*spread;
 };
+constexpr MetricInfo mean_info(std::string_view key, MetricColumn page = {}) {
+  return {MetricUse{.page = page}, key};
+}
 template <auto Member>
 std::optional<double> member(const AggregateSource& one) {
   return one.method->*Member;
 }
 using Row = AggregateRow;
 constexpr std::array kMeans{
-    Mean{"rel_error", member<&ReplayMethod::rel_error_mean>, &Row::rel_error},
-    Mean{"answer_error", member<&ReplayMethod::answer_error_mean>, &Row::answer_error},
-    Mean{"cosine", member<&ReplayMethod::cosine_mean>, &Row::cosine},
-    Mean{"retained_mass", member<&ReplayMethod::retained_mass_mean>, &Row::retained_mass},
-    Mean{"bytes_share",
+    Mean{mean_info("rel_error", {3, "mean error"}), member<&ReplayMethod::rel_error_mean>,
+         &Row::rel_error},
+    Mean{mean_info("answer_error", {4, "error at answers"}),
+         member<&ReplayMethod::answer_error_mean>, &Row::answer_error},
+    Mean{mean_info("cosine", {5, "cosine"}), member<&ReplayMethod::cosine_mean>, &Row::cosine},
+    Mean{mean_info("retained_mass", {6, "mass retained", "share"}),
+         member<&ReplayMethod::retained_mass_mean>, &Row::retained_mass},
+    Mean{mean_info("bytes_share", {1, "bytes held (share of full)", "share"}),
          [](const AggregateSource& one) {
            return std::optional{static_cast<double>(one.method->bytes_held_final) /
                                 static_cast<double>(one.method->bytes_full_final)};
          },
          &Row::bytes_share},
-    Mean{"read_share",
+    Mean{mean_info("read_share", {2, "bytes read (share of full)", "share"}),
          [](const AggregateSource& one) {
            return std::optional{one.method->bytes_read_total / one.method->bytes_full_read_total};
          },
          &Row::read_share},
-    Mean{"oracle_mass_gap",
+    Mean{mean_info("oracle_mass_gap"),
          [](const AggregateSource& one) { return oracle_gap(*one.replay, *one.method).mass; },
          &Row::oracle_mass_gap},
     Mean{
-        "oracle_error_ratio",
+        mean_info("oracle_error_ratio", {7, "error / oracle error"}),
         [](const AggregateSource& one) { return oracle_gap(*one.replay, *one.method).error_ratio; },
         &Row::oracle_error_ratio},
 };
@@ -141,6 +147,12 @@ std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays) {
   return rows;
 }
 
+MetricInfos aggregate_metrics() {
+  MetricInfos out;
+  for (const Mean& mean : kMeans) out.push_back(&mean.info);
+  return out;
+}
+
 ordered_json aggregate_json(const AggregateRow& row) {
   ordered_json one{{"name", row.name}, {"budget", nullptr}, {"traces", row.traces}};
   if (row.budget && *row.budget > 1) {
@@ -148,7 +160,7 @@ ordered_json aggregate_json(const AggregateRow& row) {
   } else if (row.budget) {
     one["budget"] = *row.budget;
   }
-  for (const Mean& mean : kMeans) one[mean.key] = spread_json(row.*mean.spread);
+  for (const Mean& mean : kMeans) one[std::string{mean.info.key}] = spread_json(row.*mean.spread);
   return one;
 }
 
@@ -161,7 +173,7 @@ ordered_json aggregate_json(const std::vector<AggregateRow>& rows) {
 std::string aggregate_columns() {
   std::string out = ",traces";
   for (const Mean& mean : kMeans) {
-    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", mean.key);
+    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", mean.info.key);
   }
   return out;
 }

@@ -50,6 +50,8 @@ struct AggregateSource {
 /// In order of first appearance. Traces without decode steps have no errors and are omitted.
 [[nodiscard]] std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays);
 
+/// What a row has a Spread of, in the order of documents and CSV files.
+[[nodiscard]] MetricInfos aggregate_metrics();
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const std::vector<AggregateRow>& rows);
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const AggregateRow& row);
 /// The columns after "method,budget" that CSV files of means share, ",traces,rel_error_mean,…", and

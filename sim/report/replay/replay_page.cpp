@@ -112,7 +112,8 @@ std::string aggregate_page(const std::vector<ReplayResult>& replays, const order
                                   replays.size())},
                      {aggregate_finding(aggregate(replays))}},
        .summary = aggregate_summary(replays, nullptr, kSummaryWidth),
-       .data = data_of("aggregate", document, figures, ordered_json::object(), {})});
+       .data = data_of("aggregate", document, figures,
+                       {{"means", page_columns(aggregate_metrics())}}, {})});
 }
 
 }  // namespace kvsim

@@ -314,6 +314,11 @@ TEST_CASE("the page of a plan has the range next to the answer") {
     CHECK(range.find(" to ") != std::string::npos);
     CHECK(page.find(", range " + range) != std::string::npos);
   }
+  // The columns of its table are those of the metrics.
+  for (const char* column : {R"({"key":"cost","header":"cost")", R"({"key":"latency_s",)",
+                             R"({"key":"ttft_s",)", R"({"key":"prefill_one_s",)"}) {
+    CHECK(page.find(column) != std::string::npos);
+  }
 }
 
 TEST_CASE("exit status 1 for a question without an answer and 2 for an invalid one") {
