@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "models/units/check.hpp"
 
@@ -22,25 +24,28 @@ std::array<double*, 4> quantiles(Distribution& d) { return {&d.p50, &d.p90, &d.p
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
-/// Durations of completed requests.
-struct Durations {
-  std::vector<SimTime> ttft, tpot, e2e, queue;
-
-  void add(const RequestOutcome& r) {
-    e2e.push_back(r.finish - r.arrival);
-    queue.push_back(r.scheduled - r.arrival);
-    if (r.first_token >= SimTime{}) ttft.push_back(r.first_token - r.arrival);
-    if (r.output_tokens < 2) return;
-    const std::int64_t gaps = r.output_tokens - 1;
-    tpot.push_back(SimTime{((r.finish - r.first_token).count() + gaps / 2) / gaps});
-  }
-  template <class Result>
-  void fill(Result& out) {
-    out.ttft = distribution_of(ttft);
-    out.tpot = distribution_of(tpot);
-    out.e2e = distribution_of(e2e);
-    out.queue = distribution_of(queue);
-  }
+/// A duration of completed requests; nullopt: this one has none.
+struct DurationKind {
+  std::optional<SimTime> (*of)(const RequestOutcome&);
+  Distribution ServeResult::*all;
+  Distribution ReplicaResult::*replica;
+};
+constexpr std::array kDurations{
+    DurationKind{[](const RequestOutcome& r) {
+                   return r.first_token >= SimTime{} ? std::optional{r.first_token - r.arrival}
+                                                     : std::nullopt;
+                 },
+                 &ServeResult::ttft, &ReplicaResult::ttft},
+    DurationKind{[](const RequestOutcome& r) -> std::optional<SimTime> {
+                   if (r.output_tokens < 2) return std::nullopt;
+                   const std::int64_t gaps = r.output_tokens - 1;
+                   return SimTime{((r.finish - r.first_token).count() + gaps / 2) / gaps};
+                 },
+                 &ServeResult::tpot, &ReplicaResult::tpot},
+    DurationKind{[](const RequestOutcome& r) { return std::optional{r.finish - r.arrival}; },
+                 &ServeResult::e2e, &ReplicaResult::e2e},
+    DurationKind{[](const RequestOutcome& r) { return std::optional{r.scheduled - r.arrival}; },
+                 &ServeResult::queue, &ReplicaResult::queue},
 };
 
 }  // namespace
@@ -126,19 +131,79 @@ void for_token_gaps(std::span<const TokenSpan> spans,
   }
 }
 
-std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
-                                     const std::vector<std::vector<SimTime>>& iteration_ends,
-                                     std::span<const RequestOutcome> outcomes) {
-  std::vector<WeightedTime> gaps;
-  for_token_gaps(spans, iteration_ends, outcomes, [&](const TokenGap& gap) {
-    // Sequences that paused together are one entry: fewer to sort.
-    if (gap.is_pause && !gaps.empty() && gaps.back().time == gap.time) {
-      ++gaps.back().times;
-    } else {
-      gaps.push_back({gap.time, gap.times});
+namespace {
+
+/// `see` gets the gaps as for_token_gaps does, but sequences that paused together as one.
+void for_joint_gaps(const TokenTimes& of, const std::function<void(const WeightedTime&)>& see) {
+  WeightedTime last{};
+  for_token_gaps(of.spans, of.iteration_ends, of.outcomes, [&](const TokenGap& gap) {
+    if (gap.is_pause && last.times > 0 && last.time == gap.time) {
+      ++last.times;
+      return;
     }
+    if (last.times > 0) see(last);
+    last = {gap.time, gap.times};
   });
+  if (last.times > 0) see(last);
+}
+
+/// A number for durations from 0 that never falls as they rise. Durations of one bin differ by at
+/// most a thousandth.
+std::size_t bin_of(SimTime time) {
+  constexpr int kBits = 10;
+  const auto t = static_cast<std::uint64_t>(time.count());
+  const int cut = std::max(0, static_cast<int>(std::bit_width(t)) - kBits - 1);
+  return (static_cast<std::size_t>(cut) << kBits) + static_cast<std::size_t>(t >> cut);
+}
+constexpr std::size_t kBins = std::size_t{64} << 10;
+
+}  // namespace
+
+std::vector<WeightedTime> token_gaps(const TokenTimes& of) {
+  std::vector<WeightedTime> gaps;
+  for_joint_gaps(of, [&](const WeightedTime& gap) { gaps.push_back(gap); });
   return gaps;
+}
+
+Distribution gap_distribution(const TokenTimes& of) {
+  Distribution out;
+  double sum = 0;
+  std::vector<std::int64_t> in_bin(kBins);
+  for_joint_gaps(of, [&](const WeightedTime& gap) {
+    out.n += gap.times;
+    sum += static_cast<double>(gap.time.count()) * static_cast<double>(gap.times);
+    in_bin[bin_of(gap.time)] += gap.times;
+  });
+  if (out.n == 0) return out;
+  out.mean = sum / static_cast<double>(out.n) * 1e-12;
+  // A service has millions of gaps: only those next to a quantile are listed and sorted.
+  struct Bin {
+    std::int64_t below = 0;
+    std::vector<WeightedTime> gaps{};
+  };
+  std::map<std::size_t, Bin> bins;
+  std::size_t bin = 0;
+  std::int64_t below = 0;
+  for (const double share : kShares) {
+    while (below + in_bin[bin] < rank_of(share, out.n)) below += in_bin[bin++];
+    bins[bin].below = below;
+  }
+  for_joint_gaps(of, [&](const WeightedTime& gap) {
+    const auto found = bins.find(bin_of(gap.time));
+    if (found != bins.end()) found->second.gaps.push_back(gap);
+  });
+  std::size_t q = 0;
+  for (auto& [number, each] : bins) {
+    std::sort(each.gaps.begin(), each.gaps.end(),
+              [](const WeightedTime& a, const WeightedTime& b) { return a.time < b.time; });
+    for (const WeightedTime& gap : each.gaps) {
+      each.below += gap.times;
+      while (q < kShares.size() && each.below >= rank_of(kShares[q], out.n)) {
+        *quantiles(out)[q++] = seconds(gap.time);
+      }
+    }
+  }
+  return out;
 }
 
 bool keeps(const SloSpec& slo, const RequestOutcome& r) {
@@ -165,7 +230,6 @@ std::array<double, 3> slo_shares(const SloSpec& slo, const RequestOutcome& r) {
 }
 
 void measure(ServeResult& result, const SloSpec& slo) {
-  Durations durations;
   SimTime first{-1}, last{-1};
   std::int64_t good = 0;
   for (const RequestOutcome& r : result.outcomes) {
@@ -177,12 +241,18 @@ void measure(ServeResult& result, const SloSpec& slo) {
     result.output_tokens += r.output_tokens;
     result.prompt_tokens += r.prompt_tokens;
     last = std::max(last, r.finish);
-    durations.add(r);
     good += keeps(slo, r) ? 1 : 0;
   }
-  durations.fill(result);
-  std::vector<WeightedTime> gaps = token_gaps(result.spans, result.iteration_ends, result.outcomes);
-  result.itl = distribution_of(gaps);
+  for (const DurationKind& kind : kDurations) {
+    std::vector<SimTime> sample;  // of one kind at a time: millions of requests are much memory
+    sample.reserve(static_cast<std::size_t>(result.completed));
+    for (const RequestOutcome& r : result.outcomes) {
+      if (r.status != RequestStatus::kCompleted) continue;
+      if (const auto duration = kind.of(r)) sample.push_back(*duration);
+    }
+    result.*kind.all = distribution_of(sample);
+  }
+  result.itl = gap_distribution({result.spans, result.iteration_ends, result.outcomes});
   if (last >= SimTime{}) result.makespan = last - first;
   const double span = seconds(result.makespan);
   if (span > 0) {
@@ -198,17 +268,25 @@ void measure(ServeResult& result, const SloSpec& slo) {
 }
 
 void measure_replicas(ServeResult& result) {
-  std::vector<Durations> durations(result.replicas.size());
   for (const TokenSpan& s : result.spans) {
     result.replicas[static_cast<std::size_t>(s.replica)].output_tokens += s.count;
   }
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
-    const auto replica = static_cast<std::size_t>(r.replica);
-    ++result.replicas[replica].completed;
-    durations[replica].add(r);
+    ++result.replicas[static_cast<std::size_t>(r.replica)].completed;
   }
-  for (std::size_t i = 0; i < durations.size(); ++i) durations[i].fill(result.replicas[i]);
+  std::vector<std::vector<SimTime>> samples(result.replicas.size());
+  for (const DurationKind& kind : kDurations) {
+    for (auto& sample : samples) sample.clear();
+    for (const RequestOutcome& r : result.outcomes) {
+      if (r.status != RequestStatus::kCompleted) continue;
+      const auto duration = kind.of(r);
+      if (duration) samples[static_cast<std::size_t>(r.replica)].push_back(*duration);
+    }
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      result.replicas[i].*kind.replica = distribution_of(samples[i]);
+    }
+  }
 }
 
 int shown_percentile(double attainment) {

@@ -35,11 +35,17 @@ void for_token_gaps(std::span<const TokenSpan> spans,
                     std::span<const RequestOutcome> outcomes,
                     const std::function<void(const TokenGap&)>& see);
 
+/// What for_token_gaps reads.
+struct TokenTimes {
+  std::span<const TokenSpan> spans;
+  const std::vector<std::vector<SimTime>>& iteration_ends;
+  std::span<const RequestOutcome> outcomes;
+};
 /// Gaps between the tokens of completed requests: one per iteration, with the number of sequences
 /// that waited for it.
-[[nodiscard]] std::vector<WeightedTime> token_gaps(
-    std::span<const TokenSpan> spans, const std::vector<std::vector<SimTime>>& iteration_ends,
-    std::span<const RequestOutcome> outcomes);
+[[nodiscard]] std::vector<WeightedTime> token_gaps(const TokenTimes& of);
+/// Their distribution, exact as distribution_of(token_gaps(of)), without a list of them.
+[[nodiscard]] Distribution gap_distribution(const TokenTimes& of);
 
 /// Whether a request completed within all bounds. A request without output tokens has its answer
 /// when it ends; its time per token is 0, as with a single output token.

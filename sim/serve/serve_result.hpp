@@ -40,10 +40,10 @@ struct RequestOutcome {
 /// in every second where two batches go through a pipeline by turns, all in one where stride is 0.
 struct TokenSpan {
   std::int32_t request = 0;
-  std::int32_t replica = 0;
-  std::int32_t first = 0;   // iteration of the span's first token
-  std::int32_t count = 0;   // tokens
-  std::int32_t stride = 1;  // iterations from one to the next
+  std::int32_t first = 0;  // iteration of the span's first token
+  std::int32_t count = 0;  // tokens
+  std::int16_t replica = 0;
+  std::int16_t stride = 1;  // iterations from one to the next
 
   [[nodiscard]] std::int32_t iteration(std::int32_t token) const { return first + token * stride; }
   [[nodiscard]] std::int32_t last() const { return iteration(count - 1); }

@@ -399,7 +399,7 @@ class WorkObserver : public CheckingObserver {
   RuleSite site_;
   std::int64_t max_seqs_ = 0, budget_ = 0, keep_ = 0;
   bool chunked_ = true;
-  const std::vector<Sequence>* sequences_ = nullptr;
+  const ActiveArray<Sequence>* sequences_ = nullptr;
   std::vector<RequestId> queue_, ran_, swapped_;
   std::vector<bool> came_;
   std::vector<std::int32_t> computed_, target_;  // when the last iteration ended

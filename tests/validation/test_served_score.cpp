@@ -165,7 +165,7 @@ ServeResult hand_run() {
                                .prompt_tokens = 5,
                                .output_tokens = 2,
                                .status = RequestStatus::kCompleted});
-    result.spans.push_back({.request = i, .replica = 0, .first = 2 * i, .count = 2});
+    result.spans.push_back({.request = i, .first = 2 * i, .count = 2, .replica = 0});
   }
   return result;
 }
@@ -224,9 +224,9 @@ TEST_CASE("TPOT of requests and of an engine's iterations, ITL between chunks, b
   };
   request(4, 10);
   request(2, 3);
-  result.spans = {{.request = 0, .replica = 0, .first = 0, .count = 4},
-                  {.request = 1, .replica = 0, .first = 0, .count = 1},
-                  {.request = 1, .replica = 0, .first = 2, .count = 1}};
+  result.spans = {{.request = 0, .first = 0, .count = 4, .replica = 0},
+                  {.request = 1, .first = 0, .count = 1, .replica = 0},
+                  {.request = 1, .first = 2, .count = 1, .replica = 0}};
   const auto mean = [&](std::string_view metric) {
     for (const PredictedMetric& m : client_metrics(result, run)) {
       if (m.metric == metric && m.stat == "mean") return m.value;
@@ -244,8 +244,8 @@ TEST_CASE("TPOT of requests and of an engine's iterations, ITL between chunks, b
   client.tpot_of_iterations = false;
   result.outcomes.clear();
   request(4, 10);
-  result.spans = {{.request = 0, .replica = 0, .first = 0, .count = 1},
-                  {.request = 0, .replica = 0, .first = 3, .count = 3, .stride = 0}};
+  result.spans = {{.request = 0, .first = 0, .count = 1, .replica = 0},
+                  {.request = 0, .first = 3, .count = 3, .replica = 0, .stride = 0}};
   CHECK(mean("tpot") == rel(3));
   CHECK(mean("itl") == rel(9));
 }

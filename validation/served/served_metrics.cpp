@@ -237,7 +237,7 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
     }
     if (run.client->tpot_of_iterations) tpot = iteration_gaps(result);
     add(out, "tpot", distribution_of(tpot));
-    std::vector<WeightedTime> gaps = token_gaps(result.spans, result.iteration_ends, counted);
+    std::vector<WeightedTime> gaps = token_gaps({result.spans, result.iteration_ends, counted});
     // Clients time gaps between chunks: tokens of one step of speculation come in one.
     std::erase_if(gaps, [](const WeightedTime& gap) { return gap.time == SimTime{}; });
     add(out, "itl", distribution_of(gaps));

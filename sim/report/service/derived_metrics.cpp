@@ -85,7 +85,8 @@ std::vector<Weighted> ascending(std::vector<double> values) {
 
 std::vector<Weighted> token_gaps(const ServeResult& result) {
   std::vector<Weighted> gaps;
-  for (const WeightedTime& gap : token_gaps(result.spans, result.iteration_ends, result.outcomes)) {
+  for (const WeightedTime& gap :
+       token_gaps(TokenTimes{result.spans, result.iteration_ends, result.outcomes})) {
     gaps.push_back({seconds_of(gap.time), gap.times});
   }
   std::sort(gaps.begin(), gaps.end(),

@@ -61,7 +61,8 @@ KvCacheManager::KvCacheManager(const Setup& setup)
 }
 
 KvCacheManager::~KvCacheManager() {
-  for (Holding& h : holdings_) follow(h, nullptr);
+  if (footprints_ == nullptr) return;  // no holding has one
+  for (std::size_t i = 0; i < holdings_.size(); ++i) follow(holdings_[i], nullptr);
 }
 
 std::int32_t KvCacheManager::id_count(RequestId id) const {
@@ -118,7 +119,7 @@ std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) cons
     return static_cast<std::int32_t>(blocks * block_);
   }
   const Holding& h = holding(id);
-  if (h.left.at >= 0 && h.left_from == found) found += prefixes_.find_left(h.left);
+  if (h.left.any() && h.left_from == found) found += prefixes_.find_left(h.left);
   return static_cast<std::int32_t>(std::min(found, limit) * block_);
 }
 

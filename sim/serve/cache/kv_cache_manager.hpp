@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/serve/cache/active_array.hpp"
 #include "sim/serve/cache/outside_format.hpp"
 #include "sim/serve/cache/outside_tier.hpp"
 #include "sim/serve/cache/prefix_cache.hpp"
@@ -105,6 +106,8 @@ class KvCacheManager {
     return outside_ != nullptr ? format_.held(footprints_->at(prompt, *sizes_).outside(0))
                                : Bytes{};
   }
+  /// The requests of a group of ActiveArray have ended.
+  void release_group(std::size_t group) { holdings_.release_group(group); }
   /// Of the sequences that finished, at their ends: bytes of the entries that their method had
   /// dropped, and of the blocks that this freed: those of all their tokens less those they took.
   [[nodiscard]] Bytes dropped() const { return dropped_; }
@@ -188,7 +191,7 @@ class KvCacheManager {
   PrefixCache windows_, states_;  // of single blocks, by block_name
   std::int64_t window_ids_ = 0, state_ids_ = 0;
   std::uint64_t clock_ = 0;  // of releases in all three
-  std::vector<Holding> holdings_;
+  ActiveArray<Holding> holdings_;
   std::unordered_map<RequestId, LeftInGroups> left_in_groups_;  // looked up, never walked
   std::vector<RequestId> next_turns_;  // -1: none; empty: no request has one
   std::int64_t unshared_ = 0;

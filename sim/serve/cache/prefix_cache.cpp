@@ -127,20 +127,20 @@ PrefixCache::Left PrefixCache::leave(std::int64_t blocks) {
   n.blocks = blocks;
   evictable_ += blocks;
   list(at);
-  return {at, n.generation};
+  return {at + 1, n.generation};
 }
 
 std::int64_t PrefixCache::find_left(const Left& left) const {
-  if (left.at < 0 || node(left.at).generation != left.generation) return 0;
-  return node(left.at).blocks;
+  if (!left.any() || node(left.at()).generation != left.generation) return 0;
+  return node(left.at()).blocks;
 }
 
 void PrefixCache::take_back(const Left& left, std::int64_t blocks) {
-  Node& n = node(left.at);
+  Node& n = node(left.at());
   KVSIM_CHECK(blocks >= 1 && blocks <= find_left(left), "{} blocks of those left are gone", blocks);
   n.blocks -= blocks;
   evictable_ -= blocks;
-  if (n.blocks == 0) remove(left.at);
+  if (n.blocks == 0) remove(left.at());
 }
 
 void PrefixCache::touch(Index at) {

@@ -40,8 +40,11 @@ class PrefixCache {
   void extend(Index at, std::int64_t blocks);
   /// Blocks of a sequence that leaves them, at most one stretch each: a handle for find_left.
   struct Left {
-    Index at = -1;
+    Index past = 0;  // its index + 1; 0: nothing was left
     std::uint32_t generation = 0;
+
+    [[nodiscard]] bool any() const { return past > 0; }
+    [[nodiscard]] Index at() const { return past - 1; }
   };
   [[nodiscard]] Left leave(std::int64_t blocks);
   /// How many are still here.

@@ -75,7 +75,7 @@ struct IterationView {
   std::span<const RequestId> running;
   std::size_t waiting = 0;
   const KvCacheManager* memory = nullptr;
-  const std::vector<Sequence>* sequences = nullptr;
+  const ActiveArray<Sequence>* sequences = nullptr;
 };
 
 /// Looks on; for tests of what must hold at every step.
@@ -99,6 +99,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     return static_cast<std::int64_t>(running_.size() + queue_.size() + swapped_.size() +
                                      unseen_.size());
   }
+  void release_group(std::size_t group) override { kv_.release_group(group); }
   EngineMemory memory() const override;
   std::string describe() const override;
   BatchLimits limits() const override { return scheduler_->limits(); }

@@ -78,6 +78,8 @@ class Engine {
   void promise(std::int64_t more) { promised_ += more; }
   /// Tokens of a request's prompt that are cached here.
   [[nodiscard]] virtual std::int32_t prefix_found(RequestId /*id*/) const { return 0; }
+  /// The requests of a group of ActiveArray have ended, here or elsewhere.
+  virtual void release_group(std::size_t /*group*/) {}
   [[nodiscard]] virtual EngineMemory memory() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
   /// What an iteration may have at most.

@@ -1,5 +1,6 @@
 #include "sim/serve/engine/serve_state.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "models/units/check.hpp"
@@ -7,7 +8,8 @@
 namespace kvsim {
 namespace {
 constexpr std::size_t kMaxOoms = 16;
-}
+constexpr std::size_t kGroup = ActiveArray<Sequence>::kGroup;
+}  // namespace
 
 ServeState::ServeState(const RequestTrace& of)
     : trace{&of},
@@ -15,23 +17,44 @@ ServeState::ServeState(const RequestTrace& of)
       output(of.requests.size()),
       outcomes(of.requests.size()),
       open(of.requests.size()),
-      computed_once(of.requests.size()) {
+      computed_once(of.requests.size()),
+      released_(of.requests.size() / kGroup + 1) {
   spans.reserve(of.requests.size());
   for (std::size_t i = 0; i < of.requests.size(); ++i) {
-    const Request& r = of.requests[i];
-    Sequence& s = sequences[i];
-    s.prompt = s.known = s.target = r.prompt_tokens;
-    s.declared = r.declared_tokens;
-    s.priority = r.priority;
-    output[i] = r.output_tokens;
-    outcomes[i].prompt_tokens = r.prompt_tokens;
+    outcomes[i].prompt_tokens = of.requests[i].prompt_tokens;
   }
+}
+
+void ServeState::arrive(RequestId id, SimTime now) {
+  const auto i = static_cast<std::size_t>(id);
+  const Request& r = trace->requests[i];
+  sequences[i] = {.arrival = now,
+                  .prompt = r.prompt_tokens,
+                  .declared = r.declared_tokens,
+                  .priority = r.priority,
+                  .known = r.prompt_tokens,
+                  .target = r.prompt_tokens,
+                  .rank = arrived++};
+  output[i] = r.output_tokens;
+  outcomes[i].arrival = now;
+}
+
+std::optional<std::size_t> ServeState::release(RequestId id) {
+  const std::size_t group = static_cast<std::size_t>(id) / kGroup;
+  const std::size_t members = std::min(kGroup, sequences.size() - group * kGroup);
+  if (std::cmp_less(++released_[group], members)) return std::nullopt;
+  sequences.release_group(group);
+  output.release_group(group);
+  open.release_group(group);
+  computed_once.release_group(group);
+  return group;
 }
 
 void ServeState::new_span(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at) {
   TokenSpan& s = open[static_cast<std::size_t>(id)];
   if (s.count > 0) spans.push_back(s);
-  s = {.request = id, .replica = replica, .first = iteration, .count = 1};
+  s = {
+      .request = id, .first = iteration, .count = 1, .replica = static_cast<std::int16_t>(replica)};
   RequestOutcome& out = outcomes[static_cast<std::size_t>(id)];
   if (out.first_token < SimTime{}) out.first_token = at;
 }

@@ -2,10 +2,13 @@
 
 // Internal to sim/serve: state shared by the engines of one service.
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/serve/cache/active_array.hpp"
 #include "sim/serve/cache/sequence.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/time_factors.hpp"
@@ -17,6 +20,7 @@ namespace kvsim {
 struct ServeState {
   explicit ServeState(const RequestTrace& of);
 
+  void arrive(RequestId id, SimTime now);
   /// A token of `id` was made in `iteration` of `replica`, which ended `at`.
   void token(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at) {
     TokenSpan& s = open[static_cast<std::size_t>(id)];
@@ -26,7 +30,7 @@ struct ServeState {
     }
     if (s.count > 0 && s.replica == replica) {
       const std::int32_t gap = iteration - s.last();
-      if (s.count == 1 && gap <= max_stride) s.stride = gap;
+      if (s.count == 1 && gap <= max_stride) s.stride = static_cast<std::int16_t>(gap);
       if (gap == s.stride) {
         ++s.count;
         return;
@@ -44,16 +48,19 @@ struct ServeState {
   }
   /// Ends request `id`; it is in `ended` from then on.
   void end(RequestId id, RequestStatus status, SimTime at);
+  /// `id` has ended and nothing asks for it any more: the group of requests that all have, if it
+  /// was the last of one. Its elements are released here.
+  [[nodiscard]] std::optional<std::size_t> release(RequestId id);
   void oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
            const Owners& owners, std::string message = {});
 
   const RequestTrace* trace;
-  std::vector<Sequence> sequences;
-  std::vector<std::int32_t> output;  // tokens each will generate: hidden from schedulers
+  ActiveArray<Sequence> sequences;   // from their arrival on
+  ActiveArray<std::int32_t> output;  // tokens each will generate: hidden from schedulers
   std::vector<RequestOutcome> outcomes;
-  std::vector<TokenSpan> open;              // of each request; count 0: none
+  ActiveArray<TokenSpan> open;              // of each request; count 0: none
   std::vector<TokenSpan> spans;             // closed
-  std::vector<std::int32_t> computed_once;  // tokens computed before a preemption
+  ActiveArray<std::int32_t> computed_once;  // tokens computed before a preemption
   std::vector<RequestId> ended;             // since the run looked last
   std::vector<ServeOom> ooms;               // the first 16
   std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
@@ -65,6 +72,7 @@ struct ServeState {
   std::int32_t max_stride = 1;  // of spans; batches that go through a pipeline by turns
 
  private:
+  std::vector<std::int32_t> released_;  // of each group: requests
   void new_span(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at);
 };
 

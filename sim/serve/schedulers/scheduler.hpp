@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/units/units.hpp"
+#include "sim/serve/cache/active_array.hpp"
 #include "sim/serve/cache/sequence.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
@@ -117,10 +118,10 @@ class BatchBuilder {
   [[nodiscard]] virtual bool swap_in(RequestId id, std::int64_t keep_free = 0) = 0;
 
  protected:
-  explicit BatchBuilder(std::vector<Sequence>& sequences) : sequences_{&sequences} {}
+  explicit BatchBuilder(ActiveArray<Sequence>& sequences) : sequences_{&sequences} {}
   [[nodiscard]] virtual bool make_room(RequestId id, std::int32_t tokens) = 0;
 
-  std::vector<Sequence>* sequences_;
+  ActiveArray<Sequence>* sequences_;
   std::vector<RequestId> running_;
   std::vector<RequestId> idle_;  // of running_, if piped_
   bool piped_ = false;           // several iterations are in flight

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/serve/cache/active_array.hpp"
 #include "sim/serve/cache/sequence.hpp"
 #include "sim/serve/schedulers/queue_order.hpp"
 
@@ -17,7 +18,7 @@ namespace kvsim {
 /// arrival, and a preempted one to its place.
 class WaitingQueue {
  public:
-  WaitingQueue(QueueOrder order, const std::vector<Sequence>& sequences)
+  WaitingQueue(QueueOrder order, const ActiveArray<Sequence>& sequences)
       : order_{order}, sequences_{&sequences} {}
 
   void push(RequestId id) { order_ == QueueOrder::kFcfs ? line_.push_back(id) : insert(id); }
@@ -62,7 +63,7 @@ class WaitingQueue {
   void insert(RequestId id) { sorted_.insert(key(id)); }
 
   QueueOrder order_;
-  const std::vector<Sequence>* sequences_;
+  const ActiveArray<Sequence>* sequences_;
   std::deque<RequestId> line_;
   std::set<std::tuple<std::int64_t, std::int32_t, RequestId>> sorted_;
 };

@@ -346,13 +346,13 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   }
   prefix_caching_ =
       wanted && (sizes_->groups() != nullptr || (sizes_->plain() && !sizes_->windowed()));
-  if (const GroupSizes* groups = sizes_->groups(); groups != nullptr && prefix_caching_) {
+  if (const GroupSizes* sizes = sizes_->groups(); sizes != nullptr && prefix_caching_) {
     notes_.push_back(fmt::format(
         "prefixes are found in whole blocks of {} tokens, as far as all {} groups of layers can go "
         "on from{}",
-        with_commas(groups->block_tokens()), startup_->groups->groups.size(),
-        groups->state_ids() > 0 ? ": a state is kept where a prefill step ends on a whole block"
-                                : ": windows have the last blocks that they see"));
+        with_commas(sizes->block_tokens()), startup_->groups->groups.size(),
+        sizes->state_ids() > 0 ? ": a state is kept where a prefill step ends on a whole block"
+                               : ": windows have the last blocks that they see"));
   }
   if (wanted && !prefix_caching_) {
     notes_.push_back(

@@ -51,6 +51,7 @@ class Service {
         options_{options},
         trace_{*spec.requests},
         site_{site},
+        is_static_{site.scheduler() == "static"},
         state_{trace_},
         // Each request may come, wake all engines, and be refused, at one moment.
         queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
@@ -63,7 +64,7 @@ class Service {
     }
     const ClusterSpec& cluster = spec.cluster;
     const bool apart = cluster.prefill_replicas > 0;
-    if (apart && site_.scheduler() == "static") {
+    if (apart && is_static_) {
       throw InputError{
           "cluster: prefill_replicas: the caches of static batches do not move to other replicas"};
     }
@@ -143,15 +144,13 @@ class Service {
     const auto i = static_cast<std::size_t>(e.request);
     --coming_;
     if (trace_.requests[i].after < 0) feed();
-    Sequence& s = state_.sequences[i];
-    s.arrival = now;
-    s.rank = state_.arrived++;
-    state_.outcomes[i].arrival = now;
+    state_.arrive(e.request, now);
     if (watch_) watch_->arrived(e.request);
     const std::size_t to = first_door_ + router_->choose(e.request, doors());
     ++requests_[to];
     state_.outcomes[i].replica = static_cast<std::int16_t>(to);
-    const SimTime submitted = engines_[to]->front_end().admit(now, s.prompt);
+    const SimTime submitted =
+        engines_[to]->front_end().admit(now, trace_.requests[i].prompt_tokens);
     if (submitted > now) {
       engines_[to]->promise(1);
       queue_.schedule(submitted, Phase::kArrival, Submission{e.request});
@@ -248,6 +247,11 @@ class Service {
       auto join = std::lower_bound(joins_.begin(), joins_.end(), id,
                                    [](const Join& one, RequestId of) { return one.also < of; });
       for (; join != joins_.end() && join->also == id; ++join) release(join->request, ended);
+    }
+    // A static batch computes on those that have ended before it.
+    for (std::size_t k = 0; !is_static_ && k < state_.ended.size(); ++k) {
+      const auto group = state_.release(state_.ended[k]);
+      for (std::size_t i = 0; group && i < engines_.size(); ++i) engines_[i]->release_group(*group);
     }
     state_.ended.clear();
   }
@@ -458,6 +462,7 @@ class Service {
   ServeOptions options_;
   const RequestTrace& trace_;
   ServeContext& site_;
+  bool is_static_;
   ServeState state_;
   std::optional<SloWatch> watch_;
   bool stopped_early_ = false;

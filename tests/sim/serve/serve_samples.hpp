@@ -33,7 +33,9 @@ inline ServeResult sample_service() {
                  .status = RequestStatus::kCompleted},
                 {.arrival = ms(7), .prompt_tokens = 900, .status = RequestStatus::kRejected}};
   r.iteration_ends = {{ms(10), ms(20), ms(30), ms(40), ms(50), ms(60)}};
-  r.spans = {{0, 0, 0, 4}, {1, 0, 1, 1}, {1, 0, 4, 2}};
+  r.spans = {{.request = 0, .first = 0, .count = 4},
+             {.request = 1, .first = 1, .count = 1},
+             {.request = 1, .first = 4, .count = 2}};
   r.completed = 2;
   r.rejected = 1;
   r.preemptions = 1;

@@ -239,6 +239,10 @@ TEST_CASE("gaps kept as spans give the distribution of the gaps themselves") {
   CHECK(plain.p90 == r.itl.p90);
   CHECK(plain.p95 == r.itl.p95);
   CHECK(plain.p99 == r.itl.p99);
+  auto listed = token_gaps({r.spans, r.iteration_ends, r.outcomes});
+  const Distribution of_list = distribution_of(listed);
+  CHECK(of_list.mean == r.itl.mean);
+  CHECK(of_list.n == r.itl.n);
 }
 
 TEST_CASE("quantiles are values of the sample") {

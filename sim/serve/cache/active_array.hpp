@@ -1,0 +1,60 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+namespace kvsim {
+
+/// Bytes that are zero until they are written. Pages that were never written, or that were
+/// released, take no memory where the system allows it (elsewhere they stay).
+class ZeroPages {
+ public:
+  explicit ZeroPages(std::size_t bytes);
+  ~ZeroPages();
+  ZeroPages(const ZeroPages&) = delete;
+  ZeroPages& operator=(const ZeroPages&) = delete;
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  /// The whole pages of these bytes may be zero again.
+  void release(std::size_t first, std::size_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// What is known of each request while it is served, by its index; all bits of an element are zero
+/// until it is written. Ended requests are released in groups, so that a service's memory grows
+/// with the requests that it has at a time instead of with its workload.
+template <class T>
+class ActiveArray {
+ public:
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+  static constexpr std::size_t kGroup = 4096;
+
+  explicit ActiveArray(std::size_t size) : size_{size}, pages_{size * sizeof(T)} {}
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] T* data() { return reinterpret_cast<T*>(pages_.data()); }  // NOLINT
+  [[nodiscard]] const T* data() const {
+    return reinterpret_cast<const T*>(pages_.data());  // NOLINT
+  }
+  [[nodiscard]] T& operator[](std::size_t i) { return data()[i]; }
+  [[nodiscard]] const T& operator[](std::size_t i) const { return data()[i]; }
+
+  [[nodiscard]] const T* begin() const { return data(); }
+  [[nodiscard]] const T* end() const { return data() + size_; }
+
+  /// The elements of a group, kGroup each, are not used any more.
+  void release_group(std::size_t group) {
+    const std::size_t first = group * kGroup;
+    pages_.release(first * sizeof(T), (std::min(first + kGroup, size_) - first) * sizeof(T));
+  }
+
+ private:
+  std::size_t size_;
+  ZeroPages pages_;
+};
+
+}  // namespace kvsim
