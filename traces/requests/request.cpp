@@ -26,6 +26,8 @@ void check_requests(const RequestTrace& trace) {
                 "request {} waits for {} too", join.request, join.also);
     joined = join.request;
   }
+  KVSIM_CHECK(!trace.shared_list || (trace.joins.empty() && !trace.conversations),
+              "turns of a conversation wait for their own");
   SimTime last{};
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const Request& r = trace.requests[i];

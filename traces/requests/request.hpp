@@ -59,6 +59,9 @@ struct RequestTrace {
   /// of a request the rest of its prompt.
   std::vector<std::uint64_t> prefix_ids;
   std::int32_t prefix_block = 0;  // 0: nothing is known of prefixes
+  /// A request that waits comes after whichever request ends next, in the order of `requests`, not
+  /// after its `after`: clients with a limit of requests in flight take the next of one list.
+  bool shared_list = false;
   /// Of one session a request that waits for another is the next turn of a conversation: its prompt
   /// is that one's prompt and answer and more. false: sessions may be users, whose requests are
   /// their own.

@@ -57,16 +57,9 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
   const SimTime after_turns = ends[std::max<std::size_t>(turns, 1) - 1];
   switch (run.workload.arrivals) {
     case ServedArrivals::kClosed: {
-      // From where every user has had an answer to where the first has no further request: the last
-      // requests of the users are the last of the workload.
+      // From where every user has had an answer to where the first has no further request.
       from = ends[std::min(users, ends.size()) - 1];
       until = last_arrival;
-      for (std::size_t i = result.outcomes.size() - std::min(users, result.outcomes.size());
-           i < result.outcomes.size(); ++i) {
-        const RequestOutcome& last = result.outcomes[i];
-        if (last.status == RequestStatus::kCompleted) until = std::min(until, last.finish);
-      }
-      if (until <= from) until = last_arrival;
       break;
     }
     case ServedArrivals::kAtOnce:

@@ -463,7 +463,8 @@ class WorkloadMapping {
     ordered_json& arrivals = out_.requests["arrivals"];
     if (out_.arrivals == ServedArrivals::kClosed) {
       const std::int64_t users = std::min(out_.users, n);
-      arrivals = {{"kind", "closed"}, {"users", users}};
+      // Clients keep so many requests in flight; none gives each user a list.
+      arrivals = {{"kind", "closed"}, {"users", users}, {"shared", true}};
       // The last user starts when all others have sent their first requests.
       const double ramp = client_.send_time.count() * static_cast<double>(users);
       if (ramp > 0) arrivals["ramp"] = fmt::format("{:g} s", ramp);

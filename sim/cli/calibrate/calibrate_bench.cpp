@@ -77,7 +77,7 @@ std::vector<Override> load_of(const BenchRun& run) {
     arrivals = {{"kind", "poisson"}, {"rate", *run.rate}};
   } else {
     const std::int64_t all = std::min(run.requests.value_or(1), kMaxRequests);
-    arrivals = {{"kind", "closed"}, {"users", run.users.value_or(all)}};
+    arrivals = {{"kind", "closed"}, {"users", run.users.value_or(all)}, {"shared", true}};
   }
   out.push_back({"/requests/arrivals", arrivals.dump()});
   if (run.requests && *run.requests > 0) {

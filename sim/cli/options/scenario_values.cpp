@@ -138,6 +138,7 @@ std::vector<ordered_json> read_counts(const Arguments& arguments, std::string_vi
 json number_or_text(const std::string& text) {
   if (const auto whole = parse_integer(text)) return *whole;
   if (const auto number = parse_number(text)) return *number;
+  if (text == "true" || text == "false") return text == "true";
   return text;
 }
 

@@ -501,6 +501,9 @@ constexpr std::array kArrivalsKeys{
     points("cv", number(0.01, 30), "", "gamma: coefficient of variation of the gaps"),
     points("users", integer(1, kLargestCount), "",
            "closed: users, each of which sends a request when its last one has ended"),
+    one("shared", boolean(), "false",
+        "closed: users take the next request of one list, as benchmark clients with a limit of "
+        "requests in flight do; false: each has its own"),
     one("ramp", time(), "", "closed: time over which the users start"),
 };
 

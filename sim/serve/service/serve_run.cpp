@@ -240,6 +240,10 @@ class Service {
       if (first_follower_.empty()) continue;
       // The client has its last token when the API server has sent it.
       const SimTime ended = std::max(now, state_.outcomes[static_cast<std::size_t>(id)].finish);
+      if (trace_.shared_list) {
+        release_next(ended);
+        continue;
+      }
       for (RequestId f = first_follower_[static_cast<std::size_t>(id)]; f >= 0;
            f = next_follower_[static_cast<std::size_t>(f)]) {
         release(f, ended);
@@ -254,6 +258,13 @@ class Service {
       for (std::size_t i = 0; group && i < engines_.size(); ++i) engines_[i]->release_group(*group);
     }
     state_.ended.clear();
+  }
+
+  /// The next request of a shared list, if any is left.
+  void release_next(SimTime ended) {
+    auto& next = next_of_list_;
+    while (next < trace_.requests.size() && trace_.requests[next].after < 0) ++next;
+    if (next < trace_.requests.size()) release(static_cast<RequestId>(next++), ended);
   }
 
   /// One of the requests that `id` waits for has ended; after the last of them `id` pauses.
@@ -481,6 +492,7 @@ class Service {
   std::vector<SimTime> released_{};     // latest end of those so far
   std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another
   std::size_t next_ = 0;
+  std::size_t next_of_list_ = 0;
   std::int64_t coming_ = 0;  // arrivals that are scheduled
 };
 

@@ -2,9 +2,11 @@
 // knowledge of the future, no collapse under thrashing.
 
 #include <algorithm>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "sim/serve/cache/active_array.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -243,6 +245,87 @@ TEST_CASE("gaps kept as spans give the distribution of the gaps themselves") {
   const Distribution of_list = distribution_of(listed);
   CHECK(of_list.mean == r.itl.mean);
   CHECK(of_list.n == r.itl.n);
+}
+
+TEST_CASE("a released group of requests is zero again, the others keep what they have") {
+  constexpr std::size_t kGroup = ActiveArray<std::int32_t>::kGroup;
+  ActiveArray<std::int32_t> array(2 * kGroup + 100);
+  CHECK(array.size() == 2 * kGroup + 100);
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    REQUIRE(array[i] == 0);
+    array[i] = static_cast<std::int32_t>(i) + 1;
+  }
+  array.release_group(1);
+  array.release_group(2);  // less than a page: it may stay
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    REQUIRE(array[i] == static_cast<std::int32_t>(i) + 1);
+#ifdef __linux__
+    REQUIRE(array[kGroup + i] == 0);
+#endif
+  }
+  CHECK(ActiveArray<std::int32_t>{0}.size() == 0);
+}
+
+TEST_CASE("requests go the same way however many ended before them") {
+  // The same burst again and again, each after the end of the one before. (Static batches wait for
+  // the next burst; sglang's ratio of new tokens remembers.)
+  constexpr std::int32_t kBurst = 40, kBursts = 250;  // more than two groups of ActiveArray
+  constexpr double kApart = 1000;
+  const RequestTrace burst = test::random_trace(11, kBurst, 50, 70, 30);
+  RequestTrace all = burst;
+  all.requests.clear();
+  for (std::int32_t b = 0; b < kBursts; ++b) {
+    for (Request r : burst.requests) {
+      if (r.after >= 0) {
+        r.after += b * kBurst;
+      } else {
+        r.arrival += to_sim_time(Seconds{b * kApart});
+      }
+      all.requests.push_back(r);
+    }
+  }
+  for (const std::string scheduler : {"vllm-v1", "vllm-v0", "trtllm"}) {
+    INFO(scheduler);
+    const SmallService service{.blocks = 30, .scheduler = {.name = scheduler}, .trace = all};
+    const ServeResult r = service.run();
+    REQUIRE(r.unfinished == 0);
+    std::int64_t differ = 0;
+    for (std::size_t i = kBurst; i < r.outcomes.size(); ++i) {
+      const RequestOutcome& one = r.outcomes[i];
+      const RequestOutcome& first = r.outcomes[i % kBurst];
+      const SimTime shift = to_sim_time(Seconds{static_cast<double>(i / kBurst) * kApart});
+      const auto moved = [&](SimTime t) { return t < SimTime{} ? t : t + shift; };
+      const bool alike =
+          one.arrival == moved(first.arrival) && one.scheduled == moved(first.scheduled) &&
+          one.first_token == moved(first.first_token) && one.finish == moved(first.finish) &&
+          one.status == first.status && one.preemptions == first.preemptions &&
+          one.output_tokens == first.output_tokens;
+      differ += alike ? 0 : 1;
+    }
+    CHECK(differ == 0);
+  }
+}
+
+TEST_CASE("users of a shared list take its next request when any of theirs has ended") {
+  constexpr std::size_t kUsers = 3;
+  RequestTrace trace = test::random_trace(3, 40, 1000, 70, 30);
+  trace.shared_list = true;
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    trace.requests[i].arrival = SimTime{};
+    trace.requests[i].after = i < kUsers ? -1 : static_cast<std::int32_t>(i - kUsers);
+  }
+  const ServeResult r = SmallService{.blocks = 64, .trace = trace}.run();
+  REQUIRE(r.unfinished == 0);
+  std::vector<SimTime> ends;
+  for (const RequestOutcome& one : r.outcomes) ends.push_back(one.finish);
+  std::sort(ends.begin(), ends.end());
+  for (std::size_t i = kUsers; i < r.outcomes.size(); ++i) {
+    CHECK(r.outcomes[i].arrival == ends[i - kUsers]);
+  }
+  // With a list for each, a user with long answers ends after the others.
+  trace.shared_list = false;
+  const ServeResult own = SmallService{.blocks = 64, .trace = trace}.run();
+  CHECK(own.makespan > r.makespan);
 }
 
 TEST_CASE("quantiles are values of the sample") {

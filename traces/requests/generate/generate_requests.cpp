@@ -221,6 +221,7 @@ class Generator {
 
   void closed_loop() {
     const std::int64_t users = std::min<std::int64_t>(spec_.arrivals.users, spec_.count);
+    trace_.shared_list = spec_.arrivals.shared;
     std::vector<Conversation> talks(static_cast<std::size_t>(users));
     for (std::int64_t user = 0; wanted(); user = (user + 1) % users) {
       Conversation& talk = talks[static_cast<std::size_t>(user)];
@@ -230,7 +231,10 @@ class Generator {
       const SimTime when =
           first ? ramp_time(spec_.arrivals, user)
                 : pause_of(goes_on ? spec_.sessions->think : spec_.think, think_stream_);
-      add(talk, when, talk.last, spec_.sessions ? talk.number : static_cast<std::int32_t>(user));
+      const auto session = spec_.sessions       ? talk.number
+                           : trace_.shared_list ? -1
+                                                : static_cast<std::int32_t>(user);
+      add(talk, when, talk.last, session);
     }
   }
 
@@ -262,6 +266,12 @@ void replace_arrivals(RequestTrace& trace, const ArrivalSpec& arrivals, const Pa
       if (r.after < 0) r.arrival = times.next();
     }
   } else {
+    const bool any_waits = std::any_of(requests.begin(), requests.end(),
+                                       [](const Request& r) { return r.after >= 0; });
+    if (arrivals.shared && any_waits) {
+      throw InputError{"arrivals: shared: requests of the file wait for others"};
+    }
+    trace.shared_list = arrivals.shared;
     RandomStream stream{seed, "think"};
     std::vector<std::int32_t> user_of(requests.size());
     std::vector<std::int32_t> last_of;  // by user: the last request of what it has sent

@@ -23,6 +23,7 @@ struct ArrivalSpec {
   double rate = 1.0;       // a second; all but kClosed
   double cv = 1.0;         // kGamma: coefficient of variation of the time between arrivals
   std::int32_t users = 1;  // kClosed: each sends its next when the last has ended
+  bool shared = false;     // kClosed: users take the next request of one list (shared_list)
   Seconds ramp{0.0};       // kClosed: the users' first requests come evenly spread over this
 };
 

@@ -183,9 +183,10 @@ ArrivalSpec read_arrivals(const Field& field) {
   const std::string kind = kind_of(field, kinds);
   ArrivalSpec spec;
   if (kind == "closed") {
-    field.allow_only({"kind", "users", "ramp"});
+    field.allow_only({"kind", "users", "shared", "ramp"});
     spec.kind = ArrivalKind::kClosed;
     spec.users = integer(field.at("users"), 1, kMaxRequests);
+    if (const auto shared = field.find("shared")) spec.shared = shared->boolean();
     if (const auto ramp = field.find("ramp")) spec.ramp = duration(*ramp);
     return spec;
   }
@@ -408,6 +409,10 @@ WorkloadSpec read_workload(const Field& requests, const fs::path& folder) {
     read_generator(requests, folder, spec);
   }
   spec.transform = read_transform(requests);
+  const bool shared = spec.arrivals && spec.arrivals->shared;
+  if (shared && (requests.has("sessions") || requests.has("agents"))) {
+    requests.at("arrivals").at("shared").fail("turns of a session wait for their own");
+  }
   return spec;
 }
 
