@@ -200,6 +200,7 @@ TEST_CASE("a release of an architecture is its model while a changed shape is no
       {"meta-llama/Meta-Llama-3.1-8B-Instruct (FP8)", "llama-3.1-8b"},
       {"Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", "qwen3-235b-a22b"},
       {"Qwen/Qwen3-32B-AWQ", "qwen3-32b"},
+      {"meta-llama/Llama-3.1-405B-Instruct-FP8", "llama-3.1-405b-fp8"},
       {"NousResearch/Hermes-3-Llama-3.1-405B-FP8", "llama-3.1-405b"},
       {"RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "llama-3.1-70b-w8a8"},
       {"RedHatAI/Mistral-Nemo-Instruct-2407-quantized.w8a16", "mistral-nemo-12b"},

@@ -168,6 +168,7 @@ TEST_CASE("published parameter counts") {
       {"llama-3-70b", 70'553'706'496},
       // 2*128256*16384 + 126*(2*16384^2 + 2*16384*1024 + 3*16384*53248 + 2*16384) + 16384
       {"llama-3.1-405b", 405'853'388'800},
+      {"llama-3.1-405b-fp8", 405'853'388'800},
       {"llama-3.2-1b", 1'235'814'400},
       {"llama-3.2-3b", 3'212'749'824},
       {"codellama-34b", 33'743'970'304},
@@ -300,6 +301,11 @@ TEST_CASE("published weight bytes") {
   CHECK(published_weight_bytes(find_llm("deepseek-v3")).count() ==
         669'065'609'216 + std::int64_t{4} * 40'838'232 + std::int64_t{2} * 1'960'809'984 +
             std::int64_t{2} * 14'848);
+  // Of 124 layers 3 x 16,384 x 53,248 values in fp8, with a scale in fp32 for each of 2 x 53,248 +
+  // 16,384 rows; attention, the first and the last layer, embedding and head in bf16.
+  CHECK(published_weight_bytes(find_llm("llama-3.1-405b-fp8")).count() ==
+        324'538'466'304 + std::int64_t{124} * 122'880 * 4 +
+            std::int64_t{2} * (405'853'388'800 - 324'538'466'304));
   // gpt-oss-20b: experts 24*32*3*2880^2 = 19,110,297,600 values at 4.25 bits = 10,152,345,600 B,
   // the other 1,804,459,584 in bf16 = 3,608,919,168 B.
   const Llm& oss = find_llm("gpt-oss-20b");
