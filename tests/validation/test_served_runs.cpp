@@ -393,6 +393,18 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(perf.scenario.at("requests").at("arrivals").at("kind") ==
         "poisson");  // its "constant" load
 
+  // Fewer requests than prompts: those of a group share the prefix, and the name of the set has
+  // none.
+  const MappedRun cold =
+      mapped(Row{}
+                 .set("workload", "inference-perf shared_prefix 45 groups x 10, prefix 8000 + 256")
+                 .set("input_tokens", "8256")
+                 .set("num_requests", "200"));
+  const auto& prefix = cold.scenario.at("requests").at("shared_prefix");
+  CHECK(prefix.at("prompts") == 45);
+  CHECK(prefix.at("tokens") == 8000);
+  CHECK(cold.scenario.at("requests").at("prompt_tokens") == 256);
+
   const MappedRun full = mapped(Row{}
                                     .set("arrival", "offline")
                                     .set("concurrency", "32")

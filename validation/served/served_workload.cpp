@@ -171,6 +171,7 @@ SharedPrompts shared_prompts(std::string_view workload) {
   for (const std::string_view name : {"prefix ", "system "}) {
     for (auto at = text.find(name); at != std::string::npos && out.prefix == 0;
          at = text.find(name, at + 1)) {
+      if (at > 0 && text[at - 1] == '_') continue;  // "shared_prefix 45 groups"
       std::int64_t number = 0;
       for (std::size_t i = at + name.size(); i < text.size() && text[i] >= '0' && text[i] <= '9';
            ++i) {
