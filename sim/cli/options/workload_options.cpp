@@ -68,8 +68,7 @@ constexpr std::array kTransforming{
 
 constexpr std::array kDrawing{
     KeyOption{"arrivals", "arrivals", "KIND:…", ValueKind::kKinds,
-              "poisson:rate=6, gamma:rate=6,cv=2, fixed:rate=6, closed:users=32 or "
-              "closed:users=32,shared=true"},
+              "poisson:rate=6, gamma:rate=6,cv=2, fixed:rate=6 or closed:users=32"},
     KeyOption{"count", "count", "N", ValueKind::kNumber, "requests"},
     KeyOption{"prompt", "prompt_tokens", "N|KIND:…", ValueKind::kKinds,
               "512, uniform:min=1,max=1023, lognormal:mean=1000,p99=4000 (or mu=,sigma=), "

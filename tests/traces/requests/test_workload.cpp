@@ -14,6 +14,7 @@
 #include "tests/support/files.hpp"
 #include "tests/traces/scratch.hpp"
 #include "traces/requests/formats/write_requests.hpp"
+#include "traces/requests/generate/generate_requests.hpp"
 #include "traces/requests/generate/transform_requests.hpp"
 #include "traces/requests/generate/workload.hpp"
 #include "traces/requests/request_stats.hpp"
@@ -63,6 +64,32 @@ TEST_CASE("a generator from a scenario's keys") {
   CHECK(closed.prefix_block == 32);
   CHECK(summarise_requests(closed).output.max == 5);
   CHECK(closed.requests.front().declared_tokens == 5);
+}
+
+TEST_CASE("a closed loop of one list has no users of requests, and no turns of sessions") {
+  const std::string lengths = R"(, "count": 6, "prompt_tokens": 8, "output_tokens": 2)";
+  const auto loop = [&](const std::string& shared) {
+    return R"("arrivals": {"kind": "closed", "users": 2, "shared": )" + shared + "}" + lengths;
+  };
+  const RequestTrace own = make_workload(spec_of(loop("false")), 1);
+  const RequestTrace list = make_workload(spec_of(loop("true")), 1);
+  CHECK_FALSE(own.shared_list);
+  CHECK(list.shared_list);
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(own.requests[i].session == static_cast<std::int32_t>(i % 2));
+    CHECK(list.requests[i].session == -1);
+    CHECK((list.requests[i].after >= 0) == (i >= 2));
+  }
+  CHECK(has(why(loop("1")), "/arrivals/shared"));
+  CHECK(has(why(loop("true") + R"(, "sessions": {"turns": 2, "think": "1 s"})"),
+            "/arrivals/shared: turns of a session"));
+  CHECK_THROWS_AS((void)text_of(list), InputError);  // a file would give each user its own
+  CHECK_FALSE(text_of(own).empty());
+  // Of a file: requests that wait for others keep their own order.
+  RequestTrace turns = own;
+  CHECK_THROWS_AS(
+      replace_arrivals(turns, {.kind = ArrivalKind::kClosed, .users = 2, .shared = true}, {}, 1),
+      InputError);
 }
 
 TEST_CASE("pairs of lengths are drawn together, within their bounds") {

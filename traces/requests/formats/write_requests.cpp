@@ -126,6 +126,11 @@ std::vector<std::string> left_out_by(const RequestTrace& trace, RequestFormat fo
 }
 
 std::string requests_text(const RequestTrace& trace, RequestFormat format) {
+  if (trace.shared_list && any(trace, [](const Request& r) { return r.after >= 0; })) {
+    throw InputError{fmt::format(
+        "{}: no layout has a place for users who take requests from one list (arrivals: shared)",
+        trace.name)};
+  }
   switch (format) {
     case RequestFormat::kPlain:
       return plain_text(trace);

@@ -409,8 +409,8 @@ WorkloadSpec read_workload(const Field& requests, const fs::path& folder) {
     read_generator(requests, folder, spec);
   }
   spec.transform = read_transform(requests);
-  const bool shared = spec.arrivals && spec.arrivals->shared;
-  if (shared && (requests.has("sessions") || requests.has("agents"))) {
+  const ArrivalSpec& arrivals = spec.arrivals ? *spec.arrivals : spec.generator.arrivals;
+  if (arrivals.shared && (spec.generator.sessions || spec.generator.agents)) {
     requests.at("arrivals").at("shared").fail("turns of a session wait for their own");
   }
   return spec;
