@@ -295,12 +295,12 @@ TEST_CASE("requests go the same way however many ended before them") {
       const RequestOutcome& first = r.outcomes[i % kBurst];
       const SimTime shift = to_sim_time(Seconds{static_cast<double>(i / kBurst) * kApart});
       const auto moved = [&](SimTime t) { return t < SimTime{} ? t : t + shift; };
-      const bool alike =
+      const bool is_equal =
           one.arrival == moved(first.arrival) && one.scheduled == moved(first.scheduled) &&
           one.first_token == moved(first.first_token) && one.finish == moved(first.finish) &&
           one.status == first.status && one.preemptions == first.preemptions &&
           one.output_tokens == first.output_tokens;
-      differ += alike ? 0 : 1;
+      differ += is_equal ? 0 : 1;
     }
     CHECK(differ == 0);
   }
