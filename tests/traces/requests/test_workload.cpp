@@ -86,6 +86,13 @@ TEST_CASE("a closed loop of one list has no users of requests, and no turns of s
   CHECK_THROWS_AS((void)text_of(list), InputError);  // a file would give each user its own
   CHECK_FALSE(text_of(own).empty());
   // Of a file: requests that wait for others keep their own order.
+  RequestTrace talks = list;
+  talks.requests.resize(2);  // one turn each, none waits
+  talks.shared_list = false;
+  talks.conversations = true;
+  CHECK_THROWS_AS(
+      replace_arrivals(talks, {.kind = ArrivalKind::kClosed, .users = 2, .shared = true}, {}, 1),
+      InputError);
   RequestTrace turns = own;
   CHECK_THROWS_AS(
       replace_arrivals(turns, {.kind = ArrivalKind::kClosed, .users = 2, .shared = true}, {}, 1),

@@ -268,8 +268,9 @@ void replace_arrivals(RequestTrace& trace, const ArrivalSpec& arrivals, const Pa
   } else {
     const bool any_waits = std::any_of(requests.begin(), requests.end(),
                                        [](const Request& r) { return r.after >= 0; });
-    if (arrivals.shared && any_waits) {
-      throw InputError{"arrivals: shared: requests of the file wait for others"};
+    if (arrivals.shared && (any_waits || trace.conversations)) {
+      throw InputError{
+          "arrivals: shared: the file has conversations, whose turns wait for their own"};
     }
     trace.shared_list = arrivals.shared;
     RandomStream stream{seed, "think"};
