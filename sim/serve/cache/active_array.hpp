@@ -6,10 +6,14 @@
 
 namespace kvsim {
 
-/// Bytes that are zero until they are written. Pages that were never written, or that were
-/// released, take no memory where the system allows it (elsewhere they stay).
+/// Bytes that are zero until they are written. If they are many, pages that were never written, or
+/// that were released, take no memory where the system allows it (elsewhere they stay).
 class ZeroPages {
  public:
+  /// Fewer bytes are of the heap, which a search of many short runs uses again: new pages take a
+  /// fault each, for which the system stops the other threads too.
+  static constexpr std::size_t kMinBytes = std::size_t{1} << 20;
+
   explicit ZeroPages(std::size_t bytes);
   ~ZeroPages();
   ZeroPages(const ZeroPages&) = delete;
@@ -22,6 +26,7 @@ class ZeroPages {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  bool is_heap_ = true;
 };
 
 /// What is known of each request while it is served, by its index; all bits of an element are zero

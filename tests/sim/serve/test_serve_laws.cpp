@@ -249,27 +249,41 @@ TEST_CASE("gaps kept as spans give the distribution of the gaps themselves") {
 
 TEST_CASE("a released group of requests is zero again, the others keep what they have") {
   constexpr std::size_t kGroup = ActiveArray<std::int32_t>::kGroup;
-  ActiveArray<std::int32_t> array(2 * kGroup + 100);
-  CHECK(array.size() == 2 * kGroup + 100);
+  constexpr std::size_t kMany = ZeroPages::kMinBytes / sizeof(std::int32_t);
+  static_assert(kMany > 3 * kGroup);
+  ActiveArray<std::int32_t> array(kMany + 100);
+  CHECK(array.size() == kMany + 100);
   for (std::size_t i = 0; i < array.size(); ++i) {
     REQUIRE(array[i] == 0);
     array[i] = static_cast<std::int32_t>(i) + 1;
   }
   array.release_group(1);
-  array.release_group(2);  // less than a page: it may stay
+  array.release_group(kMany / kGroup);  // less than a page: it may stay
   for (std::size_t i = 0; i < kGroup; ++i) {
     REQUIRE(array[i] == static_cast<std::int32_t>(i) + 1);
 #ifdef __linux__
     REQUIRE(array[kGroup + i] == 0);
 #endif
   }
+  for (std::size_t i = 2 * kGroup; i < kMany; ++i) {
+    REQUIRE(array[i] == static_cast<std::int32_t>(i) + 1);
+  }
+  // Of few bytes a released group may stay.
+  ActiveArray<std::int32_t> few(2 * kGroup);
+  for (std::size_t i = 0; i < few.size(); ++i) {
+    REQUIRE(few[i] == 0);
+    few[i] = 7;
+  }
+  few.release_group(1);
+  CHECK(few[kGroup - 1] == 7);
   CHECK(ActiveArray<std::int32_t>{0}.size() == 0);
 }
 
 TEST_CASE("requests go the same way however many ended before them") {
   // The same burst again and again, each after the end of the one before. (Static batches wait for
   // the next burst; sglang's ratio of new tokens remembers.)
-  constexpr std::int32_t kBurst = 40, kBursts = 250;  // more than two groups of ActiveArray
+  constexpr std::int32_t kBurst = 40, kBursts = 700;
+  static_assert(sizeof(Sequence) * kBurst * kBursts > ZeroPages::kMinBytes);
   constexpr double kApart = 1000;
   const RequestTrace burst = test::random_trace(11, kBurst, 50, 70, 30);
   RequestTrace all = burst;
