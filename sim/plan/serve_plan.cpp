@@ -205,9 +205,11 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   out.probes = found.probes;
   out.monotone = found.monotone;
   out.at_most = found.at_most;
+  Search near = search;  // other ends are not far away
+  near.start = found.last.value_or(search.start);
   const auto highest_of = [&](ServeCase& other) -> std::optional<double> {
     const Boundary end = largest_feasible(
-        search, [&](std::int64_t k) { return other.holds({.scale = me.rate_of(k)}); });
+        near, [&](std::int64_t k) { return other.holds({.scale = me.rate_of(k)}); });
     if (!end.last) return std::nullopt;
     return other.offered(me.rate_of(*end.last));
   };
@@ -256,9 +258,11 @@ void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
     if (!boundary.last) return std::nullopt;
     return static_cast<double>(-*boundary.last * me.service.gpus());
   };
+  Search near = search;  // other ends are not far away
+  near.start = found.last.value_or(search.start);
   out.range = me.range_of(gpus_of(found), true, [&](ServeCase& other) {
     return gpus_of(largest_feasible(
-        search, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
+        near, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
   });
   out.range.max_tried = static_cast<double>(max * me.service.gpus());
   if (!found.last) {
