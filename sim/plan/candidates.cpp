@@ -268,13 +268,10 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
                               .error = chosen.error,
                               .gpu_hour = gpu_hour(plan, *point.spec.gpu)});
         if (!chosen.reason.empty()) continue;
-        // Of services all questions run the same workload on the same engine. Layouts rarely rule
-        // each other out, and are many: each has a thread.
-        const std::string unit_name =
-            is_of_services(question)
-                ? text(plan.layouts ? point.keys : without(point.keys, kOfGpus)) +
-                      method_label(chosen.method)
-                : fmt::format("{}", index);
+        // Of services all questions run the same workload on the same engine.
+        const std::string unit_name = is_of_services(question)
+                                          ? text(point.keys) + method_label(chosen.method)
+                                          : fmt::format("{}", index);
         const auto [unit, new_unit] = unit_of.emplace(unit_name, all.units.size());
         if (new_unit) all.units.emplace_back();
         all.units[unit->second].candidates.push_back(index);

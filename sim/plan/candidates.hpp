@@ -12,8 +12,8 @@
 
 namespace kvsim {
 
-/// Candidates searched one after another by one thread: those of one method and workload that
-/// differ only in GPUs; for services, for every question.
+/// Candidates searched one after another by one thread: a static batch's, or those of all questions
+/// about one service.
 struct PlanUnit {
   std::vector<std::size_t> candidates;
 };

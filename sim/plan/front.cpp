@@ -2,6 +2,7 @@
 #include <array>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/plan/plan_result.hpp"
@@ -9,14 +10,17 @@
 namespace kvsim {
 namespace {
 
-/// All to be small.
-std::array<double, 4> objectives(const OperatingPoint& point) {
-  return {point.cost, point.latency_s, point.error.value_or(0), -point.size};
+using Objectives = std::array<double, 7>;  // all to be small
+
+Objectives objectives_of(const OperatingPoint& point, bool is_service) {
+  // A service's output tokens per second also depend on when its last request ends.
+  const double throughput = is_service ? point.load : point.tokens_s;
+  return {point.cost,      point.ttft_s, point.tpot_s,
+          point.latency_s, -throughput,  point.error.value_or(0),
+          -point.size};
 }
 
-bool beats(const OperatingPoint& a, const OperatingPoint& b) {
-  const auto x = objectives(a);
-  const auto y = objectives(b);
+bool beats(const Objectives& x, const Objectives& y) {
   bool better = false;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (x[i] > y[i]) return false;
@@ -47,7 +51,7 @@ std::vector<std::size_t> listed_candidates(const PlanResult& plan, const PlanGro
   const auto rank = [&](std::size_t c) {
     const PlanCandidate& one = plan.candidates[c];
     const bool min = group.question == PlanQuestion::kMinGpus;
-    return std::tuple{group.best != c, min ? *one.answer : -*one.answer, !is_on_front(one), c};
+    return std::tuple{group.best != c, !is_on_front(one), min ? *one.answer : -*one.answer, c};
   };
   std::stable_sort(out.begin(), out.end(),
                    [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
@@ -69,16 +73,19 @@ void mark_pareto(PlanResult& result) {
         known = known || point.error.has_value();
       }
     }
-    std::vector<OperatingPoint*> all;
+    const bool is_service = is_of_services(group.question);
+    std::vector<std::pair<Objectives, OperatingPoint*>> all;
     for (const std::size_t c : group.candidates) {
       for (OperatingPoint& point : result.candidates[c].points) {
         point.on_front = false;
-        if (point.error.has_value() == known) all.push_back(&point);
+        if (point.error.has_value() == known) {
+          all.emplace_back(objectives_of(point, is_service), &point);
+        }
       }
     }
-    for (OperatingPoint* point : all) {
-      point->on_front = std::none_of(all.begin(), all.end(), [&](const OperatingPoint* other) {
-        return beats(*other, *point);
+    for (const auto& [values, point] : all) {
+      point->on_front = std::none_of(all.begin(), all.end(), [&values = values](const auto& other) {
+        return beats(other.first, values);
       });
     }
   }

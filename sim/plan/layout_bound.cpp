@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "models/llm/llm.hpp"
@@ -35,6 +36,61 @@ double min_token_s(const MinTimes& times, double bound) {
     }
   }
   return out;
+}
+
+/// What the tokens of a prompt take an engine's iterations at least, for any chunks of it and for
+/// prompts that share iterations in part: the most of the lines below the times by tokens. A line a
+/// + b n is below the sum of c chunks by c a + b n.
+class PromptTimes {
+ public:
+  explicit PromptTimes(const std::vector<MinTimes::Prompts>& times) : max_{times.back().max} {
+    // Between two entries the time is at least that of the larger: the convex hull of the points.
+    std::vector<std::pair<double, double>> hull;
+    const auto slope = [](const auto& a, const auto& b) {
+      return (b.second - a.second) / (b.first - a.first);
+    };
+    double per_token = kInfinity;
+    for (const MinTimes::Prompts& one : times) {
+      const std::pair at{static_cast<double>(one.max), one.latency.count()};
+      per_token = std::min(per_token, at.second / at.first);
+      while (hull.size() > 1 &&
+             slope(hull[hull.size() - 2], hull.back()) >= slope(hull.back(), at)) {
+        hull.pop_back();
+      }
+      hull.push_back(at);
+    }
+    lines_.push_back({0, per_token});
+    lines_.push_back({hull.front().second, 0});
+    for (std::size_t i = 1; i < hull.size(); ++i) {
+      const double each = slope(hull[i - 1], hull[i]);
+      const double chunk = hull[i].second - each * hull[i].first;
+      if (chunk > 0) lines_.push_back({chunk, each});
+    }
+  }
+
+  [[nodiscard]] double of(double tokens) const {
+    const double chunks = std::ceil(tokens / static_cast<double>(max_));
+    double out = 0;
+    for (const auto& [chunk, each] : lines_) out = std::max(out, chunk * chunks + each * tokens);
+    return out;
+  }
+
+ private:
+  struct Line {
+    double chunk = 0, token = 0;
+  };
+  std::int64_t max_;
+  std::vector<Line> lines_;
+};
+
+/// How much later than the engine makes it a client has a first token at most; infinite: not known.
+double max_delivery_s(const MinTimes& times) {
+  const FrontEndTimes& front_end = times.front_end;
+  // Tokens that an iteration makes. If the front end streams them before the next iteration ends,
+  // they wait for no others.
+  const double stream = front_end.token.count() * static_cast<double>(times.sequences) *
+                        times.step_tokens / front_end.servers;
+  return stream <= times.interval.count() ? front_end.request.count() + stream : kInfinity;
 }
 
 double sum_of_smallest(std::vector<double> values, std::size_t count) {
@@ -70,10 +126,37 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   const double sheet_step_s = matrices * bytes / readers / spec.gpu->hbm_bandwidth.count();
   const double step_s =
       engine_times ? std::max(sheet_step_s, engine_times->token.count()) : sheet_step_s;
-  const double prompt_s = engine_times ? engine_times->prompt_token.count() : 0;
+  std::optional<PromptTimes> prompt_times;
+  double prompt_s = 0;  // of a token, on the slowest stage
+  if (engine_times) {
+    prompt_times.emplace(engine_times->prompts);
+    prompt_s = kInfinity;
+    for (const MinTimes::Prompts& one : engine_times->prompts) {
+      prompt_s = std::min(prompt_s, one.interval.count() / static_cast<double>(one.max));
+    }
+  }
+  /// The least TTFT of a prompt of which so many tokens are computed.
+  const auto first_token_s = [&](double sent, double computed) {
+    if (!engine_times) return 2 * matrices * computed / (each * peak.count());
+    const FrontEndTimes& front_end = engine_times->front_end;
+    const double admitted = front_end.latency.count() + front_end.request.count() +
+                            front_end.prompt_token.count() * sent;
+    // Stages work on chunks at the same time; one of them takes at least its share.
+    return admitted + std::max(engine_times->prompts.front().latency.count(),
+                               prompt_times->of(computed) / engine_times->stages);
+  };
+  const SloSpec& slo = spec.slo;
+  const double delivery_s = engine_times ? max_delivery_s(*engine_times) : kInfinity;
+  /// The least TPOT of a request that keeps its bounds and has its first token at `first` or later.
+  const auto token_s = [&](double first, std::int32_t tokens) {
+    double delayed = delivery_s;
+    if (slo.ttft) delayed = std::min(delayed, slo.ttft->count() - first);
+    if (slo.e2e) delayed = std::min(delayed, slo.e2e->count() - first);
+    return std::max(0.0, step_s / step_tokens - std::max(0.0, delayed) / (tokens - 1));
+  };
 
-  // Of each request: operations, tokens of its prompt, decode steps, time.
-  std::vector<double> work, prompts, steps, times;
+  // Of each request: operations, tokens of its prompt, decode steps, times.
+  std::vector<double> work, prompts, steps, firsts, each_token, times;
   double tokens = 0, longest = 0;
   SimTime first{INT64_MAX}, last{};
   bool waits = false;  // for the end of another
@@ -83,7 +166,9 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
     work.push_back(2 * matrices * (prompt + r.output_tokens));
     prompts.push_back(prompt);
     steps.push_back(std::max(0, r.output_tokens - 1) / step_tokens);
-    times.push_back(prompts.back() * prompt_s + steps.back() * step_s);
+    firsts.push_back(first_token_s(r.prompt_tokens, prompt));
+    if (r.output_tokens > 1) each_token.push_back(token_s(firsts.back(), r.output_tokens));
+    times.push_back(firsts.back() + steps.back() * step_s);
     tokens += r.output_tokens;
     longest = std::max<double>(longest, r.output_tokens);
     waits = waits || r.after >= 0;
@@ -96,7 +181,6 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   const double span = static_cast<double>((last - first).count()) * 1e-12;
   const auto kept =
       static_cast<std::size_t>(std::ceil(in.plan->attainment * static_cast<double>(work.size())));
-  const SloSpec& slo = spec.slo;
   // Requests that keep their bounds have ended so long after the last arrival.
   const double after = slo.e2e                ? slo.e2e->count()
                        : slo.ttft && slo.tpot ? slo.ttft->count() + slo.tpot->count() * longest
@@ -121,11 +205,19 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   }
   bound.gpus = each * bound.copies;
   bound.copy_cost = in.gpu_hour * each / kHour / (tokens / span) * kMillion * in.plan->attainment;
-  std::sort(times.begin(), times.end());
+  // Requests that keep no bounds may be refused, and are in no quantile, or have the least TPOT.
+  const double lost = (1 - in.plan->attainment) * static_cast<double>(work.size());
   const double share = shown_percentile(in.plan->attainment) / 100.0;
-  const double lost = 1 - in.plan->attainment;  // may be refused, and are in no quantile
-  const double at = std::max(0.0, (share - lost) * static_cast<double>(times.size()) - 1);
-  bound.latency_s = kRounding * times[static_cast<std::size_t>(at)];
+  const auto quantile = [&](std::vector<double>& least) {
+    if (least.empty()) return 0.0;
+    const double rank = std::max(0.0, share * static_cast<double>(least.size()) - lost - 1);
+    const auto at = least.begin() + static_cast<std::ptrdiff_t>(rank);
+    std::nth_element(least.begin(), at, least.end());
+    return kRounding * *at;
+  };
+  bound.ttft_s = quantile(firsts);
+  bound.tpot_s = quantile(each_token);
+  bound.latency_s = quantile(times);
   return bound;
 }
 

@@ -14,7 +14,7 @@ struct LayoutBound {
   double copies = 1;     // of the service; infinite: its engines alone are too slow for the bounds
   double gpus = 1;       // of all copies
   double copy_cost = 0;  // of a million tokens, for each copy
-  double latency_s = 0;  // OperatingPoint::latency_s
+  double ttft_s = 0, tpot_s = 0, latency_s = 0;  // of an OperatingPoint
 };
 
 /// By the data sheet (operations at its rate, weights read at its bandwidth) and, if they are

@@ -116,6 +116,7 @@ class CandidateSearch {
       const PlanCandidate& known = all_.result.candidates[k];
       const OperatingPoint& point = known.points.back();
       if (known.group != other.group || *known.answer > one.gpus(copies) || point.cost > cost ||
+          point.ttft_s > one.bound.ttft_s || point.tpot_s > one.bound.tpot_s ||
           point.latency_s > one.bound.latency_s || point.error.has_value() != error.has_value() ||
           point.error.value_or(0) > error.value_or(0)) {
         continue;
@@ -193,6 +194,8 @@ void refine_layouts(PlanCandidates& all, std::span<const std::size_t> candidates
     std::optional<Impossible> reason = std::exchange(one.impossible, {});
     search_candidate(all.inputs[candidates[i]], one,
                      [&] { ServeCandidate{all.inputs[candidates[i]]}.min_gpus(one, copies); });
+    // No other layout has ways to run on more than its fewest GPUs.
+    if (one.points.size() > 1) one.points.erase(one.points.begin(), one.points.end() - 1);
     if (reason && !one.answer) one.impossible = std::move(reason);  // that of the search
   });
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/candidates.hpp"
 #include "sim/plan/confidence.hpp"
-#include "sim/plan/layout_bound.hpp"
 #include "sim/plan/layout_search.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "traces/trace_model.hpp"
@@ -22,85 +20,19 @@
 namespace kvsim {
 namespace {
 
-/// All that one thread does, in an order that no other thread changes.
-class UnitSearch {
- public:
-  /// `order`: of its candidates.
-  UnitSearch(PlanCandidates& all, std::vector<std::size_t> order, bool prune)
-      : all_{all}, order_{std::move(order)}, prune_{prune} {}
-
-  void run() {
-    std::vector<std::size_t> order = order_;
-    const bool services = is_of_services(candidate(order.front()).question);
-    if (!services) {
-      for (const std::size_t c : order) {
-        search_candidate(all_.inputs[c], candidate(c),
-                         [&] { plan_static(all_.inputs[c], candidate(c)); });
-      }
-      return;
-    }
-    // Rates are searched for every GPU: each can run at many loads, and one with a low highest rate
-    // may still be the cheapest or the fastest. Numbers of GPUs are for a single load: they come
-    // last, the cheapest bound first, and candidates that are certainly dominated are skipped.
-    const auto rank = [&](std::size_t c) {
-      const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
-      return std::pair{fewest, fewest ? sheet_bound(c).cost : 0.0};
-    };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-    std::map<const ScenarioPoint*, std::unique_ptr<ServeCandidate>> engines;
-    for (const std::size_t c : order) {
-      const bool fewest = candidate(c).question == PlanQuestion::kMinGpus;
-      if (fewest && prune_ && cannot_win(c)) continue;
-      search_candidate(all_.inputs[c], candidate(c), [&] {
-        auto& engine = engines[all_.inputs[c].point];
-        if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);
-        if (candidate(c).question == PlanQuestion::kHighestRate) {
-          engine->highest_rate(candidate(c));
-        } else {
-          engine->min_gpus(candidate(c));
-        }
-      });
-    }
+void search_unit(PlanCandidates& all, const PlanUnit& unit) {
+  std::unique_ptr<ServeCandidate> service;  // is the same for all questions
+  for (const std::size_t c : unit.candidates) {
+    const CandidateInput& in = all.inputs[c];
+    PlanCandidate& out = all.result.candidates[c];
+    search_candidate(in, out, [&] {
+      if (!is_of_services(out.question)) return plan_static(in, out);
+      if (!service) service = std::make_unique<ServeCandidate>(in);
+      if (out.question == PlanQuestion::kHighestRate) return service->highest_rate(out);
+      service->min_gpus(out);
+    });
   }
-
- private:
-  PlanCandidate& candidate(std::size_t c) { return all_.result.candidates[c]; }
-
-  struct SheetBound {
-    double gpus = 1, cost = 0, latency_s = 0;
-  };
-  [[nodiscard]] SheetBound sheet_bound(std::size_t c) const {
-    const LayoutBound bound = layout_bound(all_.inputs[c], std::nullopt);
-    return {bound.gpus, bound.copy_cost * bound.copies, bound.latency_s};
-  }
-
-  /// Whether a candidate before it has a way to run that is as good in all as this one's bounds.
-  bool cannot_win(std::size_t c) {
-    const SheetBound bound = sheet_bound(c);
-    for (const std::size_t other : order_) {
-      const PlanCandidate& known = candidate(other);
-      if (other == c || !known.answer || known.group != candidate(c).group) continue;
-      if (*known.answer > bound.gpus) continue;
-      for (const OperatingPoint& point : known.points) {
-        const bool strictly = *known.answer < bound.gpus || point.cost < bound.cost ||
-                              point.latency_s < bound.latency_s;
-        if (point.cost > bound.cost || point.latency_s > bound.latency_s || !strictly) continue;
-        candidate(c).pruned = fmt::format(
-            "no fewer than {:g} GPUs, {:.3g} a million tokens and {:.3g} s by the data sheet, and "
-            "{} "
-            "is at least as good",
-            bound.gpus, bound.cost, bound.latency_s, known.label);
-        return true;
-      }
-    }
-    return false;
-  }
-
-  PlanCandidates& all_;
-  std::vector<std::size_t> order_;
-  bool prune_;
-};
+}
 
 /// Takes candidates out of their units that a search of layouts answers: those of fewest GPUs that
 /// are not impossible already.
@@ -319,7 +251,7 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
       missing += all.units[u].candidates.size();
       return;
     }
-    UnitSearch{all, all.units[u].candidates, options.prune}.run();
+    search_unit(all, all.units[u]);
     ++done;
     if (options.progress) {
       options.progress(static_cast<double>(done) / static_cast<double>(all.units.size()));

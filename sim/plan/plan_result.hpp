@@ -41,8 +41,10 @@ struct OperatingPoint {
   double load = 0;      // sequences of a batch; requests a second of the whole service
   double gpus = 1;      // of the whole service
   double tokens_s = 0;  // output tokens of all its GPUs
-  /// From arrival to last token: of a batch; of a service's requests PlanResult::percentile.
-  double latency_s = 0;
+  // Of a batch, whose prompts are computed at once; of a service's requests PlanResult::percentile.
+  double ttft_s = 0;
+  double tpot_s = 0;
+  double latency_s = 0;         // from arrival to last token
   double cost = 0;              // a million output tokens: in the currency, else in GPU hours
   std::optional<double> error;  // 0 if nothing is lost; absent: not measured
   double size = 0;              // context of longest_context, which counts in addition to the
@@ -158,13 +160,15 @@ struct PlanResult {
 
 /// Whether one of its ways to run is on the front.
 [[nodiscard]] bool is_on_front(const PlanCandidate& one);
-/// Candidates of `group` that tables show: of many layouts the best and those on the front, at most
-/// ten; else all.
+/// Candidates of `group` that tables show: of many layouts the best, those on the front, then the
+/// others with an answer, at most ten; else all.
 [[nodiscard]] std::vector<std::size_t> listed_candidates(const PlanResult& result,
                                                          const PlanGroup& group);
 
-/// Marks the points that no other point of their group beats: as cheap, as quick, as exact and as
-/// long a context, and better in one of them. What has no error does not compete.
+/// Marks the points that no other point of their group beats: as good in cost, TTFT, TPOT, latency,
+/// throughput, error and context, and better in one of them. The throughput of a service is the
+/// rate that it is given, of a batch its output tokens per second. What has no error does not
+/// compete.
 void mark_pareto(PlanResult& result);
 
 }  // namespace kvsim

@@ -152,7 +152,10 @@ struct ServeCandidate::Impl {
     at.load = probe.offered;
     at.gpus = probe.gpus;
     at.tokens_s = probe.output_tok_s;
-    at.latency_s = value_at(probe.times.e2e, shown_percentile(in.plan->attainment));
+    const int percentile = shown_percentile(in.plan->attainment);
+    at.ttft_s = value_at(probe.times.ttft, percentile);
+    at.tpot_s = value_at(probe.times.tpot, percentile);
+    at.latency_s = value_at(probe.times.e2e, percentile);
     at.cost = in.gpu_hour * probe.gpus / kHour / at.tokens_s * kMillion;
     at.error = in.error;
     return at;

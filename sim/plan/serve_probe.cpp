@@ -191,6 +191,12 @@ bool ServeCase::holds(const ServeLoad& load) {
   return probe && probe->holds;
 }
 
+std::optional<MinTimes> ServeCase::min_times(std::int64_t context, std::int64_t max) {
+  std::optional<MinTimes> out = service_->min_times(context, max);
+  if (out) out->front_end = machine_.times.run.of(out->front_end);
+  return out;
+}
+
 double ServeCase::probability(const ServeLoad& load, const ServeResiduals& residuals) {
   const auto need = [&](const TimeFactors& factors) {
     return slo_need(

@@ -98,9 +98,7 @@ class ServeCase {
   /// Whether the bounds are kept: a run ends as soon as it is sure that they are not.
   [[nodiscard]] bool holds(const ServeLoad& load);
   /// See PreparedService.
-  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max) {
-    return service_->min_times(context, max);
-  }
+  [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max);
   /// How likely the bounds are kept, if memory is as on this machine and times are as predicted
   /// within `residuals`. Runs the load again at serve_draws.
   [[nodiscard]] double probability(const ServeLoad& load, const ServeResiduals& residuals);

@@ -173,6 +173,9 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
     OperatingPoint at;
     at.load = static_cast<double>(point.batch);
     at.gpus = spec.gpus();
+    at.ttft_s = result.times->prefill.count() * out.time_factor;
+    at.tpot_s =
+        result.times->decode.count() / static_cast<double>(spec.output_tokens) * out.time_factor;
     at.latency_s = (result.times->prefill.count() + result.times->decode.count()) * out.time_factor;
     at.tokens_s = result.times->tok_s / out.time_factor;
     at.cost = in.gpu_hour * static_cast<double>(spec.gpus()) / kHour / at.tokens_s * kMillion;

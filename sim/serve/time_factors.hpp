@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "models/stack/engine_defaults.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
@@ -24,6 +25,13 @@ struct TimeFactors {
     if (sequence == Seconds{}) return time * factor;
     return std::max(time * (kMin * factor),
                     time * factor + sequence * static_cast<double>(decodes));
+  }
+  [[nodiscard]] FrontEndTimes of(FrontEndTimes times) const {
+    for (Seconds* time : {&times.latency, &times.request, &times.prompt_token, &times.token}) {
+      *time = *time * front_end;
+    }
+    times.latency = std::max(Seconds{}, times.latency + request);
+    return times;
   }
   /// Both: factors multiply, what is added adds up.
   friend TimeFactors operator*(const TimeFactors& a, const TimeFactors& b) {

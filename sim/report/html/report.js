@@ -87,6 +87,10 @@
       'answers', 'Cost against latency',
       'Each mark is one configuration. Dashed line: Pareto front of cost and latency.'
     ],
+    plan_times: [
+      'answers', 'TPOT against TTFT',
+      'Each mark is one configuration. Dashed line: Pareto front of TTFT and TPOT.'
+    ],
     lines: ['sweep', 'Metrics over the varied key', ''],
     tradeoff: [
       'sweep', 'Latency against throughput', 'Each line runs from the lowest load to the highest.'

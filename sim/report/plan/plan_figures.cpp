@@ -132,25 +132,62 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   set.figures.back().kind = "plan_answers";
 }
 
-void add_front(const PlanResult& plan, std::size_t g,
+/// Two objectives of the front.
+struct FrontAxes {
+  const char* kind;  // of the figure
+  const char* name;
+  const char* title;
+  const char* objectives;
+  double OperatingPoint::*x;
+  double OperatingPoint::*y;
+  const char* x_column;
+  const char* y_column;
+  std::string x_label, y_label;
+};
+
+FrontAxes cost_axes(const PlanResult& plan, const PlanGroup& group) {
+  return {.kind = "plan_front",
+          .name = "front",
+          .title = "Cost against latency",
+          .objectives = "cost and latency",
+          .x = &OperatingPoint::latency_s,
+          .y = &OperatingPoint::cost,
+          .x_column = "latency_s",
+          .y_column = "cost",
+          .x_label = is_of_services(group.question)
+                         ? fmt::format("p{} from arrival to last token (s)", plan.percentile)
+                         : "latency of the batch (s)",
+          .y_label = plan.priced
+                         ? fmt::format("cost ({} per million output tokens)", plan.cost_unit)
+                         : "cost (GPU hours per million output tokens)"};
+}
+
+FrontAxes time_axes(const PlanResult& plan) {
+  return {.kind = "plan_times",
+          .name = "times",
+          .title = "TPOT against TTFT",
+          .objectives = "TTFT and TPOT",
+          .x = &OperatingPoint::ttft_s,
+          .y = &OperatingPoint::tpot_s,
+          .x_column = "ttft_s",
+          .y_column = "tpot_s",
+          .x_label = fmt::format("p{} of TTFT (s)", plan.percentile),
+          .y_label = fmt::format("p{} of TPOT (s)", plan.percentile)};
+}
+
+void add_front(const PlanResult& plan, std::size_t g, const FrontAxes& axes,
                const std::map<std::string, std::size_t>& styles, FigureSet& set) {
   const PlanGroup& group = plan.groups[g];
-  ScatterChart chart{
-      .name = figure_name(plan, g, "front"),
-      .title = title_of(group, "Cost against latency"),
-      .x_label = is_of_services(group.question)
-                     ? fmt::format("p{} from arrival to last token (s)", plan.percentile)
-                     : "latency of the batch (s)",
-      .y_label = plan.priced ? fmt::format("cost ({} per million output tokens)", plan.cost_unit)
-                             : "cost (GPU hours per million output tokens)",
-      .x_column = "latency_s",
-      .y_column = "cost"};
+  ScatterChart chart{.name = figure_name(plan, g, axes.name),
+                     .title = title_of(group, axes.title),
+                     .x_label = axes.x_label,
+                     .y_label = axes.y_label,
+                     .x_column = axes.x_column,
+                     .y_column = axes.y_column};
   chart.log_x = true;
-  chart.remark = "(by cost and latency only; errors are in the legend)";
-  if (plan.quality) {
-    chart.remark = fmt::format("(by cost and latency only; errors: trace {}, {})",
-                               plan.quality->trace, plan.quality->source);
-  }
+  chart.remark = plan.quality ? fmt::format("(by {} only; errors: trace {}, {})", axes.objectives,
+                                            plan.quality->trace, plan.quality->source)
+                              : fmt::format("(by {} only)", axes.objectives);
   std::size_t marks = 0;
   std::vector<std::size_t> order = group.candidates;
   // Candidates of the front first: if there are many, the others are grey.
@@ -174,8 +211,8 @@ void add_front(const PlanResult& plan, std::size_t g,
     if (error && *error > 1e-5)
       group_of_marks.label += fmt::format(", error {:.2g} %", 100 * *error);
     for (const OperatingPoint& point : one.points) {
-      if (!(point.cost > 0) || !(point.latency_s > 0)) continue;
-      group_of_marks.points.push_back({point.latency_s, point.cost});
+      if (!(point.*axes.x > 0) || !(point.*axes.y > 0)) continue;
+      group_of_marks.points.push_back({point.*axes.x, point.*axes.y});
     }
     if (group_of_marks.points.empty()) continue;
     std::stable_sort(group_of_marks.points.begin(), group_of_marks.points.end(),
@@ -192,7 +229,7 @@ void add_front(const PlanResult& plan, std::size_t g,
   if (marks < 2) return;
   chart.faint_label = fmt::format("{} more", faint);
   set.figures.push_back(draw(chart));
-  set.figures.back().kind = "plan_front";
+  set.figures.back().kind = axes.kind;
 }
 
 }  // namespace
@@ -202,7 +239,9 @@ FigureSet plan_figures(const PlanResult& plan) {
   const auto styles = styles_of(plan);
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
     add_answers(plan, g, set);
-    add_front(plan, g, styles, set);
+    const PlanGroup& group = plan.groups[g];
+    add_front(plan, g, cost_axes(plan, group), styles, set);
+    if (is_of_services(group.question)) add_front(plan, g, time_axes(plan), styles, set);
   }
   return set;
 }

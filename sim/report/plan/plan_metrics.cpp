@@ -120,8 +120,12 @@ constexpr auto kWayMetrics = std::to_array<Metric<Way>>({
     OfWay(Kind::kCount, "gpus", "GPUs", "of the whole service", of_way<&Way::gpus>),
     OfWay(Kind::kRate, "output_tok_s", "tok/s", "output tokens of all its GPUs",
           of_way<&Way::tokens_s>),
-    OfWay(Kind::kTime, "latency_s", "s",
-          "from arrival to last token: of a batch; of a service's requests `percentile`",
+    OfWay(Kind::kTime, "ttft_s", "s",
+          "time to first token: of a batch, whose prompts are computed at once; of a service's "
+          "requests `percentile`",
+          of_way<&Way::ttft_s>),
+    OfWay(Kind::kTime, "tpot_s", "s", "likewise: time per output token", of_way<&Way::tpot_s>),
+    OfWay(Kind::kTime, "latency_s", "s", "likewise: from arrival to last token",
           of_way<&Way::latency_s>, {.page = {2, "latency", "s"}}),
     OfWay(Kind::kCount, "cost", "`cost_unit`", "of a million output tokens", of_way<&Way::cost>,
           {.page = {1, "cost"}}),
@@ -129,7 +133,8 @@ constexpr auto kWayMetrics = std::to_array<Metric<Way>>({
     OfWay(Kind::kCount, "context", "tokens", "of `longest_context`; else null",
           [](const Way& w) { return w.size > 0 ? MetricValue{w.size} : MetricValue{}; }),
     OfWay(Kind::kCount, "on_front", "",
-          "whether no other way is as cheap, quick, exact and long, and better in one of them",
+          "whether no other way is as good in cost, TTFT, TPOT, latency, throughput (`load` of a "
+          "service, `output_tok_s` of a batch), error and context, and better in one of them",
           of_way<&Way::on_front>),
 });
 

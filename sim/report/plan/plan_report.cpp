@@ -253,7 +253,7 @@ std::string plan_csv(const PlanResult& plan) {
   std::string out =
       "question,of,method,budget,gpu,gpu_count,layout,replicas,answer,unit,predicted,safe,"
       "optimistic,"
-      "output_tok_s,latency_s,cost,"
+      "output_tok_s,ttft_s,tpot_s,latency_s,cost,"
       "cost_unit,error,time_factor,probes,best,limited_by,constraint,need,reason\n";
   for (const PlanGroup& group : plan.groups) {
     for (const std::size_t c : group.candidates) {
@@ -263,13 +263,14 @@ std::string plan_csv(const PlanResult& plan) {
         return at == nullptr ? std::string{} : optional_csv(at->*member);
       };
       out += fmt::format(
-          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
           name_of(group.question), csv_field(group.of), csv_field(one.method.name),
           one.method.budget ? csv_number(budget_number(*one.method.budget)) : "",
           csv_field(one.gpu), one.gpus_each, csv_field(one.layout), one.replicas,
           optional_csv(one.answer), plan_unit(group.question, 2), optional_csv(one.range.predicted),
           optional_csv(one.range.safe), optional_csv(one.range.optimistic),
-          of_point(&OperatingPoint::tokens_s), of_point(&OperatingPoint::latency_s),
+          of_point(&OperatingPoint::tokens_s), of_point(&OperatingPoint::ttft_s),
+          of_point(&OperatingPoint::tpot_s), of_point(&OperatingPoint::latency_s),
           of_point(&OperatingPoint::cost), csv_field(plan.cost_unit),
           at == nullptr ? std::string{} : optional_csv(at->error), csv_number(one.time_factor),
           one.probes, group.best == c ? 1 : 0, csv_field(limited_by(one)),
@@ -283,7 +284,7 @@ std::string plan_csv(const PlanResult& plan) {
 
 std::string plan_front_csv(const PlanResult& plan) {
   constexpr std::string_view kColumns =
-      "gpus,load,context,output_tok_s,latency_s,cost,error,on_front";
+      "gpus,load,context,output_tok_s,ttft_s,tpot_s,latency_s,cost,error,on_front";
   const auto columns = columns_of(operating_point_metrics(), kColumns);
   std::string out = fmt::format("question,of,candidate,{}\n", kColumns);
   for (const PlanGroup& group : plan.groups) {

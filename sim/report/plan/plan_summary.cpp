@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -225,27 +226,69 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
   return answers_table(plan, group, shown, false, width) + "\n" + table.str(width);
 }
 
-/// "Of 15 candidates 6 have an answer, 9 do not: kv_capacity 1, tpot 8."; empty if the table shows
-/// all.
+/// "On the front: 12 ways to run. Lowest cost 0.37 (TP 1), TTFT 0.1 s (TP 8), …"; empty if there is
+/// no front.
+std::string front_ends(const PlanResult& plan, const PlanGroup& group) {
+  std::vector<std::pair<const OperatingPoint*, const PlanCandidate*>> front;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    for (const OperatingPoint& point : one.points) {
+      if (point.on_front) front.emplace_back(&point, &one);
+    }
+  }
+  if (front.empty()) return {};
+  std::vector<std::string> ends;
+  const auto add = [&](std::string_view name, const auto& value, const auto& words) {
+    const auto& [point, one] = *std::min_element(
+        front.begin(), front.end(),
+        [&](const auto& a, const auto& b) { return value(*a.first) < value(*b.first); });
+    ends.push_back(fmt::format("{} {} ({})", name, words(value(*point)), clean_text(one->label)));
+  };
+  const auto seconds = [](double s) { return fmt::format("{} s", amount(s)); };
+  add(
+      "cost", [](const OperatingPoint& p) { return p.cost; },
+      [&](double cost) { return fmt::format("{} {}/Mtok", amount(cost), plan.cost_unit); });
+  add(
+      "TTFT", [](const OperatingPoint& p) { return p.ttft_s; }, seconds);
+  add(
+      "TPOT", [](const OperatingPoint& p) { return p.tpot_s; },
+      [](double s) { return fmt::format("{} ms", amount(1e3 * s)); });
+  if (front.front().first->error) {
+    add(
+        "error", [](const OperatingPoint& p) { return p.error; }, percent);
+  }
+  return fmt::format("On the front: {} {} to run. Lowest {}.", front.size(),
+                     front.size() == 1 ? "way" : "ways", fmt::join(ends, ", "));
+}
+
+/// "Of 15 candidates 4 have an answer, 2 are pruned, 9 have none: kv_capacity 1, tpot 8.", and the
+/// ends of the front; empty if the table shows all.
 std::string not_shown(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   if (listed_candidates(plan, group).size() == group.candidates.size()) return {};
   std::map<std::string, int> constraints;
-  std::size_t refused = 0;
+  std::size_t refused = 0, pruned = 0;
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
+    pruned += one.pruned.empty() ? 0U : 1U;
     if (!one.impossible) continue;
     ++constraints[one.impossible->constraint];
     ++refused;
   }
   std::vector<std::string> reasons;
   for (const auto& [name, count] : constraints)
-    reasons.push_back(fmt::format("{} {}", name, count));
+    reasons.push_back(fmt::format("{} {}", name, with_commas(count)));
   const std::size_t all = group.candidates.size();
-  return lines(
-      fmt::format("Of {} candidates {} have an answer{} (plan.csv has all).", all, all - refused,
-                  refused == 0 ? std::string{}
-                               : fmt::format(", {} do not: {}", refused, fmt::join(reasons, ", "))),
-      width);
+  std::string text =
+      fmt::format("Of {} candidates {} have an answer", with_commas(std::ssize(group.candidates)),
+                  with_commas(static_cast<std::int64_t>(all - refused - pruned)));
+  if (pruned > 0)
+    text += fmt::format(", {} are pruned", with_commas(static_cast<std::int64_t>(pruned)));
+  if (refused > 0) {
+    text += fmt::format(", {} have none: {}", with_commas(static_cast<std::int64_t>(refused)),
+                        fmt::join(reasons, ", "));
+  }
+  return lines(fmt::format("{} (plan.csv has all).", text), width) +
+         lines(front_ends(plan, group), width);
 }
 
 std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
@@ -374,7 +417,8 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   }
   std::vector<std::string> notes = plan.notes;
   notes.emplace_back(
-      "front *: no other candidate is better in cost, latency or error and as good in the others");
+      "front *: no other way to run is as good in cost, TTFT, TPOT, latency, throughput and error, "
+      "and better in one of them");
   for (const PlanCandidate& one : plan.candidates) {
     for (const std::string& note : one.notes) {
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);

@@ -23,12 +23,7 @@ class FrontEnd {
   explicit FrontEnd(const FrontEndTimes& times) : times_{times} {}
 
   /// As if its times had been off by `factors`.
-  void change(const TimeFactors& factors) {
-    for (Seconds* time : {&times_.latency, &times_.request, &times_.prompt_token, &times_.token}) {
-      *time = *time * factors.front_end;
-    }
-    times_.latency = std::max(Seconds{}, times_.latency + factors.request);
-  }
+  void change(const TimeFactors& factors) { times_ = factors.of(times_); }
 
   /// When a request of `prompt` tokens that a client sends at `now` reaches the engine.
   [[nodiscard]] SimTime admit(SimTime now, std::int32_t prompt) {

@@ -25,13 +25,16 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   } else {
     stages.push_back(cost_.get());
   }
-  // The slowest stage's, and the sum of all.
+  struct StageTimes {
+    Seconds fastest{std::numeric_limits<double>::infinity()}, slowest{}, sum{};
+  };
   const auto times = [&](const MixedStep& step) {
-    std::pair<Seconds, Seconds> out{};
+    StageTimes out;
     for (IterationCost* stage : stages) {
       const Seconds time = stage->cost(step).time;
-      out.first = std::max(out.first, time);
-      out.second += time;
+      out.fastest = std::min(out.fastest, time);
+      out.slowest = std::max(out.slowest, time);
+      out.sum += time;
     }
     return out;
   };
@@ -39,7 +42,8 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   // What a method holds of a context is not known here.
   const auto attended = full_law_ ? static_cast<double>(std::max<std::int64_t>(1, context)) : 1.0;
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(sizes_->layer_classes()));
-  MinTimes out;
+  Seconds fastest{std::numeric_limits<double>::infinity()};  // stage of all that are looked at
+  MinTimes out{.stages = static_cast<std::int32_t>(stages.size()), .front_end = stack_.front_end};
   if (spec_.speculation.is_on()) out.step_tokens = 1.0 + spec_.speculation.levels();
   const ConfiguredLimits limits = resolve_limits(stack_, spec_.scheduler);
   const std::int64_t rows = limits.tokens.value_or(kMaxBatchedTokens);
@@ -47,28 +51,37 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   if (full_law_ && context > 0) {
     max = std::min(max, pool_units_ * sizes_->block_tokens() / context);
   }
+  out.sequences = std::max<std::int64_t>(1, max);
   constexpr double kGrowth = 1.12;  // of the numbers that are looked at
-  for (std::int64_t n = 1; n <= std::max<std::int64_t>(1, max);) {
-    const auto next = std::max(n + 1, static_cast<std::int64_t>(static_cast<double>(n) * kGrowth));
+  const auto after = [](std::int64_t n) {
+    return std::max(n + 1, static_cast<std::int64_t>(static_cast<double>(n) * kGrowth));
+  };
+  // Kernels may be quicker with more rows.
+  const auto rise = [](auto& entries, auto time) {
+    for (std::size_t i = entries.size(); i-- > 1;) {
+      entries[i - 1].*time = std::min(entries[i - 1].*time, entries[i].*time);
+    }
+  };
+  for (std::int64_t n = 1; n <= out.sequences; n = after(n)) {
     const double entries = static_cast<double>(n) * attended;
     std::fill(loads.begin(), loads.end(), DecodeLoad{.attended = entries, .held = entries});
-    const auto [interval, latency] = times({.decodes = n, .loads = loads, .chunks = {}});
-    if (n == 1) out.token = latency + sequence;
+    const StageTimes step = times({.decodes = n, .loads = loads, .chunks = {}});
+    if (n == 1) out.token = step.sum + sequence;
+    fastest = std::min(fastest, step.fastest);
     out.decodes.push_back(
-        {.max = next - 1, .interval = interval + sequence * static_cast<double>(n)});
-    n = next;
+        {.max = after(n) - 1, .interval = step.slowest + sequence * static_cast<double>(n)});
   }
-  // Kernels may be quicker with more rows.
-  for (std::size_t i = out.decodes.size(); i-- > 1;) {
-    Seconds& before = out.decodes[i - 1].interval;
-    before = std::min(before, out.decodes[i].interval);
-  }
-  out.prompt_token = Seconds{std::numeric_limits<double>::infinity()};
-  for (std::int64_t n = rows; n >= 1; n /= 2) {
+  rise(out.decodes, &MinTimes::Decodes::interval);
+  for (std::int64_t n = 1; n <= rows; n = after(n)) {
     const PrefillChunk chunk{.tokens = n, .before = 0, .last = false};
-    const Seconds time = times({.decodes = 0, .loads = {}, .chunks = {&chunk, 1}}).first;
-    out.prompt_token = std::min(out.prompt_token, time * (1.0 / static_cast<double>(n)));
+    const StageTimes step = times({.decodes = 0, .loads = {}, .chunks = {&chunk, 1}});
+    fastest = std::min(fastest, step.fastest);
+    out.prompts.push_back(
+        {.max = std::min(rows, after(n) - 1), .interval = step.slowest, .latency = step.sum});
   }
+  rise(out.prompts, &MinTimes::Prompts::interval);
+  rise(out.prompts, &MinTimes::Prompts::latency);
+  out.interval = fastest;
   return out;
 }
 

@@ -41,10 +41,20 @@ struct MinTimes {
     std::int64_t max = 0;
     Seconds interval{};
   };
+  /// An iteration that computes tokens of prompts, by their number, likewise.
+  struct Prompts {
+    std::int64_t max = 0;
+    Seconds interval{};  // of the slowest stage
+    Seconds latency{};   // of all stages
+  };
   std::vector<Decodes> decodes{};
-  Seconds prompt_token{};  // of the tokens of prompts: the least share of an iteration
-  Seconds token{};         // from one decode step of a sequence to its next
-  double step_tokens = 1;  // most tokens that a decode step yields for a sequence
+  std::vector<Prompts> prompts{};
+  Seconds token{};             // from one decode step of a sequence to its next
+  Seconds interval{};          // from the end of any iteration to the end of the next
+  double step_tokens = 1;      // most tokens that a decode step yields for a sequence
+  std::int64_t sequences = 1;  // most that decode together
+  std::int32_t stages = 1;
+  FrontEndTimes front_end{};
 };
 
 /// A service that is run many times: what its iterations cost and how caches grow is worked out

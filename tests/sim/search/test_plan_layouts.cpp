@@ -183,7 +183,7 @@ std::vector<Scenario> searches(int gpus) {
 }
 
 TEST_CASE("bounds of layouts are below what every layout takes") {
-  std::size_t sharp = 0, answers = 0;
+  std::size_t sharp = 0, sharp_first = 0, sharp_token = 0, answers = 0;
   for (const Scenario& scenario : searches(4)) {
     const PlanCandidates inputs = plan_candidates(scenario, std::nullopt);
     const PlanResult all = run_plan(scenario, {.threads = 2, .prune = false});
@@ -195,20 +195,29 @@ TEST_CASE("bounds of layouts are below what every layout takes") {
       const LayoutBound bound = LayoutCandidate{inputs.inputs[c]}.bound();
       CHECK(bound.gpus <= *one.answer);
       CHECK(bound.copy_cost * static_cast<double>(one.replicas) <= one.points.back().cost);
-      CHECK(bound.latency_s <= one.points.back().latency_s);
-      sharp += bound.latency_s * 3 > one.points.back().latency_s ? 1U : 0U;
+      const OperatingPoint& point = one.points.back();
+      CHECK(bound.ttft_s <= point.ttft_s);
+      CHECK(bound.tpot_s <= point.tpot_s);
+      CHECK(bound.latency_s <= point.latency_s);
+      sharp_first += bound.ttft_s * 3 > point.ttft_s ? 1U : 0U;
+      sharp_token += bound.tpot_s * 3 > point.tpot_s ? 1U : 0U;
+      sharp += bound.latency_s * 3 > point.latency_s ? 1U : 0U;
     }
   }
   CHECK(answers > 10);
-  CHECK(sharp * 2 > answers);  // a bound of nothing would prune nothing
+  // Bounds of nothing would prune nothing.
+  CHECK(sharp * 2 > answers);
+  CHECK(sharp_first * 2 > answers);
+  CHECK(sharp_token * 2 > answers);
 }
 
 TEST_CASE("pruning by bounds changes neither the best layout nor the front") {
   const auto front_of = [](const PlanResult& plan) {
-    std::set<std::tuple<std::size_t, double, double, std::string>> out;
+    std::set<std::tuple<std::size_t, double, double, double, double, std::string>> out;
     for (const PlanCandidate& one : plan.candidates) {
       for (const OperatingPoint& point : one.points) {
-        if (point.on_front) out.emplace(one.group, point.cost, point.latency_s, one.label);
+        if (!point.on_front) continue;
+        out.emplace(one.group, point.cost, point.ttft_s, point.tpot_s, point.latency_s, one.label);
       }
     }
     return out;

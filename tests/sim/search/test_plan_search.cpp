@@ -1,7 +1,10 @@
 // The parts of a plan: searches for a boundary, confidence, sensitivities, the front, keys of
 // scenarios.
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <set>
 #include <vector>
 
@@ -138,15 +141,13 @@ TEST_CASE("sensitivities: the elasticity of power laws is their exponent") {
   CHECK(effects[1].enough == "x 4");
 }
 
-PlanResult front_of(const std::vector<OperatingPoint>& points) {
+PlanResult front_of(const std::vector<OperatingPoint>& points,
+                    PlanQuestion question = PlanQuestion::kLargestBatch) {
   PlanResult plan;
   plan.candidates.emplace_back();
   plan.candidates[0].points = points;
-  plan.groups.push_back({.question = PlanQuestion::kLargestBatch,
-                         .of = "",
-                         .keys = {},
-                         .candidates = {0},
-                         .best = {}});
+  plan.groups.push_back(
+      {.question = question, .of = "", .keys = {}, .candidates = {0}, .best = {}});
   mark_pareto(plan);
   return plan;
 }
@@ -160,31 +161,65 @@ OperatingPoint way(double cost, double latency, double error) {
 }
 
 TEST_CASE("the front holds no dominated point and the best of each objective") {
-  std::vector<OperatingPoint> points;
   std::uint64_t state = 7;
   const auto draw = [&] {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     return static_cast<double>(state >> 40);
   };
-  for (int i = 0; i < 200; ++i) {
-    const double a = draw(), b = draw(), c = draw();
-    points.push_back(way(c, b, a));
-  }
-  const PlanResult plan = front_of(points);
-  const auto& marked = plan.candidates[0].points;
-  std::size_t min[3] = {0, 0, 0};
-  for (std::size_t i = 0; i < marked.size(); ++i) {
-    bool beaten = false;
-    for (const OperatingPoint& other : marked) {
-      beaten = beaten || (other.cost < marked[i].cost && other.latency_s < marked[i].latency_s &&
-                          *other.error < *marked[i].error);
+  constexpr std::size_t kObjectives = 7;
+  for (const PlanQuestion question : {PlanQuestion::kLongestContext, PlanQuestion::kHighestRate}) {
+    std::vector<OperatingPoint> points;
+    std::vector<std::array<double, kObjectives>> values;  // all to be small
+    for (int i = 0; i < 200; ++i) {
+      OperatingPoint point;
+      point.cost = draw();
+      point.ttft_s = draw();
+      point.tpot_s = draw();
+      point.latency_s = draw();
+      point.error = draw();
+      point.size = draw();
+      // Others than the question's throughput are not compared.
+      point.tokens_s = draw();
+      point.load = draw();
+      const bool is_service = question == PlanQuestion::kHighestRate;
+      values.push_back({point.cost, point.ttft_s, point.tpot_s, point.latency_s, *point.error,
+                        -point.size, is_service ? -point.load : -point.tokens_s});
+      points.push_back(point);
     }
-    CHECK(marked[i].on_front == !beaten);
-    if (marked[i].cost < marked[min[0]].cost) min[0] = i;
-    if (marked[i].latency_s < marked[min[1]].latency_s) min[1] = i;
-    if (*marked[i].error < *marked[min[2]].error) min[2] = i;
+    // Copies that are worse in one of them.
+    for (std::size_t k = 0; k < kObjectives; ++k) {
+      OperatingPoint worse = points[k];
+      const std::array<double*, kObjectives> member{
+          &worse.cost,
+          &worse.ttft_s,
+          &worse.tpot_s,
+          &worse.latency_s,
+          &*worse.error,
+          &worse.size,
+          question == PlanQuestion::kHighestRate ? &worse.load : &worse.tokens_s};
+      *member[k] += k < 5 ? 1 : -1;
+      values.push_back(values[k]);
+      values.back()[k] += 1;
+      points.push_back(worse);
+    }
+    const PlanResult plan = front_of(points, question);
+    const auto& marked = plan.candidates[0].points;
+    std::array<std::size_t, kObjectives> min{};
+    for (std::size_t i = 0; i < marked.size(); ++i) {
+      bool beaten = false;
+      for (const auto& other : values) {
+        bool as_good = true;
+        for (std::size_t k = 0; k < kObjectives; ++k) as_good = as_good && other[k] <= values[i][k];
+        beaten = beaten || (as_good && other != values[i]);
+      }
+      CHECK(marked[i].on_front == !beaten);
+      for (std::size_t k = 0; k < kObjectives; ++k) {
+        if (values[i][k] < values[min[k]][k]) min[k] = i;
+      }
+    }
+    for (const std::size_t i : min) CHECK(marked[i].on_front);
+    for (std::size_t k = 0; k < kObjectives; ++k) CHECK_FALSE(marked[200 + k].on_front);
   }
-  for (const std::size_t i : min) CHECK(marked[i].on_front);
 }
 
 TEST_CASE("front by hand: ties stay and points that are nowhere better are removed") {
