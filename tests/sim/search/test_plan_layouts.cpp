@@ -168,14 +168,27 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
   }
 }
 
-/// Services of several models, formats and bounds, with the layouts of `gpus` GPUs.
+/// Services of several models, formats and bounds, with the layouts of `gpus` GPUs: also short
+/// answers, of which the delay of the first token is a large part, proposals, and API servers that
+/// engines are faster than.
 std::vector<Scenario> searches(int gpus) {
   std::vector<Scenario> out;
   for (const char* keys :
        {R"(, "model": "llama-3.1-8b", "gpu": ["A100-40GB-SXM", "H100-80GB-SXM"])",
         R"(, "model": "llama-3.1-70b", "gpu": "H100-80GB-SXM", "dtype": ["bf16", "fp8-tensor"])",
         R"(, "model": "qwen3-30b-a3b", "gpu": "H200-141GB-SXM", "stack": ["vllm", "sglang"],
-            "cluster": {"link": "50 GB/s"})"}) {
+            "cluster": {"link": "50 GB/s"})",
+        R"(, "model": "llama-3.1-8b", "gpu": ["H100-80GB-SXM", "L40S"], "stack": ["vllm", "trtllm"],
+            "slo": {"e2e": "4 s"}, "method": ["full", {"name": "snapkv", "budget": 0.5}],
+            "requests": {"arrivals": {"kind": "poisson", "rate": 12}, "count": 100,
+                         "prompt_tokens": {"kind": "uniform", "min": 10, "max": 3000},
+                         "output_tokens": {"kind": "uniform", "min": 1, "max": 6}})",
+        R"(, "model": "llama-3.1-70b", "gpu": ["H100-80GB-SXM", "H200-141GB-SXM"],
+            "speculation": {"draft": "llama-3.2-1b", "tokens": 3, "acceptance": 0.6})",
+        R"(, "model": "llama-3.1-8b", "gpu": ["H100-80GB-SXM", "A100-80GB-SXM"],
+            "engine": {"front_end_request": "40 ms", "front_end_token": "2 ms"},
+            "requests": {"arrivals": {"kind": "poisson", "rate": 8}, "count": 100,
+                         "prompt_tokens": 200, "output_tokens": 30})"}) {
     out.push_back(serve_plan(
         keys, fmt::format(R"("questions": "fewest_gpus", "most_gpus": 32, "layouts": {})", gpus)));
   }
@@ -208,7 +221,7 @@ TEST_CASE("bounds of layouts are below what every layout takes") {
   // Bounds of nothing would prune nothing.
   CHECK(sharp * 2 > answers);
   CHECK(sharp_first * 2 > answers);
-  CHECK(sharp_token * 2 > answers);
+  CHECK(sharp_token * 3 > answers);  // of short answers it is lower
 }
 
 TEST_CASE("pruning by bounds changes neither the best layout nor the front") {
