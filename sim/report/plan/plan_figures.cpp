@@ -44,9 +44,18 @@ std::map<std::string, std::size_t> styles_of(const PlanResult& plan) {
   return styles;
 }
 
+/// The candidate's label without the GPUs that headings name.
+std::string without_gpus(const PlanCandidate& one) {
+  const std::size_t layout = one.layout.empty() ? std::string::npos : one.label.find(one.layout);
+  return one.label.substr(
+      0, layout == std::string::npos ? one.label.find(", ") : layout + one.layout.size());
+}
+
 void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   const PlanGroup& group = plan.groups[g];
-  if (group.candidates.size() > kMaxBars) {
+  const std::vector<std::size_t> shown =
+      group.candidates.size() > kMaxBars ? listed_candidates(plan, group) : group.candidates;
+  if (shown.size() > kMaxBars) {
     set.notes.push_back(fmt::format("answers of {} are not drawn: {} bars are too many", group.of,
                                     group.candidates.size()));
     return;
@@ -62,7 +71,10 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
                  .column = std::string{name_of(group.question)}};
   // Grouped by GPUs, in the order of the scenario.
   std::vector<std::pair<std::string, std::vector<const PlanCandidate*>>> by_gpus;
-  for (const std::size_t c : group.candidates) {
+  if (shown.size() < group.candidates.size()) {
+    chart.title += fmt::format(" ({} of {} candidates)", shown.size(), group.candidates.size());
+  }
+  for (const std::size_t c : shown) {
     const PlanCandidate& one = plan.candidates[c];
     const std::string gpus = fmt::format("{} x {}", one.gpus_each, one.gpu);
     const auto found = std::find_if(by_gpus.begin(), by_gpus.end(),
@@ -78,7 +90,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   for (const auto& [gpus, members] : by_gpus) {
     chart.bars.push_back({.label = gpus, .detail = {}, .heading = true});
     for (const PlanCandidate* one : members) {
-      ChartBar bar{.label = one->label.substr(0, one->label.find(", "))};
+      ChartBar bar{.label = without_gpus(*one)};
       const bool is_full = one->method.name == "full";
       any = any || one->answer;
       any_full = any_full || is_full;

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -258,6 +259,29 @@ TEST_CASE("pruning by bounds changes neither the best layout nor the front") {
     CHECK(plan_csv(run_plan(scenario, {.threads = 1})) == plan_csv(some));
   }
   CHECK(pruned > 0);
+}
+
+TEST_CASE("bars are named by layouts, and of many candidates those are drawn that tables list") {
+  const auto bars_of = [](const Scenario& scenario) {
+    const PlanResult plan = run_plan(scenario, {.threads = 2, .prune = false});
+    const FigureSet figures = plan_figures(plan);
+    std::multiset<std::string> out;
+    for (const nlohmann::ordered_json& bar : figures.figures.at(0).chart.at("bars")) {
+      if (!bar.value("heading", false)) out.insert(bar.at("label"));
+    }
+    return std::pair{out, listed_candidates(plan, plan.groups.at(0)).size()};
+  };
+  constexpr const char* kTwo = R"("questions": "fewest_gpus", "most_gpus": 8, "layouts": 2)";
+  const auto [few, listed] =
+      bars_of(serve_plan(R"(, "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM")", kTwo));
+  CHECK(few == std::multiset<std::string>{"TP 1", "TP 1, PP 2", "TP 2"});
+  CHECK(listed == 3);
+  const auto [many, shown] =
+      bars_of(serve_plan(R"(, "model": "llama-3.1-8b", "gpu": ["H100-80GB-SXM", "H200-141GB-SXM"],
+                     "method": ["full", {"name": "snapkv", "budget": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}])",
+                         kTwo));
+  CHECK(many.size() == 10);
+  CHECK(shown == 10);
 }
 
 TEST_CASE("ranges are those of the layouts that tables list") {
