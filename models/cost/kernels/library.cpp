@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/kernels/marlin.hpp"
 #include "models/cost/kernels/spread.hpp"
-#include "models/cost/kernels/work.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -22,7 +22,6 @@ namespace {
 /// of the pair, if the library has no cases of such transfers: a judgement.
 constexpr std::array<double, 7> kWidening{0.0, 0.12, 0.20, 0.20, 0.20, 0.25, 0.7};
 constexpr double kWorseFit = 1.15;  // times the error of the best stack's fit, still of use
-constexpr double kOutside = 1.5;    // factor by which a call may leave the measured range
 
 /// "vllm-0.14.0" of "aic-vllm-0.14.0": without the source of the timings.
 std::string_view bare(std::string_view stack) {
@@ -192,29 +191,6 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   return out;
 }
 
-/// The time of a call that a fit to `there` gives on `here`, `us`, kept between the rooflines.
-/// Never less than the longer of arithmetic and traffic at the data sheet's rates. Where the call
-/// reaches the roofline on the GPU of the fit, what does not hold it up there is only bounded by
-/// the fit and may hold it up on a GPU with another ratio of the two rates: such a call takes at
-/// most both, one after the other, at the share of the roofline that it reaches there. Calls far
-/// below it there are held up by latencies, of which the rooflines say nothing: they stay. The two
-/// ends are those of carried_over.
-double between_rooflines(double us, const KernelCall& call, const KernelFormat& format,
-                         const KernelForm& form, const KernelGpu& here,
-                         const KernelCalibration& fit) {
-  constexpr double kAtRoofline = 0.8, kFarBelow = 0.6;
-  const double min = ideal_microseconds(call, format, here);
-  const KernelGpu there = kernel_gpu(find_gpu(fit.gpu));
-  const double share = ideal_microseconds(call, format, there) /
-                       form.microseconds(call, format, there, fit.coefficients.data());
-  const double known = std::clamp((share - kFarBelow) / (kAtRoofline - kFarBelow), 0.0, 1.0);
-  const KernelWork work = work_of(call, format);
-  const double both = 1e6 * (work.flops / here.peak(format.compute) + work.bytes / here.bandwidth) /
-                      std::min(share, 1.0);
-  if (us > both) us *= std::pow(both / us, known);
-  return std::max(us, min);
-}
-
 /// Distance of two GPUs' ratios of arithmetic to bandwidth.
 double ratio_apart(const Gpu& a, const Gpu& b, Dtype compute) {
   const auto ratio = [&](const Gpu& gpu) {
@@ -224,45 +200,6 @@ double ratio_apart(const Gpu& a, const Gpu& b, Dtype compute) {
 }
 
 }  // namespace
-
-double KernelChoice::microseconds(const KernelCall& call) const {
-  const auto time = [&](const Factor& f) {
-    const double* c = f.calibration ? f.coefficients.data() : nominal_.data();
-    const double us = f.form->microseconds(call, f.format, f.gpu, c);
-    return f.transferred ? between_rooflines(us, call, f.format, *f.form, f.gpu, *f.calibration)
-                         : us;
-  };
-  if (factors_.size() == 1 && factors_[0].power == 1) return time(factors_[0]);
-  double log_time = 0;
-  for (const Factor& f : factors_) log_time += f.power * std::log(time(f));
-  return std::exp(log_time);
-}
-
-KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
-  KernelEstimate out{.us = microseconds(call)};
-  double widen = 0;
-  const auto at = dimensions_of(call);
-  const auto names = dimension_names(op_of(call));
-  for (const Factor& f : factors_) {
-    if (f.calibration == nullptr) continue;
-    for (std::size_t i = 0; i < kDimensions; ++i) {
-      if (names[i].empty()) continue;
-      const KernelRange& r = f.calibration->ranges[i];
-      const bool below = at[i] * kOutside < r.low;
-      const bool above = at[i] > r.high * kOutside;
-      if (!below && !above) continue;
-      out.extrapolated = true;
-      // Half as much again for every factor of e outside.
-      if (at[i] > 0 && r.high > 0 && r.low > 0) {
-        widen = std::max(widen, 0.1 * std::abs(std::log(below ? r.low / at[i] : at[i] / r.high)));
-      }
-    }
-  }
-  if (factors_.size() == 1 && factors_[0].calibration == nullptr) out.extrapolated = true;
-  out.low = out.us * std::exp(q05_ - widen);
-  out.high = out.us * std::exp(q95_ + widen);
-  return out;
-}
 
 bool has_equal_times(const Gpu& gpu, const Gpu& other) {
   const double bandwidth = gpu.hbm_bandwidth.count() / other.hbm_bandwidth.count();
@@ -446,6 +383,10 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                .coefficients = carried_over(*c.entry, form, gpu)});
   };
   const auto resolve = [&](KernelBasis basis, std::string provenance) {
+    if (basis != KernelBasis::kMeasured) choice.max_flops_ = marlin_flops(op, gpu, stack, format);
+    if (choice.max_flops_ > 0) {
+      provenance += fmt::format(", at most {:.3g} TFLOP/s (Marlin)", choice.max_flops_ * 1e-12);
+    }
     choice.basis_ = basis;
     choice.provenance_ = std::move(provenance);
     if (const auto reach = basis == KernelBasis::kMeasured

@@ -46,12 +46,16 @@ class KernelChoice {
 
  private:
   friend class KernelLibrary;
+  [[nodiscard]] double fitted_us(const KernelCall& call) const;
+
   std::vector<Factor> factors_;
   KernelBasis basis_ = KernelBasis::kNominal;
   std::string provenance_;
   double q05_ = 0;  // of log(measured / predicted), widened for transfer
   double q95_ = 0;
   std::vector<double> nominal_;  // start values, where nothing was measured
+  /// Most operations per second, of kernels that others' calibrations time too fast; 0: no limit.
+  double max_flops_ = 0;
 };
 
 /// Whether timings of one GPU hold for the other: the same chip with the same memory bandwidth

@@ -11,6 +11,7 @@
 #include "models/cost/kernels/calibration.hpp"
 #include "models/cost/kernels/forms/tiles.hpp"
 #include "models/cost/kernels/library.hpp"
+#include "models/cost/kernels/marlin.hpp"
 #include "models/gpu/gpu.hpp"
 #include "tests/support/check.hpp"
 #include "validation/measured/fit.hpp"
@@ -344,4 +345,32 @@ TEST_CASE("gemm: fitted to some shapes of one GPU it predicts others and its sib
   };
   CHECK(mape(held) < 0.06);
   CHECK(mape(sibling) < 0.08);
+}
+
+TEST_CASE("products that unpack weights stay at the rate of Marlin's tiles on Ampere") {
+  const auto rate = [](std::string_view gpu, std::string_view stack, std::string_view format,
+                       double rows) {
+    const KernelChoice choice = KernelLibrary::builtin().choose(KernelOp::kGemm, find_gpu(gpu),
+                                                                stack, parse_kernel_format(format));
+    const GemmCall call{.m = rows, .n = 8192, .k = 8192};
+    return 2 * call.m * call.n * call.k / choice.microseconds(call) * 1e-6;  // TFLOP/s
+  };
+  // Measured: 141 TFLOP/s from 64 rows to 4,000 (vllm-project/vllm pull request 2497).
+  for (const double rows : {1024.0, 4000.0}) {
+    CHECK(rate("A100-80GB-SXM", "vllm-0.11", "int4_wo", rows) == rel(141.4, 0.01));
+    CHECK(rate("A100-80GB-SXM", "sglang-0.5", "int8_wo", rows) == rel(141.4, 0.01));
+    // An A100 does not multiply fp8: its weights are unpacked.
+    CHECK(rate("A100-80GB-SXM", "vllm-0.11", "fp8_block", rows) == rel(141.4, 0.01));
+    CHECK(rate("A100-80GB-SXM", "vllm-0.11", "bf16", rows) > 200);
+    CHECK(rate("A100-80GB-SXM", "trtllm-1.0.0", "int4_wo", rows) > 200);
+    // 128 SMs of 1,024 operations per clock, and the own fp8 products.
+    CHECK(rate("L40S", "vllm-0.24", "fp8", rows) > 200);
+  }
+  // Few rows wait for the weights.
+  CHECK(rate("A100-80GB-SXM", "vllm-0.11", "int4_wo", 8) < 80);
+  CHECK(marlin_flops(KernelOp::kGemm, find_gpu("H100-80GB-SXM"), "vllm-0.11",
+                     parse_kernel_format("int4_wo")) == 0);
+  CHECK(marlin_flops(KernelOp::kGemm, find_gpu("RTX-4090"), "vllm-0.11",
+                     parse_kernel_format("int4_wo")) >
+        peak_flops(find_gpu("RTX-4090"), Dtype::kBf16).count());
 }
