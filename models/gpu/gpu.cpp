@@ -145,7 +145,8 @@ std::vector<std::string> candidates(std::span<const std::string> words) {
 }  // namespace
 
 double sm_clocks(const Gpu& gpu) {
-  const double lanes = gpu.generation == "turing" || gpu.silicon == "A100" ? 64 : 128;
+  const bool is_ga100 = gpu.silicon == "A100" || gpu.silicon == "A30";
+  const double lanes = gpu.generation == "turing" || is_ga100 ? 64 : 128;
   return gpu.peak_fp32.count() / (2 * lanes);
 }
 

@@ -46,7 +46,7 @@ struct Gpu {
 [[nodiscard]] FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype);
 
 /// Clocks of all SMs together, Hz: their number times the boost clock, by what their FP32 lanes
-/// reach, 64 an SM on Turing and on the A100, 128 on later chips (NVIDIA's architecture white
+/// reach, 64 an SM on Turing, A100 and A30, 128 on later chips (NVIDIA's architecture white
 /// papers).
 [[nodiscard]] double sm_clocks(const Gpu& gpu);
 
