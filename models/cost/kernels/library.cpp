@@ -101,10 +101,23 @@ bool is_attention(KernelOp op) {
   return op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention ||
          op == KernelOp::kMla;
 }
-/// Caches that a kernel converts as it reads them are timed by those of another width.
+/// Caches that a kernel converts as it reads them are timed by those of another width, and experts
+/// that it unpacks by other unpacked ones.
 bool converts_equally(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
+  const auto unpacks = [](const KernelFormat& f) {
+    return f.stored_bytes < f.operand_bytes && bits_of(f.compute) == 16;
+  };
+  if (op == KernelOp::kMoe) return unpacks(measured) && unpacks(wanted);
   return is_attention(op) && bits_of(measured.compute) == bits_of(wanted.compute) &&
          wanted.stored_bytes < wanted.operand_bytes;
+}
+
+/// How `gpu` multiplies weights of `format`: what its tensor cores do not take is unpacked.
+KernelFormat multiplied_on(const Gpu& gpu, KernelOp op, const KernelFormat& format) {
+  const bool is_matrix = op == KernelOp::kGemm || op == KernelOp::kMoe;
+  const bool is_known = bits_of(format.compute) >= 16 || gpu.peak.contains(format.compute);
+  if (!is_matrix || is_known) return format;
+  return parse_kernel_format(format.stored_bytes < 1 ? "int4_wo" : "int8_wo");
 }
 
 /// "0.14.0" of "aic-vllm-0.14.0" as numbers that compare; what follows the third is left out.
@@ -321,7 +334,8 @@ std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis,
 }
 
 KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view stack,
-                                   const KernelFormat& format) const {
+                                   const KernelFormat& stored) const {
+  const KernelFormat format = multiplied_on(gpu, op, stored);
   struct Candidate {
     const KernelCalibration* entry;
     KernelFormat format;
@@ -383,7 +397,13 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                .coefficients = carried_over(*c.entry, form, gpu)});
   };
   const auto resolve = [&](KernelBasis basis, std::string provenance) {
-    if (basis != KernelBasis::kMeasured) choice.max_flops_ = marlin_flops(op, gpu, stack, format);
+    // Timings under vLLM and SGLang have it in them.
+    const bool is_own = std::any_of(
+        choice.factors_.begin(), choice.factors_.end(), [&](const KernelChoice::Factor& f) {
+          const std::string_view whose = f.calibration ? family_of(f.calibration->stack) : "";
+          return whose == "vllm" || whose == "sglang";
+        });
+    if (!is_own) choice.max_flops_ = marlin_flops(op, gpu, stack, format);
     if (choice.max_flops_ > 0) {
       provenance += fmt::format(", at most {:.3g} TFLOP/s (Marlin)", choice.max_flops_ * 1e-12);
     }

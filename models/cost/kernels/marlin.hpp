@@ -8,15 +8,14 @@
 namespace kvsim {
 
 /// Most operations per second of products under `stack` ("vllm", "sglang-0.5.14") whose weights are
-/// stored in fewer bits than they are multiplied in, also because the GPU does not multiply their
-/// format; 0: others than Marlin's kernels compute them.
+/// stored in fewer bits than they are multiplied in; 0: others than Marlin's kernels compute them.
 ///
 /// vLLM and SGLang multiply such weights by Marlin kernels, whose tiles have 64 rows at most:
 /// longer inputs run the same tiles again, each of which unpacks its weights (IST-DASLab/marlin
 /// issue 2). On an A100 they stay at 141 TFLOP/s from 64 to 4,000 rows (vllm-project/vllm pull
-/// request 2497), 928 operations per clock and SM of 2,048. SMs that have no more than that are not
-/// held up: an RTX 4090 reaches its peak (vllm pull request 24722). On Hopper vLLM has other
-/// kernels (Machete).
+/// request 2497), 928 operations per clock and SM of 2,048. An RTX 4090, whose SMs have 1,024,
+/// reaches its peak (vllm pull request 24722): the limit is of A100, A800 and A30. On Hopper vLLM
+/// has other kernels (Machete).
 [[nodiscard]] double marlin_flops(KernelOp op, const Gpu& gpu, std::string_view stack,
                                   const KernelFormat& format);
 
