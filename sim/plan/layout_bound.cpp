@@ -137,7 +137,7 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   }
   /// The least TTFT of a prompt of which so many tokens are computed.
   const auto first_token_s = [&](double sent, double computed) {
-    if (!engine_times) return 2 * matrices * computed / (each * peak.count());
+    if (!engine_times) return 0.0;  // methods may compute a part of a prompt
     const FrontEndTimes& front_end = engine_times->front_end;
     const double admitted = front_end.latency.count() + front_end.request.count() +
                             front_end.prompt_token.count() * sent;
@@ -166,9 +166,10 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
     work.push_back(2 * matrices * (prompt + r.output_tokens));
     prompts.push_back(prompt);
     steps.push_back(std::max(0, r.output_tokens - 1) / step_tokens);
-    firsts.push_back(first_token_s(r.prompt_tokens, prompt));
-    if (r.output_tokens > 1) each_token.push_back(token_s(firsts.back(), r.output_tokens));
-    times.push_back(firsts.back() + steps.back() * step_s);
+    const double first_token = first_token_s(r.prompt_tokens, prompt);
+    if (r.output_tokens > 0) firsts.push_back(first_token);
+    if (r.output_tokens > 1) each_token.push_back(token_s(first_token, r.output_tokens));
+    times.push_back(first_token + steps.back() * step_s);
     tokens += r.output_tokens;
     longest = std::max<double>(longest, r.output_tokens);
     waits = waits || r.after >= 0;

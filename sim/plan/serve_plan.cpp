@@ -304,8 +304,15 @@ LayoutBound LayoutCandidate::bound() {
   const auto& requests = me.spec.requests->requests;
   std::int64_t context = INT64_MAX;
   for (const Request& r : requests) context = std::min<std::int64_t>(context, r.prompt_tokens);
-  // A calibrated service may be quicker than its kernels' times.
-  if (requests.empty() || me.spec.calibrated) return layout_bound(me.in, std::nullopt);
+  // A calibrated service may be quicker than its kernels' times, and copies of offloaded caches are
+  // hidden in part.
+  const bool is_longer = std::any_of(requests.begin(), requests.end(), [&](const Request& r) {
+    return r.prompt_tokens + std::int64_t{r.output_tokens} >
+           me.spec.options.max_model_len.value_or(INT64_MAX);
+  });
+  const bool is_known = !me.spec.calibrated && me.spec.offload.to == OffloadTier::kNone;
+  // Answers that max_model_len cuts short have fewer steps.
+  if (requests.empty() || !is_known || is_longer) return layout_bound(me.in, std::nullopt);
   return layout_bound(me.in, me.service.min_times(context, std::ssize(requests)));
 }
 

@@ -266,10 +266,10 @@ std::string front_ends(const PlanResult& plan, const PlanGroup& group) {
 std::string not_shown(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   if (listed_candidates(plan, group).size() == group.candidates.size()) return {};
   std::map<std::string, int> constraints;
-  std::size_t refused = 0, pruned = 0;
+  std::size_t refused = 0, pruned = 0, missing = 0;
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
-    pruned += one.pruned.empty() ? 0U : 1U;
+    if (!one.pruned.empty()) ++(one.pruned.starts_with("not searched") ? missing : pruned);
     if (!one.impossible) continue;
     ++constraints[one.impossible->constraint];
     ++refused;
@@ -278,11 +278,11 @@ std::string not_shown(const PlanResult& plan, const PlanGroup& group, std::size_
   for (const auto& [name, count] : constraints)
     reasons.push_back(fmt::format("{} {}", name, with_commas(count)));
   const std::size_t all = group.candidates.size();
-  std::string text =
-      fmt::format("Of {} candidates {} have an answer", with_commas(std::ssize(group.candidates)),
-                  with_commas(static_cast<std::int64_t>(all - refused - pruned)));
-  if (pruned > 0)
-    text += fmt::format(", {} are pruned", with_commas(static_cast<std::int64_t>(pruned)));
+  const auto count = [](std::size_t n) { return with_commas(static_cast<std::int64_t>(n)); };
+  std::string text = fmt::format("Of {} candidates {} have an answer", count(all),
+                                 count(all - refused - pruned - missing));
+  if (pruned > 0) text += fmt::format(", {} are pruned", count(pruned));
+  if (missing > 0) text += fmt::format(", {} were not searched", count(missing));
   if (refused > 0) {
     text += fmt::format(", {} have none: {}", with_commas(static_cast<std::int64_t>(refused)),
                         fmt::join(reasons, ", "));
@@ -417,8 +417,8 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   }
   std::vector<std::string> notes = plan.notes;
   notes.emplace_back(
-      "front *: no other way to run is as good in cost, TTFT, TPOT, latency, throughput and error, "
-      "and better in one of them");
+      "front *: no other way to run is as good in cost, TTFT, TPOT, latency, throughput, error and "
+      "context, and better in one of them");
   for (const PlanCandidate& one : plan.candidates) {
     for (const std::string& note : one.notes) {
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);

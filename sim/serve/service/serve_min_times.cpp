@@ -46,9 +46,16 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   MinTimes out{.stages = static_cast<std::int32_t>(stages.size()), .front_end = stack_.front_end};
   if (spec_.speculation.is_on()) out.step_tokens = 1.0 + spec_.speculation.levels();
   const ConfiguredLimits limits = resolve_limits(stack_, spec_.scheduler);
-  const std::int64_t rows = limits.tokens.value_or(kMaxBatchedTokens);
-  max = std::min({max, limits.seqs.value_or(kMaxRunningSequences), rows});
-  if (full_law_ && context > 0) {
+  std::int64_t rows = limits.tokens.value_or(kMaxBatchedTokens);
+  max = std::min(max, limits.seqs.value_or(kMaxRunningSequences));
+  if (scheduler_ != "sglang") max = std::min(max, rows);  // there it is of prompts alone
+  const auto& requests = spec_.requests->requests;
+  // Without chunks an iteration takes the longest prompt.
+  if (!spec_.scheduler.chunked_prefill.value_or(scheduler_ != "vllm-v0")) {
+    for (const Request& r : requests) rows = std::max<std::int64_t>(rows, r.prompt_tokens);
+  }
+  // Sequences may share blocks of equal prefixes.
+  if (full_law_ && context > 0 && spec_.requests->prefix_block == 0) {
     max = std::min(max, pool_units_ * sizes_->block_tokens() / context);
   }
   out.sequences = std::max<std::int64_t>(1, max);
@@ -66,7 +73,7 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
     const double entries = static_cast<double>(n) * attended;
     std::fill(loads.begin(), loads.end(), DecodeLoad{.attended = entries, .held = entries});
     const StageTimes step = times({.decodes = n, .loads = loads, .chunks = {}});
-    if (n == 1) out.token = step.sum + sequence;
+    out.token = n == 1 ? step.sum + sequence : std::min(out.token, step.sum + sequence);
     fastest = std::min(fastest, step.fastest);
     out.decodes.push_back(
         {.max = after(n) - 1, .interval = step.slowest + sequence * static_cast<double>(n)});

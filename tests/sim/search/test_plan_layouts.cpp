@@ -170,8 +170,8 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
 }
 
 /// Services of several models, formats and bounds, with the layouts of `gpus` GPUs: also short
-/// answers, of which the delay of the first token is a large part, proposals, and API servers that
-/// engines are faster than.
+/// answers, of which the delay of the first token is a large part, requests without any, prompts
+/// that are not divided, proposals, and API servers that engines are faster than.
 std::vector<Scenario> searches(int gpus) {
   std::vector<Scenario> out;
   for (const char* keys :
@@ -184,6 +184,11 @@ std::vector<Scenario> searches(int gpus) {
             "requests": {"arrivals": {"kind": "poisson", "rate": 12}, "count": 100,
                          "prompt_tokens": {"kind": "uniform", "min": 10, "max": 3000},
                          "output_tokens": {"kind": "uniform", "min": 1, "max": 6}})",
+        R"(, "model": "llama-3.1-8b", "gpu": ["H100-80GB-SXM", "A100-80GB-SXM"],
+            "scheduler": {"chunked_prefill": false}, "slo": {"ttft": "3 s", "e2e": "6 s"},
+            "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 100,
+                         "prompt_tokens": {"kind": "uniform", "min": 100, "max": 12000},
+                         "output_tokens": {"kind": "uniform", "min": 0, "max": 3}})",
         R"(, "model": "llama-3.1-70b", "gpu": ["H100-80GB-SXM", "H200-141GB-SXM"],
             "speculation": {"draft": "llama-3.2-1b", "tokens": 3, "acceptance": 0.6})",
         R"(, "model": "llama-3.1-8b", "gpu": ["H100-80GB-SXM", "A100-80GB-SXM"],
