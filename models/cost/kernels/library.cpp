@@ -397,11 +397,10 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                .coefficients = carried_over(*c.entry, form, gpu)});
   };
   const auto resolve = [&](KernelBasis basis, std::string provenance) {
-    // Timings under vLLM and SGLang have it in them.
+    // Timings of these engines include the limit.
     const bool is_own = std::any_of(
         choice.factors_.begin(), choice.factors_.end(), [&](const KernelChoice::Factor& f) {
-          const std::string_view whose = f.calibration ? family_of(f.calibration->stack) : "";
-          return whose == "vllm" || whose == "sglang";
+          return f.calibration != nullptr && has_marlin(bare(f.calibration->stack));
         });
     if (!is_own) choice.max_flops_ = marlin_flops(op, gpu, stack, format);
     if (choice.max_flops_ > 0) {

@@ -2,17 +2,20 @@
 
 namespace kvsim {
 
+bool has_marlin(std::string_view stack) {
+  return stack.starts_with("vllm") || stack.starts_with("sglang");
+}
+
 double marlin_flops(KernelOp op, const Gpu& gpu, std::string_view stack,
                     const KernelFormat& format) {
   constexpr double kPerClock = 928;  // of an SM
   const bool is_matrix = op == KernelOp::kGemm || op == KernelOp::kMoe;
   const bool unpacks = format.stored_bytes < format.operand_bytes && bits_of(format.compute) == 16;
-  const bool is_engine = stack.starts_with("vllm") || stack.starts_with("sglang");
   const double most = kPerClock * sm_clocks(gpu);
-  // SMs of half as many operations per clock are not held up.
-  const bool is_held_up =
+  // SMs with half as many operations per clock reach their peak.
+  const bool is_limited =
       gpu.generation == "ampere" && 1.5 * most < peak_flops(gpu, Dtype::kBf16).count();
-  return is_matrix && unpacks && is_engine && is_held_up ? most : 0;
+  return is_matrix && unpacks && has_marlin(stack) && is_limited ? most : 0;
 }
 
 }  // namespace kvsim

@@ -7,7 +7,10 @@
 
 namespace kvsim {
 
-/// Most operations per second of products under `stack` ("vllm", "sglang-0.5.14") whose weights are
+/// Whether `stack` ("vllm", "sglang-0.5.14") unpacks weights by Marlin's kernels.
+[[nodiscard]] bool has_marlin(std::string_view stack);
+
+/// Most operations per second of products under `stack` whose weights are
 /// stored in fewer bits than they are multiplied in; 0: others than Marlin's kernels compute them.
 ///
 /// vLLM and SGLang multiply such weights by Marlin kernels, whose tiles have 64 rows at most:
