@@ -10,8 +10,8 @@ namespace kvsim {
 /// that were released, take no memory where the system allows it (elsewhere they stay).
 class ZeroPages {
  public:
-  /// Fewer bytes are of the heap, which a search of many short runs uses again: new pages take a
-  /// fault each, for which the system stops the other threads too.
+  /// Fewer bytes come from the heap, which a search of many short runs reuses: each new page costs
+  /// a fault, which also interrupts the other threads.
   static constexpr std::size_t kMinBytes = std::size_t{1} << 20;
 
   explicit ZeroPages(std::size_t bytes);

@@ -42,7 +42,7 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   // What a method holds of a context is not known here.
   const auto attended = full_law_ ? static_cast<double>(std::max<std::int64_t>(1, context)) : 1.0;
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(sizes_->layer_classes()));
-  Seconds fastest{std::numeric_limits<double>::infinity()};  // stage of all that are looked at
+  Seconds fastest{std::numeric_limits<double>::infinity()};  // stage of any step
   MinTimes out{.stages = static_cast<std::int32_t>(stages.size()), .front_end = stack_.front_end};
   if (spec_.speculation.is_on()) out.step_tokens = 1.0 + spec_.speculation.levels();
   const ConfiguredLimits limits = resolve_limits(stack_, spec_.scheduler);
