@@ -112,14 +112,6 @@ bool converts_equally(KernelOp op, const KernelFormat& measured, const KernelFor
          wanted.stored_bytes < wanted.operand_bytes;
 }
 
-/// How `gpu` multiplies weights of `format`: what its tensor cores do not take is unpacked.
-KernelFormat multiplied_on(const Gpu& gpu, KernelOp op, const KernelFormat& format) {
-  const bool is_matrix = op == KernelOp::kGemm || op == KernelOp::kMoe;
-  const bool is_known = bits_of(format.compute) >= 16 || gpu.peak.contains(format.compute);
-  if (!is_matrix || is_known) return format;
-  return parse_kernel_format(format.stored_bytes < 1 ? "int4_wo" : "int8_wo");
-}
-
 /// "0.14.0" of "aic-vllm-0.14.0" as numbers that compare; what follows the third is left out.
 std::array<int, 3> version_of(std::string_view stack) {
   std::array<int, 3> version{};
@@ -136,6 +128,27 @@ std::array<int, 3> version_of(std::string_view stack) {
     }
   }
   return version;
+}
+
+/// What the kernels of `stack` make of weights of `format` on `gpu`: what its tensor cores do not
+/// take is unpacked. vLLM's packages contain triton_kernels, which multiply MXFP4 experts on
+/// Hopper, since 0.12 (vllm-project/vllm pulls 27370 and 28788, of which the first was taken back);
+/// before, Marlin's kernels unpack them like other 4-bit weights, unless triton_kernels was
+/// installed too.
+KernelFormat multiplied_on(const Gpu& gpu, KernelOp op, std::string_view stack,
+                           const KernelFormat& format) {
+  const bool is_matrix = op == KernelOp::kGemm || op == KernelOp::kMoe;
+  const bool is_known = bits_of(format.compute) >= 16 || gpu.peak.contains(format.compute);
+  if (is_matrix && !is_known) {
+    return parse_kernel_format(format.stored_bytes < 1 ? "int4_wo" : "int8_wo");
+  }
+  constexpr std::array kFirst{0, 12, 0};
+  const bool is_versioned = family_of(stack) == "vllm" && bare(stack) != "vllm";
+  if (op == KernelOp::kMoe && format.name == "mxfp4" && gpu.generation == "hopper" &&
+      is_versioned && version_of(stack) < kFirst) {
+    return parse_kernel_format("int4_wo");
+  }
+  return format;
 }
 
 /// Distance of two versions of one stack, nearly that of their releases in time; 0 if one of them
@@ -335,7 +348,7 @@ std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis,
 
 KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view stack,
                                    const KernelFormat& stored) const {
-  const KernelFormat format = multiplied_on(gpu, op, stored);
+  const KernelFormat format = multiplied_on(gpu, op, stack, stored);
   struct Candidate {
     const KernelCalibration* entry;
     KernelFormat format;

@@ -347,6 +347,30 @@ TEST_CASE("gemm: fitted to some shapes of one GPU it predicts others and its sib
   CHECK(mape(sibling) < 0.08);
 }
 
+TEST_CASE(
+    "vLLM unpacks MXFP4 experts by Marlin on Hopper before its packages have triton_kernels") {
+  const auto chosen = [](std::string_view gpu, std::string_view stack) {
+    return KernelLibrary::builtin().choose(KernelOp::kMoe, find_gpu(gpu), stack,
+                                           parse_kernel_format("mxfp4"));
+  };
+  const auto is_marlin = [&](std::string_view gpu, std::string_view stack) {
+    return chosen(gpu, stack).provenance().find("int4_wo") != std::string::npos;
+  };
+  for (const char* gpu : {"H100-80GB-SXM", "H200-141GB-SXM"}) {
+    CHECK(is_marlin(gpu, "vllm-0.10.2"));
+    CHECK(is_marlin(gpu, "vllm-0.11.0"));
+    CHECK_FALSE(is_marlin(gpu, "vllm-0.12.0"));
+    CHECK_FALSE(is_marlin(gpu, "vllm"));
+    CHECK_FALSE(is_marlin(gpu, "sglang-0.5.3"));
+    CHECK_FALSE(is_marlin(gpu, "trtllm-1.0.0"));
+  }
+  CHECK_FALSE(is_marlin("B200", "vllm-0.11.0"));
+  // gpt-oss-20b's experts: Marlin's tiles stay below 300 TFLOP/s on an H100.
+  const MoeCall call{.tokens = 8192, .hidden = 2880, .inter = 2880, .top_k = 4, .experts = 32};
+  CHECK(chosen("H100-80GB-SXM", "vllm-0.11.0").microseconds(call) >
+        1.4 * chosen("H100-80GB-SXM", "vllm-0.12.0").microseconds(call));
+}
+
 TEST_CASE("products that unpack weights stay at the rate of Marlin's tiles on Ampere") {
   const auto rate = [](std::string_view gpu, std::string_view stack, std::string_view format,
                        double rows) {
