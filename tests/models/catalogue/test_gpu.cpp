@@ -129,6 +129,9 @@ TEST_CASE("known data sheet values") {
   CHECK(gib(find_gpu("GB200").hbm_usable) == rel(184.31, 1e-6));
   CHECK(gib(find_gpu("RTX-5090").hbm_usable) == rel(31.37, 1e-6));
   CHECK(find_gpu("L4").sms * 128 == 7424);
+  CHECK(find_gpu("A10").sms * 128 == 9216);
+  CHECK(find_gpu("L20").sms * 128 == 11776);
+  CHECK(find_gpu("RTX-6000-Ada").sms * 128 == 18176);
   CHECK(find_gpu("A30").nvlink_gpus == 2);
   CHECK(&find_gpu("DGX-Spark") == &find_gpu("GB10"));
 }
@@ -192,6 +195,12 @@ TEST_CASE("the spellings of GPUs in published measurements resolve") {
       {"NVIDIA A100-SXM4-80GB", "A100-80GB-SXM"},
       {"NVIDIA H100 80GB HBM3", "H100-80GB-SXM"},
       {"NVIDIA GeForce RTX 4090", "RTX-4090"},
+      {"NVIDIA RTX 6000 Ada Generation", "RTX-6000-Ada"},
+      {"NVIDIA A10", "A10"},
+      {"NVIDIA A10G", "A10G"},
+      {"NVIDIA L20", "L20"},
+      {"NVIDIA H20-3e", "H20-141GB"},
+      {"H20-SXM-141GB", "H20-141GB"},
   };
   for (const auto& [spelling, name] : spellings) {
     INFO(spelling);
