@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <random>
 #include <string_view>
 #include <system_error>
 
@@ -330,6 +331,17 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
   }
 }
 
+/// One number from each of `n` equal parts of 0 … all - 1.
+std::vector<std::int32_t> one_of_each(std::int32_t n, std::int32_t all, std::mt19937_64& random) {
+  std::vector<std::int32_t> out;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t first = i * all / n;
+    const auto count = static_cast<std::uint64_t>((i + 1) * all / n - first);
+    out.push_back(static_cast<std::int32_t>(first + static_cast<std::int64_t>(random() % count)));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<TraceSplit> split_of(std::string_view word) {
@@ -341,9 +353,40 @@ std::optional<TraceSplit> split_of(std::string_view word) {
 struct Trace::Impl {
   Safetensors file;
   TraceInfo info;
+  std::vector<std::vector<std::int32_t>> drawn_heads{};  // of a sample: [layer], in the file
 
-  /// Reads a [tokens, heads, d] tensor into [heads, tokens, d], refusing what is not finite.
-  /// Heads first … first + count - 1 only: [count, tokens, d].
+  /// Heads first … first + count - 1 of `layer` of a tensor with `group` heads for each KV head,
+  /// [tokens, heads, d], as [count * group, tokens, d].
+  [[nodiscard]] std::vector<float> read_kv_heads(std::int32_t layer, std::string_view name,
+                                                 std::int64_t group, std::int32_t first,
+                                                 std::int32_t count) const {
+    const std::string tensor = tensor_name(info.number_of(layer), name);
+    const std::int64_t all = group * info.all_kv_heads;
+    if (!info.samples_heads()) return read_by_head(tensor, all, first * group, count * group);
+    std::vector<float> out;
+    for (std::int32_t h = first; h < first + count; ++h) {
+      const std::int32_t head =
+          drawn_heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(h)];
+      const std::vector<float> one = read_by_head(tensor, all, head * group, group);
+      out.insert(out.end(), one.begin(), one.end());
+    }
+    return out;
+  }
+  /// Of a tensor with `width` columns for each KV head, [rows, columns]: those of the sample.
+  [[nodiscard]] std::vector<float> columns_of_heads(std::int32_t layer, std::vector<float> all,
+                                                    std::int64_t rows, std::int64_t width) const {
+    if (!info.samples_heads()) return all;
+    std::vector<float> out;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (const std::int32_t head : drawn_heads[static_cast<std::size_t>(layer)]) {
+        const auto from = all.begin() + (row * info.all_kv_heads + head) * width;
+        out.insert(out.end(), from, from + width);
+      }
+    }
+    return out;
+  }
+
+  /// Heads first … first + count - 1 of a finite [tokens, heads, d] tensor: [count, tokens, d].
   std::vector<float> read_by_head(const std::string& name, std::int64_t heads, std::int64_t first,
                                   std::int64_t count) const {
     constexpr std::int64_t kRun = 1024;  // tokens whose pages are mapped at a time
@@ -419,6 +462,8 @@ Trace Trace::open(const std::filesystem::path& path) {
   Safetensors file = Safetensors::open(path);
   TraceInfo info = read_info(file, path);
   check_tensors(file, info);
+  info.all_layers = info.n_layers;
+  info.all_kv_heads = info.n_kv_heads;
   return Trace{std::make_unique<Impl>(Impl{std::move(file), std::move(info)})};
 }
 
@@ -443,6 +488,27 @@ void Trace::split(TraceSplit at) {
   info.prompt_tokens = *mark;
 }
 
+void Trace::sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed) {
+  TraceInfo& info = impl_->info;
+  const auto check = [&](std::string_view what, std::int32_t wanted, std::int32_t all) {
+    if (wanted >= 0 && wanted <= all) return;
+    throw InputError{fmt::format("{}: a sample of {}", impl_->file.place(), what),
+                     fmt::format("at most {}", all), std::to_string(wanted)};
+  };
+  check("layers", layers, info.all_layers);
+  check("KV heads", heads, info.all_kv_heads);
+  const std::int32_t group = info.n_heads / info.n_kv_heads;
+  std::mt19937_64 random{seed};
+  info.layer_numbers = one_of_each(layers > 0 ? layers : info.all_layers, info.all_layers, random);
+  info.n_layers = static_cast<std::int32_t>(info.layer_numbers.size());
+  info.n_kv_heads = heads > 0 ? heads : info.all_kv_heads;
+  info.n_heads = info.n_kv_heads * group;
+  impl_->drawn_heads.clear();
+  for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+    impl_->drawn_heads.push_back(one_of_each(info.n_kv_heads, info.all_kv_heads, random));
+  }
+}
+
 TraceLayer Trace::read_layer(std::int32_t layer) const {
   return read_heads(layer, 0, info().n_kv_heads);
 }
@@ -453,10 +519,9 @@ TraceLayer Trace::read_heads(std::int32_t layer, std::int32_t first, std::int32_
   KVSIM_CHECK(first >= 0 && count >= 0 && first + count <= info.n_kv_heads,
               "KV heads {} … {} of {}", first, first + count, info.n_kv_heads);
   const std::int64_t group = info.n_heads / info.n_kv_heads;
-  return {
-      .q = impl_->read_by_head(tensor_name(layer, "q"), info.n_heads, first * group, count * group),
-      .k = impl_->read_by_head(tensor_name(layer, "k"), info.n_kv_heads, first, count),
-      .v = impl_->read_by_head(tensor_name(layer, "v"), info.n_kv_heads, first, count)};
+  return {.q = impl_->read_kv_heads(layer, "q", group, first, count),
+          .k = impl_->read_kv_heads(layer, "k", 1, first, count),
+          .v = impl_->read_kv_heads(layer, "v", 1, first, count)};
 }
 
 std::vector<float> Trace::read_hidden(std::int32_t layer) const {
@@ -464,7 +529,8 @@ std::vector<float> Trace::read_hidden(std::int32_t layer) const {
   const TraceInfo& info = impl_->info;
   if (!info.has_hidden)
     throw InputError{fmt::format("{}: hidden states are not recorded", impl_->file.place())};
-  return impl_->read_rows(tensor_name(layer, "hidden"), info.tokens, info.d_model);
+  return impl_->read_rows(tensor_name(impl_->info.number_of(layer), "hidden"), info.tokens,
+                          info.d_model);
 }
 
 std::vector<float> Trace::read_output_projection(std::int32_t layer) const {
@@ -474,19 +540,24 @@ std::vector<float> Trace::read_output_projection(std::int32_t layer) const {
     throw InputError{
         fmt::format("{}: output projections (wo) are not recorded", impl_->file.place())};
   }
-  return impl_->read_rows(tensor_name(layer, "wo"), info.d_model,
-                          static_cast<std::int64_t>(info.n_heads) * info.head_dim);
+  const std::int64_t width = std::int64_t{info.n_heads / info.n_kv_heads} * info.head_dim;
+  return impl_->columns_of_heads(layer,
+                                 impl_->read_rows(tensor_name(impl_->info.number_of(layer), "wo"),
+                                                  info.d_model, width * info.all_kv_heads),
+                                 info.d_model, width);
 }
 
 std::vector<float> Trace::read_per_head(std::int32_t layer, std::string_view name) const {
   impl_->need_layer(layer);
-  const std::string tensor = tensor_name(layer, name);
+  const std::string tensor = tensor_name(impl_->info.number_of(layer), name);
   if (impl_->file.find(tensor) == nullptr) {
     throw InputError{fmt::format("{}: {} is not recorded", impl_->file.place(), tensor)};
   }
-  (void)need(impl_->file, tensor, {impl_->info.tokens, impl_->info.n_kv_heads});
-  return impl_->read_rows(tensor, impl_->info.tokens, impl_->info.n_kv_heads,
-                          /*may_be_infinite=*/true);
+  const TraceInfo& info = impl_->info;
+  (void)need(impl_->file, tensor, {info.tokens, info.all_kv_heads});
+  return impl_->columns_of_heads(
+      layer, impl_->read_rows(tensor, info.tokens, info.all_kv_heads, /*may_be_infinite=*/true),
+      info.tokens, 1);
 }
 
 std::vector<float> Trace::read_index(std::int32_t layer, std::string_view part) const {
@@ -499,7 +570,8 @@ std::vector<float> Trace::read_index(std::int32_t layer, std::string_view part) 
   const std::int64_t columns = part == "q"   ? std::int64_t{info.index_heads} * info.index_dim
                                : part == "k" ? info.index_dim
                                              : info.index_heads;
-  return impl_->read_rows(tensor_name(layer, fmt::format("index.{}", part)), info.tokens, columns);
+  return impl_->read_rows(tensor_name(impl_->info.number_of(layer), fmt::format("index.{}", part)),
+                          info.tokens, columns);
 }
 
 TraceRows Trace::read_reused(std::int32_t layer, std::int32_t first, std::int32_t count) const {
@@ -511,8 +583,8 @@ TraceRows Trace::read_reused(std::int32_t layer, std::int32_t first, std::int32_
                     "recorded",
                     impl_->file.place())};
   }
-  return {.k = impl_->read_by_head(tensor_name(layer, "reused.k"), info.n_kv_heads, first, count),
-          .v = impl_->read_by_head(tensor_name(layer, "reused.v"), info.n_kv_heads, first, count)};
+  return {.k = impl_->read_kv_heads(layer, "reused.k", 1, first, count),
+          .v = impl_->read_kv_heads(layer, "reused.v", 1, first, count)};
 }
 
 std::vector<std::int32_t> Trace::read_tokens() const {

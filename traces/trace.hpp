@@ -68,6 +68,17 @@ struct TraceInfo {
   std::vector<TraceSegment> segments;
   std::vector<std::string> scores;     // NAMEs of layers.{i}.score.NAME present in every layer
   std::vector<std::string> decisions;  // likewise layers.{i}.decision.NAME
+  // Of a sample, whose layers and heads are counted above: those of the file, and the numbers that
+  // its layers have there.
+  std::int32_t all_layers = 0, all_kv_heads = 0;
+  std::vector<std::int32_t> layer_numbers;
+  [[nodiscard]] bool samples_layers() const { return n_layers < all_layers; }
+  [[nodiscard]] bool samples_heads() const { return n_kv_heads < all_kv_heads; }
+  /// Of the model, where methods treat layers by their place in it.
+  [[nodiscard]] std::int32_t number_of(std::int32_t layer) const {
+    return layer_numbers.empty() ? layer : layer_numbers[static_cast<std::size_t>(layer)];
+  }
+  [[nodiscard]] std::int32_t model_layers() const { return all_layers > 0 ? all_layers : n_layers; }
   std::map<std::string, std::string> metadata;
 };
 
@@ -96,6 +107,10 @@ class Trace {
   /// Ends the prompt elsewhere. Errors: InputError if the trace has no such mark, or if the prompt
   /// would reach into its repeat.
   void split(TraceSplit at);
+  /// Leaves `layers` layers and `heads` KV heads of each; 0: all. One is drawn from each of as many
+  /// equal parts of the layers (of the heads of each layer), by `seed`. They are read as layers
+  /// 0, 1, … from then on. Errors: InputError if there are not so many.
+  void sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed);
   /// Errors: InputError naming tensor and element where a value is NaN or infinite.
   [[nodiscard]] TraceLayer read_layer(std::int32_t layer) const;
   /// The same for KV heads first … first + count - 1 and their query heads.

@@ -8,6 +8,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/options/figure_options.hpp"
+#include "sim/cli/options/quality_options.hpp"
 #include "sim/cli/options/replay_request.hpp"
 #include "sim/cli/process/interrupt.hpp"
 #include "sim/cli/process/terminal.hpp"
@@ -126,7 +127,8 @@ Bytes memory_for_weights() {
 
 /// --closed-loop: a decoder with the methods' caches in the loop, instead of a trace.
 int run_loop(const Arguments& arguments) {
-  for (const char* other : {"trace", "per-step", "per-head", "block-size", "dump-kept", "out"}) {
+  for (const char* other : {"trace", "per-step", "per-head", "block-size", "dump-kept", "out",
+                            "layers", "heads", "until", "memory"}) {
     if (arguments.has(other)) {
       throw InputError{fmt::format("--{} does not go with --closed-loop", other)};
     }
@@ -186,6 +188,13 @@ int run_replay(const Arguments& arguments) {
   options.kept_positions = dump.has_value();
   options.why_kept = out.has_value();
   options.block_sizes = read_block_sizes(arguments);
+  constexpr std::int64_t kMost = 1'000'000;
+  options.layers = static_cast<std::int32_t>(arguments.integer("layers", 1, kMost).value_or(0));
+  options.heads = static_cast<std::int32_t>(arguments.integer("heads", 1, kMost).value_or(0));
+  if (const auto until = arguments.value("until")) {
+    options.until = read_share("--until", *until);
+    if (*options.until <= 0) throw InputError{"--until", "a share above 0", *until};
+  }
 
   const auto folder_of = [&](const std::string& trace) {
     return traces.size() == 1 ? fs::path{*out} : fs::path{*out} / fs::path{trace}.stem();
@@ -286,6 +295,11 @@ Command replay_command() {
                    "each method"},
                   {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"},
                   split_option(),
+                  {"layers", 0, "N", false,
+                   "a sample of layers, one from each of N equal parts: errors of means"},
+                  {"heads", 0, "N", false, "a sample of KV heads of each layer, likewise"},
+                  {"until", 0, "SHARE", false,
+                   "1%: more layers until the standard error of every mean error is below it"},
                   {"closed-loop", 0, "FOLDER", false,
                    "run a decoder instead of a trace: config.json and model.safetensors of a model "
                    "of the Llama family"},

@@ -317,7 +317,7 @@ class TraceReplay {
       // Heads of one unit hold the same entries, or their budget is not of this scope.
       verdicts.push_back(first[i].session->verdicts().front());
     }
-    const auto given = budget.allot_layer(first->unit.layer, verdicts);
+    const auto given = budget.allot_layer(info_.number_of(first->unit.layer), verdicts);
     for (std::size_t i = 0; i < units; ++i) first[i].allotted = given[i];
   }
 
@@ -348,10 +348,10 @@ class TraceReplay {
       learn(block, task);
       if (!task.allotted) {
         const auto layer = static_cast<std::size_t>(task.unit.layer);
-        task.allotted =
-            runner.allotted.empty()
-                ? EntryBudget{.entries = *runner.method.parts().budget->entries(task.unit.layer)}
-                : runner.allotted[layer][task.index];
+        task.allotted = runner.allotted.empty()
+                            ? EntryBudget{.entries = *runner.method.parts().budget->entries(
+                                              info_.number_of(task.unit.layer))}
+                            : runner.allotted[layer][task.index];
       }
       task.session->compute_only(runner.computed);
       task.session->prefill(*task.scores, *task.allotted);
@@ -446,10 +446,32 @@ MethodContext site_of(const TraceInfo& info) {
       .recorded = info.dtype,
       .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim},
       .windows = {},
-      .n_layers = info.n_layers,
+      .n_layers = info.model_layers(),
       .d_model = info.d_model,
       .recorded_inputs = std::move(recorded)};
 }
+
+namespace {
+
+/// Why a method cannot run on a sample of a trace; empty: it can.
+std::string_view refuses_sample(const ComposedMethod& method, const TraceInfo& info) {
+  if (!info.samples_layers() && !info.samples_heads()) return "";
+  if (method.needs_survey()) return "it compares all layers before it compresses one";
+  if (!method.needs().inputs.predicted.empty()) return "it has weights for each layer and head";
+  if (info.samples_layers()) {
+    for (std::int32_t layer = 0; layer < info.all_layers; ++layer) {
+      if (method.starts_pair(layer, info.all_layers)) return "it joins neighbouring layers";
+    }
+    const auto& prefill = method.parts().prefill;
+    if (prefill && prefill->check_layer()) return "it chooses tokens in one layer for all";
+  }
+  if (info.samples_heads() && !method.heads_apart()) {
+    return "it decides for all heads of a layer together";
+  }
+  return "";
+}
+
+}  // namespace
 
 std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const TraceInfo& info) {
   auto method = make_method(spec, info.prompt_tokens, site_of(info));
@@ -457,6 +479,11 @@ std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const Tr
   if (!missing.empty()) {
     throw InputError{fmt::format("method \"{}\" needs what trace \"{}\" does not have: {}",
                                  spec.name, info.name, missing)};
+  }
+  const std::string_view whole = refuses_sample(as_composed(*method), info);
+  if (!whole.empty()) {
+    throw InputError{fmt::format("method \"{}\" needs all {} of trace \"{}\": {}", spec.name,
+                                 info.samples_heads() ? "heads" : "layers", info.name, whole)};
   }
   return method;
 }
@@ -470,6 +497,12 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
   result.source = trace_words(trace.info());
   result.model = trace.info().model;
   result.parameters = trace_parameters(trace.info());
+  if (trace.info().samples_layers() || trace.info().samples_heads()) {
+    result.sample = ReplaySample{.layers = trace.info().layer_numbers,
+                                 .of_layers = trace.info().all_layers,
+                                 .kv_heads = trace.info().n_kv_heads,
+                                 .of_kv_heads = trace.info().all_kv_heads};
+  }
   result.methods = TraceReplay{trace, methods, options}.run();
   for (std::size_t m = 0; m < specs.size(); ++m) {
     if (const auto& budget = specs[m].budget) {

@@ -34,6 +34,11 @@ struct ReplayOptions {
   std::uint64_t seed = 0;
   TraceSplit split = TraceSplit::kRecorded;  // by run_replay_job
   std::function<void(double)> progress{};    // called with the fraction done
+  // A sample (Trace::sample), drawn by `seed`: by run_replay_job.
+  std::int32_t layers = 0, heads = 0;  // layers, and KV heads of each; 0: all
+  /// More layers are taken until each method's standard error of rel_error_mean is so small a share
+  /// of it.
+  std::optional<double> until{};
 };
 
 /// One step, summed or averaged over heads and layers, or over the heads of one layer.
@@ -103,6 +108,19 @@ struct ReplayPrefill {
   double retained_mass_mean = 0;  // of the full attention on the computed pairs
 };
 
+/// Standard errors of a method's means over layers and heads, of which a sample was replayed; one
+/// that the sample does not show (of a single layer) is absent.
+struct ReplayStderr {
+  std::optional<double> rel_error_mean, cosine_mean, retained_mass_mean, best_mass_mean;
+  std::optional<double> answer_error_mean;
+};
+
+/// What was replayed of a trace.
+struct ReplaySample {
+  std::vector<std::int32_t> layers;  // their numbers in the trace
+  std::int32_t of_layers = 0, kv_heads = 0, of_kv_heads = 0;
+};
+
 struct ReplayMethod {
   std::string name;
   std::map<std::string, ParamValue> params;  // every parameter as resolved
@@ -131,7 +149,8 @@ struct ReplayMethod {
   std::optional<std::int64_t> closed_form_bytes_final;
   std::optional<ReplayTier> tier;        // of methods with a tier whose rows returned
   std::optional<ReplayPrefill> prefill;  // of methods that compute part of the prompt's attention
-  std::optional<MeasuredLaw> measured_law;  // where there is no closed form
+  std::optional<MeasuredLaw> measured_law;      // where there is no closed form
+  std::optional<ReplayStderr> standard_errors;  // of a sample
   std::vector<ReplayCell> layers;
   std::vector<ReplayCell> heads;                      // with per_head
   std::vector<ReplayStep> series;                     // with per_step
@@ -149,10 +168,11 @@ struct ReplayMethod {
 
 struct ReplayResult {
   std::string trace;
-  std::string source;                 // "2.6M-parameter model, 384 + 128 tokens"
-  std::string model;                  // that the trace was recorded from, as its metadata names it
-  std::optional<double> parameters;   // of that model
-  std::vector<ReplayMethod> methods;  // in the requested order
+  std::string source;                  // "2.6M-parameter model, 384 + 128 tokens"
+  std::string model;                   // that the trace was recorded from, as its metadata names it
+  std::optional<double> parameters;    // of that model
+  std::optional<ReplaySample> sample;  // nullopt: all of the trace
+  std::vector<ReplayMethod> methods;   // in the requested order
 };
 
 /// The facts about its trace that a method may use.

@@ -51,6 +51,52 @@ void scale_means(ReplayStep& step, double share) {
 
 }  // namespace
 
+namespace {
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double x : values) sum += x;
+  return sum / static_cast<double>(values.size());
+}
+/// Of at least two values.
+double variance_of(const std::vector<double>& values) {
+  const double mean = mean_of(values);
+  double sum = 0;
+  for (const double x : values) sum += (x - mean) * (x - mean);
+  return sum / static_cast<double>(values.size() - 1);
+}
+
+}  // namespace
+
+std::optional<double> SampledMean::standard_error(double layers, double heads) const {
+  if (layers_.empty() || layers_.front().empty()) return std::nullopt;
+  std::vector<double> means;
+  double within = 0;  // mean variance between a layer's heads
+  bool has_within = true;
+  for (const std::vector<double>& of : layers_) {
+    means.push_back(mean_of(of));
+    has_within = has_within && of.size() > 1;
+    if (has_within) within += variance_of(of) / static_cast<double>(layers_.size());
+  }
+  const auto n = static_cast<double>(means.size());
+  const auto m = static_cast<double>(layers_.front().size());
+  double variance = 0;
+  if (layers < 1) {
+    if (means.size() < 2) return std::nullopt;
+    // Without the spread between heads, that between layers has all of it.
+    const double left = heads < 1 && !has_within ? 1 : 1 - layers;
+    variance += left * variance_of(means) / n;
+  }
+  if (heads < 1) {
+    if (has_within) {
+      variance += layers * (1 - heads) * within / (n * m);
+    } else if (layers >= 1) {
+      return std::nullopt;
+    }
+  }
+  return std::sqrt(variance);
+}
+
 double percentile(std::vector<float> values, double share) {
   if (values.empty()) return kNone;
   const double rank = share * static_cast<double>(values.size() - 1);
@@ -85,8 +131,10 @@ std::vector<ReplayStep> ReplaySummary::blank_steps() const {
 
 void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads) {
   ReplayCell cell;
-  cell.layer = layer;
+  cell.layer = trace_.number_of(layer);
   std::int64_t samples = 0;
+  std::vector<double> errors, cosines, masses, best_masses;  // of heads
+  const double answers = retrieved_, answer_errors = retrieval_error_;
   double error = 0;
   double cosine = 0;
   double mass = 0;
@@ -105,6 +153,10 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
       mass += one.retained_mass_mean.value_or(0) * static_cast<double>(n);
       best_mass += one.best_mass_mean.value_or(0) * static_cast<double>(n);
       samples += n;
+      errors.push_back(one.rel_error_mean);
+      cosines.push_back(one.cosine_mean);
+      masses.push_back(one.retained_mass_mean.value_or(0));
+      best_masses.push_back(one.best_mass_mean.value_or(0));
     }
     if (options_.per_head) result_.heads.push_back(one);
     if (options_.kept_positions) {
@@ -120,6 +172,12 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
     cell.best_mass_mean = best_mass * share;
   }
   result_.layers.push_back(cell);
+  error_means_.add_layer(std::move(errors));
+  cosine_means_.add_layer(std::move(cosines));
+  mass_means_.add_layer(std::move(masses));
+  best_mass_means_.add_layer(std::move(best_masses));
+  layer_answers_.push_back(retrieved_ - answers);
+  layer_answer_errors_.push_back(retrieval_error_ - answer_errors);
   add_kept(layer, heads);
   measure_law(layer, heads);
   if (!options_.block_sizes.empty()) paged_.add_layer(heads);
@@ -149,7 +207,7 @@ void ReplaySummary::add_kept(std::int32_t layer, const std::vector<HeadSeries>& 
   }
   for (std::size_t r = 0; r < by_role.size(); ++r) {
     if (by_role[r].entries == 0) continue;
-    by_role[r].layer = layer;
+    by_role[r].layer = trace_.number_of(layer);
     by_role[r].role = static_cast<KeptRole>(r);
     result_.kept_by_role.push_back(by_role[r]);
   }
@@ -181,7 +239,7 @@ void ReplaySummary::measure_law(std::int32_t layer, const std::vector<HeadSeries
         head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
     counted += static_cast<double>(bytes.kv.count());
     const CacheBytes rows = method_.rows_bytes(
-        layer,
+        trace_.number_of(layer),
         {.n_heads = trace_.n_heads, .n_kv_heads = trace_.n_kv_heads, .head_dim = trace_.head_dim},
         trace_.dtype, head.entries_after_prefill,
         head.costs.empty() ? head.entries_after_prefill : head.costs.back().held);
@@ -225,7 +283,7 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
   const std::int64_t entries =
       head.costs.empty() ? head.entries_after_prefill : head.costs.back().held;
   const CacheBytes bytes = head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
-  cell.layer = layer;
+  cell.layer = trace_.number_of(layer);
   cell.head = stored;
   cell.entries_final = entries;
   cell.bytes_final = (bytes.kv + bytes.side).count();
@@ -278,6 +336,33 @@ void ReplaySummary::add_segments() {
   }
 }
 
+void ReplaySummary::add_standard_errors() {
+  if (!trace_.samples_layers() && !trace_.samples_heads()) return;
+  const double layers = static_cast<double>(trace_.n_layers) / trace_.all_layers;
+  const double heads = static_cast<double>(trace_.n_kv_heads) / trace_.all_kv_heads;
+  ReplayStderr out{.rel_error_mean = error_means_.standard_error(layers, heads),
+                   .cosine_mean = cosine_means_.standard_error(layers, heads),
+                   .retained_mass_mean = {},
+                   .best_mass_mean = {},
+                   .answer_error_mean = {}};
+  if (method_.has_retained_mass()) {
+    out.retained_mass_mean = mass_means_.standard_error(layers, heads);
+    out.best_mass_mean = best_mass_means_.standard_error(layers, heads);
+  }
+  if (retrieved_ > 0 && trace_.samples_layers()) {
+    // A ratio of two sums over layers: the spread of what is left of the one by the other.
+    SampledMean left;
+    const double weight = retrieved_ / static_cast<double>(layer_answers_.size());
+    for (std::size_t i = 0; i < layer_answers_.size(); ++i) {
+      const double rest =
+          layer_answer_errors_[i] - retrieval_error_ / retrieved_ * layer_answers_[i];
+      left.add_layer({rest / weight});
+    }
+    out.answer_error_mean = left.standard_error(layers, heads);
+  }
+  result_.standard_errors = out;
+}
+
 ReplayMethod ReplaySummary::finish() {
   const std::int64_t heads = static_cast<std::int64_t>(trace_.n_layers) * trace_.n_kv_heads;
   const Dtype stored = method_.store_dtype(trace_.dtype);
@@ -301,7 +386,7 @@ ReplayMethod ReplaySummary::finish() {
   bool has_closed_form = true;
   for (std::int32_t layer = 0; layer < trace_.n_layers; ++layer) {
     const auto bytes = layer_cache_bytes(
-        method_, layer,
+        method_, trace_.number_of(layer),
         {.n_heads = trace_.n_heads, .n_kv_heads = trace_.n_kv_heads, .head_dim = trace_.head_dim},
         trace_.dtype, trace_.prompt_tokens, trace_.tokens);
     has_closed_form = has_closed_form && bytes.has_value();
@@ -317,6 +402,9 @@ ReplayMethod ReplaySummary::finish() {
   const double share = samples_ > 0 ? 1.0 / static_cast<double>(samples_) : kNone;
   result_.rel_error_mean = error_sum_ * share;
   result_.cosine_mean = cosine_sum_ * share;
+  if (samples_ > 0 && !std::isfinite(result_.rel_error_mean)) {
+    note("its errors are no numbers: rows of its store are beyond the range of their format");
+  }
   if (method_.has_retained_mass()) {
     result_.retained_mass_mean = mass_sum_ * share;
     result_.best_mass_mean = best_mass_sum_ * share;
@@ -363,6 +451,7 @@ ReplayMethod ReplaySummary::finish() {
         result_.prefill->retained_mass_mean));
   }
   add_segments();
+  add_standard_errors();
   if (attended > 0) result_.entries_read_share = read / attended;
   if (options_.per_step) result_.series = std::move(steps_);
   result_.paged = paged_.reports(options_.block_sizes);

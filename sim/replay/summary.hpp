@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "models/methods/composed.hpp"
@@ -9,6 +11,19 @@
 #include "sim/replay/replay.hpp"
 
 namespace kvsim {
+
+/// A mean over layers and heads, of which some were drawn.
+class SampledMean {
+ public:
+  void add_layer(std::vector<double> heads) { layers_.push_back(std::move(heads)); }
+  /// Its standard error where `layers` and `heads` are the shares that were drawn, of two stages of
+  /// random sampling: one draw from each of equal parts differs less. nullopt: a single draw of a
+  /// stage shows no spread. Source: Cochran, Sampling Techniques, chapter 10.
+  [[nodiscard]] std::optional<double> standard_error(double layers, double heads) const;
+
+ private:
+  std::vector<std::vector<double>> layers_;
+};
 
 /// Gathers the head series of one method into a ReplayMethod, in the order they are given: layer by
 /// layer, head by head. Sums are taken in that order, so threads cannot change a digit.
@@ -27,8 +42,9 @@ class ReplaySummary {
                 std::int32_t stored, const HeadSeries& head);
   /// Counts entries by the rule that keeps them, and keeps the list if requested.
   void add_kept(std::int32_t layer, const std::vector<HeadSeries>& heads);
-  /// The shares that a data-dependent method keeps of the prompt and of decode tokens.
   void add_segments();
+  void add_standard_errors();
+  /// The shares that a data-dependent method keeps of the prompt and of decode tokens.
   void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;
@@ -48,6 +64,9 @@ class ReplaySummary {
   PrefillOutcome prompt_outcome_;
   MeasuredLaw law_;
   PagedSummary paged_;
+  // Means of each layer's heads, and sums over its answers.
+  SampledMean error_means_, cosine_means_, mass_means_, best_mass_means_;
+  std::vector<double> layer_answers_, layer_answer_errors_;
 };
 
 /// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of

@@ -1,6 +1,7 @@
 #include "sim/run/replay_job.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,18 +35,14 @@ ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>
     all.source = std::move(some.source);
     all.model = std::move(some.model);
     all.parameters = some.parameters;
+    all.sample = std::move(some.sample);
     for (ReplayMethod& method : some.methods) all.methods.push_back(std::move(method));
   }
   return all;
 }
 
-}  // namespace
-
-ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<MethodSpec>& methods,
-                         const ReplayOptions& options,
-                         const std::set<std::string>& whole_catalogue) {
-  Trace trace = Trace::open(path);
-  trace.split(options.split);
+ReplayJob run_methods(const Trace& trace, const std::vector<MethodSpec>& methods,
+                      const ReplayOptions& options, const std::set<std::string>& whole_catalogue) {
   const TraceInfo& info = trace.info();
   const MethodContext site = site_of(info);
   ReplayJob job;
@@ -67,6 +64,49 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
   if (able.empty()) throw InputError{job.skipped.front().reason};
   job.result = replay_in_batches(trace, able, options);
   return job;
+}
+
+/// Whether the error of each method is known as well as `share` of it; what is rounding is 0.
+bool is_known(const ReplayResult& result, double share) {
+  return std::all_of(result.methods.begin(), result.methods.end(), [&](const ReplayMethod& m) {
+    if (!m.standard_errors || m.rel_error_mean < kRoundingError) return true;
+    const auto& error = m.standard_errors->rel_error_mean;
+    return error && *error <= share * m.rel_error_mean;
+  });
+}
+
+}  // namespace
+
+ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<MethodSpec>& methods,
+                         const ReplayOptions& options,
+                         const std::set<std::string>& whole_catalogue) {
+  Trace trace = Trace::open(path);
+  trace.split(options.split);
+  if (!options.until) {
+    if (options.layers > 0 || options.heads > 0) {
+      trace.sample(options.layers, options.heads, options.seed);
+    }
+    return run_methods(trace, methods, options, whole_catalogue);
+  }
+  constexpr std::int32_t kFirstShare = 8;  // of the layers
+  const std::int32_t all = trace.info().all_layers;
+  std::int32_t layers = options.layers > 0 ? options.layers : std::max(2, all / kFirstShare);
+  for (;; layers *= 2) {
+    layers = std::min(layers, all);
+    trace.sample(layers, options.heads, options.seed);
+    ReplayJob job = run_methods(trace, methods, options, whole_catalogue);
+    const bool known = is_known(job.result, *options.until);
+    if (known || layers == all) {
+      if (!known) {
+        for (ReplayMethod& m : job.result.methods) {
+          m.notes.push_back(
+              "all layers were replayed, and its error is less certain than "
+              "--until: more --heads would help");
+        }
+      }
+      return job;
+    }
+  }
 }
 
 }  // namespace kvsim

@@ -68,6 +68,13 @@ ordered_json method_json(const ReplayResult& replay, const ReplayMethod& method)
                       {"trace", replay.trace},
                       {"budget", budget_value(method.budget)}};
   put_metrics(out, replay_metrics(), ReplayedMethod{replay, method});
+  if (const auto& errors = method.standard_errors) {
+    out["standard_errors"] = {{"rel_error_mean", number_or_null(errors->rel_error_mean)},
+                              {"cosine_mean", number_or_null(errors->cosine_mean)},
+                              {"retained_mass_mean", number_or_null(errors->retained_mass_mean)},
+                              {"best_mass_mean", number_or_null(errors->best_mass_mean)},
+                              {"answer_error_mean", number_or_null(errors->answer_error_mean)}};
+  }
   out["measured_law"] = law_json(method.measured_law);
   out["counts"] = ordered_json::object();
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
@@ -137,6 +144,12 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
   out["source"] = replay.source;
   out["model"] = replay.model;
   out["model_parameters"] = number_or_null(replay.parameters);
+  if (const auto& sample = replay.sample) {
+    out["sample"] = {{"layers", sample->layers},
+                     {"of_layers", sample->of_layers},
+                     {"kv_heads", sample->kv_heads},
+                     {"of_kv_heads", sample->of_kv_heads}};
+  }
   out["methods"] = ordered_json::array();
   for (const ReplayMethod& method : replay.methods) {
     out["methods"].push_back(method_json(replay, method));

@@ -1,5 +1,6 @@
 #include "sim/report/replay/replay_summary.hpp"
 
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -20,6 +21,16 @@ namespace kvsim {
 namespace {
 
 using Align = Table::Align;
+
+using E = ReplayStderr;
+
+std::optional<double> error_of(const ReplayMethod& m, std::optional<double> E::*member) {
+  return m.standard_errors ? (*m.standard_errors).*member : std::nullopt;
+}
+/// "0.12 ± 0.01" of a sample.
+std::string with_error(double mean, const std::optional<double>& error) {
+  return error ? fmt::format("{} ± {:.1g}", amount(mean), *error) : amount(mean);
+}
 
 std::string replay_table(const ReplayResult& replay, std::size_t width) {
   std::vector<Table::Column> columns{
@@ -48,11 +59,13 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
                                  with_commas(m.entries_held_final),
                                  to_text(Bytes{m.bytes_held_final}),
                                  fmt::format("{:.1f} %", part * 100),
-                                 amount(m.rel_error_mean)};
+                                 with_error(m.rel_error_mean, error_of(m, &E::rel_error_mean))};
     if (!has_answers) {
       row.push_back(amount(m.rel_error_p99));
     } else {
-      row.push_back(m.answer_error_mean ? amount(*m.answer_error_mean) : "-");
+      row.push_back(m.answer_error_mean
+                        ? with_error(*m.answer_error_mean, error_of(m, &E::answer_error_mean))
+                        : "-");
     }
     row.push_back(std::move(closed));
     table.add_row(std::move(row));
@@ -61,11 +74,17 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
 }
 
 std::string replay_heading(const ReplayResult& replay, std::size_t width) {
-  return paragraph(
-      fmt::format("Replay of trace {} ({}): what is held after the last decode step, and how far "
-                  "attention's output strays from the full cache's.",
-                  replay.trace, replay.source),
-      width);
+  std::string text = fmt::format(
+      "Replay of trace {} ({}): what is held after the last decode step, and how far "
+      "attention's output strays from the full cache's.",
+      replay.trace, replay.source);
+  if (const auto& sample = replay.sample) {
+    text += fmt::format(
+        " A sample of {} of {} layers and {} of {} KV heads of each: entries and bytes are the "
+        "sample's, errors have their standard error.",
+        sample->layers.size(), sample->of_layers, sample->kv_heads, sample->of_kv_heads);
+  }
+  return paragraph(text, width);
 }
 
 /// Empty if no two methods hold equal bytes.

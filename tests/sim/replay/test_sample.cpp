@@ -1,0 +1,151 @@
+// Samples of layers and heads: what is drawn, and how sure the means are.
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "models/units/error.hpp"
+#include "sim/replay/replay.hpp"
+#include "sim/replay/summary.hpp"
+#include "sim/run/replay_job.hpp"
+#include "tests/support/check.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using test::rel;
+
+const fs::path kSample = fs::path{KVSIM_SOURCE_DIR} / "traces/samples/answers-896.safetensors";
+const std::vector<MethodSpec> kMethods{{"snapkv", {}, Budget{.fraction = 0.2}},
+                                       {"streaming-llm", {}, Budget{.fraction = 0.2}},
+                                       {"h2o", {}, Budget{.fraction = 0.2}}};
+
+TEST_CASE("a standard error of two stages, solved by hand") {
+  SampledMean mean;
+  mean.add_layer({1, 3});  // mean 2, variance 2
+  mean.add_layer({5, 5});  // mean 5, variance 0
+  mean.add_layer({2, 6});  // mean 4, variance 8
+  // Between layers: means 2, 5, 4, variance 7/3. Within: 10/3.
+  CHECK(*mean.standard_error(0.5, 1) == rel(std::sqrt(0.5 * 7.0 / 9)));
+  CHECK(*mean.standard_error(1, 0.25) == rel(std::sqrt(0.75 * 10.0 / 3 / 6)));
+  CHECK(*mean.standard_error(0.5, 0.25) == rel(std::sqrt(0.5 * 7.0 / 9 + 0.5 * 0.75 * 10.0 / 18)));
+  CHECK(*mean.standard_error(1, 1) == 0);
+  SampledMean one;
+  one.add_layer({1, 3});
+  CHECK_FALSE(one.standard_error(0.5, 1));
+  SampledMean single_heads;
+  single_heads.add_layer({1});
+  single_heads.add_layer({3});
+  // The spread between layers includes that of their one head, and no layer's own is left out.
+  CHECK(*single_heads.standard_error(0.5, 0.25) == rel(1.0));
+  CHECK_FALSE(single_heads.standard_error(1, 0.25));
+}
+
+TEST_CASE("a sample has one layer of each part, and reads what the file has there") {
+  const Trace whole = Trace::open(kSample);
+  const TraceInfo all = whole.info();
+  std::set<std::vector<std::int32_t>> drawn;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    Trace trace = Trace::open(kSample);
+    trace.sample(all.n_layers / 2, 1, seed);
+    const TraceInfo& info = trace.info();
+    CHECK(info.n_layers == all.n_layers / 2);
+    CHECK(info.n_kv_heads == 1);
+    CHECK(info.n_heads == all.n_heads / all.n_kv_heads);
+    for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+      CHECK(info.number_of(layer) / 2 == layer);
+      const TraceLayer of_sample = trace.read_layer(layer);
+      bool found = false;
+      for (std::int32_t head = 0; head < all.n_kv_heads; ++head) {
+        const TraceLayer in_file = whole.read_heads(info.number_of(layer), head, 1);
+        found = found ||
+                (in_file.k == of_sample.k && in_file.v == of_sample.v && in_file.q == of_sample.q);
+      }
+      CHECK(found);
+    }
+    drawn.insert(info.layer_numbers);
+  }
+  CHECK(drawn.size() > 1);
+  Trace trace = Trace::open(kSample);
+  CHECK_THROWS_AS(trace.sample(all.n_layers + 1, 0, 0), InputError);
+  CHECK_THROWS_AS(trace.sample(0, all.n_kv_heads + 1, 0), InputError);
+  trace.sample(2, 1, 0);
+  trace.sample(0, 0, 0);  // all of it again
+  CHECK_FALSE(trace.info().samples_layers());
+  CHECK(trace.read_layer(1).k == whole.read_layer(1).k);
+}
+
+TEST_CASE("means of samples agree with the whole within their standard errors") {
+  const ReplayJob whole = run_replay_job(kSample, kMethods, {});
+  CHECK_FALSE(whole.result.sample);
+  const std::int32_t layers = Trace::open(kSample).info().n_layers / 2;
+  int within = 0, all = 0;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const ReplayJob job = run_replay_job(kSample, kMethods, {.seed = seed, .layers = layers});
+    REQUIRE(job.result.sample);
+    CHECK(std::ssize(job.result.sample->layers) == layers);
+    for (std::size_t m = 0; m < kMethods.size(); ++m) {
+      const ReplayMethod& of = job.result.methods[m];
+      REQUIRE(of.standard_errors);
+      REQUIRE(of.standard_errors->answer_error_mean);
+      const double error = *of.standard_errors->rel_error_mean;
+      const double off = of.rel_error_mean - whole.result.methods[m].rel_error_mean;
+      within += std::abs(off) <= 2 * error ? 1 : 0;
+      ++all;
+      // A layer's cell is the whole replay's.
+      for (const ReplayCell& cell : of.layers) {
+        const auto& same = whole.result.methods[m].layers[static_cast<std::size_t>(cell.layer)];
+        CHECK(cell.layer == same.layer);
+        CHECK(cell.rel_error_mean == same.rel_error_mean);
+        CHECK(cell.bytes_final == same.bytes_final);
+      }
+    }
+  }
+  CHECK(within >= 0.9 * all);
+}
+
+TEST_CASE("--until takes layers until the errors are known, or all") {
+  const ReplayJob rough = run_replay_job(kSample, kMethods, {.until = 0.9});
+  const ReplayJob fine = run_replay_job(kSample, kMethods, {.until = 1e-6});
+  REQUIRE(rough.result.sample);
+  CHECK_FALSE(fine.result.sample);  // all layers: nothing is left to be uncertain
+  const ReplayJob whole = run_replay_job(kSample, kMethods, {});
+  for (std::size_t m = 0; m < kMethods.size(); ++m) {
+    CHECK(fine.result.methods[m].rel_error_mean == whole.result.methods[m].rel_error_mean);
+    CHECK(*rough.result.methods[m].standard_errors->rel_error_mean <=
+          0.9 * rough.result.methods[m].rel_error_mean);
+  }
+}
+
+TEST_CASE("merged prompts are not counted twice by a store that quantises what is not merged") {
+  const auto bytes = [](const std::string& name) {
+    const ReplayJob job =
+        run_replay_job(kSample, {{name, {}, Budget{.entries = 20}}}, {.layers = 2});
+    return job.result.methods.front().bytes_held_final;
+  };
+  for (const std::string name : {"cam", "zeromerge-paper"}) {
+    INFO(name);
+    CHECK(bytes(name + "+store=kivi") <= bytes(name));
+  }
+}
+
+TEST_CASE("methods that need all layers or heads are refused by a sample, and say why") {
+  const auto reason = [](const char* name, const ReplayOptions& options) {
+    try {
+      (void)run_replay_job(kSample, {{name, {}, Budget{.fraction = 0.3}}}, options);
+    } catch (const InputError& error) {
+      return std::string{error.what()};
+    }
+    return std::string{"none"};
+  };
+  CHECK(reason("tova", {.layers = 2}) == "none");
+  CHECK(reason("tova", {.heads = 1}).find("all heads of a layer together") != std::string::npos);
+  CHECK(reason("h2o", {.heads = 1}) == "none");
+}
+
+}  // namespace
+}  // namespace kvsim
