@@ -24,8 +24,8 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
     Layer& each = layers_.emplace_back();
     each.rows = trace.read_heads(layer, range_.first, range_.count);
     if (inputs.reused) each.reused = trace.read_reused(layer, range_.first, range_.count);
-    each.view.layer = layer;
-    each.view.n_layers = info_.n_layers;
+    each.view.layer = info_.number_of(layer);
+    each.view.n_layers = info_.model_layers();
     each.view.rope = rope;
     if (inputs.hidden) {
       each.hidden = trace.read_hidden(layer);
@@ -217,8 +217,8 @@ PromptScores& LayerBlock::scores(const DecisionUnit& unit) {
 
 SessionPlace LayerBlock::place(const DecisionUnit& unit, std::uint64_t seed) const {
   const bool split = unit.heads.front().query >= 0;
-  return {.layer = unit.layer,
-          .n_layers = info_.n_layers,
+  return {.layer = info_.number_of(unit.layer),
+          .n_layers = info_.model_layers(),
           .first_head = unit.heads.front().kv_head,
           .first_query_head = unit.heads.front().kv_head * (info_.n_heads / info_.n_kv_heads) +
                               std::max(unit.heads.front().query, 0),

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "models/math/tiles/tile_kernels.hpp"
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -96,6 +99,11 @@ void RunningAttention::finish(std::span<T> out, std::span<double> log_sum) const
       const std::size_t panel = layout_.panel(step, g);
       const std::size_t lane = layout_.lane(step, g);
       const double sum = sum_[panel * width + lane];
+      if (std::isnan(sum)) {
+        throw InputError{fmt::format("query head {} of step {}", g, step),
+                         "scores that are numbers",
+                         "none: a row of a method's store is beyond the range of its format"};
+      }
       KVSIM_CHECK(sum > 0, "query head {} of step {} saw no entry", g, step);
       const std::size_t row = step * layout_.group + g;
       log_sum[row] = static_cast<double>(highest_[panel * width + lane]) * scale_ + std::log(sum);

@@ -48,6 +48,8 @@ class KiviStore final : public Store {
     std::vector<std::int32_t> ids{entries.ids().begin(), entries.ids().end()};
     std::sort(ids.begin(), ids.end());
     for (const std::int32_t id : ids) {
+      // Prompts that are merged token by token have come one by one already.
+      if (state(id).known) forget(id);
       if (entries.is_merged(entries.slot_of(id))) {
         keep_apart(id);
       } else {
@@ -105,19 +107,21 @@ class KiviStore final : public Store {
     std::int32_t key_group = -1;
     bool value_quantised = false;
     bool apart = false;  // merged, in full precision
+    bool known = false;  // held, in one of these ways or waiting
   };
   State& state(std::int32_t id) { return state_[static_cast<std::size_t>(id)]; }
   void wait(std::int32_t id) {
-    state(id) = {};
+    state(id) = {.known = true};
     keys_waiting_.push_back(id);
     values_waiting_.push_back(id);
   }
   void keep_apart(std::int32_t id) {
-    state(id) = {.key_group = -1, .value_quantised = false, .apart = true};
+    state(id) = {.key_group = -1, .value_quantised = false, .apart = true, .known = true};
     ++apart_;
   }
   void forget(std::int32_t id) {
     State& one = state(id);
+    one.known = false;
     if (one.apart) {
       one.apart = false;
       --apart_;

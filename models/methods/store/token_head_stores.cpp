@@ -50,7 +50,9 @@ class Fp8TokenFormat final : public RowFormat {
   void round_key(std::span<float> key) const override { round(key); }
   void round_value(std::span<float> value) const override { round(value); }
   static void round(std::span<float> row) {
-    round_fp8_row(row, std::max(abs_max(row) / fp8_max(Fp8::kE4m3), 1e-6F), Fp8::kE4m3);
+    const float scale = std::max(abs_max(row) / fp8_max(Fp8::kE4m3), 1e-6F);
+    const float inverse = 1 / scale;
+    for (float& x : row) x = round_to_fp8(x * inverse, Fp8::kE4m3) * scale;
   }
 };
 

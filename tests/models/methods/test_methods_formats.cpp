@@ -308,6 +308,15 @@ TEST_CASE("LMDeploy's int8, int4 and TurboQuant: the worked example") {
   }
   CHECK(lmdeploy_code(3, lmdeploy_row(Row(8, 3.F), 255, false, Dtype::kFp16)) == 0);
   CHECK(stored_row("lmdeploy-int8", Row(8, 3.F), true) == Row(8, 3.F));
+  // The inverse of the step is beyond fp16: values stay between the row's ends.
+  Row tiny;
+  for (int i = 0; i < 8; ++i) tiny.push_back(1e-4F * static_cast<float>(i));
+  const LmdeployRow small = lmdeploy_row(tiny, 255, false, Dtype::kFp16);
+  for (const float x : tiny) {
+    const float value = lmdeploy_value(lmdeploy_code(x, small), small);
+    CHECK(value >= -1e-5F);
+    CHECK(value <= 8e-4F);
+  }
 
   Row y = kA;
   hadamard(y);
