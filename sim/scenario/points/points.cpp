@@ -170,7 +170,8 @@ std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
                      .stack = &find_stack("ideal"),  // rounds nothing
                      .weight_dtype = spec.weight_dtype,
                      .kv_dtype = spec.kv_dtype,
-                     .batch = spec.batch};
+                     .batch = spec.batch,
+                     .prompt = spec.prompt_tokens};
   Bytes total;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
     if (!spec.method->entries_held(layer, spec.prompt_tokens, tokens)) return std::nullopt;

@@ -100,6 +100,26 @@ TEST_CASE("a scenario of one point with its defaults") {
   CHECK(point.kv_bytes_wanted == Bytes{110LL * 2 * 32 * 4096 * 2});
 }
 
+TEST_CASE("cache that is wanted counts a prompt's rows apart where the format does") {
+  const Files files{"wanted"};
+  for (const char* method : {"think", "gear"}) {
+    INFO(method);
+    const Scenario scenario =
+        read_scenario(files.write("m.json", fmt::format(R"({{"model": "llama-2-7b", "gpu": "H200",
+            "prompt_tokens": 400, "output_tokens": 100, "method": "{}"}})",
+                                                        method)),
+                      {});
+    const ScenarioPoint& point = scenario.points.front();
+    Bytes law;
+    for (std::int32_t layer = 0; layer < 32; ++layer) {
+      const CacheBytes rows = point.spec.method->rows_bytes(
+          layer, {.n_heads = 32, .n_kv_heads = 32, .head_dim = 128}, Dtype::kFp16, 400, 500);
+      law += rows.kv + rows.side;
+    }
+    CHECK(point.kv_bytes_wanted == law);
+  }
+}
+
 TEST_CASE("quantised weights do not quantise the cache unless kv_dtype says so") {
   const Files files{"kv-dtype"};
   const auto first = [&](std::string_view model, std::string_view extra) {
