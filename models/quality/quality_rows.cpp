@@ -167,8 +167,10 @@ class RowReader {
     row.score_full = number(kScoreFull, -1e9, 1e9);
     row.stderr_points = number(kStderr, 0.0, 1e9);
     row.samples = samples();
+    if (row.budget && *row.budget <= 0) bad(kBudget, "a number above 0: nothing is kept");
+    if (row.bits && *row.bits <= 0) bad(kBits, "a number above 0");
     if (row.budget && row.budget_unit.starts_with("fraction") && *row.budget > 1.0) {
-      bad(kBudget, "a fraction in [0, 1]");
+      bad(kBudget, "a fraction in (0, 1]");
     }
     return row;
   }
