@@ -207,6 +207,12 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
         .k_norm = optional(at + "self_attn.k_norm.weight", s.head_dim),
     });
   }
+  if (const std::string more = fmt::format("model.layers.{}.input_layernorm.weight", s.n_layers);
+      tensors.has(more)) {
+    throw InputError{fmt::format("{}: num_hidden_layers", (folder / "config.json").string()),
+                     "the layers of the weights",
+                     fmt::format("{}, and there is {}", s.n_layers, more)};
+  }
   out.final_norm = tensors.read("model.norm.weight", {s.d_model});
   if (!tied) out.head = matrix("lm_head.weight", s.vocab, s.d_model);
   return out;

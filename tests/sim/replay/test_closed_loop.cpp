@@ -443,6 +443,9 @@ TEST_CASE("broken checkpoints and prompts are refused with their place") {
   CHECK(test::has(complaint("qwen3", "mamba"), "Llama family"));
   CHECK(test::has(complaint("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5"),
                   "model.layers.4.input_layernorm.weight"));
+  CHECK(test::has(complaint("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 3"),
+                  "num_hidden_layers: expected the layers of the weights, got 3, and there is "
+                  "model.layers.3.input_layernorm.weight"));
   CHECK(test::has(complaint("\"intermediate_size\": 48", "\"intermediate_size\": 47"),
                   "mlp.gate_proj.weight: expected shape [47, 32], got [48, 32]"));
   CHECK(test::has(complaint("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"),
