@@ -113,6 +113,31 @@ TEST_CASE("rows of a run are one run in base units with all stated settings") {
   CHECK(runs[1].id == "r2");
 }
 
+TEST_CASE("cells that say nothing known are assumptions, and such a run is not complete") {
+  CHECK(mapped(Row{}).complete);
+  for (const auto& [column, cell] :
+       {std::pair{"num_requests", "abc"}, std::pair{"num_requests", "-1"},
+        std::pair{"num_requests", "2.5"}, std::pair{"gpu_count", "-1"}, std::pair{"ep_dp", "dp=x"},
+        std::pair{"ep_dp", "banana=2"}}) {
+    INFO(column, " ", cell);
+    const MappedRun run = mapped(Row{}.set(column, cell));
+    REQUIRE(run.refused.empty());
+    const auto& assumed = run.workload.assumed;
+    CHECK(std::find(assumed.begin(), assumed.end(),
+                    fmt::format("{} \"{}\" is left out", column, cell)) != assumed.end());
+    CHECK_FALSE(run.complete);
+  }
+  const MappedRun other =
+      mapped(Row{}.set("arrival", "banana").set("rate_rps", "2").set("concurrency", ""));
+  CHECK(other.workload.assumed.back() == "arrivals \"banana\" as Poisson's");
+  CHECK_FALSE(other.complete);
+  for (const char* layout :
+       {"dp=2", "ep=on", "1", "replicas=2", "attention_dp=1 moe_tp=1 moe_ep=1"}) {
+    INFO(layout);
+    CHECK(mapped(Row{}.set("ep_dp", layout)).workload.assumed.empty());
+  }
+}
+
 TEST_CASE("MLPerf shares a model over as few GPUs as leave room for the cache") {
   Row row;
   row.set("workload", "mlperf-openorca")
@@ -140,6 +165,11 @@ TEST_CASE("broken tables are refused at their line and column") {
   CHECK(complaint(Row{}.set("unit", "furlongs").line())
             .starts_with("runs.csv:2: unit: expected s, ms"));
   CHECK(complaint(Row{}.set("metric", "power").set("unit", "furlongs").line()) == "no error");
+  CHECK(complaint(Row{}.set("unit", "tok/s").line()) ==
+        "runs.csv:2: unit: expected s, ms or us of ttft, got \"tok/s\"");
+  CHECK(complaint(Row{}.set("metric", "output_throughput").set("unit", "s").line())
+            .starts_with("runs.csv:2: unit: expected tok/s or req/s of output_throughput"));
+  CHECK(complaint(Row{}.set("value", "-1").line()).starts_with("runs.csv:2: value: "));
   CHECK(complaint(Row{}.set("run_id", "").line()).starts_with("runs.csv:2: run_id: "));
   CHECK(complaint(Row{}.set("metric", "").line()).starts_with("runs.csv:2: metric: "));
   CHECK(complaint(Row{}.line() + Row{}.set("model", "other").line())

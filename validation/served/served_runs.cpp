@@ -77,6 +77,19 @@ std::optional<double> scale_of(std::string_view unit) {
   return std::nullopt;
 }
 
+/// The units that a compared metric may have; null: any known one.
+const char* units_of(std::string_view metric) {
+  constexpr std::array<std::string_view, 5> kTimes{"ttft", "tpot", "itl", "e2e", "duration"};
+  if (std::find(kTimes.begin(), kTimes.end(), metric) != kTimes.end()) return "s, ms or us";
+  return metric.ends_with("throughput") ? "tok/s or req/s" : nullptr;
+}
+bool has_such_unit(std::string_view metric, std::string_view unit) {
+  if (unit.empty() || units_of(metric) == nullptr) return true;
+  const bool is_rate = unit.ends_with("/s");
+  const bool is_time = unit == "s" || unit == "ms" || unit == "us" || unit == "seconds";
+  return metric.ends_with("throughput") ? is_rate : is_time;
+}
+
 std::size_t column_of(const CsvTable& table, std::string_view name) {
   if (!table.has(name)) {
     throw InputError{table.place(), fmt::format("a column \"{}\"", name),
@@ -170,12 +183,17 @@ std::vector<ServedRun> runs_of(const CsvTable& table) {
                        "bytes",
                        fmt::format("\"{}\"", excerpt(table.text(row, unit)))};
     }
+    if (!has_such_unit(name, table.text(row, unit))) {
+      throw InputError{at("unit"), fmt::format("{} of {}", units_of(name), name),
+                       fmt::format("\"{}\"", excerpt(table.text(row, unit)))};
+    }
     constexpr double kLargest = std::numeric_limits<double>::max();
     run.metrics.push_back(
         {.metric = name,
          .stat = table.text(row, stat),
          .unit = table.text(row, unit),
-         .value = table.number(row, value, -kLargest, kLargest) * scale.value_or(1),
+         .value = table.number(row, value, units_of(name) != nullptr ? 0 : -kLargest, kLargest) *
+                  scale.value_or(1),
          .line = table.line(row)});
   }
   mark_copies(runs);

@@ -1,6 +1,7 @@
 #include "validation/served/served_workload.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <numeric>
@@ -10,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "models/units/excerpt.hpp"
 #include "validation/served/served_lengths.hpp"
 #include "validation/served/served_text.hpp"
 
@@ -221,10 +223,40 @@ class WorkloadMapping {
     stratify();
     declare();
     repeat_prompts();
+    note_unread();
     return std::move(out_);
   }
 
  private:
+  /// Cells that say nothing known: what is taken for them is assumed.
+  void note_unread() {
+    constexpr std::array<std::string_view, 7> kArrivals{
+        "", "poisson", "constant", "burst", "offline", "concurrency", "trace"};
+    if (std::find(kArrivals.begin(), kArrivals.end(), run_.arrival) == kArrivals.end()) {
+      out_.assumed.push_back(fmt::format("arrivals \"{}\" as Poisson's", excerpt(run_.arrival)));
+    }
+    const auto unread = [&](std::string_view column, const std::string& cell) {
+      out_.assumed.push_back(fmt::format("{} \"{}\" is left out", column, excerpt(cell)));
+    };
+    const auto has_no_count = [](const std::string& cell) {
+      return !cell.empty() && !cell_count(cell);
+    };
+    if (has_no_count(run_.num_requests)) unread("num_requests", run_.num_requests);
+    if (has_no_count(run_.gpu_count)) unread("gpu_count", run_.gpu_count);
+    if (has_no_count(run_.tp)) unread("tp", run_.tp);
+    if (has_no_count(run_.pp)) unread("pp", run_.pp);
+    // "1P1D", "dp=8", "ep=on", "1".
+    const std::string layout = plain_cell(run_.ep_dp);
+    constexpr std::array<std::string_view, 7> kParts{"dp",           "ep",     "replicas", "dcp",
+                                                     "attention_dp", "moe_ep", "moe_tp"};
+    const bool is_known =
+        layout.empty() || cell_count(layout) || parse_apart(layout) || is_in(layout, "ep=on") ||
+        is_in(layout, "ep=true") || is_in(layout, "ep=false") ||
+        std::any_of(kParts.begin(), kParts.end(),
+                    [&](std::string_view part) { return number_behind(layout, part).has_value(); });
+    if (!is_known) unread("ep_dp", run_.ep_dp);
+  }
+
   ServedWorkload without_requests() {
     out_.arrivals = ServedArrivals::kNone;
     out_.requests = {{"arrivals", {{"kind", "fixed"}, {"rate", 1}}},
