@@ -77,8 +77,9 @@ class Posterior {
     for (std::size_t d = 0; d < kServeDraws; ++d) drawn[d] = drawn_[d][i];
     return response(start_[i], drawn).value_or(Response::linear(1)).slope();
   }
-  /// The posterior's standard deviation of the logarithms of a metric's values, over their slopes.
-  [[nodiscard]] double own_error(std::string_view metric) const {
+  /// The posterior's standard deviation of the logarithms of a metric's values, over their slopes;
+  /// nullopt: the benchmark has no value of it.
+  [[nodiscard]] std::optional<double> own_error(std::string_view metric) const {
     const Square covariance = (slopes_.transpose() * slopes_ + Square::Identity()).inverse();
     double sum = 0, n = 0;
     for (std::size_t i = 0; i < values_.size(); ++i) {
@@ -87,7 +88,8 @@ class Posterior {
       sum += std::sqrt(std::max(0.0, row.dot(covariance * row))) / scale(i);
       n += 1;
     }
-    return n > 0 ? sum / n : 0;
+    if (n == 0) return std::nullopt;
+    return sum / n;
   }
 
  private:
@@ -219,7 +221,9 @@ BenchFit fit_bench(const std::vector<BenchLoad>& loads, const BenchPrior& prior,
     const ResidualClass* of = class_of(prior, metric);
     // What services like it say and what its benchmark says, by their precisions.
     const double before = (of->quantile(0.95) - of->quantile(0.05)) / kDeviates;
-    const double own = std::hypot(of->within, posterior.own_error(metric), repeat_noise(metric));
+    const auto fitted = posterior.own_error(metric);
+    if (!fitted) return before;
+    const double own = std::hypot(of->within, *fitted, repeat_noise(metric));
     return before * own / std::hypot(before, own);
   };
   calibration.ttft_error = error("TTFT");

@@ -41,7 +41,7 @@ std::optional<double> limit(const Field& object, std::string_view key) {
   const auto field = object.find(key);
   if (!field) return std::nullopt;
   if (field->is_string()) {
-    if (field->string() == "inf" || field->string() == "trace") return std::nullopt;
+    if (field->string() == "inf") return std::nullopt;
     field->expected("a number or \"inf\"");
   }
   const double value = field->number(0, kMaxCount);
@@ -73,9 +73,19 @@ BenchRun flat_run(const Field& run) {
       run.has("mean_e2e_latency_ms") || run.has("server_info") || run.has("dataset_name");
   BenchRun out{.place = run.place(),
                .tool = sglang ? "SGLang bench_serving" : "vllm bench serve",
-               .rate = limit(run, "request_rate"),
-               .users = whole(limit(run, "max_concurrency")),
                .requests = whole(count(run, "completed"))};
+  // SGLang's mooncake workload: requests come when its file says.
+  const auto rate = run.find("request_rate");
+  out.states_load = !(rate && rate->is_string() && rate->string() == "trace");
+  if (out.states_load) {
+    out.rate = limit(run, "request_rate");
+    out.users = whole(limit(run, "max_concurrency"));
+  }
+  // vLLM's gaps are gamma distributed; burstiness is the shape.
+  constexpr double kMinShape = 1e-3;
+  if (const auto shape = run.find("burstiness"); shape && !shape->is_null()) {
+    out.gap_cv = 1 / std::sqrt(shape->number(kMinShape, kMaxCount));
+  }
   const auto done = count(run, "completed");
   // Releases without "failed" state how many requests the client sent.
   const auto sent = count(run, "num_prompts");
@@ -228,13 +238,19 @@ BenchTimes guidellm_times(const Field& metrics, std::string_view name, double un
   return out;
 }
 
+double rate_of(const Field& field) {
+  constexpr double kMinRate = 1e-6, kMaxRate = 1e6;  // a second, as a scenario's
+  return field.number(kMinRate, kMaxRate);
+}
+
 BenchRun guidellm_run(const Field& run) {
   BenchRun out{.place = run.place(), .tool = "GuideLLM"};
   const Field config = object_at(run, run.has("config") ? "config" : "args");
   const Field strategy = object_at(config, "strategy");
   const std::string kind = strategy.at("type_").string();
   if (kind == "constant" || kind == "poisson" || kind == "async") {
-    out.rate = strategy.at("rate").number(0, kMaxCount);
+    out.rate = rate_of(strategy.at("rate"));
+    if (kind == "constant") out.gap_cv = 0;
   } else if (kind == "concurrent") {
     out.users = strategy.at("streams").integer(1, 1'000'000);
   } else if (kind == "synchronous") {
@@ -373,6 +389,7 @@ bool is_lines(std::string_view text) {
 }  // namespace
 
 std::vector<BenchRun> parse_bench(std::string_view raw, const std::string& file) {
+  if (raw.starts_with("\xEF\xBB\xBF")) raw.remove_prefix(3);  // a byte order mark
   const std::string text = without_python_numbers(std::string{raw});
   std::vector<BenchRun> out;
   const std::vector<Field> parts =

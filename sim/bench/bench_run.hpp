@@ -18,6 +18,7 @@ struct BenchRun {
   std::string place;             // "FILE", or "FILE:LINE" or "FILE: /benchmarks/2" of several
   std::string_view tool;         // "vllm bench serve", …
   std::optional<double> rate{};  // requests a second; nullopt: not limited
+  double gap_cv = 1;  // with a rate: coefficient of variation of the time between requests
   std::optional<std::int64_t> users{};     // requests at once, at most
   bool states_load = true;                 // false: rate and users are not in the file
   std::optional<std::int64_t> requests{};  // that completed

@@ -68,27 +68,61 @@ std::vector<Compared> compared(const BenchRun& run) {
   return out;
 }
 
-/// The scenario's point at the load of a run.
-std::vector<Override> load_of(const BenchRun& run) {
-  ordered_json arrivals;
-  std::vector<Override> out;
-  if (!run.states_load) return out;
-  if (run.rate) {
-    arrivals = {{"kind", "poisson"}, {"rate", *run.rate}};
-  } else {
+/// Whether a client that limits its requests in flight sent them at the rate it was to: then the
+/// limit did not hold it up.
+bool keeps_rate(const BenchRun& run) {
+  constexpr double kKept = 0.95;
+  return run.rate && (!run.users || !run.request_s || *run.request_s >= kKept * *run.rate);
+}
+
+ordered_json arrivals_of(const BenchRun& run) {
+  constexpr double kMinCv = 0.01;
+  if (!keeps_rate(run)) {
     const std::int64_t all = std::min(run.requests.value_or(1), kMaxRequests);
-    arrivals = {{"kind", "closed"}, {"users", run.users.value_or(all)}, {"shared", true}};
+    return {{"kind", "closed"}, {"users", run.users.value_or(all)}, {"shared", true}};
   }
-  out.push_back({"/requests/arrivals", arrivals.dump()});
+  if (run.gap_cv == 1) return {{"kind", "poisson"}, {"rate", *run.rate}};
+  if (run.gap_cv < kMinCv) return {{"kind", "fixed"}, {"rate", *run.rate}};
+  return {{"kind", "gamma"}, {"rate", *run.rate}, {"cv", run.gap_cv}};
+}
+
+/// The scenario with the load of a run instead of the load it names.
+nlohmann::json at_load(nlohmann::json document, const BenchRun& run, const fs::path& file) {
+  if (!run.states_load || !document.is_object() || !document.contains("requests")) return document;
+  nlohmann::json& requests = document["requests"];
+  if (!requests.is_object()) return document;
+  for (const char* key : {"sessions", "agents"}) {
+    if (keeps_rate(run) && requests.contains(key)) {
+      throw InputError{fmt::format("{}: /requests/{}", file.string(), key),
+                       "requests on their own: the rate of a benchmark is of requests", key};
+    }
+  }
+  requests["arrivals"] = arrivals_of(run);
+  requests.erase("rate_scale");
+  if (keeps_rate(run)) requests.erase("think");
   if (run.requests && *run.requests > 0) {
-    out.push_back({"/requests/count", std::to_string(std::min(*run.requests, kMaxRequests))});
+    requests[requests.contains("file") ? "limit" : "count"] = std::min(*run.requests, kMaxRequests);
   }
-  return out;
+  return document;
+}
+
+/// A note where the load is not all that the file says.
+std::optional<std::string> load_note(const BenchRun& run) {
+  if (!run.rate || !run.users) return std::nullopt;
+  if (keeps_rate(run)) {
+    return fmt::format("{}: {:g} requests/s and at most {} at once: simulated without the limit",
+                       run.place, *run.rate, *run.users);
+  }
+  return fmt::format(
+      "{}: {:g} requests/s and at most {} at once, of which {:.3g} requests/s came: simulated as "
+      "{} "
+      "users",
+      run.place, *run.rate, *run.users, *run.request_s, *run.users);
 }
 
 std::string load_text(const BenchRun& run) {
   if (!run.states_load) return "as the scenario";
-  if (run.rate) return fmt::format("{:g} req/s", *run.rate);
+  if (keeps_rate(run)) return fmt::format("{:g} req/s", *run.rate);
   if (run.users) return fmt::format("{} users", *run.users);
   return "all at once";
 }
@@ -103,7 +137,14 @@ struct Point {
 Point point_of(BenchRun run, const fs::path& file) {
   Point out{.run = std::move(run), .values = {}, .scenario = nullptr, .spec = {}};
   out.values = compared(out.run);
-  out.scenario = std::make_shared<Scenario>(read_scenario(file, load_of(out.run)));
+  if (out.values.empty()) {
+    throw InputError{out.run.place,
+                     "a mean or median TTFT or TPOT, a mean E2E or a rate of output tokens",
+                     "none of these"};
+  }
+  out.scenario = std::make_shared<Scenario>(
+      scenario_of(at_load(scenario_document(file, {}), out.run, file), file,
+                  fmt::format("{} at the load of {}", file.string(), out.run.place), true));
   if (out.scenario->kind != "serve") {
     throw InputError{file.string() + ": /kind", "\"serve\": a benchmark is of a service",
                      fmt::format("\"{}\"", out.scenario->kind)};
@@ -228,6 +269,10 @@ int calibrate_from_bench(const Arguments& arguments) {
   std::vector<std::string> files = arguments.values("from-bench");
   files.insert(files.end(), arguments.words().begin(), arguments.words().end() - 1);
   const fs::path scenario{arguments.words().back()};
+  if (const auto out = arguments.value("out");
+      out && fs::exists(*out) && fs::exists(scenario) && fs::equivalent(fs::path{*out}, scenario)) {
+    throw InputError{"-o " + *out, "another file than the scenario", "the scenario"};
+  }
   constexpr int kMaxThreads = 1024;
   const int threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   std::vector<Point> points;
@@ -263,6 +308,7 @@ int calibrate_from_bench(const Arguments& arguments) {
     };
     if (auto note = failed_note(point.run)) notes.push_back(*std::move(note));
     if (auto note = other_lengths(point)) notes.push_back(*std::move(note));
+    if (auto note = load_note(point.run)) notes.push_back(*std::move(note));
   }
   const BenchFit fit = fit_bench(loads,
                                  {.ttft = residuals.find("TTFT"),

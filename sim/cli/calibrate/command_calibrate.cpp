@@ -3,8 +3,10 @@
 
 #include "sim/cli/calibrate/command_calibrate.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -27,6 +29,17 @@ int run_calibrate(const Arguments& arguments) {
                      "one of --measured, --from-log, --from-bench, --device and --residuals",
                      "several"};
   }
+  const auto only_with = [&](const char* option, std::string_view words,
+                             std::initializer_list<const char*> of) {
+    if (!arguments.has(option) || sources == 0) return;
+    if (std::none_of(of.begin(), of.end(), [&](const char* s) { return arguments.has(s); })) {
+      throw InputError{fmt::format("--{}", option), fmt::format("together with {}", words),
+                       "another source of measurements"};
+    }
+  };
+  only_with("op", "--measured", {"measured"});
+  only_with("provenance", "--measured or --residuals", {"measured", "residuals"});
+  only_with("date", "--measured or --residuals", {"measured", "residuals"});
   if (arguments.has("device")) return calibrate_on_device(arguments);
   if (arguments.has("measured")) return calibrate_measured(arguments);
   if (arguments.has("residuals")) return calibrate_residuals(arguments);

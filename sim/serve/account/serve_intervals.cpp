@@ -207,6 +207,12 @@ double error_of(const ServiceCalibration& calibration, std::string_view metric) 
 }
 
 ResidualClass calibrated_class(const ResidualClass& before, double error, std::int64_t runs) {
+  // A metric that the benchmark does not have keeps its class.
+  constexpr double kDeviates = 3.28970725390294;  // of a normal from 5 % to 95 %
+  constexpr double kRounding = 1e-3;
+  if (error >= (1 - kRounding) * (before.quantile(0.95) - before.quantile(0.05)) / kDeviates) {
+    return before;
+  }
   ResidualClass out = before;
   out.path.clear();
   out.documents = runs;

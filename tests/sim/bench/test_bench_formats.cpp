@@ -116,8 +116,31 @@ TEST_CASE("a report of GuideLLM has a run for each strategy") {
   CHECK(*runs[0].ttft.p95 == test::rel(0.058));
   CHECK(*runs[0].tpot.mean == test::rel(0.008));
   CHECK(*runs[0].e2e.mean == test::rel(1.5));
+  CHECK(runs[0].gap_cv == 0);  // "constant"
   CHECK(runs[1].users == 16);
   CHECK_FALSE(runs[1].rate);
+}
+
+TEST_CASE("how requests come: gaps by burstiness, or as a trace says") {
+  const auto flat = [](std::string_view load) {
+    return parse("{" + std::string{load} +
+                 R"(, "duration": 30, "completed": 120, "mean_ttft_ms": 55})")
+        .front();
+  };
+  CHECK(flat(R"("request_rate": 4)").gap_cv == 1);
+  CHECK(flat(R"("request_rate": 4, "burstiness": 1.0)").gap_cv == 1);
+  CHECK(flat(R"("request_rate": 4, "burstiness": 0.25)").gap_cv == test::rel(2.0));
+  const BenchRun both = flat(R"("request_rate": 4, "max_concurrency": 8)");
+  CHECK(*both.rate == 4);
+  CHECK(both.users == 8);
+  const BenchRun trace = flat(R"("request_rate": "trace", "max_concurrency": 8)");
+  CHECK_FALSE(trace.states_load);
+  CHECK_FALSE(trace.users);
+  // A byte order mark, as some editors write it.
+  CHECK(parse("\xEF\xBB\xBF" + std::string{kVllm}).size() == 1);
+  for (const char* wrong : {R"("burstiness": 0)", R"("burstiness": "high")"}) {
+    CHECK_THROWS_AS((void)flat(R"("request_rate": 4, )" + std::string{wrong}), InputError);
+  }
 }
 
 TEST_CASE("failed requests of each tool are counted and noted") {

@@ -217,6 +217,65 @@ TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario take
   CHECK(after.at("intervals").at("slo_probability").get<double>() > 0.9);
 }
 
+TEST_CASE(
+    "calibrate --from-bench: the load is the file's, and what it has no value of is not learned") {
+  const fs::path folder = fresh("calibrate_bench_load");
+  json scaled = json::parse(kService);
+  scaled["requests"]["rate_scale"] = 2;
+  write(folder / "scaled.json", scaled.dump());
+  write(folder / "plain.json", kService);
+  write(folder / "b.json", bench(4, 40, 7));
+  const auto fitted = [&](const std::string& file, const std::string& scenario) {
+    return document_of(run_kvsim({"calibrate", "--from-bench", file, scenario, "--json"}, folder));
+  };
+  const json plain = fitted("b.json", "plain.json");
+  CHECK(fitted("b.json", "scaled.json").at("runs") == plain.at("runs"));
+  // A limit that holds requests up makes a closed loop; one that does not is left out.
+  json both = json::parse(bench(4, 40, 7));
+  both["max_concurrency"] = 8;
+  both["request_throughput"] = 3.9;
+  write(folder / "kept.json", both.dump());
+  const json kept = fitted("kept.json", "plain.json");
+  CHECK(kept.at("runs")[0].at("load") == "4 req/s");
+  CHECK(has(kept.at("notes").dump(), "simulated without the limit"));
+  both["request_throughput"] = 2.0;
+  write(folder / "held.json", both.dump());
+  const json held = fitted("held.json", "plain.json");
+  CHECK(held.at("runs")[0].at("load") == "8 users");
+  CHECK(has(held.at("notes").dump(), "simulated as 8 users"));
+  // Requests of a file.
+  write(folder / "r.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,500,50\n1,500,50\n");
+  json file = json::parse(kService);
+  file["requests"] = {{"file", "r.csv"}};
+  write(folder / "file.json", file.dump());
+  CHECK(fitted("b.json", "file.json").at("runs").size() == 1);
+  // E2E alone says nothing of TTFT by itself: its interval stays as it was.
+  write(folder / "e2e.json", R"({"request_rate": 4, "duration": 10, "completed": 40,
+      "mean_e2el_ms": 400})");
+  const json of_e2e = fitted("e2e.json", "plain.json").at("overrides").at("bench");
+  const json of_all = plain.at("overrides").at("bench");
+  CHECK(of_e2e.at("ttft_error").get<double>() > 1.5 * of_all.at("ttft_error").get<double>());
+  CHECK(of_e2e.at("tpot_error").get<double>() > 1.5 * of_all.at("tpot_error").get<double>());
+  const auto refused = [&](const test::Words& words) {
+    const Outcome outcome = run_kvsim(words, folder);
+    CHECK(outcome.status == 2);
+    return outcome.err;
+  };
+  write(folder / "median.json", R"({"request_rate": 4, "duration": 10, "completed": 40,
+      "median_e2el_ms": 400})");
+  CHECK(has(refused({"calibrate", "--from-bench", "median.json", "plain.json"}),
+            "median.json: expected a mean or median TTFT or TPOT, a mean E2E"));
+  json talks = json::parse(kService);
+  talks["requests"]["sessions"] = {{"turns", 3}};
+  write(folder / "talks.json", talks.dump());
+  CHECK(has(refused({"calibrate", "--from-bench", "b.json", "talks.json"}), "/requests/sessions"));
+  CHECK(has(refused({"calibrate", "--from-bench", "b.json", "plain.json", "-o", "plain.json"}),
+            "expected another file than the scenario"));
+  CHECK(text_of(folder / "plain.json") == kService);
+  CHECK(has(refused({"calibrate", "--from-bench", "b.json", "plain.json", "--op", "gemm"}),
+            "--op: expected together with --measured"));
+}
+
 TEST_CASE("calibrate --from-bench: wrong files and scenarios are refused by place") {
   const fs::path folder = fresh("calibrate_bench_wrong");
   write(folder / "s.json", kService);
