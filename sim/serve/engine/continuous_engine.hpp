@@ -117,6 +117,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   /// the longest sequence and what its scheduler computes. Others are rejected; an output that
   /// would exceed the longest sequence ends there.
   [[nodiscard]] bool serves(RequestId id, SimTime now);
+  /// When the client has it; the request has one.
+  [[nodiscard]] SimTime first_token(RequestId id) const {
+    return state_->outcomes[static_cast<std::size_t>(id)].first_token;
+  }
   /// Prefilled requests that have more to generate, since the last call.
   [[nodiscard]] std::vector<RequestId> take_prefilled() {
     return std::exchange(prefilled_ids_, {});

@@ -81,8 +81,29 @@ bool Handoffs::waits(std::size_t i, SimTime now, SimTime ends) {
   return true;
 }
 
+std::optional<SimTime> Handoffs::next() const {
+  std::optional<SimTime> out = transfers_.next();
+  for (const Early& one : early_) out = std::min(out.value_or(one.until), one.until);
+  return out;
+}
+
+void Handoffs::hand_over(RequestId id, std::vector<std::size_t>& touched) {
+  const auto move =
+      std::find_if(moves_.begin(), moves_.end(), [&](const Move& m) { return m.id == id; });
+  KVSIM_CHECK(move != moves_.end(), "request {} was not awaited", id);
+  engine(move->from).leave(id);
+  engine(move->to).receive(id);
+  engine(move->to).promise(-1);
+  touched.push_back(move->from);
+  touched.push_back(move->to);
+  moves_.erase(move);
+}
+
 std::vector<std::size_t> Handoffs::arrivals(SimTime now) {
   std::vector<std::size_t> touched;
+  for (const Early& one : std::exchange(early_, {})) {
+    one.until > now ? early_.push_back(one) : hand_over(one.id, touched);
+  }
   for (const std::int64_t tag : transfers_.advance(now)) {
     if (tag < 0) {
       const auto i = static_cast<std::size_t>((-1 - tag) / kKindsOfTraffic);
@@ -92,14 +113,10 @@ std::vector<std::size_t> Handoffs::arrivals(SimTime now) {
     const auto move = std::find_if(moves_.begin(), moves_.end(),
                                    [&](const Move& m) { return std::int64_t{m.id} == tag; });
     KVSIM_CHECK(move != moves_.end(), "request {} was not awaited", tag);
-    engine(move->from).leave(move->id);
-    engine(move->to).receive(move->id);
-    engine(move->to).promise(-1);
     took_.push_back(now - move->since);
     moved_ += move->bytes;
-    touched.push_back(move->from);
-    touched.push_back(move->to);
-    moves_.erase(move);
+    const SimTime first = engine(move->from).first_token(move->id);
+    first > now ? early_.push_back({first, move->id}) : hand_over(move->id, touched);
   }
   return touched;
 }

@@ -20,7 +20,8 @@ namespace kvsim {
 /// A prefilled request is given to a decoding replica at once. Its cache moves as soon as memory is
 /// there, in the order of giving (back-pressure: until then, and until all of it has come, the
 /// prefilling replica holds it). Moves share links, also with what iterations move between GPUs
-/// and host where both go over one.
+/// and host where both go over one. A request decodes on when its client has the first token: a
+/// client has tokens in their order.
 class Handoffs {
  public:
   /// `engines`: decoding replicas, then those that prefill; all continuous. They outlive this.
@@ -34,7 +35,7 @@ class Handoffs {
   /// Memory may have become free in engine `decoding`.
   void move(std::size_t decoding, SimTime now);
   /// When something happens next.
-  [[nodiscard]] std::optional<SimTime> next() const { return transfers_.next(); }
+  [[nodiscard]] std::optional<SimTime> next() const;
   /// Caches that have come by now; the engines they left and came to, in that order.
   [[nodiscard]] std::vector<std::size_t> arrivals(SimTime now);
 
@@ -68,7 +69,13 @@ class Handoffs {
     int transfers = 0;  // under way
     SimTime took{};
   };
+  struct Early {
+    SimTime until{};
+    RequestId id = 0;
+  };
   [[nodiscard]] ContinuousEngine& engine(std::size_t i) { return *continuous_[i]; }
+  /// The move of `id` is done; its engines are appended to `touched`.
+  void hand_over(RequestId id, std::vector<std::size_t>& touched);
 
   std::span<const std::unique_ptr<Engine>> decoding_;
   std::vector<ContinuousEngine*> continuous_;
@@ -79,6 +86,7 @@ class Handoffs {
   TransferEngine transfers_;
   std::vector<std::deque<Pending>> pending_;  // [decoding]
   std::vector<Move> moves_;                   // under way
+  std::vector<Early> early_;                  // caches that came before the first token did
   std::vector<Waiting> waiting_;              // [engines]
   std::vector<Unblocked> unblocked_;
   std::vector<std::int64_t> given_;

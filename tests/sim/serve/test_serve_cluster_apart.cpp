@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <vector>
 
+#include "models/cost/rates/calibration.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/served.hpp"
 #include "tests/support/serving.hpp"
@@ -87,6 +92,23 @@ TEST_CASE("one request by hand: the first token from one replica and the others 
     CHECK(two.transfer.p50 == test::rel(0.141));
     CHECK(two.transfer.p99 == test::rel(0.141));
   }
+}
+
+TEST_CASE("a client has the first token before the second, however busy the API server is") {
+  const ServeSpec spec{
+      .llm = &find_llm("llama-3.2-1b"),
+      .gpu = &find_gpu("B200"),
+      .stack = &find_stack("vllm"),
+      .calibration = &builtin_calibration(),
+      .requests = std::make_shared<RequestTrace>(test::random_trace(7, 300, 150, 100, 4)),
+      .cluster = {.prefill_replicas = 1}};
+  const ServeResult r = run_serve(spec);
+  CHECK(r.completed == 300);
+  for (const RequestOutcome& one : r.outcomes) {
+    if (one.output_tokens > 0) CHECK(one.finish >= one.first_token);
+  }
+  CHECK(r.tpot.p50 > 0);
+  CHECK(r.itl.p50 > 0);
 }
 
 TEST_CASE("requests and bytes are conserved for any memory and link") {
