@@ -80,9 +80,11 @@ void StaticEngine::form(SimTime now) {
   if (spec_.allocator) allocate();
   next_ = 0;
   ++formed_;
-  work_.flops += run_.flops;
-  work_.bytes += run_.bytes_moved;
-  work_.at_peak += run_.at_peak;
+  if (prefills()) {  // a batch that is refused takes no time
+    work_.flops += run_.flops;
+    work_.bytes += run_.bytes_moved;
+    work_.at_peak += run_.at_peak;
+  }
   memory_.usable = run_.usable_hbm;
   if (run_.startup) memory_.startup = run_.startup;
   if (run_.peak_hbm > memory_.peak) {
@@ -213,11 +215,9 @@ std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
       if (static_cast<std::int64_t>(queue_.size()) < max_batch_ && more_coming) return std::nullopt;
       form(now);
     }
-    // A prefill that was refused leaves no sample of step 0.
     const bool runs = next_ < run_.timeline.size() &&
-                      run_.timeline[next_].step == static_cast<std::int64_t>(next_) &&
-                      (next_ > 0 || run_.prefill_time);
-    if (runs) break;
+                      run_.timeline[next_].step == static_cast<std::int64_t>(next_);
+    if (runs && (next_ > 0 || prefills())) break;
     KVSIM_CHECK(lost(), "a batch has no step {}", next_);
     raise(now);
   }

@@ -50,6 +50,11 @@ class StaticEngine final : public Engine {
     std::string enough;  // "5 of them fit at once, or 8 with prompts of up to 2,311 tokens"
   };
   [[nodiscard]] Shortage shortage() const;
+  /// Whether the batch's prompts are computed; a prefill that is refused leaves no sample of step
+  /// 0.
+  [[nodiscard]] bool prefills() const {
+    return !run_.timeline.empty() && run_.timeline.front().step == 0 && run_.prefill_time;
+  }
   /// Context and segments after a step of the batch.
   [[nodiscard]] Bytes reserved_after(const StaticSample& step) const;
   [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
