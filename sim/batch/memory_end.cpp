@@ -149,6 +149,12 @@ EngineStartup at_factors(const EngineStartup& startup, const TermFactors& factor
   const Bytes left = out.remaining_cache(out.weights, out.non_torch, out.activation);
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::clamp(left, Bytes{}, out.total);
+  if (startup.draft_cache > Bytes{}) {
+    const auto drafts = static_cast<double>(startup.draft_cache.count());
+    const double share = drafts / (drafts + static_cast<double>(startup.kv_cache.count()));
+    out.draft_cache = scaled(out.kv_cache, share);
+    out.kv_cache -= out.draft_cache;
+  }
   out.blocks = out.kv_cache.count() / out.block.count();
   out.tokens = out.blocks * stack.block_tokens;
   if (out.groups) {
@@ -172,7 +178,8 @@ PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack, std
   const EngineStartup tight = at_factors(startup, ends->high.terms, stack, measured);
   const EngineStartup roomy = at_factors(startup, ends->low.terms, stack, measured);
   const auto peak = [](const EngineStartup& s) {
-    return std::min(s.weights + s.non_torch + s.activation + s.graphs + s.kv_cache, s.limit());
+    return std::min(s.weights + s.non_torch + s.activation + s.graphs + s.kv_cache + s.draft_cache,
+                    s.limit());
   };
   return {.low = tight.kv_cache,
           .high = roomy.kv_cache,

@@ -49,7 +49,8 @@ struct EngineStartup {
   bool activation_measured = false;
   Bytes graphs{};
   bool counts_graphs = false;  // of FractionOf::kAll: the pool leaves room for them
-  Bytes kv_cache{};            // 0 where nothing is left
+  Bytes kv_cache{};            // 0 where nothing is left; without `draft_cache`
+  Bytes draft_cache{};         // of the pool's memory: the share of a draft with blocks of its kind
   Bytes missing{};             // shortage before any cache; 0 if something is left
   /// Of vLLM with layers that do not all hold every token: the groups that share the pool's
   /// block ids.
@@ -72,7 +73,8 @@ struct EngineStartup {
   /// graphs, or in its first full pass.
   [[nodiscard]] Bytes shortage() const {
     if (missing > Bytes{}) return {};  // nothing is left for a pool
-    return std::max(Bytes{}, weights + non_torch + kv_cache + non_kv_bytes() - total);
+    return std::max(Bytes{},
+                    weights + non_torch + kv_cache + draft_cache + non_kv_bytes() - total);
   }
   /// Memory left next to the pool for CUDA graphs, before any pass runs.
   [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }

@@ -231,6 +231,7 @@ Explanation pool(const Field& point) {
     if (of != "before_weights") leave_out();
   }
   add("missing: it does not start", bytes_of("missing_bytes"), "missing_bytes");
+  if (start->find("draft_cache_bytes")) take("cache of the draft", "draft_cache_bytes");
   resolve(out, *start, "kv_cache_bytes", "B", *out.value);
   // A service's; the result of a static batch has no interval of its pool.
   out.low = maybe_number(point, "kv_pool_bytes_low");

@@ -87,6 +87,7 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
                    {"max_model_len", s.max_model_len},
                    {"max_concurrency", s.max_concurrency},
                    {"serves", s.serves()}};
+  if (s.draft_cache > Bytes{}) out["draft_cache_bytes"] = s.draft_cache.count();
   if (s.groups) {
     out["block_bytes"] = s.groups->block_id.count();
     out["request_blocks"] = s.groups->request_blocks;

@@ -49,11 +49,14 @@ void ServeContext::add_draft(const ServeHooks& hooks) {
         static_cast<double>(rows.count()) / static_cast<double>((rows + own).count());
     const auto draft_pool = rounded<Bytes>(static_cast<double>(start.kv_cache.count()) * share);
     start.kv_cache -= draft_pool;
+    start.draft_cache = draft_pool;
     resident_["context"] += draft_pool;
     notes_.push_back(
         fmt::format("the draft's cache of {} is shown with the CUDA context", draft_pool));
     pool_units_ = sizes_->pool_units(start.kv_cache);
-    start.tokens = static_cast<std::int64_t>(static_cast<double>(start.tokens) * (1 - share));
+    for (std::int64_t* of : {&start.tokens, &start.blocks}) {
+      *of = static_cast<std::int64_t>(static_cast<double>(*of) * (1 - share));
+    }
     start.max_concurrency *= 1 - share;
     startup_ = start;
     resident_["weights"] = start.weights;

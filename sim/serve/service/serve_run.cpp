@@ -1,6 +1,7 @@
 #include "sim/serve/service/serve_run.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -425,6 +426,15 @@ class Service {
     if (out.startup) {
       out.pool_interval =
           pool_interval(*out.startup, *site_.cost_input().stack, stage_gpus(spec_), spec_.options);
+      // Blocks of a method's rows, or of the layers that hold every token, are fewer.
+      if (out.startup->blocks > 0) {
+        const double share =
+            static_cast<double>(out.blocks) / static_cast<double>(out.startup->blocks);
+        for (std::int64_t* end :
+             {&out.pool_interval->blocks_low, &out.pool_interval->blocks_high}) {
+          *end = std::llround(static_cast<double>(*end) * share);
+        }
+      }
     }
     put_peak_interval(out);
     out.scheduler = engines_.front()->describe();
