@@ -264,7 +264,9 @@ ordered_json workloads(const Arguments& arguments, Notes& notes) {
                                                   : ordered_json(rate)}}},
                               {"count", count.value_or(static_cast<std::int64_t>(usual))},
                               {"prompt_tokens", prompt},
-                              {"output_tokens", output}};
+                              {"output_tokens", output},
+                              // As benchmark clients do: max_tokens is what is generated.
+                              {"declared_tokens", "output"}};
         if (arguments.has("prefix")) share_prefix(arguments, requests);
         values.push_back(std::move(requests));
       }

@@ -86,7 +86,7 @@ TEST_CASE("the number of GPUs for 5 requests per second and its cost is one line
   CHECK(scenario.at("gpu_count") == 1);
   CHECK(scenario.at("requests") ==
         json::parse(R"({"arrivals": {"kind": "poisson", "rate": 5}, "count": 3000,
-                        "prompt_tokens": 500, "output_tokens": 50})"));
+                        "prompt_tokens": 500, "output_tokens": 50, "declared_tokens": "output"})"));
   CHECK(scenario.at("slo") == json::parse(R"({"ttft": "2 s", "tpot": "50 ms", "e2e": "9 s"})"));
   CHECK(scenario.at("plan") ==
         json::parse(R"({"questions": ["fewest_gpus"], "confidence": 0.0, "attainment": 0.95,
