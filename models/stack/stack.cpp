@@ -205,6 +205,8 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   const Stack::VersionedValues& own = out.profile_values;
   versioned("schedules_ahead", &EngineValues::schedules_ahead, out.schedules_ahead,
             own.schedules_ahead);
+  versioned("reserves_full_prompt", &EngineValues::reserves_full_prompt, out.reserves_full_prompt,
+            false);
   versioned("between_steps", &EngineValues::inter_step_overhead, out.inter_step_overhead,
             own.inter_step_overhead);
   versioned("between_per_sequence", &EngineValues::inter_step_per_sequence,

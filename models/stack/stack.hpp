@@ -122,6 +122,8 @@ struct Stack {
   /// The host schedules a step while the GPU computes the one before it: the two times above are
   /// hidden behind the GPU's, and a request that arrives waits for one step more.
   bool schedules_ahead = false;
+  /// A prompt is admitted only where the cache has room for all of it, not for its first chunk.
+  bool reserves_full_prompt = false;
   FrontEndTimes front_end{};    // of a service
   CutoffTimes cutoff{};         // of its sampler,
   bool samples_cutoff = false;  // where requests ask for top-k or top-p

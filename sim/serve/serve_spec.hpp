@@ -43,6 +43,7 @@ struct SchedulerSpec {
   std::optional<double> conservativeness{};          // sglang: of its estimate of outputs to come
   std::optional<std::int64_t> max_prefill_tokens{};  // sglang: of the prompts of one iteration
   std::optional<bool> mixed_chunk{};                 // sglang: decodes join the prompts' iteration
+  std::optional<bool> reserve_full_isl{};            // vllm-v1: admits prompts that fit as a whole
 };
 
 /// Bounds that a request has to keep to count as good.

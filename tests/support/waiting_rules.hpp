@@ -214,7 +214,10 @@ class WorkObserver : public CheckingObserver {
     const std::int64_t known = at(id).known;
     const std::int64_t chunk = chunked_ ? std::min(known, left) : known <= left ? known : 0;
     if (chunk == 0) return;
-    refuse(blocks(chunk) + keep_ <= f.free, id, blocks(chunk) + keep_, f.free);
+    // Since 0.20 all of it has to fit, unless it would run alone.
+    const bool whole = site_.spec.reserve_full_isl.value_or(true) && !v.running.empty();
+    const std::int64_t wants = blocks(whole ? known : chunk) + keep_;
+    refuse(wants <= f.free, id, wants, f.free);
   }
 
   /// The whole prompt finds blocks above the watermark, and tokens, while no sequence is swapped

@@ -273,6 +273,8 @@ constexpr std::array kSchedulerKeys{
            "most tokens of one prompt in an iteration"),
     points("chunked_prefill", boolean(), "the scheduler's",
            "whether a prompt may be prefilled over several iterations"),
+    points("reserve_full_isl", boolean(), "the stack's",
+           "vllm-v1: whether a prompt is admitted only where all of it fits, not its first chunk"),
     points("prefix_caching", boolean(), "the scheduler's",
            "whether blocks of equal prefixes are shared and kept"),
     points("batch", integer(1, kMaxBatch), "8", "static: sequences per batch"),

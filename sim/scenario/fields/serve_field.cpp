@@ -90,6 +90,7 @@ SchedulerSpec read_scheduler(const Members& members, StackOptions& engine) {
     if (key == "order") spec.order = read_enum<QueueOrder>(value, kObject, key);
     count("long_prefill_token_threshold", spec.long_prefill_token_threshold);
     flag("chunked_prefill", spec.chunked_prefill);
+    flag("reserve_full_isl", spec.reserve_full_isl);
     flag("prefix_caching", spec.prefix_caching);
     count("batch", spec.batch);
     if (key == "watermark") spec.watermark = read_number(value, kObject, key);

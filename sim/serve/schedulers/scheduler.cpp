@@ -12,7 +12,8 @@ namespace {
 using Name = std::string_view;
 constexpr std::array kVllmV1Options{
     Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},   Name{"long_prefill_token_threshold"},
-    Name{"chunked_prefill"},        Name{"prefix_caching"}, Name{"watermark"}};
+    Name{"chunked_prefill"},        Name{"prefix_caching"}, Name{"watermark"},
+    Name{"reserve_full_isl"}};
 constexpr std::array kVllmV0Options{
     Name{"max_num_batched_tokens"}, Name{"max_num_seqs"}, Name{"chunked_prefill"},
     Name{"prefix_caching"},         Name{"watermark"},    Name{"swap"}};

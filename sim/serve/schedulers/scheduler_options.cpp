@@ -31,6 +31,7 @@ std::vector<std::string_view> set_options(const SchedulerSpec& spec) {
   add("conservativeness", spec.conservativeness.has_value());
   add("max_prefill_tokens", spec.max_prefill_tokens.has_value());
   add("mixed_chunk", spec.mixed_chunk.value_or(false));
+  add("reserve_full_isl", spec.reserve_full_isl.has_value());
   return names;
 }
 

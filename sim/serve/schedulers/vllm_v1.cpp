@@ -34,6 +34,7 @@ class VllmV1 : public Scheduler {
     budget_ = configured.iteration_tokens(chunked_, site.max_model_len, kMaxNumBatchedTokens);
     long_prefill_ = spec.long_prefill_token_threshold.value_or(0);
     watermark_ = spec.watermark.value_or(0);
+    reserves_ = spec.reserve_full_isl.value_or(site.stack->reserves_full_prompt);
     state_block_ = site.state_block;
     const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
       if (value < low) {
@@ -96,6 +97,7 @@ class VllmV1 : public Scheduler {
       const std::int32_t tokens = aligned(batch.sequence(id), found, take(wanted, left));
       if (tokens == 0) return;
       if (!chunked_ && tokens < wanted) return;
+      if (reserves_ && !fits(batch, id, found)) return;
       // A watermark that no other sequence's blocks can satisfy would never be met.
       if (!batch.admit(id, tokens, batch.running().empty() ? 0 : keep_free_)) return;
       left -= tokens;
@@ -114,10 +116,20 @@ class VllmV1 : public Scheduler {
     if (!chunked_) text += ", prompts whole";
     if (long_prefill_ > 0) text += fmt::format(", long_prefill_token_threshold {}", long_prefill_);
     if (watermark_ > 0) text += fmt::format(", watermark {}", watermark_);
+    if (reserves_) text += ", prompts that fit as a whole";
     return text;
   }
 
  private:
+  /// Whether free memory holds what the sequence has tokens for, of which `found` are cached: its
+  /// later chunks do not preempt others then. A sequence that runs alone is not held up.
+  /// Source: vLLM KVCacheManager.allocate_slots, full_sequence_must_fit.
+  [[nodiscard]] bool fits(BatchBuilder& batch, RequestId id, std::int32_t found) const {
+    if (batch.running().empty()) return true;
+    const Sequence& s = batch.sequence(id);
+    const std::int64_t shared = found / batch.block_tokens() * batch.block_units();
+    return batch.units_for(s.prompt, s.known) - shared + keep_free_ <= batch.free_units();
+  }
   [[nodiscard]] std::int32_t take(std::int32_t wanted, std::int64_t left) const {
     std::int64_t tokens = wanted;
     if (chunked_ && long_prefill_ > 0) tokens = std::min(tokens, long_prefill_);
@@ -154,6 +166,7 @@ class VllmV1 : public Scheduler {
   std::int64_t keep_free_ = 0;
   std::int64_t state_block_ = 0;
   bool chunked_ = true;
+  bool reserves_ = false;
 };
 
 }  // namespace

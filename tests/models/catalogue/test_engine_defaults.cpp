@@ -208,6 +208,23 @@ TEST_CASE("SGLang with speculation runs 48 requests, in step with the GPU before
   CHECK(with("vllm", true).max_num_seqs == with("vllm", false).max_num_seqs);
 }
 
+TEST_CASE(
+    "vLLM since 0.14 schedules ahead, but not n-grams, and since 0.20 prompts have to fit whole") {
+  const auto with = [](const char* label, bool looks_up, const StackOptions& options = {}) {
+    return with_options(
+        find_stack(label), options,
+        {&find_gpu("H100-80GB-SXM"), &find_llm("llama-3.1-8b"), 1, looks_up, looks_up});
+  };
+  CHECK(with("vllm@0.14", false).schedules_ahead);
+  CHECK_FALSE(with("vllm@0.14", true).schedules_ahead);
+  CHECK(with("vllm", true, {.async_scheduling = true}).schedules_ahead);
+  CHECK_FALSE(with("vllm@0.13", false).schedules_ahead);
+  CHECK_FALSE(with("vllm@0.19", false).reserves_full_prompt);
+  CHECK(with("vllm@0.20", false).reserves_full_prompt);
+  CHECK(with("vllm", false).reserves_full_prompt);
+  CHECK_FALSE(with("sglang", false).reserves_full_prompt);
+}
+
 TEST_CASE("SGLang takes less of a GPU by default where it loads a vision encoder") {
   const auto share = [](const char* model, const StackOptions& options = {}) {
     return with_options(find_stack("sglang@0.5.6"), options,

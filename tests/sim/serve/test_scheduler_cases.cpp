@@ -145,6 +145,24 @@ TEST_CASE("vllm-v0 by priority: the first request in the queue preempts a later 
   CHECK(run(service).plans == Plans{"0:6", "0:1", "0:1", "1:5", "1:1"});
 }
 
+TEST_CASE("vllm-v1 admits a prompt by its first chunk, or only where all of it fits") {
+  // Six blocks of four tokens, eight tokens an iteration.
+  SmallService service =
+      tiny(6, 4, {.name = "vllm-v1", .max_num_batched_tokens = 8, .reserve_full_isl = false});
+  service.trace.requests = {request(0, 12, 3), request(0, 16, 1)};
+  // 2: B's first four tokens take the fourth block. 3: A takes the fifth; B's next seven would need
+  // two more, and it is the last: it starts again in the fourth iteration, A's last.
+  const Run chunk = run(service);
+  CHECK(chunk.plans == Plans{"0:8", "0:4 1:4", "0:1", "0:1 1:7", "1:8", "1:1"});
+  CHECK(chunk.result.preemptions == 1);
+  // B needs four blocks, and A leaves it three, then two.
+  service.scheduler.reserve_full_isl = true;
+  const Run whole = run(service);
+  CHECK(whole.plans == Plans{"0:8", "0:4", "0:1", "0:1", "1:8", "1:8"});
+  CHECK(whole.result.preemptions == 0);
+  CHECK(whole.result.scheduler.find("prompts that fit as a whole") != std::string::npos);
+}
+
 TEST_CASE("sglang: prompts first, by an estimate of future tokens") {
   SmallService service = tiny(40, 1, {.name = "sglang", .max_num_batched_tokens = 12});
   service.max_model_len = 30;

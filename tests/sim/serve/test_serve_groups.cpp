@@ -272,7 +272,9 @@ TEST_CASE("prompts that do not fit together are computed once, with windows") {
   Llm llm = test::small_llm();
   for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
   // 40 blocks of each group hold one prompt of 500 tokens and most of a second one.
-  SmallService service{.blocks = 80, .scheduler = {.name = "vllm-v1", .prefix_caching = true}};
+  SmallService service{
+      .blocks = 80,
+      .scheduler = {.name = "vllm-v1", .prefix_caching = true, .reserve_full_isl = false}};
   service.llm = &llm;
   for (std::int32_t i = 0; i < 8; ++i) service.trace.requests.push_back(request(0, 500, 40));
   const ServeResult kept = service.run();

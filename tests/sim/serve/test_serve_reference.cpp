@@ -90,6 +90,11 @@ ReferenceResult reference_v1(const SmallService& s) {
       const std::size_t id = waiting.front();
       ReferenceRequest& r = out.requests[id];
       const std::int64_t n = share(r);
+      if (s.scheduler.reserve_full_isl.value_or(false) && !running.empty()) {
+        std::int64_t used = 0;
+        for (const std::size_t i : running) used += out.requests[i].blocks;
+        if (used + blocks_of(r.known) > s.blocks) break;
+      }
       if (!grow(r, n)) break;
       waiting.pop_front();
       running.push_back(id);
@@ -127,7 +132,8 @@ TEST_CASE("the service equals a reference of V1 iteration by iteration") {
   std::int64_t preemptions = 0, rejected = 0;
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     for (const std::int64_t blocks : {9, 12, 24, 60}) {
-      for (const std::int64_t threshold : {0, 33}) {
+      for (const std::int64_t threshold : {0, 33, 34}) {
+        const bool whole = threshold == 34;
         INFO("seed ", seed, " blocks ", blocks, " threshold ", threshold);
         SmallService service{.blocks = blocks,
                              .times = {.iteration = 1e-3, .per_token = 2e-5, .per_entry = 0},
@@ -135,7 +141,8 @@ TEST_CASE("the service equals a reference of V1 iteration by iteration") {
                                            .max_num_batched_tokens = 70,
                                            .max_num_seqs = 9,
                                            .long_prefill_token_threshold = threshold,
-                                           .prefix_caching = false}};
+                                           .prefix_caching = false,
+                                           .reserve_full_isl = whole}};
         for (Request r : test::random_trace(seed, 80, 60, 60, 30).requests) {
           if (r.after >= 0) continue;
           service.trace.requests.push_back(r);

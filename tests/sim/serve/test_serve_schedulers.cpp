@@ -80,7 +80,8 @@ TEST_CASE("sequences preempted in turn for one chunk are not refused") {
                        .scheduler = {.name = "vllm-v1",
                                      .order = QueueOrder::kPriority,
                                      .max_num_batched_tokens = 512,
-                                     .prefix_caching = false}};
+                                     .prefix_caching = false,
+                                     .reserve_full_isl = false}};
   service.trace.requests = {request(0, 900, 30), request(0.0001, 200, 200),
                             request(0.0002, 1000, 40), request(0.0003, 1000, 100),
                             request(0.0004, 64, 300)};
