@@ -99,7 +99,14 @@ class Translator {
   }
   [[nodiscard]] std::int64_t number(std::initializer_list<std::string_view> names) const {
     for (const std::string_view name : names) {
-      if (const GivenFlag* given = command_.find(name)) return std::stoll(given->values.front());
+      const GivenFlag* given = command_.find(name);
+      if (given == nullptr) continue;
+      const std::int64_t value = std::stoll(given->values.front());
+      if (value >= 1) return value;
+      // TensorRT-LLM's -1: the engine chooses.
+      if (name == "--ep_size") return 1;
+      throw InputError{fmt::format("{}: {}", place_, given->typed), "at least 1",
+                       fmt::format("{}", value)};
     }
     return 1;
   }
@@ -111,10 +118,13 @@ class Translator {
     for (const Same& same : kSame) {
       if (given.flag->name != same.flag) continue;
       if (same.of_services && !services_) return value == "1";
+      if (same.option == "tp" && attention_groups() > 1) return true;  // see take_parallelism
       return take_number(same.option, value, given);
     }
     for (const Same& same : kKeys) {
       if (given.flag->name != same.flag) continue;
+      // See take_attention_groups.
+      if (same.option == "/scheduler/conservativeness" && attention_groups() > 1) return true;
       if (!services_ || value == "0") return value == "0";
       set(same.option, value);
       return true;
@@ -122,7 +132,12 @@ class Translator {
     if (given.flag->name == "--chunked-prefill-size") {
       // -1: prompts are taken whole.
       if (value == "-1") return false;
-      option("max-num-batched-tokens", value);
+      const auto tokens = count_of_flag(value);
+      if (tokens && attention_groups() > 1) {
+        option("max-num-batched-tokens", fmt::format("{}", *tokens / attention_groups()));
+      } else {
+        option("max-num-batched-tokens", value);
+      }
       return true;
     }
     if (is(given, {"--dtype"})) return take_dtype(value);
@@ -144,6 +159,10 @@ class Translator {
       set("/engine/async_scheduling", given.is_on ? "true" : "false");
       return true;
     }
+    if (is(given, {"--scheduler-reserve-full-isl"})) {
+      if (services_) set("/scheduler/reserve_full_isl", given.is_on ? "true" : "false");
+      return services_;
+    }
     if (is(given, {"--language-model-only"})) {
       if (given.is_on) leave_vision_out();
       return true;
@@ -153,15 +172,16 @@ class Translator {
       set("/engine/async_scheduling", "false");
       return true;
     }
-    if (is(given, {"--enable-chunked-prefill"})) {
+    if (is(given, {"--enable-chunked-prefill", "--enable_chunked_prefill"})) {
       const bool is_on = given.is_on && value != "False" && value != "false";
       if (is_on || !services_) return is_on;
       set("/scheduler/chunked_prefill", "false");
       return true;
     }
     return is(given, {"--enable-expert-parallel", "--data-parallel-size", "--ep-size", "--ep_size",
-                      "--enable-ep-moe", "--decode-context-parallel-size", "--dp-size",
-                      "--speculative-config", "--speculative-algorithm",
+                      "--enable-ep-moe", "--decode-context-parallel-size",
+                      "--prefill-context-parallel-size", "--dp-size", "--enable-dp-attention",
+                      "--enable_attention_dp", "--speculative-config", "--speculative-algorithm",
                       "--speculative-draft-model-path", "--speculative-num-steps",
                       "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--backend"});
   }
@@ -237,7 +257,45 @@ class Translator {
                                  given.typed, value)};
   }
 
+  /// Groups of the tensor-parallel GPUs that attend for their own requests and share the experts
+  /// (data-parallel attention); 1: there are none.
+  [[nodiscard]] std::int64_t attention_groups() const {
+    const auto is_on = [&](std::string_view name) {
+      const GivenFlag* given = command_.find(name);
+      return given != nullptr && given->is_on;
+    };
+    const std::int64_t tensor = number({"--tp-size", "--tp_size"});
+    const std::int64_t groups = is_on("--enable_attention_dp")   ? tensor
+                                : is_on("--enable-dp-attention") ? number({"--dp-size"})
+                                                                 : 1;
+    return services_ && groups > 1 && tensor % groups == 0 ? groups : 1;
+  }
+
+  /// SGLang divides the tokens of a pass among the groups and expects shorter outputs
+  /// (server_args.py, _handle_data_parallelism).
+  void take_attention_groups(std::int64_t groups) {
+    constexpr double kConservativeness = 0.3;
+    const std::int64_t gpus = number({"--tp-size", "--tp_size"});
+    if (gpus > groups) option("tp", fmt::format("{}", gpus / groups));
+    option("replicas", fmt::format("{}", groups));
+    set("/engine/expert_parallel", fmt::format("{}", gpus));
+    if (command_.find("--enable_attention_dp") != nullptr) return;
+    const GivenFlag* given = command_.find("--schedule-conservativeness");
+    const double stated = given != nullptr ? std::stod(given->values.front()) : 1.0;
+    set("/scheduler/conservativeness", fmt::format("{:g}", kConservativeness * stated));
+    if (command_.find("--chunked-prefill-size") == nullptr) {
+      out_.notes.push_back(fmt::format(
+          "--enable-dp-attention: {} divides its default --chunked-prefill-size by {}, and leaves "
+          "more memory to activations; neither is part of the simulation unless it is stated",
+          command_.engine->engine, groups));
+    }
+  }
+
   void take_parallelism() {
+    if (const std::int64_t groups = attention_groups(); groups > 1) {
+      take_attention_groups(groups);
+      return;
+    }
     const std::int64_t tensor = number({"--tensor-parallel-size", "--tp-size", "--tp_size"});
     const std::int64_t data = number({"--data-parallel-size", "--dp-size"});
     const bool shares = command_.find("--enable-expert-parallel") != nullptr &&

@@ -246,8 +246,11 @@ void LaunchWriter::add_limits() {
                                      [&](const Names& names) { return names.key == setting.key; });
     if (limit == kLimits.end()) continue;
     const std::string_view flag = limit->flags[engine];
+    // SGLang's word for prompts that are taken whole.
+    const bool is_whole = engine == kSglang && std::string_view{setting.key} == "prefill_chunk" &&
+                          !in_.scheduler.chunked_prefill.value_or(true);
     if (!flag.empty()) {
-      require(flag, setting.value, setting.key);
+      require(flag, is_whole ? "-1" : setting.value, setting.key);
     } else if (setting.by_user) {
       yaml_["kv_cache_config"]["tokens_per_block"] = std::stoll(setting.value);
     }
@@ -303,6 +306,10 @@ void LaunchWriter::add_scheduler() {
       require("--long-prefill-token-threshold",
               fmt::format("{}", *scheduler.long_prefill_token_threshold), "long prompts");
     }
+    if (scheduler.reserve_full_isl) {
+      require("--scheduler-reserve-full-isl", "", "prompts that fit as a whole");
+      if (!*scheduler.reserve_full_isl) out_.words.back() = "--no-scheduler-reserve-full-isl";
+    }
   } else if (engine == kSglang) {
     if (eager) require("--disable-cuda-graph", "", "no CUDA graphs");
     if (scheduler.prefix_caching && !*scheduler.prefix_caching) {
@@ -329,13 +336,25 @@ void LaunchWriter::add_scheduler() {
     if (in_.options.async_scheduling && !*in_.options.async_scheduling) {
       yaml_["disable_overlap_scheduler"] = true;
     }
-    if (scheduler.chunked_prefill.value_or(false)) {
-      require("--enable_chunked_prefill", "", "chunked prefill");
+    // TensorRT-LLM takes prompts whole by default.
+    if (scheduler.chunked_prefill.value_or(true)) {
+      if (engine_.find_certain(version_, "--enable_chunked_prefill") != nullptr) {
+        add("--enable_chunked_prefill");
+      } else {
+        yaml_["enable_chunked_prefill"] = true;
+      }
     }
     if (scheduler.policy) {
       yaml_["scheduler_config"]["capacity_scheduler_policy"] =
           *scheduler.policy == "max-utilization" ? "MAX_UTILIZATION" : "GUARANTEED_NO_EVICT";
     }
+  }
+  if (in_.options.api_servers.value_or(1) > 1 && engine != kVllm) {
+    note(fmt::format("api_servers {}: not part of this command of {}", *in_.options.api_servers,
+                     engine_.engine));
+  }
+  if (in_.options.per_head_blocks.value_or(false)) {
+    note(fmt::format("kv_blocks per-head: {} has no such blocks", engine_.engine));
   }
   if (scheduler.order == QueueOrder::kShortestDeclared) {
     refuse(fmt::format("order shortest-declared: {} has no such order", engine_.engine));

@@ -131,6 +131,24 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
                  "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
                 folder);
   CHECK(!has(all_used.err, "not part of the simulation"));
+  // Groups of the tensor-parallel GPUs have their own requests and share the experts.
+  const std::string shares =
+      "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --dp-size 4 "
+      "--enable-dp-attention";
+  const Words eight = Words{"--gpu", "h200"} + kLoad;
+  const json groups =
+      scenario_by(eight + Words{"--from-command", shares + " --chunked-prefill-size 8192"}, folder);
+  CHECK(groups.at("gpu_count") == 2);
+  CHECK(groups.at("cluster") == json{{"replicas", 4}});
+  CHECK(groups.at("engine") == json{{"prefill_chunk", 2048}, {"expert_parallel", 8}});
+  CHECK(groups.at("scheduler") == json{{"conservativeness", 0.3}});
+  const Outcome noted =
+      run_kvsim(Words{"run", "--print-scenario"} + eight + Words{"--from-command", shares}, folder);
+  CHECK(has(noted.err, "divides its default --chunked-prefill-size by 4"));
+  CHECK(scenario_by(kService + Words{"--from-command",
+                                     "vllm serve Qwen/Qwen3-8B --no-scheduler-reserve-full-isl"},
+                    folder)
+            .at("scheduler") == json{{"reserve_full_isl", false}});
   // Formats of the cache that are methods of the catalogue.
   CHECK(scenario_by({"--gpu", "h100", "--from-command",
                      "vllm serve Qwen/Qwen3-8B --kv-cache-dtype int8_per_token_head"},
