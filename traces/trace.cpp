@@ -331,13 +331,12 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
   }
 }
 
-/// One number from each of `n` equal parts of 0 … all - 1.
-std::vector<std::int32_t> one_of_each(std::int32_t n, std::int32_t all, std::mt19937_64& random) {
+/// `n` of the numbers 0 … all - 1, each set of them as likely as another, ascending.
+std::vector<std::int32_t> draw(std::int32_t n, std::int32_t all, std::mt19937_64& random) {
   std::vector<std::int32_t> out;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t first = i * all / n;
-    const auto count = static_cast<std::uint64_t>((i + 1) * all / n - first);
-    out.push_back(static_cast<std::int32_t>(first + static_cast<std::int64_t>(random() % count)));
+  for (std::int32_t i = 0; i < all; ++i) {
+    const auto left = static_cast<std::uint64_t>(all - i);
+    if (random() % left < static_cast<std::uint64_t>(n) - out.size()) out.push_back(i);
   }
   return out;
 }
@@ -499,13 +498,13 @@ void Trace::sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed) 
   check("KV heads", heads, info.all_kv_heads);
   const std::int32_t group = info.n_heads / info.n_kv_heads;
   std::mt19937_64 random{seed};
-  info.layer_numbers = one_of_each(layers > 0 ? layers : info.all_layers, info.all_layers, random);
+  info.layer_numbers = draw(layers > 0 ? layers : info.all_layers, info.all_layers, random);
   info.n_layers = static_cast<std::int32_t>(info.layer_numbers.size());
   info.n_kv_heads = heads > 0 ? heads : info.all_kv_heads;
   info.n_heads = info.n_kv_heads * group;
   impl_->drawn_heads.clear();
   for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
-    impl_->drawn_heads.push_back(one_of_each(info.n_kv_heads, info.all_kv_heads, random));
+    impl_->drawn_heads.push_back(draw(info.n_kv_heads, info.all_kv_heads, random));
   }
 }
 

@@ -107,9 +107,9 @@ class Trace {
   /// Ends the prompt elsewhere. Errors: InputError if the trace has no such mark, or if the prompt
   /// would reach into its repeat.
   void split(TraceSplit at);
-  /// Leaves `layers` layers and `heads` KV heads of each; 0: all. One is drawn from each of as many
-  /// equal parts of the layers (of the heads of each layer), by `seed`. They are read as layers
-  /// 0, 1, … from then on. Errors: InputError if there are not so many.
+  /// Leaves `layers` layers and `heads` KV heads of each; 0: all. They are drawn by `seed`, each
+  /// set as likely as another, heads anew in each layer, and read as layers 0, 1, … from then on.
+  /// Errors: InputError if there are not so many.
   void sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed);
   /// Errors: InputError naming tensor and element where a value is NaN or infinite.
   [[nodiscard]] TraceLayer read_layer(std::int32_t layer) const;

@@ -277,50 +277,48 @@ int run_replay(const Arguments& arguments) {
 }  // namespace
 
 Command replay_command() {
-  return {
-      .name = "replay",
-      .summary = "replay a recorded attention trace through methods: size, traffic, error",
-      .usage = "kvsim replay --trace FILE --method NAME[,NAME…] [--budget B[,B…]] [options]",
-      .examples =
-          "kvsim replay --trace traces/samples/books-treasure-512.safetensors \\\n"
-          "      --method full,h2o,zeromerge --budget 0.1,0.2\n"
-          "kvsim replay --trace T.safetensors --method zeromerge --param alpha=0.5 --json",
-      .options = {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
-                  {"method", 'm', "NAMES", true,
-                   "methods, joined by commas, or all (those that can run here); FILE.py:CLASS is "
-                   "a Python class with score()"},
-                  method_lib_option(),
-                  {"budget", 'b', "B", true,
-                   "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
-                   "each method"},
-                  {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"},
-                  split_option(),
-                  {"layers", 0, "N", false,
-                   "a sample of layers, one from each of N equal parts: errors of means"},
-                  {"heads", 0, "N", false, "a sample of KV heads of each layer, likewise"},
-                  {"until", 0, "SHARE", false,
-                   "1%: more layers until the standard error of every mean error is below it"},
-                  {"closed-loop", 0, "FOLDER", false,
-                   "run a decoder instead of a trace: config.json and model.safetensors of a model "
-                   "of the Llama family"},
-                  {"prompts", 0, "FILE", false,
-                   "tasks of --closed-loop: JSONL with tokens, answer, task, question_start"},
-                  {"json", 0, "", false, "print JSON (schema kvsim.replay/1)"},
-                  {"per-step", 0, "", false, "with --json: the series over decode steps"},
-                  {"per-head", 0, "", false, "with --json: the means of every head"},
-                  {"block-size", 0, "N", true,
-                   "blocks of a paged cache, in entries: what they hold, free and waste"},
-                  {"dump-kept", 0, "FILE", false, "write the positions kept at the end, as JSON"},
-                  {"out", 'o', "DIR", false, "write a results folder with figures"},
-                  {"no-figures", 0, "", false, "leave figures and report.html out of it"},
-                  {"no-report", 0, "", false, "leave report.html out of it"},
-                  formats_option(),
-                  {"seed", 0, "N", false, "seed of random methods (0)"},
-                  {"threads", 'j', "N", false,
-                   "threads; 0: the machine's; no result depends on it"},
-                  memory_option(),
-                  {"quiet", 'q', "", false, "no summary, no progress"}},
-      .run = run_replay};
+  return {.name = "replay",
+          .summary = "replay a recorded attention trace through methods: size, traffic, error",
+          .usage = "kvsim replay --trace FILE --method NAME[,NAME…] [--budget B[,B…]] [options]",
+          .examples =
+              "kvsim replay --trace traces/samples/books-treasure-512.safetensors \\\n"
+              "      --method full,h2o,zeromerge --budget 0.1,0.2\n"
+              "kvsim replay --trace T.safetensors --method zeromerge --param alpha=0.5 --json",
+          .options =
+              {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
+               {"method", 'm', "NAMES", true,
+                "methods, joined by commas, or all (those that can run here); FILE.py:CLASS is "
+                "a Python class with score()"},
+               method_lib_option(),
+               {"budget", 'b', "B", true,
+                "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
+                "each method"},
+               {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"},
+               split_option(),
+               {"layers", 0, "N", false, "a random sample of layers: means have standard errors"},
+               {"heads", 0, "N", false, "a sample of KV heads of each layer, likewise"},
+               {"until", 0, "SHARE", false,
+                "1%: more layers until the standard error of every mean error is below it"},
+               {"closed-loop", 0, "FOLDER", false,
+                "run a decoder instead of a trace: config.json and model.safetensors of a model "
+                "of the Llama family"},
+               {"prompts", 0, "FILE", false,
+                "tasks of --closed-loop: JSONL with tokens, answer, task, question_start"},
+               {"json", 0, "", false, "print JSON (schema kvsim.replay/1)"},
+               {"per-step", 0, "", false, "with --json: the series over decode steps"},
+               {"per-head", 0, "", false, "with --json: the means of every head"},
+               {"block-size", 0, "N", true,
+                "blocks of a paged cache, in entries: what they hold, free and waste"},
+               {"dump-kept", 0, "FILE", false, "write the positions kept at the end, as JSON"},
+               {"out", 'o', "DIR", false, "write a results folder with figures"},
+               {"no-figures", 0, "", false, "leave figures and report.html out of it"},
+               {"no-report", 0, "", false, "leave report.html out of it"},
+               formats_option(),
+               {"seed", 0, "N", false, "seed of random methods (0)"},
+               {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+               memory_option(),
+               {"quiet", 'q', "", false, "no summary, no progress"}},
+          .run = run_replay};
 }
 
 }  // namespace kvsim

@@ -17,8 +17,8 @@ class SampledMean {
  public:
   void add_layer(std::vector<double> heads) { layers_.push_back(std::move(heads)); }
   /// Its standard error where `layers` and `heads` are the shares that were drawn, of two stages of
-  /// random sampling: one draw from each of equal parts differs less. nullopt: a single draw of a
-  /// stage shows no spread. Source: Cochran, Sampling Techniques, chapter 10.
+  /// random sampling. nullopt: a single draw of a stage shows no spread. Source: Cochran, Sampling
+  /// Techniques, chapter 10.
   [[nodiscard]] std::optional<double> standard_error(double layers, double heads) const;
 
  private:

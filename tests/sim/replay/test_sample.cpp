@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "models/units/error.hpp"
@@ -45,7 +47,50 @@ TEST_CASE("a standard error of two stages, solved by hand") {
   CHECK_FALSE(single_heads.standard_error(1, 0.25));
 }
 
-TEST_CASE("a sample has one layer of each part, and reads what the file has there") {
+TEST_CASE("over all samples, squared standard errors have the mean of the squared errors") {
+  const std::vector<std::vector<double>> values{{1, 3, 8}, {5, 5.5, 2}, {2, 6, 0.5}, {9, 4, 7}};
+  constexpr int kLayers = 4, kDrawn = 2;  // of 3 heads, too, 2 are drawn
+  double mean = 0;
+  for (const auto& of : values) mean += std::accumulate(of.begin(), of.end(), 0.0) / 12;
+  double told = 0, squares = 0;
+  for (int a = 0; a < kLayers; ++a) {
+    for (int b = a + 1; b < kLayers; ++b) {
+      for (std::size_t i = 0; i < 3; ++i) {
+        for (std::size_t j = 0; j < 3; ++j) {  // the head of each layer that is left out
+          SampledMean sample;
+          double of_sample = 0;
+          for (const auto& [layer, out] : {std::pair{a, i}, std::pair{b, j}}) {
+            std::vector<double> heads = values[static_cast<std::size_t>(layer)];
+            heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(out));
+            of_sample += (heads[0] + heads[1]) / 4;
+            sample.add_layer(heads);
+          }
+          const double error = *sample.standard_error(double{kDrawn} / kLayers, 2.0 / 3);
+          told += error * error;
+          squares += (of_sample - mean) * (of_sample - mean);
+        }
+      }
+    }
+  }
+  CHECK(told == rel(squares));
+}
+
+TEST_CASE("samples are drawn alike") {
+  Trace trace = Trace::open(kSample);
+  const auto all = static_cast<std::size_t>(trace.info().all_layers);
+  std::vector<int> times(all);
+  constexpr int kSeeds = 400, kDrawn = 2;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    trace.sample(kDrawn, 0, seed);
+    for (const std::int32_t layer : trace.info().layer_numbers) {
+      ++times[static_cast<std::size_t>(layer)];
+    }
+  }
+  const double expected = double{kSeeds} * kDrawn / static_cast<double>(all);
+  for (const int n : times) CHECK(std::abs(n - expected) < 5 * std::sqrt(expected));
+}
+
+TEST_CASE("a sample reads what the file has there") {
   const Trace whole = Trace::open(kSample);
   const TraceInfo all = whole.info();
   std::set<std::vector<std::int32_t>> drawn;
@@ -57,7 +102,7 @@ TEST_CASE("a sample has one layer of each part, and reads what the file has ther
     CHECK(info.n_kv_heads == 1);
     CHECK(info.n_heads == all.n_heads / all.n_kv_heads);
     for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
-      CHECK(info.number_of(layer) / 2 == layer);
+      if (layer > 0) CHECK(info.number_of(layer) > info.number_of(layer - 1));
       const TraceLayer of_sample = trace.read_layer(layer);
       bool found = false;
       for (std::int32_t head = 0; head < all.n_kv_heads; ++head) {
@@ -84,7 +129,7 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
   CHECK_FALSE(whole.result.sample);
   const std::int32_t layers = Trace::open(kSample).info().n_layers / 2;
   int within = 0, all = 0;
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const ReplayJob job = run_replay_job(kSample, kMethods, {.seed = seed, .layers = layers});
     REQUIRE(job.result.sample);
     CHECK(std::ssize(job.result.sample->layers) == layers);
@@ -94,7 +139,8 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
       REQUIRE(of.standard_errors->answer_error_mean);
       const double error = *of.standard_errors->rel_error_mean;
       const double off = of.rel_error_mean - whole.result.methods[m].rel_error_mean;
-      within += std::abs(off) <= 2 * error ? 1 : 0;
+      constexpr double kStudent = 2.353363434801823;  // 90 % of t, of 4 layers
+      within += std::abs(off) <= kStudent * error ? 1 : 0;
       ++all;
       // A layer's cell is the whole replay's.
       for (const ReplayCell& cell : of.layers) {
@@ -105,7 +151,8 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
       }
     }
   }
-  CHECK(within >= 0.9 * all);
+  REQUIRE(layers == 4);
+  CHECK(within >= 0.8 * all);  // methods of a sample err together
 }
 
 TEST_CASE("--until takes layers until the errors are known, or all") {
