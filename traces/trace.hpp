@@ -108,7 +108,7 @@ class Trace {
   /// would reach into its repeat.
   void split(TraceSplit at);
   /// Leaves `layers` layers and `heads` KV heads of each; 0: all. They are drawn by `seed`, each
-  /// set as likely as another, heads anew in each layer, and read as layers 0, 1, … from then on.
+  /// set as likely as another, other heads in each layer, and read as layers 0, 1, … from then on.
   /// Errors: InputError if there are not so many.
   void sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed);
   /// Errors: InputError naming tensor and element where a value is NaN or infinite.

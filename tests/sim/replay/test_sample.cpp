@@ -75,7 +75,7 @@ TEST_CASE("over all samples, squared standard errors have the mean of the square
   CHECK(told == rel(squares));
 }
 
-TEST_CASE("samples are drawn alike") {
+TEST_CASE("every layer is drawn equally often") {
   Trace trace = Trace::open(kSample);
   const auto all = static_cast<std::size_t>(trace.info().all_layers);
   std::vector<int> times(all);
