@@ -61,7 +61,8 @@ std::int32_t lmdeploy_code(float x, const LmdeployRow& row) {
   }
   const float above = as_stored(x - row.zero, row.dtype);
   const float scaled = as_stored(above * as_stored(1 / row.step, row.dtype), row.dtype);
-  // The inverse of a small step is infinite in fp16; the GPU's saturating conversion makes 0 of NaN.
+  // The inverse of a small step is infinite in fp16; the GPU's saturating conversion makes 0 of
+  // NaN.
   if (std::isnan(scaled)) return 0;
   return static_cast<std::int32_t>(
       std::clamp(std::nearbyint(scaled), 0.0F, static_cast<float>(row.levels)));

@@ -73,8 +73,7 @@ struct EngineStartup {
   /// graphs, or in its first full pass.
   [[nodiscard]] Bytes shortage() const {
     if (missing > Bytes{}) return {};  // nothing is left for a pool
-    return std::max(Bytes{},
-                    weights + non_torch + kv_cache + draft_cache + non_kv_bytes() - total);
+    return std::max(Bytes{}, weights + non_torch + kv_cache + draft_cache + non_kv_bytes() - total);
   }
   /// Memory left next to the pool for CUDA graphs, before any pass runs.
   [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }

@@ -52,7 +52,7 @@ TEST_CASE("over all samples, squared standard errors have the mean of the square
   constexpr int kLayers = 4, kDrawn = 2;  // of 3 heads, too, 2 are drawn
   double mean = 0;
   for (const auto& of : values) mean += std::accumulate(of.begin(), of.end(), 0.0) / 12;
-  double told = 0, squares = 0;
+  double squared_errors = 0, squared_deviations = 0;
   for (int a = 0; a < kLayers; ++a) {
     for (int b = a + 1; b < kLayers; ++b) {
       for (std::size_t i = 0; i < 3; ++i) {
@@ -66,13 +66,13 @@ TEST_CASE("over all samples, squared standard errors have the mean of the square
             sample.add_layer(heads);
           }
           const double error = *sample.standard_error(double{kDrawn} / kLayers, 2.0 / 3);
-          told += error * error;
-          squares += (of_sample - mean) * (of_sample - mean);
+          squared_errors += error * error;
+          squared_deviations += (of_sample - mean) * (of_sample - mean);
         }
       }
     }
   }
-  CHECK(told == rel(squares));
+  CHECK(squared_errors == rel(squared_deviations));
 }
 
 TEST_CASE("every layer is drawn equally often") {
