@@ -49,10 +49,6 @@ void scale_means(ReplayStep& step, double share) {
   if (step.retained_mass) *step.retained_mass *= share;
 }
 
-}  // namespace
-
-namespace {
-
 double mean_of(const std::vector<double>& values) {
   double sum = 0;
   for (const double x : values) sum += x;
