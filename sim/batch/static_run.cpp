@@ -111,6 +111,12 @@ LayerCache StaticRun::stored(std::int32_t layer, std::int64_t entries) const {
   return layer_cache(in_, layer, entries);
 }
 
+std::int64_t StaticRun::placed_entries(std::int32_t layer) const {
+  // Room for the maximum length: laws grow until the end or until they reach a budget.
+  return std::max(held_entries(in_, layer, spec_.prompt_tokens, spec_.prompt_tokens),
+                  held_entries(in_, layer, spec_.prompt_tokens, static_end_));
+}
+
 void StaticRun::note_peak(const OwnerBytes& holdings, const PeakLocation& place) {
   const Bytes total = holdings.total();
   const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
@@ -186,11 +192,7 @@ bool StaticRun::load() {
     return false;
   }
   for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
-    // Room for the maximum length of the layer: laws grow until the end or until they reach a
-    // budget.
-    const LayerCache cache =
-        stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
-                           held_entries(in_, l, spec_.prompt_tokens, static_end_)));
+    const LayerCache cache = stored(l, placed_entries(l));
     LayerCache& placed = caches_[static_cast<std::size_t>(l)];
     if (!place(Owner::kKvCache, cache.kv(), "static cache")) return false;
     placed = {.keys = cache.keys, .values = cache.values, .side = {}, .other = cache.other};
@@ -322,6 +324,11 @@ bool StaticRun::prefill() {
     result_.bytes_moved += cost.bytes;
     return true;
   };
+  Bytes uncompressed;
+  for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
+    uncompressed += prompt_rows_beyond(in_, l, spec_.prompt_tokens, placed_entries(l));
+  }
+  holdings_[Owner::kKvCache] += uncompressed;
   if (!around(RunPart::kEmbedding, embed_prompt(in_, spec_.prompt_tokens))) return false;
   if (!prefill_layers()) return false;
   if (!around(RunPart::kPromptLogits, output_logits(in_, spec_.prompt_tokens))) return false;
@@ -329,6 +336,7 @@ bool StaticRun::prefill() {
   holdings_[Owner::kActivations] = loaded.by_owner[static_cast<std::size_t>(Owner::kActivations)];
   holdings_[Owner::kMask] = loaded.by_owner[static_cast<std::size_t>(Owner::kMask)];
   if (!compress_all_layers()) return false;
+  holdings_[Owner::kKvCache] -= uncompressed;
   if (const double passes = prefill_passes(in_, spec_.prompt_tokens); passes > 1) {
     prefill_device_ = prefill_device_ * passes;
     result_.flops *= passes;

@@ -48,6 +48,8 @@ class StaticRun {
   void put_cache(std::int32_t layer, const LayerCache& cache);
   void take_cache(std::int32_t layer);
   [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
+  /// Of a cache that is set aside at the start.
+  [[nodiscard]] std::int64_t placed_entries(std::int32_t layer) const;
   void sample(std::int64_t step, Bytes peak, Seconds time);
   void explain_times();
   void find_intervals();

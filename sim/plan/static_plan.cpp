@@ -85,6 +85,9 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
     out.constraint = "kv_capacity";
     out.text =
         fmt::format("the cache is more than the engine's pool of {} holds", run.startup->kv_cache);
+    if (const Bytes rows = one.memory(smallest).uncompressed; rows > Bytes{}) {
+      out.text += fmt::format(" ({} of it rows of prompts before compression)", rows);
+    }
   } else if (weights >= run.usable_hbm ||
              (run.oom && run.oom->phase == "load" &&
               !(run.startup && run.startup->weights < run.usable_hbm))) {

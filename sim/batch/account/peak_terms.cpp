@@ -15,6 +15,7 @@
 #include "models/llm/layer/layer_kind.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/memory/pool.hpp"
 
 namespace kvsim {
 namespace {
@@ -194,13 +195,16 @@ std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakLocat
 void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
   using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int64_t,
-                         std::int64_t, std::int64_t>;
+                         std::int64_t, std::int64_t, std::int64_t>;
   struct Group {
     std::int32_t first = 0;
     std::int64_t layers = 0;
     std::int64_t entries = 0;
     LayerCache cache;
+    Bytes prompts;  // rows of prompts that are not compressed yet, of one layer
   };
+  const bool prefills = place.part != RunPart::kLoad && place.part != RunPart::kDecodeLayer &&
+                        place.part != RunPart::kDecodeLogits;
   std::map<Key, Group> groups;
   for (std::int32_t l = 0; l < cost.llm->n_layers(); ++l) {
     const auto entries = entries_outside(in, place, l);
@@ -211,12 +215,18 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
     const LayerCache cache = in.static_caches != nullptr
                                  ? (*in.static_caches)[static_cast<std::size_t>(l)]
                                  : layer_cache(cost, l, *entries);
-    Group& group = groups[{*entries, work.rows, work.key_width, work.row_value_width,
-                           cache.keys.count(), cache.side.count(), cache.other.count()}];
+    const Bytes prompts = prefills && in.static_caches != nullptr
+                              ? prompt_rows_beyond(cost, l, in.prompt, *entries)
+                              : Bytes{};
+    Group& group =
+        groups[{*entries, work.rows, work.key_width, work.row_value_width, cache.keys.count(),
+                cache.side.count(), cache.other.count(), prompts.count()}];
     if (group.layers++ == 0) group.first = l;
     group.entries = *entries;
     group.cache = cache;
+    group.prompts = prompts;
   }
+  const PromptRows rows = prompt_rows(cost, in.prompt);
   for (const auto& each : groups) {
     const Group& group = each.second;
     const AttentionWork work =
@@ -257,6 +267,15 @@ void add_caches(const PeakInput& in, const PeakLocation& place, Terms& terms) {
     const Product items = stored.other_size(group.entries, start());
     terms.add(Owner::kKvCache, fmt::format("states, windows and index {}", layers), other,
               with_rounding(items.text(), items.bytes(), other));
+    if (group.prompts > Bytes{}) {
+      const Product p = start()
+                            .times(rows.sequences, "prompts")
+                            .in_bytes(Bytes{group.prompts.count() / rows.sequences});
+      const Bytes all = group.prompts * group.layers;
+      terms.add(Owner::kKvCache,
+                fmt::format("up to {} entries before compression", with_commas(rows.entries)), all,
+                with_rounding(p.text(), p.bytes(), all));
+    }
     const Bytes side = group.cache.side * group.layers;
     if (side == Bytes{}) continue;
     const Product p = stored.side_size(group.entries, start());

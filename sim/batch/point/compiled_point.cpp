@@ -67,7 +67,6 @@ struct CompiledPoint::Impl {
   [[nodiscard]] Bytes peak_to(PointRun& run, std::size_t segment, std::int64_t last) const;
   [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
   [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
-  [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
   struct Pool {
     const ResolvedPoint* point = nullptr;
     std::int64_t tokens = -1;
@@ -347,18 +346,6 @@ Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) cons
   return sum;
 }
 
-/// Room for the maximum length of each layer: sizes grow until the end or until they reach a
-/// budget.
-Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
-  Bytes sum;
-  for (const LayerClass& column : run.point->columns) {
-    const std::int64_t max = std::max(run.trajectory->prompt_entries(column),
-                                      held_entries(run.in, column.first, run.prompt, end));
-    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(max) * column.count;
-  }
-  return sum;
-}
-
 const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
                                                            std::int64_t run_tokens) {
   const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
@@ -397,6 +384,7 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
                   .prefill_peak = full.prefill_peak,
                   .decode_peak = full.decode_peak,
                   .kv_bytes = full.kv_bytes,
+                  .uncompressed = {},
                   .activations = activations_of(stack_, full.peak_owners),
                   .times = std::nullopt,
                   .approximation_reason = {},
@@ -420,7 +408,8 @@ PointResult CompiledPoint::Impl::evaluate_demand(const Point& point, bool times)
     if (!pool_.starts && !out.fits)
       out.demand_ratio = std::max(out.demand_ratio, pool_.demand_ratio);
     if (pool_.cache > Bytes{})
-      out.demand_ratio = std::max(out.demand_ratio, of(out.kv_bytes) / of(pool_.cache));
+      out.demand_ratio =
+          std::max(out.demand_ratio, of(out.kv_bytes + out.uncompressed) / of(pool_.cache));
   }
   if (!out.fits) out.demand_ratio = std::max(out.demand_ratio, std::nextafter(1.0, 2.0));
   return out;
@@ -449,7 +438,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
-  const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
+  const auto [placed, prompts] = is_static_ ? placed_caches(run, end) : PlacedCaches{};
   load += placed;
 
   Bytes usable = usable_;
@@ -457,13 +446,14 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   if (stack_.growth == CacheGrowth::kPaged) {
     const Pool& of_engine = pool(run, prompt + output);
     usable = of_engine.limit;
-    blocks_suffice = of_engine.starts && placed <= of_engine.cache;
+    blocks_suffice = of_engine.starts && placed + prompts <= of_engine.cache;
   }
   PointResult out{.fits = blocks_suffice,
                   .usable = usable,
-                  .prefill_peak = load + prefill.peak,
+                  .prefill_peak = load + prompts + prefill.peak,
                   .decode_peak = {},
                   .kv_bytes = {},
+                  .uncompressed = prompts,
                   .activations = {},
                   .times = std::nullopt,
                   .approximation_reason = {},
@@ -481,6 +471,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   // Only a full simulation determines the metrics up to a refusal.
   const auto simulated = [&] {
     PointResult full = simulate(point, run, safety_margin, kRetries);
+    full.uncompressed = prompts;
     if (!times) full.times.reset();
     return full;
   };
@@ -494,10 +485,10 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
       return run.retried->metrics;
     };
     // The memory end is that of the chunks that fit into the predicted room.
-    const PrefillMetrics& chunked = within(usable - load);
+    const PrefillMetrics& chunked = within(usable - load - prompts);
     safety_margin = beyond(activations(chunked.peak, chunked.cached));
-    prefill = within(usable - safety_margin - load);
-    out.prefill_peak = load + prefill.peak;
+    prefill = within(usable - safety_margin - load - prompts);
+    out.prefill_peak = load + prompts + prefill.peak;
     if (out.prefill_peak + safety_margin > usable) return simulated();
   }
   std::size_t segment = 0;
@@ -553,7 +544,7 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
   const bool few = step <= kFewSteps && by_graphs(*run.point);
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
-  const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
+  const Bytes placed = is_static_ ? placed_caches(run, end).caches : Bytes{};
   return {.time = step_time(run, segment, step, few),
           .peak = load + placed + step_peak(run, segment, step, few),
           .kv = is_static_ ? placed : cache_at(run, step)};

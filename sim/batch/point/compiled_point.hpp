@@ -53,6 +53,7 @@ struct PointResult {
   Bytes prefill_peak;               // the memory that the run needs, whether or not it fits
   Bytes decode_peak;                // 0 without decode steps
   Bytes kv_bytes;                   // cache and side data at the end, whole batch
+  Bytes uncompressed;               // prompts in an engine's pool beyond `kv_bytes`, at most
   Bytes activations;                // of the peak: all except weights, caches, context and a
                                     // resident mask
   std::optional<PointTimes> times;  // nullopt if it does not fit

@@ -180,4 +180,12 @@ struct PointRun {
 [[nodiscard]] PrefillMetrics evaluate_prefill(const PointRun& run, const Roofline& roofline,
                                               bool times, std::optional<Bytes> room = std::nullopt);
 
+/// A cache that is set aside at the start, with room for the maximum length of each layer: sizes
+/// grow until token `end` or until they reach a budget.
+struct PlacedCaches {
+  Bytes caches;
+  Bytes prompts;  // rows of prompts that are not compressed yet, beyond `caches`
+};
+[[nodiscard]] PlacedCaches placed_caches(const PointRun& run, std::int64_t end);
+
 }  // namespace kvsim

@@ -9,6 +9,7 @@
 #include "models/cost/layer/step_graphs.hpp"
 #include "sim/batch/point/point_parts.hpp"
 #include "sim/batch/score_chunks.hpp"
+#include "sim/memory/pool.hpp"
 
 namespace kvsim {
 namespace {
@@ -226,6 +227,18 @@ PrefillMetrics evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     out.time = std::max(device, host_time(in, false)) + inter_step_overhead(in);
   }
   return out;
+}
+
+PlacedCaches placed_caches(const PointRun& run, std::int64_t end) {
+  PlacedCaches sum;
+  for (const LayerClass& column : run.point->columns) {
+    const std::int64_t max = std::max(run.trajectory->prompt_entries(column),
+                                      held_entries(run.in, column.first, run.prompt, end));
+    sum.caches +=
+        run.decode->rows[static_cast<std::size_t>(column.group)].cache(max) * column.count;
+    sum.prompts += prompt_rows_beyond(run.in, column.first, run.prompt, max) * column.count;
+  }
+  return sum;
 }
 
 }  // namespace kvsim

@@ -162,7 +162,9 @@ TEST_CASE("contexts end at the model's positions by options and by file unless e
   beyond.emplace_back("--beyond-positions");
   const std::vector<double> more = answers(beyond);
   CHECK(more[0] > 131072);
-  CHECK(more[1] > 2 * more[0]);
+  // A prompt is compressed in its last chunk: the pool holds what the chunks before it wrote.
+  CHECK(more[1] > more[0] - 8192);
+  CHECK(more[1] <= more[0] + 8192);
   std::ofstream{folder / "context.json"}
       << R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm", "output_tokens": 512,
              "method": ["full", {"name": "snapkv", "budget": 0.2}],
