@@ -61,6 +61,11 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
     notes.push_back(
         fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
   }
+  if (const std::int64_t most = in.stack->max_num_seqs; most > 0 && spec.batch > most) {
+    notes.push_back(
+        fmt::format("{} runs {} sequences at once unless max_num_seqs is at least the batch, {}",
+                    stack, with_commas(most), with_commas(spec.batch)));
+  }
   if (const auto full = layers_without_method(spec)) notes.push_back(*full);
   if (const PromptPart last = spec.method->prompt_part(spec.llm->n_layers() - 1); last.reused) {
     notes.push_back(fmt::format(

@@ -7,6 +7,7 @@
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/json/field.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
@@ -80,6 +81,9 @@ std::optional<CapacityQuestion> capacity_of(const Arguments& arguments, const Ll
       static_cast<std::int32_t>(arguments.integer("draft-layers", 0, 1024).value_or(0));
   settings.context_parallel =
       static_cast<std::int32_t>(arguments.integer("context-parallel", 1, 1024).value_or(1));
+  if (settings.context_parallel > 1) {  // refuses ranks that the model cannot be dealt over
+    (void)tensor_shard(llm, out.tensor_parallel, settings.context_parallel);
+  }
   settings.keeps_states = !arguments.has("no-prefix-caching");
   return out;
 }

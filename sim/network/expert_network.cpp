@@ -150,6 +150,12 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
     }
     return;
   }
+  if (stack.expert_imbalance > ranks) {
+    throw InputError{fmt::format(
+        "engine: expert_imbalance: expected at most expert_parallel, {}: one GPU with all tokens "
+        "has so many times the mean; got {}",
+        ranks, stack.expert_imbalance)};
+  }
   std::int32_t experts = 0;
   for (const LayerSpec& layer : llm.layers) experts = std::max(experts, layer.mlp.n_experts);
   if (experts == 0) refuse(fmt::format("{} is dense: it has no experts to share out", llm.name));

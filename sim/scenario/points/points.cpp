@@ -7,6 +7,7 @@
 
 #include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/units/units_format.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/points/axes.hpp"
 #include "sim/scenario/points/labels.hpp"
@@ -24,6 +25,7 @@ struct StaticAxes {
   EngineAxes engine;
   Choices<std::int64_t> batches, prompts, outputs;  // prompts are empty if a plan finds them
   std::optional<AllocatorConfig> allocator;
+  bool plans = false;
 };
 
 /// The prompt length, in tokens, for which a plan resolves methods, whatever its search finds.
@@ -33,11 +35,33 @@ std::int64_t representative_prompt(const Llm& llm, std::int64_t output) {
   return std::max<std::int64_t>(1, max - output);
 }
 
+/// Errors: InputError where the engine would refuse the sequences.
+void check_model_len(const StaticSpec& spec, const Field& place) {
+  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
+  const auto& longest = spec.options.max_model_len;
+  if (!longest || tokens <= *longest) return;
+  place.fail(fmt::format("{} prompt and {} output tokens exceed max_model_len {}",
+                         with_commas(spec.prompt_tokens), with_commas(spec.output_tokens),
+                         with_commas(*longest)));
+}
+
+/// Errors: InputError where the engine would not run the batch at once.
+void check_num_seqs(const StaticSpec& spec, const Field& place) {
+  const auto& most = spec.options.max_num_seqs;
+  if (!most || spec.batch <= *most) return;
+  place.fail(
+      fmt::format("a batch of {} sequences exceeds max_num_seqs {}; a service runs more in turn",
+                  with_commas(spec.batch), with_commas(*most)));
+}
+
 StaticAxes read_static_axes(const Group& group, const PointsInput& in, InlineDefinitions& own) {
   StaticAxes axes;
   axes.engine = read_engine_axes(group, in.folder, own);
+  axes.plans = in.plans;
   if (const auto field = group.find("engine")) {
-    for (const char* key : {"kv_blocks", "compaction"}) {
+    for (const char* key :
+         {"kv_blocks", "compaction", "api_servers", "front_end_latency", "front_end_request",
+          "front_end_prompt_token", "front_end_token", "front_end_sequence"}) {
       if (const auto given = field->find(key)) {
         given->fail(R"(needs "kind": "serve", and this scenario is "static")");
       }
@@ -75,6 +99,8 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
         found ? representative_prompt(*spec.llm, spec.output_tokens) : axes.prompts[at[8]].value;
     spec.allocator = axes.allocator;
     check_sizes(spec, found ? axes.outputs[at[9]].field : axes.prompts[at[8]].field);
+    if (!axes.plans) check_model_len(spec, axes.prompts[at[8]].field);
+    check_num_seqs(spec, axes.batches[at[7]].field);
     spec.method = resolved.resolve(at[10], in_cache, at, spec.prompt_tokens, spec.kv_dtype);
     ordered_json keys = engine_keys(spec, engine.calibrations[at[4]].value.name, in_cache);
     keys["batch"] = spec.batch;

@@ -32,6 +32,7 @@ struct PointsInput {
   /// then have no `prompt_tokens`, and their spec has that of the longest sequence for which the
   /// model is published.
   bool finds_prompts = false;
+  bool plans = false;  // sizes that do not fit are answers
   /// A plan of services searches layouts: each is a point. Groups then have no `gpu_count`,
   /// `pipeline_parallel`, replicas and `expert_parallel`.
   std::optional<LayoutSearch> layouts{};

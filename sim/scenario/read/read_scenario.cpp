@@ -234,6 +234,7 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
                                  .serves = serves,
                                  .seed = scenario.seed,
                                  .finds_prompts = finds_prompts,
+                                 .plans = scenario.plan.has_value(),
                                  .layouts = scenario.plan ? scenario.plan->layouts : std::nullopt},
                                 own);
   scenario.own_models = std::move(own.models);

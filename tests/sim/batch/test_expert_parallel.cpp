@@ -248,6 +248,9 @@ TEST_CASE("invalid expert parallelism is refused with the reason") {
   StaticSpec alone = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 1);
   alone.options.expert_imbalance = 2;
   says(alone, "expert_imbalance");
+  StaticSpec all_on_one = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4);
+  all_on_one.options.expert_imbalance = 4.1;
+  says(all_on_one, "at most expert_parallel, 4");
   StaticSpec eager = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 2);
   eager.stack = &find_stack("hf-sdpa");
   says(eager, "holds all experts");

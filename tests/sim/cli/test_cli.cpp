@@ -809,6 +809,10 @@ TEST_CASE("show prints the groups of a hybrid model and an engine's cache of it"
             "--tp: expected --kv-memory next to it"));
   CHECK(has(complaint({"show", "model", "llama-3-8b", "--kv-memory", "much"}, folder),
             "--kv-memory: expected a size"));
+  CHECK(has(
+      complaint({"show", "model", "llama-3-8b", "--kv-memory", "40GiB", "--context-parallel", "7"},
+                folder),
+      "expected a divisor of the 1 GPUs that hold each entry"));
   const json run = json_of({"run", "--model", "qwen3.5-27b", "--gpu", "H200-141GB-SXM", "--isl",
                             "1000", "--osl", "10", "--json"},
                            folder);

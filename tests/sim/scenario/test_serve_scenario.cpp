@@ -319,7 +319,8 @@ TEST_CASE("a static scenario refuses keys that only services have") {
   for (const char* key :
        {R"("slo": {"ttft": "1 s"})", R"("scheduler": "vllm-v1")", R"("cluster": {"replicas": 2})",
         R"("pipeline_parallel": 2)", R"("offload": {"to": "host"})",
-        R"("engine": {"compaction": "lazy"})", R"("engine": {"kv_blocks": "per-head"})"}) {
+        R"("engine": {"compaction": "lazy"})", R"("engine": {"kv_blocks": "per-head"})",
+        R"("engine": {"api_servers": 2})", R"("engine": {"front_end_token": "1 us"})"}) {
     const std::string said =
         complaint_of(fmt::format(R"({{"model": "llama-2-7b", "gpu": "H200", "prompt_tokens": 10,
                         "output_tokens": 1, {}}})",
@@ -328,6 +329,22 @@ TEST_CASE("a static scenario refuses keys that only services have") {
     CHECK(said.find("needs \"kind\": \"serve\", and this scenario is \"static\"") !=
           std::string::npos);
   }
+}
+
+TEST_CASE("a static batch keeps to the engine's settings") {
+  const auto said = [](std::string_view sizes, std::string_view engine) {
+    return complaint_of(fmt::format(
+        R"({{"model": "llama-2-7b", "gpu": "H200", "stack": "vllm", {}, "engine": {}}})", sizes,
+        engine));
+  };
+  const char* const sizes = R"("batch": [4, 9], "prompt_tokens": 1000, "output_tokens": 24)";
+  const std::string many = said(sizes, R"({"max_num_seqs": 8})");
+  CHECK(many.find("/batch/1: a batch of 9 sequences exceeds max_num_seqs 8") != std::string::npos);
+  CHECK(said(sizes, R"({"max_num_seqs": 9, "max_model_len": 1024})") == "no complaint");
+  const std::string long_ones = said(sizes, R"({"max_model_len": 1023})");
+  CHECK_MESSAGE(long_ones.find("/prompt_tokens: 1,000 prompt and 24 output tokens exceed "
+                               "max_model_len 1,023") != std::string::npos,
+                long_ones);
 }
 
 TEST_CASE("the schema and the reader accept and refuse the same services") {
