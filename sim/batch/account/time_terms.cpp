@@ -245,6 +245,9 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
     Seconds shorter = std::min(hidden, line.time);
     constexpr double kRounding = 1e-12;
     if (line.time - shorter < line.time * kRounding) shorter = line.time;
+    const double left = 1 - shorter.count() / line.time.count();
+    if (term.interval)
+      term.interval = Interval{term.interval->low * left, term.interval->high * left};
     term.time -= shorter;
     term.formula += fmt::format(" - {} us that other operators hide", shorter.count() * 1e6);
     hidden -= shorter;

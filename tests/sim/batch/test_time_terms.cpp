@@ -122,6 +122,10 @@ void check_step(const ExplainedStep& step) {
     CHECK(Formula{term.formula}.value() ==
           doctest::Approx(term.time.count()).epsilon(1e-9).scale(hides ? 1e-6 : 0));
     CHECK(term.time >= Seconds{});
+    if (term.interval) {
+      CHECK(term.interval->low <= term.time * (1 + 1e-9));
+      CHECK(term.interval->high >= term.time * (1 - 1e-9));
+    }
     CHECK_FALSE(term.source.empty());
     CHECK((term.bound == "host") == (term.family == "host"));
     if (term.bound == "compute") CHECK(term.flops > 0);
