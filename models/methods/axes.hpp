@@ -357,7 +357,7 @@ class StoreRule {
   [[nodiscard]] virtual bool needs_layer() const { return false; }
   /// True if K and V are elements of `dtype` and nothing else.
   [[nodiscard]] virtual bool plain() const { return false; }
-  /// True if an entry takes the same bytes at any time, and a head without entries takes none.
+  /// True if an entry takes the same bytes at any time, in addition to scales of its head.
   [[nodiscard]] virtual bool fixed_rows() const { return false; }
   /// False: rows are stored unchanged, and the hooks need not be called.
   [[nodiscard]] virtual bool rounds() const = 0;

@@ -30,7 +30,9 @@ Bytes block_bytes(const CostInput& in, std::int32_t layer) {
   one.batch = 1;
   one.prompt = 0;
   const CacheRows rows{one, layer};
-  const Bytes stored = rows.keys(in.stack->block_tokens) + rows.values(in.stack->block_tokens);
+  const auto of = [&](std::int64_t entries) { return rows.keys(entries) + rows.values(entries); };
+  // A second block: scales of a head are no part of blocks.
+  const Bytes stored = of(2 * in.stack->block_tokens) - of(in.stack->block_tokens);
   return stored > Bytes{} ? stored : recorded;  // a layer that the method does not compress
 }
 

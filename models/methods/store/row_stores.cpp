@@ -131,6 +131,8 @@ class Fp8Rule final : public RowRule {
   Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const override {
     return Bytes{scale_ == Fp8Scale::kHead ? 2 * kFp32Bytes : 0};
   }
+  /// An engine has the scales of a head before its first token.
+  bool fixed_rows() const override { return true; }
 
  private:
   static constexpr std::int64_t kFp32Bytes = 4;

@@ -18,8 +18,12 @@ constexpr std::int64_t kStepsAhead = 16;      // steps of a size law that are ev
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-Bytes rows_of(const CacheRows& rows, std::int64_t entries) {
-  return rows.keys(entries) + rows.values(entries) + rows.side(entries) + rows.other(entries);
+/// Without what `method` holds of no entries: scales of a head, a few bytes, are no part of blocks.
+Bytes rows_of(const Method& method, const CacheRows& rows, std::int64_t entries) {
+  const auto all = [&](std::int64_t n) {
+    return rows.keys(n) + rows.values(n) + rows.side(n) + rows.other(n);
+  };
+  return method.fixed_rows() ? all(entries) - all(0) : all(entries);
 }
 
 std::vector<LayerClass> columns_of(const BlockSizes& sizes) {
@@ -53,8 +57,8 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
   plain_ = in.method->plain_rows() || in.method->fixed_rows();
   for (const LayerSpan& l : layer_classes) {
     const CacheRows rows{one, l.layer};
-    const Bytes bytes = rows_of(rows, block_);
-    plain_ = plain_ && rows_of(rows, 2 * block_) == bytes * 2;
+    const Bytes bytes = rows_of(*in.method, rows, block_);
+    plain_ = plain_ && rows_of(*in.method, rows, 2 * block_) == bytes * 2;
     const std::int64_t limit =
         entry_limit(in.llm->layers[static_cast<std::size_t>(l.layer)].attention);
     windowed_ = windowed_ || limit > 0;
@@ -227,7 +231,7 @@ double SequenceFootprint::read_of(std::size_t l, std::int64_t entries) const {
 
 Bytes SequenceFootprint::in_hbm(std::size_t l, std::int64_t entries, std::int64_t room) const {
   const CacheRows& rows = *rows_[l];
-  if (!offloads_) return rows_of(rows, entries);
+  if (!offloads_) return rows_of(*method_, rows, entries);
   const auto read = static_cast<std::int64_t>(std::ceil(read_of(l, entries) - kRounding));
   const std::int64_t block = sizes_->block_tokens();
   const std::int64_t stays =
@@ -431,8 +435,9 @@ Bytes SequenceFootprint::logical(std::int64_t step) {
 Bytes SequenceFootprint::full_logical(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    sum += rows_of(*rows_[l], within_limit(sizes_->layer_class(l).limit, prompt_ + step)) *
-           columns_[l].count;
+    sum +=
+        rows_of(*method_, *rows_[l], within_limit(sizes_->layer_class(l).limit, prompt_ + step)) *
+        columns_[l].count;
   }
   return sum;
 }
