@@ -76,8 +76,8 @@ EngineValues read_values(const Field& field) {
   field.allow_only({"prefill_chunk", "long_prefill_chunk", "max_num_seqs", "block_tokens",
                     "usable_fraction", "counts_graphs", "reserve", "reserve_graphs",
                     "reserve_least", "graph_sequences", "schedules_ahead", "reserves_full_prompt",
-                    "between_steps", "between_per_sequence", "front_end", "cutoff",
-                    "attention_per_clock", "sampler_bytes"});
+                    "prefix_caching", "between_steps", "between_per_sequence", "front_end",
+                    "cutoff", "attention_per_clock", "sampler_bytes"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMaxTokens);
@@ -101,6 +101,7 @@ EngineValues read_values(const Field& field) {
   if (const auto given = field.find("reserves_full_prompt")) {
     out.reserves_full_prompt = given->boolean();
   }
+  if (const auto given = field.find("prefix_caching")) out.prefix_caching = given->boolean();
   if (const auto given = field.find("between_steps")) out.inter_step_overhead = given->duration();
   if (const auto given = field.find("between_per_sequence")) {
     out.inter_step_per_sequence = given->duration();
@@ -119,7 +120,7 @@ EngineValues read_values(const Field& field) {
 DefaultsRule read_rule(const Field& field) {
   field.allow_only({"from", "before", "memory_from", "memory_below", "named", "not_named", "usage",
                     "gpus_from", "gpus_below", "experts", "latent", "model_types", "query_groups",
-                    "quantized", "speculates", "looks_up", "set", "source"});
+                    "quantized", "speculates", "looks_up", "pipeline", "set", "source"});
   DefaultsRule rule;
   if (const auto given = field.find("from")) rule.from = read_version(*given);
   if (const auto given = field.find("before")) rule.before = read_version(*given);
@@ -149,6 +150,7 @@ DefaultsRule read_rule(const Field& field) {
   if (const auto given = field.find("quantized")) rule.quantized = given->boolean();
   if (const auto given = field.find("speculates")) rule.speculates = given->boolean();
   if (const auto given = field.find("looks_up")) rule.looks_up = given->boolean();
+  if (const auto given = field.find("pipeline")) rule.pipeline = given->boolean();
   rule.values = read_values(field.at("set"));
   rule.source = field.at("source").string();
   return rule;
@@ -206,6 +208,7 @@ bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSit
   if (!query_groups.empty() && !lists(query_groups, query_group(site.llm))) return false;
   if (speculates && site.speculates != *speculates) return false;
   if (looks_up && site.looks_up != *looks_up) return false;
+  if (pipeline && (site.stages > 1) != *pipeline) return false;
   if (quantized && (site.llm != nullptr && is_quantized(*site.llm)) != *quantized) return false;
   return true;
 }
@@ -258,6 +261,7 @@ std::string DefaultsRule::conditions() const {
     parts.emplace_back(*speculates ? "with speculation" : "without speculation");
   }
   if (looks_up) parts.emplace_back(*looks_up ? "with n-grams as drafts" : "no n-grams as drafts");
+  if (pipeline) parts.emplace_back(*pipeline ? "with a pipeline" : "no pipeline");
   if (usage) parts.emplace_back(*usage == EngineUsage::kServer ? "server" : "LLM class");
   return fmt::format("{}", fmt::join(parts, "; "));
 }

@@ -34,6 +34,7 @@ struct EngineSite {
   std::int32_t gpus = 1;
   bool speculates = false;  // drafts are proposed,
   bool looks_up = false;    // those that followed the last tokens earlier in the text (n-grams)
+  std::int32_t stages = 1;  // of a pipeline
 };
 
 /// Memory that an engine leaves to activations and graphs; its memory fraction is the rest.
@@ -74,7 +75,7 @@ struct EngineValues {
   std::optional<Bytes> reserve_graphs{}, min_reserve{};
   std::optional<std::int64_t> graph_sequences{};
   // Not options of the engine, so they are not among its settings.
-  std::optional<bool> schedules_ahead{}, reserves_full_prompt{};
+  std::optional<bool> schedules_ahead{}, reserves_full_prompt{}, prefix_caching{};
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
   std::optional<FrontEndTimes> front_end{};
   std::optional<CutoffTimes> cutoff{};
@@ -95,7 +96,7 @@ struct DefaultsRule {
   /// Query heads for each KV head; a model whose first layer has one of them.
   std::vector<std::int64_t> query_groups{};
   std::optional<bool> quantized{};  // the checkpoint is published quantized
-  std::optional<bool> speculates{}, looks_up{};
+  std::optional<bool> speculates{}, looks_up{}, pipeline{};
   EngineValues values{};
   std::string source{};
 

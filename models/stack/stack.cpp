@@ -207,6 +207,10 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
             own.schedules_ahead);
   versioned("reserves_full_prompt", &EngineValues::reserves_full_prompt, out.reserves_full_prompt,
             false);
+  if (const auto caches = taker.find(&EngineValues::prefix_caching, &rule)) {
+    out.prefix_caching = *caches;
+    out.sources["prefix_caching"] = rule->source;
+  }
   versioned("between_steps", &EngineValues::inter_step_overhead, out.inter_step_overhead,
             own.inter_step_overhead);
   versioned("between_per_sequence", &EngineValues::inter_step_per_sequence,

@@ -124,9 +124,10 @@ struct Stack {
   bool schedules_ahead = false;
   /// A prompt is admitted only where the cache has room for all of it, not for its first chunk.
   bool reserves_full_prompt = false;
-  FrontEndTimes front_end{};    // of a service
-  CutoffTimes cutoff{};         // of its sampler,
-  bool samples_cutoff = false;  // where requests ask for top-k or top-p
+  std::optional<bool> prefix_caching;  // by default; absent: as the scheduler's
+  FrontEndTimes front_end{};           // of a service
+  CutoffTimes cutoff{};                // of its sampler,
+  bool samples_cutoff = false;         // where requests ask for top-k or top-p
   /// Decode attention held up by its instructions: flops of an SM in a clock, one sequence's head
   /// in one block. 0: as `kernels` and `reached` say.
   double attention_per_clock = 0;

@@ -76,6 +76,7 @@ class Translator {
     }
     take_parallelism();
     take_speculation();
+    take_prompts();
     if (!left_out_.empty()) {
       out_.notes.push_back(
           fmt::format("not part of the simulation: {}", fmt::join(left_out_, ", ")));
@@ -289,6 +290,16 @@ class Translator {
           "more memory to activations; neither is part of the simulation unless it is stated",
           command_.engine->engine, groups));
     }
+  }
+
+  /// TensorRT-LLM chunks contexts only with a flag, or an entry of a file of options.
+  void take_prompts() {
+    if (!services_ || command_.engine->stack != "trtllm") return;
+    if (command_.find("--enable_chunked_prefill") != nullptr ||
+        command_.find("--extra_llm_api_options") != nullptr) {
+      return;
+    }
+    set("/scheduler/chunked_prefill", "false");
   }
 
   void take_parallelism() {

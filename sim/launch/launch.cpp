@@ -71,6 +71,11 @@ LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
     in.cluster = point.serve->cluster;
     in.speculation = point.serve->speculation;
     in.host_memory = point.serve->host_memory;
+    if (point.serve->requests) {
+      for (const Request& r : point.serve->requests->requests) {
+        in.longest_prompt = std::max<std::int64_t>(in.longest_prompt, r.prompt_tokens);
+      }
+    }
     if (in.options.max_model_len || in.options.longest_request) {
       in.max_model_len = in.options.max_model_len.value_or(std::int64_t{point.spec.prompt_tokens} +
                                                            point.spec.output_tokens);
@@ -82,6 +87,7 @@ LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
     in.max_model_len = choice.sequence_tokens.value_or(std::int64_t{point.spec.prompt_tokens} +
                                                        point.spec.output_tokens);
     if (in.options.max_model_len) in.max_model_len = *in.options.max_model_len;
+    in.longest_prompt = *in.max_model_len - point.spec.output_tokens;
   }
   in.method = choice.method.value_or(point.method);
   in.copies = choice.copies;

@@ -336,8 +336,8 @@ void LaunchWriter::add_scheduler() {
     if (in_.options.async_scheduling && !*in_.options.async_scheduling) {
       yaml_["disable_overlap_scheduler"] = true;
     }
-    // TensorRT-LLM takes prompts whole by default.
-    if (scheduler.chunked_prefill.value_or(true)) {
+    // TensorRT-LLM takes prompts whole by default, and refuses those above max_num_tokens.
+    if (scheduler.chunked_prefill.value_or(in_.longest_prompt > in_.stack.prefill_chunk)) {
       if (engine_.find_certain(version_, "--enable_chunked_prefill") != nullptr) {
         add("--enable_chunked_prefill");
       } else {

@@ -37,6 +37,7 @@ struct LaunchInput {
   SpeculationSpec speculation{};
   Bytes host_memory{0};
   std::optional<std::int64_t> max_model_len{};
+  std::int64_t longest_prompt = 0;  // of the requests, tokens
   std::int64_t copies = 1;
   std::string model;
 };

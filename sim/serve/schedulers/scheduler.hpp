@@ -156,8 +156,9 @@ class Scheduler {
 
 /// What a scheduler's defaults depend on.
 struct SchedulerContext {
-  const Stack* stack = nullptr;    // as the run sets it
-  std::int64_t max_model_len = 0;  // tokens of the longest sequence
+  const Stack* stack = nullptr;     // as the run sets it
+  std::int64_t max_model_len = 0;   // tokens of the longest sequence
+  std::int64_t longest_prompt = 0;  // of the service's requests, tokens
   std::int64_t pool_units = 0;
   std::int64_t block_tokens = 1;
   std::int64_t block_units = 1;  // units of a block: 1, or its bytes

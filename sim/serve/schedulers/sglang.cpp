@@ -37,6 +37,13 @@ constexpr std::int64_t kRetractDecodeSteps = 20;    // SGLANG_RETRACT_DECODE_STE
 constexpr std::size_t kLongestQueueToSort = 128;    // SchedulePolicy._determine_active_policy
 constexpr RequestId kNoRequest = -1;
 
+/// server_args.py: schedule_policy "lpm" up to 0.4.3, "fcfs" since (2025-03).
+bool sorts_by_default(const Stack& stack) {
+  constexpr EngineVersion kFcfs{0, 4, 4};
+  const auto version = parse_engine_version(stack.version);
+  return version && *version < kFcfs;
+}
+
 /// Prompts before decodes: whenever the queue's head may be admitted, an iteration contains only
 /// prompts, up to chunked_prefill_size tokens; the last one may be chunked and continues first in
 /// the next iteration. A prompt is admitted if it and all tokens it may generate fit in addition to
@@ -62,7 +69,9 @@ class Sglang : public Scheduler {
  public:
   Sglang(const SchedulerSpec& spec, const SchedulerContext& site)
       : order_{spec.order},
-        longest_prefix_{spec.policy.value_or("fcfs") == "lpm" &&
+        longest_prefix_{(spec.policy
+                             ? *spec.policy == "lpm"
+                             : order_ == QueueOrder::kFcfs && sorts_by_default(*site.stack)) &&
                         spec.prefix_caching.value_or(true)},
         max_model_len_{site.max_model_len},
         page_{site.block_tokens},

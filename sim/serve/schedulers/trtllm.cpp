@@ -38,8 +38,12 @@ constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 /// Micro-batch: generations take one token each of max_num_tokens (with proposals as many more),
 /// then contexts in order. A context that does not fit whole takes a chunk of whole blocks, or
 /// waits if contexts are not chunked. Without chunks, prompts longer than max_num_tokens are
-/// refused (tensorrt_llm/llmapi/llm.py). The first context that gets nothing ends the batch. Tokens
-/// in the prefix cache are not counted.
+/// refused (tensorrt_llm/llmapi/llm.py). The first context that gets nothing ends the batch. Up to
+/// 1.2, tokens in the prefix cache count as if they were computed (setPrepopulatedPromptLen comes
+/// after the budget; pull request 11637 of 2026-03 changes it).
+///
+/// The engine chunks contexts only with enable_chunked_prefill. Where a prompt is longer than
+/// max_num_tokens, which would be refused, and the spec does not say, that flag is assumed.
 ///
 /// Of a pipeline as many micro-batches are in flight as there are stages, each of at most
 /// max_batch_size of the requests that are not in flight.
@@ -50,14 +54,14 @@ class Trtllm : public Scheduler {
   Trtllm(const SchedulerSpec& spec, const SchedulerContext& site)
       : order_{spec.order},
         evicts_{spec.policy.value_or("guaranteed-no-evict") == "max-utilization"},
-        chunked_{spec.chunked_prefill.value_or(true)},
         max_model_len_{site.max_model_len},
         block_{site.block_tokens},
         stages_{site.stages},
         drafts_{site.drafts} {
     const ConfiguredLimits configured = resolve_limits(*site.stack, spec);
     max_seqs_ = configured.seqs.value_or(kMaxBatchSize);
-    budget_ = configured.iteration_tokens(chunked_, max_model_len_, kMaxNumTokens);
+    budget_ = configured.tokens.value_or(kMaxNumTokens);
+    chunked_ = spec.chunked_prefill.value_or(site.longest_prompt > budget_);
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", budget_, chunked_ ? block_ : 1);
   }
@@ -124,7 +128,8 @@ class Trtllm : public Scheduler {
   /// Tokens of a context that the budget has room for.
   [[nodiscard]] std::int32_t chunk(std::int32_t wanted) const {
     if (wanted <= left_) return wanted;
-    return chunked_ ? static_cast<std::int32_t>(left_ / block_ * block_) : 0;
+    if (chunked_) return static_cast<std::int32_t>(left_ / block_ * block_);
+    return left_ == budget_ ? wanted : 0;  // what was paused may have grown beyond the budget
   }
 
   /// Plans a token and all proposals for each generating request. True: a request was paused.
@@ -197,9 +202,10 @@ class Trtllm : public Scheduler {
         continue;
       }
       const std::int32_t wanted = s.known - batch.cached_tokens(id);
-      const std::int32_t tokens = chunk(wanted);
+      const std::int32_t charged = chunk(s.known);
+      const std::int32_t tokens = std::min(charged, wanted);
       if (tokens == 0 || !batch.admit(id, tokens)) return;
-      left_ -= tokens;
+      left_ = std::max<std::int64_t>(0, left_ - charged);
       if (evicts_ && tokens < wanted) {
         owed_ +=
             std::max<std::int64_t>(0, batch.units_for(s.known, s.known) - batch.units_held(id));
@@ -231,7 +237,7 @@ class Trtllm : public Scheduler {
   static constexpr std::int64_t kUnknown = -1;
 
   QueueOrder order_;
-  bool evicts_, chunked_;
+  bool evicts_, chunked_ = false;
   std::int64_t max_model_len_, block_, stages_, drafts_;
   std::int64_t max_seqs_ = 0, budget_ = 0;
   std::vector<RequestId> line_;

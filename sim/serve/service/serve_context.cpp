@@ -60,12 +60,20 @@ Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
   const Stack stack =
       with_options(*spec.stack, options,
                    {spec.gpu, spec.llm, gpus_per_replica(spec), spec.speculation.is_on(),
-                    spec.speculation.is_on() && spec.speculation.proposer == Proposer::kNgram});
+                    spec.speculation.is_on() && spec.speculation.proposer == Proposer::kNgram,
+                    spec.pipeline_parallel});
   const std::int64_t longest =
       stack.max_model_len > 0 ? stack.max_model_len : longest_sequence(spec);
   const bool cuts = stack.prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&
                     vllm_v0_chunks(spec.scheduler, longest);
   return with_expert_network(cuts ? with_cut_prompts(stack, kVllmV0ChunkTokens) : stack, *spec.gpu);
+}
+
+std::int64_t longest_prompt(const RequestTrace& trace) {
+  std::int64_t longest = 0;
+  for (const Request& r : trace.requests)
+    longest = std::max<std::int64_t>(longest, r.prompt_tokens);
+  return longest;
 }
 
 std::int64_t median_prompt(const RequestTrace& trace) {
@@ -297,7 +305,8 @@ std::string ServeContext::offload_note(bool has_own) const {
 }
 
 void ServeContext::start_paged(const ServeHooks& hooks) {
-  bool wanted = spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
+  bool wanted = spec_.scheduler.prefix_caching.value_or(
+      stack_.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching));
   const bool has_stages = spec_.pipeline_parallel > 1;
   if (has_stages) {
     pipeline_ = make_pipeline(spec_, in_, roofline_, longest_, options_, hooks);
@@ -443,6 +452,14 @@ std::string ServeContext::beyond_states() const {
 
 void ServeContext::note_declarations() {
   const std::vector<Request>& requests = spec_.requests->requests;
+  const std::int64_t budget = resolve_limits(stack_, spec_.scheduler).tokens.value_or(0);
+  if (scheduler_ == "trtllm" && !spec_.scheduler.chunked_prefill && budget > 0 &&
+      longest_prompt(*spec_.requests) > budget) {
+    notes_.push_back(
+        fmt::format("prompts are longer than max_num_tokens {}: taken to run with "
+                    "--enable_chunked_prefill, without which TensorRT-LLM refuses them",
+                    with_commas(budget)));
+  }
   const bool reserves =
       scheduler_ == "sglang" ||
       (scheduler_ == "trtllm" && spec_.scheduler.policy.value_or("") != "max-utilization");
@@ -495,6 +512,7 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
       prefix_caching_ && sizes_->groups() != nullptr && sizes_->groups()->state_ids() > 0;
   const SchedulerContext site{.stack = &stack_,
                               .max_model_len = startup_->max_model_len,
+                              .longest_prompt = longest_prompt(*spec_.requests),
                               .pool_units = units,
                               .block_tokens = sizes_->block_tokens(),
                               .block_units = sizes_->block_units(),

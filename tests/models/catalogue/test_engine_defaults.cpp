@@ -170,6 +170,23 @@ TEST_CASE("TensorRT-LLM's blocks have 32 tokens since 1.0 and its limits are tho
     CHECK(stack.max_num_seqs == 2048);
     CHECK(stack.usable_fraction == 0.9);
   }
+  CHECK(on("trtllm@0.11", "H100-80GB-SXM").max_num_seqs == 256);
+  CHECK(on("trtllm@0.13", "H100-80GB-SXM").max_num_seqs == 256);
+  CHECK(on("trtllm@0.14", "H100-80GB-SXM").max_num_seqs == 2048);
+  CHECK(on("trtllm@0.16", "H100-80GB-SXM").prefix_caching == false);
+  CHECK_FALSE(on("trtllm@0.17", "H100-80GB-SXM").prefix_caching);
+}
+
+TEST_CASE("SGLang schedules ahead but in a pipeline, and with drafts since 0.5.11") {
+  const auto ahead = [](const char* label, bool drafts, std::int32_t stages) {
+    return with_options(find_stack(label), {},
+                        {&find_gpu("H100-80GB-SXM"), &find_llm(kDense), 2, drafts, false, stages})
+        .schedules_ahead;
+  };
+  CHECK(ahead("sglang@0.5.9", false, 1));
+  CHECK_FALSE(ahead("sglang@0.5.9", false, 2));
+  CHECK_FALSE(ahead("sglang@0.5.10", true, 1));
+  CHECK(ahead("sglang@0.5.11", true, 1));
 }
 
 TEST_CASE("TensorRT-LLM before 0.12 has XQA only for 8 and 16 query heads a KV head") {

@@ -307,7 +307,15 @@ TEST_CASE("sglang with lpm serves the longest cached prefix first") {
     service.trace.requests[static_cast<std::size_t>(i)].prefix_count = 2;
   }
   // The last shares seven tokens with the first, the one before it four, the second none.
-  CHECK(run(service).plans == Plans{"0:8", "0:1", "3:1", "2:4", "1:8"});
+  const Plans sorted{"0:8", "0:1", "3:1", "2:4", "1:8"};
+  CHECK(run(service).plans == sorted);
+  // The default up to 0.4.3.
+  service.scheduler.policy.reset();
+  service.stack = "sglang@0.4.3";
+  CHECK(run(service).plans == sorted);
+  service.stack = "sglang@0.4.4";
+  CHECK(run(service).plans != sorted);
+  service.stack = "vllm";
   service.scheduler.policy = "fcfs";
   CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "2:4", "3:1"});
 }
@@ -348,6 +356,25 @@ TEST_CASE("trtllm cuts contexts at whole blocks") {
   CHECK(run(service).plans == Plans{"0:5", "0:1 1:4", "1:6"});
   service.scheduler = {.name = "trtllm", .max_num_batched_tokens = 11, .chunked_prefill = false};
   CHECK(run(service).plans == Plans{"0:5", "0:1 1:10"});
+}
+
+TEST_CASE("trtllm takes prompts whole unless one is longer than an iteration") {
+  SmallService service = tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 8});
+  service.trace.requests = {request(0, 5, 2), request(0, 8, 1)};
+  CHECK(run(service).plans == Plans{"0:5", "0:1", "1:8"});
+  service.scheduler.chunked_prefill = true;
+  CHECK(run(service).plans == Plans{"0:5", "0:1 1:4", "1:4"});
+}
+
+TEST_CASE("trtllm counts cached tokens of a prompt as if they were computed") {
+  SmallService service =
+      tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 12, .prefix_caching = true});
+  service.trace.prefix_block = 4;
+  service.trace.prefix_ids = {1, 2};
+  service.trace.requests = {request(0, 8, 1), request(0.5e-3, 12, 1), request(0.5e-3, 4, 1)};
+  service.trace.requests[0].prefix_count = 2;
+  service.trace.requests[1].prefix_count = 2;
+  CHECK(run(service).plans == Plans{"0:8", "1:4", "2:4"});
 }
 
 TEST_CASE(
