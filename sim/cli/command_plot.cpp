@@ -212,7 +212,7 @@ int run_plot(const Arguments& arguments) {
   const std::vector<std::string>& results = arguments.words();
   for (const std::string& result : results) {
     std::error_code status;
-    if (fs::equivalent(figures_of(result), *out, status)) {
+    if (fs::equivalent(figures_of(result), *out, status) || fs::equivalent(result, *out, status)) {
       throw InputError{
           fmt::format("{}: holds the figures that are read; another folder is needed", *out)};
     }

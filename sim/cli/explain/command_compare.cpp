@@ -166,7 +166,8 @@ int run_compare(const Arguments& arguments) {
   bool moved = false;
   for (std::size_t i = 1; i < results.size(); ++i) {
     const Comparison comparison = compare_results(results[0], results[i], tolerance);
-    moved = moved || comparison.moved();
+    // Results without a figure in common are not the same.
+    moved = moved || comparison.moved() || comparison.figures == 0;
     documents.push_back(comparison_json(comparison));
     if (i > 1) text += "\n";
     text += comparison_text(comparison, tolerance, arguments.has("all"), terminal_width());

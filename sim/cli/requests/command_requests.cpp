@@ -59,6 +59,11 @@ void write_trace(const Arguments& arguments, const RequestTrace& trace, const fs
 
 int run_convert(const Arguments& arguments) {
   arguments.expect_words(2, 2, "the file to read and the file to write");
+  std::error_code status;
+  if (fs::equivalent(arguments.words()[0], arguments.words()[1], status)) {
+    throw InputError{fmt::format("{}: is the file that is read; the result needs another",
+                                 arguments.words()[1])};
+  }
   write_trace(arguments, file_workload(arguments, {arguments.words().front()}),
               arguments.words()[1]);
   return kDone;

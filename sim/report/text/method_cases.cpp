@@ -119,6 +119,7 @@ CaseWords static_case_words() {
   return {.runs = "fits",
           .run = "fit",
           .fails = "runs out of memory",
+          .fail = "run out of memory",
           .gain = "decodes {} times as fast",
           .only = "decodes",
           .no_gain = "no method decodes more than 5 % faster"};
@@ -128,6 +129,7 @@ CaseWords service_case_words(bool by_bounds) {
   CaseWords words{.runs = "serves every request",
                   .run = "serve every request",
                   .fails = "does not serve every request",
+                  .fail = "do not serve every request",
                   .gain = "answers {} times as fast (E2E p50)",
                   .only = "answers",
                   .no_gain = "no method answers more than 5 % faster (E2E p50)"};
@@ -182,6 +184,17 @@ std::string finding_of(const std::vector<MethodCase>& cases, const CaseWords& wo
   }
   if (const std::string gain = gain_words(running, words); !gain.empty()) {
     return fmt::format("The full cache {}; {}.", words.runs, gain);
+  }
+  std::vector<std::string> failed;
+  for (const MethodCase* one : running) {
+    for (const MethodCase::Rival& method : one->methods) {
+      const bool is_new = std::find(failed.begin(), failed.end(), method.label) == failed.end();
+      if (!method.runs && is_new) failed.push_back(method.label);
+    }
+  }
+  if (!failed.empty()) {
+    return fmt::format("The full cache {}; {} {}, and {}.", words.runs, list_words(failed),
+                       failed.size() == 1 ? words.fails : words.fail, words.no_gain);
   }
   const std::string full = fullness(cases);
   return fmt::format("Compression changes nothing here: {}{}{}.", full,

@@ -58,9 +58,9 @@ template <class Result, class MakeRival, class Share>
 
 /// Texts for a metric and for running.
 struct CaseWords {
-  std::string runs, run;  // "fits"; plural "fit"
-  std::string fails;      // "runs out of memory"
-  std::string gain;       // of the best method; {} is the factor: "decodes {} times as fast"
+  std::string runs, run;    // "fits"; plural "fit"
+  std::string fails, fail;  // "runs out of memory"; plural
+  std::string gain;         // of the best method; {} is the factor: "decodes {} times as fast"
   std::string only;  // if the metric of the full cache is 0: "keeps requests within their bounds"
   std::string no_gain;  // "no method decodes more than 5 % faster"
 };
