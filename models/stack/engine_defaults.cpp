@@ -61,7 +61,8 @@ EngineUsage read_usage(const Field& field) {
 }
 
 MemoryReserve read_reserve(const Field& field) {
-  field.allow_only({"base", "per_prefill_token", "per_graph_sequence", "per_gpu"});
+  field.allow_only({"base", "per_prefill_token", "per_graph_sequence", "per_gpu", "grouped",
+                    "per_group_sequence"});
   const auto size = [&](std::string_view key) {
     const auto given = field.find(key);
     return given ? given->bytes() : Bytes{};
@@ -69,7 +70,9 @@ MemoryReserve read_reserve(const Field& field) {
   return {.base = size("base"),
           .per_prefill_token = size("per_prefill_token"),
           .per_graph_sequence = size("per_graph_sequence"),
-          .per_gpu = size("per_gpu")};
+          .per_gpu = size("per_gpu"),
+          .grouped = size("grouped"),
+          .per_group_sequence = size("per_group_sequence")};
 }
 
 EngineValues read_values(const Field& field) {
@@ -302,9 +305,13 @@ FrontEndTimes read_front_end(const Field& field) {
 }
 
 EngineDefaults read_engine_defaults(const Field& field) {
-  field.allow_only({"engine", "seqs_within_batched_tokens", "first", "last", "options", "rules"});
+  field.allow_only({"engine", "seqs_within_batched_tokens", "limits_of_all_groups", "first", "last",
+                    "options", "rules"});
   EngineDefaults out;
   out.engine = field.at("engine").string();
+  if (const auto given = field.find("limits_of_all_groups")) {
+    out.limits_of_all_groups = given->boolean();
+  }
   if (const auto given = field.find("seqs_within_batched_tokens")) {
     out.seqs_within_batched_tokens = given->boolean();
   }

@@ -35,13 +35,17 @@ struct EngineSite {
   bool speculates = false;  // drafts are proposed,
   bool looks_up = false;    // those that followed the last tokens earlier in the text (n-grams)
   std::int32_t stages = 1;  // of a pipeline
+  /// Groups that `gpus` consist of, each attending for its own requests (data-parallel attention).
+  std::int32_t attention_groups = 1;
 };
 
 /// Memory that an engine leaves to activations and graphs; its memory fraction is the rest.
 ///   base + per_prefill_token x prefill_chunk + per_graph_sequence x graph_sequences
-///   + per_gpu x gpus + graphs, and at least `min`
+///   + per_gpu x gpus + graphs, and at least `min`; with attention groups also
+///   grouped + per_group_sequence x graph_sequences x groups, half as much again above 300
 struct MemoryReserve {
   Bytes base{}, per_prefill_token{}, per_graph_sequence{}, per_gpu{};
+  Bytes grouped{}, per_group_sequence{};
 };
 
 /// What an engine's API server adds to a request: one process that parses HTTP, tokenizes prompts
@@ -116,6 +120,8 @@ struct EngineDefaults {
   /// It does not start with a `max_num_seqs` above `max_num_batched_tokens` (vLLM's
   /// SchedulerConfig) and lowers its default of it (EngineArgs).
   bool seqs_within_batched_tokens = false;
+  /// Limits of tokens and sequences are of all attention groups together, which divide them.
+  bool limits_of_all_groups = false;
   std::vector<DefaultsRule> rules;
   std::string rules_json;  // as the profile has them
 

@@ -93,6 +93,12 @@ double fraction_after_reserve(const MemoryReserve& reserve, const DefaultsTaker&
                reserve.per_prefill_token * std::max(stack.prefill_chunk, kMinTokens) +
                reserve.per_graph_sequence * sequences + reserve.per_gpu * std::int64_t{site.gpus} +
                taker.find(&EngineValues::reserve_graphs).value_or(Bytes{});
+  if (site.attention_groups > 1) {
+    constexpr std::int64_t kManySequences = 300;
+    const Bytes padding = reserve.per_group_sequence * sequences * site.attention_groups;
+    kept +=
+        reserve.grouped + (sequences > kManySequences ? Bytes{padding.count() * 3 / 2} : padding);
+  }
   kept = std::max(kept, taker.find(&EngineValues::min_reserve).value_or(Bytes{}));
   const Bytes memory = site.gpu->hbm;
   if (kept >= memory) {
@@ -296,6 +302,15 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
   if (options.max_model_len) out.max_model_len = *options.max_model_len;
   if (options.max_num_seqs) out.max_num_seqs = *options.max_num_seqs;
   if (options.prefill_chunk) out.prefill_chunk = *options.prefill_chunk;
+  if (site.attention_groups > 1 && out.defaults && out.defaults->limits_of_all_groups) {
+    out.attention_groups = site.attention_groups;
+    const auto share = [&](std::int64_t& limit) {
+      if (limit > 0) limit = std::max<std::int64_t>(1, limit / out.attention_groups);
+    };
+    share(out.prefill_chunk);
+    // sglang model_runner.py: what it derives from the pool is of a group.
+    if (options.max_num_seqs || site.speculates) share(out.max_num_seqs);
+  }
   if (options.block_tokens) out.block_tokens = *options.block_tokens;
   if (options.per_head_blocks) out.per_head_blocks = *options.per_head_blocks;
   if (options.lazy_compaction) out.lazy_compaction = *options.lazy_compaction;

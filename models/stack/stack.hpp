@@ -124,6 +124,8 @@ struct Stack {
   bool schedules_ahead = false;
   /// A prompt is admitted only where the cache has room for all of it, not for its first chunk.
   bool reserves_full_prompt = false;
+  /// That divide the engine's limits; prefill_chunk and max_num_seqs are of one of them.
+  std::int32_t attention_groups = 1;
   std::optional<bool> prefix_caching;  // by default; absent: as the scheduler's
   FrontEndTimes front_end{};           // of a service
   CutoffTimes cutoff{};                // of its sampler,

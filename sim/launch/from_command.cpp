@@ -124,8 +124,6 @@ class Translator {
     }
     for (const Same& same : kKeys) {
       if (given.flag->name != same.flag) continue;
-      // See take_attention_groups.
-      if (same.option == "/scheduler/conservativeness" && attention_groups() > 1) return true;
       if (!services_ || value == "0") return value == "0";
       set(same.option, value);
       return true;
@@ -133,12 +131,7 @@ class Translator {
     if (given.flag->name == "--chunked-prefill-size") {
       // -1: prompts are taken whole.
       if (value == "-1") return false;
-      const auto tokens = count_of_flag(value);
-      if (tokens && attention_groups() > 1) {
-        option("max-num-batched-tokens", fmt::format("{}", *tokens / attention_groups()));
-      } else {
-        option("max-num-batched-tokens", value);
-      }
+      option("max-num-batched-tokens", value);
       return true;
     }
     if (is(given, {"--dtype"})) return take_dtype(value);
@@ -272,24 +265,11 @@ class Translator {
     return services_ && groups > 1 && tensor % groups == 0 ? groups : 1;
   }
 
-  /// SGLang divides the tokens of a pass among the groups and expects shorter outputs
-  /// (server_args.py, _handle_data_parallelism).
   void take_attention_groups(std::int64_t groups) {
-    constexpr double kConservativeness = 0.3;
     const std::int64_t gpus = number({"--tp-size", "--tp_size"});
     if (gpus > groups) option("tp", fmt::format("{}", gpus / groups));
     option("replicas", fmt::format("{}", groups));
     set("/engine/expert_parallel", fmt::format("{}", gpus));
-    if (command_.find("--enable_attention_dp") != nullptr) return;
-    const GivenFlag* given = command_.find("--schedule-conservativeness");
-    const double stated = given != nullptr ? std::stod(given->values.front()) : 1.0;
-    set("/scheduler/conservativeness", fmt::format("{:g}", kConservativeness * stated));
-    if (command_.find("--chunked-prefill-size") == nullptr) {
-      out_.notes.push_back(fmt::format(
-          "--enable-dp-attention: {} divides its default --chunked-prefill-size by {}, and leaves "
-          "more memory to activations; neither is part of the simulation unless it is stated",
-          command_.engine->engine, groups));
-    }
   }
 
   /// TensorRT-LLM chunks contexts only with a flag, or an entry of a file of options.

@@ -52,12 +52,10 @@ std::int64_t checkpoint_gib(const LaunchInput& in) {
 
 LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
   LaunchInput in;
-  const bool speculates = point.serve && point.serve->speculation.is_on();
-  const auto take = [&](const auto& spec) {
+  const auto take = [&](const auto& spec, const EngineSite& site) {
     in.llm = spec.llm;
     in.gpu = spec.gpu;
-    in.stack = with_options(*spec.stack, spec.options,
-                            {spec.gpu, spec.llm, spec.tensor_parallel, speculates});
+    in.stack = with_options(*spec.stack, spec.options, site);
     in.options = spec.options;
     in.weight_dtype = spec.weight_dtype;
     in.kv_dtype = spec.kv_dtype;
@@ -65,7 +63,7 @@ LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
     in.tensor_parallel = spec.tensor_parallel;
   };
   if (point.serve) {
-    take(*point.serve);
+    take(*point.serve, engine_site(*point.serve));
     in.pipeline_parallel = point.serve->pipeline_parallel;
     in.scheduler = point.serve->scheduler;
     in.cluster = point.serve->cluster;
@@ -83,7 +81,7 @@ LaunchInput input_of(const ScenarioPoint& point, const LaunchChoice& choice) {
       in.max_model_len = *choice.sequence_tokens;
     }
   } else {
-    take(point.spec);
+    take(point.spec, {point.spec.gpu, point.spec.llm, point.spec.tensor_parallel});
     in.max_model_len = choice.sequence_tokens.value_or(std::int64_t{point.spec.prompt_tokens} +
                                                        point.spec.output_tokens);
     if (in.options.max_model_len) in.max_model_len = *in.options.max_model_len;

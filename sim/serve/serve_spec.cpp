@@ -47,6 +47,24 @@ std::int32_t service_gpus(const ServeSpec& spec) {
   return gpus_per_replica(spec) * (spec.cluster.replicas + spec.cluster.prefill_replicas);
 }
 
+EngineSite engine_site(const ServeSpec& spec) {
+  const std::int32_t experts = spec.options.expert_parallel.value_or(1);
+  const auto& defaults = spec.stack->defaults;
+  // Experts over more GPUs than attention: replicas are groups of one engine.
+  const bool is_grouped = defaults && defaults->limits_of_all_groups &&
+                          experts > spec.tensor_parallel && experts % spec.tensor_parallel == 0 &&
+                          spec.cluster.replicas % (experts / spec.tensor_parallel) == 0;
+  const std::int32_t groups = is_grouped ? experts / spec.tensor_parallel : 1;
+  const bool drafts = spec.speculation.is_on();
+  return {.gpu = spec.gpu,
+          .llm = spec.llm,
+          .gpus = gpus_per_replica(spec) * groups,
+          .speculates = drafts,
+          .looks_up = drafts && spec.speculation.proposer == Proposer::kNgram,
+          .stages = spec.pipeline_parallel,
+          .attention_groups = groups};
+}
+
 bool is_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
   return gpus <= node_gpus(*spec.gpu);
 }

@@ -154,6 +154,9 @@ struct ServeSpec {
 [[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
 [[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
 
+/// What the defaults of the service's engine depend on.
+[[nodiscard]] EngineSite engine_site(const ServeSpec& spec);
+
 /// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
 [[nodiscard]] bool is_in_one_node(const ServeSpec& spec, std::int32_t gpus);
 

@@ -18,11 +18,13 @@ std::int64_t ConfiguredLimits::iteration_tokens(bool has_chunks, std::int64_t lo
 }
 
 ConfiguredLimits resolve_limits(const Stack& stack, const SchedulerSpec& spec) {
-  const auto& seqs = spec.max_num_seqs;
-  const auto& tokens = spec.max_num_batched_tokens;
+  // Attention groups divide the spec's limits, which the stack has then.
+  const bool divides = stack.attention_groups > 1;
+  const auto seqs = divides ? std::nullopt : spec.max_num_seqs;
+  const auto tokens = divides ? std::nullopt : spec.max_num_batched_tokens;
   return {.seqs = seqs ? seqs : above_0(stack.max_num_seqs),
           .tokens = tokens ? tokens : above_0(stack.prefill_chunk),
-          .sets_tokens = tokens.has_value()};
+          .sets_tokens = spec.max_num_batched_tokens.has_value()};
 }
 
 StackOptions with_limits(StackOptions options, const SchedulerSpec& spec) {

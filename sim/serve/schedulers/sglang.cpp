@@ -100,6 +100,9 @@ class Sglang : public Scheduler {
           display_name(order_))};
     }
     conservativeness_ = spec.conservativeness.value_or(1.0);
+    // Source: sglang, _handle_data_parallelism.
+    constexpr double kGrouped = 0.3;
+    if (site.stack->attention_groups > 1) conservativeness_ *= kGrouped;
     if (!(conservativeness_ >= 0) || !std::isfinite(conservativeness_)) {
       throw InputError{fmt::format(
           "scheduler sglang: conservativeness: expected at least 0, got {}", conservativeness_)};

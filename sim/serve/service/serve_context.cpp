@@ -57,11 +57,7 @@ std::string scheduler_of(const ServeSpec& spec) {
 
 /// The stack as the service runs it.
 Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
-  const Stack stack =
-      with_options(*spec.stack, options,
-                   {spec.gpu, spec.llm, gpus_per_replica(spec), spec.speculation.is_on(),
-                    spec.speculation.is_on() && spec.speculation.proposer == Proposer::kNgram,
-                    spec.pipeline_parallel});
+  const Stack stack = with_options(*spec.stack, options, engine_site(spec));
   const std::int64_t longest =
       stack.max_model_len > 0 ? stack.max_model_len : longest_sequence(spec);
   const bool cuts = stack.prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&

@@ -177,6 +177,30 @@ TEST_CASE("TensorRT-LLM's blocks have 32 tokens since 1.0 and its limits are tho
   CHECK_FALSE(on("trtllm@0.17", "H100-80GB-SXM").prefix_caching);
 }
 
+TEST_CASE("SGLang's attention groups reserve memory and divide its limits") {
+  const auto of = [](const char* label, std::int32_t groups, const StackOptions& options = {}) {
+    return with_options(find_stack(label), options,
+                        {.gpu = &find_gpu("H200-141GB-SXM"),
+                         .llm = &find_llm("deepseek-v3"),
+                         .gpus = 8,
+                         .attention_groups = groups});
+  };
+  const Stack one = of("sglang@0.5.9", 1), eight = of("sglang@0.5.9", 8);
+  CHECK(one.attention_groups == 1);
+  CHECK(eight.attention_groups == 8);
+  // server_args.py: 512 sequences have graphs; 3 MiB, and 1.5 MiB above 300, for each of 8 groups.
+  CHECK((one.usable_fraction - eight.usable_fraction) * 144384 ==
+        doctest::Approx(4.5 * 512 * 8).epsilon(0.01));
+  CHECK(eight.prefill_chunk == one.prefill_chunk / 8);
+  CHECK(eight.max_num_seqs == one.max_num_seqs);
+  CHECK(of("sglang@0.5.9", 8, {.max_num_seqs = 100}).max_num_seqs == 12);
+  CHECK(of("sglang@0.5.9", 8, {.prefill_chunk = 32768}).prefill_chunk == 4096);
+  CHECK((of("sglang@0.4.9", 1).usable_fraction - of("sglang@0.4.9", 2).usable_fraction) * 144384 ==
+        doctest::Approx(4096).epsilon(0.04));
+  // Other engines' limits are of a group.
+  CHECK(of("vllm@0.19", 8).prefill_chunk == of("vllm@0.19", 1).prefill_chunk);
+}
+
 TEST_CASE("SGLang schedules ahead but in a pipeline, and with drafts since 0.5.11") {
   const auto ahead = [](const char* label, bool drafts, std::int32_t stages) {
     return with_options(find_stack(label), {},

@@ -140,11 +140,7 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
       scenario_by(eight + Words{"--from-command", shares + " --chunked-prefill-size 8192"}, folder);
   CHECK(groups.at("gpu_count") == 2);
   CHECK(groups.at("cluster") == json{{"replicas", 4}});
-  CHECK(groups.at("engine") == json{{"prefill_chunk", 2048}, {"expert_parallel", 8}});
-  CHECK(groups.at("scheduler") == json{{"conservativeness", 0.3}});
-  const Outcome noted =
-      run_kvsim(Words{"run", "--print-scenario"} + eight + Words{"--from-command", shares}, folder);
-  CHECK(has(noted.err, "divides its default --chunked-prefill-size by 4"));
+  CHECK(groups.at("engine") == json{{"prefill_chunk", 8192}, {"expert_parallel", 8}});
   CHECK(scenario_by(kService + Words{"--from-command",
                                      "vllm serve Qwen/Qwen3-8B --no-scheduler-reserve-full-isl"},
                     folder)
