@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -335,6 +336,12 @@ std::string EngineSettings::flags() const {
     out.push_back(s.value.empty() ? s.option : s.option + " " + s.value);
   }
   return fmt::format("{}", fmt::join(out, " "));
+}
+
+double share_with_vision(const VisionEncoder& vision) {
+  constexpr double kUsual = 0.95, kPerSize = 0.1, kUsualWidth = 1024;
+  const double size = std::pow(vision.width / kUsualWidth, 2);
+  return kUsual * std::clamp(1 - kPerSize * (size - 1), 0.8, 1.05);
 }
 
 }  // namespace kvsim

@@ -14,6 +14,7 @@
 namespace kvsim {
 
 struct Gpu;
+struct VisionEncoder;
 struct Llm;
 
 /// A release of an engine: major, minor, patch. Post and candidate releases count as the patch.
@@ -157,5 +158,12 @@ struct EngineSettings {
   /// "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.92"
   [[nodiscard]] std::string flags() const;
 };
+
+/// The part of its default share that SGLang takes where it loads a vision encoder, by the
+/// encoder's width. Its formula takes 24 layers for a configuration without num_hidden_layers, as
+/// Qwen's are. Source: sglang server_args.py, adjust_mem_fraction_for_vlm (v0.5.3; arg_groups
+/// since). Not distinguished: releases that size the pool after capturing graphs reserve 8 GiB
+/// instead.
+[[nodiscard]] double share_with_vision(const VisionEncoder& vision);
 
 }  // namespace kvsim

@@ -111,17 +111,6 @@ double fraction_after_reserve(const MemoryReserve& reserve, const DefaultsTaker&
   return std::round(share * kDecimals) / kDecimals;
 }
 
-/// The part of its default share that SGLang takes where it loads a vision encoder, by the
-/// encoder's width. Its formula takes 24 layers for a configuration without num_hidden_layers, as
-/// Qwen's are. Source: sglang server_args.py, adjust_mem_fraction_for_vlm (v0.5.3; arg_groups
-/// since). Not distinguished: releases that size the pool after capturing graphs reserve 8 GiB
-/// instead.
-double share_with_vision(const VisionEncoder& vision) {
-  constexpr double kUsual = 0.95, kPerSize = 0.1, kUsualWidth = 1024;
-  const double size = std::pow(vision.width / kUsualWidth, 2);
-  return kUsual * std::clamp(1 - kPerSize * (size - 1), 0.8, 1.05);
-}
-
 /// Sets `out` to the defaults of its engine at `site`, and `out.settings` to what it runs with.
 void take_defaults(Stack& out, const StackOptions& options, const EngineSite& site) {
   const EngineDefaults& defaults = *out.defaults;
