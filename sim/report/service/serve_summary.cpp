@@ -269,8 +269,11 @@ std::string why_rejected(const ServeResult& r) {
   }
   return fmt::format(
       "longer than the engine's longest sequence, {} tokens (max_model_len), than its pool of {}, "
-      "or without room for scores",
-      with_commas(r.startup->max_model_len), with_commas(r.kv_capacity_tokens));
+      "than an iteration's {} (max_num_batched_tokens) without chunked prefill, or without room "
+      "for "
+      "scores",
+      with_commas(r.startup->max_model_len), with_commas(r.kv_capacity_tokens),
+      with_commas(r.limits.tokens));
 }
 
 }  // namespace
