@@ -414,13 +414,13 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
                       rows_.stored_heads() == rows_.shape().n_kv_heads;
   CacheTensors cache;
   if (direct) {
-    for (const CachePart& part : parts()) {
-      std::optional<std::size_t>& made = part.tensor == &CacheTensors::keys ? qkv.k : qkv.v;
+    for (const CachePart& piece : parts()) {
+      std::optional<std::size_t>& made = piece.tensor == &CacheTensors::keys ? qkv.k : qkv.v;
       // Values that are the keys before rotation have no tensor.
       const OpIndex since = made ? graph_.tensors()[*made].first : qkv.op;
       drop(made, since - 1);  // held as cache instead, from the same operator on
       made.reset();
-      hold_cache(cache, part, moment.prompt, since);
+      hold_cache(cache, piece, moment.prompt, since);
     }
   } else if (!parts().empty()) {
     const double made = size(in_.batch * cached * work_.cached_elements(), dtype_);
@@ -433,8 +433,8 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
                          .launches = 2,
                          .dtype = dtype_},
                         {qkv.op});
-    for (const CachePart& part : parts()) {
-      if (!is_static) hold_cache(cache, part, moment.prompt, qkv.op);
+    for (const CachePart& piece : parts()) {
+      if (!is_static) hold_cache(cache, piece, moment.prompt, qkv.op);
     }
   }
   if (const double written = written_per_token(rows_.items()); written > 0) {
