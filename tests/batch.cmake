@@ -1,5 +1,5 @@
 kvsim_test(batch
-  SOURCES sim/batch/test_compiled_point.cpp sim/batch/test_configured_runs.cpp sim/batch/test_host_weights.cpp sim/batch/test_intervals.cpp sim/batch/test_prompt_rows.cpp sim/batch/test_split_runs.cpp sim/batch/test_stack_runs.cpp
+  SOURCES sim/batch/test_compiled_point.cpp sim/batch/test_configured_runs.cpp sim/batch/test_decode_segments.cpp sim/batch/test_host_weights.cpp sim/batch/test_intervals.cpp sim/batch/test_prompt_rows.cpp sim/batch/test_split_runs.cpp sim/batch/test_stack_runs.cpp
           sim/batch/test_startup.cpp sim/batch/test_static_anchors.cpp sim/batch/test_static_hbm.cpp
           sim/batch/test_static_run.cpp sim/batch/test_time_terms.cpp
           sim/memory/test_block_allocator.cpp sim/memory/test_caching_allocator.cpp

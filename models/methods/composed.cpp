@@ -161,8 +161,8 @@ std::optional<Method::StepEntries> ComposedMethod::step_entries(std::int32_t lay
 }
 
 bool ComposedMethod::appends_in_decode() const {
-  return has_law_ && !masks_ && !refreshes_ && !merges() && parts_.select->bounded() &&
-         !parts_.select->leaves_in_decode();
+  return has_law_ && !masks_ && !refreshes_ && !merges() &&
+         (!parts_.select->bounded() || !parts_.select->leaves_in_decode());
 }
 
 bool ComposedMethod::has_equal_layers() const {

@@ -39,11 +39,20 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
     kept_.push_back(held_entries(in, column.first, prompt, prompt));
   }
   held_ = kept_;
-  appends_ = in.method->appends_in_decode() && !in.stack->attends_allocated &&
-             std::all_of(columns.begin(), columns.end(), [&](const LayerClass& column) {
-               const LayerSpec& spec = in.llm->layers[static_cast<std::size_t>(column.first)];
-               return caches_rows(spec) && !is_bounded(spec.attention);
-             });
+  bool appends = in.method->appends_in_decode() && !in.stack->attends_allocated;
+  for (const LayerClass& column : columns) {
+    appends = appends && caches_rows(in.llm->layers[static_cast<std::size_t>(column.first)]);
+  }
+  appends_ = appends;
+  if (appends) straight_from_ = 1;
+  for (std::size_t c = 0; c < first_layers_.size(); ++c) {
+    const auto layer = static_cast<std::size_t>(first_layers_[c]);
+    const std::int64_t limit = entry_limit(in.llm->layers[layer].attention);
+    bounded_.push_back(limit > 0);
+    if (limit == 0) continue;
+    if (appends) straight_from_ = std::max(*straight_from_, limit - kept_[c] + 1);
+    appends_ = false;
+  }
   if (lines == Lines::kOfEntries || in.method->plain_rows()) return;
   std::vector<StorageTrend::Layer> distinct;
   std::set<std::pair<std::int32_t, std::int32_t>> known;  // size class and kind
@@ -56,13 +65,15 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
 
 void DecodeSegments::extend(const CostInput& in, std::int64_t step) {
   const std::size_t n = first_layers_.size();
-  constexpr std::int64_t kLine = 2;  // steps that tell how a line rises
-  if (appends_ && !format_ && reached_ >= kLine && step > reached_) {
-    segments_.back().last = step;
-    for (std::int64_t& held : held_) held += step - reached_;
-    reached_ = step;
-  }
   for (; reached_ < step; ++reached_) {
+    if (is_straight()) {
+      segments_.back().last = step;
+      for (std::size_t c = 0; c < n; ++c) {
+        if (!bounded_[c]) held_[c] += step - reached_;
+      }
+      reached_ = step;
+      break;
+    }
     const std::int64_t at = reached_ + 1;
     now_.clear();
     for (std::size_t c = 0; c < n; ++c) {
@@ -98,6 +109,16 @@ void DecodeSegments::extend(const CostInput& in, std::int64_t step) {
     }
     for (std::size_t c = 0; c < n; ++c) held_[c] = now_[c].after;
   }
+}
+
+bool DecodeSegments::is_straight() const {
+  if (!straight_from_ || format_ || segments_.empty()) return false;
+  const Segment& last = segments_.back();
+  if (last.first < *straight_from_ || last.first == last.last) return false;
+  for (std::size_t c = 0; c < bounded_.size(); ++c) {
+    if (bounded_[c] && lines_[lines_.size() - bounded_.size() + c].attended != 0) return false;
+  }
+  return true;
 }
 
 std::size_t DecodeSegments::segment_of(std::int64_t step) const {

@@ -71,10 +71,15 @@ class DecodeSegments {
     }
   };
 
+  /// Every further step continues the last segment, whose lines are known.
+  [[nodiscard]] bool is_straight() const;
+
   std::vector<std::int32_t> first_layers_;  // by layer class, as all below
+  std::vector<bool> bounded_;               // it holds at most its limit
   std::int64_t prompt_;
   bool appends_ = false;
-  std::optional<StorageTrend> format_;  // not set for plain rows
+  std::optional<std::int64_t> straight_from_;  // step; each limit is reached before it
+  std::optional<StorageTrend> format_;         // not set for plain rows
   std::int64_t reached_ = 0;
   std::vector<std::int64_t> kept_;  // entries after prefill
   std::vector<std::int64_t> held_;  // after the step reached

@@ -17,7 +17,6 @@
 #include "models/methods/resolve/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/batch/point/compiled_point.hpp"
-#include "sim/batch/point/decode_segments.hpp"
 #include "sim/batch/point/recently_used.hpp"
 #include "sim/batch/point/step_sum.hpp"
 #include "sim/batch/static_run.hpp"
@@ -396,90 +395,6 @@ TEST_CASE("a point that does not fit states its shortage and fits with as much m
     enough.hbm_usable = enough.hbm_usable - 1_B;
     CHECK(run_of(hand_made(llm, enough, stack, full), {8, 3000, 30}).oom);
   }
-}
-
-TEST_CASE("a law that grows to its budget has two segments, and every step is in one") {
-  const Llm llm = small_llm();
-  const Stack& stack = find_stack("ideal");
-  const BoundedMethod ring{BoundedOptions{.budget = 110, .needs = {}, .has_equal_layers = true}};
-  CostInput in{.llm = &llm, .method = &ring, .stack = &stack, .prompt = 100};
-  const auto columns = layer_columns(layer_groups(llm, ring), true);
-  REQUIRE(columns.size() == 1);
-  CHECK(columns[0].count == 4);
-  DecodeSegments path{in, columns, 100, DecodeSegments::Lines::kOfEntries};
-  path.extend(in, 7);
-  path.extend(in, 50);
-  // Held: 101 … 110 after steps 1 to 10, then 110; the eleventh step attends to 111 and evicts.
-  REQUIRE(path.segments().size() == 2);
-  CHECK(path.segments()[0].last == 10);
-  CHECK(path.segments()[1].first == 11);
-  CHECK(path.segments()[1].last == 50);
-  std::int64_t held = path.prompt_entries(columns[0]);
-  CHECK(held == 100);
-  for (std::int64_t n = 1; n <= 50; ++n) {
-    const DecodeState want = decode_moment(in, 0, 100, 100 + n, held);
-    CHECK(path.moment(path.segment_of(n), columns[0], n) == want);
-    held = want.after;
-  }
-}
-
-TEST_CASE("methods that only append in decode rise by one entry in every layer and step") {
-  const Llm llm = small_llm();
-  const MethodContext site = method_site(llm, Dtype::kFp16);
-  int appending = 0;
-  for (const MethodInfo& info : builtin_methods()) {
-    std::shared_ptr<const Method> method;
-    try {
-      method = make_method({info.name, {}, Budget{0, 60}}, 200, site);
-    } catch (const InputError&) {
-      continue;
-    }
-    if (!method->appends_in_decode()) continue;
-    ++appending;
-    INFO(info.name);
-    const CostInput in{
-        .llm = &llm, .method = method.get(), .stack = &find_stack("vllm"), .prompt = 200};
-    const auto columns = layer_columns(layer_groups(llm, *method), method->has_equal_layers());
-    DecodeSegments path{in, columns, 200, DecodeSegments::Lines::kOfEntries};
-    CHECK(path.appends());
-    path.extend(in, 700);
-    for (const LayerClass& column : columns) {
-      const std::int64_t kept = path.prompt_entries(column);
-      for (std::int64_t n = 1; n <= 700; ++n) {
-        const DecodeState want = decode_moment(in, column.first, 200, 200 + n, kept + n - 1);
-        REQUIRE(want.after == kept + n);
-        REQUIRE(want.attended == kept + n);
-        REQUIRE(path.moment(path.segment_of(n), column, n) == want);
-      }
-    }
-  }
-  CHECK(appending >= 4);
-  // Not where entries leave, nor under a window.
-  CHECK_FALSE(make_method({"h2o", {}, Budget{0, 60}}, 200, site)->appends_in_decode());
-  CHECK_FALSE(make_method({"streaming-llm", {}, Budget{0, 60}}, 200, site)->appends_in_decode());
-}
-
-TEST_CASE("a format's steps are on lines between the steps at which it packs") {
-  const Llm llm = small_llm();
-  const MethodContext site = method_site(llm, Dtype::kFp16);
-  const auto segments = [&](const char* name, const char* stack) {
-    const auto method = make_method({name, {}, {}}, 1000, site);
-    const CostInput in{
-        .llm = &llm, .method = method.get(), .stack = &find_stack(stack), .prompt = 1000};
-    const auto columns = layer_columns(layer_groups(llm, *method), method->has_equal_layers());
-    DecodeSegments path{in, columns, 1000, DecodeSegments::Lines::kOfFormat};
-    path.extend(in, 400);
-    std::vector<std::int64_t> firsts;
-    for (const DecodeSegments::Segment& s : path.segments()) firsts.push_back(s.first);
-    return firsts;
-  };
-  // Constant bytes per element: one line.
-  CHECK(segments("int8", "hf-sdpa") == std::vector<std::int64_t>{1});
-  // KIVI packs keys when 128 wait: after tokens 1024, 1152, 1280, in steps 24, 152, 280. Such a
-  // step stores less after it than before, and the one after that begins with less.
-  CHECK(segments("kivi-4", "hf-sdpa") == std::vector<std::int64_t>{1, 24, 25, 152, 153, 280, 281});
-  // Quest's pages of 16 make lines that are too short: stairs, after the first of them.
-  CHECK(segments("quest", "hf-sdpa").size() <= 3);
 }
 
 TEST_CASE("long runs of formats that grow in steps equal run_static") {
