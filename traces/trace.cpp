@@ -15,6 +15,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
+#include "traces/draw.hpp"
 #include "traces/safetensors.hpp"
 
 namespace kvsim {
@@ -331,16 +332,6 @@ void check_tensors(const Safetensors& file, TraceInfo& info) {
   }
 }
 
-/// `n` of the numbers 0 … all - 1, each set of them as likely as another, ascending.
-std::vector<std::int32_t> draw(std::int32_t n, std::int32_t all, std::mt19937_64& random) {
-  std::vector<std::int32_t> out;
-  for (std::int32_t i = 0; i < all; ++i) {
-    const auto left = static_cast<std::uint64_t>(all - i);
-    if (random() % left < static_cast<std::uint64_t>(n) - out.size()) out.push_back(i);
-  }
-  return out;
-}
-
 }  // namespace
 
 std::optional<TraceSplit> split_of(std::string_view word) {
@@ -352,7 +343,6 @@ std::optional<TraceSplit> split_of(std::string_view word) {
 struct Trace::Impl {
   Safetensors file;
   TraceInfo info;
-  std::vector<std::vector<std::int32_t>> drawn_heads{};  // of a sample: [layer], in the file
 
   /// Heads first … first + count - 1 of `layer` of a tensor with `group` heads for each KV head,
   /// [tokens, heads, d], as [count * group, tokens, d].
@@ -364,8 +354,7 @@ struct Trace::Impl {
     if (!info.samples_heads()) return read_by_head(tensor, all, first * group, count * group);
     std::vector<float> out;
     for (std::int32_t h = first; h < first + count; ++h) {
-      const std::int32_t head =
-          drawn_heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(h)];
+      const std::int32_t head = info.head_number_of(layer, h);
       const std::vector<float> one = read_by_head(tensor, all, head * group, group);
       out.insert(out.end(), one.begin(), one.end());
     }
@@ -377,7 +366,7 @@ struct Trace::Impl {
     if (!info.samples_heads()) return all;
     std::vector<float> out;
     for (std::int64_t row = 0; row < rows; ++row) {
-      for (const std::int32_t head : drawn_heads[static_cast<std::size_t>(layer)]) {
+      for (const std::int32_t head : info.head_numbers[static_cast<std::size_t>(layer)]) {
         const auto from = all.begin() + (row * info.all_kv_heads + head) * width;
         out.insert(out.end(), from, from + width);
       }
@@ -498,13 +487,15 @@ void Trace::sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed) 
   check("KV heads", heads, info.all_kv_heads);
   const std::int32_t group = info.n_heads / info.n_kv_heads;
   std::mt19937_64 random{seed};
-  info.layer_numbers = draw(layers > 0 ? layers : info.all_layers, info.all_layers, random);
+  const std::int32_t n = layers > 0 ? layers : info.all_layers;
+  info.layers_by_stratum = strata_of(n);
+  info.layer_numbers = draw_by_stratum(info.layers_by_stratum, info.all_layers, random);
   info.n_layers = static_cast<std::int32_t>(info.layer_numbers.size());
   info.n_kv_heads = heads > 0 ? heads : info.all_kv_heads;
   info.n_heads = info.n_kv_heads * group;
-  impl_->drawn_heads.clear();
+  info.head_numbers.clear();
   for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
-    impl_->drawn_heads.push_back(draw(info.n_kv_heads, info.all_kv_heads, random));
+    info.head_numbers.push_back(draw(info.n_kv_heads, info.all_kv_heads, random));
   }
 }
 

@@ -72,15 +72,34 @@ struct TraceInfo {
   // its layers have there.
   std::int32_t all_layers = 0, all_kv_heads = 0;
   std::vector<std::int32_t> layer_numbers;
+  std::vector<std::vector<std::int32_t>> head_numbers;  // [layer]: of its KV heads, likewise
+  std::vector<std::int32_t> layers_by_stratum;          // layers of each range of depths, in order
   [[nodiscard]] bool samples_layers() const { return n_layers < all_layers; }
   [[nodiscard]] bool samples_heads() const { return n_kv_heads < all_kv_heads; }
   /// Of the model, where methods treat layers by their place in it.
   [[nodiscard]] std::int32_t number_of(std::int32_t layer) const {
     return layer_numbers.empty() ? layer : layer_numbers[static_cast<std::size_t>(layer)];
   }
+  [[nodiscard]] std::int32_t head_number_of(std::int32_t layer, std::int32_t head) const {
+    if (head_numbers.empty()) return head;
+    return head_numbers[static_cast<std::size_t>(layer)][static_cast<std::size_t>(head)];
+  }
+  [[nodiscard]] std::int32_t model_kv_heads() const {
+    return all_kv_heads > 0 ? all_kv_heads : n_kv_heads;
+  }
   [[nodiscard]] std::int32_t model_layers() const { return all_layers > 0 ? all_layers : n_layers; }
   std::map<std::string, std::string> metadata;
 };
+
+/// Number of stored head `head` of a layer's `stored`, one or more for each KV head, where a sample
+/// has the KV heads of numbers `kv_heads`; empty: all.
+[[nodiscard]] inline std::int32_t stored_head_number(std::span<const std::int32_t> kv_heads,
+                                                     std::size_t head, std::size_t stored) {
+  if (kv_heads.empty()) return static_cast<std::int32_t>(head);
+  const std::size_t each = std::max<std::size_t>(1, stored / kv_heads.size());
+  return kv_heads[head / each] * static_cast<std::int32_t>(each) +
+         static_cast<std::int32_t>(head % each);
+}
 
 /// One layer, converted to fp32 and laid out by head, so that a head's rows are contiguous:
 /// q [n_heads, tokens, head_dim], k and v [n_kv_heads, tokens, head_dim].
@@ -107,8 +126,10 @@ class Trace {
   /// Ends the prompt elsewhere. Errors: InputError if the trace has no such mark, or if the prompt
   /// would reach into its repeat.
   void split(TraceSplit at);
-  /// Leaves `layers` layers and `heads` KV heads of each; 0: all. They are drawn by `seed`, each
-  /// set as likely as another, other heads in each layer, and read as layers 0, 1, … from then on.
+  /// Leaves `layers` layers and `heads` KV heads of each; 0: all. They are drawn by `seed`, other
+  /// heads in each layer, and read as layers 0, 1, … from then on. Layers are drawn from strata of
+  /// neighbours, four or more from each; each set of a stratum's layers, and of a layer's heads, is
+  /// as likely as another.
   /// Errors: InputError if there are not so many.
   void sample(std::int32_t layers, std::int32_t heads, std::uint64_t seed);
   /// Errors: InputError naming tensor and element where a value is NaN or infinite.

@@ -230,7 +230,8 @@ Texts replay_trace(const std::string& trace, const std::string& methods, bool pe
     ordered_json document = replay_document(job.result, job.skipped);
     add_layer_steps(document, job.result);
     ordered_json kept = ordered_json::array();
-    for (const ReplayMethod& method : job.result.methods) kept.push_back(kept_document(method));
+    for (const ReplayMethod& method : job.result.methods)
+      kept.push_back(kept_document(job.result, method));
     return Texts{{"document", to_file_text(document)}, {"kept", kept.dump()}};
   });
 }

@@ -42,6 +42,9 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
       each.view.repeat_start = *info_.repeat_start;
       each.view.repeat_tokens = info_.repeat_tokens.value_or(0);
     }
+    if (info_.samples_heads()) {
+      each.view.head_numbers = info_.head_numbers[static_cast<std::size_t>(layer)];
+    }
     each.view.token_ids = token_ids_;
     each.view.separator_ids = info_.separator_ids;
     for (const std::string& name : inputs.per_head) {
@@ -217,11 +220,12 @@ PromptScores& LayerBlock::scores(const DecisionUnit& unit) {
 
 SessionPlace LayerBlock::place(const DecisionUnit& unit, std::uint64_t seed) const {
   const bool split = unit.heads.front().query >= 0;
+  const std::int32_t head = info_.head_number_of(unit.layer, unit.heads.front().kv_head);
   return {.layer = info_.number_of(unit.layer),
           .n_layers = info_.model_layers(),
-          .first_head = unit.heads.front().kv_head,
-          .first_query_head = unit.heads.front().kv_head * (info_.n_heads / info_.n_kv_heads) +
-                              std::max(unit.heads.front().query, 0),
+          .first_head = head,
+          .first_query_head =
+              head * (info_.n_heads / info_.n_kv_heads) + std::max(unit.heads.front().query, 0),
           .group = split ? 1 : info_.n_heads / info_.n_kv_heads,
           .head_dim = info_.head_dim,
           .tokens = static_cast<std::int32_t>(info_.tokens),

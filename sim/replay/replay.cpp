@@ -442,33 +442,44 @@ MethodContext site_of(const TraceInfo& info) {
   if (info.index_heads > 0) {
     for (const char* name : {"index.q", "index.k", "index.w"}) recorded.per_head.emplace_back(name);
   }
-  return {
-      .recorded = info.dtype,
-      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim},
-      .windows = {},
-      .n_layers = info.model_layers(),
-      .d_model = info.d_model,
-      .recorded_inputs = std::move(recorded)};
+  return {.recorded = info.dtype,
+          .shape = {.n_heads = info.n_heads / info.n_kv_heads * info.model_kv_heads(),
+                    .n_kv_heads = info.model_kv_heads(),
+                    .head_dim = info.head_dim},
+          .windows = {},
+          .n_layers = info.model_layers(),
+          .d_model = info.d_model,
+          .recorded_inputs = std::move(recorded)};
 }
 
 namespace {
 
-/// Why a method cannot run on a sample of a trace; empty: it can.
-std::string_view refuses_sample(const ComposedMethod& method, const TraceInfo& info) {
-  if (!info.samples_layers() && !info.samples_heads()) return "";
-  if (method.needs_survey()) return "it compares all layers before it compresses one";
-  if (!method.needs().inputs.predicted.empty()) return "it has weights for each layer and head";
+/// What a method needs all of, "layers" or "heads", where a trace is a sample of it, and why.
+struct NeedsAll {
+  std::string_view of, why;
+};
+std::optional<NeedsAll> refuses_sample(const ComposedMethod& method, const TraceInfo& info) {
+  if (!info.samples_layers() && !info.samples_heads()) return std::nullopt;
+  const std::string_view sampled = info.samples_heads() ? "heads" : "layers";
+  if (method.needs_survey()) return NeedsAll{sampled, "it compares all before it compresses one"};
+  if (!method.needs().inputs.predicted.empty()) {
+    return NeedsAll{sampled, "it has weights for each layer and head"};
+  }
   if (info.samples_layers()) {
     for (std::int32_t layer = 0; layer < info.all_layers; ++layer) {
-      if (method.starts_pair(layer, info.all_layers)) return "it joins neighbouring layers";
+      if (method.starts_pair(layer, info.all_layers)) {
+        return NeedsAll{"layers", "it joins neighbouring layers"};
+      }
     }
     const auto& prefill = method.parts().prefill;
-    if (prefill && prefill->check_layer()) return "it chooses tokens in one layer for all";
+    if (prefill && prefill->check_layer()) {
+      return NeedsAll{"layers", "it chooses tokens in one layer for all"};
+    }
   }
   if (info.samples_heads() && !method.heads_apart()) {
-    return "it decides for all heads of a layer together";
+    return NeedsAll{"heads", "it decides for all heads of a layer together"};
   }
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace
@@ -480,10 +491,9 @@ std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const Tr
     throw InputError{fmt::format("method \"{}\" needs what trace \"{}\" does not have: {}",
                                  spec.name, info.name, missing)};
   }
-  const std::string_view whole = refuses_sample(as_composed(*method), info);
-  if (!whole.empty()) {
+  if (const auto all = refuses_sample(as_composed(*method), info)) {
     throw InputError{fmt::format("method \"{}\" needs all {} of trace \"{}\": {}", spec.name,
-                                 info.samples_heads() ? "heads" : "layers", info.name, whole)};
+                                 all->of, info.name, all->why)};
   }
   return method;
 }
@@ -501,7 +511,9 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
     result.sample = ReplaySample{.layers = trace.info().layer_numbers,
                                  .of_layers = trace.info().all_layers,
                                  .kv_heads = trace.info().n_kv_heads,
-                                 .of_kv_heads = trace.info().all_kv_heads};
+                                 .of_kv_heads = trace.info().all_kv_heads,
+                                 .heads = trace.info().head_numbers,
+                                 .layers_by_stratum = trace.info().layers_by_stratum};
   }
   result.methods = TraceReplay{trace, methods, options}.run();
   for (std::size_t m = 0; m < specs.size(); ++m) {

@@ -36,8 +36,8 @@ struct ReplayOptions {
   std::function<void(double)> progress{};    // called with the fraction done
   // A sample (Trace::sample), drawn by `seed`: by run_replay_job.
   std::int32_t layers = 0, heads = 0;  // layers, and KV heads of each; 0: all
-  /// More layers are taken until each method's standard error of rel_error_mean is so small a share
-  /// of it.
+  /// More layers are taken until each method's standard error of rel_error_mean, widened as
+  /// Student's t of as many layers is, is so small a share of it.
   std::optional<double> until{};
 };
 
@@ -119,6 +119,8 @@ struct ReplayStderr {
 struct ReplaySample {
   std::vector<std::int32_t> layers;  // their numbers in the trace
   std::int32_t of_layers = 0, kv_heads = 0, of_kv_heads = 0;
+  std::vector<std::vector<std::int32_t>> heads;  // [layer]: numbers of its KV heads
+  std::vector<std::int32_t> layers_by_stratum;   // TraceInfo's
 };
 
 struct ReplayMethod {
@@ -173,6 +175,16 @@ struct ReplayResult {
   std::optional<double> parameters;    // of that model
   std::optional<ReplaySample> sample;  // nullopt: all of the trace
   std::vector<ReplayMethod> methods;   // in the requested order
+
+  /// Numbers in the trace of the replayed layer `layer`, and of one of its `stored` heads.
+  [[nodiscard]] std::int32_t layer_number(std::size_t layer) const {
+    return sample ? sample->layers.at(layer) : static_cast<std::int32_t>(layer);
+  }
+  [[nodiscard]] std::int32_t head_number(std::size_t layer, std::size_t head,
+                                         std::size_t stored) const {
+    return sample ? stored_head_number(sample->heads.at(layer), head, stored)
+                  : static_cast<std::int32_t>(head);
+  }
 };
 
 /// The facts about its trace that a method may use.

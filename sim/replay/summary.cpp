@@ -64,7 +64,8 @@ double variance_of(const std::vector<double>& values) {
 
 }  // namespace
 
-std::optional<double> SampledMean::standard_error(double layers, double heads) const {
+std::optional<double> SampledMean::standard_error(double layers, double heads,
+                                                  std::span<const std::int32_t> strata) const {
   if (layers_.empty() || layers_.front().empty()) return std::nullopt;
   std::vector<double> means;
   double within = 0;  // mean variance between a layer's heads
@@ -78,10 +79,18 @@ std::optional<double> SampledMean::standard_error(double layers, double heads) c
   const auto m = static_cast<double>(layers_.front().size());
   double variance = 0;
   if (layers < 1) {
-    if (means.size() < 2) return std::nullopt;
+    const auto all = static_cast<std::int32_t>(means.size());
+    if (strata.empty()) strata = {&all, 1};
     // Without the spread between heads, that between layers has all of it.
     const double left = heads < 1 && !has_within ? 1 : 1 - layers;
-    variance += left * variance_of(means) / n;
+    auto next = means.begin();
+    for (const std::int32_t count : strata) {
+      if (count < 2) return std::nullopt;
+      // The mean counts each layer once, so a stratum by its layers.
+      variance += left * variance_of({next, next + count}) * count / (n * n);
+      next += count;
+    }
+    KVSIM_CHECK(next == means.end(), "strata of {} layers, not {}", next - means.begin(), all);
   }
   if (heads < 1) {
     if (has_within) {
@@ -135,11 +144,14 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   double cosine = 0;
   double mass = 0;
   double best_mass = 0;
-  std::int32_t stored = 0;
+  std::size_t stored = 0;
   std::vector<ReplayStep> steps = blank_steps();
   for (const HeadSeries& head : heads) {
     ReplayCell one;
-    add_head(steps, one, layer, stored, head);
+    const std::span<const std::int32_t> numbers =
+        trace_.samples_heads() ? std::span{trace_.head_numbers[static_cast<std::size_t>(layer)]}
+                               : std::span<const std::int32_t>{};
+    add_head(steps, one, layer, stored_head_number(numbers, stored, heads.size()), head);
     cell.entries_final += one.entries_final;
     cell.bytes_final += one.bytes_final;
     const auto n = static_cast<std::int64_t>(head.rel_error.size());
@@ -336,14 +348,15 @@ void ReplaySummary::add_standard_errors() {
   if (!trace_.samples_layers() && !trace_.samples_heads()) return;
   const double layers = static_cast<double>(trace_.n_layers) / trace_.all_layers;
   const double heads = static_cast<double>(trace_.n_kv_heads) / trace_.all_kv_heads;
-  ReplayStderr out{.rel_error_mean = error_means_.standard_error(layers, heads),
-                   .cosine_mean = cosine_means_.standard_error(layers, heads),
+  const std::span<const std::int32_t> strata = trace_.layers_by_stratum;
+  ReplayStderr out{.rel_error_mean = error_means_.standard_error(layers, heads, strata),
+                   .cosine_mean = cosine_means_.standard_error(layers, heads, strata),
                    .retained_mass_mean = {},
                    .best_mass_mean = {},
                    .answer_error_mean = {}};
   if (method_.has_retained_mass()) {
-    out.retained_mass_mean = mass_means_.standard_error(layers, heads);
-    out.best_mass_mean = best_mass_means_.standard_error(layers, heads);
+    out.retained_mass_mean = mass_means_.standard_error(layers, heads, strata);
+    out.best_mass_mean = best_mass_means_.standard_error(layers, heads, strata);
   }
   if (retrieved_ > 0 && trace_.samples_layers()) {
     // A ratio of two sums over layers: the spread of what is left of the one by the other.
@@ -354,7 +367,7 @@ void ReplaySummary::add_standard_errors() {
           layer_answer_errors_[i] - retrieval_error_ / retrieved_ * layer_answers_[i];
       left.add_layer({rest / weight});
     }
-    out.answer_error_mean = left.standard_error(layers, heads);
+    out.answer_error_mean = left.standard_error(layers, heads, strata);
   }
   result_.standard_errors = out;
 }

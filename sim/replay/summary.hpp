@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,9 +18,11 @@ class SampledMean {
  public:
   void add_layer(std::vector<double> heads) { layers_.push_back(std::move(heads)); }
   /// Its standard error where `layers` and `heads` are the shares that were drawn, of two stages of
-  /// random sampling. nullopt: a single draw of a stage shows no spread. Source: Cochran, Sampling
-  /// Techniques, chapter 10.
-  [[nodiscard]] std::optional<double> standard_error(double layers, double heads) const;
+  /// random sampling. `strata`: layers of each stratum, in order; empty: all are of one. nullopt: a
+  /// single draw of a stage shows no spread. Source: Cochran, Sampling Techniques, chapters 5 and
+  /// 10.
+  [[nodiscard]] std::optional<double> standard_error(
+      double layers, double heads, std::span<const std::int32_t> strata = {}) const;
 
  private:
   std::vector<std::vector<double>> layers_;

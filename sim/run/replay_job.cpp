@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "models/math/student_t.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "traces/trace.hpp"
@@ -66,8 +67,20 @@ ReplayJob run_methods(const Trace& trace, const std::vector<MethodSpec>& methods
   return job;
 }
 
+/// Standard errors of a sample's mean that its error is within as often as a normal mean is within
+/// one. Few layers may look equal by accident, and their standard error is small then: Student's t
+/// has degrees of freedom for it.
+double student_factor(const ReplaySample& sample) {
+  constexpr double kNormal = 1.959964;  // 0.975
+  const auto degrees = std::ssize(sample.layers) - std::ssize(sample.layers_by_stratum);
+  return degrees < 1 ? 1 : student_t_975(degrees) / kNormal;
+}
+
 /// Whether the error of each method is known as well as `share` of it; what is rounding is 0.
 bool is_known(const ReplayResult& result, double share) {
+  if (!result.sample) return true;
+  if (std::ssize(result.sample->layers) < result.sample->of_layers)
+    share /= student_factor(*result.sample);
   return std::all_of(result.methods.begin(), result.methods.end(), [&](const ReplayMethod& m) {
     if (!m.standard_errors || m.rel_error_mean < kRoundingError) return true;
     const auto& error = m.standard_errors->rel_error_mean;
@@ -89,12 +102,21 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
     return run_methods(trace, methods, options, whole_catalogue);
   }
   constexpr std::int32_t kFirstShare = 8;  // of the layers
+  constexpr std::int32_t kFirstLayers = 8;
   const std::int32_t all = trace.info().all_layers;
-  std::int32_t layers = options.layers > 0 ? options.layers : std::max(2, all / kFirstShare);
+  std::int32_t layers =
+      options.layers > 0 ? options.layers : std::max(kFirstLayers, all / kFirstShare);
   for (;; layers *= 2) {
     layers = std::min(layers, all);
     trace.sample(layers, options.heads, options.seed);
-    ReplayJob job = run_methods(trace, methods, options, whole_catalogue);
+    ReplayJob job;
+    try {
+      job = run_methods(trace, methods, options, whole_catalogue);
+    } catch (const InputError&) {
+      if (layers == all) throw;
+      layers = all;  // no method can do with fewer
+      continue;
+    }
     const bool known = is_known(job.result, *options.until);
     if (known || layers == all) {
       if (!known) {

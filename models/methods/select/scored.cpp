@@ -125,15 +125,14 @@ std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores, std
   const auto rows = static_cast<std::size_t>(head.prompt * head.head_dim);
   std::vector<std::int32_t> positions(static_cast<std::size_t>(head.prompt));
   std::iota(positions.begin(), positions.end(), 0);
-  std::vector<double> all =
-      scorer.score({.head = head,
-                    .positions = positions,
-                    .keys = head.keys.first(rows),
-                    .values = head.values.first(rows),
-                    .first_query = 0,
-                    .tokens = head.prompt,
-                    .kv_head = scores.first_head() + static_cast<std::int32_t>(h)},
-                   place);
+  std::vector<double> all = scorer.score({.head = head,
+                                          .positions = positions,
+                                          .keys = head.keys.first(rows),
+                                          .values = head.values.first(rows),
+                                          .first_query = 0,
+                                          .tokens = head.prompt,
+                                          .kv_head = scores.head_number(h)},
+                                         place);
   KVSIM_CHECK(all.size() == positions.size() &&
                   std::none_of(all.begin(), all.end(), [](double x) { return std::isnan(x); }),
               "{} scores of {} tokens, or some that are none", all.size(), positions.size());

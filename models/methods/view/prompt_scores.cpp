@@ -13,6 +13,12 @@ const LayerVectors& PromptScores::layer() const {
   return *layer_;
 }
 
+std::int32_t PromptScores::head_number(std::size_t h) const {
+  const std::int32_t at = first_head_ + static_cast<std::int32_t>(h);
+  if (layer_ == nullptr || layer_->head_numbers.empty()) return at;
+  return layer_->head_numbers.at(static_cast<std::size_t>(at));
+}
+
 PromptScores PromptScores::of_head(std::size_t h) const {
   KVSIM_CHECK(h < heads_.size(), "head {} of {}", h, heads_.size());
   std::vector<HeadVectors> one{heads_[h]};

@@ -49,6 +49,8 @@ class PromptScores {
   [[nodiscard]] PromptScores of_head(std::size_t h) const;
   /// Index of the KV head of heads().front() in its layer.
   [[nodiscard]] std::int32_t first_head() const { return first_head_; }
+  /// Number of the KV head of heads()[h] in the model's layer, of which a trace may have a sample.
+  [[nodiscard]] std::int32_t head_number(std::size_t h) const;
   /// The layer (for a pair, the shallower one). Errors: ContractError if none was given.
   [[nodiscard]] const LayerVectors& layer() const;
   [[nodiscard]] bool knows_layer() const { return layer_ != nullptr; }

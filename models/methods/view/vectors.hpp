@@ -62,6 +62,8 @@ struct LayerVectors {
   std::int32_t layer = 0;
   std::int32_t n_layers = 1;
   std::vector<HeadVectors> heads;  // [n_kv_heads]
+  // Of a sample of heads: their numbers in the model's layer. Empty: 0, 1, …
+  std::vector<std::int32_t> head_numbers;
   std::int32_t d_model = 0;
   std::span<const float> hidden;             // [tokens, d_model], input of the attention module
   std::span<const float> output_projection;  // [d_model, n_heads * d]; head j owns d columns

@@ -26,9 +26,6 @@ struct Spread {
 /// Errors: ContractError if there are no values.
 [[nodiscard]] Spread spread_of(const std::vector<double>& values);
 
-/// The 0.975 quantile of Student's t with `degrees` >= 1 degrees of freedom, to 1e-3.
-[[nodiscard]] double student_t_975(std::int64_t degrees);
-
 /// Statistics of a (method, budget) over the traces that it ran on.
 struct AggregateRow {
   std::string name;

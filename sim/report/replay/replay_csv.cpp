@@ -45,7 +45,8 @@ std::string replay_layer_steps_csv(const ReplayResult& replay) {
   for (const ReplayMethod& method : replay.methods) {
     for (std::size_t layer = 0; layer < method.layer_series.size(); ++layer) {
       for (const ReplayStep& s : method.layer_series[layer]) {
-        out += fmt::format("{},{}{}\n", head_of(method), layer, csv_values(columns, s));
+        out += fmt::format("{},{}{}\n", head_of(method), replay.layer_number(layer),
+                           csv_values(columns, s));
       }
     }
   }
@@ -70,7 +71,7 @@ std::string replay_methods_csv(const ReplayResult& replay) {
       "budget_reached,bytes_held_final,bytes_full_final,side_bytes_final,host_bytes_final,"
       "bytes_read_total,bytes_full_read_total,link_bytes_total,entries_read_share,rel_error_mean,"
       "rel_error_p99,cosine_mean,retained_mass_mean,best_mass_mean,oracle_mass_gap,"
-      "oracle_error_ratio";
+      "oracle_error_ratio,answer_error_mean";
   std::string out = fmt::format("method,budget,{}\n", kColumns);
   const auto columns = columns_of(replay_metrics(), kColumns);
   for (const ReplayMethod& method : replay.methods) {
@@ -97,9 +98,10 @@ std::string replay_kept_csv(const ReplayResult& replay) {
           std::size_t end = first + 1;
           while (follows(end)) ++end;
           out += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", m, csv_field(method.name),
-                             optional_number(method.budget), layer, head, name_of(entry.role),
-                             entry.position, entries[end - 1].position, end - first, entry.members,
-                             optional_number(entry.score));
+                             optional_number(method.budget), replay.layer_number(layer),
+                             replay.head_number(layer, head, method.why[layer].size()),
+                             name_of(entry.role), entry.position, entries[end - 1].position,
+                             end - first, entry.members, optional_number(entry.score));
           first = end;
         }
       }

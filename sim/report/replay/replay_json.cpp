@@ -38,7 +38,7 @@ ordered_json row_json(MetricTable<Row> table, const Row& row) {
 }
 
 /// null if the size law is in closed form.
-ordered_json law_json(const std::optional<MeasuredLaw>& law) {
+ordered_json law_json(const ReplayResult& replay, const std::optional<MeasuredLaw>& law) {
   if (!law) return nullptr;
   const auto mean = [](const std::vector<double>& by_layer) {
     double sum = 0;
@@ -51,7 +51,7 @@ ordered_json law_json(const std::optional<MeasuredLaw>& law) {
                       {"bytes_over_law", number_or_null(mean(law->bytes))}};
   out["by_layer"] = ordered_json::array();
   for (std::size_t layer = 0; layer < law->kept.size(); ++layer) {
-    out["by_layer"].push_back({{"layer", layer},
+    out["by_layer"].push_back({{"layer", replay.layer_number(layer)},
                                {"kept_of_prompt", number_or_null(law->kept[layer])},
                                {"entries_per_token", number_or_null(law->growth[layer])},
                                {"bytes_over_law", number_or_null(law->bytes[layer])}});
@@ -75,7 +75,7 @@ ordered_json method_json(const ReplayResult& replay, const ReplayMethod& method)
                               {"best_mass_mean", number_or_null(errors->best_mass_mean)},
                               {"answer_error_mean", number_or_null(errors->answer_error_mean)}};
   }
-  out["measured_law"] = law_json(method.measured_law);
+  out["measured_law"] = law_json(replay, method.measured_law);
   out["counts"] = ordered_json::object();
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
   if (method.prefill) {
@@ -145,10 +145,10 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
   out["model"] = replay.model;
   out["model_parameters"] = number_or_null(replay.parameters);
   if (const auto& sample = replay.sample) {
-    out["sample"] = {{"layers", sample->layers},
-                     {"of_layers", sample->of_layers},
-                     {"kv_heads", sample->kv_heads},
-                     {"of_kv_heads", sample->of_kv_heads}};
+    out["sample"] = {
+        {"layers", sample->layers},     {"of_layers", sample->of_layers},
+        {"kv_heads", sample->kv_heads}, {"of_kv_heads", sample->of_kv_heads},
+        {"heads", sample->heads},       {"layers_by_stratum", sample->layers_by_stratum}};
   }
   out["methods"] = ordered_json::array();
   for (const ReplayMethod& method : replay.methods) {
@@ -173,13 +173,13 @@ void add_layer_steps(ordered_json& document, const ReplayResult& replay) {
       for (const ReplayStep& step : series[l]) {
         steps.push_back(row_json(replay_step_metrics(), step));
       }
-      layers.push_back({{"layer", l}, {"per_step", std::move(steps)}});
+      layers.push_back({{"layer", replay.layer_number(l)}, {"per_step", std::move(steps)}});
     }
     document.at("methods").at(m)["per_step_layers"] = std::move(layers);
   }
 }
 
-ordered_json kept_document(const ReplayMethod& method) {
+ordered_json kept_document(const ReplayResult& replay, const ReplayMethod& method) {
   ordered_json layers = ordered_json::array();
   for (const auto& layer : method.kept) {
     ordered_json heads = ordered_json::array();
@@ -196,14 +196,18 @@ ordered_json kept_document(const ReplayMethod& method) {
     layers.push_back(std::move(heads));
   }
   ordered_json out = {{"method", method.name}, {"budget", budget_value(method.budget)}};
+  if (const auto& sample = replay.sample) {
+    out["layers"] = sample->layers;
+    out["kv_heads"] = sample->heads;
+  }
   out["kept"] = std::move(layers);
   return out;
 }
 
 ordered_json kept_document(const ReplayResult& replay) {
-  if (replay.methods.size() == 1) return kept_document(replay.methods.front());
+  if (replay.methods.size() == 1) return kept_document(replay, replay.methods.front());
   ordered_json out = ordered_json::array();
-  for (const ReplayMethod& method : replay.methods) out.push_back(kept_document(method));
+  for (const ReplayMethod& method : replay.methods) out.push_back(kept_document(replay, method));
   return out;
 }
 

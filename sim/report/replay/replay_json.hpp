@@ -24,7 +24,8 @@ void add_layer_steps(nlohmann::ordered_json& document, const ReplayResult& repla
 
 /// `{method, budget, kept: [layer][kv_head][positions ascending]}`; an entry merged from several
 /// tokens is the array of its members instead of a number.
-[[nodiscard]] nlohmann::ordered_json kept_document(const ReplayMethod& method);
+[[nodiscard]] nlohmann::ordered_json kept_document(const ReplayResult& replay,
+                                                   const ReplayMethod& method);
 /// The document of the only method, or an array if there are several.
 [[nodiscard]] nlohmann::ordered_json kept_document(const ReplayResult& replay);
 

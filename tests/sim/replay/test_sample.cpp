@@ -4,15 +4,20 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/summary.hpp"
+#include "sim/report/replay/replay_csv.hpp"
+#include "sim/report/replay/replay_json.hpp"
 #include "sim/run/replay_job.hpp"
 #include "tests/support/check.hpp"
+#include "traces/draw.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -156,15 +161,116 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
 }
 
 TEST_CASE("--until takes layers until the errors are known, or all") {
-  const ReplayJob rough = run_replay_job(kSample, kMethods, {.until = 0.9});
-  const ReplayJob fine = run_replay_job(kSample, kMethods, {.until = 1e-6});
+  const ReplayJob rough = run_replay_job(kSample, kMethods, {.layers = 4, .until = 0.9});
+  const ReplayJob fine = run_replay_job(kSample, kMethods, {.layers = 2, .until = 1e-6});
   REQUIRE(rough.result.sample);
   CHECK_FALSE(fine.result.sample);  // all layers: nothing is left to be uncertain
   const ReplayJob whole = run_replay_job(kSample, kMethods, {});
   for (std::size_t m = 0; m < kMethods.size(); ++m) {
     CHECK(fine.result.methods[m].rel_error_mean == whole.result.methods[m].rel_error_mean);
-    CHECK(*rough.result.methods[m].standard_errors->rel_error_mean <=
+    // 3.182: Student's t of 4 layers of one stratum.
+    CHECK(*rough.result.methods[m].standard_errors->rel_error_mean * 3.182 / 1.96 <=
           0.9 * rough.result.methods[m].rel_error_mean);
+  }
+  // The sample's 8 layers are the least that it starts with, and methods that need all get them.
+  CHECK_FALSE(run_replay_job(kSample, kMethods, {.until = 0.9}).result.sample);
+  const ReplayJob joined =
+      run_replay_job(kSample, {{"minicache", {}, {}}}, {.layers = 2, .until = 0.9});
+  CHECK_FALSE(joined.result.sample);
+  CHECK(joined.result.methods.size() == 1);
+}
+
+TEST_CASE("outputs name layers and heads of a sample by their numbers in the trace") {
+  const std::vector<MethodSpec> methods{{"random", {}, Budget{.fraction = 0.3}},
+                                        {"h2o", {}, Budget{.fraction = 0.3}}};
+  const ReplayOptions all{
+      .per_step = true, .per_head = true, .why_kept = true, .kept_positions = true};
+  const ReplayJob whole = run_replay_job(kSample, methods, all);
+  ReplayOptions some = all;
+  some.layers = 3;
+  some.heads = 1;
+  bool other_head = false;
+  for (some.seed = 1; some.seed < 5; ++some.seed) {
+    const ReplayJob job = run_replay_job(kSample, {methods[1]}, some);
+    const ReplayResult& replay = job.result;
+    REQUIRE(replay.sample);
+    const ReplayMethod& method = replay.methods.front();
+    REQUIRE(method.heads.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto layer = static_cast<std::size_t>(replay.layer_number(i));
+      const auto head = static_cast<std::size_t>(replay.head_number(i, 0, 1));
+      other_head = other_head || head > 0;
+      CHECK(method.heads[i].layer == replay.sample->layers[i]);
+      CHECK(method.heads[i].head == replay.sample->heads[i][0]);
+      const ReplayMethod& same = whole.result.methods[1];
+      CHECK(method.kept[i][0] == same.kept[layer][head]);
+      CHECK(method.why[i][0].size() == same.why[layer][head].size());
+    }
+    // Each table's lines are some of the whole replay's.
+    const auto lines = [](const std::string& text) {
+      std::set<std::string> out;
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = text.find('\n', at);
+        out.insert(text.substr(at, end - at));
+        at = end + 1;
+      }
+      return out;
+    };
+    ReplayResult alone = whole.result;
+    alone.methods = {whole.result.methods[1]};
+    const std::set<std::string> kept = lines(replay_kept_csv(alone));
+    for (const std::string& line : lines(replay_kept_csv(replay))) CHECK(kept.contains(line));
+    nlohmann::ordered_json document = replay_document(replay, {}, {});
+    add_layer_steps(document, replay);
+    CHECK(document["methods"][0]["per_step_layers"][1]["layer"] == replay.sample->layers[1]);
+    CHECK(document["sample"]["heads"] == replay.sample->heads);
+    CHECK(kept_document(replay)["layers"] == replay.sample->layers);
+  }
+  CHECK(other_head);
+  // Scores at random are of a head's number, not of its place in the sample.
+  some.seed = 0;  // of the scores too
+  const ReplayJob random = run_replay_job(kSample, {methods[0]}, some);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto layer = static_cast<std::size_t>(random.result.layer_number(i));
+    const auto head = static_cast<std::size_t>(random.result.head_number(i, 0, 1));
+    CHECK(random.result.methods[0].kept[i][0] == whole.result.methods[0].kept[layer][head]);
+  }
+}
+
+TEST_CASE("strata have layers in proportion, and their trend is no error of the mean") {
+  CHECK(strata_of(1) == std::vector<std::int32_t>{1});
+  CHECK(strata_of(7) == std::vector<std::int32_t>{7});
+  CHECK(strata_of(8) == std::vector<std::int32_t>{4, 4});
+  CHECK(strata_of(11) == std::vector<std::int32_t>{5, 6});
+  // 26 layers, whose means rise with depth.
+  constexpr std::int32_t kLayers = 26, kSeeds = 4000;
+  for (const std::int32_t n : {8, 13, 16, 26}) {
+    const std::vector<std::int32_t> strata = strata_of(n);
+    std::vector<int> times(kLayers);
+    double squared_errors = 0, squared_deviations = 0, of_simple = 0;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      std::mt19937_64 random{seed};
+      const auto drawn = draw_by_stratum(strata, kLayers, random);
+      REQUIRE(std::ssize(drawn) == n);
+      SampledMean sample;
+      double sum = 0;
+      for (std::size_t i = 0; i < drawn.size(); ++i) {
+        if (i > 0) REQUIRE(drawn[i] > drawn[i - 1]);
+        ++times[static_cast<std::size_t>(drawn[i])];
+        sum += drawn[i];
+        sample.add_layer({static_cast<double>(drawn[i])});
+      }
+      REQUIRE(drawn.back() < kLayers);
+      const double off = sum / n - (kLayers - 1) / 2.0;
+      squared_deviations += off * off / kSeeds;
+      const double share = static_cast<double>(n) / kLayers;
+      squared_errors += std::pow(*sample.standard_error(share, 1, strata), 2) / kSeeds;
+      of_simple += std::pow(*sample.standard_error(share, 1), 2) / kSeeds;
+    }
+    const double expected = static_cast<double>(kSeeds) * n / kLayers;
+    for (const int count : times) CHECK(count == doctest::Approx(expected).epsilon(0.08));
+    CHECK(squared_errors == doctest::Approx(squared_deviations).epsilon(0.12));
+    if (n < kLayers) CHECK(squared_errors < 0.5 * of_simple);
   }
 }
 

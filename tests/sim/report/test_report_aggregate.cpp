@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "models/math/student_t.hpp"
 #include "models/units/error.hpp"
 #include "sim/report/chart/chart.hpp"
 #include "sim/report/replay/error_figures.hpp"

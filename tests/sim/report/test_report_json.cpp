@@ -156,7 +156,7 @@ TEST_CASE("a replay has the contract's keys and missing values are null") {
 
 TEST_CASE("kept positions: a merged entry lists its members") {
   ReplayResult replay = test::sample_replay();
-  const ordered_json one = kept_document(replay.methods[1]);
+  const ordered_json one = kept_document(replay, replay.methods[1]);
   CHECK(one.at("kept").dump() == "[[[0,1,[7,9]],[0,5]]]");
   CHECK(one.at("method") == "zeromerge");
   CHECK(kept_document(replay).is_array());

@@ -31,7 +31,7 @@ class PeriodicSelector final : public ScoredSelector {
 
   void learn_prompt(PromptScores& scores) override {
     head_ = scores.heads().front();
-    kv_head_ = scores.first_head();
+    kv_head_ = scores.head_number(0);
     if (settings_.prompt_scorer) {
       score_ = score_prompt(*settings_.prompt_scorer, scores, 0, place());
     } else if (settings_.prompt_too) {

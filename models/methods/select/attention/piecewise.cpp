@@ -99,7 +99,7 @@ class ChunksSelector final : public ScoredSelector {
       std::vector<std::int32_t> ids(
           static_cast<std::size_t>(std::min(quotas_.chunk, head.prompt - first)));
       std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(first));
-      const auto part = score_part(scorer(), head, scores.first_head(), ids, place());
+      const auto part = score_part(scorer(), head, scores.head_number(0), ids, place());
       score_.insert(score_.end(), part.begin(), part.end());
     }
   }
@@ -153,7 +153,7 @@ class BlocksSelector final : public ScoredSelector {
   void learn_prompt(PromptScores& scores) override {
     ScoredSelector::learn_prompt(scores);  // for budgets that compare heads
     head_ = scores.heads()[0];
-    kv_head_ = scores.first_head();
+    kv_head_ = scores.head_number(0);
   }
   std::vector<std::int32_t> plan(std::int32_t prompt, const EntryBudget& allotted) const override {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
