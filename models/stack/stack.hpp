@@ -201,6 +201,7 @@ struct StackOptions {
   std::optional<bool> async_scheduling{};     // schedules_ahead
   std::optional<bool> cutoff_sampling{};      // samples_cutoff
   std::optional<bool> language_model_only{};  // no vision encoder is loaded
+  std::optional<Dtype> state_dtype{};         // of recurrent states; none: the model's
   /// Measured host times that replace the stack's.
   std::optional<Seconds> front_end_latency{}, front_end_request{}, front_end_prompt_token{},
       front_end_token{}, front_end_sequence{};

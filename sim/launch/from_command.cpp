@@ -137,6 +137,11 @@ class Translator {
     if (is(given, {"--dtype"})) return take_dtype(value);
     if (is(given, {"--quantization"})) return take_quantization(value);
     if (is(given, {"--kv-cache-dtype", "--kv_cache_dtype"})) return take_cache(value, given);
+    if (is(given, {"--mamba-ssm-cache-dtype", "--mamba-ssm-dtype"})) {
+      const auto dtype = parse_dtype(value);
+      if (dtype) set("/engine/state_dtype", std::string{name_of(*dtype)});
+      return dtype.has_value() || value == "auto";
+    }
     if (is(given, {"--enforce-eager", "--disable-cuda-graph"})) {
       if (given.is_on) option("enforce-eager", "");
       return true;

@@ -36,6 +36,7 @@ constexpr std::array kLimits{
 constexpr Names kTensor{"", {"--tensor-parallel-size", "--tp-size", "--tp_size"}};
 constexpr Names kPipeline{"", {"--pipeline-parallel-size", "--pp-size", "--pp_size"}};
 constexpr Names kLength{"", {"--max-model-len", "--context-length", "--max_seq_len"}};
+constexpr Names kStateDtype{"", {"--mamba-ssm-cache-dtype", "--mamba-ssm-dtype", ""}};
 constexpr Names kCacheDtype{"", {"--kv-cache-dtype", "--kv-cache-dtype", "--kv_cache_dtype"}};
 
 std::size_t index_of(const EngineFlags& engine) {
@@ -146,6 +147,16 @@ void LaunchWriter::add_weights() {
 
 void LaunchWriter::add_cache() {
   const std::size_t engine = index_of(engine_);
+  if (const auto& dtype = in_.options.state_dtype) {
+    const std::string_view word = *dtype == Dtype::kFp32   ? "float32"
+                                  : *dtype == Dtype::kFp16 ? "float16"
+                                                           : "bfloat16";
+    if (engine == kTrtllm) {
+      yaml_["kv_cache_config"]["mamba_ssm_cache_dtype"] = word;
+    } else {
+      require(kStateDtype.flags[engine], std::string{word}, "format of recurrent states");
+    }
+  }
   if (in_.kv_dtype == default_kv_dtype(*in_.llm, in_.weight_dtype)) return;
   const std::string_view word = cache_word(engine, in_.kv_dtype);
   const std::string what = fmt::format("cache in {}", name_of(in_.kv_dtype));

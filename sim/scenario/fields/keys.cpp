@@ -199,6 +199,10 @@ constexpr std::array kEngineKeys{
     engine("language_model_only", boolean(), "false",
            "true: the engine loads no vision encoder (`--language-model-only` of vLLM and SGLang)",
            &StackOptions::language_model_only),
+    engine("state_dtype", name("fp32, bf16, fp16"), "the model's",
+           "element format of recurrent states (vLLM's `--mamba-ssm-cache-dtype`, SGLang's "
+           "`--mamba-ssm-dtype`)",
+           &StackOptions::state_dtype),
     engine(
         "front_end_latency", time(), "the stack's",
         "of a service, measured: time from client to engine in addition to the API server's work",

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
@@ -60,7 +61,8 @@ using EngineMember =
                  std::optional<std::int32_t> StackOptions::*, std::optional<double> StackOptions::*,
                  std::optional<bool> StackOptions::*, std::optional<Bytes> StackOptions::*,
                  std::optional<Seconds> StackOptions::*,
-                 std::optional<BytesPerSecond> StackOptions::*>;
+                 std::optional<BytesPerSecond> StackOptions::*,
+                 std::optional<Dtype> StackOptions::*>;
 
 /// A key of scenario files. The reader, error messages, `kvsim schema` and the tables of
 /// docs/scenarios.md are generated from these.

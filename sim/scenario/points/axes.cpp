@@ -288,6 +288,28 @@ std::vector<std::size_t> EngineAxes::sizes() const {
           kv_dtypes ? kv_dtypes->size() : 1};
 }
 
+/// Models with recurrent states in the engine's format. Errors: InputError if none has any.
+void set_state_dtype(EngineAxes& axes, const Field& place, InlineDefinitions& own) {
+  bool any = false;
+  for (auto& model : axes.models) {
+    Llm llm = *model.value;
+    bool has_states = false;
+    for (LayerSpec& layer : llm.layers) {
+      const StateKind kind = layer.state.kind;
+      if (kind == StateKind::kNone || kind == StateKind::kShortConv) continue;
+      layer.state.dtype = *axes.options.state_dtype;
+      has_states = true;
+    }
+    if (!has_states) continue;
+    any = true;
+    own.models.push_back(std::make_shared<const Llm>(std::move(llm)));
+    model.value = own.models.back().get();
+  }
+  if (!any) {
+    place.fail(fmt::format("{} has no recurrent states", axes.models.front().value->name));
+  }
+}
+
 EngineAxes read_engine_axes(const Group& group, const fs::path& folder, InlineDefinitions& own) {
   EngineAxes axes;
   axes.models = read_models(group.required("model"), folder, own);
@@ -300,6 +322,7 @@ EngineAxes read_engine_axes(const Group& group, const fs::path& folder, InlineDe
   if (const auto engine = group.find("engine")) {
     axes.options = read_engine(*engine);
     axes.engine = engine->raw();
+    if (axes.options.state_dtype) set_state_dtype(axes, engine->at("state_dtype"), own);
   }
   if (const auto memory = group.find("memory")) {
     for (auto& gpu : axes.gpus) gpu.value = corrected(gpu.value, *memory, own);

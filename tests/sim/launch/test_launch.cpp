@@ -212,6 +212,21 @@ TEST_CASE("an engine that loads no vision encoder has the flag of its version") 
   CHECK(value_of(launch_from(text).roles.front(), "--limit-mm-per-prompt") == "absent");
 }
 
+TEST_CASE("the format of recurrent states has each engine's own name") {
+  json text = service("vllm@0.11");
+  text["model"] = "nemotron-nano-9b-v2";
+  text["engine"] = {{"state_dtype", "fp32"}};
+  CHECK(value_of(launch_from(text).roles.front(), "--mamba-ssm-cache-dtype") == "float32");
+  text["stack"] = "sglang";
+  CHECK(value_of(launch_from(text).roles.front(), "--mamba-ssm-dtype") == "float32");
+  text["engine"] = {{"state_dtype", "int8"}};
+  CHECK_THROWS_WITH_AS(launch_from(text), doctest::Contains("expected one of fp32, bf16, fp16"),
+                       InputError);
+  text["model"] = "llama-3.1-8b";
+  text["engine"] = {{"state_dtype", "fp32"}};
+  CHECK_THROWS_WITH_AS(launch_from(text), doctest::Contains("has no recurrent states"), InputError);
+}
+
 TEST_CASE("SGLang's limit of requests with speculation is the printed one") {
   json drafts = service("sglang");
   CHECK(value_of(launch_from(drafts).roles.front(), "--max-running-requests") == "2048");
