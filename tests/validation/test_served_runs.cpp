@@ -483,6 +483,17 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
 
   const MappedRun sglang = mapped(Row{}.set("engine", "SGLang").set("engine_version", "0.5.6"));
   CHECK(sglang.client->name == "SGLang bench_serving");
+  // A source whose pages state their command; its runs by guidellm say so.
+  const auto of_gpustack = [](const std::string& note) {
+    return mapped(Row{}
+                      .set("engine", "SGLang")
+                      .set("engine_version", "0.5.6")
+                      .set("source", "gpustack/gpustack docs/performance-lab/qwen3/h100.md@1234")
+                      .set("note", note))
+        .client->name;
+  };
+  CHECK(of_gpustack("3. Parallelism in SGLang / TP2") == "vllm bench serve, chat");
+  CHECK(of_gpustack("by guidellm") == "GuideLLM");
 }
 
 TEST_CASE("clients: outputs of one length vary where requests may stop") {
@@ -499,6 +510,20 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   CHECK(output(usual.set("not_stated", "client tool")).at("kind") == "empirical");
   CHECK(output(Row{}.set("output_spread", "fixed (ignore_eos)")) == 20);
   CHECK(output(Row{}.set("output_spread", "fixed (all requests equal)")) == 20);
+  // Rates of tokens and requests whose ratio is the requested number: no request stopped.
+  const auto with_rates = [&](const std::string& tokens) {
+    const auto line = [](const char* metric, const char* unit, const std::string& value) {
+      Row row;
+      row.set("metric", metric).set("stat", "total").set("unit", unit).set("value", value);
+      return row.line();
+    };
+    const ServedRun run = runs_of(line("output_throughput", "tok/s", tokens) +
+                                  line("request_throughput", "req/s", "2.5"))
+                              .front();
+    return map_served_run(run, {}).scenario.at("requests").at("output_tokens");
+  };
+  CHECK(with_rates("50") == 20);
+  CHECK(with_rates("48").at("kind") == "empirical");
   // In an open loop, no users are synchronised.
   CHECK(output(Row{}.set("arrival", "poisson").set("rate_rps", "2").set("concurrency", "")) == 20);
   const auto varied = output(Row{}.set("output_tokens", "900"));
@@ -552,6 +577,13 @@ TEST_CASE("a client's options of an engine hold where a run does not state them"
   CHECK(stated.scenario.at("engine").at("memory_fraction") == 0.8);
   // Runs of another engine do not set them.
   CHECK_FALSE(mapped(Row{}.set("workload", "mlperf-openorca")).scenario.contains("scheduler"));
+  // Option of the engine that a scenario has a key for.
+  Row states;
+  states.set("model", "nvidia/NVIDIA-Nemotron-Nano-9B-v2")
+      .set("engine_options", "max_num_seqs=64;mamba-ssm-cache-dtype=float32");
+  CHECK(mapped(states).scenario.at("engine").at("state_dtype") == "fp32");
+  states.set("engine_options", "max_num_seqs=64;mamba-ssm-cache-dtype=auto");
+  CHECK_FALSE(mapped(states).scenario.at("engine").contains("state_dtype"));
 }
 
 TEST_CASE("a client's options may follow from the run") {

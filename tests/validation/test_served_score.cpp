@@ -236,6 +236,11 @@ TEST_CASE("TPOT of requests and of an engine's iterations, ITL between chunks, b
   // 9 s / 3 and 2 s / 1.
   CHECK(mean("tpot") == rel(2.5));
   CHECK(mean("itl") == rel((1 + 1 + 7 + 2) / 4.0));
+  // A chat endpoint sends each request's role just before its first token.
+  client.times_role = true;
+  CHECK(mean("tpot") == rel(2.5));
+  CHECK(mean("itl") == rel((1 + 1 + 7 + 2) / 6.0));
+  client.times_role = false;
   // Iterations: 1 s; 1 and 2 s; 7 s.
   client.tpot_of_iterations = true;
   CHECK(mean("tpot") == rel((1 + 1.5 + 7) / 3));

@@ -46,7 +46,7 @@ MappedRun map_served_run(const ServedRun& run, const ServedFolders& folders) {
           "its values are those of a run of another machine, model or engine: one is a copy"};
     }
     const ServedEngine* engine = find_served_engine(run.engine);
-    out.client = &find_served_client(run.workload, run.note,
+    out.client = &find_served_client(run.workload, run.note, run.source,
                                      engine == nullptr ? std::string_view{} : engine->name);
     out.settings = served_settings(run, *out.client);
     out.workload = served_workload(run, *out.client, out.settings, folders);

@@ -233,6 +233,9 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
     std::vector<WeightedTime> gaps = token_gaps({result.spans, result.iteration_ends, counted});
     // Clients time gaps between chunks: tokens of one step of speculation come in one.
     std::erase_if(gaps, [](const WeightedTime& gap) { return gap.time == SimTime{}; });
+    if (run.client->times_role && !gaps.empty()) {
+      gaps.insert(gaps.begin(), {SimTime{}, static_cast<std::int64_t>(ttft.size())});
+    }
     add(out, "itl", distribution_of(gaps));
     const double span = seconds(window.until - window.from);
     if (span > 0) {

@@ -224,7 +224,8 @@ void apply(const OptionRule& rule, const EngineOption& option, ordered_json& key
   const auto bad = [&] {
     throw NotExpressed{fmt::format("the value of the option {}", option.name)};
   };
-  if (plain_cell(option.value) == "none" || plain_cell(option.value) == "default") return;
+  const std::string plain = plain_cell(option.value);
+  if (plain == "none" || plain == "default" || plain == "auto") return;
   switch (rule.use) {
     case OptionUse::kCount: {
       const auto n = cell_count(option.value);

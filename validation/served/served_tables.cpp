@@ -115,6 +115,7 @@ ServedEngine read_engine(const Field& field) {
 ServedClient read_client(const Field& field) {
   field.allow_only({"name",
                     "words",
+                    "sources",
                     "engine",
                     "comes_with_engine",
                     "source",
@@ -127,6 +128,7 @@ ServedClient read_client(const Field& field) {
                     "step_time_per_further_gpu",
                     "counts",
                     "tpot_of_iterations",
+                    "times_role",
                     "ignores_eos",
                     "repeats_prompts",
                     "full_engine",
@@ -144,6 +146,7 @@ ServedClient read_client(const Field& field) {
   ServedClient out{.name = field.at("name").string(),
                    .words = strings_of(field.at("words")),
                    .source = field.at("source").string()};
+  if (const auto sources = field.find("sources")) out.sources = strings_of(*sources);
   if (const auto engine = field.find("engine")) out.engine = engine->string();
   const auto window = std::find(windows.begin(), windows.end(), field.at("window").choice(windows));
   out.window = static_cast<MeasureWindow>(window - windows.begin());
@@ -182,6 +185,7 @@ ServedClient read_client(const Field& field) {
     }
   }
   out.tpot_of_iterations = flag("tpot_of_iterations");
+  out.times_role = flag("times_role");
   out.ignores_eos = flag("ignores_eos");
   out.repeats_prompts = flag("repeats_prompts");
   out.full_engine = flag("full_engine");
@@ -318,10 +322,13 @@ bool is_named(const ServedClient& client, std::string_view workload, std::string
 }
 
 const ServedClient& find_served_client(std::string_view workload, std::string_view note,
-                                       std::string_view engine) {
+                                       std::string_view source, std::string_view engine) {
   for (const ServedClient& client : tables().clients) {
     if (!client.engine.empty() && client.engine != engine) continue;
     if (is_named(client, workload, note)) return client;
+  }
+  for (const ServedClient& client : tables().clients) {
+    if (has_any(lower(source), client.sources)) return client;
   }
   for (const ServedClient& client : tables().clients) {
     if (client.comes_with_engine && client.engine == engine) return client;

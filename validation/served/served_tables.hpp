@@ -87,7 +87,8 @@ struct ServedCount {
 /// A benchmark client.
 struct ServedClient {
   std::string name;
-  std::vector<std::string> words;  // any of which is in a run's workload or note
+  std::vector<std::string> words;      // any of which is in a run's workload or note
+  std::vector<std::string> sources{};  // or in its source, if no client's words are in the others
   std::string engine{};            // the only engine that it is used with; empty: any
   bool comes_with_engine = false;  // is used where a run names no client
   std::string source{};
@@ -106,6 +107,9 @@ struct ServedClient {
   /// TPOT is the mean over an engine's iterations of the mean gap of their tokens, of the whole
   /// run; else of requests.
   bool tpot_of_iterations = false;
+  /// It times every chunk of a chat endpoint, whose first has the role and no token: one gap of
+  /// nothing per request.
+  bool times_role = false;
   bool ignores_eos = false;      // requests of one length generate exactly that many tokens
   bool repeats_prompts = false;  // request i sends prompt i mod N
   ClientSampling sampling = ClientSampling::kGreedy;
@@ -153,9 +157,9 @@ struct ServedReason {
 /// Whether a run with such a workload and note names the client.
 [[nodiscard]] bool is_named(const ServedClient& client, std::string_view workload,
                             std::string_view note);
-/// The client of a run with such a workload and note on such an engine.
+/// The client of a run with such a workload and note, of such a source, on such an engine.
 [[nodiscard]] const ServedClient& find_served_client(std::string_view workload,
-                                                     std::string_view note,
+                                                     std::string_view note, std::string_view source,
                                                      std::string_view engine);
 /// Null: the workload names no set.
 [[nodiscard]] const ServedLengths* find_served_lengths(std::string_view workload);

@@ -39,6 +39,21 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
+/// Whether a run's rates of tokens and of requests, if it has both, say that each request generated
+/// as many tokens as it may: none ended early.
+bool generates_all(const ServedRun& run) {
+  constexpr double kRounding = 1e-3;
+  const auto total = [&](std::string_view metric) {
+    const auto found = std::find_if(run.metrics.begin(), run.metrics.end(),
+                                    [&](const ServedMetric& m) { return m.metric == metric; });
+    return found == run.metrics.end() ? 0.0 : found->value;
+  };
+  const double requests = total("request_throughput");
+  const auto stated = cell_number(run.output_tokens);
+  if (requests <= 0 || !stated || *stated <= 0) return false;
+  return std::abs(total("output_throughput") / requests / *stated - 1) < kRounding;
+}
+
 /// How lengths vary where only their mean is stated.
 struct LengthShape {
   double p99_per_mean = 1;
@@ -437,6 +452,7 @@ class WorkloadMapping {
     }
     const bool is_stated = is_in(output_spread, "ignore") || is_in(output_spread, "equal") ||
                            is_in(run_.note, "ignore");
+    if (generates_all(run_)) return false;
     const bool is_known =
         is_named(client_, run_.workload, run_.note) || !is_in(run_.not_stated, "client tool");
     return !is_stated && !(is_known && client_.ignores_eos);
