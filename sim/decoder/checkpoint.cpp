@@ -7,6 +7,7 @@
 #include <map>
 #include <numbers>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -98,9 +99,47 @@ DecoderShape read_shape(const Field& config, const std::string& model) {
   if (slides && config.has("sliding_window")) {
     config.at("sliding_window").expected("null: attention over a window is not run here");
   }
+  for (const std::optional<Field>& from :
+       {std::optional{config}, config.find("rope_parameters"), config.find("rope_scaling")}) {
+    const auto share = from ? from->find("partial_rotary_factor") : std::nullopt;
+    if (share && share->number(0, 1) != 1) share->expected("1: whole heads are rotated here");
+  }
   shape.norm_epsilon = config.has("rms_norm_eps") ? config.at("rms_norm_eps").number(0, 1) : 1e-6;
   read_rope(config, shape);
   return shape;
+}
+
+/// Which tensors a model has in addition to its matrices and the norms of rows. As in transformers,
+/// the type decides which keys of the configuration count, and an absent key is false.
+struct OptionalTensors {
+  bool qkv_bias = false, o_bias = false, mlp_bias = false, head_norms = false;
+  bool is_tied = false;  // the embedding is the output matrix too
+};
+
+OptionalTensors read_optional_tensors(const Field& config) {
+  const std::string type = config.at("model_type").string();
+  const auto is_set = [&](const char* key) {
+    const auto value = config.find(key);
+    return value && value->boolean();
+  };
+  const auto refuse = [&](const char* key) {
+    if (is_set(key)) config.at(key).expected(fmt::format("false: {} has no such biases", type));
+  };
+  OptionalTensors out{.is_tied = is_set("tie_word_embeddings")};
+  if (type == "qwen2") {
+    out.qkv_bias = true;
+  } else if (type == "mistral") {
+    refuse("attention_bias");
+  } else {
+    out.qkv_bias = out.o_bias = is_set("attention_bias");
+  }
+  if (type == "llama") {
+    out.mlp_bias = is_set("mlp_bias");
+  } else {
+    refuse("mlp_bias");
+  }
+  out.head_norms = type == "qwen3";
+  return out;
 }
 
 /// Tensors of one file or of several shards.
@@ -128,6 +167,7 @@ class Tensors {
     if (file == files_.end()) {
       throw InputError{fmt::format("{}: expected a tensor {}, got none", folder_.string(), name)};
     }
+    read_.insert(name);
     auto& open = open_[file->second];
     if (!open) open.emplace(Safetensors::open(folder_ / file->second));
     const TensorEntry* entry = open->find(name);
@@ -149,18 +189,30 @@ class Tensors {
     return out;
   }
 
+  /// A weight that is not read changes the model's output, or belongs to another architecture.
+  /// Files of older releases store the frequencies of the rotation, which the configuration has
+  /// too.
+  void refuse_unread() const {
+    for (const auto& [name, file] : files_) {
+      if (read_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
+      throw InputError{(folder_ / file).string(), "only tensors that config.json implies",
+                       fmt::format("{}, which would not be read", name)};
+    }
+  }
+
  private:
   void add(const std::string& name, const std::string& file) { files_.emplace(name, file); }
 
   fs::path folder_;
   std::map<std::string, std::string> files_;
+  std::set<std::string> read_;
   std::map<std::string, std::optional<Safetensors>> open_;
 };
 
-Bytes fp32_bytes(const DecoderShape& s, bool tied) {
+Bytes fp32_bytes(const DecoderShape& s, bool has_head) {
   const std::int64_t attention = s.d_model * s.head_dim * 2 * (s.n_heads + s.n_kv_heads);
   const std::int64_t layer = attention + 3 * s.d_model * s.d_ff;
-  return Bytes{4 * (s.n_layers * layer + (tied ? 1 : 2) * s.vocab * s.d_model)};
+  return Bytes{4 * (s.n_layers * layer + (has_head ? 2 : 1) * s.vocab * s.d_model)};
 }
 
 }  // namespace
@@ -172,8 +224,15 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
   out.shape = read_shape(config, name.string());
   const DecoderShape& s = out.shape;
   Tensors tensors{folder};
-  const bool tied = !tensors.has("lm_head.weight");
-  const Bytes needed = fp32_bytes(s, tied);
+  const OptionalTensors parts = read_optional_tensors(config);
+  const bool has_head = tensors.has("lm_head.weight");
+  if (!has_head && !parts.is_tied) {
+    throw InputError{fmt::format(
+        "{}: expected a tensor lm_head.weight, got none; a model whose output matrix is "
+        "the embedding has \"tie_word_embeddings\": true in config.json",
+        folder.string())};
+  }
+  const Bytes needed = fp32_bytes(s, has_head);
   if (needed > memory) {
     throw InputError{
         fmt::format("{}: the weights take {} in fp32, more than the {} that there are for them",
@@ -182,8 +241,8 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
   const auto matrix = [&](const std::string& tensor, std::int64_t rows, std::int64_t columns) {
     return Matrix{rows, columns, tensors.read(tensor, {rows, columns})};
   };
-  const auto optional = [&](const std::string& tensor, std::int64_t n) {
-    return tensors.has(tensor) ? tensors.read(tensor, {n}) : std::vector<float>{};
+  const auto optional = [&](bool is_there, const std::string& tensor, std::int64_t n) {
+    return is_there ? tensors.read(tensor, {n}) : std::vector<float>{};
   };
   out.embedding = matrix("model.embed_tokens.weight", s.vocab, s.d_model);
   const std::int64_t q = std::int64_t{s.n_heads} * s.head_dim;
@@ -200,11 +259,15 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
         .gate = matrix(at + "mlp.gate_proj.weight", s.d_ff, s.d_model),
         .up = matrix(at + "mlp.up_proj.weight", s.d_ff, s.d_model),
         .down = matrix(at + "mlp.down_proj.weight", s.d_model, s.d_ff),
-        .q_bias = optional(at + "self_attn.q_proj.bias", q),
-        .k_bias = optional(at + "self_attn.k_proj.bias", kv),
-        .v_bias = optional(at + "self_attn.v_proj.bias", kv),
-        .q_norm = optional(at + "self_attn.q_norm.weight", s.head_dim),
-        .k_norm = optional(at + "self_attn.k_norm.weight", s.head_dim),
+        .q_bias = optional(parts.qkv_bias, at + "self_attn.q_proj.bias", q),
+        .k_bias = optional(parts.qkv_bias, at + "self_attn.k_proj.bias", kv),
+        .v_bias = optional(parts.qkv_bias, at + "self_attn.v_proj.bias", kv),
+        .o_bias = optional(parts.o_bias, at + "self_attn.o_proj.bias", s.d_model),
+        .gate_bias = optional(parts.mlp_bias, at + "mlp.gate_proj.bias", s.d_ff),
+        .up_bias = optional(parts.mlp_bias, at + "mlp.up_proj.bias", s.d_ff),
+        .down_bias = optional(parts.mlp_bias, at + "mlp.down_proj.bias", s.d_model),
+        .q_norm = optional(parts.head_norms, at + "self_attn.q_norm.weight", s.head_dim),
+        .k_norm = optional(parts.head_norms, at + "self_attn.k_norm.weight", s.head_dim),
     });
   }
   if (const std::string more = fmt::format("model.layers.{}.input_layernorm.weight", s.n_layers);
@@ -214,7 +277,18 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
                      fmt::format("{}, and there is {}", s.n_layers, more)};
   }
   out.final_norm = tensors.read("model.norm.weight", {s.d_model});
-  if (!tied) out.head = matrix("lm_head.weight", s.vocab, s.d_model);
+  if (has_head) out.head = matrix("lm_head.weight", s.vocab, s.d_model);
+  if (has_head && parts.is_tied) {
+    // Releases of transformers differ in which of two different matrices they use.
+    if (out.head.data != out.embedding.data) {
+      throw InputError{fmt::format("{}: lm_head.weight", folder.string()),
+                       "the values of model.embed_tokens.weight, as config.json has "
+                       "\"tie_word_embeddings\": true",
+                       "other values"};
+    }
+    out.head = {};
+  }
+  tensors.refuse_unread();
   return out;
 }
 

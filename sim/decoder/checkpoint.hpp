@@ -31,7 +31,8 @@ struct Matrix {
 struct DecoderLayer {
   std::vector<float> input_norm, output_norm;  // [d_model]; before attention and before the MLP
   Matrix q, k, v, o, gate, up, down;
-  std::vector<float> q_bias, k_bias, v_bias;
+  std::vector<float> q_bias, k_bias, v_bias, o_bias;
+  std::vector<float> gate_bias, up_bias, down_bias;
   std::vector<float> q_norm, k_norm;  // [head_dim]
 };
 
@@ -47,7 +48,8 @@ struct Checkpoint {
 /// model.safetensors.index.json. Tensors in fp32, bf16 or fp16 become fp32.
 ///
 /// Errors: InputError for an architecture outside the Llama family, a tensor that is missing or has
-/// another shape than the configuration says, and weights that need more than `memory` in fp32.
+/// another shape than the configuration says, a tensor that the configuration does not imply (it
+/// would not be read), and weights that need more than `memory` in fp32.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& folder, Bytes memory);
 
 }  // namespace kvsim

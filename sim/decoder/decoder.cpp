@@ -103,14 +103,14 @@ void Decoder::finish(std::int32_t layer, std::span<const float> attention,
   const DecoderLayer& w = weights_.layers[index(layer)];
   const std::int64_t n = static_cast<std::int64_t>(rows.size()) / shape().d_model;
   Rows x{rows.data(), n, shape().d_model};
-  x += linear({attention.data(), n, w.o.columns}, w.o, {});
+  x += linear({attention.data(), n, w.o.columns}, w.o, w.o_bias);
   RowMajor middle(n, shape().d_model);
   rms_norm(rows, w.output_norm, shape().norm_epsilon, {middle.data(), rows.size()});
   const ConstRows in{middle.data(), n, shape().d_model};
-  RowMajor gate = linear(in, w.gate, {});
+  RowMajor gate = linear(in, w.gate, w.gate_bias);
   gate.array() /= 1.0F + (-gate.array()).exp();
-  gate.array() *= linear(in, w.up, {}).array();
-  x += linear({gate.data(), n, gate.cols()}, w.down, {});
+  gate.array() *= linear(in, w.up, w.up_bias).array();
+  x += linear({gate.data(), n, gate.cols()}, w.down, w.down_bias);
 }
 
 std::vector<float> Decoder::logits(std::span<const float> rows) const {

@@ -18,60 +18,20 @@
 #include "sim/decoder/prompts.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
-#include "traces/trace_writer.hpp"
+#include "tests/support/random_model.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
 using test::fresh;
-
-constexpr std::int64_t kVocab = 50, kWidth = 32, kInner = 48;
-constexpr std::int32_t kLayers = 4, kHeads = 4, kKvHeads = 2, kDim = 8;
-
-const std::string kConfig = R"({"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
-  "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-  "vocab_size": 50, "max_position_embeddings": 256, "rope_theta": 1000.0, "rms_norm_eps": 1e-6})";
-
-/// A model with random weights, queries and keys normalised per head, and a bias of the queries.
-fs::path random_model(const std::string& name, std::uint32_t seed = 1) {
-  const fs::path folder = fresh(name);
-  test::write(folder / "config.json", kConfig);
-  std::vector<TensorPlan> plan{{"model.embed_tokens.weight", TensorType::kF32, {kVocab, kWidth}}};
-  for (int l = 0; l < kLayers; ++l) {
-    const std::string at = fmt::format("model.layers.{}.", l);
-    const auto add = [&](const char* what, std::vector<std::int64_t> shape) {
-      plan.push_back({at + what, TensorType::kF32, std::move(shape)});
-    };
-    add("input_layernorm.weight", {kWidth});
-    add("post_attention_layernorm.weight", {kWidth});
-    add("self_attn.q_proj.weight", {kHeads * kDim, kWidth});
-    add("self_attn.q_proj.bias", {kHeads * kDim});
-    add("self_attn.k_proj.weight", {kKvHeads * kDim, kWidth});
-    add("self_attn.v_proj.weight", {kKvHeads * kDim, kWidth});
-    add("self_attn.o_proj.weight", {kWidth, kHeads * kDim});
-    add("self_attn.q_norm.weight", {kDim});
-    add("self_attn.k_norm.weight", {kDim});
-    add("mlp.gate_proj.weight", {kInner, kWidth});
-    add("mlp.up_proj.weight", {kInner, kWidth});
-    add("mlp.down_proj.weight", {kWidth, kInner});
-  }
-  plan.push_back({"model.norm.weight", TensorType::kF32, {kWidth}});
-  plan.push_back({"lm_head.weight", TensorType::kF32, {kVocab, kWidth}});
-  SafetensorsWriter writer{folder / "model.safetensors", plan, {}};
-  std::mt19937 random{seed};
-  std::normal_distribution<float> normal{0, 0.3F};
-  for (const TensorPlan& tensor : plan) {
-    std::int64_t n = 1;
-    for (const std::int64_t size : tensor.shape) n *= size;
-    std::vector<float> values(static_cast<std::size_t>(n));
-    const float mean = tensor.shape.size() == 1 && !tensor.name.ends_with("bias") ? 1.0F : 0.0F;
-    for (float& x : values) x = mean + normal(random);
-    writer.write(values);
-  }
-  writer.finish();
-  return folder;
-}
+using test::kDim;
+using test::kHeads;
+using test::kKvHeads;
+using test::kLayers;
+using test::kVocab;
+using test::kWidth;
+using test::random_model;
 
 std::vector<LoopPrompt> random_prompts(std::size_t count, std::size_t length, std::size_t answer) {
   std::mt19937 random{7};
@@ -101,6 +61,13 @@ Row product(const Matrix& m, const Row& x) {
   return y;
 }
 
+/// Plus a bias if there is one.
+Row product(const Matrix& m, const Row& x, const std::vector<float>& bias) {
+  Row y = product(m, x);
+  for (std::size_t i = 0; i < bias.size(); ++i) y[i] += static_cast<double>(bias[i]);
+  return y;
+}
+
 Row norm(const Row& x, const std::vector<float>& weight) {
   double squares = 0;
   for (const double v : x) squares += v * v;
@@ -121,7 +88,8 @@ std::vector<Row> reference_logits(const Checkpoint& c, const std::vector<std::in
   }
   const auto rotated = [&](const Row& all, std::int64_t head, const std::vector<float>& weight,
                            std::size_t t) {
-    Row row = norm({all.begin() + head * kDim, all.begin() + (head + 1) * kDim}, weight);
+    Row row{all.begin() + head * kDim, all.begin() + (head + 1) * kDim};
+    if (!weight.empty()) row = norm(row, weight);
     Row out(kDim);
     for (std::size_t j = 0; j < kDim / 2; ++j) {
       const double angle =
@@ -135,12 +103,9 @@ std::vector<Row> reference_logits(const Checkpoint& c, const std::vector<std::in
     std::vector<std::vector<Row>> q(tokens.size()), k(tokens.size()), v(tokens.size());
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       const Row in = norm(x[t], w.input_norm);
-      Row queries = product(w.q, in);
-      for (std::size_t j = 0; j < queries.size(); ++j) {
-        queries[j] += static_cast<double>(w.q_bias[j]);
-      }
-      const Row keys = product(w.k, in);
-      const Row values = product(w.v, in);
+      const Row queries = product(w.q, in, w.q_bias);
+      const Row keys = product(w.k, in, w.k_bias);
+      const Row values = product(w.v, in, w.v_bias);
       for (int h = 0; h < kHeads; ++h) q[t].push_back(rotated(queries, h, w.q_norm, t));
       for (int h = 0; h < kKvHeads; ++h) {
         k[t].push_back(rotated(keys, h, w.k_norm, t));
@@ -162,24 +127,25 @@ std::vector<Row> reference_logits(const Checkpoint& c, const std::vector<std::in
         }
         for (const double o : out) attended.push_back(o / sum);
       }
-      const Row block = product(w.o, attended);
+      const Row block = product(w.o, attended, w.o_bias);
       for (std::size_t j = 0; j < kWidth; ++j) x[t][j] += block[j];
       const Row in = norm(x[t], w.output_norm);
-      Row gate = product(w.gate, in);
-      const Row up = product(w.up, in);
+      Row gate = product(w.gate, in, w.gate_bias);
+      const Row up = product(w.up, in, w.up_bias);
       for (std::size_t j = 0; j < gate.size(); ++j) gate[j] *= up[j] / (1 + std::exp(-gate[j]));
-      const Row mlp = product(w.down, gate);
+      const Row mlp = product(w.down, gate, w.down_bias);
       for (std::size_t j = 0; j < kWidth; ++j) x[t][j] += mlp[j];
     }
   }
   std::vector<Row> logits;
   logits.reserve(x.size());
-  for (const Row& row : x) logits.push_back(product(c.head, norm(row, c.final_norm)));
+  const Matrix& head = c.head.data.empty() ? c.embedding : c.head;
+  for (const Row& row : x) logits.push_back(product(head, norm(row, c.final_norm)));
   return logits;
 }
 
-TEST_CASE("the decoder's logits equal those of plain sums, and a loop with the full cache too") {
-  const Checkpoint model = read_checkpoint(random_model("plain-sums"), Bytes{1 << 30});
+/// Of the decoder, and of a loop with the full cache.
+void check_logits(const Checkpoint& model) {
   const std::vector<LoopPrompt> prompts = random_prompts(1, 40, 5);
   std::vector<std::int32_t> tokens = prompts[0].tokens;
   tokens.insert(tokens.end(), prompts[0].answer.begin(), prompts[0].answer.end() - 1);
@@ -217,6 +183,18 @@ TEST_CASE("the decoder's logits equal those of plain sums, and a loop with the f
   CHECK(full.all.token_agreement == 1);
   CHECK(full.rel_error_mean < 1e-5);
   CHECK(full.budget_reached == 1);
+}
+
+TEST_CASE("the decoder's logits equal those of plain sums, and a loop with the full cache too") {
+  const std::vector<test::RandomModel> models{
+      {},
+      {.type = "llama", .keys = R"("attention_bias": true, "mlp_bias": true)", .head_norms = false},
+      {.type = "qwen2", .keys = R"("tie_word_embeddings": true)", .head_norms = false},
+      {.type = "mistral", .keys = R"("head_dim": 8)", .head_norms = false}};
+  for (const test::RandomModel& of : models) {
+    CAPTURE(of.type);
+    check_logits(read_checkpoint(random_model("plain-sums", of), Bytes{1 << 30}));
+  }
 }
 
 TEST_CASE("methods that keep everything change nothing, threads neither, and less budget drifts") {
@@ -425,35 +403,8 @@ TEST_CASE("methods without what a loop can give are listed, and an unknown one i
                   InputError);
 }
 
-TEST_CASE("broken checkpoints and prompts are refused with their place") {
-  const fs::path good = random_model("broken");
-  const Bytes enough{1 << 30};
-  CHECK_THROWS_AS((void)read_checkpoint(good, Bytes{1000}), InputError);
-  const auto complaint = [&](const std::string& from, const std::string& to) {
-    std::string text = kConfig;
-    text.replace(text.find(from), from.size(), to);
-    test::write(good / "config.json", text);
-    try {
-      (void)read_checkpoint(good, enough);
-    } catch (const InputError& error) {
-      return std::string{error.what()};
-    }
-    return std::string{};
-  };
-  CHECK(test::has(complaint("qwen3", "mamba"), "Llama family"));
-  CHECK(test::has(complaint("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5"),
-                  "model.layers.4.input_layernorm.weight"));
-  CHECK(test::has(complaint("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 3"),
-                  "num_hidden_layers: expected the layers of the weights, got 3, and there is "
-                  "model.layers.3.input_layernorm.weight"));
-  CHECK(test::has(complaint("\"intermediate_size\": 48", "\"intermediate_size\": 47"),
-                  "mlp.gate_proj.weight: expected shape [47, 32], got [48, 32]"));
-  CHECK(test::has(complaint("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"),
-                  "a divisor of num_attention_heads"));
-  CHECK(test::has(complaint("\"rope_theta\": 1000.0",
-                            "\"rope_theta\": 1000.0, \"rope_scaling\": {\"rope_type\": \"yarn\"}"),
-                  "rope_type"));
-  const fs::path file = good / "prompts.jsonl";
+TEST_CASE("broken prompts are refused with their place") {
+  const fs::path file = fresh("broken-prompts") / "prompts.jsonl";
   const auto refused = [&](const std::string& text) {
     test::write(file, text);
     try {
@@ -481,30 +432,6 @@ TEST_CASE("broken checkpoints and prompts are refused with their place") {
   }
   CHECK(test::has(refused("{\"tokens\": [1, 2], \"answers\": [3]}"), "answer"));
   CHECK_FALSE(refused("not JSON").empty());
-}
-
-TEST_CASE("llama3 scales slow waves only, and linear scaling all of them") {
-  const fs::path folder = random_model("scaled");
-  const auto frequencies = [&](const std::string& scaling) {
-    std::string text = kConfig;
-    const std::string theta = "\"rope_theta\": 1000.0";
-    text.replace(text.find(theta), theta.size(), theta + ", \"rope_scaling\": " + scaling);
-    test::write(folder / "config.json", text);
-    return read_checkpoint(folder, Bytes{1 << 30}).shape.inv_freq;
-  };
-  const std::vector<double> plain = frequencies("null");
-  const std::vector<double> linear = frequencies(R"({"type": "linear", "factor": 4})");
-  const std::vector<double> llama = frequencies(
-      R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
-          "original_max_position_embeddings": 64})");
-  REQUIRE(plain.size() == 4);
-  for (std::size_t j = 0; j < 4; ++j) CHECK(linear[j] == plain[j] / 4);
-  // 64 positions hold 10.2, 1.8, 0.3 and 0.06 waves: kept, blended, divided, divided.
-  CHECK(llama[0] == plain[0]);
-  CHECK(llama[1] < plain[1]);
-  CHECK(llama[1] > plain[1] / 8);
-  CHECK(llama[2] == plain[2] / 8);
-  CHECK(llama[3] == plain[3] / 8);
 }
 
 }  // namespace
