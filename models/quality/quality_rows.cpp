@@ -270,6 +270,18 @@ void add_metrics(const Field& field, const QualityRow& like, const std::string& 
   }
 }
 
+/// Sets max_score of rows. A source has one scale per metric: one score above 1 shows that it is
+/// percent, so that a score of 1 % next to others is not taken for 100 %.
+void set_scales(std::vector<QualityRow>& rows) {
+  std::map<std::pair<std::string, std::string>, double> largest;
+  const auto key = [](const QualityRow& row) { return std::pair{row.harness(), row.metric}; };
+  for (const QualityRow& row : rows) {
+    double& most = largest[key(row)];
+    most = std::max({most, row.score, row.score_full.value_or(0.0)});
+  }
+  for (QualityRow& row : rows) row.max_score = largest.at(key(row)) <= 1.0 ? 1.0 : 100.0;
+}
+
 std::vector<QualityRow> read_kvpress(const fs::path& folder) {
   std::vector<std::pair<std::string, fs::path>> runs;  // name, file of metrics
   for (const auto& entry : fs::directory_iterator{folder}) {
@@ -332,6 +344,7 @@ std::vector<QualityRow> read_kvpress(const fs::path& folder) {
   for (QualityRow& row : rows) {
     if (const auto found = full.find(key(row)); found != full.end()) row.score_full = found->second;
   }
+  set_scales(rows);
   return rows;
 }
 
@@ -351,8 +364,8 @@ std::optional<double> QualityRow::retained_stderr() const {
   static constexpr std::array<std::string_view, 5> kShares{"accuracy", "acc", "exact_match", "em",
                                                            "acc_norm"};
   const bool share = std::find(kShares.begin(), kShares.end(), metric) != kShares.end();
-  if (!points && share && samples && *samples >= 1.0 && score >= 0.0 && score <= 100.0) {
-    points = std::sqrt(score * (100.0 - score) / *samples);
+  if (!points && share && samples && *samples >= 1.0 && score >= 0.0 && score <= max_score) {
+    points = std::sqrt(score * (max_score - score) / *samples);
   }
   if (!points) return std::nullopt;
   return metric == "perplexity" ? *points / score * *value : *points / *score_full;
@@ -394,6 +407,7 @@ std::vector<QualityRow> parse_quality_csv(std::string_view text, std::string_vie
   if (rows.empty()) {
     throw InputError{std::string{name}, "at least one row behind the header", "none"};
   }
+  set_scales(rows);
   return rows;
 }
 

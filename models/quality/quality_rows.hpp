@@ -21,12 +21,14 @@ struct QualityRow {
   std::optional<double> score_full{};  // of the same source's full cache
   std::optional<double> stderr_points{};
   std::optional<double> samples{};
+  double max_score = 100.0;  // of a share: 1 if the source has no score of the metric above 1
 
   /// Score over full score; of a perplexity, where lower is better, the inverse. nullopt without a
   /// full score above 0, and for a perplexity of 0.
   [[nodiscard]] std::optional<double> retained() const;
   /// Standard error of retained(), the full score taken as exact: the stated one, else of
-  /// accuracies the binomial one of the samples; nullopt where neither is known.
+  /// accuracies the binomial one of the samples, on the scale 0..max_score; nullopt where neither
+  /// is known.
   [[nodiscard]] std::optional<double> retained_stderr() const;
   /// Bytes kept over bytes of a 16-bit cache of every token; nullopt where the budget is in tokens
   /// of prompts of unknown length, and where neither budget nor bits are stated.

@@ -91,6 +91,35 @@ TEST_CASE("quality: retained scores, their errors and bytes") {
   CHECK(*rows[4].kept_bytes() == 1.0);
 }
 
+TEST_CASE("quality: the binomial error is the same of percent and of fractions") {
+  const auto stderr_of = [](const std::string& score, const std::string& full) {
+    return *parse_quality_csv(
+                kHeader +
+                    fmt::format("h,m,a,accuracy,x,0.5,fraction,16,w,{},{},200,,\n", score, full),
+                "f.csv")
+                .front()
+                .retained_stderr();
+  };
+  // sqrt(0.83 * 0.17 / 200) / 0.85
+  CHECK(stderr_of("0.83", "0.85") == rel(std::sqrt(0.83 * 0.17 / 200.0) / 0.85));
+  for (const auto& [score, full] : std::vector<std::pair<double, double>>{
+           {83.0, 85.0}, {50.0, 100.0}, {100.0, 99.0}, {0.0, 60.0}, {2.0, 90.0}}) {
+    CAPTURE(score);
+    CHECK(
+        stderr_of(fmt::format("{}", score), fmt::format("{}", full)) ==
+        doctest::Approx(stderr_of(fmt::format("{}", score / 100), fmt::format("{}", full / 100))));
+  }
+  // 0.5 of 85 is half a percent, and 1 of 1 is one percent next to a 40 of the same source.
+  CHECK(stderr_of("0.5", "85") == rel(std::sqrt(0.5 * 99.5 / 200.0) / 85.0));
+  const auto rows = parse_quality_csv(kHeader +
+                                          "h@1 x,m,a,accuracy,x,0.5,fraction,16,w,1,1,200,,\n"
+                                          "h@1 y,m,b,accuracy,x,0.5,fraction,16,w,40,50,200,,\n"
+                                          "k,m,a,accuracy,x,0.5,fraction,16,w,1,1,200,,\n",
+                                      "f.csv");
+  CHECK(*rows[0].retained_stderr() == rel(std::sqrt(99.0 / 200.0)));
+  CHECK(*rows[2].retained_stderr() == 0.0);
+}
+
 TEST_CASE("quality: repeated rows are one group with the error of their mean") {
   const auto rows =
       parse_quality_csv(kHeader +
