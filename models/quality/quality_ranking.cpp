@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "models/json/field.hpp"
 #include "models/units/check.hpp"
 
@@ -62,6 +64,7 @@ ReplayRanking rank_replays(std::vector<ReplayError> errors, std::span<const Qual
   std::vector<double> replayed;
   std::vector<double> lost;
   for (ReplayError& error : errors) {
+    if (!error.reason.empty()) continue;
     double sum = 0.0;
     for (const QualityRow& row : rows) {
       const auto retained = row.retained();
@@ -101,8 +104,18 @@ std::vector<ReplayError> read_replay_errors(const fs::path& path) {
     ReplayError one{.method = method.at("name").string(), .rel_error = error->number(0, kMax)};
     if (of_answer && of_answer->is_number()) one.answer_error = of_answer->number(0, kMax);
     if (const auto budget = method.find("budget"); budget && budget->is_number()) {
-      const double value = budget->number(0, kMax);
-      if (value > 0.0 && value <= 1.0) one.kept = value;
+      const double value = budget->number(1e-12, kMax);
+      const auto prompt = method.find("prompt_tokens");
+      if (value <= 1.0) {
+        one.kept = value;
+      } else {
+        one.entries = value;
+        if (prompt) one.kept = std::min(1.0, value / prompt->number(1, kMax));
+        if (!prompt) {
+          one.reason = fmt::format(
+              "the result does not say of how many tokens {:g} entries are kept", value);
+        }
+      }
     }
     out.push_back(std::move(one));
   }

@@ -223,10 +223,12 @@ ordered_json ranking_json(const ReplayRanking& ranking) {
   for (const ReplayError& error : ranking.errors) {
     list.push_back({{"method", error.method},
                     {"budget", maybe(error.kept)},
+                    {"budget_entries", maybe(error.entries)},
                     {"rel_error", error.rel_error},
                     {"answer_error", maybe(error.answer_error)},
                     {"retained", maybe(error.retained)},
-                    {"rows", error.rows}});
+                    {"rows", error.rows},
+                    {"reason", text_or_null(error.reason)}});
   }
   return {{"measured_settings", ranking.measured},
           {"rank_correlation", maybe(ranking.correlation)},
@@ -236,16 +238,21 @@ ordered_json ranking_json(const ReplayRanking& ranking) {
 
 std::string ranking_text(const ReplayRanking& ranking, std::size_t width) {
   Table table{{{"method", Table::Align::kLeft}, {"budget"}, {"measured score"}, {"rows"}}};
+  std::string skipped;
   for (const ReplayError& error : ranking.errors) {
-    table.add_row({error.method, percent(error.kept), percent(error.retained),
-                   fmt::format("{}", error.rows)});
+    const std::string budget = error.entries && !error.kept
+                                   ? fmt::format("{:g} entries", *error.entries)
+                                   : percent(error.kept);
+    table.add_row({error.method, budget, percent(error.retained), fmt::format("{}", error.rows)});
+    if (error.reason.empty()) continue;
+    skipped += clean_text(fmt::format("- {}: not compared: {}", error.method, error.reason)) + "\n";
   }
   return fmt::format(
       "\norder by error{} of a replay, least first; an order and no score\nrank correlation with "
-      "measured losses: {} ({} settings are measured)\n{}",
+      "measured losses: {} ({} settings are measured)\n{}{}",
       ranking.at_answers ? " at the answers" : "",
       ranking.correlation ? fmt::format("{:.2f}", *ranking.correlation) : "not known",
-      ranking.measured, table.str(width));
+      ranking.measured, table.str(width), skipped);
 }
 
 /// A name for files: other characters become "-".

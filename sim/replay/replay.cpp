@@ -504,6 +504,7 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
   for (const MethodSpec& spec : specs) methods.push_back(resolve_for_trace(spec, trace.info()));
   ReplayResult result;
   result.trace = trace.info().name;
+  result.prompt_tokens = trace.info().prompt_tokens;
   result.source = trace_words(trace.info());
   result.model = trace.info().model;
   result.parameters = trace_parameters(trace.info());

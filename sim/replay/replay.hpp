@@ -170,6 +170,7 @@ struct ReplayMethod {
 
 struct ReplayResult {
   std::string trace;
+  std::int64_t prompt_tokens = 0;      // where a budget counts
   std::string source;                  // "2.6M-parameter model, 384 + 128 tokens"
   std::string model;                   // that the trace was recorded from, as its metadata names it
   std::optional<double> parameters;    // of that model

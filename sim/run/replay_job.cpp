@@ -33,6 +33,7 @@ ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>
     const auto begin = methods.begin() + static_cast<std::ptrdiff_t>(first);
     ReplayResult some = replay(trace, {begin, begin + static_cast<std::ptrdiff_t>(count)}, part);
     all.trace = std::move(some.trace);
+    all.prompt_tokens = some.prompt_tokens;
     all.source = std::move(some.source);
     all.model = std::move(some.model);
     all.parameters = some.parameters;

@@ -66,6 +66,7 @@ ordered_json method_json(const ReplayResult& replay, const ReplayMethod& method)
   ordered_json out = {{"name", method.name},
                       {"params", params_json(method.params)},
                       {"trace", replay.trace},
+                      {"prompt_tokens", replay.prompt_tokens},
                       {"budget", budget_value(method.budget)}};
   put_metrics(out, replay_metrics(), ReplayedMethod{replay, method});
   if (const auto& errors = method.standard_errors) {

@@ -296,6 +296,31 @@ TEST_CASE("quality: a replay ranks methods, with its rank correlation") {
   CHECK(ranking.errors.front().method == "mild");
 }
 
+TEST_CASE("quality: a replay's budget in entries is a share of its prompt") {
+  const fs::path path = scratch_folder() / "entries.json";
+  std::ofstream{path} << R"({"schema": "kvsim.replay/1", "methods": [
+    {"name": "mild", "budget": 200, "prompt_tokens": 1000, "rel_error_mean": 0.4},
+    {"name": "mild", "budget": 2000, "prompt_tokens": 1000, "rel_error_mean": 0},
+    {"name": "mild", "budget": 200, "rel_error_mean": 0.4},
+    {"name": "mild", "budget": 0.2, "prompt_tokens": 1000, "rel_error_mean": 0.4},
+    {"name": "mild", "budget": null, "prompt_tokens": 1000, "rel_error_mean": 0.4}]})";
+  const std::vector<ReplayError> errors = read_replay_errors(path);
+  REQUIRE(errors.size() == 5);
+  CHECK(errors[0].kept == 0.2);
+  CHECK(errors[1].kept == 1.0);
+  // 2 models of 6 tasks at each of 4 budgets.
+  const auto rows_of = [&](std::size_t i) {
+    return rank_replays({errors[i]}, made_rows(2)).errors.front();
+  };
+  CHECK(rows_of(0).rows == 12);
+  CHECK(rows_of(0).retained == rows_of(3).retained);
+  CHECK(rows_of(1).rows == 0);
+  CHECK(rows_of(2).rows == 0);
+  CHECK_FALSE(rows_of(2).retained);
+  CHECK(rows_of(2).reason.find("200 entries") != std::string::npos);
+  CHECK(rows_of(4).rows == 48);  // a method without a budget
+}
+
 TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answers") {
   const fs::path path = scratch_folder() / "ranked.json";
   std::ofstream{path} << R"({"schema": "kvsim.replay/1", "methods": [
@@ -308,7 +333,10 @@ TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answer
   CHECK(errors[0].answer_error == 0.9);
   CHECK(errors[0].kept == 0.2);
   CHECK_FALSE(errors[1].answer_error);
+  // A budget in entries of a prompt of unknown length equals no measured budget.
   CHECK_FALSE(errors[2].kept);
+  CHECK(errors[2].entries == 300.0);
+  CHECK(errors[2].reason == "the result does not say of how many tokens 300 entries are kept");
   // All methods are ranked by one kind of error, because not every method has the other kind.
   const ReplayRanking mixed = rank_replays(errors, {});
   CHECK_FALSE(mixed.at_answers);

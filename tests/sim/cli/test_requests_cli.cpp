@@ -259,6 +259,16 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   const Outcome other =
       run_kvsim({"quality", table, "--model", "another", "--max-loss", "0.2"}, folder);
   CHECK(has(other.out, "predicted from other models"));
+  // The share of a budget in entries: 166 of 829 tokens.
+  const std::string trace = (kRoot / "traces/samples/answers-896.safetensors").string();
+  const Outcome replay =
+      run_kvsim({"replay", "-t", trace, "-m", "snapkv", "-b", "166", "--json"}, folder);
+  std::ofstream{folder / "replay.json"} << replay.out;
+  const auto ranked = nlohmann::json::parse(
+      run_kvsim({"quality", table, "--replay", "replay.json", "--json"}, folder).out)["replay"];
+  CHECK(ranked["methods"][0]["budget"] == doctest::Approx(166.0 / 829.0));
+  CHECK(ranked["methods"][0]["budget_entries"] == 166);
+  CHECK(ranked["methods"][0]["reason"].is_null());
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"quality", table, "--max-loss", "150%"},
                                              {"quality", table, "--method", "windov"},
