@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLargestTable = 256U << 20U;
 constexpr double kFullBits = 16.0;
+constexpr std::string_view kPressSource = "kvpress:";  // of a row, followed by the run's suffixes
 
 std::optional<double> number_of(std::string_view text) {
   double value = 0.0;
@@ -282,6 +283,42 @@ void set_scales(std::vector<QualityRow>& rows) {
   for (QualityRow& row : rows) row.max_score = largest.at(key(row)) <= 1.0 ? 1.0 : 100.0;
 }
 
+/// Whether part of a run's name says that the question was known when the cache was compressed.
+bool says_question(std::string_view part) {
+  return part.find("query_aware") != std::string_view::npos ||
+         part.find("compressed_questions") != std::string_view::npos;
+}
+
+/// Full scores from runs of the same data and model. Those of the full cache are the same whether
+/// the question is known or not, so that runs with the question in sight may use others.
+void add_full_scores(std::vector<QualityRow>& rows) {
+  const auto key = [](const QualityRow& row, std::string_view source) {
+    return fmt::format("{}\n{}\n{}\n{}", source, row.model, row.task, row.metric);
+  };
+  const auto without_question = [](const std::string& source) {
+    std::string out;
+    for (const std::string& part : parts_of(source.substr(kPressSource.size()))) {
+      if (!part.empty() && !says_question(part)) out += part + "\n";
+    }
+    return out;
+  };
+  std::map<std::string, double> full;
+  std::map<std::string, double> full_without_question;
+  for (const QualityRow& row : rows) {
+    if (!row.is_full()) continue;
+    full.emplace(key(row, row.source), row.score);
+    full_without_question.emplace(key(row, without_question(row.source)), row.score);
+  }
+  for (QualityRow& row : rows) {
+    if (const auto same = full.find(key(row, row.source)); same != full.end()) {
+      row.score_full = same->second;
+      continue;
+    }
+    const auto other = full_without_question.find(key(row, without_question(row.source)));
+    if (other != full_without_question.end()) row.score_full = other->second;
+  }
+}
+
 std::vector<QualityRow> read_kvpress(const fs::path& folder) {
   std::vector<std::pair<std::string, fs::path>> runs;  // name, file of metrics
   for (const auto& entry : fs::directory_iterator{folder}) {
@@ -312,10 +349,9 @@ std::vector<QualityRow> read_kvpress(const fs::path& folder) {
     const bool full = parts[3] == "no_press" || *ratio == 0.0;
     std::string variant;
     for (std::size_t i = 5; i < parts.size(); ++i) variant += (i > 5 ? "__" : "") + parts[i];
-    const bool aware = variant.find("query_aware") != std::string::npos ||
-                       variant.find("compressed_questions") != std::string::npos;
+    const bool aware = says_question(variant);
     QualityRow like{.place = file.string(),
-                    .source = fmt::format("kvpress:{}", variant),
+                    .source = fmt::format("{}{}", kPressSource, variant),
                     .model = std::move(model),
                     .method = full ? "full" : method_of(parts[3]),
                     .setting = parts[3],
@@ -334,16 +370,7 @@ std::vector<QualityRow> read_kvpress(const fs::path& folder) {
                      "kvpress results (DATASET__DATA__MODEL__PRESS__RATIO with metrics.json)",
                      "none"};
   }
-  std::map<std::string, double> full;
-  const auto key = [](const QualityRow& row) {
-    return fmt::format("{}\n{}\n{}\n{}", row.source, row.model, row.task, row.metric);
-  };
-  for (const QualityRow& row : rows) {
-    if (row.is_full()) full.emplace(key(row), row.score);
-  }
-  for (QualityRow& row : rows) {
-    if (const auto found = full.find(key(row)); found != full.end()) row.score_full = found->second;
-  }
+  add_full_scores(rows);
   set_scales(rows);
   return rows;
 }

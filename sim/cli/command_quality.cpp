@@ -119,6 +119,31 @@ ordered_json errors_json(ErrorOf error_of) {
   return out;
 }
 
+/// How many rows have no retained score, and why; empty: all have one.
+std::string unused_text(std::span<const QualityRow> rows) {
+  std::size_t without = 0, not_above = 0, perplexities = 0;
+  for (const QualityRow& row : rows) {
+    if (row.retained()) continue;
+    if (!row.score_full) {
+      ++without;
+    } else if (*row.score_full <= 0.0) {
+      ++not_above;
+    } else {
+      ++perplexities;
+    }
+  }
+  std::vector<std::string> reasons;
+  const auto add = [&](std::size_t n, std::string_view reason) {
+    if (n > 0)
+      reasons.push_back(fmt::format("{} {}", with_commas(static_cast<std::int64_t>(n)), reason));
+  };
+  add(without, "without a full score");
+  add(not_above, "with a full score of 0 or less");
+  add(perplexities, "with a perplexity of 0 or less");
+  if (reasons.empty()) return "";
+  return fmt::format("rows that are not used: {}\n", fmt::join(reasons, ", "));
+}
+
 std::string_view basis_name(SavingBasis basis) {
   return basis == SavingBasis::kMeasured ? "measured" : "predicted";
 }
@@ -424,6 +449,8 @@ int run_quality(const Arguments& arguments) {
                                  with_commas(static_cast<std::int64_t>(rows.size())),
                                  methods.size(), models.size(), sources.size(),
                                  with_commas(static_cast<std::int64_t>(groups.size())));
+  if (const std::string unused = unused_text(rows); !unused.empty())
+    text.insert(text.size() - 1, unused);
   if (rows.empty()) {
     text = fmt::format("{} rows, none of these models\n\n",
                        with_commas(static_cast<std::int64_t>(all.size())));

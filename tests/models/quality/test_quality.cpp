@@ -184,6 +184,35 @@ TEST_CASE("quality: kvpress results, as folders and as files") {
   CHECK_THROWS_AS((void)read_quality(fresh("empty")), InputError);
 }
 
+TEST_CASE("quality: full scores of kvpress runs with suffixes") {
+  const fs::path folder = fresh("kvpress-suffixes");
+  const auto put = [&](const std::string& run, double score) {
+    fs::create_directories(folder / ("ruler__4096__org--m__" + run));
+    std::ofstream{folder / ("ruler__4096__org--m__" + run) / "metrics.json"}
+        << fmt::format(R"({{"vt": {{"string_match": {}}}}})", score);
+  };
+  const auto full_of = [&](const std::string& press, const std::string& when) {
+    for (const QualityRow& row : read_quality(folder)) {
+      if (row.setting == press && row.when.ends_with(when)) return row.score_full.value_or(-1.0);
+    }
+    return -2.0;
+  };
+  put("no_press__0.00", 80);
+  put("snapkv__0.50__query_aware", 60);
+  put("knorm__0.50__compressed_questions", 40);
+  put("tova__0.50__fraction0.100", 50);
+  CHECK(full_of("snapkv", "question-aware") == 80);
+  CHECK(full_of("knorm", "question-aware") == 80);
+  CHECK(full_of("tova", "question-agnostic") == -1);  // other samples have other scores
+  // A run with the same suffix comes first.
+  put("no_press__0.00__query_aware", 90);
+  CHECK(full_of("snapkv", "question-aware") == 90);
+  put("no_press__0.00__fraction0.100", 70);
+  put("tova__0.50__fraction0.100__query_aware", 50);
+  CHECK(full_of("tova", "question-agnostic") == 70);
+  CHECK(full_of("tova", "question-aware") == 70);
+}
+
 TEST_CASE("quality: predictions use no score of the model that is left out") {
   std::vector<QualityRow> rows = made_rows(8);
   const QualityModel model{rows};

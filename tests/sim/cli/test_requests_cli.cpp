@@ -259,6 +259,12 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   const Outcome other =
       run_kvsim({"quality", table, "--model", "another", "--max-loss", "0.2"}, folder);
   CHECK(has(other.out, "predicted from other models"));
+  const std::string partly = (folder / "partly.csv").string();
+  std::ofstream{partly} << "model,task,method,score,score_full\nm,t,a,1,2\nm,t,b,1,\nm,t,c,1,0\n"
+                           "m,t,d,1,0\n";
+  const Outcome unused = run_kvsim({"quality", partly}, folder);
+  CHECK(has(unused.out,
+            "rows that are not used: 1 without a full score, 2 with a full score of 0 or less"));
   // The share of a budget in entries: 166 of 829 tokens.
   const std::string trace = (kRoot / "traces/samples/answers-896.safetensors").string();
   const Outcome replay =
