@@ -413,6 +413,7 @@ int run_quality(const Arguments& arguments) {
   std::optional<ReplayRanking> ranking;
   if (arguments.has("replay")) {
     std::vector<ReplayError> errors;
+    refuse_repeated_files("--replay ", arguments.values("replay"));
     for (const std::string& result : arguments.values("replay")) {
       for (ReplayError& error : read_replay_errors(result)) errors.push_back(std::move(error));
     }

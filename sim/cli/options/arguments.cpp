@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <map>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
@@ -309,6 +311,22 @@ std::optional<double> parse_number(std::string_view text) {
     return std::nullopt;
   }
   return value;
+}
+
+void refuse_repeated_files(std::string_view option, const std::vector<std::string>& files) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, std::string> seen;
+  for (const std::string& file : files) {
+    std::error_code status;
+    fs::path path = fs::canonical(file, status);
+    if (status) continue;  // the reader reports that it cannot be opened
+    const auto [earlier, is_new] = seen.emplace(std::move(path), file);
+    if (is_new) continue;
+    throw InputError{earlier->second == file
+                         ? fmt::format("{}{} is given twice", option, file)
+                         : fmt::format("{}{} is given twice: it is the same as {}", option, file,
+                                       earlier->second)};
+  }
 }
 
 }  // namespace kvsim

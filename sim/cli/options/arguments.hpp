@@ -96,4 +96,9 @@ class Arguments {
 [[nodiscard]] std::optional<std::int64_t> parse_integer(std::string_view text);
 [[nodiscard]] std::optional<double> parse_number(std::string_view text);
 
+/// Refuses a file or folder that is given twice, under one name or several (links, "./"): its data
+/// would count twice. `option` is written in front of the name: "--trace ", or nothing for words.
+/// Errors: InputError "OPTION FILE is given twice".
+void refuse_repeated_files(std::string_view option, const std::vector<std::string>& files);
+
 }  // namespace kvsim

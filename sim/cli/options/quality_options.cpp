@@ -89,6 +89,7 @@ bool selects_row(const SavingQuery& query, const QualityRow& row) {
 }
 
 std::vector<QualityRow> read_quality_files(const std::vector<std::string>& files) {
+  refuse_repeated_files("", files);
   std::vector<QualityRow> rows;
   for (const std::string& file : files) {
     std::vector<QualityRow> more = read_quality(file);

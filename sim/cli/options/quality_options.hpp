@@ -23,7 +23,7 @@ void add_saving_options(std::vector<Option>& options);
 /// Whether the query's models, methods and task select a row.
 [[nodiscard]] bool selects_row(const SavingQuery& query, const QualityRow& row);
 
-/// Rows of all files. Errors: as read_quality.
+/// Rows of all files. Errors: as read_quality, and InputError for a file given twice.
 [[nodiscard]] std::vector<QualityRow> read_quality_files(const std::vector<std::string>& files);
 
 }  // namespace kvsim

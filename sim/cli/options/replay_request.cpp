@@ -174,6 +174,7 @@ std::vector<std::string> read_traces(const Arguments& arguments, std::string_vie
   if (traces.empty())
     throw InputError{
         fmt::format("{0}: expected --trace FILE; `kvsim help {0}` shows how", command)};
+  refuse_repeated_files("--trace ", traces);
   return traces;
 }
 

@@ -61,7 +61,8 @@ std::map<std::string, std::string> load_method_libs(const Arguments& arguments);
 /// The requested threads, seed and split; otherwise the defaults of ReplayOptions.
 [[nodiscard]] ReplayOptions read_replay_options(const Arguments& arguments);
 
-/// Files of --trace. Errors: InputError "COMMAND: --trace FILE is missing".
+/// Files of --trace. Errors: InputError "COMMAND: expected --trace FILE", and for a file given
+/// twice.
 [[nodiscard]] std::vector<std::string> read_traces(const Arguments& arguments,
                                                    std::string_view command);
 

@@ -259,14 +259,25 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   const Outcome other =
       run_kvsim({"quality", table, "--model", "another", "--max-loss", "0.2"}, folder);
   CHECK(has(other.out, "predicted from other models"));
+  const std::string trace = (kRoot / "traces/samples/answers-896.safetensors").string();
   const std::string partly = (folder / "partly.csv").string();
   std::ofstream{partly} << "model,task,method,score,score_full\nm,t,a,1,2\nm,t,b,1,\nm,t,c,1,0\n"
                            "m,t,d,1,0\n";
   const Outcome unused = run_kvsim({"quality", partly}, folder);
   CHECK(has(unused.out,
             "rows that are not used: 1 without a full score, 2 with a full score of 0 or less"));
+  // A file given twice would narrow the errors by sqrt(2).
+  fs::create_symlink(partly, folder / "linked.csv");
+  for (const std::string again : {"partly.csv", "./partly.csv", "linked.csv"}) {
+    const Outcome twice = run_kvsim({"quality", "partly.csv", again}, folder);
+    CHECK(twice.status == 2);
+    CHECK(has(twice.err, again + " is given twice"));
+  }
+  const Outcome traces =
+      run_kvsim({"replay", "-t", trace, "-t", trace, "-m", "snapkv", "-b", "0.5"}, folder);
+  CHECK(traces.status == 2);
+  CHECK(has(traces.err, "-t " + trace + " is given twice"));
   // The share of a budget in entries: 166 of 829 tokens.
-  const std::string trace = (kRoot / "traces/samples/answers-896.safetensors").string();
   const Outcome replay =
       run_kvsim({"replay", "-t", trace, "-m", "snapkv", "-b", "166", "--json"}, folder);
   std::ofstream{folder / "replay.json"} << replay.out;
