@@ -170,6 +170,11 @@ class RowReader {
     row.samples = samples();
     if (row.budget && *row.budget <= 0) bad(kBudget, "a number above 0: nothing is kept");
     if (row.bits && *row.bits <= 0) bad(kBits, "a number above 0");
+    static constexpr std::array<std::string_view, 4> kUnits{"", "fraction", "tokens",
+                                                            "fraction of bytes"};
+    if (std::find(kUnits.begin(), kUnits.end(), row.budget_unit) == kUnits.end()) {
+      bad(kBudgetUnit, "fraction, tokens, fraction of bytes or nothing");
+    }
     if (row.budget && row.budget_unit.starts_with("fraction") && *row.budget > 1.0) {
       bad(kBudget, "a fraction in (0, 1]");
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/names.hpp"
 #include "models/units/number_text.hpp"
@@ -128,6 +129,14 @@ void find_nearest(MethodSaving& saving, const std::optional<double>& wanted) {
 }
 
 }  // namespace
+
+std::string source_names(const std::set<std::string>& harnesses) {
+  std::vector<std::string_view> names;
+  for (const std::string& harness : harnesses) {
+    names.push_back(harness.empty() ? "a source without a name" : std::string_view{harness});
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 std::vector<MethodSaving> largest_savings(std::span<const QualityRow> rows,
                                           const QualityModel& model, const SavingQuery& query) {

@@ -47,6 +47,9 @@ struct MethodSaving {
   std::optional<double> nearest_context{};  // to the query's, of those that are numbers
 };
 
+/// Names of harnesses, joined by commas; rows without a source have one without a name.
+[[nodiscard]] std::string source_names(const std::set<std::string>& harnesses);
+
 /// Of each method and protocol among `rows`; methods without measurements of the query's models are
 /// predicted with `model` for the first of them where it has an interval. In order of the largest
 /// certain, then possible saving.

@@ -30,7 +30,7 @@ std::string basis_of(const MethodSaving& saving) {
   std::string text = fmt::format(
       "{} {} of {} ({})", saving.basis == SavingBasis::kMeasured ? "measured:" : "predicted from",
       saving.rows == 1 ? "1 row" : fmt::format("{} rows", saving.rows),
-      fmt::join(saving.models, ", "), fmt::join(saving.harnesses, ", "));
+      fmt::join(saving.models, ", "), source_names(saving.harnesses));
   if (saving.nearest_context) {
     text += fmt::format("; nearest context {:.0f} tokens", *saving.nearest_context);
   }

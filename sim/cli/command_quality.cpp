@@ -179,10 +179,16 @@ std::string percent(const std::optional<double>& share) {
 }
 
 /// The savings as a table; each row with its evidence.
-std::string savings_text(const std::vector<MethodSaving>& savings, double max_loss,
-                         std::size_t width) {
+std::string savings_text(const std::vector<MethodSaving>& savings, std::span<const QualityRow> rows,
+                         double max_loss, std::size_t width) {
   if (savings.empty()) {
-    return "largest saving: nothing is known: no row of these methods, models and tasks\n";
+    // Every row is of the requested methods, models and tasks.
+    const bool has_scores = std::any_of(
+        rows.begin(), rows.end(), [](const QualityRow& row) { return row.retained().has_value(); });
+    return fmt::format("largest saving: nothing is known: {}\n",
+                       has_scores
+                           ? "all rows are of full caches, or of methods that store the whole cache"
+                           : "no row has a full score above 0");
   }
   Table table{{{"method", Table::Align::kLeft},
                {"protocol", Table::Align::kLeft},
@@ -202,7 +208,7 @@ std::string savings_text(const std::vector<MethodSaving>& savings, double max_lo
                                    one.basis == SavingBasis::kMeasured
                                        ? "measured by"
                                        : "predicted from other models, measured by",
-                                   fmt::join(one.harnesses, ", "), fmt::join(one.models, ", "));
+                                   source_names(one.harnesses), fmt::join(one.models, ", "));
     if (one.nearest_context) {
       line += fmt::format("; nearest context {:.0f} tokens", *one.nearest_context);
     }
@@ -456,7 +462,7 @@ int run_quality(const Arguments& arguments) {
     text = fmt::format("{} rows, none of these models\n\n",
                        with_commas(static_cast<std::int64_t>(all.size())));
   }
-  text += savings_text(savings, query.max_loss, width);
+  text += savings_text(savings, rows, query.max_loss, width);
   text += "\n" + errors_text("predictions of score over full score, each (source, model) left out",
                              errors_by_kind(leave_out(LeaveOut::kPair)), width);
   text += "\n" + errors_text("the same, each model left out of every source",

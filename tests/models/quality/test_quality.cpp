@@ -146,6 +146,10 @@ TEST_CASE("quality: broken tables are refused with line, column and value") {
         "f.csv:2: score: expected a number, got \"\"");
   CHECK(why(kHeader + "h,m,t,f1,x,1.5,fraction,16,w,4,50,,,\n") ==
         "f.csv:2: budget: expected a fraction in (0, 1], got \"1.5\"");
+  CHECK(why(kHeader + "h,m,t,f1,x,0.5,fractoin,16,w,4,50,,,\n") ==
+        "f.csv:2: budget_unit: expected fraction, tokens, fraction of bytes or nothing, got "
+        "\"fractoin\"");
+  CHECK(why(kHeader + "h,m,t,f1,x,0.5,,16,w,4,50,,,\n").empty());  // a size that is not known
   CHECK(why(kHeader + "h,,t,f1,x,1,fraction,16,w,4,50,,,\n") ==
         "f.csv:2: model: expected a name, got \"\"");
   CHECK(why(kHeader + "h,m,t\n") == "f.csv:2: expected 14 cells as in the header, got 3");

@@ -266,6 +266,13 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   const Outcome unused = run_kvsim({"quality", partly}, folder);
   CHECK(has(unused.out,
             "rows that are not used: 1 without a full score, 2 with a full score of 0 or less"));
+  CHECK(has(unused.out, "a source without a name; m"));
+  std::ofstream{folder / "zero.csv"} << "model,task,method,score,score_full\nm,t,a,1,0\n";
+  CHECK(has(run_kvsim({"quality", "zero.csv"}, folder).out,
+            "nothing is known: no row has a full score above 0"));
+  std::ofstream{folder / "full.csv"} << "model,task,method,score,score_full\nm,t,full,1,1\n";
+  CHECK(has(run_kvsim({"quality", "full.csv"}, folder).out,
+            "nothing is known: all rows are of full caches"));
   // A file given twice would narrow the errors by sqrt(2).
   fs::create_symlink(partly, folder / "linked.csv");
   for (const std::string again : {"partly.csv", "./partly.csv", "linked.csv"}) {
