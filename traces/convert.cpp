@@ -147,15 +147,31 @@ class Plan {
   }
 
   void cut(std::map<std::string, std::string>& m) const {
-    if (!options_.metadata.contains("prompt_len") && number(m, "prompt_len") >= tokens_) {
-      m["prompt_len"] = fmt::format("{}", std::max<std::int64_t>(1, tokens_ - 1));
+    const auto note = [&](const std::string& text) {
+      if (options_.note) options_.note(text);
+    };
+    const std::int64_t prompt = number(m, "prompt_len");
+    if (!options_.metadata.contains("prompt_len") && prompt >= tokens_) {
+      const std::int64_t left = std::max<std::int64_t>(1, tokens_ - 1);
+      m["prompt_len"] = fmt::format("{}", left);
+      note(
+          fmt::format("the prompt of {} tokens is cut to {}, with {} behind it to decode; "
+                      "--metadata prompt_len=N sets another length",
+                      prompt, left, tokens_ == left ? "no token" : "1 token"));
     }
     const std::int64_t repeat = number(m, "repeat_start"), length = number(m, "repeat_len");
     if (repeat >= 0 && length >= 0 && repeat + length > tokens_) {
       for (const auto* key : {"repeat_start", "repeat_len", "repeat_of"}) m.erase(key);
+      note(
+          fmt::format("the repeat of the context ends at token {} and is not whole in {} tokens: "
+                      "repeat_start and repeat_len are left out",
+                      repeat + length, tokens_));
     }
     for (const auto* key : {"question_start", "answer_start"}) {
-      if (number(m, key) >= tokens_) m.erase(key);
+      const std::int64_t mark = number(m, key);
+      if (mark < tokens_) continue;
+      m.erase(key);
+      note(fmt::format("{} {} is beyond the {} tokens and is left out", key, mark, tokens_));
     }
     if (const auto segments = m.find("segments"); segments != m.end()) {
       const Field all =

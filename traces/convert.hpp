@@ -29,6 +29,8 @@ struct ConvertOptions {
   std::map<std::string, std::string> metadata;
   std::function<void(double)> begins;    // called with the number of bytes to write; may be empty
   std::function<void(double)> progress;  // called with the share done, 0 … 1; may be empty
+  /// Called with a sentence per thing that a cut changes beyond the tokens; may be empty.
+  std::function<void(const std::string&)> note;
 };
 
 /// Copies a trace with changes, piece by piece: memory holds a few MiB whatever the size. The

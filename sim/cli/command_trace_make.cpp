@@ -2,6 +2,9 @@
 
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -39,13 +42,20 @@ RopeStyle rope_style_of(const Arguments& arguments) {
   throw InputError{"--rope-style", "half_split or interleaved", fmt::format("\"{}\"", word)};
 }
 
-std::pair<std::string, std::string> name_and_value(std::string_view option,
-                                                   const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw InputError{fmt::format("--{}", option), "NAME=VALUE", fmt::format("\"{}\"", text)};
+/// Values of an option NAME=VALUE. Errors: InputError for another form, and for a name given twice.
+std::map<std::string, std::string> named_values(const Arguments& arguments,
+                                                const std::string& option) {
+  std::map<std::string, std::string> out;
+  for (const std::string& text : arguments.values(option)) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw InputError{fmt::format("--{}", option), "NAME=VALUE", fmt::format("\"{}\"", text)};
+    }
+    if (!out.emplace(text.substr(0, equals), text.substr(equals + 1)).second) {
+      throw InputError{fmt::format("--{} {} is given twice", option, text.substr(0, equals))};
+    }
   }
-  return {text.substr(0, equals), text.substr(equals + 1)};
+  return out;
 }
 
 void say_written(const Arguments& arguments, const fs::path& file) {
@@ -109,19 +119,20 @@ int run_convert(const Arguments& arguments) {
   options.keep_output_projection = !arguments.has("drop-wo");
   options.keep_scores = !arguments.has("drop-scores");
   options.keep_decisions = !arguments.has("drop-decisions");
-  for (const std::string& text : arguments.values("name")) {
-    options.names.insert(name_and_value("name", text));
-  }
-  for (const std::string& text : arguments.values("metadata")) {
-    options.metadata.insert(name_and_value("metadata", text));
-  }
+  options.names = named_values(arguments, "name");
+  options.metadata = named_values(arguments, "metadata");
   const fs::path file = arguments.words()[1];
   Progress progress{"converting " + file.filename().string()};
   constexpr double kMB = 1e6;
   options.begins = [&](double bytes) { progress.expect(bytes / kMB, "MB"); };
-  if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
+  std::vector<std::string> notes;  // printed after the line of the progress
+  if (!arguments.has("quiet")) {
+    options.progress = [&](double done) { progress.update(done); };
+    options.note = [&](const std::string& text) { notes.push_back(text); };
+  }
   convert_trace(arguments.words()[0], file, options);
   progress.finish();
+  for (const std::string& note : notes) write_err(fmt::format("kvsim: note: {}\n", note));
   say_written(arguments, file);
   return kDone;
 }

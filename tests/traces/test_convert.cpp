@@ -109,20 +109,38 @@ TEST_CASE("convert: a cut keeps the first tokens, and prompt and repeat while th
   const auto in = rich_trace("convert_cut_in.safetensors");
   const Trace before = Trace::open(in);
   ConvertOptions o;
+  std::vector<std::string> notes;
+  o.note = [&](const std::string& text) { notes.push_back(text); };
   o.tokens = 60;
   const Trace cut = converted(in, o, "convert_cut.safetensors");
   CHECK(cut.info().tokens == 60);
   CHECK(cut.info().prompt_tokens == 40);
   CHECK_FALSE(cut.info().repeat_start.has_value());  // 42 … 80 is not complete any more
+  CHECK(notes == std::vector<std::string>{
+                     "the repeat of the context ends at token 81 and is not whole in 60 tokens: "
+                     "repeat_start and repeat_len are left out"});
   CHECK(cut.read_layer(1).q == first_tokens(before.read_layer(1).q, 4, 81, 16, 60));
   CHECK(cut.read_layer(1).v == first_tokens(before.read_layer(1).v, 2, 81, 16, 60));
   CHECK(cut.read_output_projection(1) == before.read_output_projection(1));
   o.tokens = 30;
   CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 29);
+  REQUIRE(notes.size() == 3);
+  CHECK(notes[1] ==
+        "the prompt of 40 tokens is cut to 29, with 1 token behind it to decode; --metadata "
+        "prompt_len=N sets another length");
   o.tokens = 1;
   CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 1);
+  CHECK(notes[3].find("cut to 1, with no token behind it") != std::string::npos);
+  notes.clear();
+  o.metadata["prompt_len"] = "20";
+  o.tokens = 30;
+  CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 20);
+  CHECK(notes.size() == 1);  // the prompt is as requested
+  o.metadata.clear();
+  notes.clear();
   o.tokens = 81;
   CHECK(converted(in, o, "convert_cut.safetensors").info().repeat_start == 42);
+  CHECK(notes.empty());
 }
 
 TEST_CASE("convert: layers are chosen in order, optional tensors dropped") {

@@ -241,6 +241,26 @@ TEST_CASE("requests: sessions of agents are drawn, written, and their reuse prin
   CHECK(none.status == 2);
 }
 
+TEST_CASE("trace convert: names given twice are refused, and a cut prompt is noted") {
+  const fs::path folder = fresh("convert");
+  const std::string trace = (kRoot / "traces/samples/answers-896.safetensors").string();
+  for (const auto& [option, name] :
+       {std::pair{"--metadata", "prompt_len"}, std::pair{"--name", "q"}}) {
+    const Outcome twice =
+        run_kvsim({"trace", "convert", trace, "x", option, std::string{name} + "=800", option,
+                   std::string{name} + "=810"},
+                  folder);
+    CHECK(twice.status == 2);
+    CHECK(has(twice.err, std::string{option} + " " + name + " is given twice"));
+  }
+  CHECK_FALSE(fs::exists(folder / "x"));
+  const Outcome cut = run_kvsim({"trace", "convert", trace, "x", "--tokens", "500"}, folder);
+  CHECK(cut.status == 0);
+  CHECK(
+      has(cut.err, "kvsim: note: the prompt of 829 tokens is cut to 499, with 1 token behind it"));
+  CHECK(run_kvsim({"trace", "convert", trace, "x", "--tokens", "500", "-q"}, folder).err.empty());
+}
+
 TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   const fs::path folder = fresh("quality");
   const std::string table = (kRoot / "scenarios/samples/quality-made.csv").string();
