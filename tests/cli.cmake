@@ -5,7 +5,7 @@ kvsim_test(cli JSON
           sim/cli/test_explain_intervals.cpp sim/cli/test_explain_service.cpp sim/cli/test_explorer.cpp
           sim/cli/test_full_disk.cpp sim/cli/test_golden.cpp sim/cli/test_hostile_inputs.cpp
           sim/cli/test_interrupts.cpp sim/cli/answers/test_launch_cli.cpp sim/cli/test_options_cli.cpp sim/cli/test_places.cpp
-          sim/cli/test_plan_cli.cpp sim/cli/answers/test_questions_cli.cpp sim/cli/test_requests_cli.cpp sim/cli/test_serve_folder.cpp
+          sim/cli/test_plan_cli.cpp sim/cli/answers/test_questions_cli.cpp sim/cli/test_replay_cli.cpp sim/cli/test_requests_cli.cpp sim/cli/test_serve_folder.cpp
           sim/cli/test_sweep_cli.cpp sim/cli/test_terminal_cli.cpp sim/cli/test_validate_kernels.cpp
           sim/report/test_drawn_figures.cpp validation/test_validate_allocator.cpp
   LINK kvsim::explorer kvsim::explorer_page kvsim::json kvsim::ranks kvsim::report kvsim::requests)

@@ -127,8 +127,9 @@ Bytes memory_for_weights() {
 
 /// --closed-loop: a decoder with the methods' caches in the loop, instead of a trace.
 int run_loop(const Arguments& arguments) {
-  for (const char* other : {"trace", "per-step", "per-head", "block-size", "dump-kept", "out",
-                            "layers", "heads", "until", "memory"}) {
+  for (const char* other :
+       {"trace", "per-step", "per-head", "block-size", "dump-kept", "out", "no-figures",
+        "no-report", "formats", "layers", "heads", "until", "memory"}) {
     if (arguments.has(other)) {
       throw InputError{fmt::format("--{} does not go with --closed-loop", other)};
     }
@@ -180,6 +181,13 @@ int run_replay(const Arguments& arguments) {
   const auto out = arguments.value("out");
   const bool json = arguments.has("json");
   refuse_formats_without_folder(arguments, out.has_value());
+  for (const char* detail : {"per-step", "per-head"}) {
+    // A results folder has both.
+    if (arguments.has(detail) && !json && !out) {
+      throw InputError{
+          fmt::format("--{}: expected --json, or a results folder (-o DIR), got none", detail)};
+    }
+  }
   const FolderOptions writes = folder_options(arguments);
 
   ReplayOptions options = read_replay_options(arguments);
