@@ -106,6 +106,8 @@ bool is_in_interval(const BenchComparedValue& value) {
 }
 
 std::vector<BenchComparison> compare_bench(const PlacedText& result, const PlacedText& bench) {
+  // First, so that a file that is no benchmark's is at fault whatever the result is.
+  const std::vector<BenchRun> runs = parse_bench(bench.text, bench.place);
   const Field root = Field::parse(result.text, result.place);
   const Field schema = root.at("schema");
   if (schema.string() != "kvsim.run/1" || root.at("kind").string() != "serve") {
@@ -116,7 +118,7 @@ std::vector<BenchComparison> compare_bench(const PlacedText& result, const Place
   const std::optional<Field> arrivals = arrivals_of(root);
   std::vector<BenchComparison> out;
   std::vector<std::string> without;
-  for (const BenchRun& run : parse_bench(bench.text, bench.place)) {
+  for (const BenchRun& run : runs) {
     const Field* found = nullptr;
     for (const Field& point : points) {
       if (found == nullptr && has_load(point, run)) found = &point;

@@ -94,8 +94,17 @@ TEST_CASE("compare RESULT BENCH: measured values next to the point of their load
   const Outcome wrong = run_kvsim({"compare", "st", "b.json"}, folder);
   CHECK(wrong.status == 2);
   CHECK(has(wrong.err, "expected the result of a service, which a benchmark measures"));
+  // The file at fault is named, whatever the first result is.
   write(folder / "no.json", "{}");
-  CHECK(run_kvsim({"compare", "r", "no.json"}, folder).status == 2);
+  write(folder / "text.json", "no JSON");
+  for (const std::string first : {"r", "st"}) {
+    for (const std::string second : {"no.json", "text.json"}) {
+      const Outcome outcome = run_kvsim({"compare", first, second}, folder);
+      CHECK(outcome.status == 2);
+      CHECK_MESSAGE(outcome.err.starts_with("kvsim: " + second), outcome.err);
+      CHECK_FALSE(has(outcome.err, "result.json"));
+    }
+  }
   write(folder / "b0.json", bench_of_counts(4, 0, 100));
   const Outcome failed = run_kvsim({"compare", "r", "b0.json"}, folder);
   CHECK(failed.status == 2);
