@@ -37,6 +37,27 @@ ordered_json budget_json(const std::optional<double>& budget) {
 
 }  // namespace
 
+namespace {
+
+/// Why accuracies are not compared where fewer than two methods hold part of the cache.
+std::string nothing_to_compare(const LoopResult& result) {
+  const auto is_full = [](const LoopMethod& method) { return method.name == "full"; };
+  const auto others = std::count_if(result.methods.begin(), result.methods.end(),
+                                    [&](const LoopMethod& method) { return !is_full(method); });
+  if (others == 0) return "Only the full cache was run, so there is nothing to compare.";
+  if (result.methods.size() == 1) {
+    return "Only one method was run, so there is nothing to compare it with.";
+  }
+  if (others == 1) {
+    return "Only one method was run next to the full cache, so there is nothing to compare it with "
+           "at equal bytes.";
+  }
+  return "No two methods hold part of the cache here, so there is nothing to compare at equal "
+         "bytes.";
+}
+
+}  // namespace
+
 std::string loop_finding(const LoopResult& result) {
   std::vector<const LoopMethod*> all;
   std::vector<double> shares;
@@ -46,8 +67,7 @@ std::string loop_finding(const LoopResult& result) {
     all.push_back(&method);
     shares.push_back(method.budget_reached);
   }
-  if (all.empty()) return "Only the full cache was run, so there is nothing to compare.";
-  if (all.size() == 1) return "Only one method was run, so there is nothing to compare it with.";
+  if (all.size() < 2) return nothing_to_compare(result);
   std::size_t bands = 0;
   std::map<std::string, std::size_t> wins;
   std::string of_last;

@@ -206,7 +206,18 @@ TEST_CASE("the finding of a closed loop compares accuracies at equal bytes") {
   add("full", {}, 1, 0.9);
   CHECK(has(loop_finding(result), "Only the full cache"));
   add("h2o", 0.1, 0.1, 0.5);
-  CHECK(has(loop_finding(result), "Only one method"));
+  CHECK(has(loop_finding(result), "Only one method was run next to the full cache"));
+  // Of methods that hold all, as of a blend of chunks.
+  result.methods.clear();
+  add("cacheblend", {}, 1, 0.5);
+  CHECK(has(loop_finding(result), "Only one method was run, so"));
+  add("full", {}, 1, 0.9);
+  CHECK(has(loop_finding(result), "Only one method was run next to the full cache"));
+  add("xattention", {}, 1, 0.8);
+  CHECK(has(loop_finding(result), "No two methods hold part of the cache"));
+  result.methods.clear();
+  add("full", {}, 1, 0.9);
+  add("h2o", 0.1, 0.1, 0.5);
   add("snapkv", 0.1, 0.245, 0.8);
   CHECK(has(loop_finding(result), "not comparable"));
   add("tova", 0.1, 0.104, 0.6);
