@@ -155,7 +155,13 @@ Explanation bytes_held(const Field& method) {
 
 Explanation error(const Field& replay, const Field& method) {
   const auto mean = maybe_number(method, "rel_error_mean");
-  if (!mean) fail_without(method, "rel_error_mean", "the trace has no decode steps");
+  if (!mean) {
+    const bool has_steps = explained_number(method.at("steps")) > 0;
+    fail_without(method, "rel_error_mean",
+                 has_steps ? "its errors are no numbers: values of its store are out of the "
+                             "range of their format"
+                           : "the trace has no decode steps");
+  }
   Explanation out{.key = "rel_error_mean", .unit = "", .value = mean};
   const Field layers = method.at("layers");
   const auto n = static_cast<double>(layers.items().size());
