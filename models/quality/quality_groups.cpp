@@ -38,14 +38,15 @@ void summarise_group(QualityGroup& group, std::span<const QualityRow> rows) {
 std::vector<QualityGroup> group_quality(std::span<const QualityRow> rows) {
   std::vector<QualityGroup> groups;
   std::map<std::tuple<std::string, std::string, std::string, std::string, std::optional<double>,
-                      std::string, std::optional<double>, std::string>,
+                      std::string, std::optional<double>, std::string, std::optional<double>>,
            std::size_t>
       places;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const QualityRow& row = rows[i];
-    const auto [at, is_new] = places.try_emplace({row.method, row.model, row.task, row.harness(),
-                                                  row.budget, row.budget_unit, row.bits, row.when},
-                                                 groups.size());
+    const auto [at, is_new] =
+        places.try_emplace({row.method, row.model, row.task, row.harness(), row.budget,
+                            row.budget_unit, row.bits, row.when, row.kept_bytes()},
+                           groups.size());
     if (is_new) groups.push_back({.rows = {}, .first = &row, .kept_bytes = row.kept_bytes()});
     groups[at->second].rows.push_back(i);
   }

@@ -10,14 +10,15 @@
 
 namespace kvsim {
 
-/// Rows of one setting: the same method, model, task, budget, bits and protocol in one harness.
+/// Rows of one setting: the same method, model, task, budget, bits, protocol and kept bytes in one
+/// harness. A budget in tokens at two lengths of prompts is two settings.
 struct QualityGroup {
   std::vector<std::size_t> rows;  // indices
   const QualityRow* first = nullptr;
   std::optional<double> retained{};  // mean over the rows that have it
   /// Of that mean: the rows' own errors, else from their spread where there are several.
   std::optional<double> standard_error{};
-  std::optional<double> kept_bytes{};
+  std::optional<double> kept_bytes{};  // of every row
 };
 
 /// Groups in the order of their first rows, which have to outlive them.

@@ -62,7 +62,11 @@ ordered_json group_json(const QualityGroup& group, std::span<const QualityRow> r
                         const QualityModel& model) {
   const QualityRow& row = *group.first;
   std::set<std::string> sources;
-  for (const std::size_t i : group.rows) sources.insert(rows[i].source);
+  std::set<std::string> contexts;
+  for (const std::size_t i : group.rows) {
+    sources.insert(rows[i].source);
+    contexts.insert(rows[i].context);
+  }
   ordered_json out{{"method", row.method},
                    {"model", row.model},
                    {"task", row.task},
@@ -71,7 +75,7 @@ ordered_json group_json(const QualityGroup& group, std::span<const QualityRow> r
                    {"bits", maybe(row.bits)},
                    {"when", text_or_null(row.when)},
                    {"metric", text_or_null(row.metric)},
-                   {"context_tokens", text_or_null(row.context)},
+                   {"context_tokens", contexts.size() == 1 ? text_or_null(row.context) : nullptr},
                    {"rows", group.rows.size()},
                    {"retained", maybe(group.retained)},
                    {"stderr", maybe(group.standard_error)},

@@ -136,6 +136,27 @@ TEST_CASE("quality: repeated rows are one group with the error of their mean") {
   CHECK_FALSE(groups[1].standard_error);
 }
 
+TEST_CASE("quality: a budget in tokens keeps other bytes of other prompts") {
+  const auto rows = parse_quality_csv(kHeader +
+                                          "h,m,t/a,f1,x,512,tokens,16,w,40,50,,1,1024\n"
+                                          "h,m,t/a,f1,x,512,tokens,16,w,30,50,,1,8192\n"
+                                          "h,m,t/a,f1,x,512,tokens,16,w,42,50,,1,1024\n"
+                                          "h,m,t/a,f1,x,512,tokens,16,w,20,50,,1,<=8192\n"
+                                          "h,m,t/a,f1,y,0.5,fraction,16,w,40,50,,1,1024\n"
+                                          "h,m,t/a,f1,y,0.5,fraction,16,w,30,50,,1,8192\n",
+                                      "f.csv");
+  const auto groups = group_quality(rows);
+  REQUIRE(groups.size() == 4);
+  CHECK(*groups[0].kept_bytes == rel(512.0 / 1024.0));
+  CHECK(*groups[0].retained == rel(0.82));
+  CHECK(*groups[1].kept_bytes == rel(512.0 / 8192.0));
+  CHECK_FALSE(groups[2].kept_bytes);
+  CHECK(groups[3].rows.size() == 2);  // a share is the same of every length
+  for (const QualityGroup& group : groups) {
+    for (const std::size_t i : group.rows) CHECK(rows[i].kept_bytes() == group.kept_bytes);
+  }
+}
+
 TEST_CASE("quality: broken tables are refused with line, column and value") {
   CHECK(why("") == "f.csv: expected a table of measured scores, got an empty file");
   CHECK(why("model,task\n").starts_with("f.csv:1: expected a column \"method\", got none"));
