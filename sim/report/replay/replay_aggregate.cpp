@@ -44,7 +44,10 @@ struct Mean {
   std::optional<Spread> AggregateRow::*spread;
 };
 constexpr MetricInfo mean_info(std::string_view key, MetricColumn page = {}) {
-  return {MetricUse{.page = page}, key};
+  MetricInfo info;
+  info.page = page;
+  info.key = key;
+  return info;
 }
 template <auto Member>
 std::optional<double> member(const AggregateSource& one) {
