@@ -188,6 +188,106 @@ std::vector<FigureChange> changes(const ordered_json& a, const ordered_json& b, 
   return out;
 }
 
+/// A point of both results.
+struct Pair {
+  std::size_t before = 0, after = 0;  // places in ResultItems::items
+  std::string label{};
+};
+
+/// Places of items that no pair has, by the values of `keys`. Values that several items of the
+/// result share, paired or not, are left out: they do not name one point.
+std::map<std::string, std::size_t> unique_leftovers(const ResultItems& result,
+                                                    const std::vector<std::string>& keys,
+                                                    const std::vector<bool>& paired) {
+  std::map<std::string, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < result.items.size(); ++i) {
+    ordered_json values = ordered_json::array();
+    for (const std::string& key : keys) {
+      const ordered_json& all = result.items[i].keys;
+      values.push_back(all.contains(key) ? all.at(key) : ordered_json(nullptr));
+    }
+    places[values.dump()].push_back(i);
+  }
+  std::map<std::string, std::size_t> out;
+  for (const auto& [values, items] : places) {
+    if (items.size() == 1 && !paired[items.front()]) out[values] = items.front();
+  }
+  return out;
+}
+
+/// "params.budget 165 and 166, split …": the keys of two paired items that differ, nested ones too.
+std::string different_keys(const ResultItem& a, const ResultItem& b,
+                           const std::vector<std::string>& keys) {
+  ordered_json flat[2] = {ordered_json::object(), ordered_json::object()};
+  for (const std::string& key : keys) {
+    if (a.keys.contains(key)) flatten(a.keys.at(key), key, flat[0]);
+    if (b.keys.contains(key)) flatten(b.keys.at(key), key, flat[1]);
+  }
+  const auto at = [](const ordered_json& object, const std::string& name) {
+    return object.contains(name) ? text_of(object.at(name)) : std::string{"none"};
+  };
+  std::vector<std::string> out;
+  for (int side = 0; side < 2; ++side) {
+    for (const auto& [name, value] : flat[side].items()) {
+      if (side == 1 && flat[0].contains(name)) continue;
+      const std::string x = at(flat[0], name);
+      const std::string y = at(flat[1], name);
+      if (x != y) out.push_back(fmt::format("{} {} and {}", name, x, y));
+    }
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+/// Pairs points by all `keys`. The leftovers are paired without the parameters of methods, then
+/// without budget and trace: a replay's parameters are resolved ones, so another prompt or budget
+/// changes them in each point. Adds a note on each such difference, and the points without a pair.
+std::vector<Pair> pairs_of(const ResultItems& before, const ResultItems& after,
+                           const std::vector<std::string>& keys, Comparison& out) {
+  const std::vector<std::string> names_before = labels_of(before, keys);
+  const std::vector<std::string> names_after = labels_of(after, keys);
+  std::vector<bool> paired_before(before.items.size()), paired_after(after.items.size());
+  std::vector<Pair> pairs;
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < names_after.size(); ++i) places[names_after[i]] = i;
+  const auto add = [&](std::size_t a, std::size_t b, const std::string& label) {
+    paired_before[a] = paired_after[b] = true;
+    pairs.push_back({a, b, label});
+  };
+  for (std::size_t i = 0; i < names_before.size(); ++i) {
+    const auto found = places.find(names_before[i]);
+    if (found != places.end()) add(i, found->second, names_before[i]);
+  }
+  std::vector<std::string> fewer = keys;
+  std::map<std::string, std::vector<std::string>> notes;  // points, by what differs
+  std::vector<std::string> order;
+  for (const std::set<std::string>& dropped : {std::set<std::string>{"params", "method_params"},
+                                               std::set<std::string>{"budget", "trace"}}) {
+    if (std::erase_if(fewer, [&](const auto& key) { return dropped.contains(key); }) == 0) continue;
+    const std::vector<std::string> labels = labels_of(before, fewer);
+    const auto left_after = unique_leftovers(after, fewer, paired_after);
+    for (const auto& [values, i] : unique_leftovers(before, fewer, paired_before)) {
+      const auto found = left_after.find(values);
+      if (found == left_after.end()) continue;
+      const std::string text = different_keys(before.items[i], after.items[found->second], keys);
+      if (!notes.contains(text)) order.push_back(text);
+      notes[text].push_back(labels[i]);
+      add(i, found->second, labels[i]);
+    }
+  }
+  for (const std::string& text : order) {
+    out.notes.push_back(fmt::format("{}: {}", fmt::join(notes.at(text), ", "), text));
+  }
+  for (std::size_t i = 0; i < names_before.size(); ++i) {
+    if (!paired_before[i]) out.only_before.push_back(names_before[i]);
+  }
+  for (std::size_t i = 0; i < names_after.size(); ++i) {
+    if (!paired_after[i]) out.only_after.push_back(names_after[i]);
+  }
+  std::sort(pairs.begin(), pairs.end(),
+            [](const Pair& a, const Pair& b) { return a.before < b.before; });
+  return pairs;
+}
+
 }  // namespace
 
 fs::path result_document(const fs::path& path) {
@@ -263,25 +363,12 @@ Comparison compare_results(const ResultItems& before, const ResultItems& after, 
     note(key, text_of(*a), text_of(*b));
     return true;
   });
-  const std::vector<std::string> names_before = labels_of(before, keys);
-  const std::vector<std::string> names_after = labels_of(after, keys);
-  std::map<std::string, std::size_t> places;
-  for (std::size_t i = 0; i < names_after.size(); ++i) places[names_after[i]] = i;
-  std::set<std::string> matched;
-  for (std::size_t i = 0; i < names_before.size(); ++i) {
-    const auto found = places.find(names_before[i]);
-    if (found == places.end()) {
-      out.only_before.push_back(names_before[i]);
-      continue;
-    }
-    matched.insert(names_before[i]);
+  for (const Pair& pair : pairs_of(before, after, keys, out)) {
     ++out.points;
-    auto moved = changes(before.items[i].figures, after.items[found->second].figures, tolerance,
-                         out.figures);
-    if (!moved.empty()) out.changed.push_back({names_before[i], std::move(moved)});
-  }
-  for (const std::string& name : names_after) {
-    if (!matched.contains(name)) out.only_after.push_back(name);
+    const ResultItem& a = before.items[pair.before];
+    const ResultItem& b = after.items[pair.after];
+    auto moved = changes(a.figures, b.figures, tolerance, out.figures);
+    if (!moved.empty()) out.changed.push_back({pair.label, std::move(moved)});
   }
   return out;
 }

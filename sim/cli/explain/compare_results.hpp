@@ -60,7 +60,9 @@ struct Comparison {
 };
 
 /// Points are matched by their keys; keys that have one value in all points of a result are left
-/// out, so that runs on two GPUs can be compared, and named in a note. Numbers that differ by less
+/// out, so that runs on two GPUs can be compared, and named in a note. Points left over are matched
+/// without the parameters of methods, then without budget and trace, where that names one point of
+/// each result; a note has what differs. Numbers that differ by less
 /// than or exactly `tolerance` of the larger one are the same; 0: equal numbers alone. Errors:
 /// InputError where the documents are not of one schema.
 [[nodiscard]] Comparison compare_results(const ResultItems& before, const ResultItems& after,

@@ -1,9 +1,10 @@
-// kvsim replay: options that have no effect, and errors that are no numbers.
+// kvsim replay: options that have no effect, errors that are no numbers, and compared replays.
 
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -88,6 +89,90 @@ TEST_CASE("explain: errors that are no numbers have their reason") {
   CHECK(has(said,
             "there is no rel_error_mean: its errors are no numbers: values of its store are out of "
             "the range of their format"));
+}
+
+/// A replay's document with these methods.
+void write_replay(const fs::path& file, const std::string& methods) {
+  test::write(file, R"({"schema": "kvsim.replay/1", "kvsim": {"version": "1"}, "methods": [)" +
+                        methods + "]}");
+}
+/// The comparison of two results.
+nlohmann::json compared(const fs::path& folder, const std::string& a, const std::string& b) {
+  const Outcome ran = run_kvsim({"compare", a, b, "--json"}, folder);
+  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  return nlohmann::json::parse(ran.out).at("comparisons").at(0);
+}
+
+TEST_CASE("compare: methods of replays match although their parameters differ") {
+  const fs::path folder = fresh("compare-replays");
+  const std::string h2o =
+      R"({"name": "h2o", "budget": 0.2, "trace": "t", "params": {"budget": 165}, "steps": 4})";
+  const std::string full =
+      R"({"name": "full", "budget": null, "trace": "t", "params": {}, "steps": 4})";
+  write_replay(folder / "a.json", h2o + "," + full);
+  // Other parameters of the same budget.
+  write_replay(
+      folder / "params.json",
+      R"({"name": "h2o", "budget": 0.2, "trace": "t", "params": {"budget": 166, "sinks": 4},
+                   "steps": 5},)" +
+          full);
+  nlohmann::json one = compared(folder, "a.json", "params.json");
+  CHECK(one.at("points") == 2);
+  CHECK(one.at("only_before").empty());
+  CHECK(one.at("only_after").empty());
+  CHECK(one.at("changed").at(0).at("point") == "h2o budget 0.2");
+  CHECK(one.at("changed").at(0).at("figures").at(0).at("figure") == "steps");
+  CHECK(one.at("notes").dump().find(
+            "h2o budget 0.2: params.budget 165 and 166, params.sinks none and 4") !=
+        std::string::npos);
+  // Another budget: the name matches.
+  write_replay(
+      folder / "budget.json",
+      R"({"name": "h2o", "budget": 0.3, "trace": "t", "params": {"budget": 247}},)" + full);
+  one = compared(folder, "a.json", "budget.json");
+  CHECK(one.at("points") == 2);
+  CHECK(one.at("notes").dump().find("budget 0.2 and 0.3") != std::string::npos);
+  CHECK(one.at("notes").dump().find("params.budget 165 and 247") != std::string::npos);
+  // Two points of a name: it does not say which of them the third is.
+  write_replay(folder / "two.json",
+               R"({"name": "h2o", "budget": 0.3, "trace": "t", "params": {"budget": 247}},
+                  {"name": "h2o", "budget": 0.4, "trace": "t", "params": {"budget": 330}},)" +
+                   full);
+  for (const auto& [a, b] : {std::pair{"a.json", "two.json"}, {"two.json", "a.json"}}) {
+    one = compared(folder, a, b);
+    CHECK(one.at("points") == 1);
+    CHECK(one.at("only_before").size() + one.at("only_after").size() == 3);
+  }
+  // A point that has its match does not leave the other point of its name to a third.
+  write_replay(folder / "kept.json",
+               h2o + R"(,{"name": "h2o", "budget": 0.4, "trace": "t", "params": {"budget": 330}})");
+  one = compared(folder, "two.json", "kept.json");
+  CHECK(one.at("points") == 1);
+  CHECK(one.at("only_after") ==
+        nlohmann::json::parse(R"(["h2o budget 0.2 params {\"budget\":165}"])"));
+}
+
+TEST_CASE("compare: replays of one trace with other splits and budgets have their points in both") {
+  const fs::path folder = fresh("compare-splits");
+  const std::string trace = (kRoot / "traces/samples/answers-896.safetensors").string();
+  const auto replay = [&](const std::string& split, const std::string& budget,
+                          const std::string& out) {
+    const Outcome ran = run_kvsim({"replay", "-t", trace, "-m", "snapkv,h2o,streaming-llm", "-b",
+                                   budget, "--split", split, "-o", out, "--no-figures", "-q"},
+                                  folder);
+    REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  };
+  replay("question-agnostic", "0.2", "before");
+  replay("question-aware", "0.2", "after");
+  replay("question-aware", "0.25", "more");
+  for (const auto& [a, b] : {std::pair{"before", "after"}, {"after", "more"}}) {
+    const nlohmann::json both = compared(folder, a, b);
+    CHECK(both.at("points") == 3);
+    CHECK(both.at("only_before").empty());
+    CHECK(both.at("only_after").empty());
+    CHECK(both.at("changed").size() == 3);
+    CHECK(both.at("notes").dump().find("params.budget") != std::string::npos);
+  }
 }
 
 }  // namespace
