@@ -11,12 +11,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "models/json/field.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
 #include "traces/draw.hpp"
 #include "traces/safetensors.hpp"
+#include "traces/trace_metadata.hpp"
 
 namespace kvsim {
 namespace {
@@ -28,51 +28,6 @@ constexpr std::int64_t kMaxTokens = 100'000'000;
 constexpr double kLargestScale = 1000;
 // Models record hundreds. Below this bound no dot product or logit can leave the range of fp32.
 constexpr float kLargestElement = 1e6F;
-
-/// The metadata of a trace: strings that must be numbers.
-class Metadata {
- public:
-  explicit Metadata(const Safetensors& file) : file_{file} {}
-
-  [[nodiscard]] const std::string* find(const std::string& key) const {
-    const auto found = file_.metadata().find(key);
-    return found == file_.metadata().end() ? nullptr : &found->second;
-  }
-  [[nodiscard]] std::string word(const std::string& key) const {
-    const std::string* text = find(key);
-    if (text == nullptr) throw InputError{fmt::format("{}: missing", place(key))};
-    return *text;
-  }
-  [[nodiscard]] std::int64_t integer(const std::string& key, std::int64_t low,
-                                     std::int64_t high) const {
-    const std::string text = word(key);
-    std::int64_t value = 0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (status != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
-      throw InputError{place(key), fmt::format("an integer in [{}, {}]", low, high), quoted(text)};
-    }
-    return value;
-  }
-  [[nodiscard]] double positive(const std::string& key, double max) const {
-    const std::string text = word(key);
-    double value = 0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (status != std::errc{} || end != text.data() + text.size() || !(value > 0 && value <= max)) {
-      throw InputError{place(key), fmt::format("a number above 0, at most {:g}", max),
-                       quoted(text)};
-    }
-    return value;
-  }
-  [[nodiscard]] std::string place(const std::string& key) const {
-    return fmt::format("{}: __metadata__.{}", file_.place(), key);
-  }
-  static std::string quoted(const std::string& text) {
-    return fmt::format("\"{}\"", excerpt(text, 60));
-  }
-
- private:
-  const Safetensors& file_;
-};
 
 std::string tensor_name(std::int32_t layer, std::string_view part) {
   return fmt::format("layers.{}.{}", layer, part);
@@ -127,69 +82,13 @@ std::vector<std::string> per_head_names(const Safetensors& file, const TraceInfo
   return names;
 }
 
-/// `separator_ids` is a JSON list of token ids.
-void read_separators(const Metadata& meta, TraceInfo& info) {
-  const std::string* text = meta.find("separator_ids");
-  if (text == nullptr) return;
-  constexpr std::size_t kMaxSeparators = 10'000;
-  const Field all = Field::parse(*text, meta.place("separator_ids"));
-  for (const Field& each : all.items()) {
-    info.separator_ids.push_back(static_cast<std::int32_t>(each.integer(0, INT32_MAX)));
-  }
-  if (info.separator_ids.size() > kMaxSeparators) {
-    all.expected(fmt::format("at most {} token ids", kMaxSeparators));
-  }
-}
-
-/// Marks and segments. `segments` is a JSON list of {"name", "start", "end"}.
-void read_marks(const Metadata& meta, TraceInfo& info) {
-  if (meta.find("question_start") != nullptr) {
-    info.question_start = meta.integer("question_start", 1, info.tokens - 1);
-  }
-  if (meta.find("answer_start") != nullptr) {
-    info.answer_start =
-        meta.integer("answer_start", info.question_start.value_or(0) + 1, info.tokens - 1);
-  }
-  if (const std::string* text = meta.find("segments")) {
-    constexpr std::size_t kMaxSegments = 1000;
-    constexpr std::size_t kLongestName = 64;
-    const Field all = Field::parse(*text, meta.place("segments"));
-    std::int64_t end = 0;
-    for (const Field& each : all.items()) {
-      each.allow_only({"name", "start", "end"});
-      TraceSegment segment{.name = each.at("name").string()};
-      if (segment.name.empty() || segment.name.size() > kLongestName) {
-        each.at("name").expected(fmt::format("1 to {} characters", kLongestName));
-      }
-      segment.start = each.at("start").integer(end, info.tokens - 1);
-      segment.end = each.at("end").integer(segment.start + 1, info.tokens);
-      end = segment.end;
-      info.segments.push_back(std::move(segment));
-      if (info.segments.size() > kMaxSegments) {
-        all.expected(fmt::format("at most {} segments", kMaxSegments));
-      }
-    }
-    return;
-  }
-  std::int64_t start = 0;
-  for (const auto& [name, next] :
-       {std::pair{"context", info.question_start}, std::pair{"question", info.answer_start}}) {
-    if (!next) continue;
-    info.segments.push_back({.name = name, .start = start, .end = *next});
-    start = *next;
-  }
-  if (info.segments.empty()) return;
-  info.segments.push_back(
-      {.name = info.answer_start ? "answer" : "question", .start = start, .end = info.tokens});
-}
-
 TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) {
-  const Metadata meta{file};
+  const TraceMetadata meta{file};
   if (const std::string format = meta.word("format"); format != "kv-attention-trace") {
-    throw InputError{meta.place("format"), "\"kv-attention-trace\"", Metadata::quoted(format)};
+    throw InputError{meta.place("format"), "\"kv-attention-trace\"", TraceMetadata::quoted(format)};
   }
   if (const std::string version = meta.word("version"); version != "1") {
-    throw InputError{meta.place("version"), "\"1\"", Metadata::quoted(version)};
+    throw InputError{meta.place("version"), "\"1\"", TraceMetadata::quoted(version)};
   }
   TraceInfo info;
   info.name = path.stem().string();
@@ -208,7 +107,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   info.prompt_tokens = meta.integer("prompt_len", 1, info.tokens);
   if (const std::string* mask = meta.find("mask"); mask != nullptr && *mask != "causal") {
     throw InputError{meta.place("mask"), "\"causal\": a replay has no other attention",
-                     Metadata::quoted(*mask)};
+                     TraceMetadata::quoted(*mask)};
   }
   info.softmax_scale = meta.find("softmax_scale") != nullptr
                            ? meta.positive("softmax_scale", kLargestScale)
@@ -216,7 +115,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   if (const std::string* style = meta.find("rope_style")) {
     if (*style != "interleaved" && *style != "half_split") {
       throw InputError{meta.place("rope_style"), "\"interleaved\" or \"half_split\"",
-                       Metadata::quoted(*style)};
+                       TraceMetadata::quoted(*style)};
     }
     info.rope_style = *style == "interleaved" ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit;
   }

@@ -63,7 +63,8 @@ struct TraceInfo {
   std::vector<std::int32_t> separator_ids;  // of punctuation and white space, from the metadata
   std::optional<std::int64_t> repeat_start, repeat_tokens;
   // Marks: the first token of a question and of its answer. Segments ascend and do not overlap;
-  // where the metadata has only marks they are context, question and answer.
+  // where the metadata has only marks they are context, question and answer, and where it has only
+  // segments those named question and answer give the marks.
   std::optional<std::int64_t> question_start, answer_start;
   std::vector<TraceSegment> segments;
   std::vector<std::string> scores;     // NAMEs of layers.{i}.score.NAME present in every layer

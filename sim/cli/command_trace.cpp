@@ -107,6 +107,14 @@ std::string info_text(const TraceInfo& info, std::size_t width) {
     facts.add("repeat", fmt::format("{} tokens from {}", with_commas(*info.repeat_tokens),
                                     with_commas(*info.repeat_start)));
   }
+  if (info.question_start || info.answer_start) {
+    const auto from = [](std::string_view name, const std::optional<std::int64_t>& mark) {
+      return mark ? fmt::format("{} from token {}", name, with_commas(*mark))
+                  : fmt::format("no {}", name);
+    };
+    facts.add("marks", fmt::format("{}, {}", from("question", info.question_start),
+                                   from("answer", info.answer_start)));
+  }
   if (!info.segments.empty()) {
     std::string parts;
     for (const TraceSegment& s : info.segments) {

@@ -81,7 +81,9 @@ constexpr auto kMethodMetrics = std::to_array<Metric<ReplayedMethod>>({
     OfMethod(Kind::kError, "answer_error_mean", "",
              "the same over the steps that predict answers, each by the attention that its query "
              "gives to "
-             "one token of the context (docs/record.md); null of a trace without `answer_start`",
+             "one token of the context (docs/record.md); null of a trace without `answer_start` "
+             "and segments "
+             "named `answer`",
              of_method<&M::answer_error_mean>, {.aliases = "answer error"}),
     OfMethod(Kind::kError, "rel_error_p99", "", "likewise", of_method<&M::rel_error_p99>,
              {.page = {3, "p99 error"}, .sweep = {2, "p99 error"}}),

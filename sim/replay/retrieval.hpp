@@ -22,7 +22,7 @@ struct RetrievalMarks {
   std::vector<bool> predicts;  // [tokens]: the next token is one of an answer after the context
 };
 /// Answers are the segments of that name, else all from `answer_start` on. nullopt: the trace has
-/// no `answer_start`.
+/// no `answer_start`, which such a segment implies.
 [[nodiscard]] std::optional<RetrievalMarks> retrieval_marks(const TraceInfo& info);
 
 /// Of queries [first, first + count) those that predict an answer: the largest probability that one

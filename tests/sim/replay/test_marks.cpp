@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "models/units/error.hpp"
@@ -179,9 +182,10 @@ TEST_CASE("marks: a split ends the prompt before or after the question") {
 
 TEST_CASE("marks: segments are read in order, and a cut keeps what is left of them") {
   const Metadata metadata{{"segments", R"([{"name": "system", "start": 0, "end": 10},
-                                           {"name": "context", "start": 10, "end": 480}])"},
+                                           {"name": "context", "start": 10, "end": 440},
+                                           {"name": "note", "start": 440, "end": 480}])"},
                           {"question_start", "440"}};
-  CHECK(Trace::open(marked(metadata)).info().segments.size() == 2);
+  CHECK(Trace::open(marked(metadata)).info().segments.size() == 3);
   const TraceInfo cut = Trace::open(marked(metadata, 420)).info();
   CHECK_FALSE(cut.question_start.has_value());
   REQUIRE(cut.segments.size() == 2);
@@ -199,6 +203,89 @@ TEST_CASE("marks: segments are read in order, and a cut keeps what is left of th
   }
   CHECK_THROWS_AS((void)marked({{"question_start", "450"}, {"answer_start", "450"}}), InputError);
   CHECK_THROWS_AS((void)marked({{"question_start", "512"}}), InputError);
+}
+
+std::string segments_text(const std::vector<TraceSegment>& segments) {
+  std::string out;
+  for (const TraceSegment& s : segments) {
+    out += fmt::format(R"({}{{"name": "{}", "start": {}, "end": {}}})", out.empty() ? "" : ", ",
+                       s.name, s.start, s.end);
+  }
+  return fmt::format("[{}]", out);
+}
+
+TEST_CASE("marks: segments without marks give the same as these marks with them") {
+  const std::vector<TraceSegment> segments{{"context", 0, 400},
+                                           {"question", 400, 450},
+                                           {"answer", 450, 460},
+                                           {"question", 460, 470},
+                                           {"answer", 470, 512}};
+  Metadata only{{"segments", segments_text(segments)}};
+  Metadata both = only;
+  both.insert(kMarks.begin(), kMarks.end());
+  const TraceInfo derived = Trace::open(marked(only)).info();
+  CHECK(derived.question_start == 400);
+  CHECK(derived.answer_start == 450);
+  const ReplayResult a = run_replay_job(marked(only), kMethods, {}).result;
+  const ReplayResult b = run_replay_job(marked(both), kMethods, {}).result;
+  for (std::size_t i = 0; i < a.methods.size(); ++i) {
+    REQUIRE(a.methods[i].answer_error_mean);
+    CHECK(*a.methods[i].answer_error_mean == *b.methods[i].answer_error_mean);
+  }
+  // One mark from the metadata, the other from a segment.
+  only["question_start"] = "460";
+  CHECK(Trace::open(marked(only)).info().answer_start == 470);
+  // No question: the answer only. An answer before the question is none to it.
+  const auto marks = [](const std::vector<TraceSegment>& parts) {
+    const TraceInfo info = Trace::open(marked({{"segments", segments_text(parts)}})).info();
+    return std::pair{info.question_start.value_or(-1), info.answer_start.value_or(-1)};
+  };
+  CHECK(marks({{"answer", 480, 512}}) == std::pair<std::int64_t, std::int64_t>{-1, 480});
+  CHECK(marks({{"answer", 10, 20}, {"question", 400, 410}}) ==
+        std::pair<std::int64_t, std::int64_t>{400, -1});
+  CHECK(marks({{"question", 0, 10}, {"context", 10, 512}}) ==
+        std::pair<std::int64_t, std::int64_t>{-1, -1});
+  CHECK(marks({{"reply", 10, 20}}) == std::pair<std::int64_t, std::int64_t>{-1, -1});
+}
+
+TEST_CASE("marks: those that contradict the segments are refused") {
+  const std::vector<TraceSegment> parts{{"context", 0, 400},
+                                        {"question", 400, 450},
+                                        {"answer", 450, 460},
+                                        {"question", 460, 470},
+                                        {"answer", 470, 512}};
+  const auto with = [&](const Metadata& marks, const std::vector<TraceSegment>& segments) {
+    Metadata metadata = marks;
+    metadata["segments"] = segments_text(segments);
+    return Trace::open(marked(metadata)).info();
+  };
+  CHECK(with({{"question_start", "460"}, {"answer_start", "470"}}, parts).question_start == 460);
+  struct Case {
+    Metadata marks;
+    std::vector<TraceSegment> segments;
+    std::string complaint;
+  };
+  for (const Case& bad : {
+           Case{{{"question_start", "300"}, {"answer_start", "320"}},
+                parts,
+                "__metadata__.question_start: expected 400, where __metadata__.segments has "
+                "\"question\" start, got 300"},
+           Case{{{"question_start", "400"}, {"answer_start", "470"}},
+                parts,
+                "__metadata__.answer_start: expected 450, where __metadata__.segments has "
+                "\"answer\" start, got 470"},
+           Case{{{"answer_start", "500"}}, parts, "answer_start: expected 450"},
+           Case{{{"question_start", "440"}},
+                {{"context", 10, 480}},
+                "question_start: expected a token outside the segment \"context\" of tokens 10-480 "
+                "of __metadata__.segments, got 440"},
+           Case{{{"question_start", "440"}}, {{"answer", 440, 480}}, "segment \"answer\""},
+           Case{{{"answer_start", "440"}}, {{"question", 400, 480}}, "segment \"question\""},
+       }) {
+    INFO(bad.complaint);
+    CHECK_THROWS_WITH_AS((void)with(bad.marks, bad.segments),
+                         doctest::Contains(bad.complaint.c_str()), InputError);
+  }
 }
 
 }  // namespace
