@@ -32,6 +32,11 @@ std::optional<double> count(const Field& object, std::string_view key) {
 std::optional<double> seconds(const Field& object, std::string_view key, double unit) {
   return number(object, key, kLongest, unit);
 }
+/// Refuses a time that is none. How long a run took is not used, but a file in which it is wrong is
+/// damaged, or in another unit.
+void check_seconds(const Field& object, std::string_view key, double unit = 1) {
+  (void)seconds(object, key, unit);
+}
 std::optional<double> ratio(const std::optional<double>& a, const std::optional<double>& b) {
   if (!a || !b || *b <= 0) return std::nullopt;
   return *a / *b;
@@ -74,6 +79,7 @@ BenchRun flat_run(const Field& run) {
   BenchRun out{.place = run.place(),
                .tool = sglang ? "SGLang bench_serving" : "vllm bench serve",
                .requests = whole(count(run, "completed"))};
+  check_seconds(run, "duration");
   // SGLang's mooncake workload: requests come when its file says.
   const auto rate = run.find("request_rate");
   out.states_load = !(rate && rate->is_string() && rate->string() == "trace");
@@ -143,6 +149,9 @@ BenchRun aiperf_run(const Field& run) {
     const auto block = run.find(name);
     return block ? count(*block, "avg") : std::nullopt;
   };
+  if (const auto block = run.find("benchmark_duration")) {
+    check_seconds(*block, "avg", unit_of(*block));
+  }
   out.requests = whole(avg("request_count"));
   out.failed = whole(avg("error_request_count"));
   out.input_tokens = avg("input_sequence_length");
@@ -202,7 +211,11 @@ BenchRun aiperf_records(const std::vector<Field>& records, const std::string& fi
     outputs += tokens("output_sequence_length");
     constexpr double kMaxNs = 1e19;
     const double start = metadata.at("request_start_ns").number(0, kMaxNs) * 1e-9;
-    const double end = metadata.at("request_end_ns").number(0, kMaxNs) * 1e-9;
+    const Field ended = metadata.at("request_end_ns");
+    const double end = ended.number(0, kMaxNs) * 1e-9;
+    if (end < start || end - start > kLongest) {
+      ended.expected(fmt::format("a time 0 to {:g} s after request_start_ns", kLongest));
+    }
     first = done == 0 ? start : std::min(first, start);
     last = std::max(last, end);
     ++done;
@@ -245,6 +258,7 @@ double rate_of(const Field& field) {
 
 BenchRun guidellm_run(const Field& run) {
   BenchRun out{.place = run.place(), .tool = "GuideLLM"};
+  check_seconds(run, "duration");
   const Field config = object_at(run, run.has("config") ? "config" : "args");
   const Field strategy = object_at(config, "strategy");
   const std::string kind = strategy.at("type_").string();
@@ -293,6 +307,7 @@ BenchTimes stage_times(const Field& latency, std::string_view name) {
 BenchRun stage_run(const Field& run) {
   BenchRun out{.place = run.place(), .tool = "inference-perf"};
   const Field load = object_at(run, "load_summary");
+  check_seconds(load, "send_duration");
   out.rate = limit(load, "requested_rate");
   out.users = whole(limit(load, "concurrency"));
   out.states_load = out.rate || out.users;

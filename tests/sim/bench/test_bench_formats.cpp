@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/units/error.hpp"
@@ -229,6 +230,54 @@ TEST_CASE("a wrong file is refused by place, with what was expected and what the
   // A record names its line.
   CHECK(says(complaint(record(1, 50) + record(2, 60), "\"value\": 60", "\"value\": \"slow\""),
              "b.json:2"));
+}
+
+TEST_CASE("a duration that is none is refused in each format") {
+  struct Format {
+    std::string_view text, from, key, place;
+  };
+  for (const Format& format : {
+           Format{kVllm, R"("duration": 2.5)", R"("duration": )", "b.json: /duration"},
+           Format{kSglang, R"("duration": 30.1)", R"("duration": )", "b.json: /duration"},
+           Format{kAiperf, R"("request_count": {"avg": 20})",
+                  R"("benchmark_duration": {"unit": "sec", "avg": )",
+                  "b.json: /benchmark_duration/avg"},
+           Format{kGuidellm, R"("metrics": {)", R"("duration": )",
+                  "b.json: /benchmarks/0/duration"},
+           Format{kInferencePerf, R"("count": 60, )", R"("send_duration": )",
+                  "b.json: /load_summary/send_duration"},
+       }) {
+    const bool replaces = format.from.find("duration") != std::string_view::npos;
+    const auto with = [&](std::string_view value) {
+      std::string to = std::string{format.key} + std::string{value};
+      if (format.key.find("avg") != std::string_view::npos) to += "}";
+      if (!replaces) {
+        // Before another key of its object, or after it.
+        const bool ends_object = format.from.ends_with('}');
+        to = ends_object ? std::string{format.from} + ", " + to
+                         : to + ", " + std::string{format.from};
+      }
+      return complaint(std::string{format.text}, format.from, to);
+    };
+    CAPTURE(format.place);
+    CHECK(with("12.5").empty());
+    for (const auto& [bad, got] :
+         {std::pair{"-1", "got -1"}, {"1e300", "1e+300"}, {"\"x\"", "\"x\""}}) {
+      const std::string text = with(bad);
+      CAPTURE(text);
+      CHECK(says(text, format.place));
+      CHECK(says(text, "expected a number in [0, 10000000]"));
+      CHECK(says(text, got));
+    }
+  }
+  // Records have the times of each request.
+  const std::string end = R"("request_end_ns": 3000000000)";
+  for (const std::string bad : {"1000000000", "1e19"}) {
+    const std::string text = complaint(record(2, 50), end, R"("request_end_ns": )" + bad);
+    CHECK(says(text, "/metadata/request_end_ns: expected a time 0 to 1e+07 s after"));
+  }
+  CHECK(says(complaint(record(2, 50), end, R"("request_end_ns": "x")"), "request_end_ns"));
+  CHECK(says(complaint(record(2, 50), end, R"("request_end_ns": -1)"), "request_end_ns"));
 }
 
 }  // namespace
