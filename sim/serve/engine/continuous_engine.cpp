@@ -467,14 +467,19 @@ IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime star
 }
 
 EngineMemory ContinuousEngine::memory() const {
+  // A pool that is not a whole number of blocks has units that belong to none: a block that they
+  // begin is not counted.
+  const std::int64_t blocks = kv_.pool() / parts_.sizes->block_units();
+  const std::int64_t taken =
+      (peak_taken_ + parts_.sizes->block_units() - 1) / parts_.sizes->block_units();
   EngineMemory out{
       .peak = resident_ + parts_.held_unit * kv_.pool(),
       .usable = parts_.startup.limit(),
       .pool = parts_.held_unit * kv_.pool(),
       .peak_owners = parts_.resident,
-      .blocks = kv_.pool() / parts_.sizes->block_units(),
+      .blocks = blocks,
       .block_tokens = block_tokens_,
-      .peak_blocks = (peak_taken_ + parts_.sizes->block_units() - 1) / parts_.sizes->block_units(),
+      .peak_blocks = std::min(taken, blocks),
       .capacity_tokens = parts_.startup.tokens,
       .startup = parts_.startup,
       .tiers = {},

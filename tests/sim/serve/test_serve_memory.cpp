@@ -1,11 +1,14 @@
 // Memory in the loop: exact blocks, prefixes, methods that keep fewer than all tokens.
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "models/gpu/gpu.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/cache/prefix_cache.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 
@@ -338,6 +341,34 @@ TEST_CASE("models with windows, latents and several GPUs are served and their un
       for (const std::uint64_t seed : {21U, 5U}) check_units(model, method, seed);
     }
   }
+}
+
+TEST_CASE("no engine has more blocks in use than its pool, whole blocks or not") {
+  const auto trace = std::make_shared<RequestTrace>(test::random_trace(3, 150, 4, 3000, 300));
+  std::int64_t full_pools = 0;
+  for (const std::string stack : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
+    for (const std::string method : {"full", "kivi-4", "streaming-llm"}) {
+      INFO(stack, " ", method);
+      MethodSpec method_spec{method, {}, {}};
+      if (method == "streaming-llm") method_spec.budget = Budget{.entries = 1000};
+      // With so little memory requests wait for blocks. It is a share of what is free after the
+      // weights are loaded, or of all.
+      const double memory = stack == "trtllm" || stack == "lmdeploy" ? 0.05 : 0.31;
+      const ServeSpec spec{.llm = &find_llm("llama-3.1-8b"),
+                           .gpu = &find_gpu("H100-80GB-SXM"),
+                           .stack = &find_stack(stack),
+                           .method = method_spec,
+                           .options = {.longest_request = true, .memory_fraction = memory},
+                           .requests = trace,
+                           .scheduler = {.name = default_scheduler(find_stack(stack))}};
+      const ServeResult r = run_serve(spec, {}, {});
+      CHECK(r.completed > 0);
+      CHECK(r.blocks > 0);
+      CHECK(r.peak_blocks <= r.blocks);
+      if (r.peak_blocks == r.blocks) ++full_pools;
+    }
+  }
+  CHECK(full_pools > 0);
 }
 
 TEST_CASE("layers with a window hold no more than the window") {
