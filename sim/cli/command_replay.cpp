@@ -181,6 +181,12 @@ int run_replay(const Arguments& arguments) {
   const auto out = arguments.value("out");
   const bool json = arguments.has("json");
   refuse_formats_without_folder(arguments, out.has_value());
+  for (const char* left_out : {"no-figures", "no-report"}) {
+    if (arguments.has(left_out) && !out) {
+      throw InputError{fmt::format(
+          "--{}: expected a results folder (-o DIR), got none: none is written", left_out)};
+    }
+  }
   for (const char* detail : {"per-step", "per-head"}) {
     // A results folder has both.
     if (arguments.has(detail) && !json && !out) {

@@ -46,6 +46,13 @@ TEST_CASE("replay: options without an effect are refused") {
     CHECK(has(complaint(words, folder), more.front() + " does not go with --closed-loop"));
   }
   const std::string trace = (kRoot / "traces/samples/books-treasure-512.safetensors").string();
+  for (const std::string option : {"--no-figures", "--no-report"}) {
+    for (const Words& more : std::vector<Words>{{option}, {option, "--json"}}) {
+      Words words{"replay", "-t", trace, "-m", "full"};
+      words.insert(words.end(), more.begin(), more.end());
+      CHECK(has(complaint(words, folder), option + ": expected a results folder (-o DIR)"));
+    }
+  }
   for (const std::string option : {"--per-step", "--per-head"}) {
     CHECK(has(complaint({"replay", "-t", trace, "-m", "full", option}, folder),
               option + ": expected --json, or a results folder (-o DIR), got none"));
