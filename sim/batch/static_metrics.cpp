@@ -130,7 +130,8 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
     Row(
         Kind::kCount, "fewest_gpus", "GPUs",
         "the fewest tensor-parallel GPUs on which this batch fits. Only numbers that share the "
-        "heads and columns evenly count; null: not on 64 of them",
+        "heads and columns evenly count; null: not on 64 of them, or a scenario "
+        "of more than 100 points",
         [](const Point& p) -> MetricValue { return p.result.fit_range.value_or(FitRange{}).gpus; },
         {.aliases = "fewest"},
         [](const Point& p) -> MetricEnds {
