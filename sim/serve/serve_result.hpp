@@ -195,6 +195,8 @@ struct ServeResult {
   std::string calibration_id, calibration;
   std::string
       no_hits;  // why no prefix was found in an engine with groups; empty: some, or no groups
+  std::int64_t undeclared = 0;  // requests for which the longest sequence is reserved: they have no
+                                // declared_tokens
   std::vector<std::string> notes;
 };
 

@@ -152,8 +152,9 @@ std::string advice(std::string_view bound) {
   if (bound == "arrival_rate") return "more requests would be served: nothing of the engine binds";
   if (bound == "kv_capacity") return "more cache lets more sequences run at once";
   if (bound == "kv_reservation") {
-    return "less reserved for outputs to come (conservativeness, policy, max-utilization) lets "
-           "more sequences run at once";
+    return "less reserved for outputs to come (declared_tokens of requests, conservativeness, "
+           "policy "
+           "max-utilization) lets more sequences run at once";
   }
   if (bound == "max_num_seqs") return "a higher max_num_seqs lets more sequences run at once";
   if (bound == "token_budget") return "a higher max_num_batched_tokens lets an iteration do more";

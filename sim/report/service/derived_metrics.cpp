@@ -168,10 +168,18 @@ ServeBottleneck bottleneck(const ServeResult& r) {
     return {"kv_capacity", text};
   }
   if (queues && r.reservation_wait_share > kMajority * shares.waits) {
-    return {"kv_reservation",
-            fmt::format("bound by reservations: requests waited {} of the time, {} of it for free "
-                        "cache that was kept for outputs to come",
-                        percent(shares.waits), percent(r.reservation_wait_share))};
+    std::string text = fmt::format(
+        "bound by reservations: requests waited {} of the time, {} of it for free "
+        "cache that was kept for outputs to come",
+        percent(shares.waits), percent(r.reservation_wait_share));
+    if (r.undeclared > 0) {
+      text += fmt::format("; {} of {} requests have no declared_tokens, so that each may reach ",
+                          with_commas(r.undeclared), with_commas(std::ssize(r.outcomes)));
+      text += r.startup
+                  ? fmt::format("{} tokens (max_model_len)", with_commas(r.startup->max_model_len))
+                  : "the longest sequence (max_model_len)";
+    }
+    return {"kv_reservation", text};
   }
   if (!queues || r.busy < kIsBusy) {
     return {"arrival_rate",

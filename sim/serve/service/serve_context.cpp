@@ -462,9 +462,10 @@ void ServeContext::note_declarations() {
   const auto silent = std::count_if(requests.begin(), requests.end(),
                                     [](const Request& r) { return r.declared_tokens == 0; });
   if (reserves && silent > 0) {
+    undeclared_ = silent;
     notes_.push_back(fmt::format(
-        "{} of {} requests declare no length of output: {} takes each for one that may reach the "
-        "longest sequence, {} tokens{}",
+        "{} of {} requests declare no length of output (declared_tokens): {} takes each for one "
+        "that may reach the longest sequence, {} tokens{}",
         silent, requests.size(), scheduler_, startup_->max_model_len,
         stack_.max_model_len == 0 && options_.longest_request ? ", which is the workload's own"
                                                               : ""));

@@ -46,6 +46,8 @@ class ServeContext {
   }
   [[nodiscard]] std::string provenance() const;
   [[nodiscard]] std::vector<std::string> notes() const;
+  /// ServeResult::undeclared.
+  [[nodiscard]] std::int64_t undeclared() const { return undeclared_; }
   /// Tokens of the full cache that fit in addition to weights and context, if the stack has no
   /// pool.
   [[nodiscard]] std::int64_t capacity_tokens() const;
@@ -100,6 +102,7 @@ class ServeContext {
   Bytes piece_{};             // of what a step fetches: the least copy; 0: it fetches nothing
   bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;
+  std::int64_t undeclared_ = 0;
 };
 
 }  // namespace kvsim

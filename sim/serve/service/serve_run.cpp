@@ -441,6 +441,7 @@ class Service {
     out.limits = engines_.front()->limits();
     out.calibration_id = site_.calibration().id;
     out.calibration = site_.provenance();
+    out.undeclared = site_.undeclared();
     const std::vector<std::string> notes = site_.notes();
     out.notes.insert(out.notes.begin(), notes.begin(), notes.end());
     if (state_.prefix_queries > 0 && state_.prefix_hits == 0) {

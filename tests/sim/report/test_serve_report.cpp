@@ -292,6 +292,14 @@ TEST_CASE("the bound of a service is derived from its run") {
     ServeResult reserved = r;
     reserved.reservation_wait_share = 1;  // more than half of the time in which requests wait
     CHECK(bottleneck(reserved).kind == "kv_reservation");
+    CHECK(bottleneck(reserved).text.find("declared_tokens") == std::string::npos);
+    // The cache is reserved for the longest sequence, unless a request declares its output.
+    reserved.undeclared = 1;
+    const std::string text = bottleneck(reserved).text;
+    CHECK(text.find("1 of ") != std::string::npos);
+    CHECK(text.find("requests have no declared_tokens, so that each may reach ") !=
+          std::string::npos);
+    CHECK(text.find("(max_model_len)") != std::string::npos);
     reserved.reservation_wait_share = 0;
     CHECK(bottleneck(reserved).kind == "compute");
   }

@@ -318,7 +318,8 @@ TEST_CASE("a service states its assumptions like a static run") {
   SmallService compressed = service;
   compressed.method = {"streaming-llm", {}, Budget{.entries = 32}};
   CHECK(says(compressed, "no service of this kind was compared with a real one"));
-  CHECK(says(service, "1 of 2 requests declare no length of output"));
+  CHECK(says(service, "1 of 2 requests declare no length of output (declared_tokens)"));
+  CHECK(service.run().undeclared == 1);
   CHECK(says(service, "65 tokens, which is the workload's own"));
   service.max_model_len = 100;
   CHECK(says(service, "the longest sequence, 100 tokens"));
@@ -332,6 +333,7 @@ TEST_CASE("a service states its assumptions like a static run") {
   service.trace.requests[0].declared_tokens = 0;
   service.scheduler.policy = "max-utilization";
   CHECK_FALSE(says(service, "declare no length"));
+  CHECK(service.run().undeclared == 0);
   // A conversation of two turns: a replica that only prefills does not have generated tokens.
   service.scheduler = {.name = "vllm-v1"};
   service.cluster = {.prefill_replicas = 1};
