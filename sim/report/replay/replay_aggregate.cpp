@@ -189,6 +189,15 @@ std::string aggregate_csv(const std::vector<AggregateRow>& rows) {
   return out;
 }
 
+std::string fixed_text(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
+}
+
+std::string interval_text(const Spread& spread) {
+  if (!spread.low || !std::isfinite(*spread.low)) return "-";
+  return fmt::format("{:.4f} to {:.4f}", *spread.low, *spread.high);
+}
+
 std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width) {
   Table table{{{"method", Table::Align::kLeft},
                {"budget"},
@@ -203,9 +212,8 @@ std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t w
     table.add_row(
         {row.name, row.budget ? budget_text(*row.budget) : "-",
          fmt::format("{}", row.traces.size()), fmt::format("{:.1f} %", row.bytes_share->mean * 100),
-         fmt::format("{:.1f} %", row.read_share->mean * 100), fmt::format("{:.4f}", error.mean),
-         error.low ? fmt::format("{:.4f} to {:.4f}", *error.low, *error.high) : "-",
-         row.retained_mass ? fmt::format("{:.4f}", row.retained_mass->mean) : "-"});
+         fmt::format("{:.1f} %", row.read_share->mean * 100), fixed_text(error.mean),
+         interval_text(error), row.retained_mass ? fixed_text(row.retained_mass->mean) : "-"});
   }
   return table.str(width);
 }

@@ -56,6 +56,10 @@ struct AggregateSource {
 [[nodiscard]] std::string aggregate_columns();
 [[nodiscard]] std::string aggregate_fields(const AggregateRow& row);
 [[nodiscard]] std::string aggregate_csv(const std::vector<AggregateRow>& rows);
+/// A value with four decimals, and an interval of it; "-" where they are no numbers: a value of a
+/// trace is out of the range of the method's store.
+[[nodiscard]] std::string fixed_text(double value);
+[[nodiscard]] std::string interval_text(const Spread& spread);
 /// For the terminal, at most `width` columns.
 [[nodiscard]] std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width);
 /// ReplayResult::source of several traces, each once: two of them, and how many more.

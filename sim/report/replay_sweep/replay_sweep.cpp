@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -124,7 +125,10 @@ std::string screen_words(const ReplaySweep& sweep, const SweepCell& cell) {
   return excerpt(cell_words(sweep, cell), kLongestWords);
 }
 
-std::string short_number(double value) { return fmt::format("{:.4g}", value); }
+/// "-" of errors that are no numbers: values are out of the range of the method's store.
+std::string short_number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4g}", value) : "-";
+}
 
 std::string lines(std::string_view text, std::size_t width) {
   std::string out;
@@ -177,7 +181,8 @@ std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
       const bool varies =
           std::any_of(values.begin(), values.end(), [](const auto& v) { return v.has_value(); });
       const ReplayMethod& method = job.result.methods[m];
-      if (varies && method.steps > 0) by_budget[method.budget].push_back(m);
+      const bool has_error = method.steps > 0 && std::isfinite(method.rel_error_mean);
+      if (varies && has_error) by_budget[method.budget].push_back(m);
     }
     for (const auto& [budget, members] : by_budget) {
       std::vector<double> shares;
@@ -302,7 +307,15 @@ std::string value_cell(const std::optional<ParamValue>& value) {
 std::string replay_sweep_finding(const ReplaySweep& sweep) {
   const std::vector<Comparison> all = comparisons_of(sweep);
   if (all.empty()) {
-    return "No two combinations hold equal bytes here, so their errors are not comparable.";
+    const bool has_all =
+        std::all_of(sweep.jobs.begin(), sweep.jobs.end(), [](const ReplayJob& job) {
+          return std::all_of(job.result.methods.begin(), job.result.methods.end(),
+                             [](const ReplayMethod& m) { return std::isfinite(m.rel_error_mean); });
+        });
+    return fmt::format(
+        "No two combinations{} hold equal bytes here, so their errors are not "
+        "comparable.",
+        has_all ? "" : " whose errors are numbers");
   }
   const bool matters = std::any_of(all.begin(), all.end(), [](const Comparison& one) {
     return one.max > one.min * (1 + kWorthNaming);

@@ -212,10 +212,11 @@ void add_bars(const ReplaySweep& sweep, std::size_t a, const std::vector<Slice>&
     for (const SweepMean* mean : slice.means) {
       const Spread& error = *mean->over.rel_error;
       ChartBar bar{.label = to_text(*sweep.cells[mean->cell].values[a])};
-      bar.parts.emplace_back(kError, error.mean);
+      if (std::isfinite(error.mean)) bar.parts.emplace_back(kError, error.mean);
       bar.inside_numbers = false;
-      bar.end_text = error.sd ? fmt::format("{:.4g} ± {:.2g} sd", error.mean, *error.sd)
-                              : fmt::format("{:.4g}", error.mean);
+      bar.end_text = !std::isfinite(error.mean) ? "-"
+                     : error.sd ? fmt::format("{:.4g} ± {:.2g} sd", error.mean, *error.sd)
+                                : fmt::format("{:.4g}", error.mean);
       chart.bars.push_back(std::move(bar));
     }
   }

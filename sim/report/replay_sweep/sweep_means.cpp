@@ -1,6 +1,7 @@
 #include "sim/report/replay_sweep/sweep_means.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -44,7 +45,7 @@ std::vector<std::size_t> best_means(const ReplaySweep& sweep, const std::vector<
   for (std::size_t m = 0; m < means.size(); ++m) {
     const auto& values = sweep.cells[means[m].cell].values;
     const AggregateRow& row = means[m].over;
-    if (row.traces.size() < sweep.jobs.size()) continue;
+    if (row.traces.size() < sweep.jobs.size() || !std::isfinite(row.rel_error->mean)) continue;
     if (std::none_of(values.begin(), values.end(), [](const auto& v) { return v.has_value(); })) {
       continue;
     }
@@ -107,9 +108,10 @@ std::string sweep_means_table(const ReplaySweep& sweep, const std::vector<SweepM
     for (const auto& value : sweep.cells[cell].values) row.push_back(value_cell(value));
     row.push_back(fmt::format("{}", mean.traces.size()));
     row.push_back(fmt::format("{:.1f} %", mean.bytes_share->mean * 100));
-    row.push_back(fmt::format("{:.4g}", error.mean));
-    row.push_back(error.sd ? fmt::format("{:.2g}", *error.sd) : "-");
-    row.push_back(error.low ? fmt::format("{:.4f} to {:.4f}", *error.low, *error.high) : "-");
+    const bool is_number = std::isfinite(error.mean);
+    row.push_back(is_number ? fmt::format("{:.4g}", error.mean) : "-");
+    row.push_back(is_number && error.sd ? fmt::format("{:.2g}", *error.sd) : "-");
+    row.push_back(interval_text(error));
     table.add_row(std::move(row));
   }
   return table.str(width);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "models/math/student_t.hpp"
@@ -113,6 +114,24 @@ TEST_CASE("an aggregate has a row per method and budget over the traces it ran o
   CHECK(commas == 6 * (2 + 8 * 4));  // every line has the same number of fields
   CHECK(aggregate({}).empty());
   CHECK(aggregate_table(rows, 80).find("oracle-step") != std::string::npos);
+}
+
+TEST_CASE("an aggregate of errors that are no numbers has no number in its table") {
+  ReplayResult a = with_oracle();
+  ReplayResult b = with_oracle();
+  for (ReplayMethod& m : a.methods) m.bytes_full_read_total = 4e6;
+  for (ReplayMethod& m : b.methods) m.bytes_full_read_total = 4e6;
+  b.trace = "other";
+  b.methods[2].rel_error_mean = std::numeric_limits<double>::quiet_NaN();
+  const auto rows = aggregate({a, b});
+  const std::string table = aggregate_table(rows, 80);
+  CHECK(table.find("nan") == std::string::npos);
+  const std::size_t at = table.find("h2o");
+  REQUIRE(at != std::string::npos);
+  const std::string line = table.substr(at, table.find('\n', at) - at);
+  CHECK(line.find(" -  ") != std::string::npos);
+  CHECK(aggregate_json(rows).at(2).at("rel_error").at("mean").is_null());
+  CHECK(aggregate_csv(rows).find("nan") == std::string::npos);
 }
 
 TEST_CASE("the Pareto front by hand") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -142,6 +143,37 @@ TEST_CASE("sweep: the finding names the common settings of the best including ti
   one.jobs[0].result.methods.resize(1);
   CHECK(replay_sweep_finding(one) ==
         "No two combinations hold equal bytes here, so their errors are not comparable.");
+}
+
+TEST_CASE("sweep: errors that are no numbers are neither printed nor the best") {
+  ReplaySweep sweep = grid();
+  const auto lose = [&](std::size_t cell) {
+    for (ReplayJob& job : sweep.jobs) {
+      for (std::size_t m = 0; m < job.ran.size(); ++m) {
+        if (job.ran[m] != cell) continue;
+        job.result.methods[m].rel_error_mean = std::numeric_limits<double>::quiet_NaN();
+        job.result.methods[m].rel_error_p99 = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  };
+  // Slots 1, which have the least errors of each budget, are the first two cells of six.
+  for (const std::size_t cell : {0U, 1U, 6U, 7U}) lose(cell);
+  const std::string some = sweep_summary(sweep, nullptr, 200);
+  CHECK(some.find("nan") == std::string::npos);
+  CHECK(some.find("best mean error at budget 10 %") != std::string::npos);
+  CHECK(replay_sweep_finding(sweep) ==
+        "At equal bytes residual_slots 4 has the least error in 5 of 6 comparisons.");
+  for (std::size_t cell = 0; cell < sweep.cells.size(); ++cell) lose(cell);
+  const std::string none = sweep_summary(sweep, nullptr, 200);
+  CHECK(none.find("nan") == std::string::npos);
+  CHECK(none.find("best mean error") == std::string::npos);
+  CHECK(replay_sweep_finding(sweep) ==
+        "No two combinations whose errors are numbers hold equal bytes here, so their errors are "
+        "not comparable.");
+  for (const Figure& figure : sweep_figures(sweep).figures) {
+    INFO(figure.name);
+    CHECK(figure.csv.find("nan") == std::string::npos);
+  }
 }
 
 TEST_CASE("sweep: values of any length and many reasons keep the screen short") {
