@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -70,7 +71,7 @@ std::string reason(const json::exception& error) {
 /// last of repeated keys in silence or, with a callback, visits all siblings at each object's end.
 class Builder final : public nlohmann::json_sax<json> {
  public:
-  explicit Builder(const std::string& place) : place_{place} {}
+  Builder(std::string_view text, const std::string& place) : text_{text}, place_{place} {}
   [[nodiscard]] json take() { return std::move(root_); }
 
   bool null() override { return put(nullptr); }
@@ -93,8 +94,17 @@ class Builder final : public nlohmann::json_sax<json> {
     member_ = &at->second;
     return true;
   }
-  bool parse_error(std::size_t /*at*/, const std::string& /*token*/,
+  bool parse_error(std::size_t at, const std::string& token,
                    const json::exception& error) override {
+    // The parser has no place for a number that no double has.
+    if (dynamic_cast<const json::out_of_range*>(&error) != nullptr) {
+      const std::string_view before = text_.substr(0, std::min(at, text_.size()));
+      const std::size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
+      throw InputError{fmt::format("{}: not valid JSON: line {}, column {}", place_,
+                                   1 + std::count(before.begin(), before.end(), '\n'),
+                                   before.size() - line_start),
+                       "a number that fits in a double, up to 1.8e308", excerpt(token)};
+    }
     throw InputError{fmt::format("{}: not valid JSON: {}", place_, reason(error))};
   }
 
@@ -126,6 +136,7 @@ class Builder final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  std::string_view text_;
   const std::string& place_;
   json root_;
   std::vector<json*> open_;  // valid: a container grows only while nothing in it is open
@@ -153,7 +164,7 @@ Field Field::root(json value, std::string place) {
 const std::string& Field::file() const { return document_->place; }
 
 Field Field::parse(std::string_view text, std::string place) {
-  Builder builder{place};
+  Builder builder{text, place};
   json::sax_parse(text, &builder, json::input_format_t::json, /*strict=*/true,
                   /*ignore_comments=*/true);
   json value = builder.take();
@@ -266,7 +277,15 @@ std::vector<Field> Field::items() const {
 std::vector<Field> Field::one_or_more() const {
   if (value_->is_array()) {
     if (value_->empty()) expected("at least one value");
-    return items();
+    // Equal values would make the same point again. 1 and 1.0 are equal.
+    const std::vector<Field> all = items();
+    std::set<json> seen;
+    for (const Field& item : all) {
+      if (!seen.insert(*item.value_).second) {
+        item.fail(fmt::format("{} is given twice", shown(*item.value_)));
+      }
+    }
+    return all;
   }
   return {*this};
 }

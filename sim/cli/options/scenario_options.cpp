@@ -245,6 +245,16 @@ std::string option_at(std::string_view pointer, const Arguments& arguments) {
   return "";
 }
 
+/// "max" of "/requests/prompt_tokens/max" or "/requests/prompt_tokens/1/max": a key of the
+/// distribution that --isl or --osl describes. Empty: none.
+std::string key_of_length(std::string_view pointer) {
+  const std::string plain = without_indices(pointer);
+  for (const std::string_view parent : {"/requests/prompt_tokens/", "/requests/output_tokens/"}) {
+    if (plain.starts_with(parent)) return plain.substr(parent.size());
+  }
+  return "";
+}
+
 }  // namespace
 
 std::span<const ScenarioFlag> scenario_flags() { return kFlags; }
@@ -284,8 +294,19 @@ InputError named_by_option(const InputError& error, const Arguments& arguments) 
   const std::size_t begin = head.size() - 1;
   const std::size_t end = text.find(": ", begin);
   if (end == std::string::npos) return error;
-  const std::string option = option_at(text.substr(begin, end - begin), arguments);
-  return option.empty() ? error : InputError{option + text.substr(end)};
+  const std::string pointer = text.substr(begin, end - begin);
+  const std::string option = option_at(pointer, arguments);
+  if (option.empty()) return error;
+  const std::string key = key_of_length(pointer);
+  if (key.empty() || option.starts_with("--set")) return InputError{option + text.substr(end)};
+  if (text.substr(end) == ": missing") {
+    return InputError{
+        option,
+        "uniform:min=1,max=1023, lognormal:mean=1000,p99=4000 or another distribution "
+        "with all of its numbers",
+        fmt::format("one without {}=", key)};
+  }
+  return InputError{fmt::format("{}: {}{}", option, key, text.substr(end))};
 }
 
 }  // namespace kvsim

@@ -24,12 +24,13 @@
 
 namespace kvsim {
 
-/// Calls `read`. Its error, which has no place, is reported at the place of `field`.
+/// Calls `read`. Its error is reported at the place of `field`, unless it begins with that place.
 template <class Read>
 decltype(auto) placed(const Field& field, Read read) {
   try {
     return read();
   } catch (const InputError& error) {
+    if (std::string_view{error.what()}.starts_with(field.place() + ":")) throw;
     field.fail(error.what());
   }
 }

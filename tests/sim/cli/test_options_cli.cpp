@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/sim/cli/program.hpp"
+#include "tests/sim/report/explained.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
 
@@ -20,6 +22,7 @@ namespace kvsim {
 namespace {
 
 using nlohmann::json;
+using test::complaint;
 using test::fresh;
 using test::has;
 using test::Outcome;
@@ -578,6 +581,27 @@ TEST_CASE("help groups the options and names other spellings") {
                              "--kv-cache-dtype", "--system"}) {
       CHECK(has(help, part));
     }
+  }
+}
+
+TEST_CASE("options: a distribution without a number and equal values of a list are refused") {
+  const fs::path folder = fresh("options-lengths");
+  const auto said = [&](const Words& more) {
+    Words words{"run", "--model", "llama-3.1-8b", "--gpu", "H100-80GB-SXM", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return complaint(words, folder);
+  };
+  const std::string forms =
+      ": expected uniform:min=1,max=1023, lognormal:mean=1000,p99=4000 or another distribution "
+      "with "
+      "all of its numbers, got one without ";
+  CHECK(has(said({"--rate", "1", "--isl", "uniform:min=1"}), "--isl" + forms + "max="));
+  CHECK(has(said({"--rate", "1", "--osl", "lognormal:mean=9"}), "--osl" + forms + "p99="));
+  CHECK(has(said({"--rate", "1", "--isl", "uniform:min=a,max=9"}),
+            "--isl: min: expected an integer"));
+  for (const auto& [option, value, twice] :
+       {std::tuple{"--tp", "1,1", "1"}, {"--batch", "2,4,2", "2"}, {"--isl", "1K,1024", "1024"}}) {
+    CHECK(has(said({option, value}), fmt::format("{}: {} is given twice", option, twice)));
   }
 }
 

@@ -289,6 +289,17 @@ TEST_CASE("bad input: one line with place and reason") {
   CHECK(bad(small(R"(, "batch": 1.5)")) == "/batch: expected an integer in [1, 1048576], got 1.5");
   CHECK(bad(small(R"(, "batch": [1, "two"])")) ==
         "/batch/1: expected an integer in [1, 1048576], got \"two\"");
+  // An equal value would make the same point again.
+  CHECK(bad(small(R"(, "batch": [1, 2, 1.0])")) == "/batch/2: 1.0 is given twice");
+  CHECK(bad(small(R"(, "gpu_count": [1, 1])")) == "/gpu_count/1: 1 is given twice");
+  CHECK(bad(small(R"(, "kv_dtype": ["bf16", "bf16"])")) == "/kv_dtype/1: \"bf16\" is given twice");
+  CHECK(bad(small(R"(, "method": ["full", "full"])")) == "/method/1: \"full\" is given twice");
+  // A number that no double has, with its place.
+  CHECK(bad("{\n  \"batch\": 1e999}") ==
+        "not valid JSON: line 2, column 16: expected a number that fits in a double, up to "
+        "1.8e308, got 1e999");
+  CHECK(
+      bad("[-1e999]").starts_with("not valid JSON: line 1, column 7: expected a number that fits"));
   CHECK(bad(small(R"(, "batch": [])")).starts_with("/batch: expected at least one value"));
   CHECK(bad(small(R"(, "memory": {"usable_hbm": "79 GiB/s"})")) ==
         "/memory/usable_hbm: expected a size such as \"80 GiB\", got \"79 GiB/s\"");
@@ -312,6 +323,10 @@ TEST_CASE("bad input: one line with place and reason") {
                 "output_tokens": 1, "dtype": "awq-int44"})")
             .starts_with(
                 "/dtype: unknown format of weights \"awq-int44\"; did you mean \"awq-int4\"?"));
+  // The place is there once.
+  CHECK(bad(R"({"model": "llama-2-7b", "gpu": 3, "prompt_tokens": 1, "output_tokens": 1})") ==
+        "/gpu: expected a string, got 3");
+  CHECK(bad(small(R"(, "stack": {"name": 3})")) == "/stack/name: expected a string, got 3");
   CHECK(bad(small(R"(, "engine": {"max_seqs": 8})")).starts_with("/engine/max_seqs: unknown key"));
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
   CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==
