@@ -67,8 +67,39 @@ std::optional<std::vector<std::string>> read_figures(const Field& field) {
   return wanted;
 }
 
+/// Refuses a key that the object named `object` does not have, but exactly one of its members has:
+/// /requests/rate, which is /requests/arrivals/rate.
+void refuse_keys_of_members(const Field& field, std::string_view object) {
+  if (!field.is_object()) return;
+  const std::vector<std::string> known = scenario_key_names(object);
+  for (const auto& [name, value] : field.members()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::vector<const ScenarioKey*> members;
+    for (const ScenarioKey& member : scenario_object(object).keys) {
+      if (member.type.kind != KeyType::Kind::kObject || member.values == KeyValues::kList) continue;
+      for (const ScenarioKey& key : scenario_object(member.type.words).keys) {
+        if (key.name == name && key.alias_of.empty()) members.push_back(&member);
+      }
+    }
+    if (members.size() != 1) continue;
+    std::string with;  // names that the member must have: {"kind": "poisson", "rate": …}
+    for (const ScenarioKey& key : scenario_object(members.front()->type.words).keys) {
+      const std::vector<std::string> words = names_of(key.type);
+      if (key.name == name || key.default_text != "required" || words.empty()) continue;
+      with += fmt::format(R"("{}": "{}", )", key.name, words.front());
+    }
+    value.fail(fmt::format(R"(unknown key; it is a key of "{0}": write "{0}": {{{1}"{2}": …}})",
+                           members.front()->name, with, name));
+  }
+}
+
 /// Checks of a single file, before others complete it.
 void check_form(const Field& file, const fs::path& folder) {
+  refuse_keys_of_members(file, "scenario");
+  if (const auto requests = file.find("requests")) {
+    for (const Field& one : requests->one_or_more()) refuse_keys_of_members(one, "requests");
+  }
+  if (const auto plan = file.find("plan")) refuse_keys_of_members(*plan, "plan");
   file.allow_only(scenario_key_names("scenario"));
   if (const auto schema = file.find("schema"); schema && schema->raw() != "kvsim.scenario/1") {
     schema->expected("\"kvsim.scenario/1\"");

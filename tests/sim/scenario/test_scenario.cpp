@@ -327,6 +327,20 @@ TEST_CASE("bad input: one line with place and reason") {
   CHECK(bad(R"({"model": "llama-2-7b", "gpu": 3, "prompt_tokens": 1, "output_tokens": 1})") ==
         "/gpu: expected a string, got 3");
   CHECK(bad(small(R"(, "stack": {"name": 3})")) == "/stack/name: expected a string, got 3");
+  // A key of exactly one member of its object.
+  CHECK(bad(small(R"(, "max_num_seqs": 8)")) ==
+        "/max_num_seqs: unknown key; it is a key of \"engine\": write \"engine\": "
+        "{\"max_num_seqs\": …}");
+  CHECK(bad(small(R"(, "requests": {"rate": 2})")) ==
+        "/requests/rate: unknown key; it is a key of \"arrivals\": write \"arrivals\": {\"kind\": "
+        "\"poisson\", \"rate\": …}");
+  CHECK(bad(small(R"(, "requests": [{"count": 1}, {"users": 2}])"))
+            .starts_with("/requests/1/users: unknown key; it is a key of \"arrivals\""));
+  CHECK(bad(small(R"(, "plan": {"max_rel_error": 0.1})"))
+            .starts_with("/plan/max_rel_error: unknown key; it is a key of \"quality\""));
+  // Several members have a "name": the known keys are listed.
+  CHECK(bad(small(R"(, "name": "x")")).find("it is a key of") == std::string::npos);
+  CHECK(bad(small(R"(, "parallel": {"tensor": 2})")).starts_with("/parallel: unknown key (schema"));
   CHECK(bad(small(R"(, "engine": {"max_seqs": 8})")).starts_with("/engine/max_seqs: unknown key"));
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
   CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==
