@@ -472,19 +472,18 @@ EngineMemory ContinuousEngine::memory() const {
   const std::int64_t blocks = kv_.pool() / parts_.sizes->block_units();
   const std::int64_t taken =
       (peak_taken_ + parts_.sizes->block_units() - 1) / parts_.sizes->block_units();
-  EngineMemory out{
-      .peak = resident_ + parts_.held_unit * kv_.pool(),
-      .usable = parts_.startup.limit(),
-      .pool = parts_.held_unit * kv_.pool(),
-      .peak_owners = parts_.resident,
-      .blocks = blocks,
-      .block_tokens = block_tokens_,
-      .peak_blocks = std::min(taken, blocks),
-      .capacity_tokens = parts_.startup.tokens,
-      .startup = parts_.startup,
-      .tiers = {},
-      .dropped = kv_.dropped(),
-      .reclaimed = kv_.reclaimed()};
+  EngineMemory out{.peak = resident_ + parts_.held_unit * kv_.pool(),
+                   .usable = parts_.startup.limit(),
+                   .pool = parts_.held_unit * kv_.pool(),
+                   .peak_owners = parts_.resident,
+                   .blocks = blocks,
+                   .block_tokens = block_tokens_,
+                   .peak_blocks = std::min(taken, blocks),
+                   .capacity_tokens = parts_.startup.tokens,
+                   .startup = parts_.startup,
+                   .tiers = {},
+                   .dropped = kv_.dropped(),
+                   .reclaimed = kv_.reclaimed()};
   out.peak_owners["kv_cache"] = out.pool;
   if (!parts_.startup.starts()) {
     // In queue order until one does not fit.
