@@ -89,8 +89,8 @@ struct ServedClient {
   std::string name;
   std::vector<std::string> words;      // any of which is in a run's workload or note
   std::vector<std::string> sources{};  // or in its source, if no client's words are in the others
-  std::string engine{};            // the only engine that it is used with; empty: any
-  bool comes_with_engine = false;  // is used where a run names no client
+  std::string engine{};                // the only engine that it is used with; empty: any
+  bool comes_with_engine = false;      // is used where a run names no client
   std::string source{};
   MeasureWindow window = MeasureWindow::kAll;
   bool declares_output = true;        // max_tokens is the output; else a cap of the data set
