@@ -10,6 +10,7 @@
 #include "models/math/half.hpp"
 #include "models/math/lanes.hpp"
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/vectors.hpp"
 
@@ -238,6 +239,24 @@ TEST_CASE("rounding to half is to nearest, ties to even") {
   CHECK(fp16_to_float(float_to_fp16(-0x1p-14F)) == -0x1p-14F);
   CHECK(bf16_to_float(float_to_bf16(257.0F)) == 256.0F);
   CHECK(std::isinf(bf16_to_float(float_to_bf16(std::numeric_limits<float>::max()))));
+}
+
+TEST_CASE("scores that are all minus infinity are refused as a row out of its format's range") {
+  constexpr std::int32_t kDim = 16;
+  constexpr std::int64_t kTokens = 40;
+  const std::vector<float> q(kTokens * kDim, 1.0F), values(kTokens * kDim, 1.0F);
+  std::vector<float> keys(kTokens * kDim, 1.0F);
+  for (std::size_t i = 0; i < keys.size(); i += kDim) {
+    keys[i] = -std::numeric_limits<float>::infinity();
+  }
+  RunningAttention attention{1, kDim, 0.25};
+  std::vector<float> out(kDim);
+  std::vector<double> log_sum(1);
+  attention.start(q, kTokens, kTokens - 1, 1);
+  attention.add(keys, values, {}, {});
+  CHECK_THROWS_AS(attention.finish(std::span{out}, std::span{log_sum}), InputError);
+  attention.start(q, kTokens, kTokens - 1, 1);
+  CHECK_THROWS_AS(attention.finish(std::span{out}, std::span{log_sum}), ContractError);
 }
 
 TEST_CASE("shapes that disagree are a broken contract") {

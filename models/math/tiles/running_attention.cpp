@@ -40,6 +40,7 @@ void RunningAttention::start(std::span<const float> q, std::int64_t tokens, std:
   }
   highest_.assign(lanes, kNothingSeen);
   sum_.assign(lanes, 0.0);
+  visited_.assign(layout_.panels(), 0);
   total_.assign(lanes * d_, 0.0);
 }
 
@@ -78,6 +79,7 @@ void RunningAttention::add(std::span<const float> keys, std::span<const float> v
       TileKernels::Visible visible = lifetimes;
       visible.steps = lane_steps_.data() + p * width;
       const bool all_seen = last_born <= low && first_gone > high;
+      if (all_seen) visited_[p] = 1;
       kernels.score(keys.data() + at * d_, count, d_, queries_.data() + p * d_ * width,
                     scores_.data());
       (void)kernels.soften(scores_.data(), count, static_cast<float>(scale_),
@@ -99,7 +101,8 @@ void RunningAttention::finish(std::span<T> out, std::span<double> log_sum) const
       const std::size_t panel = layout_.panel(step, g);
       const std::size_t lane = layout_.lane(step, g);
       const double sum = sum_[panel * width + lane];
-      if (std::isnan(sum)) {
+      // Where every entry is minus infinity to a query, none is counted.
+      if (std::isnan(sum) || (sum == 0 && visited_[panel] != 0)) {
         throw InputError{fmt::format("query head {} of step {}", g, step),
                          "scores that are numbers",
                          "none: a row of a method's store is beyond the range of its format"};

@@ -35,7 +35,7 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
          .merger = std::move(mergers[heads_.size()]),
          .store = !paired && store.rounds() ? store.start(place, method_.recorded) : nullptr,
          .reader = std::move(readers[heads_.size()]),
-         .outcome = {},
+         .outcome = ReadOutcome{},
          .events = {},
          .bias = {},
          .how = InBlock::kSingly,
