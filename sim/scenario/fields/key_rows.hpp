@@ -84,4 +84,8 @@ constexpr ScenarioKey engine(Text name, KeyType type, Text default_text, Text he
           .sets = sets};
 }
 
+inline constexpr KeyType kTokens = integer(1, kMaxPointTokens);
+inline constexpr KeyType kOutputTokens = integer(0, kMaxPointTokens);
+inline constexpr KeyType kScale = number(1e-6, 1e6);
+
 }  // namespace kvsim::key_rows
