@@ -171,6 +171,8 @@ struct SchedulerContext {
   // next.
   std::int64_t stages = 1;
   std::int64_t drafts = 0;  // tokens that are proposed for each sequence in a step
+  // Every request generates as many tokens as it declares, as with ignore_eos.
+  bool exact_outputs = false;
 };
 
 struct SchedulerInfo {

@@ -37,12 +37,13 @@ constexpr std::int64_t kRetractDecodeSteps = 20;    // SGLANG_RETRACT_DECODE_STE
 constexpr std::size_t kLongestQueueToSort = 128;    // SchedulePolicy._determine_active_policy
 constexpr RequestId kNoRequest = -1;
 
-/// server_args.py: schedule_policy "lpm" up to 0.4.3, "fcfs" since (2025-03).
-bool sorts_by_default(const Stack& stack) {
-  constexpr EngineVersion kFcfs{0, 4, 4};
+bool is_before(const Stack& stack, EngineVersion release) {
   const auto version = parse_engine_version(stack.version);
-  return version && *version < kFcfs;
+  return version && *version < release;
 }
+
+/// server_args.py: schedule_policy "lpm" up to 0.4.3, "fcfs" since (2025-03).
+bool sorts_by_default(const Stack& stack) { return is_before(stack, {0, 4, 4}); }
 
 /// Prompts before decodes: whenever the queue's head may be admitted, an iteration contains only
 /// prompts, up to chunked_prefill_size tokens; the last one may be chunked and continues first in
@@ -50,6 +51,10 @@ bool sorts_by_default(const Stack& stack) {
 /// new_token_ratio times the tokens that running requests may still generate, at most 4096 each.
 /// After a refusal, no prompt is admitted until a running request ends or is retracted, as the next
 /// decode finds.
+///
+/// Without the radix cache, requests that ignore the end of a sequence are admitted if those that
+/// run can all end: whenever one has, the rest must have had room for as many tokens each
+/// (add_one_req_ignore_eos).
 ///
 /// If decodes find no memory, the request with the fewest generated tokens is retracted to the end
 /// of the queue (ties: the longest prompt, then the last). Its generated tokens are not kept as a
@@ -69,10 +74,15 @@ class Sglang : public Scheduler {
  public:
   Sglang(const SchedulerSpec& spec, const SchedulerContext& site)
       : order_{spec.order},
+        caches_{spec.prefix_caching.value_or(site.stack->prefix_caching.value_or(true))},
         longest_prefix_{(spec.policy
                              ? *spec.policy == "lpm"
                              : order_ == QueueOrder::kFcfs && sorts_by_default(*site.stack)) &&
-                        spec.prefix_caching.value_or(true)},
+                        caches_},
+        exact_{!caches_ && site.exact_outputs},
+        reserves_exact_{!is_before(*site.stack, {0, 4, 8})},
+        token_units_{static_cast<double>(site.block_units) /
+                     static_cast<double>(site.block_tokens)},
         max_model_len_{site.max_model_len},
         page_{site.block_tokens},
         micro_batches_{site.stages},
@@ -99,6 +109,8 @@ class Sglang : public Scheduler {
           "{}",
           display_name(order_))};
     }
+    // Source: sglang, PrefillAdder.add_one_req: since 0.5.13 (rem_chunk_tokens is None).
+    cuts_within_limit_ = chunk_ != kNoChunks && !is_before(*site.stack, {0, 5, 13});
     conservativeness_ = spec.conservativeness.value_or(1.0);
     // Source: sglang, _handle_data_parallelism.
     constexpr double kGrouped = 0.3;
@@ -264,19 +276,25 @@ class Sglang : public Scheduler {
         return whole * static_cast<double>(tokens) / static_cast<double>(s.known);
       };
       const double needed = share(wanted) + static_cast<double>(more) + reserve;
-      if (!alone && needed >= static_cast<double>(batch.free_units())) {
+      if (exact_ && !alone) {
+        if (!can_all_end(batch, s, wanted, reserve)) {
+          now.full = true;
+          break;
+        }
+      } else if (!alone && needed >= static_cast<double>(batch.free_units())) {
         now.full = true;
         waits_for_reservation_ = share(wanted) < static_cast<double>(batch.free_units());
         break;
       }
-      if (paged(wanted) >= tokens_left && taken > 0) break;
+      if (!exact_ && !cuts_within_limit_ && paged(wanted) >= tokens_left && taken > 0) break;
       const bool cut = paged(wanted) > chunk_left;
       const std::int64_t tokens = cut ? chunk_left / page_ * page_ : wanted;
       if (tokens <= 0) break;
       // Units that it does not share yet come from evictable ones: check again with these.
       const auto keep = static_cast<std::int64_t>(
           std::floor(reserve + static_cast<double>(more) + share(wanted - tokens)));
-      if (!batch.admit(id, static_cast<std::int32_t>(tokens), alone ? 0 : keep + 1)) {
+      const bool keeps = !alone && !exact_;
+      if (!batch.admit(id, static_cast<std::int32_t>(tokens), keeps ? keep + 1 : 0)) {
         now.full = true;
         break;
       }
@@ -291,6 +309,35 @@ class Sglang : public Scheduler {
     }
     return taken > 0;
   }
+  /// Whether `next`, of which `wanted` tokens are to be computed, and all that run can generate
+  /// what they declare. Source: sglang, PrefillAdder.add_one_req_ignore_eos, v0.4.8 to v0.5.18;
+  /// before 0.4.8 without a reserve, and with the tokens that the request next in order has left.
+  [[nodiscard]] bool can_all_end(BatchBuilder& batch, const Sequence& next, std::int64_t wanted,
+                                 double reserve) {
+    constexpr double kReserve = 1;  // IGNORE_EOS_RESERVE_TOKENS, of each request
+    const double free = static_cast<double>(batch.free_units()) / token_units_;
+    const auto prompt = static_cast<double>(paged(wanted));
+    if (reserves_exact_ && prompt > std::min(free, free - reserve / token_units_)) return false;
+    ends_.clear();
+    const auto add = [&](const Sequence& s) {
+      const std::int64_t left = max_new(s) - s.generated();
+      if (left > 0) ends_.push_back({.left = left, .held = s.known});
+    };
+    for (const RequestId id : batch.idle()) add(batch.sequence(id));
+    add(next);
+    std::stable_sort(ends_.begin(), ends_.end(),
+                     [](const End& a, const End& b) { return a.left < b.left; });
+    double freed = 0;
+    for (std::size_t i = 0; i < ends_.size(); ++i) {
+      const auto rest = static_cast<double>(ends_.size() - i);
+      const std::size_t at = reserves_exact_ ? i : std::min(i + 1, ends_.size() - 1);
+      const double left = free - prompt + freed - static_cast<double>(ends_[at].left) * rest;
+      if (left <= (reserves_exact_ ? kReserve * rest : 0)) return false;
+      freed += static_cast<double>(ends_[i].held);
+    }
+    return true;
+  }
+
   /// Units that a sequence needs in addition to its prompt if it generates as much as it may.
   [[nodiscard]] std::int64_t future(BatchBuilder& batch, const Sequence& s) const {
     return batch.units_for(s.known, s.known + to_come(s)) - batch.units_for(s.known, s.known);
@@ -354,8 +401,18 @@ class Sglang : public Scheduler {
     RequestId id = 0;
   };
 
+  struct End {
+    std::int64_t left = 0;  // tokens that it will generate
+    std::int64_t held = 0;  // tokens that it has
+  };
+
   QueueOrder order_;
+  bool caches_;  // the radix cache
   bool longest_prefix_;
+  bool exact_;  // admission knows how many tokens requests generate
+  bool reserves_exact_;
+  double token_units_;
+  bool cuts_within_limit_ = false;  // max_prefill_tokens refuses no prompt that is cut
   std::int64_t max_model_len_, page_;
   std::int64_t max_seqs_ = 0, chunk_ = 0, max_prefill_tokens_ = 0;
   bool mixed_ = false;
@@ -368,6 +425,7 @@ class Sglang : public Scheduler {
   RequestId chunked_ = kNoRequest;  // whose prompt is cut
   std::vector<RequestId> line_;
   std::vector<Match> by_prefix_;
+  std::vector<End> ends_;
 };
 
 }  // namespace

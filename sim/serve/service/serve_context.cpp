@@ -72,6 +72,12 @@ std::int64_t longest_prompt(const RequestTrace& trace) {
   return longest;
 }
 
+bool has_exact_outputs(const RequestTrace& trace) {
+  return std::all_of(trace.requests.begin(), trace.requests.end(), [](const Request& r) {
+    return r.declared_tokens > 0 && r.declared_tokens == r.output_tokens;
+  });
+}
+
 std::int64_t median_prompt(const RequestTrace& trace) {
   std::vector<std::int64_t> prompts;
   prompts.reserve(trace.requests.size());
@@ -517,7 +523,8 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
                               .max_states = startup_->pools ? startup_->pools->max_states() : 0,
                               .host_memory = spec_.host_memory + spec_.nvme.capacity,
                               .stages = spec_.pipeline_parallel,
-                              .drafts = spec_.speculation.is_on() ? spec_.speculation.tokens : 0};
+                              .drafts = spec_.speculation.is_on() ? spec_.speculation.tokens : 0,
+                              .exact_outputs = has_exact_outputs(*spec_.requests)};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
   // What is to be compressed after it has moved is held whole until then.

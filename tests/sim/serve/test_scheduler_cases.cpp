@@ -181,7 +181,7 @@ TEST_CASE("sglang: prompts first, by an estimate of future tokens") {
 TEST_CASE("sglang retracts the sequence with the fewest generated tokens to the end of the queue") {
   SmallService service = tiny(26, 1, {.name = "sglang", .conservativeness = 0.0});
   service.max_model_len = 26;
-  service.trace.requests = {declares(request(0, 8, 8), 8), declares(request(1.5e-3, 8, 8), 8)};
+  service.trace.requests = {declares(request(0, 8, 8), 9), declares(request(1.5e-3, 8, 8), 8)};
   // B's 8 + 8 tokens fit into the 17 that A's nine leave, since nothing is reserved for A. Two
   // tokens per iteration: after four, one of the nine is left, and A takes it; B has generated
   // fewer than A. It returns when A has ended.
@@ -238,7 +238,8 @@ TEST_CASE("sglang: the estimate falls with every decode and is reset on an idle 
 }
 
 TEST_CASE("sglang: a batch of prompts and the assumed output of a request are bounded") {
-  SmallService service = tiny(30000, 1, {.name = "sglang", .chunked_prefill = false});
+  SmallService service =
+      tiny(30000, 1, {.name = "sglang", .chunked_prefill = false, .prefix_caching = true});
   service.max_model_len = 30000;
   // 16384 tokens per batch, except for a single longer prompt.
   for (int i = 0; i < 3; ++i) {
@@ -257,8 +258,40 @@ TEST_CASE("sglang: max_prefill_tokens bounds the prompts of one iteration, not a
   service.max_model_len = 40;
   service.trace.requests = {declares(request(0, 10, 1), 1), declares(request(0, 5, 1), 1),
                             declares(request(0, 8, 1), 1), declares(request(0, 20, 1), 1)};
-  // A prompt must be shorter than what is left, unless it is the first.
+  service.scheduler.prefix_caching = true;
+  // A prompt must be shorter than what is left, unless it is the first,
+  service.stack = "sglang@0.5.12";
   CHECK(run(service).plans == Plans{"0:10", "1:5 2:8", "3:20"});
+  // and since 0.5.13 only where prompts are not cut: then there must be something left.
+  service.stack = "sglang@0.5.13";
+  CHECK(run(service).plans == Plans{"0:10 1:5", "2:8 3:20"});
+  service.scheduler.chunked_prefill = false;
+  CHECK(run(service).plans == Plans{"0:10", "1:5 2:8", "3:20"});
+}
+
+TEST_CASE("sglang without the radix cache: requests of known length are admitted if all can end") {
+  const auto joins = [](const char* stack, std::int64_t pool, bool caches) {
+    SmallService service = tiny(pool, 1, {.name = "sglang", .prefix_caching = caches});
+    service.stack = stack;
+    service.max_model_len = 60;
+    service.trace.requests = {declares(request(0, 10, 20), 20),
+                              declares(request(0.5e-3, 10, 4), 4)};
+    const Plans plans = run(service).plans;
+    REQUIRE(plans.size() > 1);
+    CHECK(plans[0] == "0:10");
+    return plans[1] == "1:10";
+  };
+  // The second prompt has to fit next to 0.7 of the first one's 19 tokens: 10 + 13.3 + 10 of 34.
+  // Then both have room for 4 more, and the first for 19 when the second's 10 are free: 34 - 20
+  // + 10.
+  CHECK(joins("sglang@0.5.9", 34, false));
+  CHECK_FALSE(joins("sglang@0.5.9", 33, false));
+  // With the cache all that both may generate counts: 10 + 13.3 + 10 + 4, and more is free.
+  CHECK_FALSE(joins("sglang@0.5.9", 37, true));
+  CHECK(joins("sglang@0.5.9", 38, true));
+  // Before 0.4.8 both have to have room for the 19 of the request that ends last: 20 + 2 x 19.
+  CHECK(joins("sglang@0.4.7", 59, false));
+  CHECK_FALSE(joins("sglang@0.4.7", 58, false));
 }
 
 TEST_CASE("sglang with mixed chunks decodes in the iterations of prompts") {
