@@ -193,11 +193,15 @@ LayerCache cache_after_step(const CostInput& in, std::int32_t layer, const Decod
   return CacheRows{in, layer}.cache_after_step(moment);
 }
 
+std::int64_t held_limit(const Stack& stack, const AttentionSpec& attention) {
+  return stack.window_pools ? entry_limit(attention) : 0;
+}
+
 std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                           std::int64_t tokens) {
   const LayerSpec& spec = layer_of(in, layer);
   if (!caches_rows(spec)) return tokens;
-  return within_limit(spec.attention,
+  return within_limit(held_limit(*in.stack, spec.attention),
                       entries(in.method->entries_held(layer, prompt, tokens), *in.method));
 }
 
@@ -213,14 +217,14 @@ DecodeState decode_moment(const CostInput& in, std::int32_t layer, std::int64_t 
   const auto [law, attended] = entries(in.method->step_entries(layer, prompt, tokens), *in.method);
   DecodeState moment{.attended = within_limit(attention, attended),
                      .before = before,
-                     .after = within_limit(attention, law)};
+                     .after = within_limit(held_limit(*in.stack, attention), law)};
   if (in.stack->attends_allocated) {
     moment.attended = std::max(moment.attended, within_limit(attention, in.allocated));
   }
   KVSIM_CHECK(moment.after <= before + 1, "layer {} grows from {} to {} entries in one step", layer,
               before, moment.after);
   if (moment.after == before + 1) return moment;
-  moment.evicts = !is_bounded(attention) ||
+  moment.evicts = held_limit(*in.stack, attention) == 0 ||
                   law < entries(in.method->entries_held(layer, prompt, tokens - 1), *in.method) + 1;
   const Compaction how = in.method->compaction();
   const bool in_place = !moment.evicts || ((how == Compaction::kSwap || how == Compaction::kRing) &&
@@ -276,8 +280,8 @@ Seconds host_time(const CostInput& in, bool decode) {
                                       static_cast<double>(method_operators(*in.method, *in.stack)) *
                                       layers
                                 : Seconds{};
-  return in.stack->host_per_step + in.stack->host_per_layer * layers + method +
-         hidden_scheduling(in);
+  const Seconds layer = host_per_layer(*in.stack, decode ? in.batch : 0, !decode);
+  return in.stack->host_per_step + layer * layers + method + hidden_scheduling(in);
 }
 
 double prefill_passes(const CostInput& in, std::int64_t prompt) {

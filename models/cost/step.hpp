@@ -119,6 +119,8 @@ struct LayerCache {
 };
 [[nodiscard]] LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t entries);
 
+/// Most entries that a layer holds in the pool of `stack`; 0: every token's.
+[[nodiscard]] std::int64_t held_limit(const Stack& stack, const AttentionSpec& attention);
 /// Entries per stored head that `layer` holds after token `tokens`: the method's, and no more than
 /// the layer's window; tokens of layers without rows that a method can compress. Errors: InputError
 /// where the method's size depends on data.

@@ -16,7 +16,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::array kUsages{"server", "llm"};
+constexpr std::array kUsages{"server", "llm", "tensorrt"};
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxGpus = 1024;
 
@@ -47,6 +47,11 @@ std::int64_t query_group(const Llm* llm) {
   return 0;
 }
 
+bool has_states(const Llm& llm) {
+  return std::any_of(llm.layers.begin(), llm.layers.end(),
+                     [](const LayerSpec& layer) { return layer.state.kind != StateKind::kNone; });
+}
+
 bool is_quantized(const Llm& llm) { return llm.unpacked_dtype.has_value(); }
 
 EngineVersion read_version(const Field& field) {
@@ -57,8 +62,7 @@ EngineVersion read_version(const Field& field) {
 
 EngineUsage read_usage(const Field& field) {
   const std::vector<std::string> known{kUsages.begin(), kUsages.end()};
-  const std::string word = field.choice(known);
-  return word == kUsages[0] ? EngineUsage::kServer : EngineUsage::kLlm;
+  return *usage_of(field.choice(known));
 }
 
 MemoryReserve read_reserve(const Field& field) {
@@ -77,11 +81,14 @@ MemoryReserve read_reserve(const Field& field) {
 }
 
 EngineValues read_values(const Field& field) {
-  field.allow_only({"prefill_chunk", "long_prefill_chunk", "max_num_seqs", "block_tokens",
-                    "usable_fraction", "counts_graphs", "reserve", "reserve_graphs",
-                    "reserve_least", "graph_sequences", "schedules_ahead", "reserves_full_prompt",
-                    "prefix_caching", "between_steps", "between_per_sequence", "front_end",
-                    "cutoff", "attention_per_clock", "sampler_bytes"});
+  field.allow_only(
+      {"prefill_chunk",        "long_prefill_chunk", "max_num_seqs",    "block_tokens",
+       "usable_fraction",      "counts_graphs",      "reserve",         "reserve_graphs",
+       "reserve_least",        "graph_sequences",    "schedules_ahead", "reserves_full_prompt",
+       "prefix_caching",       "window_pools",       "state_slots",     "state_sequences",
+       "graph_padding",        "eager_prompts",      "reserve_drafts",  "between_steps",
+       "between_per_sequence", "front_end",          "cutoff",          "attention_per_clock",
+       "sampler_bytes",        "eager_per_layer"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMaxTokens);
@@ -94,6 +101,8 @@ EngineValues read_values(const Field& field) {
   count("max_num_seqs", out.max_num_seqs);
   count("block_tokens", out.block_tokens);
   count("graph_sequences", out.graph_sequences);
+  count("state_slots", out.state_slots);
+  count("state_sequences", out.state_sequences);
   if (const auto given = field.find("usable_fraction")) {
     out.usable_fraction = given->number(0.01, 1.0);
   }
@@ -101,12 +110,17 @@ EngineValues read_values(const Field& field) {
   if (const auto given = field.find("reserve")) out.reserve = read_reserve(*given);
   size("reserve_graphs", out.reserve_graphs);
   size("reserve_least", out.min_reserve);
+  size("reserve_drafts", out.reserve_drafts);
   if (const auto given = field.find("schedules_ahead")) out.schedules_ahead = given->boolean();
   if (const auto given = field.find("reserves_full_prompt")) {
     out.reserves_full_prompt = given->boolean();
   }
   if (const auto given = field.find("prefix_caching")) out.prefix_caching = given->boolean();
+  if (const auto given = field.find("window_pools")) out.window_pools = given->boolean();
+  if (const auto given = field.find("graph_padding")) out.graph_padding = given->boolean();
+  if (const auto given = field.find("eager_prompts")) out.eager_prompts = given->boolean();
   if (const auto given = field.find("between_steps")) out.inter_step_overhead = given->duration();
+  if (const auto given = field.find("eager_per_layer")) out.eager_per_layer = given->duration();
   if (const auto given = field.find("between_per_sequence")) {
     out.inter_step_per_sequence = given->duration();
   }
@@ -122,9 +136,11 @@ EngineValues read_values(const Field& field) {
 }
 
 DefaultsRule read_rule(const Field& field) {
-  field.allow_only({"from", "before", "memory_from", "memory_below", "named", "not_named", "usage",
-                    "gpus_from", "gpus_below", "experts", "latent", "model_types", "query_groups",
-                    "quantized", "speculates", "looks_up", "pipeline", "set", "source"});
+  field.allow_only({"from",      "before",      "memory_from",  "memory_below", "named",
+                    "not_named", "usage",       "gpus_from",    "gpus_below",   "experts",
+                    "latent",    "model_types", "query_groups", "quantized",    "speculates",
+                    "looks_up",  "draft_model", "pipeline",     "states",       "caches_prefixes",
+                    "set",       "source"});
   DefaultsRule rule;
   if (const auto given = field.find("from")) rule.from = read_version(*given);
   if (const auto given = field.find("before")) rule.before = read_version(*given);
@@ -154,7 +170,10 @@ DefaultsRule read_rule(const Field& field) {
   if (const auto given = field.find("quantized")) rule.quantized = given->boolean();
   if (const auto given = field.find("speculates")) rule.speculates = given->boolean();
   if (const auto given = field.find("looks_up")) rule.looks_up = given->boolean();
+  if (const auto given = field.find("draft_model")) rule.draft_model = given->boolean();
   if (const auto given = field.find("pipeline")) rule.pipeline = given->boolean();
+  if (const auto given = field.find("states")) rule.states = given->boolean();
+  if (const auto given = field.find("caches_prefixes")) rule.caches_prefixes = given->boolean();
   rule.values = read_values(field.at("set"));
   rule.source = field.at("source").string();
   return rule;
@@ -163,6 +182,18 @@ DefaultsRule read_rule(const Field& field) {
 }  // namespace
 
 std::string_view word_of(EngineUsage usage) { return kUsages[static_cast<std::size_t>(usage)]; }
+
+std::string_view display_name(EngineUsage usage) {
+  constexpr std::array<std::string_view, kUsages.size()> kNames{"server", "LLM class",
+                                                                "compiled TensorRT engine"};
+  return kNames[static_cast<std::size_t>(usage)];
+}
+
+std::optional<EngineUsage> usage_of(std::string_view word) {
+  const auto* const found = std::find(kUsages.begin(), kUsages.end(), word);
+  if (found == kUsages.end()) return std::nullopt;
+  return static_cast<EngineUsage>(found - kUsages.begin());
+}
 
 std::optional<EngineVersion> parse_engine_version(std::string_view text, int* parts) {
   constexpr std::size_t kMaxDigits = 4;
@@ -212,6 +243,9 @@ bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSit
   if (!query_groups.empty() && !lists(query_groups, query_group(site.llm))) return false;
   if (speculates && site.speculates != *speculates) return false;
   if (looks_up && site.looks_up != *looks_up) return false;
+  if (draft_model && site.draft_model != *draft_model) return false;
+  if (states && (site.llm != nullptr && has_states(*site.llm)) != *states) return false;
+  if (caches_prefixes && site.caches_prefixes != *caches_prefixes) return false;
   if (pipeline && (site.stages > 1) != *pipeline) return false;
   if (quantized && (site.llm != nullptr && is_quantized(*site.llm)) != *quantized) return false;
   return true;
@@ -265,9 +299,21 @@ std::string DefaultsRule::conditions() const {
     parts.emplace_back(*speculates ? "with speculation" : "without speculation");
   }
   if (looks_up) parts.emplace_back(*looks_up ? "with n-grams as drafts" : "no n-grams as drafts");
+  if (draft_model) {
+    parts.emplace_back(*draft_model ? "a draft model" : "drafts of a head or of n-grams");
+  }
   if (pipeline) parts.emplace_back(*pipeline ? "with a pipeline" : "no pipeline");
-  if (usage) parts.emplace_back(*usage == EngineUsage::kServer ? "server" : "LLM class");
+  if (states) parts.emplace_back(*states ? "recurrent states" : "no recurrent states");
+  if (caches_prefixes) {
+    parts.emplace_back(*caches_prefixes ? "prefix caching" : "prefix caching switched off");
+  }
+  if (usage) parts.emplace_back(display_name(*usage));
   return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+bool EngineDefaults::distinguishes(EngineUsage usage) const {
+  return std::any_of(rules.begin(), rules.end(),
+                     [&](const DefaultsRule& rule) { return rule.usage == usage; });
 }
 
 bool EngineDefaults::knows(EngineVersion version) const {

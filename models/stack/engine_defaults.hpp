@@ -24,26 +24,33 @@ using EngineVersion = std::array<std::int32_t, 3>;
 [[nodiscard]] std::optional<EngineVersion> parse_engine_version(std::string_view text,
                                                                 int* parts = nullptr);
 
-/// How the engine is started: by the HTTP server, or by the offline class of its Python library.
-enum class EngineUsage : std::uint8_t { kServer, kLlm };
+/// How the engine is started: by the HTTP server, by the offline class of its Python library, or
+/// from an engine that TensorRT compiled (TensorRT-LLM, instead of its PyTorch backend).
+enum class EngineUsage : std::uint8_t { kServer, kLlm, kTensorrt };
 [[nodiscard]] std::string_view word_of(EngineUsage usage);
+[[nodiscard]] std::string_view display_name(EngineUsage usage);
+/// Nullopt: no such word.
+[[nodiscard]] std::optional<EngineUsage> usage_of(std::string_view word);
 
 /// What an engine's defaults depend on. A null GPU is one that the engine cannot query.
 struct EngineSite {
   const Gpu* gpu = nullptr;
   const Llm* llm = nullptr;
   std::int32_t gpus = 1;
-  bool speculates = false;  // drafts are proposed,
-  bool looks_up = false;    // those that followed the last tokens earlier in the text (n-grams)
-  std::int32_t stages = 1;  // of a pipeline
+  bool speculates = false;   // drafts are proposed,
+  bool looks_up = false;     // those that followed the last tokens earlier in the text (n-grams)
+  bool draft_model = false;  // a separate model proposes them, not a head on the target's states
+  std::int32_t stages = 1;   // of a pipeline
   /// Groups that `gpus` consist of, each attending for its own requests (data-parallel attention).
   std::int32_t attention_groups = 1;
+  bool caches_prefixes = true;  // false: the run switches it off
 };
 
 /// Memory that an engine leaves to activations and graphs; its memory fraction is the rest.
 ///   base + per_prefill_token x prefill_chunk + per_graph_sequence x graph_sequences
 ///   + per_gpu x gpus + graphs, and at least `min`; with attention groups also
-///   grouped + per_group_sequence x graph_sequences x groups, half as much again above 300
+///   grouped + per_group_sequence x graph_sequences x groups, half as much again above 300;
+///   with drafts also reserve_drafts, on top of `min`
 struct MemoryReserve {
   Bytes base{}, per_prefill_token{}, per_graph_sequence{}, per_gpu{};
   Bytes grouped{}, per_group_sequence{};
@@ -77,11 +84,14 @@ struct EngineValues {
   std::optional<double> usable_fraction{};
   std::optional<bool> counts_graphs{};
   std::optional<MemoryReserve> reserve{};
-  std::optional<Bytes> reserve_graphs{}, min_reserve{};
+  std::optional<Bytes> reserve_graphs{}, min_reserve{}, reserve_drafts{};
   std::optional<std::int64_t> graph_sequences{};
   // Not options of the engine, so they are not among its settings.
   std::optional<bool> schedules_ahead{}, reserves_full_prompt{}, prefix_caching{};
-  std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{};
+  // Stack's of these names.
+  std::optional<bool> window_pools{}, graph_padding{}, eager_prompts{};
+  std::optional<std::int64_t> state_slots{}, state_sequences{};
+  std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{}, eager_per_layer{};
   std::optional<FrontEndTimes> front_end{};
   std::optional<CutoffTimes> cutoff{};
   /// Stack::attention_per_clock.
@@ -101,7 +111,9 @@ struct DefaultsRule {
   /// Query heads for each KV head; a model whose first layer has one of them.
   std::vector<std::int64_t> query_groups{};
   std::optional<bool> quantized{};  // the checkpoint is published quantized
-  std::optional<bool> speculates{}, looks_up{}, pipeline{};
+  std::optional<bool> speculates{}, looks_up{}, draft_model{}, pipeline{};
+  std::optional<bool> states{};           // the model has recurrent states
+  std::optional<bool> caches_prefixes{};  // the run does not switch it off
   EngineValues values{};
   std::string source{};
 
@@ -127,6 +139,8 @@ struct EngineDefaults {
   std::string rules_json;  // as the profile has them
 
   [[nodiscard]] bool knows(EngineVersion version) const;
+  /// Whether a rule names `usage`.
+  [[nodiscard]] bool distinguishes(EngineUsage usage) const;
   [[nodiscard]] std::string_view option(std::string_view key) const;  // empty: none
 };
 

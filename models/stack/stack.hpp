@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -127,9 +128,22 @@ struct Stack {
   /// That divide the engine's limits; prefill_chunk and max_num_seqs are of one of them.
   std::int32_t attention_groups = 1;
   std::optional<bool> prefix_caching;  // by default; absent: as the scheduler's
-  FrontEndTimes front_end{};           // of a service
-  CutoffTimes cutoff{};                // of its sampler,
-  bool samples_cutoff = false;         // where requests ask for top-k or top-p
+  /// Layers with a window hold only what it sees. False: one pool for all layers (SGLang), so that
+  /// each holds every token, of which its attention reads the window.
+  bool window_pools = true;
+  /// States that a running request may own, of a pool with a slot for each (SGLang); 0: no such
+  /// pool. State_sequences: slots of that pool; 0: the engine's share of memory.
+  std::int64_t state_slots = 0;
+  std::int64_t state_sequences = 0;
+  /// Most sequences of a decode step that a CUDA graph was captured for; the host launches the
+  /// layers of larger steps (eager_per_layer). 0: any number. Without graph_padding a step also
+  /// needs a graph of exactly its size.
+  std::int64_t graph_sequences = 0;
+  bool graph_padding = true;
+  bool eager_prompts = false;   // the host launches the layers of iterations with prompts
+  FrontEndTimes front_end{};    // of a service
+  CutoffTimes cutoff{};         // of its sampler,
+  bool samples_cutoff = false;  // where requests ask for top-k or top-p
   /// Decode attention held up by its instructions: flops of an SM in a clock, one sequence's head
   /// in one block. 0: as `kernels` and `reached` say.
   double attention_per_clock = 0;
@@ -165,7 +179,7 @@ struct Stack {
   /// What the profile itself says of host, sampler and attention; the values above are these, or
   /// those of the rules that fit the engine's version.
   struct VersionedValues {
-    Seconds inter_step_overhead, inter_step_per_sequence;
+    Seconds inter_step_overhead, inter_step_per_sequence, eager_per_layer;
     bool schedules_ahead = false;
     FrontEndTimes front_end{};
     CutoffTimes cutoff{};
@@ -182,7 +196,7 @@ struct Stack {
   std::shared_ptr<const EngineSettings> settings{};  // set by with_options
 };
 /// What scenarios call a stack: its name, with "@VERSION" unless it is the newest known one, and
-/// ":llm" for the offline class.
+/// ":llm" or ":tensorrt" for another usage than the server.
 [[nodiscard]] std::string label_of(const Stack& stack);
 
 /// Settings of the stack that a run may override; an absent one is the profile's.
@@ -197,7 +211,9 @@ struct StackOptions {
   std::optional<bool> lazy_compaction{};
   std::optional<double> memory_fraction{};  // of fraction_of; vLLM: gpu_memory_utilization
   std::optional<double> host_weights{};
-  std::optional<bool> cuda_graphs{};          // false: none are captured (enforce_eager)
+  std::optional<bool> cuda_graphs{};  // false: none are captured (enforce_eager)
+  std::optional<std::int64_t> graph_sequences{};
+  std::optional<bool> graph_padding{};
   std::optional<bool> async_scheduling{};     // schedules_ahead
   std::optional<bool> cutoff_sampling{};      // samples_cutoff
   std::optional<bool> language_model_only{};  // no vision encoder is loaded
@@ -244,6 +260,16 @@ struct StackOptions {
 /// of either.
 [[nodiscard]] inline std::int32_t rotation_passes(const Stack& stack) {
   return runs_by_operators(stack) ? stack.rope_launches / 2 : 1;
+}
+
+/// Whether a CUDA graph was captured for decode steps of `sequences`.
+[[nodiscard]] bool is_captured(const Stack& stack, std::int64_t sequences);
+/// What the host takes to launch a layer of an iteration of `decodes` sequences that decode, and
+/// prompts.
+[[nodiscard]] inline Seconds host_per_layer(const Stack& stack, std::int64_t decodes,
+                                            bool has_prompts) {
+  const bool eager = has_prompts ? stack.eager_prompts : !is_captured(stack, decodes);
+  return eager ? std::max(stack.host_per_layer, stack.eager_per_layer) : stack.host_per_layer;
 }
 
 /// GPUs of `gpus` that share every layer.

@@ -146,6 +146,11 @@ class Translator {
       if (given.is_on) option("enforce-eager", "");
       return true;
     }
+    if (is(given,
+           {"--cuda-graph-max-bs", "--cuda-graph-max-bs-decode", "--max-cudagraph-capture-size"})) {
+      set("/engine/graph_sequences", value);
+      return true;
+    }
     if (is(given, {"--enable-prefix-caching"})) {
       return of_service(given.is_on ? "enable-prefix-caching" : "no-enable-prefix-caching");
     }

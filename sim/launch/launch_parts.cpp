@@ -238,7 +238,16 @@ void LaunchWriter::add_experts() {
     require("--enable-expert-parallel", "", what);
     return;
   }
-  if (experts != tensor) {
+  if (engine == kSglang && in_.stack.attention_groups > 1) {
+    // Its --tp-size counts the GPUs of all groups (data-parallel attention).
+    if (in_.pipeline_parallel > 1)
+      refuse(what + ": groups of attention are not in a pipeline here");
+    const std::int64_t groups = in_.stack.attention_groups;
+    out_.replicas = groups;
+    out_.gpus = groups;
+    require("--dp-size", fmt::format("{}", groups), what);
+    require("--enable-dp-attention", "", what);
+  } else if (experts != tensor) {
     refuse(fmt::format("{}: {} takes as many as tensor parallelism has GPUs here, which are {}",
                        what, engine_.engine, tensor));
   }
@@ -278,6 +287,15 @@ void LaunchWriter::add_scheduler() {
     } else {
       require("--language-model-only", "", "no vision encoder");
     }
+  }
+  if (in_.options.graph_sequences && engine != kTrtllm) {
+    require(engine == kVllm                     ? "--max-cudagraph-capture-size"
+            : has("--cuda-graph-max-bs-decode") ? "--cuda-graph-max-bs-decode"
+                                                : "--cuda-graph-max-bs",
+            fmt::format("{}", *in_.options.graph_sequences), "graph_sequences");
+  }
+  if (in_.options.graph_padding && engine != kTrtllm) {
+    refuse(fmt::format("graph_padding: {} pads steps to captured sizes", engine_.engine));
   }
   if (engine == kVllm) {
     if (eager) require("--enforce-eager", "", "no CUDA graphs");
@@ -340,7 +358,13 @@ void LaunchWriter::add_scheduler() {
     }
     if (scheduler.mixed_chunk.value_or(false)) require("--enable-mixed-chunk", "", "mixed chunks");
   } else {
-    if (eager) yaml_["cuda_graph_config"] = nullptr;
+    if (eager) {
+      yaml_["cuda_graph_config"] = nullptr;
+    } else if (in_.options.graph_sequences || in_.options.graph_padding) {
+      ordered_json& graphs = yaml_["cuda_graph_config"];
+      if (in_.options.graph_sequences) graphs["max_batch_size"] = *in_.options.graph_sequences;
+      if (in_.options.graph_padding) graphs["enable_padding"] = *in_.options.graph_padding;
+    }
     if (scheduler.prefix_caching) {
       yaml_["kv_cache_config"]["enable_block_reuse"] = *scheduler.prefix_caching;
     }
@@ -472,8 +496,13 @@ LaunchRole LaunchWriter::role() {
   } else {
     add(engine_.model_flag, in_.model);
   }
+  if (in_.stack.usage == EngineUsage::kTensorrt) {
+    refuse("usage tensorrt: the command of a compiled engine names its folder, not a model");
+  }
   if (engine == kTrtllm && has("--backend")) add("--backend", "pytorch");
-  require(kTensor.flags[engine], fmt::format("{}", in_.tensor_parallel), "tensor parallelism");
+  const std::int64_t groups = engine == kSglang ? in_.stack.attention_groups : 1;
+  require(kTensor.flags[engine], fmt::format("{}", in_.tensor_parallel * groups),
+          "tensor parallelism");
   if (in_.pipeline_parallel > 1) {
     require(kPipeline.flags[engine], fmt::format("{}", in_.pipeline_parallel),
             "pipeline parallelism");

@@ -19,7 +19,7 @@ Bytes prompt_rows_beyond(const CostInput& in, std::int32_t layer, std::int64_t p
                          std::int64_t placed) {
   const PromptRows rows = prompt_rows(in, prompt);
   const LayerSpec& spec = in.llm->layers[static_cast<std::size_t>(layer)];
-  const std::int64_t entries = within_limit(spec.attention, rows.entries);
+  const std::int64_t entries = within_limit(held_limit(*in.stack, spec.attention), rows.entries);
   if (entries == 0 || !caches_rows(spec)) return {};
   CostInput some = in;
   some.batch = rows.sequences;

@@ -219,7 +219,9 @@ std::optional<EnginePools> pools_of(const CostInput& in, const EngineStartup& st
   if (stack.defaults->engine == "SGLang") {
     return sglang_pools(*in.llm,
                         {.kv_dtype = in.kv_dtype,
-                         .overlaps = stack.schedules_ahead,
+                         .state_slots = stack.state_slots,
+                         .state_sequences = stack.state_sequences,
+                         .window_pools = stack.window_pools,
                          .page_tokens = stack.block_tokens},
                         startup.kv_cache);
   }
@@ -341,7 +343,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
     const Bytes one = block_bytes(in, layer);
     out.block += one;
     const std::int64_t limit =
-        entry_limit(in.llm->layers[static_cast<std::size_t>(layer)].attention);
+        held_limit(stack, in.llm->layers[static_cast<std::size_t>(layer)].attention);
     std::int64_t blocks = blocks_of_length;
     if (limit > 0) {
       // A pass may add a chunk before the window lets go; the window may start within a block.

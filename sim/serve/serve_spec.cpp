@@ -61,8 +61,10 @@ EngineSite engine_site(const ServeSpec& spec) {
           .gpus = gpus_per_replica(spec) * groups,
           .speculates = drafts,
           .looks_up = drafts && spec.speculation.proposer == Proposer::kNgram,
+          .draft_model = drafts && spec.speculation.proposer == Proposer::kModel,
           .stages = spec.pipeline_parallel,
-          .attention_groups = groups};
+          .attention_groups = groups,
+          .caches_prefixes = spec.scheduler.prefix_caching.value_or(true)};
 }
 
 bool is_in_one_node(const ServeSpec& spec, std::int32_t gpus) {

@@ -262,6 +262,7 @@ struct Layout {
   std::int32_t tp = 1, pp = 1, replicas = 1, ep = 1, dcp = 1;
   std::int32_t prefill_replicas = 0;
   bool shares_experts = false;  // the replicas' experts are spread over all GPUs
+  bool groups_attend = false;   // data-parallel attention
 };
 
 /// What the weights take in the format of `formats`.
@@ -358,7 +359,8 @@ Layout layout_of(const ServedRun& run, const ServedClient& client, const ServedE
     return std::any_of(options.begin(), options.end(),
                        [&](const EngineOption& o) { return o.name == name && o.is_on(); });
   };
-  if (on("enable_attention_dp") || on("enable_dp_attention")) {
+  out.groups_attend = on("enable_attention_dp") || on("enable_dp_attention");
+  if (out.groups_attend) {
     std::int32_t groups = out.tp;
     for (const EngineOption& o : options) {
       if (o.name == "dp_size" || o.name == "dp") groups = count(cell_count(o.value));
@@ -478,7 +480,13 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
   const Layout layout = layout_of(run, client, *out.engine, *out.llm, *out.gpu,
                                   bytes_of_weights(*out.llm, formats), options, out.assumed);
   out.keys["gpu_count"] = layout.tp;
-  out.keys["stack"] = stack_of(run, client, *out.engine, is_v1, out);
+  std::string label = stack_of(run, client, *out.engine, is_v1, out);
+  // Compiled engines have no data-parallel attention, so one that has it is of the PyTorch backend.
+  if (const auto usage = client.engine_usages.find(out.engine->name);
+      usage != client.engine_usages.end() && !layout.groups_attend) {
+    label += ":" + usage->second;
+  }
+  out.keys["stack"] = label;
   if (client.in_process) {
     for (const char* key : {"front_end_latency", "front_end_request", "front_end_token"}) {
       out.keys["engine"][key] = "0 s";

@@ -124,6 +124,7 @@ ServedClient read_client(const Field& field) {
                     "constant_gaps",
                     "in_process",
                     "engine_options",
+                    "engine_usages",
                     "engine_versions",
                     "step_time_per_further_gpu",
                     "counts",
@@ -169,6 +170,9 @@ ServedClient read_client(const Field& field) {
   out.in_process = flag("in_process");
   if (const auto options = field.find("engine_options")) {
     for (const auto& [engine, of] : options->members()) out.engine_options[engine] = of.string();
+  }
+  if (const auto usages = field.find("engine_usages")) {
+    for (const auto& [engine, of] : usages->members()) out.engine_usages[engine] = of.string();
   }
   if (const auto versions = field.find("engine_versions")) {
     for (const auto& [engine, of] : versions->members()) {

@@ -99,6 +99,8 @@ struct ServedClient {
   bool in_process = false;
   /// By engine: options that it starts it with, unless a run says otherwise ("a=1;b=2").
   std::map<std::string, std::string> engine_options{};
+  /// By engine: the usage of its stack, of an engine without data-parallel attention.
+  std::map<std::string, std::string> engine_usages{};
   /// By engine: the release that it starts, unless a run says otherwise.
   std::map<std::string, EngineVersion> engine_versions{};
   /// Of the server that it starts: time of a step for each GPU of an engine but the first.

@@ -68,11 +68,12 @@ HeadRows head_rows(const CostInput& in, const MixedStep& step) {
   return {.normed = rows, .logits = all ? rows : sampled, .sampled = sampled};
 }
 
-Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers) {
+Seconds mixed_host_time(const CostInput& in, const MixedStep& step, std::int32_t layers) {
   const Stack& stack = *in.stack;
-  const double launches = decodes ? method_operators(*in.method, stack) : 0;
+  const double launches = step.decodes > 0 ? method_operators(*in.method, stack) : 0;
+  const Seconds layer = host_per_layer(stack, step.decodes, !step.chunks.empty());
   return stack.host_per_step +
-         (stack.host_per_layer + stack.host_per_launch * launches) * static_cast<double>(layers);
+         (layer + stack.host_per_launch * launches) * static_cast<double>(layers);
 }
 
 namespace {
@@ -154,7 +155,7 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
   const CostInput one = of_one_sequence(in);
   const MixedColumns columns = mixed_columns(*in.llm, *in.method);
   check_step(in, step, range, columns.classes.size());
-  Step out{.host = mixed_host_time(in, step.decodes > 0, range.last - range.first) +
+  Step out{.host = mixed_host_time(in, step, range.last - range.first) +
                    (range.head ? mixed_hidden(in, step) : Seconds{}),
            .between = range.head ? mixed_between(in, step) : Seconds{}};
   if (range.embedding) {

@@ -94,9 +94,7 @@ struct MixedStepCost::Impl {
       : one{of_one_sequence(in)},
         roofline{rates},
         range{layers},
-        all{mixed_columns(*in.llm, *in.method)},
-        host_prefill{mixed_host_time(in, false, layers.last - layers.first).count()},
-        host_decode{mixed_host_time(in, true, layers.last - layers.first).count()} {
+        all{mixed_columns(*in.llm, *in.method)} {
     KVSIM_CHECK(
         layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
         "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
@@ -267,7 +265,7 @@ struct MixedStepCost::Impl {
     for (const PrefillChunk& chunk : step.chunks) {
       if (chunk.last) sum += end(chunk.before + chunk.tokens);
     }
-    double host = step.decodes > 0 ? host_decode : host_prefill;
+    double host = mixed_host_time(one, step, range.last - range.first).count();
     if (range.head) host += mixed_hidden(one, step).count();
     const Seconds between = range.head ? mixed_between(one, step) : Seconds{};
     return {.time = Seconds{std::max(sum.time, host)} + between,
@@ -283,8 +281,6 @@ struct MixedStepCost::Impl {
   LayerRange range;
   MixedColumns all;
   std::vector<Column> columns;  // with layers in the range
-  double host_prefill;
-  double host_decode;
   std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
   Table embeddings_, norms_, logits_, samples_;
   std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; used only for lookup

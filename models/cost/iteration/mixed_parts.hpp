@@ -14,9 +14,9 @@ namespace kvsim {
 
 [[nodiscard]] CostInput of_one_sequence(const CostInput& in);
 [[nodiscard]] HeadRows head_rows(const CostInput& in, const MixedStep& step);
-/// host_time of `layers` layers without scheduling; `decodes`: a method's own launches are among
-/// it.
-[[nodiscard]] Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers);
+/// host_time of `layers` layers without scheduling.
+[[nodiscard]] Seconds mixed_host_time(const CostInput& in, const MixedStep& step,
+                                      std::int32_t layers);
 /// inter_step_overhead and hidden_scheduling of the sequences in `step`.
 [[nodiscard]] Seconds mixed_between(const CostInput& in, const MixedStep& step);
 [[nodiscard]] Seconds mixed_hidden(const CostInput& in, const MixedStep& step);

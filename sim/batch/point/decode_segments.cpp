@@ -49,6 +49,7 @@ DecodeSegments::DecodeSegments(const CostInput& in, const std::vector<LayerClass
     const auto layer = static_cast<std::size_t>(first_layers_[c]);
     const std::int64_t limit = entry_limit(in.llm->layers[layer].attention);
     bounded_.push_back(limit > 0);
+    grows_.push_back(held_limit(*in.stack, in.llm->layers[layer].attention) == 0);
     if (limit == 0) continue;
     if (appends) straight_from_ = std::max(*straight_from_, limit - kept_[c] + 1);
     appends_ = false;
@@ -69,7 +70,7 @@ void DecodeSegments::extend(const CostInput& in, std::int64_t step) {
     if (is_straight()) {
       segments_.back().last = step;
       for (std::size_t c = 0; c < n; ++c) {
-        if (!bounded_[c]) held_[c] += step - reached_;
+        if (grows_[c]) held_[c] += step - reached_;
       }
       reached_ = step;
       break;

@@ -75,7 +75,8 @@ class DecodeSegments {
   [[nodiscard]] bool is_straight() const;
 
   std::vector<std::int32_t> first_layers_;  // by layer class, as all below
-  std::vector<bool> bounded_;               // it holds at most its limit
+  std::vector<bool> bounded_;               // it attends to at most its limit
+  std::vector<bool> grows_;                 // it holds every token
   std::int64_t prompt_;
   bool appends_ = false;
   std::optional<std::int64_t> straight_from_;  // step; each limit is reached before it

@@ -9,24 +9,24 @@
 namespace kvsim {
 namespace {
 
-/// Pools of a model without sizes: one for states, one for each window, one for layers that see
-/// all.
-std::vector<EnginePool> pools_of(const Llm& shard, Dtype kv_dtype) {
+/// Pools of a model without sizes: one for states, one for each window where windows have pools,
+/// one for layers that hold every token.
+std::vector<EnginePool> pools_of(const Llm& shard, Dtype kv_dtype, bool window_pools) {
   std::vector<EnginePool> out;
   for (const LayerSpec& layer : shard.layers) {
     std::vector<EnginePool*> counted;
     for (const CacheItem& item : cache_items(layer, kv_dtype)) {
       if (!item.is_held) continue;
       const bool state = item.role == CacheRole::kState;
+      const std::int64_t window = window_pools ? item.max : 0;
       auto pool = std::find_if(out.begin(), out.end(), [&](const EnginePool& one) {
-        return one.holds_states == state && (state || one.window == item.max);
+        return one.holds_states == state && (state || one.window == window);
       });
       if (pool == out.end()) {
         const LayerKind& kind = state && layer.state.kind != StateKind::kNone
                                     ? state_kind(layer.state)
                                     : attention_kind(layer.attention);
-        out.push_back(
-            {.kind = std::string{kind.name()}, .window = item.max, .holds_states = state});
+        out.push_back({.kind = std::string{kind.name()}, .window = window, .holds_states = state});
         pool = out.end() - 1;
       }
       const double bytes = item.entry_bytes / static_cast<double>(item.ratio);
@@ -82,8 +82,8 @@ std::int64_t EnginePools::max_states() const {
 
 EnginePools sglang_pools(const Llm& shard, const SglangPoolSettings& settings, Bytes available) {
   constexpr double kStateRatio = 0.9, kWindowTokens = 0.8;
-  constexpr std::int64_t kSlots = 3, kOverlapSlots = 2, kSpareSlots = 1;
-  EnginePools out{.pools = pools_of(shard, settings.kv_dtype)};
+  constexpr std::int64_t kSpareSlots = 1;
+  EnginePools out{.pools = pools_of(shard, settings.kv_dtype, settings.window_pools)};
   auto left = static_cast<double>(available.count());
   double token = 0;
   for (EnginePool& pool : out.pools) {
@@ -93,11 +93,12 @@ EnginePools sglang_pools(const Llm& shard, const SglangPoolSettings& settings, B
       continue;
     }
     const double budget = left * kStateRatio / (1 + kStateRatio);
+    const std::int64_t by_memory =
+        static_cast<std::int64_t>(budget / static_cast<double>(pool.unit.count())) - kSpareSlots;
     pool.capacity = std::max<std::int64_t>(
-        0,
-        static_cast<std::int64_t>(budget / static_cast<double>(pool.unit.count())) - kSpareSlots);
+        0, settings.state_sequences > 0 ? settings.state_sequences : by_memory);
     left -= static_cast<double>((pool.unit * pool.capacity).count());
-    out.slots = !settings.radix_cache ? 1 : kSlots + (settings.overlaps ? kOverlapSlots : 1);
+    out.slots = std::max<std::int64_t>(1, settings.state_slots);
   }
   if (token <= 0) return out;
   const auto page = static_cast<double>(settings.page_tokens);
@@ -111,7 +112,7 @@ EnginePools sglang_pools(const Llm& shard, const SglangPoolSettings& settings, B
 }
 
 EnginePools trtllm_pools(const Llm& shard, const TrtllmPoolSettings& settings, Bytes available) {
-  EnginePools out{.pools = pools_of(shard, settings.kv_dtype)};
+  EnginePools out{.pools = pools_of(shard, settings.kv_dtype, true)};
   auto left = static_cast<double>(available.count());
   double weight = 0;
   const auto weight_of = [&](const EnginePool& pool) {

@@ -39,15 +39,17 @@ struct EnginePools {
 };
 
 /// SGLang's pools from `available` bytes. States get 0.9 : 1 of it, in whole slots of which one is
-/// set aside; a request may own 3 of them with the radix cache and 2 more for the overlap
-/// scheduler, else 1. Of the rest, layers with a window get room for 0.8 tokens for each that full
-/// layers do. Sources: sglang model_executor/model_runner_kv_cache_mixin.py
+/// set aside, or as many slots as are set. Of the rest, layers with a window get room for 0.8
+/// tokens for each that full layers do, in releases and models with such a pool; else their tokens
+/// are in the pool of the full layers. Sources: sglang
+/// model_executor/model_runner_kv_cache_mixin.py
 /// (_handle_max_mamba_cache, _calculate_mamba_ratio, set_num_tokens_hybrid_swa), server_args.py
 /// (mamba_full_memory_ratio 0.9, swa_full_tokens_ratio 0.8).
 struct SglangPoolSettings {
   Dtype kv_dtype = Dtype::kBf16;
-  bool radix_cache = true;
-  bool overlaps = true;
+  std::int64_t state_slots = 1;      // that a running request may own
+  std::int64_t state_sequences = 0;  // slots of all requests; 0: by memory
+  bool window_pools = true;
   std::int64_t page_tokens = 1;
 };
 [[nodiscard]] EnginePools sglang_pools(const Llm& shard, const SglangPoolSettings& settings,

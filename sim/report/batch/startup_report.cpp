@@ -43,7 +43,9 @@ ordered_json settings_json(const EngineSettings& settings) {
 std::string settings_text(const EngineSettings& settings, std::size_t width) {
   std::string out =
       paragraph(fmt::format("{} {}{}: {}", settings.engine, settings.version,
-                            settings.usage == word_of(EngineUsage::kLlm) ? ", LLM class" : "",
+                            settings.usage == word_of(EngineUsage::kServer)
+                                ? ""
+                                : fmt::format(", {}", display_name(*usage_of(settings.usage))),
                             settings.flags()),
                 width);
   // One line per source of values.

@@ -200,6 +200,13 @@ std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule
   if (v.graph_sequences) {
     out.push_back(fmt::format("graphs of up to {} sequences", *v.graph_sequences));
   }
+  if (v.graph_padding && !*v.graph_padding) out.emplace_back("graphs of exact sizes");
+  if (v.eager_prompts && *v.eager_prompts) out.emplace_back("prompts without graphs");
+  if (v.reserve_drafts) out.push_back(fmt::format("{} reserved for drafts", *v.reserve_drafts));
+  if (v.window_pools)
+    out.emplace_back(*v.window_pools ? "pools for windows" : "one pool of tokens");
+  if (v.state_slots) out.push_back(fmt::format("{} states a request", *v.state_slots));
+  if (v.state_sequences) out.push_back(fmt::format("a pool of {} states", *v.state_sequences));
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
@@ -221,8 +228,11 @@ std::string defaults_text(const Stack& stack, std::size_t width) {
   const EngineDefaults& defaults = *stack.defaults;
   std::string out = paragraph(
       fmt::format("\nDefaults of {} {} to {}, of each value the first line that fits. {}@VERSION "
-                  "takes a version, {}:llm the offline class.",
-                  defaults.engine, defaults.first, defaults.last, stack.name, stack.name),
+                  "takes a version, {}:llm the offline class{}.",
+                  defaults.engine, defaults.first, defaults.last, stack.name, stack.name,
+                  defaults.distinguishes(EngineUsage::kTensorrt)
+                      ? fmt::format(", {}:tensorrt a compiled engine", stack.name)
+                      : ""),
       width);
   for (const DefaultsRule& rule : defaults.rules) {
     const std::string where = rule.conditions();

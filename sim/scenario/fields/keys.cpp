@@ -129,8 +129,9 @@ constexpr std::array kStackKeys{
     one("name", name(), "required", "a name of `kvsim list stacks`"),
     one("version", text(), "the newest known",
         "a release in quotes, such as \"0.19\": the engine's defaults are those of that version"),
-    one("usage", name("server, llm"), "server",
-        "the HTTP server, or the engine's offline class (vLLM's `LLM`), whose defaults differ"),
+    one("usage", name("server, llm, tensorrt"), "server",
+        "the HTTP server; the engine's offline class (vLLM's `LLM`), whose defaults differ; or a "
+        "compiled engine instead of the PyTorch backend (TensorRT-LLM)"),
 };
 constexpr std::string_view kBudgetHelp =
     "what is kept: a share of the prompt's cache (0.2, \"20 %\"), or entries per head (256, \"64 "
@@ -188,6 +189,15 @@ constexpr std::array kEngineKeys{
            &StackOptions::host_weights),
     engine("cuda_graphs", boolean(), "the stack's", "false: none are captured (enforce_eager)",
            &StackOptions::cuda_graphs),
+    engine("graph_sequences", kTokens, "the stack's",
+           "most sequences of a decode step that a CUDA graph is captured for; the host launches "
+           "the layers of larger steps (SGLang's cuda_graph_max_bs, max_batch_size of "
+           "TensorRT-LLM's cuda_graph_config)",
+           &StackOptions::graph_sequences),
+    engine("graph_padding", boolean(), "the stack's",
+           "whether steps are padded to the size of a captured graph (enable_padding of "
+           "TensorRT-LLM's cuda_graph_config)",
+           &StackOptions::graph_padding),
     engine("async_scheduling", boolean(), "the stack's",
            "whether the host schedules a step while the GPU computes the one before it (vLLM's "
            "async_scheduling, SGLang's and TensorRT-LLM's overlap scheduler)",

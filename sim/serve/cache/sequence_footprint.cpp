@@ -59,12 +59,16 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
     const CacheRows rows{one, l.layer};
     const Bytes bytes = rows_of(*in.method, rows, block_);
     plain_ = plain_ && rows_of(*in.method, rows, 2 * block_) == bytes * 2;
-    const std::int64_t limit =
-        entry_limit(in.llm->layers[static_cast<std::size_t>(l.layer)].attention);
+    const AttentionSpec& attention = in.llm->layers[static_cast<std::size_t>(l.layer)].attention;
+    const std::int64_t limit = held_limit(*in.stack, attention);
     windowed_ = windowed_ || limit > 0;
+    holds_unseen_ = holds_unseen_ || (limit == 0 && entry_limit(attention) > 0);
     has_other_ = has_other_ || rows.has_other();
-    layer_classes_.push_back(
-        {.layers = l, .limit = limit, .units = (bytes * l.layers).count(), .other = rows.items()});
+    layer_classes_.push_back({.layers = l,
+                              .limit = limit,
+                              .sees = entry_limit(attention),
+                              .units = (bytes * l.layers).count(),
+                              .other = rows.items()});
   }
   for (LayerClass& l : layer_classes_) {
     if (plain_ && !has_other_) break;

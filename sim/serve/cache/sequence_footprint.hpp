@@ -44,6 +44,8 @@ class BlockSizes {
   [[nodiscard]] std::int64_t block_units() const { return block_units_; }
   [[nodiscard]] bool plain() const { return plain_; }
   [[nodiscard]] bool windowed() const { return windowed_; }
+  /// Layers with a window hold more than it sees: every token, as all others.
+  [[nodiscard]] bool holds_unseen() const { return holds_unseen_; }
   /// Null: one kind of blocks for all layers.
   [[nodiscard]] const GroupSizes* groups() const { return groups_ ? &*groups_ : nullptr; }
   /// A block holds one head's entries.
@@ -58,7 +60,8 @@ class BlockSizes {
 
   struct LayerClass {
     LayerSpan layers;
-    std::int64_t limit = 0;          // most entries, of a window; 0: none
+    std::int64_t limit = 0;          // most entries held, of a window; 0: none
+    std::int64_t sees = 0;           // most entries that attention reads; 0: all
     std::int64_t units = 1;          // of a block; of rows that are not plain, one of the prompt's
     std::vector<CacheItem> other{};  // states, windows, index keys, compressed entries: no rows
 
@@ -77,6 +80,7 @@ class BlockSizes {
   bool counts_blocks_ = true;
   bool plain_ = true;
   bool windowed_ = false;
+  bool holds_unseen_ = false;
   bool has_other_ = false;
   bool per_head_ = false;
 };

@@ -35,7 +35,8 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
                                                                 : &host_,
            .format = parts_.outside_format}},
       queue_{parts_.order, state.sequences},
-      loads_(parts_.sizes->layer_classes()) {
+      loads_(parts_.sizes->layer_classes()),
+      windows_{parts_.sizes->holds_unseen()} {
   block_tokens_ = parts_.sizes->block_tokens();
   block_units_ = parts_.sizes->block_units();
   front_end_ = FrontEnd{parts_.front_end};

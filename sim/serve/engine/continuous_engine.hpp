@@ -210,6 +210,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   /// A chunk of a prompt. A prompt that grew beyond longest_scored before its preemption is scored
   /// in slices of a few rows: each slice reads the preceding tokens again.
   void add_chunk(const Sequence& s, std::int64_t tokens);
+  /// Entries that a decoding sequence of `tokens` tokens reads in layers with a window.
+  void add_windows(std::int64_t tokens);
   /// Rows that find room over so many tokens at one time.
   [[nodiscard]] std::int64_t rows_scored(std::int64_t tokens);
   /// Entries outside the GPU, and those moved there, in a sequence's part of the iteration.
@@ -230,6 +232,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<SwappedCache> swapped_caches_;  // of swapped_
   std::vector<RequestId> window_;             // of first_waiting
   std::vector<DecodeLoad> loads_;
+  bool windows_ = false;  // layers hold more than their attention reads
   std::vector<PrefillChunk> chunks_;
   std::vector<Flight> flights_;  // one a stage, in turn
   std::size_t next_flight_ = 0, in_flight_ = 0;

@@ -50,6 +50,13 @@ void ContinuousEngine::add_chunk(const Sequence& s, std::int64_t tokens) {
   if (sliced && s.computed + tokens == s.target) ++sliced_;
 }
 
+void ContinuousEngine::add_windows(std::int64_t tokens) {
+  for (std::size_t l = 0; l < loads_.size(); ++l) {
+    const std::int64_t sees = parts_.sizes->layer_class(l).sees;
+    if (sees > 0) loads_[l].attended += static_cast<double>(std::min(sees, tokens));
+  }
+}
+
 MixedStep ContinuousEngine::iteration() {
   chunks_.clear();
   fetched_ = {};
@@ -61,7 +68,7 @@ MixedStep ContinuousEngine::iteration() {
   const bool full = kv_.full_law();
   std::int64_t attended = 0;
   std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
-  if (!full) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
+  if (!full || windows_) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
   for (const Planned& p : plan_) {
     const Sequence& s = at(p.id);
     if (s.prefills()) {
@@ -73,7 +80,10 @@ MixedStep ContinuousEngine::iteration() {
     ++decodes_;
     attended += s.computed;
     tokens = std::max(tokens, p.tokens);
-    if (full) continue;
+    if (full) {
+      if (windows_) add_windows(s.computed + p.tokens);
+      continue;
+    }
     SequenceFootprint* footprint = kv_.footprint(p.id);
     for (std::size_t l = 0; footprint != nullptr && l < loads_.size(); ++l) {
       const std::int64_t at_step = s.computed + p.tokens - s.target;
@@ -99,8 +109,11 @@ MixedStep ContinuousEngine::iteration() {
   sampled_ += decodes_;
   if (full) {
     attended += decodes_ * tokens;
-    loads_.front() = {.attended = static_cast<double>(attended),
-                      .held = static_cast<double>(attended)};
+    for (std::size_t l = 0; l < loads_.size(); ++l) {
+      const bool all = parts_.sizes->layer_class(l).sees == 0;
+      const auto held = static_cast<double>(attended);
+      loads_[l] = {.attended = all ? held : loads_[l].attended, .held = held};
+    }
   }
   if (tokens > 1) {
     // Of a sequence whose proposals were cut short, and of layers that see little.

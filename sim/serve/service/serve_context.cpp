@@ -342,8 +342,8 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   if (spec_.speculation.is_on()) add_proposals(hooks);
   usable_ = startup_->limit();
   resident_["activations"] = startup_->activation;
-  full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
-              !sizes_->windowed();
+  full_law_ = spec_.method.name == "full" && !spec_.measured && !sizes_->windowed() &&
+              (sizes_->counts_blocks() || (sizes_->holds_unseen() && sizes_->plain()));
   moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
                  spec_.method.name != "full";
   if (moves_whole_ && sizes_->windowed()) {

@@ -71,7 +71,13 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   };
   for (std::int64_t n = 1; n <= out.sequences; n = after(n)) {
     const double entries = static_cast<double>(n) * attended;
-    std::fill(loads.begin(), loads.end(), DecodeLoad{.attended = entries, .held = entries});
+    for (std::size_t l = 0; l < loads.size(); ++l) {
+      const std::int64_t sees = sizes_->layer_class(l).sees;
+      const double seen =
+          sees > 0 ? std::min(entries, static_cast<double>(n) * static_cast<double>(sees))
+                   : entries;
+      loads[l] = {.attended = seen, .held = entries};
+    }
     const StageTimes step = times({.decodes = n, .loads = loads, .chunks = {}});
     out.token = n == 1 ? step.sum + sequence : std::min(out.token, step.sum + sequence);
     fastest = std::min(fastest, step.fastest);

@@ -204,7 +204,11 @@ TEST_CASE("SGLang's attention groups reserve memory and divide its limits") {
 TEST_CASE("SGLang schedules ahead but in a pipeline, and with drafts since 0.5.11") {
   const auto ahead = [](const char* label, bool drafts, std::int32_t stages) {
     return with_options(find_stack(label), {},
-                        {&find_gpu("H100-80GB-SXM"), &find_llm(kDense), 2, drafts, false, stages})
+                        {.gpu = &find_gpu("H100-80GB-SXM"),
+                         .llm = &find_llm(kDense),
+                         .gpus = 2,
+                         .speculates = drafts,
+                         .stages = stages})
         .schedules_ahead;
   };
   CHECK(ahead("sglang@0.5.9", false, 1));
@@ -249,6 +253,73 @@ TEST_CASE("SGLang with speculation runs 48 requests, in step with the GPU before
   CHECK(with("vllm", true).max_num_seqs == with("vllm", false).max_num_seqs);
 }
 
+TEST_CASE("SGLang has pools for windows of few models, by release") {
+  const auto has = [](const char* label, const char* model, const char* gpu = "H100-80GB-SXM",
+                      bool speculates = false) {
+    return with_options(find_stack(label), {}, {&find_gpu(gpu), &find_llm(model), 1, speculates})
+        .window_pools;
+  };
+  CHECK_FALSE(has("sglang@0.5.7", "gpt-oss-120b"));
+  CHECK(has("sglang@0.5.8", "gpt-oss-120b"));
+  CHECK(has("sglang", "gpt-oss-20b"));
+  CHECK_FALSE(has("sglang@0.5.9", "gpt-oss-120b", "B200"));  // trtllm_mha
+  CHECK(has("sglang@0.5.10", "gpt-oss-120b", "B200"));
+  CHECK_FALSE(has("sglang@0.5.9", "gpt-oss-120b", "H100-80GB-SXM", true));
+  CHECK(has("sglang@0.5.10", "gpt-oss-120b", "H100-80GB-SXM", true));
+  CHECK_FALSE(has("sglang@0.5.7", "llama-4-scout"));  // needs --hybrid-kvcache-ratio
+  CHECK(has("sglang@0.5.8", "llama-4-scout"));
+  for (const char* gemma : {"gemma-2-9b", "gemma-3-27b", "gemma-3-1b"}) {
+    CHECK_FALSE(has("sglang@0.4.9", gemma));
+    CHECK_FALSE(has("sglang", gemma));
+  }
+  CHECK(has("sglang@0.5.11", "gemma-4-31b"));
+  CHECK(has("sglang", "mimo-v2.5"));
+  CHECK_FALSE(has("sglang", "mistral-7b-v0.1"));
+  CHECK(has("trtllm", "gemma-3-27b"));
+}
+
+TEST_CASE("SGLang: states of a request and the overlap schedule, by release and radix cache") {
+  const auto with = [](const char* label, const char* model, const StackOptions& options = {},
+                       bool caches = true, bool speculates = false) {
+    EngineSite site{&find_gpu("H100-80GB-SXM"), &find_llm(model), 1, speculates};
+    site.caches_prefixes = caches;
+    return with_options(find_stack(label), options, site);
+  };
+  const char* const model = "qwen3-next-80b-a3b";
+  CHECK(with("sglang@0.5.3", model).state_slots == 1);
+  CHECK(with("sglang@0.5.3", model).state_sequences == 512);
+  CHECK(with("sglang@0.5.3", model, {.max_num_seqs = 64}).state_sequences == 64);
+  CHECK(with("sglang@0.5.3", model).schedules_ahead);
+  CHECK_FALSE(with("sglang@0.5.3", model).prefix_caching.value());
+  CHECK(with("sglang@0.5.4", model).state_slots == 3);
+  CHECK(with("sglang@0.5.4", model).schedules_ahead);
+  for (const char* label : {"sglang@0.5.6", "sglang@0.5.9", "sglang@0.5.13"}) {
+    CHECK(with(label, model).state_slots == 3);
+    CHECK(with(label, model).state_sequences == 0);
+    CHECK_FALSE(with(label, model).schedules_ahead);
+    CHECK(with(label, model, {}, false).schedules_ahead);
+    CHECK(with(label, model, {}, false).state_slots == 1);
+    CHECK(with(label, model, {.max_num_seqs = 9}, false).state_sequences == 9);
+  }
+  CHECK(with("sglang@0.5.8", model, {}, false).state_sequences == 512);
+  CHECK(with("sglang@0.5.9", model, {}, false).state_sequences == 0);
+  CHECK(with("sglang@0.5.14", model).state_slots == 5);
+  CHECK(with("sglang@0.5.14", model).schedules_ahead);
+  CHECK(with("sglang@0.5.14", model, {.async_scheduling = false}).state_slots == 3);
+  CHECK(with("sglang@0.5.9", model, {}, true, true).state_slots == 1);
+  CHECK(with("sglang@0.5.9", model, {}, true, true).state_sequences == 48);
+  // Models of which the radix cache knows nothing, and those without extra buffers.
+  CHECK(with("sglang@0.5.13", "kimi-linear-48b-a3b").state_slots == 1);
+  CHECK(with("sglang@0.5.13", "kimi-linear-48b-a3b").schedules_ahead);
+  CHECK_FALSE(with("sglang@0.5.14", "kimi-linear-48b-a3b").schedules_ahead);
+  CHECK(with("sglang@0.5.16", "kimi-linear-48b-a3b").state_slots == 5);
+  CHECK(with("sglang@0.5.6", "nemotron-h-56b").state_slots == 1);
+  CHECK(with("sglang@0.5.7", "nemotron-h-56b").state_slots == 3);
+  CHECK_FALSE(with("sglang", "lfm2-1.2b").schedules_ahead);
+  CHECK(with("sglang@0.5.9", "qwen3-8b").state_slots == 0);
+  CHECK(with("sglang@0.5.9", "qwen3-8b").schedules_ahead);
+}
+
 TEST_CASE(
     "vLLM since 0.14 schedules ahead, but not n-grams, and since 0.20 prompts have to fit whole") {
   const auto with = [](const char* label, bool looks_up, const StackOptions& options = {}) {
@@ -264,6 +335,80 @@ TEST_CASE(
   CHECK(with("vllm@0.20", false).reserves_full_prompt);
   CHECK(with("vllm", false).reserves_full_prompt);
   CHECK_FALSE(with("sglang", false).reserves_full_prompt);
+}
+
+TEST_CASE("SGLang reserves memory for drafts, by release and proposer") {
+  const auto reserve = [](const char* label, bool speculates, bool looks_up = false,
+                          bool draft_model = false) {
+    const Gpu& gpu = find_gpu("H100-80GB-SXM");
+    EngineSite site{&gpu, &find_llm("qwen3-8b"), 1, speculates, looks_up};
+    site.draft_model = draft_model;
+    const double share = with_options(find_stack(label), {}, site).usable_fraction;
+    return (1 - share) * static_cast<double>(gpu.hbm.count()) / (1024.0 * 1024 * 1024);
+  };
+  // Shares have three decimals, of 80 GiB.
+  const auto gib = [](double n) { return doctest::Approx(n).epsilon(0.005); };
+  for (const auto& [label, head, model] :
+       {std::tuple{"sglang@0.5.2", 2.0, 6.0}, std::tuple{"sglang@0.5.9", 2.0, 6.0},
+        std::tuple{"sglang@0.5.10", 4.0, 6.0}, std::tuple{"sglang@0.5.13", 4.0, 6.0},
+        std::tuple{"sglang@0.5.14", 0.0, 0.0}}) {
+    INFO(label);
+    const double plain = reserve(label, false);
+    CHECK(reserve(label, true) == gib(plain + head));
+    CHECK(reserve(label, true, false, true) == gib(plain + model));
+    CHECK(reserve(label, true, true) == gib(plain));  // n-grams
+  }
+  CHECK(reserve("sglang@0.4.8", true, false, true) == gib(reserve("sglang@0.4.8", false) + 2));
+}
+
+TEST_CASE("SGLang's decode steps beyond the captured CUDA graphs are launched by the host") {
+  const auto limit = [](const char* label, const char* gpu, std::int32_t gpus = 1) {
+    return with_options(find_stack(label), {}, {&find_gpu(gpu), &find_llm("qwen3-8b"), gpus})
+        .graph_sequences;
+  };
+  CHECK(limit("sglang@0.4.3", "H200-141GB-SXM") == 160);
+  CHECK(limit("sglang@0.4.3", "L4") == 8);
+  CHECK(limit("sglang@0.4.3", "L4", 4) == 80);
+  CHECK(limit("sglang@0.4.7", "H200-141GB-SXM") == 256);
+  CHECK(limit("sglang@0.4.7", "B200") == 512);
+  CHECK(limit("sglang@0.5.2", "H100-80GB-SXM", 8) == 160);
+  CHECK(limit("sglang@0.5.2", "H200-141GB-SXM") == 256);
+  CHECK(limit("sglang@0.5.2", "B200") == 512);
+  CHECK(limit("sglang@0.5.2", "RTX-5090") == 8);
+  CHECK(limit("sglang@0.5.3", "H100-80GB-SXM") == 256);
+  CHECK(limit("sglang@0.5.3", "H100-80GB-SXM", 4) == 512);
+  CHECK(limit("vllm", "H100-80GB-SXM") == 0);
+
+  const Stack sglang = on("sglang@0.5.2", "H100-80GB-SXM");
+  CHECK(is_captured(sglang, 1));
+  CHECK(is_captured(sglang, 159));  // padded
+  CHECK_FALSE(is_captured(sglang, 161));
+  CHECK(host_per_layer(sglang, 160, false) == Seconds{});
+  CHECK(host_per_layer(sglang, 161, false) == sglang.eager_per_layer);
+  CHECK(host_per_layer(sglang, 161, true) == Seconds{});  // of prompts nothing is known
+  CHECK(is_captured(on("sglang@0.5.2", "H100-80GB-SXM", {.graph_sequences = 200}), 161));
+  // More graphs take more of the reserve, 2 MiB each.
+  CHECK(on("sglang@0.5.3", "L40S", {.graph_sequences = 512}).usable_fraction <
+        on("sglang@0.5.3", "L40S").usable_fraction);
+}
+
+TEST_CASE("TensorRT-LLM since 1.0 runs as graphs only decode steps of captured sizes") {
+  const Stack trtllm = on("trtllm", "H100-80GB-SXM");
+  for (const std::int64_t n : {1, 31, 32, 64, 128}) CHECK(is_captured(trtllm, n));
+  for (const std::int64_t n : {33, 63, 65, 127, 129, 256}) CHECK_FALSE(is_captured(trtllm, n));
+  CHECK(host_per_layer(trtllm, 33, false) == Seconds{0.29e-3});
+  CHECK(host_per_layer(trtllm, 1, true) == Seconds{0.29e-3});
+  const Stack padded =
+      on("trtllm", "H100-80GB-SXM", {.graph_sequences = 300, .graph_padding = true});
+  CHECK(is_captured(padded, 33));
+  CHECK_FALSE(is_captured(padded, 301));
+  const Stack exact = on("trtllm", "H100-80GB-SXM", {.graph_sequences = 300});
+  CHECK(is_captured(exact, 256));
+  CHECK(is_captured(exact, 300));
+  CHECK_FALSE(is_captured(exact, 299));
+  // Compiled engines of releases before 1.0 take no such time, whatever is captured.
+  CHECK(host_per_layer(on("trtllm@0.20", "H100-80GB-SXM", {.cuda_graphs = false}), 33, true) ==
+        Seconds{});
 }
 
 TEST_CASE("SGLang takes less of a GPU by default where it loads a vision encoder") {

@@ -143,7 +143,15 @@ TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other e
   sglang.stack = "sglang";
   const EngineStartup pools = start(sglang);
   REQUIRE(pools.pools);
-  REQUIRE(pools.pools->pools.size() == 2);
+  REQUIRE(pools.pools->pools.size() == 1);  // no release has a pool for Gemma's windows
+  CHECK(pools.tokens == pools.kv_cache.count() / pools.block.count());
+  sglang.model = "gpt-oss-20b";
+  const EngineStartup windows = start(sglang);
+  REQUIRE(windows.pools->pools.size() == 2);
+  sglang.stack = "sglang@0.5.7";
+  CHECK(start(sglang).pools->pools.size() == 1);
+  CHECK(start(sglang).tokens < windows.tokens);
+  sglang.stack = "sglang";
   Bytes sum;
   for (const EnginePool& pool : pools.pools->pools) sum += pool.bytes();
   CHECK(sum <= pools.kv_cache);

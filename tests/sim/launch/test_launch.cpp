@@ -172,6 +172,26 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   CHECK(wide.gpus == 16);
   CHECK(wide.replicas == 2);
 
+  // SGLang's groups of attention are parts of one engine: --tp-size counts all of their GPUs.
+  json grouped = service("sglang@0.5.6");
+  grouped["model"] = "deepseek-v3";
+  grouped["gpu"] = "H200-141GB-SXM";
+  grouped["gpu_count"] = 2;
+  grouped["engine"] = {{"expert_parallel", 8}, {"prefill_chunk", 16384}, {"graph_sequences", 64}};
+  grouped["cluster"] = {{"replicas", 8}};
+  const LaunchRole groups = launch_from(grouped).roles[0];
+  CHECK(value_of(groups, "--tp-size") == "8");
+  CHECK(value_of(groups, "--dp-size") == "4");
+  CHECK(value_of(groups, "--enable-dp-attention") == "");
+  CHECK(value_of(groups, "--ep-size") == "8");
+  CHECK(value_of(groups, "--chunked-prefill-size") == "16384");  // of all groups together
+  CHECK(value_of(groups, "--cuda-graph-max-bs") == "64");
+  CHECK(groups.gpus == 8);
+  CHECK(groups.replicas == 2);
+  grouped["engine"]["expert_parallel"] = 4;
+  grouped["cluster"] = {{"replicas", 3}};  // no whole number of groups of two
+  CHECK(refusal(grouped).find("SGLang takes as many as tensor parallelism") != std::string::npos);
+
   json dealt = experts;
   dealt["cluster"] = nullptr;
   dealt["engine"] = {{"decode_context_parallel", 4}};

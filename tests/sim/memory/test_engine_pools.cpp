@@ -44,11 +44,22 @@ TEST_CASE("SGLang: windows have 0.8 tokens for each of the full layers") {
   CHECK(p.request_bytes(1000) == Bytes{1000 * 512 + 100 * 1536});
 }
 
+TEST_CASE("SGLang without pools for windows: all layers hold every token") {
+  // 8 * 256 B a token.
+  const EnginePools p = sglang_pools(layers(2, 6, 0), {.window_pools = false}, Bytes{20'481'000});
+  REQUIRE(p.pools.size() == 1);
+  CHECK(p.tokens() == 10'000);
+  CHECK(p.pools[0].layers == 8);
+  CHECK(p.concurrency(1000) == test::rel(10.0));
+  CHECK(p.concurrency(50) == test::rel(200.0));
+  CHECK(p.request_bytes(1000) == Bytes{1000 * 2048});
+}
+
 TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
   // Three states of 4,672 B: slots of 14,016. 0.9 / 1.9 of the memory holds 100 and a spare one.
   const Bytes slot{14'016};
   const Bytes memory{static_cast<std::int64_t>(101.5 * 14'016 * 1.9 / 0.9)};
-  const EnginePools p = sglang_pools(layers(1, 0, 3), {}, memory);
+  const EnginePools p = sglang_pools(layers(1, 0, 3), {.state_slots = 5}, memory);
   REQUIRE(p.pools.size() == 2);
   CHECK(p.pools[1].holds_states);
   CHECK(p.pools[1].unit == slot);
@@ -57,8 +68,14 @@ TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
   CHECK(p.tokens() == (memory - slot * 100).count() / 256);
   CHECK(p.max_states() == 20);
   CHECK(p.concurrency(1) == test::rel(20.0));  // slots over those of a request
-  const EnginePools alone = sglang_pools(layers(1, 0, 3), {.radix_cache = false}, memory);
+  const EnginePools alone = sglang_pools(layers(1, 0, 3), {.state_slots = 1}, memory);
   CHECK(alone.slots == 1);
+  CHECK(alone.max_states() == 100);
+  // Without the radix cache the pool has a slot for each of max_running_requests.
+  const EnginePools few =
+      sglang_pools(layers(1, 0, 3), {.state_slots = 1, .state_sequences = 40}, memory);
+  CHECK(few.max_states() == 40);
+  CHECK(few.tokens() == (memory - slot * 40).count() / 256);
   // What the pools take is never more than there is.
   CHECK(p.pools[0].bytes() + p.pools[1].bytes() <= memory);
 }

@@ -96,5 +96,53 @@ TEST_CASE("a method frees memory of a hybrid model's full layers") {
   CHECK(noted("36 gated-delta layers stay full"));
 }
 
+/// 3 layers that see 64 tokens and one that sees all, each of one KV head of 64: 256 B a token.
+Llm windowed(const char* type) {
+  Llm llm = test::small_llm();
+  llm.model_type = type;
+  llm.layers.resize(1);
+  LayerSpec layer = llm.layers.front();
+  layer.attention.n_kv_heads = 1;
+  layer.attention.head_dim = layer.attention.v_head_dim = 64;
+  llm.layers = {layer};
+  layer.attention.window = 64;
+  llm.layers.insert(llm.layers.end(), 3, layer);
+  return llm;
+}
+
+ServeResult on_sglang(const char* version, const Llm& llm, const RequestTrace& trace) {
+  test::SmallService service;
+  service.llm = &llm;
+  service.stack = std::string{"sglang@"} + version;
+  service.blocks = 4096;
+  service.block_tokens = 1;
+  service.times = {.iteration = 1e-3, .per_token = 1e-6, .per_entry = 1e-6};
+  service.scheduler.name = "sglang";
+  service.trace = trace;
+  return service.run();
+}
+
+TEST_CASE("SGLang without a pool for windows holds every token in all layers and finds prefixes") {
+  const Llm llm = windowed("gpt_oss");
+  RequestTrace trace;
+  trace.requests = {test::request(0, 300, 20)};
+  const ServeResult uniform = on_sglang("0.5.7", llm, trace);
+  const ServeResult windows = on_sglang("0.5.8", llm, trace);
+  REQUIRE(uniform.completed == 1);
+  // Before the last step 318 tokens: 4 layers of 256 B, or one and 3 of 64 tokens.
+  CHECK(max_held(uniform) == 318 * 4 * 256);
+  CHECK(max_held(windows) == (318 + 3 * 64) * 256);
+  // Attention reads the window in both: 1 ms, 1 us a token and 1 us an entry of the layers' mean.
+  CHECK(uniform.makespan == windows.makespan);
+  // The second request finds the first one's prompt, which windows that were freed do not have.
+  trace.prefix_block = 16;
+  for (std::uint64_t b = 0; b < 19; ++b) trace.prefix_ids.push_back(b);
+  trace.requests.push_back(test::request(10, 300, 20));
+  for (Request& r : trace.requests) r.prefix_count = 19;
+  // All but the last token.
+  CHECK(on_sglang("0.5.7", llm, trace).prefix_hit_tokens == 299);
+  CHECK(on_sglang("0.5.8", llm, trace).prefix_hit_tokens == 0);
+}
+
 }  // namespace
 }  // namespace kvsim
