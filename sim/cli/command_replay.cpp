@@ -129,7 +129,7 @@ Bytes memory_for_weights() {
 int run_loop(const Arguments& arguments) {
   for (const char* other :
        {"trace", "per-step", "per-head", "block-size", "dump-kept", "out", "no-figures",
-        "no-report", "formats", "layers", "heads", "until", "memory"}) {
+        "no-report", "formats", "layers", "heads", "steps", "until", "memory"}) {
     if (arguments.has(other)) {
       throw InputError{fmt::format("--{} does not go with --closed-loop", other)};
     }
@@ -205,6 +205,7 @@ int run_replay(const Arguments& arguments) {
   constexpr std::int64_t kMost = 1'000'000;
   options.layers = static_cast<std::int32_t>(arguments.integer("layers", 1, kMost).value_or(0));
   options.heads = static_cast<std::int32_t>(arguments.integer("heads", 1, kMost).value_or(0));
+  options.steps = arguments.integer("steps", 1, kMost).value_or(0);
   if (const auto until = arguments.value("until")) {
     options.until = read_share("--until", *until);
     if (*options.until <= 0) throw InputError{"--until", "a share above 0", *until};
@@ -311,6 +312,8 @@ Command replay_command() {
                split_option(),
                {"layers", 0, "N", false, "a random sample of layers: means have standard errors"},
                {"heads", 0, "N", false, "a sample of KV heads of each layer, likewise"},
+               {"steps", 0, "N", false,
+                "errors of a sample of at most N decode steps, likewise; sizes are of all steps"},
                {"until", 0, "SHARE", false,
                 "1%: more layers until the standard error of every mean error is below it"},
                {"closed-loop", 0, "FOLDER", false,

@@ -86,7 +86,7 @@ std::size_t best_mass_blocks(const HeadVectors& head) {
 }
 
 void add_best_mass(const HeadVectors& head, const CausalAttention& reference, std::size_t block,
-                   const std::vector<HeadSeries*>& all) {
+                   const StepSample& sample, const std::vector<HeadSeries*>& all) {
   const TileKernels& kernels = tile_kernels();
   const auto group = static_cast<std::size_t>(head.group);
   const auto d = static_cast<std::size_t>(head.head_dim);
@@ -125,6 +125,11 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
       highest[lane] =
           static_cast<float>(reference.log_sum[(first + step) * group + g] / head.scale);
     });
+    bool measured = false;
+    each_lane([&](std::size_t step, std::size_t, std::size_t) {
+      measured = measured || sample.measures(static_cast<std::int64_t>(first + step));
+    });
+    if (!measured) continue;
     const std::vector<float> log_sums = highest;
     const std::size_t seen = static_cast<std::size_t>(position) + end;  // by the last step
     for (std::size_t at = 0; at < seen; at += kTileEntries) {
@@ -145,6 +150,8 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
       }
     }
     each_lane([&](std::size_t step, std::size_t g, std::size_t lane) {
+      const std::int64_t rank = sample.rank(static_cast<std::int64_t>(first + step));
+      if (rank < 0) return;
       const std::size_t visible = static_cast<std::size_t>(position) + step + 1;
       largest.start(std::span{rows}.subspan(lane * entries, visible));
       std::size_t before = 0;
@@ -154,7 +161,7 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
         if (query >= static_cast<std::size_t>(series->queries)) continue;
         const auto count = static_cast<std::size_t>(series->costs[first + step].max_read);
         if (count != before) share = largest.share(before = count);
-        series->best_mass[(first + step) * static_cast<std::size_t>(series->queries) + query] =
+        series->best_mass[static_cast<std::size_t>(rank * series->queries) + query] =
             static_cast<float>(share);
       }
     });

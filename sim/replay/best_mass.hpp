@@ -11,9 +11,9 @@ namespace kvsim {
 [[nodiscard]] std::size_t best_mass_blocks(const HeadVectors& head);
 
 /// Fills best_mass of the series `all` of one KV head, for the steps of block `block`: the largest
-/// share of a step's probability that as many entries as one query head read can have. best_mass
-/// must have its size. `reference`: the full cache's attention.
+/// share of a step's probability that as many entries as one query head read can have, at the steps
+/// of `sample`. best_mass must have its size. `reference`: the full cache's attention.
 void add_best_mass(const HeadVectors& head, const CausalAttention& reference, std::size_t block,
-                   const std::vector<HeadSeries*>& all);
+                   const StepSample& sample, const std::vector<HeadSeries*>& all);
 
 }  // namespace kvsim

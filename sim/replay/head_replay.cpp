@@ -77,8 +77,8 @@ HeadVectors part_of(const HeadVectors& head, std::int32_t first, std::int32_t qu
 
 std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSession& session,
                                        std::span<const HeadVectors> heads,
-                                       std::span<const HeadReference> references, bool want_kept,
-                                       bool want_slots) {
+                                       std::span<const HeadReference> references,
+                                       const StepSample& sample, bool want_kept, bool want_slots) {
   KVSIM_CHECK(heads.size() == session.size() && references.size() == heads.size(),
               "{} heads, {} references, a session of {}", heads.size(), references.size(),
               session.size());
@@ -100,11 +100,13 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
     series.bytes_after_prefill = session.bytes(h);
     if (want_slots) series.slots_after_prefill = slots_of(session.kept(h), heads[h].prompt);
     series.costs.reserve(steps);
-    series.rel_error.reserve(steps * group);
-    series.cosine.reserve(steps * group);
+    series.rel_error.reserve(static_cast<std::size_t>(sample.size()) * group);
+    series.cosine.reserve(static_cast<std::size_t>(sample.size()) * group);
   }
   for (std::size_t step = 0; step < steps;) {
-    const std::int64_t block = session.start_block(static_cast<std::int64_t>(steps - step));
+    const auto first = static_cast<std::int64_t>(step);
+    const bool measured = sample.measures(first);
+    const std::int64_t block = session.start_block(sample.run_end(first) - first, measured);
     for (std::int64_t i = 0; i < block; ++i) {
       session.step();
       for (std::size_t h = 0; h < heads.size(); ++h) {
@@ -123,7 +125,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
                                 .extra_flops = traffic.extra_flops});
       }
     }
-    for (std::size_t h = 0; h < heads.size(); ++h) {
+    for (std::size_t h = 0; measured && h < heads.size(); ++h) {
       for (std::int64_t i = 0; i < block; ++i) {
         compare(session, h, i, step + static_cast<std::size_t>(i), references[h], keeps_mass,
                 all[h]);
@@ -167,7 +169,9 @@ std::vector<HeadSeries> replay_head(const ComposedMethod& method, std::int32_t l
     session.learn(scores);
     session.prefill(scores, {.entries = *entries});
     const HeadReference held_to{&reference, head.group, first_query};
-    return std::move(replay_session(method, session, {&one, 1}, {&held_to, 1}, want_kept).front());
+    const StepSample all{head.tokens - head.prompt};
+    return std::move(
+        replay_session(method, session, {&one, 1}, {&held_to, 1}, all, want_kept).front());
   };
   std::vector<HeadSeries> all;
   if (!method.parts().query_head) {

@@ -12,6 +12,7 @@
 #include "models/methods/composed.hpp"
 #include "models/methods/session/kept_entry.hpp"
 #include "models/methods/session/session.hpp"
+#include "sim/replay/step_sample.hpp"
 
 namespace kvsim {
 
@@ -35,11 +36,11 @@ struct HeadSeries {
   std::int64_t entries_after_prefill = 0;
   CacheBytes bytes_after_prefill;
   std::vector<HeadCost> costs;                  // [steps]
-  std::vector<float> rel_error;                 // [steps, queries]
-  std::vector<float> cosine;                    // [steps, queries]
-  std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
+  std::vector<float> rel_error;                 // [measured steps, queries], as the next four
+  std::vector<float> cosine;                    //
+  std::vector<float> retained_mass;             // empty where it has no meaning
   std::vector<float> best_mass;                 // likewise; add_best_mass fills it
-  std::vector<float> retrieved;                 // [steps, queries] of HeadReference, or empty
+  std::vector<float> retrieved;                 // of HeadReference, or empty
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
   std::vector<KeptEntry> why;                   // at the end: the rule that keeps each entry
   // Positions of entries in the order of writing, if requested.
@@ -62,12 +63,13 @@ struct HeadReference {
 ///
 /// rel_error = |o' - o| / |o| (0 where both vanish, 1 where only o does), cosine of the two
 /// likewise 1 or 0. retained_mass: share of the full row's probability that the entries read had.
-/// Errors: ContractError if shapes disagree.
+/// All three at the steps of `sample`. Errors: ContractError if shapes disagree.
 [[nodiscard]] std::vector<HeadSeries> replay_session(const ComposedMethod& method,
                                                      CacheSession& session,
                                                      std::span<const HeadVectors> heads,
                                                      std::span<const HeadReference> references,
-                                                     bool want_kept, bool want_slots = false);
+                                                     const StepSample& sample, bool want_kept,
+                                                     bool want_slots = false);
 
 /// A single KV head, for methods that decide per head: one series per stored head (one, or one per
 /// query head).

@@ -119,13 +119,23 @@ HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
           .scale = info_.softmax_scale};
 }
 
-void LayerBlock::compute_references(std::int32_t threads) {
+void LayerBlock::compute_references(std::int32_t threads, const StepSample& sample) {
   const auto heads = static_cast<std::size_t>(range_.count);
   const auto group = static_cast<std::size_t>(info_.n_heads / info_.n_kv_heads);
   const auto d = static_cast<std::size_t>(info_.head_dim);
   const auto steps = static_cast<std::size_t>(info_.tokens - info_.prompt_tokens);
-  const std::size_t max = block_steps(group);
-  const std::size_t blocks = (steps + max - 1) / max;
+  const auto max = static_cast<std::int64_t>(block_steps(group));
+  struct Block {
+    std::size_t first = 0, count = 0;
+  };
+  std::vector<Block> blocks;
+  for (std::int64_t step = 0; step < sample.steps();) {
+    const std::int64_t end = std::min(sample.run_end(step), step + max);
+    if (sample.measures(step)) {
+      blocks.push_back({static_cast<std::size_t>(step), static_cast<std::size_t>(end - step)});
+    }
+    step = end;
+  }
   const auto first_head = static_cast<std::size_t>(range_.first);
   const std::optional<RetrievalMarks> marks = retrieval_marks(info_);
   for (Layer& layer : layers_) {
@@ -137,19 +147,18 @@ void LayerBlock::compute_references(std::int32_t threads) {
       if (marks) layer.retrieved[h].resize(steps * group);
     }
   }
-  parallel_for(layers_.size() * heads * blocks, threads, [&](std::size_t task) {
-    Layer& layer = layers_[task / (heads * blocks)];
-    const HeadVectors& head = layer.view.heads[first_head + task / blocks % heads];
-    CausalAttention& to = layer.references[first_head + task / blocks % heads];
-    const std::size_t first = task % blocks * max;
-    const std::size_t count = std::min(max, steps - first);
+  parallel_for(layers_.size() * heads * blocks.size(), threads, [&](std::size_t task) {
+    Layer& layer = layers_[task / (heads * blocks.size())];
+    const HeadVectors& head = layer.view.heads[first_head + task / blocks.size() % heads];
+    CausalAttention& to = layer.references[first_head + task / blocks.size() % heads];
+    const auto [first, count] = blocks[task % blocks.size()];
     RunningAttention attention{head.group, head.head_dim, head.scale};
     attend_causally(attention, {head.q, head.keys, head.values, head.head_dim, head.tokens},
                     head.prompt + static_cast<std::int64_t>(first), count,
                     std::span{to.out}.subspan(first * group * d, count * group * d),
                     std::span{to.log_sum}.subspan(first * group, count * group));
     if (!marks) return;
-    std::vector<float>& retrieved = layer.retrieved[first_head + task / blocks % heads];
+    std::vector<float>& retrieved = layer.retrieved[first_head + task / blocks.size() % heads];
     largest_in_context(head, *marks, head.prompt + static_cast<std::int64_t>(first),
                        static_cast<std::int64_t>(count),
                        std::span{to.log_sum}.subspan(first * group, count * group),

@@ -11,6 +11,7 @@
 #include "models/math/attention/rope.hpp"
 #include "models/methods/composed.hpp"
 #include "sim/replay/head_replay.hpp"
+#include "sim/replay/step_sample.hpp"
 #include "sim/replay/surrogates.hpp"
 #include "traces/trace.hpp"
 
@@ -57,8 +58,9 @@ class LayerBlock {
   [[nodiscard]] TraceLayer& rows(std::int32_t layer) {
     return layers_[static_cast<std::size_t>(layer - first_)].rows;
   }
-  /// Reference attention of every head of the block, side by side.
-  void compute_references(std::int32_t threads);
+  /// Reference attention of every head of the block, side by side, at the steps of `sample`; rows
+  /// of others are 0.
+  void compute_references(std::int32_t threads, const StepSample& sample);
 
   [[nodiscard]] const CausalAttention& reference(std::int32_t layer, std::size_t kv_head) const {
     return at(layer).references[kv_head];

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -123,15 +124,18 @@ class TraceReplay {
         info_{trace.info()},
         options_{options},
         threads_{thread_count(options.threads)},
-        rope_{rope_of(trace.info())} {
+        rope_{rope_of(trace.info())},
+        sample_{options.steps, info_.tokens - info_.prompt_tokens, options.seed} {
     for (const auto& method : methods) {
       const ComposedMethod& composed = as_composed(*method);
-      runners_.push_back({composed, ReplaySummary{composed, info_, options}, {}, {}, {}});
+      runners_.push_back({composed, ReplaySummary{composed, info_, options, sample_}, {}, {}, {}});
       inputs_ += composed.needs().inputs;
       pairs_ = pairs_ || composed.parts().share != nullptr;
     }
     surrogates_ = load_surrogates(inputs_, info_);
   }
+
+  [[nodiscard]] const StepSample& sample() const { return sample_; }
 
   std::vector<ReplayMethod> run() {
     const std::size_t passes =
@@ -156,7 +160,7 @@ class TraceReplay {
                          rope(),
                          surrogates_,
                          HeadRange{head, std::min(heads, info_.n_kv_heads - head)}};
-        block.compute_references(options_.threads);
+        block.compute_references(options_.threads, sample_);
         replay_block(block, tasks);
       }
       add_layers(first, count, tasks);
@@ -356,7 +360,7 @@ class TraceReplay {
       task.session->compute_only(runner.computed);
       task.session->prefill(*task.scores, *task.allotted);
       task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
-                                   block.references(task.unit), options_.kept_positions,
+                                   block.references(task.unit), sample_, options_.kept_positions,
                                    !options_.block_sizes.empty());
       task.session.reset();
     });
@@ -397,7 +401,7 @@ class TraceReplay {
     };
     std::vector<Part> parts;
     const HeadVectors& any = block.layer(block.first()).heads.front();
-    const auto steps = static_cast<std::size_t>(any.tokens - any.prompt);
+    const auto steps = static_cast<std::size_t>(sample_.size());
     for (std::size_t head = 0; head < series.size(); ++head) {
       for (HeadSeries* one : series[head]) {
         one->best_mass.resize(steps * static_cast<std::size_t>(one->queries));
@@ -410,7 +414,7 @@ class TraceReplay {
       const std::size_t head = parts[i].head;
       const auto layer = block.first() + static_cast<std::int32_t>(head / heads);
       add_best_mass(block.layer(layer).heads[head % heads], block.reference(layer, head % heads),
-                    parts[i].block, series[head]);
+                    parts[i].block, sample_, series[head]);
     });
   }
 
@@ -419,6 +423,7 @@ class TraceReplay {
   const ReplayOptions& options_;
   int threads_;
   std::optional<Rope> rope_;
+  StepSample sample_;
   TraceInputs inputs_;
   std::map<std::string, SurrogateFile> surrogates_;
   bool pairs_ = false;
@@ -516,7 +521,16 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
                                  .heads = trace.info().head_numbers,
                                  .layers_by_stratum = trace.info().layers_by_stratum};
   }
-  result.methods = TraceReplay{trace, methods, options}.run();
+  const std::int64_t most = trace.info().tokens - trace.info().prompt_tokens;
+  if (options.steps > most) {
+    throw InputError{fmt::format("trace \"{}\": a sample of decode steps", trace.info().name),
+                     fmt::format("at most {}", most), std::to_string(options.steps)};
+  }
+  TraceReplay running{trace, methods, options};
+  result.methods = running.run();
+  if (const StepSample& steps = running.sample(); !steps.is_all()) {
+    result.steps = ReplaySteps{.measured = steps.size(), .of = steps.steps()};
+  }
   for (std::size_t m = 0; m < specs.size(); ++m) {
     if (const auto& budget = specs[m].budget) {
       result.methods[m].budget =

@@ -36,6 +36,7 @@ struct ReplayOptions {
   std::function<void(double)> progress{};    // called with the fraction done
   // A sample (Trace::sample), drawn by `seed`: by run_replay_job.
   std::int32_t layers = 0, heads = 0;  // layers, and KV heads of each; 0: all
+  std::int64_t steps = 0;  // decode steps whose errors are measured (StepSample); 0: all
   /// More layers are taken until each method's standard error of rel_error_mean, widened as
   /// Student's t of as many layers is, is so small a share of it.
   std::optional<double> until{};
@@ -55,7 +56,8 @@ struct ReplayStep {
   std::int64_t host_bytes = 0;  // kept in host memory, not part of bytes_held
   double link_bytes = 0;        // between host and GPU
   double bytes_read = 0, bytes_written = 0, extra_flops = 0;
-  double rel_error = 0, cosine = 0;  // means over layers and query heads
+  // Means over layers and query heads; NaN at steps that were not measured.
+  double rel_error = 0, cosine = 0;
   std::optional<double> retained_mass;
 };
 
@@ -108,8 +110,8 @@ struct ReplayPrefill {
   double retained_mass_mean = 0;  // of the full attention on the computed pairs
 };
 
-/// Standard errors of a method's means over layers and heads, of which a sample was replayed; one
-/// that the sample does not show (of a single layer) is absent.
+/// Standard errors of a method's means over layers, heads and steps, of which a sample was
+/// replayed; one that the sample does not show (of a single layer) is absent.
 struct ReplayStderr {
   std::optional<double> rel_error_mean, cosine_mean, retained_mass_mean, best_mass_mean;
   std::optional<double> answer_error_mean;
@@ -121,6 +123,11 @@ struct ReplaySample {
   std::int32_t of_layers = 0, kv_heads = 0, of_kv_heads = 0;
   std::vector<std::vector<std::int32_t>> heads;  // [layer]: numbers of its KV heads
   std::vector<std::int32_t> layers_by_stratum;   // TraceInfo's
+};
+
+/// Decode steps whose errors were measured; sizes and traffic are those of all.
+struct ReplaySteps {
+  std::int64_t measured = 0, of = 0;
 };
 
 struct ReplayMethod {
@@ -175,6 +182,7 @@ struct ReplayResult {
   std::string model;                   // that the trace was recorded from, as its metadata names it
   std::optional<double> parameters;    // of that model
   std::optional<ReplaySample> sample;  // nullopt: all of the trace
+  std::optional<ReplaySteps> steps;    // likewise
   std::vector<ReplayMethod> methods;   // in the requested order
 
   /// Numbers in the trace of the replayed layer `layer`, and of one of its `stored` heads.

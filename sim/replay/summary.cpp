@@ -115,8 +115,15 @@ double percentile(std::vector<float> values, double share) {
 }
 
 ReplaySummary::ReplaySummary(const ComposedMethod& method, const TraceInfo& trace,
-                             const ReplayOptions& options)
-    : method_{method}, trace_{trace}, options_{options}, paged_{trace.prompt_tokens, trace.tokens} {
+                             const ReplayOptions& options, const StepSample& sample)
+    : method_{method},
+      trace_{trace},
+      options_{options},
+      sample_{sample},
+      paged_{trace.prompt_tokens, trace.tokens},
+      step_best_masses_(static_cast<std::size_t>(sample.size())),
+      step_answers_(step_best_masses_.size()),
+      step_answer_errors_(step_best_masses_.size()) {
   result_.name = method.name();
   result_.params = method.params();
   result_.steps = trace.tokens - trace.prompt_tokens;
@@ -275,19 +282,30 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
     step.bytes_read += cost.read;
     step.bytes_written += cost.written;
     step.extra_flops += cost.extra_flops;
+    const std::int64_t rank = sample_.rank(static_cast<std::int64_t>(i));
+    if (rank < 0) {
+      step.rel_error = step.cosine = kNone;
+      if (step.retained_mass) step.retained_mass = kNone;
+      continue;
+    }
+    const auto row = static_cast<std::size_t>(rank);
     for (std::size_t g = 0; g < group; ++g) {
-      step.rel_error += static_cast<double>(head.rel_error[i * group + g]);
-      step.cosine += static_cast<double>(head.cosine[i * group + g]);
-      if (step.retained_mass)
-        *step.retained_mass += static_cast<double>(head.retained_mass[i * group + g]);
+      const std::size_t at = row * group + g;
+      step.rel_error += static_cast<double>(head.rel_error[at]);
+      step.cosine += static_cast<double>(head.cosine[at]);
+      if (step.retained_mass) {
+        *step.retained_mass += static_cast<double>(head.retained_mass[at]);
+        step_best_masses_[row] += static_cast<double>(head.best_mass[at]);
+      }
+      if (head.retrieved.empty()) continue;
+      const auto weight = static_cast<double>(head.retrieved[at]);
+      step_answers_[row] += weight;
+      step_answer_errors_[row] += weight * static_cast<double>(head.rel_error[at]);
+      retrieved_ += weight;
+      retrieval_error_ += weight * static_cast<double>(head.rel_error[at]);
     }
   }
   errors_.insert(errors_.end(), head.rel_error.begin(), head.rel_error.end());
-  for (std::size_t i = 0; i < head.retrieved.size(); ++i) {
-    const auto weight = static_cast<double>(head.retrieved[i]);
-    retrieved_ += weight;
-    retrieval_error_ += weight * static_cast<double>(head.rel_error[i]);
-  }
   const std::int64_t entries =
       head.costs.empty() ? head.entries_after_prefill : head.costs.back().held;
   const CacheBytes bytes = head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
@@ -318,7 +336,7 @@ void ReplaySummary::add_segments() {
     n = 0;
     double sum = 0;
     for (const ReplayStep& step : steps_) {
-      if (!counts(step.tokens - 1)) continue;
+      if (!sample_.measures(step.step - 1) || !counts(step.tokens - 1)) continue;
       sum += step.rel_error;
       ++n;
     }
@@ -345,9 +363,9 @@ void ReplaySummary::add_segments() {
 }
 
 void ReplaySummary::add_standard_errors() {
-  if (!trace_.samples_layers() && !trace_.samples_heads()) return;
-  const double layers = static_cast<double>(trace_.n_layers) / trace_.all_layers;
-  const double heads = static_cast<double>(trace_.n_kv_heads) / trace_.all_kv_heads;
+  if (!trace_.samples_layers() && !trace_.samples_heads() && sample_.is_all()) return;
+  const double layers = static_cast<double>(trace_.n_layers) / trace_.model_layers();
+  const double heads = static_cast<double>(trace_.n_kv_heads) / trace_.model_kv_heads();
   const std::span<const std::int32_t> strata = trace_.layers_by_stratum;
   ReplayStderr out{.rel_error_mean = error_means_.standard_error(layers, heads, strata),
                    .cosine_mean = cosine_means_.standard_error(layers, heads, strata),
@@ -358,7 +376,9 @@ void ReplaySummary::add_standard_errors() {
     out.retained_mass_mean = mass_means_.standard_error(layers, heads, strata);
     out.best_mass_mean = best_mass_means_.standard_error(layers, heads, strata);
   }
-  if (retrieved_ > 0 && trace_.samples_layers()) {
+  if (retrieved_ > 0 && !trace_.samples_layers() && !trace_.samples_heads()) {
+    out.answer_error_mean = 0;
+  } else if (retrieved_ > 0 && trace_.samples_layers()) {
     // A ratio of two sums over layers: the spread of what is left of the one by the other.
     SampledMean left;
     const double weight = retrieved_ / static_cast<double>(layer_answers_.size());
@@ -369,7 +389,35 @@ void ReplaySummary::add_standard_errors() {
     }
     out.answer_error_mean = left.standard_error(layers, heads, strata);
   }
+  if (!sample_.is_all()) add_step_errors(out);
   result_.standard_errors = out;
+}
+
+/// Steps are drawn for all layers and heads together, so their variance adds to that of these.
+void ReplaySummary::add_step_errors(ReplayStderr& errors) const {
+  const auto add_to = [&](std::optional<double>& error, std::span<const double> values,
+                          std::span<const double> weights) {
+    const auto of_steps = sample_.standard_error(values, weights);
+    error = error && of_steps ? std::optional{std::hypot(*error, *of_steps)} : std::nullopt;
+  };
+  const std::vector<double> equal(static_cast<std::size_t>(sample_.size()), 1.0);
+  const auto add_mean = [&](std::optional<double>& error, auto value) {
+    std::vector<double> values;
+    for (const ReplayStep& step : steps_) {
+      if (sample_.measures(step.step - 1)) values.push_back(value(step));
+    }
+    add_to(error, values, equal);
+  };
+  add_mean(errors.rel_error_mean, [](const ReplayStep& step) { return step.rel_error; });
+  add_mean(errors.cosine_mean, [](const ReplayStep& step) { return step.cosine; });
+  if (method_.has_retained_mass()) {
+    add_mean(errors.retained_mass_mean,
+             [](const ReplayStep& step) { return step.retained_mass.value_or(0); });
+    std::vector<double> masses = step_best_masses_;
+    for (double& mass : masses) mass /= static_cast<double>(trace_.n_layers) * trace_.n_heads;
+    add_to(errors.best_mass_mean, masses, equal);
+  }
+  if (retrieved_ > 0) add_to(errors.answer_error_mean, step_answer_errors_, step_answers_);
 }
 
 ReplayMethod ReplaySummary::finish() {

@@ -10,6 +10,7 @@
 #include "sim/replay/head_replay.hpp"
 #include "sim/replay/paged.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/replay/step_sample.hpp"
 
 namespace kvsim {
 
@@ -32,7 +33,8 @@ class SampledMean {
 /// layer, head by head. Sums are taken in that order, so threads cannot change a digit.
 class ReplaySummary {
  public:
-  ReplaySummary(const ComposedMethod& method, const TraceInfo& trace, const ReplayOptions& options);
+  ReplaySummary(const ComposedMethod& method, const TraceInfo& trace, const ReplayOptions& options,
+                const StepSample& sample);
 
   /// The stored heads of `layer`, in order.
   void add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads);
@@ -47,6 +49,7 @@ class ReplaySummary {
   void add_kept(std::int32_t layer, const std::vector<HeadSeries>& heads);
   void add_segments();
   void add_standard_errors();
+  void add_step_errors(ReplayStderr& errors) const;
   /// The shares that a data-dependent method keeps of the prompt and of decode tokens.
   void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
@@ -55,6 +58,7 @@ class ReplaySummary {
   const ComposedMethod& method_;
   const TraceInfo& trace_;
   const ReplayOptions& options_;
+  const StepSample& sample_;
   ReplayMethod result_;
   std::vector<ReplayStep> steps_;
   std::vector<float> errors_;
@@ -70,6 +74,8 @@ class ReplaySummary {
   // Means of each layer's heads, and sums over its answers.
   SampledMean error_means_, cosine_means_, mass_means_, best_mass_means_;
   std::vector<double> layer_answers_, layer_answer_errors_;
+  // Sums over layers and heads of each measured step.
+  std::vector<double> step_best_masses_, step_answers_, step_answer_errors_;
 };
 
 /// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of

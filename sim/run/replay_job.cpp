@@ -38,6 +38,7 @@ ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>
     all.model = std::move(some.model);
     all.parameters = some.parameters;
     all.sample = std::move(some.sample);
+    all.steps = some.steps;
     for (ReplayMethod& method : some.methods) all.methods.push_back(std::move(method));
   }
   return all;
@@ -79,9 +80,10 @@ double student_factor(const ReplaySample& sample) {
 
 /// Whether the error of each method is known as well as `share` of it; what is rounding is 0.
 bool is_known(const ReplayResult& result, double share) {
-  if (!result.sample) return true;
-  if (std::ssize(result.sample->layers) < result.sample->of_layers)
+  if (!result.sample && !result.steps) return true;
+  if (result.sample && std::ssize(result.sample->layers) < result.sample->of_layers) {
     share /= student_factor(*result.sample);
+  }
   return std::all_of(result.methods.begin(), result.methods.end(), [&](const ReplayMethod& m) {
     if (!m.standard_errors || m.rel_error_mean < kRoundingError) return true;
     const auto& error = m.standard_errors->rel_error_mean;
@@ -124,7 +126,7 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
         for (ReplayMethod& m : job.result.methods) {
           m.notes.push_back(
               "all layers were replayed, and its error is less certain than "
-              "--until: more --heads would help");
+              "--until: more --heads or --steps would help");
         }
       }
       return job;

@@ -242,7 +242,7 @@ void CacheSession::step_heads(std::size_t first, std::size_t count) {
       head.events.stored = static_cast<double>(head.store->kv_bytes(head.entries).count());
     }
     attend(head);
-    if (block_steps_ > 0 && head.how == InBlock::kSingly) keep_output(h);
+    if (block_steps_ > 0 && block_is_read_ && head.how == InBlock::kSingly) keep_output(h);
   }
 }
 
@@ -266,21 +266,23 @@ CacheSession::InBlock CacheSession::in_block(const Head& head) const {
   return plain ? InBlock::kPlain : InBlock::kScored;
 }
 
-std::int64_t CacheSession::start_block(std::int64_t max) {
+std::int64_t CacheSession::start_block(std::int64_t max, bool read) {
   KVSIM_CHECK(block_steps_ == 0 && newest_ >= 0 && max >= 1, "a block of {} steps after token {}",
               max, newest_);
   const std::int64_t period = method_.merge->refresh_period();
   if (period > 0) max = std::min(max, period - steps_ % period);
   for (Head& head : heads_) {
     head.how = in_block(head);
+    if (!read && head.how == InBlock::kPlain) head.how = InBlock::kUnread;
     max = std::min(max, head.tile.steps(head.entries.size(), head.how != InBlock::kScored));
   }
   block_steps_ = max;
+  block_is_read_ = read;
   block_at_ = 0;
   for (Head& head : heads_) {
     head.outputs.clear();
     head.log_sums.clear();
-    if (head.how == InBlock::kSingly) continue;
+    if (!in_tile(head.how)) continue;
     head.tile.start(head.vectors, newest_ + 1, max, head.how == InBlock::kPlain, head.entries);
   }
   return max;
@@ -295,23 +297,23 @@ void CacheSession::keep_output(std::size_t h) {
 
 void CacheSession::finish_block() {
   for (Head& head : heads_) {
-    if (head.how != InBlock::kSingly) head.tile.finish(head.entries);
+    if (in_tile(head.how)) head.tile.finish(head.entries, block_is_read_);
   }
   block_steps_ = 0;
 }
 
 std::span<const double> CacheSession::block_output(std::size_t h, std::int64_t i) const {
   const Head& head = heads_[h];
-  if (head.how != InBlock::kSingly) return head.tile.output(i);
+  KVSIM_CHECK(block_is_read_, "step {} of a block that is not read", i);
+  if (in_tile(head.how)) return head.tile.output(i);
   const auto row = static_cast<std::size_t>(place_.group * place_.head_dim);
   return std::span{head.outputs}.subspan(static_cast<std::size_t>(i) * row, row);
 }
 
 double CacheSession::block_log_sum(std::size_t h, std::int64_t i, std::int32_t g) const {
   const Head& head = heads_[h];
-  return head.how != InBlock::kSingly
-             ? head.tile.log_sum(i, g)
-             : head.log_sums[static_cast<std::size_t>(i * place_.group + g)];
+  return in_tile(head.how) ? head.tile.log_sum(i, g)
+                           : head.log_sums[static_cast<std::size_t>(i * place_.group + g)];
 }
 
 void CacheSession::refresh() {
@@ -432,6 +434,7 @@ void CacheSession::attend(Head& head) {
   const std::span<const float> q{q_.data(), group * d};
   head.events.attended = head.entries.size();
   const InBlock how = block_steps_ > 0 ? head.how : InBlock::kSingly;
+  if (how == InBlock::kUnread) return;
   if (how == InBlock::kPlain) {
     head.tile.see(block_at_, head.entries);
     return;
@@ -462,7 +465,7 @@ void CacheSession::attend(Head& head) {
   if (how == InBlock::kScored) {
     head.tile.fill(block_at_, head.entries, head.attention);
     head.attention.weigh(head.bias);
-    head.tile.keep(block_at_, head.entries, head.attention);
+    if (block_is_read_) head.tile.keep(block_at_, head.entries, head.attention);
   } else if (method_.rerotate) {
     attend_rerotated(head);
   } else {

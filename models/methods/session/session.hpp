@@ -45,8 +45,8 @@ class CacheSession {
 
   /// Computes the outputs of the next steps together: at most `max` of them, as many as it
   /// returns. Their results, but for outputs, are those of single steps; outputs are there after
-  /// the last of them.
-  [[nodiscard]] std::int64_t start_block(std::int64_t max);
+  /// the last of them, unless they are not `read`.
+  [[nodiscard]] std::int64_t start_block(std::int64_t max, bool read = true);
   /// Output [group, d] and log-sum-exp of head `h` at step `i` of the last block.
   [[nodiscard]] std::span<const double> block_output(std::size_t h, std::int64_t i) const;
   [[nodiscard]] double block_log_sum(std::size_t h, std::int64_t i, std::int32_t g) const;
@@ -96,7 +96,7 @@ class CacheSession {
 
  private:
   /// How a head attends in a block of steps.
-  enum class InBlock : std::uint8_t { kPlain, kScored, kSingly };
+  enum class InBlock : std::uint8_t { kPlain, kScored, kSingly, kUnread };
   struct Head {
     HeadVectors vectors;
     EntryTable entries;
@@ -115,6 +115,9 @@ class CacheSession {
     std::vector<double> outputs, log_sums;
   };
   [[nodiscard]] InBlock in_block(const Head& head) const;
+  [[nodiscard]] static bool in_tile(InBlock how) {
+    return how == InBlock::kPlain || how == InBlock::kScored;
+  }
   void keep_output(std::size_t h);
   void finish_block();
   void append(std::int32_t id);
@@ -163,6 +166,7 @@ class CacheSession {
   std::vector<double> group_sum_;
   std::int64_t steps_ = 0;
   std::int64_t block_steps_ = 0, block_at_ = 0;  // of the current block; 0: none
+  bool block_is_read_ = true;                    // its outputs are
   TierTrip trip_;
   PrefillOutcome prefill_outcome_;
   Counts retired_;  // of selectors and mergers before the last refresh

@@ -142,7 +142,11 @@ void StepTile::keep(std::int64_t step, const EntryTable& entries, const GroupAtt
   }
 }
 
-void StepTile::finish(EntryTable& entries) {
+void StepTile::finish(EntryTable& entries, bool read) {
+  if (!read) {
+    entries.stop_versions();
+    return;
+  }
   if (plain_) {
     finish_plain(entries);
   } else {

@@ -34,8 +34,8 @@ class StepTile {
   void fill(std::int64_t step, EntryTable& entries, GroupAttention& attention);
   /// Takes over the probabilities of the same step.
   void keep(std::int64_t step, const EntryTable& entries, const GroupAttention& attention);
-  /// Computes the outputs after the block's last step.
-  void finish(EntryTable& entries);
+  /// Computes the outputs after the block's last step, if they are `read`.
+  void finish(EntryTable& entries, bool read = true);
 
   [[nodiscard]] std::span<const double> output(std::int64_t step) const {  // [group, d]
     return std::span{out_}.subspan(static_cast<std::size_t>(step) * group_ * d_, group_ * d_);

@@ -1,6 +1,7 @@
 #include "sim/report/replay/replay_figures.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -46,6 +47,24 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
     }
     const auto n = static_cast<double>(end - at);
     points.push_back({mean.x / n, mean.y / n});
+  }
+  return points;
+}
+
+bool is_measured(const ReplayStep& step) { return !std::isnan(step.rel_error); }
+
+/// Mean errors of `stride` steps each, or of each run of measured steps where others were not.
+std::vector<ChartPoint> errors_over_steps(const std::vector<ReplayStep>& series, bool sampled,
+                                          std::size_t stride) {
+  const auto error = [](const ReplayStep& s) { return s.rel_error; };
+  if (!sampled) return over_steps(series, stride, error);
+  std::vector<ChartPoint> points;
+  for (auto first = std::find_if(series.begin(), series.end(), is_measured);
+       first != series.end();) {
+    const auto end = std::find_if_not(first, series.end(), is_measured);
+    const std::vector<ReplayStep> run{first, end};
+    points.push_back(over_steps(run, run.size(), error).front());
+    first = std::find_if(end, series.end(), is_measured);
   }
   return points;
 }
@@ -118,16 +137,19 @@ FigureSet replay_figures(const ReplayResult& replay) {
     const std::size_t error_stride = (method.series.size() + kMaxErrors - 1) / kMaxErrors;
     if (stride > 0) {
       const bool exact =
-          std::all_of(method.series.begin(), method.series.end(),
-                      [](const ReplayStep& s) { return s.rel_error < kRoundingError; });
+          std::any_of(method.series.begin(), method.series.end(), is_measured) &&
+          std::none_of(method.series.begin(), method.series.end(),
+                       [](const ReplayStep& s) { return s.rel_error >= kRoundingError; });
       // Rounding errors would extend a logarithmic axis by five decades.
       error.lines.push_back({exact ? label + " (below 0.00001)" : label});
       if (!exact) {
-        error.lines.back().points = over_steps(method.series, error_stride,
-                                               [](const ReplayStep& s) { return s.rel_error; });
+        error.lines.back().points =
+            errors_over_steps(method.series, replay.steps.has_value(), error_stride);
       }
       if (stride > 1) held.x_label = fmt::format("decode step (means of {} steps)", stride);
-      if (error_stride > 1) {
+      if (replay.steps) {
+        error.x_label = "decode step (means of runs of neighbours)";
+      } else if (error_stride > 1) {
         error.x_label = fmt::format("decode step (means of {} steps)", error_stride);
       }
       held.lines.push_back(

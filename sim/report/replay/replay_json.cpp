@@ -151,6 +151,9 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
         {"kv_heads", sample->kv_heads}, {"of_kv_heads", sample->of_kv_heads},
         {"heads", sample->heads},       {"layers_by_stratum", sample->layers_by_stratum}};
   }
+  if (replay.steps) {
+    out["sampled_steps"] = {{"measured", replay.steps->measured}, {"of", replay.steps->of}};
+  }
   out["methods"] = ordered_json::array();
   for (const ReplayMethod& method : replay.methods) {
     out["methods"].push_back(method_json(replay, method));

@@ -84,6 +84,10 @@ std::string replay_heading(const ReplayResult& replay, std::size_t width) {
         "sample's, errors have their standard error.",
         sample->layers.size(), sample->of_layers, sample->kv_heads, sample->of_kv_heads);
   }
+  if (replay.steps) {
+    text += fmt::format(" Errors are those of {} of {} decode steps, with their standard error.",
+                        replay.steps->measured, replay.steps->of);
+  }
   return paragraph(text, width);
 }
 

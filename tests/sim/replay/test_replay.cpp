@@ -346,7 +346,8 @@ TEST_CASE("the largest possible mass of a number of entries by hand, by query he
   const CausalAttention reference =
       causal_attention(head.q, head.keys, head.values, 2, 1, 5, 3, 1.0);
   REQUIRE(best_mass_blocks(head.view) == 1);
-  add_best_mass(head.view, reference, 0, {&both, &second});
+  add_best_mass(head.view, reference, 0, StepSample{head.view.tokens - head.view.prompt},
+                {&both, &second});
   const std::vector<double> want{12.0 / 15, 0.5, 14.0 / 16, 0.6};
   for (std::size_t i = 0; i < want.size(); ++i) {
     CHECK(static_cast<double>(both.best_mass[i]) == rel(want[i], 1e-6));
@@ -374,7 +375,7 @@ TEST_CASE("the largest possible mass equals that of ordered rows, ties and long 
   few.best_mass.resize(static_cast<std::size_t>(kTokens - kPrompt) * kGroup);
   many.best_mass.resize(few.best_mass.size());
   for (std::size_t block = 0; block < best_mass_blocks(view); ++block) {
-    add_best_mass(view, reference, block, {&few, &many});
+    add_best_mass(view, reference, block, StepSample{view.tokens - view.prompt}, {&few, &many});
   }
   std::size_t checked = 0;
   each_causal_row(view.q, view.keys, kGroup, kDim, kTokens, kTokens, kPrompt, view.scale,
