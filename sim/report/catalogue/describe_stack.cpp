@@ -166,6 +166,52 @@ ordered_json stack_json(const Stack& stack) {
 
 namespace {
 
+std::string front_end_text(const FrontEndTimes& times) {
+  return fmt::format(
+      "{} to the engine; work of {} a request, {} a prompt token, {} a streamed token",
+      times.latency, times.request, times.prompt_token, times.token);
+}
+
+std::string cutoff_text(const CutoffTimes& times) {
+  return fmt::format("{} a step, {:g} B a logit", times.step, times.bytes_per_logit);
+}
+
+/// What a rule sets that is no option of the engine.
+void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
+  const auto choose = [&](const std::optional<bool>& value, const char* yes, const char* no) {
+    if (value) out.emplace_back(*value ? yes : no);
+  };
+  choose(v.schedules_ahead, "schedules ahead of the GPU", "schedules in step with the GPU");
+  choose(v.reserves_full_prompt, "admits a prompt with room for all of it",
+         "admits a prompt with room for its first chunk");
+  choose(v.prefix_caching, "prefix caching", "no prefix caching");
+  choose(v.window_pools, "pools for windows", "one pool of tokens");
+  if (v.state_slots) {
+    out.push_back(fmt::format("slots of recurrent states a request: {}", *v.state_slots));
+  }
+  if (v.state_sequences) out.push_back(fmt::format("of all requests: {}", *v.state_sequences));
+  if (v.graph_sequences) {
+    out.push_back(*v.graph_sequences > 0
+                      ? fmt::format("graphs of up to {} sequences", *v.graph_sequences)
+                      : "no bound of graphs");
+  }
+  choose(v.graph_padding, "steps padded to a graph's size", "graphs of exact sizes");
+  choose(v.eager_prompts, "prompts without graphs", "prompts as fast as with graphs");
+  if (v.eager_per_layer) {
+    out.push_back(fmt::format("{} to launch a layer without a graph", *v.eager_per_layer));
+  }
+  if (v.inter_step_overhead) out.push_back(fmt::format("{} between steps", *v.inter_step_overhead));
+  if (v.inter_step_per_sequence) {
+    out.push_back(fmt::format("{} a sequence between steps", *v.inter_step_per_sequence));
+  }
+  if (v.front_end) out.push_back("API server: " + front_end_text(*v.front_end));
+  if (v.cutoff) out.push_back("top-k, top-p: " + cutoff_text(*v.cutoff));
+  if (v.attention_per_clock) {
+    out.push_back(
+        fmt::format("decode attention of {:g} flops an SM and clock", *v.attention_per_clock));
+  }
+}
+
 /// The values that a rule sets, under the engine's option names.
 std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule) {
   std::vector<std::string> out;
@@ -197,16 +243,8 @@ std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule
   }
   if (v.reserve_graphs) out.push_back(fmt::format("{} reserved for graphs", *v.reserve_graphs));
   if (v.min_reserve) out.push_back(fmt::format("at least {} reserved", *v.min_reserve));
-  if (v.graph_sequences) {
-    out.push_back(fmt::format("graphs of up to {} sequences", *v.graph_sequences));
-  }
-  if (v.graph_padding && !*v.graph_padding) out.emplace_back("graphs of exact sizes");
-  if (v.eager_prompts && *v.eager_prompts) out.emplace_back("prompts without graphs");
   if (v.reserve_drafts) out.push_back(fmt::format("{} reserved for drafts", *v.reserve_drafts));
-  if (v.window_pools)
-    out.emplace_back(*v.window_pools ? "pools for windows" : "one pool of tokens");
-  if (v.state_slots) out.push_back(fmt::format("{} states a request", *v.state_slots));
-  if (v.state_sequences) out.push_back(fmt::format("a pool of {} states", *v.state_sequences));
+  add_other_values(v, out);
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
@@ -285,11 +323,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                                                    : "one product each");
   if (stack.attends_allocated) facts.add("attends", "to all of the cache's room, masked");
   if (stack.front_end != FrontEndTimes{}) {
-    const FrontEndTimes& times = stack.front_end;
-    facts.add("API server",
-              fmt::format("{} to the engine; work of {} a request, {} a prompt token, "
-                          "{} a streamed token",
-                          times.latency, times.request, times.prompt_token, times.token));
+    facts.add("API server", front_end_text(stack.front_end));
   }
   if (stack.schedules_ahead) facts.add("scheduling", "a step ahead of the GPU, hidden behind it");
   if (stack.inter_step_overhead > Seconds{}) {
@@ -297,8 +331,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                                            stack.inter_step_per_sequence));
   }
   if (stack.cutoff != CutoffTimes{}) {
-    facts.add("top-k, top-p", fmt::format("{} a step, {:g} B a logit", stack.cutoff.step,
-                                          stack.cutoff.bytes_per_logit));
+    facts.add("top-k, top-p", cutoff_text(stack.cutoff));
   }
   if (stack.attention_per_clock > 0) {
     facts.add("decode attention",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -398,6 +399,28 @@ TEST_CASE("names may be typed in any case, with other separators") {
   CHECK(run_kvsim({"show", "method", "Streaming_LLM"}, folder).status == 0);
   CHECK(run_kvsim({"show", "stack", "VLLM"}, folder).status == 0);
   CHECK(has(run_kvsim({"show", "gpu", "a100"}, folder).err, "taken as A100-80GB-SXM"));
+}
+
+TEST_CASE("show stack names what each rule of an engine's defaults sets") {
+  const fs::path folder = fresh("stack-rules");
+  for (const char* stack : {"vllm", "sglang", "trtllm"}) {
+    INFO(stack);
+    const std::string text = run_kvsim({"show", "stack", stack}, folder).out;
+    const std::size_t start = text.find("\nDefaults of ");
+    REQUIRE(start != std::string::npos);
+    std::istringstream lines{text.substr(start)};
+    std::string line, rule;
+    int rules = 0;
+    while (std::getline(lines, line)) {
+      if (line.starts_with("- ") || line.empty()) {
+        if (!rule.empty()) CHECK_MESSAGE(!rule.ends_with(':'), rule);
+        rule.clear();
+      }
+      if (line.starts_with("- ")) ++rules;
+      if (line.starts_with("- ") || (!rule.empty() && line.starts_with("  "))) rule += line;
+    }
+    CHECK(rules > 1);
+  }
 }
 
 TEST_CASE("messages name the typed option") {
