@@ -388,6 +388,11 @@ void Field::fail(std::string_view complaint) const {
   throw InputError{fmt::format("{}: {}", place(), complaint)};
 }
 
+void Field::repeats(const Field& first) const {
+  fail(fmt::format("{} is given twice; {} means the same", shown(*value_),
+                   shown_pointer(first.pointer_)));
+}
+
 std::string without_python_numbers(std::string text) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNumbers{
       {{"-Infinity", "     null"}, {"Infinity", "    null"}, {"NaN", "null"}}};

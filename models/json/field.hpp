@@ -81,6 +81,8 @@ class Field {
   [[noreturn]] void expected(std::string_view what) const;
   /// Throws InputError: PLACE: `complaint`.
   [[noreturn]] void fail(std::string_view complaint) const;
+  /// Throws InputError: PLACE: <this value> is given twice; POINTER of `first` means the same.
+  [[noreturn]] void repeats(const Field& first) const;
 
  private:
   struct Document;  // the value at the root, and what messages call its file

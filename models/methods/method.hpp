@@ -339,6 +339,11 @@ struct MethodContext {
 [[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
                                                         const MethodContext& site = {});
 
+/// The method, its budget and its given parameters, in the same words for every spelling of them:
+/// the order of the parts of a name and aliases of parameters do not matter. Errors: InputError for
+/// an unknown name.
+[[nodiscard]] std::string canonical_text(const MethodSpec& spec);
+
 /// True for methods that take a budget (`full` does not). Errors: InputError for an unknown name.
 [[nodiscard]] bool takes_budget(std::string_view name);
 

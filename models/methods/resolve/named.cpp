@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/methods/params.hpp"
 #include "models/methods/resolve/choices.hpp"
@@ -239,6 +240,22 @@ MethodInfo describe_method(const std::string& name) {
     break;
   }
   return info;
+}
+
+std::string canonical_text(const MethodSpec& spec) {
+  const std::string name = canonical_method(spec.name);
+  const std::shared_ptr<const Named> known = named(name);
+  std::vector<std::string> parts = split(name);
+  std::sort(parts.begin(), parts.end());
+  std::string text = fmt::format("{}", fmt::join(parts, "+"));
+  if (spec.budget) text += fmt::format(" {} {}", spec.budget->fraction, spec.budget->entries);
+  std::map<std::string, std::string> params;
+  for (const auto& [word, value] : spec.params) {
+    const ParamInfo* info = find_param(known->declared, word);
+    params[info != nullptr ? info->name : word] = to_text(value);
+  }
+  for (const auto& [param, value] : params) text += fmt::format(" {}={}", param, value);
+  return text;
 }
 
 bool takes_budget(std::string_view name) {

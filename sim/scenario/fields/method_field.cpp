@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
 #include "sim/own/own_method.hpp"
+#include "sim/scenario/fields/distinct.hpp"
 
 namespace kvsim {
 namespace {
@@ -106,8 +108,10 @@ std::vector<MethodSpec> read_methods(const Field& field, SmallCounts small) {
   const auto budgets = field.find("budget");
   if (!budgets) return {spec};
   std::vector<MethodSpec> specs;
+  DistinctValues<std::pair<double, std::int64_t>> distinct;
   for (const Field& budget : budgets->one_or_more()) {
     spec.budget = read_budget(budget, small);
+    distinct.add({spec.budget->fraction, spec.budget->entries}, budget);
     specs.push_back(spec);
   }
   return specs;

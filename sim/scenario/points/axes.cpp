@@ -15,6 +15,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/scenario/fields/distinct.hpp"
 #include "sim/scenario/fields/engine_field.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
@@ -51,17 +52,21 @@ void refuse_unless_model(const Field& field) {
 Choices<const Llm*> read_models(const Field& field, const fs::path& folder,
                                 InlineDefinitions& own) {
   Choices<const Llm*> out;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     refuse_unless_model(item);
     if (item.is_object()) {
       own.models.push_back(std::make_shared<const Llm>(read_own_model(item, folder)));
       out.push_back({own.models.back().get(), item});
+      const fs::path config = (folder / item.at("config").string()).lexically_normal();
+      distinct.add(fmt::format("{} of {}", own.models.back()->name, config.string()), item);
     } else {
       const std::string name = item.string();
       if (name.ends_with(".json")) {
         item.fail(fmt::format("a model's own file is given as {{\"config\": \"{}\"}}", name));
       }
       out.push_back({placed(item, [&] { return &find_llm(name); }), item});
+      distinct.add(out.back().value->name, item);
     }
   }
   return out;
@@ -69,9 +74,11 @@ Choices<const Llm*> read_models(const Field& field, const fs::path& folder,
 
 Choices<const Gpu*> read_gpus(const Field& field, InlineDefinitions& own) {
   Choices<const Gpu*> out;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     NamedGpu named = placed(item, [&] { return gpu_of_user(item.string()); });
     out.push_back({named.gpu, item});
+    distinct.add(named.gpu->name, item);
     const bool is_known =
         std::find(own.notes.begin(), own.notes.end(), named.note) != own.notes.end();
     if (!named.note.empty() && !is_known) own.notes.push_back(std::move(named.note));
@@ -102,7 +109,11 @@ const Stack* read_stack_choice(const Field& item) {
 
 Choices<const Stack*> read_stacks(const Field& field) {
   Choices<const Stack*> out;
-  for (const Field& item : field.one_or_more()) out.push_back({read_stack_choice(item), item});
+  DistinctValues distinct;
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({read_stack_choice(item), item});
+    distinct.add(label_of(*out.back().value), item);
+  }
   return out;
 }
 
@@ -117,6 +128,7 @@ Choices<RequestedCalibration> read_calibrations_of(const Field& field, const fs:
 
 Choices<RequestedCache> read_cache_formats(const Field& field) {
   Choices<RequestedCache> out;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     if (!item.is_string()) (void)item.dtype();  // throws
     const std::string word = item.string();
@@ -131,6 +143,7 @@ Choices<RequestedCache> read_cache_formats(const Field& field) {
       }
       requested.method = *method;
     }
+    distinct.add(requested.dtype ? std::string{name_of(*requested.dtype)} : requested.method, item);
     out.push_back({std::move(requested), item});
   }
   return out;
@@ -138,6 +151,7 @@ Choices<RequestedCache> read_cache_formats(const Field& field) {
 
 Choices<RequestedWeights> read_weights(const Field& field) {
   Choices<RequestedWeights> out;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     if (!item.is_string()) (void)item.dtype();  // throws
     const std::string word = item.string();
@@ -150,6 +164,7 @@ Choices<RequestedWeights> read_weights(const Field& field) {
       if (candidate.name == word) format = &candidate;
     }
     if (!dtype && format == nullptr) item.fail(unknown_name("format of weights", word, known));
+    distinct.add(std::string{dtype ? name_of(*dtype) : format->name}, item);
     out.push_back({{.dtype = dtype, .format = format}, item});
   }
   return out;
@@ -157,6 +172,7 @@ Choices<RequestedWeights> read_weights(const Field& field) {
 
 Choices<RequestedMethod> read_method_choices(const Field& field, const fs::path& folder) {
   Choices<RequestedMethod> out;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     std::string named;
     fs::path trace;
@@ -169,6 +185,7 @@ Choices<RequestedMethod> read_method_choices(const Field& field, const fs::path&
     }
     for (MethodSpec& spec : read_methods(item)) {
       placed(item, [&] { return takes_budget(spec.name); });  // rejects an unknown name
+      distinct.add(fmt::format("{} on {}", canonical_text(spec), trace.string()), item);
       out.push_back({{std::move(spec), named, trace}, item});
     }
   }

@@ -8,6 +8,7 @@
 
 #include "models/units/error.hpp"
 #include "models/units/fingerprint.hpp"
+#include "sim/scenario/fields/distinct.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "sim/scenario/fields/sweep_field.hpp"
@@ -36,6 +37,7 @@ TraceSplit read_split(const Field& replay) {
 std::vector<MethodSpec> read_replay_methods(const Field& replay) {
   std::vector<MethodSpec> methods;
   if (const auto field = replay.find("methods")) {
+    DistinctValues distinct;
     for (const Field& item : field->one_or_more()) {
       if (item.is_object()) {
         if (const auto trace = item.find("measured_on")) {
@@ -48,6 +50,7 @@ std::vector<MethodSpec> read_replay_methods(const Field& replay) {
         } catch (const InputError& error) {
           item.fail(error.what());
         }
+        distinct.add(canonical_text(spec), item);
         methods.push_back(std::move(spec));
       }
     }

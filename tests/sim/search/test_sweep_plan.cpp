@@ -170,7 +170,7 @@ TEST_CASE("an item of a list is varied by its index if it is the only one") {
   const SweepPlan plan = plan_of(one, changes);
   REQUIRE(plan.size() == 2);
   CHECK(plan.scenario(1).points.front().keys.at("budget") == 0.2);
-  const auto many = sweep_file(fresh("many"), R"(, "method": ["full", {"name": "h2o"}, "h2o"])");
+  const auto many = sweep_file(fresh("many"), R"(, "method": ["full", {"name": "h2o"}, "tova"])");
   for (const std::string index : {"0", "1", "2", "10", "-"}) {
     INFO(index);
     changes.vary = {axis_of_text(fmt::format("/method/{}/budget=0.1,0.2", index))};
