@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,19 +19,52 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+/// Letters inserted, left out, replaced, or swapped with the next one, to turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> before, last, row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    before = std::exchange(last, row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+      const std::size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
     }
   }
   return row[b.size()];
+}
+
+/// Whether `b` is easily written for `a`: of the same class (vowels, other letters, digits), the
+/// next key of a row, or o and 0.
+bool is_near(char a, char b) {
+  constexpr std::string_view kVowels = "aeiouy";
+  constexpr std::string_view kRows = "1234567890 qwertyuiop asdfghjkl zxcvbnm";
+  const auto class_of = [&](char c) {
+    if (kVowels.find(c) != std::string_view::npos) return 'v';
+    const auto byte = static_cast<unsigned char>(c);
+    return std::isdigit(byte) != 0 ? 'd' : std::isalpha(byte) != 0 ? 'l' : 'o';
+  };
+  const auto next = [&](char left, char right) {
+    return kRows.find(std::string{left, right}) != std::string_view::npos;
+  };
+  const auto zero = [](char letter, char digit) { return letter == 'o' && digit == '0'; };
+  return class_of(a) == class_of(b) || next(a, b) || next(b, a) || zero(a, b) || zero(b, a);
+}
+
+/// Whether `word` may be a slip of `name`, at that edit distance. In a short word one slip, not of
+/// any letter: "name" is none of "nvme".
+bool is_slip(std::string_view word, std::string_view name, std::size_t distance) {
+  constexpr std::size_t kShort = 5;
+  if (word.size() > kShort) return distance <= std::max<std::size_t>(2, word.size() / 3);
+  if (distance == 0) return true;
+  if (distance > 1 || word.size() < 2) return false;
+  if (word.size() != name.size()) return true;  // one letter more or less
+  const auto [a, b] = std::mismatch(word.begin(), word.end(), name.begin());
+  const bool swapped = a + 1 != word.end() && *(a + 1) != *(b + 1);
+  return swapped || is_near(*a, *b);
 }
 
 constexpr std::size_t kLongestWordShown = 80;
@@ -76,11 +110,12 @@ InputError::InputError(std::string_view place, std::string_view expected, std::s
 
 std::string nearest(std::string_view word, std::span<const std::string> known) {
   const std::string wanted = lower(word.substr(0, kLongestWordShown));
-  std::size_t best = std::max<std::size_t>(2, wanted.size() / 3) + 1;
+  std::size_t best = std::string::npos;
   std::string answer;
   for (const std::string& candidate : known) {
-    const std::size_t distance = edit_distance(wanted, lower(candidate));
-    if (distance < best) {
+    const std::string name = lower(candidate);
+    const std::size_t distance = edit_distance(wanted, name);
+    if (distance < best && is_slip(wanted, name, distance)) {
       best = distance;
       answer = candidate;
     }

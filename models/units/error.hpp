@@ -27,8 +27,8 @@ decltype(auto) with_place(const std::string& place, Body&& body) {
   }
 }
 
-/// The member of `known` nearest to `word` by edit distance; empty if none is near enough to be a
-/// likely misspelling (distance above a third of the word, at least 2).
+/// The member of `known` nearest to `word` by edit distance; empty if `word` is no likely slip of
+/// one (up to 5 letters: 1 slip, none of unlike letters; more letters: 2, or a third of them).
 [[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> known);
 
 /// `unknown KIND "WORD"; did you mean "NEAR"? (known, names, and 40 more)`; leaves out what it

@@ -31,25 +31,6 @@ std::string examples(std::vector<std::string> names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// As nearest; of a short word one letter may differ ("v100" is no slip of "B200").
-std::string near_name(std::string_view word, const std::vector<std::string>& known) {
-  constexpr std::size_t kShort = 5;
-  if (word.size() > kShort) return nearest(word, known);
-  std::vector<std::string> close;
-  for (const std::string& name : known) {
-    const std::size_t shorter = std::min(word.size(), name.size());
-    std::size_t head = 0;
-    while (head < shorter && lower(word[head]) == lower(name[head])) ++head;
-    std::size_t tail = 0;
-    while (head + tail < shorter &&
-           lower(word[word.size() - 1 - tail]) == lower(name[name.size() - 1 - tail])) {
-      ++tail;
-    }
-    if (head + tail + 1 >= std::max(word.size(), name.size())) close.push_back(name);
-  }
-  return nearest(word, close);
-}
-
 }  // namespace
 
 std::string folded_name(std::string_view name) {
@@ -72,10 +53,10 @@ std::string unknown_entry(const KnownNames& known, std::string_view word) {
   const std::string head = fmt::format("unknown {} \"{}\"", known.kind, shown);
   std::vector<std::string> all = known.names;
   all.insert(all.end(), known.aliases.begin(), known.aliases.end());
-  std::string near = near_name(word, all);
+  std::string near = nearest(word, all);
   const std::size_t slash = word.rfind('/');
   const std::string_view last = slash == std::string_view::npos ? word : word.substr(slash + 1);
-  if (near.empty() && last.size() < word.size()) near = near_name(last, all);
+  if (near.empty() && last.size() < word.size()) near = nearest(last, all);
   // A name that begins with the word is more likely than one a letter away ("h10": H100, not H20).
   const std::string part = squeezed_name(last);
   const auto begins_with_part = [&](const std::string& name) {

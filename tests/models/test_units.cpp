@@ -149,6 +149,35 @@ TEST_CASE("an unknown name is answered with the nearest, else with known ones") 
   CHECK(unknown_name("point", "b", labels).ends_with("aa, and 28 more)"));
 }
 
+TEST_CASE("a hint is only given where the word may be a slip of it") {
+  const auto near = [](std::string_view word, const std::vector<std::string>& known) {
+    return nearest(word, known);
+  };
+  // Up to five letters: one inserted, left out or replaced by a near one, or two swapped.
+  CHECK(near("bach", {"batch"}) == "batch");
+  CHECK(near("gpuu", {"gpu"}) == "gpu");
+  CHECK(near("h20", {"h2o"}) == "h2o");
+  CHECK(near("modle", {"model"}) == "model");
+  CHECK(near("rnu", {"run"}) == "run");
+  CHECK(near("axis", {"axes"}) == "axes");
+  CHECK(near("modwl", {"model"}) == "model");  // the next key
+  CHECK(near("name", {"nvme"}).empty());       // a vowel for a consonant
+  CHECK(near("gpu", {"tpu"}) == "tpu");
+  CHECK(near("gpu", {"gp2"}).empty());
+  CHECK(near("v100", {"B200"}).empty());
+  CHECK(near("scale", {"cache"}).empty());
+  CHECK(near("x", {"k", "tp", ""}).empty());
+  CHECK(near("", {"k", "tp"}).empty());
+  // Longer words: two letters, or a third of the shorter word.
+  CHECK(near("pormtp_tokens", {"prompt_tokens"}) == "prompt_tokens");
+  CHECK(near("mehtodd", {"method"}) == "method");
+  CHECK(near("figures", {"features"}) == "");  // three
+  CHECK(near("max_batched_tokens", {"max_num_batched_tokens"}) == "max_num_batched_tokens");
+  // The nearest of several, whatever their order; case does not count.
+  CHECK(near("OUTPUT_TOKEN", {"prompt_tokens", "output_tokens"}) == "output_tokens");
+  CHECK(near("output_token", {"output_tokens", "output_tokenx"}) == "output_tokens");
+}
+
 TEST_CASE(
     "an unknown name of a catalogue: a near one, those that contain it, a few and the command") {
   KnownNames known{.kind = "model", .list_command = "kvsim list models"};

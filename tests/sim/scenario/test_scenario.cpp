@@ -286,6 +286,7 @@ TEST_CASE("bad input: one line with place and reason") {
   CHECK(bad("{").starts_with("not valid JSON"));
   CHECK(bad(small(R"(, "batch": 1, "batch": 2)")) == "key \"batch\" is given twice in one object");
   CHECK(bad(small(R"(, "bach": 1)")).starts_with("/bach: unknown key; did you mean \"batch\"?"));
+  CHECK(bad(small(R"(, "name": "x")")).starts_with("/name: unknown key (schema, "));  // not nvme
   CHECK(bad(small(R"(, "batch": 1.5)")) == "/batch: expected an integer in [1, 1048576], got 1.5");
   CHECK(bad(small(R"(, "batch": [1, "two"])")) ==
         "/batch/1: expected an integer in [1, 1048576], got \"two\"");

@@ -466,7 +466,7 @@ TEST_CASE("options that a scheduler does not have are refused with those that it
   refuses({.name = "sglang", .watermark = 0.1}, "policy, conservativeness");
   refuses({.name = "trtllm", .batch = 3}, "scheduler trtllm: batch");
   refuses({.name = "trtllm", .policy = "max-utilisation"}, "did you mean \"max-utilization\"");
-  refuses({.name = "sglang", .policy = "lof"}, "did you mean \"lpm\"?");
+  refuses({.name = "sglang", .policy = "lmp"}, "did you mean \"lpm\"?");
   refuses({.name = "sglang", .order = QueueOrder::kPriority, .policy = "lpm"},
           "\"lpm\" orders the queue itself, expected \"fcfs\" by priority");
   refuses({.name = "sglang", .order = QueueOrder::kShortestDeclared, .policy = "lpm"},
