@@ -1,6 +1,6 @@
 # Includes, links and tables of contents of the documents, and package manifests.
 kvsim_test(structure
-  SOURCES documents/markdown.cpp documents/test_documents.cpp package/test_manifests.cpp test_includes.cpp test_words.cpp
+  SOURCES documents/markdown.cpp documents/test_documents.cpp package/test_manifests.cpp support/test_scratch.cpp test_includes.cpp test_words.cpp
   LINK fmt::fmt kvsim::json nlohmann_json::nlohmann_json)
 # ./kv installs the packages of its tests and fails on a skipped test that is not allowed.
 add_test(NAME "structure: kv installs packages and judges skipped tests"

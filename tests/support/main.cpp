@@ -1,7 +1,10 @@
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <string>
+#include <system_error>
 
 #include <doctest/doctest.h>
 
@@ -9,7 +12,19 @@
 
 namespace {
 
-std::filesystem::path scratch;
+/// Where folders of this program's processes are, and that of this one, empty until one is needed.
+std::filesystem::path scratch_parent, scratch;
+
+const std::filesystem::path& make_scratch() {
+  std::filesystem::create_directories(scratch_parent);
+  constexpr std::size_t kRandomLetters = 6;
+  std::string name = (scratch_parent / std::string(kRandomLetters, 'X')).string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    throw std::system_error{errno, std::generic_category(), name};
+  }
+  scratch = name;
+  return scratch;
+}
 
 unsigned passing_filters = 0;
 
@@ -36,22 +51,22 @@ DOCTEST_REGISTER_LISTENER("count", 1, Count);
 }  // namespace
 
 const std::filesystem::path& kvsim::test::scratch_folder() {
-  std::filesystem::create_directories(scratch);
-  return scratch;
+  static const std::filesystem::path& made = make_scratch();  // once, whichever thread asks
+  return made;
 }
 
 /// Like doctest's main, except that a run without a test case fails: ctest calls each case by name.
 /// A name that matches nothing (one semicolon is enough) would otherwise pass.
 int main(int argc, char** argv) {
-  // Next to the program: one folder per selection of its cases.
-  std::string chosen;
-  for (int i = 1; i < argc; ++i) chosen += argv[i];
   const std::filesystem::path program{argv[0]};
-  scratch = std::filesystem::absolute(program).parent_path() / "scratch" / program.filename() /
-            std::to_string(std::hash<std::string>{}(chosen));
+  scratch_parent =
+      std::filesystem::absolute(program).parent_path() / "scratch" / program.filename();
   doctest::Context context{argc, argv};
   const int status = context.run();
   if (context.shouldExit()) return status;  // a query
   if (status == 0 && passing_filters == 0) return 1;
+  // Files of a failed run stay, to be looked at.
+  std::error_code ignored;
+  if (status == 0 && !scratch.empty()) std::filesystem::remove_all(scratch, ignored);
   return status;
 }

@@ -4,8 +4,8 @@
 
 namespace kvsim::test {
 
-/// An existing folder for the files of the test cases that this process runs. ctest runs every case
-/// in a separate process, in parallel with others.
+/// An existing folder for the files of the test cases that this process runs, which no other
+/// process has, even one of the same cases. It is removed at the end of a run that passes.
 [[nodiscard]] const std::filesystem::path& scratch_folder();
 
 }  // namespace kvsim::test

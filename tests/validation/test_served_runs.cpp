@@ -12,6 +12,7 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 #include "validation/served/served_lengths.hpp"
 #include "validation/served/served_mapping.hpp"
 #include "validation/served/served_runs.hpp"
@@ -714,13 +715,10 @@ TEST_CASE("a client that sends for a time, and a ladder of rates up to saturatio
 }
 
 TEST_CASE("a run's log replaces lengths and arrivals") {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / "kvsim-test-served-log";
-  std::filesystem::create_directories(folder);
+  const std::filesystem::path& folder = test::scratch_folder();
   std::ofstream{folder / "r1.csv"} << "arrival_s,input_tokens,output_tokens,ttft_s,e2e_s\n"
                                       "0.0,10,3,0.1,0.2\n0.5,20,4,,\n";
   const MappedRun run = map_served_run(run_of(Row{}), {.requests = folder, .lengths = {}});
-  std::filesystem::remove_all(folder);
   REQUIRE(run.is_expressed());
   CHECK(run.workload.has_log);
   CHECK(run.scenario.at("requests").at("file").get<std::string>().ends_with("r1.csv"));

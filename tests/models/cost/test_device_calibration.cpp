@@ -12,6 +12,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/validate/device_report.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -132,7 +133,7 @@ TEST_CASE("a device's document: an operator takes its bytes at the reached share
 }
 
 TEST_CASE("a device's document: a file of the user's own calibrations") {
-  const fs::path path = fs::temp_directory_path() / "kvsim_device_calibration.json";
+  const fs::path path = test::scratch_folder() / "device_calibration.json";
   std::ofstream{path} << made_up_document().dump(1);
   const auto own = own_calibration(path, "device.json");
   CHECK(own->id == "device.json");
@@ -141,7 +142,6 @@ TEST_CASE("a device's document: a file of the user's own calibrations") {
   CHECK_THROWS_WITH_AS((void)read_calibrations(path),
                        doctest::Contains("a scenario's \"calibration\" takes this file"),
                        InputError);
-  fs::remove(path);
 }
 
 TEST_CASE("a broken device's document is refused with its place") {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <tuple>
@@ -12,6 +11,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/merging_run.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -123,8 +123,7 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
   const auto head = clustered_head(1, kDim, 90, 60, 35);
   LowRankKernel kernel{{.head_dim = kDim, .hidden = 5, .rank = 2}, 1234};
   for (double& x : kernel.parameters()) x = static_cast<double>(static_cast<float>(3 * x));
-  const auto path = std::filesystem::temp_directory_path() /
-                    fmt::format("kvsim-low-rank-{}.bin", static_cast<const void*>(&kernel));
+  const auto path = test::scratch_folder() / "low-rank.bin";
   const auto write = [&](const std::string& line, std::size_t heads) {
     std::ofstream file{path, std::ios::binary};
     file << line << '\n';
@@ -179,7 +178,6 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
   says("expected a first line");
   write("kvsim-low-rank 1 1 1 16 -5 2", 1);
   says("expected a first line");
-  std::filesystem::remove(path);
   says("cannot be read");
 }
 
