@@ -5,7 +5,7 @@
 #include <random>
 
 #include "models/units/check.hpp"
-#include "sim/replay/summary.hpp"
+#include "sim/replay/sampled_mean.hpp"
 #include "traces/draw.hpp"
 
 namespace kvsim {
@@ -47,20 +47,16 @@ std::optional<double> StepSample::standard_error(std::span<const double> values,
   KVSIM_CHECK(std::ssize(values) == size_ && std::ssize(weights) == size_,
               "{} values and {} weights of {} steps", values.size(), weights.size(), size_);
   if (is_all()) return 0.0;
-  const double value = std::accumulate(values.begin(), values.end(), 0.0);
-  const double weight = std::accumulate(weights.begin(), weights.end(), 0.0);
-  if (weight <= 0) return std::nullopt;
-  // The spread of what the ratio leaves of each run.
-  SampledMean left;
+  SampledRatio ratio;
   std::size_t at = 0;
   for (const std::int64_t run : run_sizes_) {
-    double rest = 0;
+    SampledRatio::Part part;
     for (std::int64_t i = 0; i < run; ++i, ++at) {
-      rest += values[at] - value / weight * weights[at];
+      part += {.above = values[at], .below = weights[at]};
     }
-    left.add_layer({rest / (weight / static_cast<double>(run_sizes_.size()))});
+    ratio.add_layer({part});
   }
-  return left.standard_error(share_, 1, strata_);
+  return ratio.standard_error(share_, 1, strata_);
 }
 
 }  // namespace kvsim

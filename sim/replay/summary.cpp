@@ -49,58 +49,7 @@ void scale_means(ReplayStep& step, double share) {
   if (step.retained_mass) *step.retained_mass *= share;
 }
 
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double x : values) sum += x;
-  return sum / static_cast<double>(values.size());
-}
-/// Of at least two values.
-double variance_of(const std::vector<double>& values) {
-  const double mean = mean_of(values);
-  double sum = 0;
-  for (const double x : values) sum += (x - mean) * (x - mean);
-  return sum / static_cast<double>(values.size() - 1);
-}
-
 }  // namespace
-
-std::optional<double> SampledMean::standard_error(double layers, double heads,
-                                                  std::span<const std::int32_t> strata) const {
-  if (layers_.empty() || layers_.front().empty()) return std::nullopt;
-  std::vector<double> means;
-  double within = 0;  // mean variance between a layer's heads
-  bool has_within = true;
-  for (const std::vector<double>& of : layers_) {
-    means.push_back(mean_of(of));
-    has_within = has_within && of.size() > 1;
-    if (has_within) within += variance_of(of) / static_cast<double>(layers_.size());
-  }
-  const auto n = static_cast<double>(means.size());
-  const auto m = static_cast<double>(layers_.front().size());
-  double variance = 0;
-  if (layers < 1) {
-    const auto all = static_cast<std::int32_t>(means.size());
-    if (strata.empty()) strata = {&all, 1};
-    // Without the spread between heads, that between layers has all of it.
-    const double left = heads < 1 && !has_within ? 1 : 1 - layers;
-    auto next = means.begin();
-    for (const std::int32_t count : strata) {
-      if (count < 2) return std::nullopt;
-      // The mean counts each layer once, so a stratum by its layers.
-      variance += left * variance_of({next, next + count}) * count / (n * n);
-      next += count;
-    }
-    KVSIM_CHECK(next == means.end(), "strata of {} layers, not {}", next - means.begin(), all);
-  }
-  if (heads < 1) {
-    if (has_within) {
-      variance += layers * (1 - heads) * within / (n * m);
-    } else if (layers >= 1) {
-      return std::nullopt;
-    }
-  }
-  return std::sqrt(variance);
-}
 
 double percentile(std::vector<float> values, double share) {
   if (values.empty()) return kNone;
@@ -145,8 +94,11 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   ReplayCell cell;
   cell.layer = trace_.number_of(layer);
   std::int64_t samples = 0;
-  std::vector<double> errors, cosines, masses, best_masses;  // of heads
-  const double answers = retrieved_, answer_errors = retrieval_error_;
+  // Of KV heads: only these are drawn. A method may store each of their query heads.
+  const std::size_t per_kv_head =
+      std::max<std::size_t>(1, heads.size() / static_cast<std::size_t>(trace_.n_kv_heads));
+  std::vector<double> errors, cosines, masses, best_masses;
+  std::vector<SampledRatio::Part> answers;
   double error = 0;
   double cosine = 0;
   double mass = 0;
@@ -155,6 +107,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   std::vector<ReplayStep> steps = blank_steps();
   for (const HeadSeries& head : heads) {
     ReplayCell one;
+    const SampledRatio::Part answers_before{retrieval_error_, retrieved_};
     const std::span<const std::int32_t> numbers =
         trace_.samples_heads() ? std::span{trace_.head_numbers[static_cast<std::size_t>(layer)]}
                                : std::span<const std::int32_t>{};
@@ -168,10 +121,17 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
       mass += one.retained_mass_mean.value_or(0) * static_cast<double>(n);
       best_mass += one.best_mass_mean.value_or(0) * static_cast<double>(n);
       samples += n;
-      errors.push_back(one.rel_error_mean);
-      cosines.push_back(one.cosine_mean);
-      masses.push_back(one.retained_mass_mean.value_or(0));
-      best_masses.push_back(one.best_mass_mean.value_or(0));
+      if (stored % per_kv_head == 0) {
+        for (std::vector<double>* of : {&errors, &cosines, &masses, &best_masses}) of->push_back(0);
+        answers.emplace_back();
+      }
+      const double part = 1.0 / static_cast<double>(per_kv_head);
+      errors.back() += part * one.rel_error_mean;
+      cosines.back() += part * one.cosine_mean;
+      masses.back() += part * one.retained_mass_mean.value_or(0);
+      best_masses.back() += part * one.best_mass_mean.value_or(0);
+      answers.back() +=
+          {retrieval_error_ - answers_before.above, retrieved_ - answers_before.below};
     }
     if (options_.per_head) result_.heads.push_back(one);
     if (options_.kept_positions) {
@@ -191,8 +151,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cosine_means_.add_layer(std::move(cosines));
   mass_means_.add_layer(std::move(masses));
   best_mass_means_.add_layer(std::move(best_masses));
-  layer_answers_.push_back(retrieved_ - answers);
-  layer_answer_errors_.push_back(retrieval_error_ - answer_errors);
+  answer_errors_.add_layer(std::move(answers));
   add_kept(layer, heads);
   measure_law(layer, heads);
   if (!options_.block_sizes.empty()) paged_.add_layer(heads);
@@ -376,20 +335,26 @@ void ReplaySummary::add_standard_errors() {
     out.retained_mass_mean = mass_means_.standard_error(layers, heads, strata);
     out.best_mass_mean = best_mass_means_.standard_error(layers, heads, strata);
   }
-  if (retrieved_ > 0 && !trace_.samples_layers() && !trace_.samples_heads()) {
-    out.answer_error_mean = 0;
-  } else if (retrieved_ > 0 && trace_.samples_layers()) {
-    // A ratio of two sums over layers: the spread of what is left of the one by the other.
-    SampledMean left;
-    const double weight = retrieved_ / static_cast<double>(layer_answers_.size());
-    for (std::size_t i = 0; i < layer_answers_.size(); ++i) {
-      const double rest =
-          layer_answer_errors_[i] - retrieval_error_ / retrieved_ * layer_answers_[i];
-      left.add_layer({rest / weight});
-    }
-    out.answer_error_mean = left.standard_error(layers, heads, strata);
+  if (retrieved_ > 0) {
+    const bool all = !trace_.samples_layers() && !trace_.samples_heads();
+    out.answer_error_mean =
+        all ? std::optional{0.0} : answer_errors_.standard_error(layers, heads, strata);
   }
-  if (!sample_.is_all()) add_step_errors(out);
+  if (samples_ > 0 && std::isfinite(result_.rel_error_mean) && !out.rel_error_mean) {
+    note(fmt::format("its means have no standard error: one {} shows no spread",
+                     trace_.n_layers == 1 ? "layer" : "KV head of each layer"));
+  } else if (out.rel_error_mean && retrieved_ > 0 && !out.answer_error_mean) {
+    note(
+        "answer_error_mean has no standard error: one layer or head of the sample has all that is "
+        "retrieved");
+  }
+  if (!sample_.is_all()) {
+    const bool known = out.rel_error_mean.has_value();
+    add_step_errors(out);
+    if (known && !out.rel_error_mean) {
+      note("its means have no standard error: one run of decode steps shows no spread");
+    }
+  }
   result_.standard_errors = out;
 }
 

@@ -2,32 +2,16 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "models/methods/composed.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "sim/replay/paged.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/replay/sampled_mean.hpp"
 #include "sim/replay/step_sample.hpp"
 
 namespace kvsim {
-
-/// A mean over layers and heads, of which some were drawn.
-class SampledMean {
- public:
-  void add_layer(std::vector<double> heads) { layers_.push_back(std::move(heads)); }
-  /// Its standard error where `layers` and `heads` are the shares that were drawn, of two stages of
-  /// random sampling. `strata`: layers of each stratum, in order; empty: all are of one. nullopt: a
-  /// single draw of a stage shows no spread. Source: Cochran, Sampling Techniques, chapters 5 and
-  /// 10.
-  [[nodiscard]] std::optional<double> standard_error(
-      double layers, double heads, std::span<const std::int32_t> strata = {}) const;
-
- private:
-  std::vector<std::vector<double>> layers_;
-};
 
 /// Gathers the head series of one method into a ReplayMethod, in the order they are given: layer by
 /// layer, head by head. Sums are taken in that order, so threads cannot change a digit.
@@ -71,11 +55,11 @@ class ReplaySummary {
   PrefillOutcome prompt_outcome_;
   MeasuredLaw law_;
   PagedSummary paged_;
-  // Means of each layer's heads, and sums over its answers.
+  // Of each layer's KV heads.
   SampledMean error_means_, cosine_means_, mass_means_, best_mass_means_;
-  std::vector<double> layer_answers_, layer_answer_errors_;
   // Sums over layers and heads of each measured step.
   std::vector<double> step_best_masses_, step_answers_, step_answer_errors_;
+  SampledRatio answer_errors_;
 };
 
 /// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of

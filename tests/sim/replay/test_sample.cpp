@@ -1,5 +1,6 @@
 // Samples of layers and heads: what is drawn, and how sure the means are.
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
@@ -7,12 +8,13 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/replay/summary.hpp"
+#include "sim/replay/sampled_mean.hpp"
 #include "sim/report/replay/replay_csv.hpp"
 #include "sim/report/replay/replay_json.hpp"
 #include "sim/run/replay_job.hpp"
@@ -78,6 +80,116 @@ TEST_CASE("over all samples, squared standard errors have the mean of the square
     }
   }
   CHECK(squared_errors == rel(squared_deviations));
+}
+
+TEST_CASE("the standard error of a ratio, solved by hand") {
+  SampledRatio ratio;
+  ratio.add_layer({{.above = 1, .below = 1}, {.above = 1, .below = 1}});
+  ratio.add_layer({{.above = 4, .below = 2}, {.above = 6, .below = 4}});
+  // 12/8 = 1.5. Without the first layer 10/6, without the second 1: (1/2) (1/6^2 + 1/2^2) = 5/36.
+  CHECK(*ratio.standard_error(0.5, 1) == rel(std::sqrt(0.5 * 5 / 36)));
+  // Without a head of the first layer 12/8 again. Without one of the second, the other counts
+  // twice: 14/10 and 10/6, so (1/2) (1/10^2 + 1/6^2) = 17/900.
+  CHECK(*ratio.standard_error(1, 0.5) == rel(std::sqrt(0.5 * 17 / 900)));
+  CHECK(*ratio.standard_error(0.5, 0.5) == rel(std::sqrt(0.5 * 5 / 36 + 0.5 * 0.5 * 17 / 900)));
+  CHECK(*ratio.standard_error(1, 1) == 0);
+
+  SampledRatio single_heads;
+  single_heads.add_layer({{.above = 2, .below = 2}});
+  single_heads.add_layer({{.above = 10, .below = 6}});
+  // The spread between layers includes that of their one head; of all layers, nothing shows it.
+  CHECK(*single_heads.standard_error(0.5, 0.25) == rel(std::sqrt(5.0 / 36)));
+  CHECK_FALSE(single_heads.standard_error(1, 0.25));
+  SampledRatio one_layer;
+  one_layer.add_layer({{.above = 1, .below = 1}, {.above = 2, .below = 1}});
+  CHECK_FALSE(one_layer.standard_error(0.5, 1));
+  // Nothing is left without the only layer that has a weight.
+  SampledRatio one_weight;
+  one_weight.add_layer({{.above = 0.3, .below = 1}});
+  one_weight.add_layer({{.above = 0, .below = 0}});
+  CHECK_FALSE(one_weight.standard_error(0.5, 1));
+}
+
+TEST_CASE("with equal weights, the standard error of a ratio is that of a mean") {
+  std::mt19937_64 random{7};
+  const std::vector<std::int32_t> strata{4, 5};
+  SampledMean mean;
+  SampledRatio ratio;
+  for (int layer = 0; layer < 9; ++layer) {
+    std::vector<double> values(3);
+    std::vector<SampledRatio::Part> parts;
+    for (double& x : values) {
+      x = std::generate_canonical<double, 53>(random) + layer;
+      parts.push_back({.above = 2.5 * x, .below = 2.5});
+    }
+    mean.add_layer(values);
+    ratio.add_layer(parts);
+  }
+  for (const auto& [layers, heads] : {std::pair{0.3, 1.0}, {1.0, 0.4}, {0.3, 0.4}}) {
+    CHECK(*ratio.standard_error(layers, heads) == rel(*mean.standard_error(layers, heads), 1e-9));
+  }
+  CHECK(*ratio.standard_error(0.3, 0.4, strata) ==
+        rel(*mean.standard_error(0.3, 0.4, strata), 1e-9));
+}
+
+/// Samples of `drawn` layers and `heads` heads of each, from models of 32 layers of 4 heads. Layers
+/// have 1 to 55 times the weight of the lightest, heads 1 to 7 times. Returns the standard error
+/// over the true one (root mean squares), and the share of intervals of 90 % that hold the ratio.
+std::pair<double, double> ratio_coverage(std::int32_t drawn, std::int32_t heads) {
+  constexpr std::int32_t kLayers = 32, kHeads = 4, kModels = 20, kSeeds = 150;
+  const std::vector<std::int32_t> strata = strata_of(drawn);
+  // Student's t of as many degrees of freedom as layers less strata, 0.95.
+  const double student = drawn == 8 ? 1.943180 : 1.782288;
+  double squared_errors = 0, squared_deviations = 0, within = 0, all = 0;
+  for (std::uint64_t model = 0; model < kModels; ++model) {
+    std::mt19937_64 random{model};
+    const auto uniform = [&random] { return std::generate_canonical<double, 53>(random); };
+    std::vector<std::vector<SampledRatio::Part>> parts(kLayers);
+    SampledRatio::Part total;
+    for (auto& layer : parts) {
+      const double of_layer = std::exp(4 * uniform()), mean = uniform();
+      for (std::int32_t head = 0; head < kHeads; ++head) {
+        const double weight = of_layer * std::exp(2 * uniform());
+        layer.push_back({.above = weight * (mean + 0.5 * uniform()), .below = weight});
+        total += layer.back();
+      }
+    }
+    for (std::int32_t seed = 0; seed < kSeeds; ++seed) {
+      SampledRatio sample;
+      SampledRatio::Part of_sample;
+      for (const std::int32_t layer : draw_by_stratum(strata, kLayers, random)) {
+        std::vector<SampledRatio::Part> chosen;
+        for (const std::int32_t head : draw(heads, kHeads, random)) {
+          chosen.push_back(parts[static_cast<std::size_t>(layer)][static_cast<std::size_t>(head)]);
+          of_sample += chosen.back();
+        }
+        sample.add_layer(std::move(chosen));
+      }
+      const double off = of_sample.above / of_sample.below - total.above / total.below;
+      const auto error = sample.standard_error(static_cast<double>(drawn) / kLayers,
+                                               static_cast<double>(heads) / kHeads, strata);
+      REQUIRE(error);
+      squared_errors += *error * *error;
+      squared_deviations += off * off;
+      within += std::abs(off) <= student * *error ? 1 : 0;
+      ++all;
+    }
+  }
+  return {std::sqrt(squared_errors / squared_deviations), within / all};
+}
+
+TEST_CASE("the standard error of a ratio covers it, with one head of each layer or more") {
+  for (const std::int32_t drawn : {8, 16}) {
+    for (const std::int32_t heads : {1, 2, 4}) {
+      const auto [of_true, within] = ratio_coverage(drawn, heads);
+      INFO(drawn, " layers, ", heads, " heads: ", of_true, " of the error, ", within);
+      // The linearised standard error has 0.79 and 0.76 of 8 layers.
+      CHECK(of_true > 0.9);
+      CHECK(of_true < 1.4);
+      CHECK(within > 0.81);
+      CHECK(within < 0.96);
+    }
+  }
 }
 
 TEST_CASE("every layer is drawn equally often") {
@@ -158,6 +270,59 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
   }
   REQUIRE(layers == 4);
   CHECK(within >= 0.8 * all);  // methods of a sample err together
+}
+
+TEST_CASE(
+    "errors at answers of one head a layer agree with the whole within their standard errors") {
+  const ReplayJob whole = run_replay_job(kSample, kMethods, {});
+  int within = 0, all = 0;
+  double squared_errors = 0, squared_deviations = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const ReplayJob job =
+        run_replay_job(kSample, kMethods, {.seed = seed, .layers = 4, .heads = 1});
+    for (std::size_t m = 0; m < kMethods.size(); ++m) {
+      const ReplayMethod& of = job.result.methods[m];
+      REQUIRE(of.standard_errors);
+      REQUIRE(of.standard_errors->answer_error_mean);
+      const double error = *of.standard_errors->answer_error_mean;
+      const double off = *of.answer_error_mean - *whole.result.methods[m].answer_error_mean;
+      squared_errors += error * error;
+      squared_deviations += off * off;
+      constexpr double kStudent = 2.353363434801823;  // 90 % of t, of 4 layers
+      within += std::abs(off) <= kStudent * error ? 1 : 0;
+      ++all;
+    }
+  }
+  CHECK(squared_errors >= squared_deviations);
+  CHECK(within >= 0.8 * all);
+}
+
+TEST_CASE("what shows no spread has no standard error, and says so") {
+  const auto sampled = [](const ReplayOptions& options) {
+    return run_replay_job(kSample, {kMethods[0]}, options).result.methods.front();
+  };
+  const auto says = [](const ReplayMethod& method, std::string_view what) {
+    return std::any_of(method.notes.begin(), method.notes.end(), [&](const std::string& note) {
+      return note.find("no standard error") != std::string::npos &&
+             note.find(what) != std::string::npos;
+    });
+  };
+  // All layers, and one of two heads: nothing shows how heads of a layer differ.
+  const ReplayMethod one_head = sampled({.heads = 1});
+  REQUIRE(one_head.standard_errors);
+  CHECK_FALSE(one_head.standard_errors->rel_error_mean);
+  CHECK_FALSE(one_head.standard_errors->answer_error_mean);
+  CHECK(says(one_head, "one KV head of each layer"));
+  CHECK(says(sampled({.layers = 1}), "one layer"));
+  CHECK_FALSE(says(sampled({.layers = 4, .heads = 1}), ""));
+  // Query heads that are stored each are of the one KV head that was drawn.
+  ReplayOptions some{.heads = 1};
+  const ReplayMethod stored =
+      run_replay_job(
+          kSample, {{"h2o", {{"granularity", std::string{"query_head"}}}, Budget{.fraction = 0.4}}},
+          some)
+          .result.methods.front();
+  CHECK(says(stored, "one KV head of each layer"));
 }
 
 TEST_CASE("--until takes layers until the errors are known, or all") {

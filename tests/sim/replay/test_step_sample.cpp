@@ -68,11 +68,15 @@ TEST_CASE("a standard error of steps, solved by hand") {
   const StepSample four{4, 8, 0};
   const std::vector<double> values{1, 3, 5, 7}, equal(4, 1.0);
   CHECK(*four.standard_error(values, equal) == rel(std::sqrt(0.5 * 20.0 / 3 / 4)));
-  // Weighted: (1 + 3 + 10 + 14) / 6, residuals -11/3, -5/3, 2/3, 14/3 over a mean weight of 1.5.
+  // Weighted: 28 / 6, and 27 / 5, 25 / 5, 18 / 4 and 14 / 4 without each run; 3/4 of their squared
+  // distances.
   const std::vector<double> weights{1, 1, 2, 2};
   const std::vector<double> sums{1, 3, 10, 14};
-  const double squares = (121 + 25 + 4 + 196) / 9.0;
-  CHECK(*four.standard_error(sums, weights) == rel(std::sqrt(0.5 * squares / 3 / 4) / 1.5));
+  double squares = 0;
+  for (const double without : {27.0 / 5, 25.0 / 5, 18.0 / 4, 14.0 / 4}) {
+    squares += std::pow(without - 28.0 / 6, 2);
+  }
+  CHECK(*four.standard_error(sums, weights) == rel(std::sqrt(0.5 * 0.75 * squares)));
   CHECK_FALSE(four.standard_error(values, std::vector<double>(4, 0.0)));
   CHECK_FALSE(StepSample{1, 8, 0}.standard_error(std::vector{1.0}, std::vector{1.0}));
   CHECK(*StepSample{2}.standard_error(std::vector{1.0, 9.0}, std::vector{1.0, 1.0}) == 0);
