@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -61,11 +62,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
     notes.push_back(
         fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
   }
-  if (const std::int64_t most = in.stack->max_num_seqs; most > 0 && spec.batch > most) {
-    notes.push_back(
-        fmt::format("{} runs {} sequences at once unless max_num_seqs is at least the batch, {}",
-                    stack, with_commas(most), with_commas(spec.batch)));
-  }
+  if (auto note = exceeded_num_seqs(*in.stack, spec.batch)) notes.push_back(std::move(*note));
   if (const auto full = layers_without_method(spec)) notes.push_back(*full);
   if (const PromptPart last = spec.method->prompt_part(spec.llm->n_layers() - 1); last.reused) {
     notes.push_back(fmt::format(
@@ -141,6 +138,13 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
         fmt::format("{} of cache are kept in host memory at full length", host * spec.batch));
   }
   return notes;
+}
+
+std::optional<std::string> exceeded_num_seqs(const Stack& stack, std::int64_t batch) {
+  const std::int64_t most = stack.max_num_seqs;
+  if (most <= 0 || batch <= most) return std::nullopt;
+  return fmt::format("{} runs {} sequences at once unless max_num_seqs is at least the batch, {}",
+                     stack.name, with_commas(most), with_commas(batch));
 }
 
 }  // namespace kvsim

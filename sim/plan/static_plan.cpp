@@ -7,6 +7,7 @@
 
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/batch/assumptions.hpp"
 #include "sim/plan/boundary.hpp"
 #include "sim/plan/candidate.hpp"
 #include "sim/plan/confidence.hpp"
@@ -232,10 +233,9 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   out.memory = one.margin();
   const PlanQuestion question = out.question;
   const bool batch = question == PlanQuestion::kLargestBatch;
-  const std::int64_t together =
-      resolve_limits(
-          with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}))
-          .seqs.value_or(0);
+  const Stack engine =
+      with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel});
+  const std::int64_t together = resolve_limits(engine).seqs.value_or(0);
   const Point smallest = point_of(spec, question, 1);
   if (exceeds_positions(in, smallest)) {
     out.impossible = beyond_positions(spec, smallest).why;
@@ -263,6 +263,9 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   out.at_most = found.at_most && !at_positions;
   if (batch && found.at_most && together == *found.last) {
     out.notes.push_back(fmt::format("no more than max_num_seqs {} run at once", together));
+  }
+  if (auto note = exceeded_num_seqs(engine, batch ? 1 : spec.batch)) {
+    out.notes.push_back(std::move(*note));
   }
   const std::int64_t prompt = batch ? spec.prompt_tokens : *found.last;
   out.answer = static_cast<double>(batch ? *found.last : *found.last + spec.output_tokens);

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/batch/assumptions.hpp"
 #include "sim/report/batch/engine_report.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/batch/static_summary.hpp"
@@ -199,9 +200,19 @@ std::vector<std::string> point_notes(const RunReport& report,
 /// Caveats of the scenario's points, each once.
 std::vector<std::string> warnings(const Scenario& scenario) {
   std::vector<std::string> out;
+  bool has_exceeded = false;
   for (const ScenarioPoint& point : scenario.points) {
     for (const std::string& note : point.notes) {
       if (std::find(out.begin(), out.end(), note) == out.end()) out.push_back(note);
+    }
+    // One batch of a list is enough: all larger ones exceed the limit too.
+    if (scenario.kind == "serve" || has_exceeded) continue;
+    const StaticSpec& spec = point.spec;
+    const Stack engine =
+        with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel});
+    if (auto note = exceeded_num_seqs(engine, spec.batch)) {
+      out.push_back(std::move(*note));
+      has_exceeded = true;
     }
   }
   return out;

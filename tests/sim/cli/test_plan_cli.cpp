@@ -43,6 +43,23 @@ TEST_CASE("the shipped plan runs out of the box with plan and with run") {
   }
 }
 
+TEST_CASE("a run says that its batch exceeds the sequences that the engine runs at once") {
+  const fs::path folder = fresh("num-seqs");
+  const auto run = [&](const std::string& batch) {
+    const Words words{"run",       "--model", "llama-2-7b", "--gpu", "L40S", "--stack",
+                      "vllm@0.19", "--isl",   "16",         "--osl", "2",    "--no-figures",
+                      "-o",        "out",     "--batch",    batch};
+    const auto outcome = run_kvsim(words, folder);
+    CHECK(outcome.status == 0);
+    return outcome.out;
+  };
+  // Once, however many points exceed it.
+  const std::string two = run("300,310");
+  CHECK(has(two, "note: vllm runs 256 sequences at once"));
+  CHECK(two.find("runs 256 sequences") == two.rfind("runs 256 sequences"));
+  CHECK_FALSE(has(run("256"), "sequences at once"));
+}
+
 TEST_CASE("every command that writes a folder writes its page, reproducibly, unless disabled") {
   const fs::path folder = fresh("pages");
   // Without figures, so that gnuplot is not used.

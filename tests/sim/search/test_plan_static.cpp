@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "models/units/error.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/plan/confidence.hpp"
@@ -62,6 +65,44 @@ TEST_CASE("answers are on the boundary: n fits by run_static and n + 1 does not"
       CHECK_FALSE(fits(scenario, one, 1, n - 16 + 1));
     }
   }
+}
+
+TEST_CASE("plans and runs agree on batches that the engine does not run at once") {
+  // vLLM 0.19 on a GPU of less than 70 GiB: 256 sequences, unless the scenario sets more.
+  const auto engine = [](const std::string& more) {
+    return R"(, "stack": "vllm@0.19", "gpu": "L40S", "prompt_tokens": 16, "output_tokens": 16)" +
+           more;
+  };
+  const auto notes_of_run = [&](std::int64_t batch, const std::string& more) {
+    const Scenario scenario = static_plan(engine(fmt::format(R"(, "batch": {}{})", batch, more)),
+                                          R"("questions": ["longest_context"])");
+    StaticSpec spec = scenario.points.front().spec;
+    spec.prompt_tokens = 16;
+    return fmt::format("{}", fmt::join(run_static(spec).notes, "\n"));
+  };
+  const auto answer = [&](const std::string& question, const std::string& more) {
+    const Scenario scenario =
+        static_plan(engine(more), fmt::format(R"("questions": ["{}"])", question));
+    return run_plan(scenario, {.threads = 1}).candidates.front();
+  };
+  const std::string limit = "vllm runs 256 sequences at once unless max_num_seqs is at least";
+
+  const PlanCandidate batch = answer("largest_batch", "");
+  CHECK(batch.answer == 256);
+  CHECK(has(fmt::format("{}", fmt::join(batch.notes, "\n")), "no more than max_num_seqs 256"));
+  CHECK_FALSE(has(notes_of_run(256, ""), "max_num_seqs"));
+  CHECK(has(notes_of_run(257, ""), limit + " the batch, 257"));
+
+  const auto context_notes = [&](const std::string& more) {
+    return fmt::format("{}", fmt::join(answer("longest_context", more).notes, "\n"));
+  };
+  CHECK_FALSE(has(context_notes(R"(, "batch": 256)"), "max_num_seqs"));
+  CHECK(has(context_notes(R"(, "batch": 257)"), limit + " the batch, 257"));
+  // An engine that is set to run as many has no such note, and its plan goes on to memory.
+  const std::string more = R"(, "engine": {"max_num_seqs": 400})";
+  CHECK(answer("largest_batch", more).answer > 256);
+  CHECK_FALSE(has(notes_of_run(257, more), "max_num_seqs"));
+  CHECK_FALSE(has(context_notes(R"(, "batch": 257)" + more), "max_num_seqs"));
 }
 
 TEST_CASE("the longest context ignores the scenario's prompt length") {
