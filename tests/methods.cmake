@@ -9,7 +9,7 @@ kvsim_test(methods
           models/methods/test_methods_window.cpp models/methods/test_minicache.cpp
           models/methods/axes/test_prompt_positions.cpp models/methods/axes/test_kvarn.cpp models/methods/axes/test_oscar.cpp
           models/methods/axes/test_kvquant.cpp models/methods/axes/test_pqcache.cpp models/methods/axes/test_arkvale.cpp models/methods/axes/test_infllm.cpp models/methods/axes/test_rotatekv.cpp models/methods/axes/test_recurrence.cpp models/methods/axes/test_separators.cpp models/methods/axes/test_polarquant.cpp
-          models/methods/test_surrogate.cpp models/methods/test_rocketkv.cpp models/methods/axes/test_tiers.cpp
+          models/methods/test_surrogate.cpp models/methods/test_pyramid_side.cpp models/methods/test_rocketkv.cpp models/methods/axes/test_tiers.cpp
           models/methods/axes/test_prefill.cpp models/methods/axes/test_blend.cpp models/methods/axes/test_dsa.cpp models/methods/axes/test_blocks.cpp models/methods/axes/test_ds_mla.cpp
           models/methods/test_triattention.cpp models/methods/test_zeromerge.cpp
   LINK kvsim::replay)
