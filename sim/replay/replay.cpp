@@ -358,10 +358,15 @@ class TraceReplay {
                             : runner.allotted[layer][task.index];
       }
       task.session->compute_only(runner.computed);
-      task.session->prefill(*task.scores, *task.allotted);
-      task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
-                                   block.references(task.unit), sample_, options_.kept_positions,
-                                   !options_.block_sizes.empty());
+      try {
+        task.session->prefill(*task.scores, *task.allotted);
+        task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
+                                     block.references(task.unit), sample_, options_.kept_positions,
+                                     !options_.block_sizes.empty());
+      } catch (const InputError& error) {
+        throw InputError{fmt::format("method \"{}\": layer {}: {}", runner.method.name(),
+                                     info_.number_of(task.unit.layer), error.what())};
+      }
       task.session.reset();
     });
     compute_best_mass(block, tasks);

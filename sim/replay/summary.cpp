@@ -53,6 +53,10 @@ void scale_means(ReplayStep& step, double share) {
 
 double percentile(std::vector<float> values, double share) {
   if (values.empty()) return kNone;
+  // NaNs have no place in an order.
+  if (std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); })) {
+    return kNone;
+  }
   const double rank = share * static_cast<double>(values.size() - 1);
   const auto low = static_cast<std::size_t>(rank);
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(low);
@@ -452,12 +456,15 @@ ReplayMethod ReplaySummary::finish() {
                     .link_bytes = std::llround(trip_.link_bytes),
                     .key_error = ratio(trip_.key_error, trip_.key_square),
                     .value_error = ratio(trip_.value_error, trip_.value_square)};
+    const auto text = [](double error) {
+      return std::isfinite(error) ? fmt::format("{:.3g}", error) : std::string{"no number"};
+    };
     note(fmt::format(
         "{} of the prompt went to the tier and came back as {} ({:.3g} to 1); squared error of the "
-        "keys that returned {:.3g}, of the values {:.3g}",
+        "keys that returned {}, of the values {}",
         Bytes{result_.tier->page_bytes}, Bytes{result_.tier->link_bytes},
-        ratio(trip_.page_bytes, trip_.link_bytes), result_.tier->key_error,
-        result_.tier->value_error));
+        ratio(trip_.page_bytes, trip_.link_bytes), text(result_.tier->key_error),
+        text(result_.tier->value_error)));
   }
   if (prompt_outcome_.rows > 0) {
     const PrefillOutcome& all = prompt_outcome_;

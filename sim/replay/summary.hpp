@@ -63,7 +63,7 @@ class ReplaySummary {
 };
 
 /// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of
-/// none.
+/// none, and if one of them is.
 [[nodiscard]] double percentile(std::vector<float> values, double share);
 
 }  // namespace kvsim

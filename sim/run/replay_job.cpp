@@ -1,6 +1,7 @@
 #include "sim/run/replay_job.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -85,7 +86,9 @@ bool is_known(const ReplayResult& result, double share) {
     share /= student_factor(*result.sample);
   }
   return std::all_of(result.methods.begin(), result.methods.end(), [&](const ReplayMethod& m) {
-    if (!m.standard_errors || m.rel_error_mean < kRoundingError) return true;
+    // More layers do not turn an error into a number.
+    if (!m.standard_errors || std::isnan(m.rel_error_mean)) return true;
+    if (m.rel_error_mean < kRoundingError) return true;
     const auto& error = m.standard_errors->rel_error_mean;
     return error && *error <= share * m.rel_error_mean;
   });

@@ -257,6 +257,20 @@ TEST_CASE("scores that are all minus infinity are refused as a row out of its fo
   CHECK_THROWS_AS(attention.finish(std::span{out}, std::span{log_sum}), InputError);
   attention.start(q, kTokens, kTokens - 1, 1);
   CHECK_THROWS_AS(attention.finish(std::span{out}, std::span{log_sum}), ContractError);
+  // Of entries that come and go, too: the first step sees half of them, the second the others.
+  std::vector<std::int32_t> born(kTokens, 0), gone(kTokens, 1);
+  for (std::size_t i = kTokens / 2; i < kTokens; ++i) born[i] = 1, gone[i] = 2;
+  std::vector<float> two(2 * kDim);
+  std::vector<double> two_sums(2);
+  attention.start(q, kTokens, kTokens - 2, 2);
+  attention.add(keys, values, born, gone);
+  CHECK_THROWS_AS(attention.finish(std::span{two}, std::span{two_sums}), InputError);
+  // A step that no entry lives in is still a fault of the caller.
+  std::fill(born.begin(), born.end(), 1);
+  std::fill(gone.begin(), gone.end(), 2);
+  attention.start(q, kTokens, kTokens - 2, 2);
+  attention.add(keys, values, born, gone);
+  CHECK_THROWS_AS(attention.finish(std::span{two}, std::span{two_sums}), ContractError);
 }
 
 TEST_CASE("shapes that disagree are a broken contract") {

@@ -40,7 +40,7 @@ void RunningAttention::start(std::span<const float> q, std::int64_t tokens, std:
   }
   highest_.assign(lanes, kNothingSeen);
   sum_.assign(lanes, 0.0);
-  visited_.assign(layout_.panels(), 0);
+  visited_.assign(steps, 0);
   total_.assign(lanes * d_, 0.0);
 }
 
@@ -79,7 +79,13 @@ void RunningAttention::add(std::span<const float> keys, std::span<const float> v
       TileKernels::Visible visible = lifetimes;
       visible.steps = lane_steps_.data() + p * width;
       const bool all_seen = last_born <= low && first_gone > high;
-      if (all_seen) visited_[p] = 1;
+      for (std::int32_t step = low; step <= high; ++step) {
+        auto& visited = visited_[static_cast<std::size_t>(step)];
+        for (std::size_t i = at; visited == 0 && i < at + count; ++i) {
+          const bool is_born = born.empty() || born[i] <= step;
+          visited = is_born && (gone.empty() || gone[i] > step) ? 1 : 0;
+        }
+      }
       kernels.score(keys.data() + at * d_, count, d_, queries_.data() + p * d_ * width,
                     scores_.data());
       (void)kernels.soften(scores_.data(), count, static_cast<float>(scale_),
@@ -102,7 +108,7 @@ void RunningAttention::finish(std::span<T> out, std::span<double> log_sum) const
       const std::size_t lane = layout_.lane(step, g);
       const double sum = sum_[panel * width + lane];
       // Where every entry is minus infinity to a query, none is counted.
-      if (std::isnan(sum) || (sum == 0 && visited_[panel] != 0)) {
+      if (std::isnan(sum) || (sum == 0 && visited_[step] != 0)) {
         throw InputError{fmt::format("query head {} of step {}", g, step),
                          "scores that are numbers",
                          "none: a row of a method's store is beyond the range of its format"};

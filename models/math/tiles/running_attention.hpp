@@ -41,7 +41,7 @@ class RunningAttention {
   std::vector<float> highest_;                // [panels, width], unscaled
   std::vector<double> sum_, total_, factor_;  // [panels, width], [panels, d, width], [width]
   std::vector<float> scores_, part_;          // [kTileEntries, width], [d, width]
-  std::vector<std::uint8_t> visited_;         // [panels]; 1: all its lanes have seen an entry
+  std::vector<std::uint8_t> visited_;         // [steps]; 1: it has seen an entry
 };
 
 }  // namespace kvsim

@@ -59,14 +59,14 @@ TEST_CASE("replay: options without an effect are refused") {
   }
 }
 
-/// Multiplies the values of an fp32 trace by `factor`, in place.
-void scale_values(const fs::path& file, float factor) {
+/// Multiplies the tensors `kind` ("k", "v") of an fp32 trace by `factor`, in place.
+void scale(const fs::path& file, const std::string& kind, float factor) {
   std::string bytes = test::text_of(file);
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   const auto header = nlohmann::json::parse(bytes.substr(sizeof length, length));
   for (const auto& [name, tensor] : header.items()) {
-    if (!name.ends_with(".v")) continue;
+    if (!name.ends_with("." + kind)) continue;
     const auto& offsets = tensor.at("data_offsets");
     for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>();
          at += sizeof(float)) {
@@ -86,7 +86,7 @@ TEST_CASE("explain: errors that are no numbers have their reason") {
                      "--kv-heads", "1", "--head-dim", "16", "--tokens", "32", "--dtype", "fp32"},
                     folder)
               .status == 0);
-  scale_values(folder / "t.safetensors", 1e5F);  // fp16 ends at 65,504
+  scale(folder / "t.safetensors", "v", 1e5F);  // fp16 ends at 65,504
   const Outcome ran = run_kvsim({"replay", "-t", "t.safetensors", "-m", "snapkv+store=fp16", "-b",
                                  "0.5", "-o", "out", "--no-figures"},
                                 folder);
@@ -96,6 +96,37 @@ TEST_CASE("explain: errors that are no numbers have their reason") {
   CHECK(has(said,
             "there is no rel_error_mean: its errors are no numbers: values of its store are out of "
             "the range of their format"));
+}
+
+TEST_CASE("replay: nothing that is no number is printed as one, and errors name their method") {
+  const fs::path folder = fresh("no-numbers");
+  const auto generate = [&](const std::string& name) {
+    REQUIRE(run_kvsim({"trace", "generate", name, "--layers", "4", "--heads", "2", "--kv-heads",
+                       "2", "--head-dim", "32", "--tokens", "160", "--dtype", "fp32"},
+                      folder)
+                .status == 0);
+  };
+  const auto replay = [&](const std::string& trace, const std::string& methods) {
+    return run_kvsim(
+        {"replay", "-t", trace, "-m", methods, "--layers", "2", "-o", "out", "--no-figures"},
+        folder);
+  };
+  // Values beyond fp16, and values whose codes' scales underflow.
+  for (const float factor : {1e5F, 1e-42F}) {
+    INFO(factor);
+    generate("v.safetensors");
+    scale(folder / "v.safetensors", "v", factor);
+    const Outcome ran = replay("v.safetensors", "full+store=fp16,rtn,cachegen,h2o");
+    CHECK_MESSAGE(ran.status == 0, ran.err);
+    CHECK_FALSE(has(ran.out, "nan"));
+    CHECK_FALSE(has(test::text_of(folder / "out" / "replay_methods.csv"), "nan"));
+  }
+  generate("k.safetensors");
+  scale(folder / "k.safetensors", "k", 5e4F);
+  const Outcome refused = replay("k.safetensors", "h2o,full+store=fp16");
+  CHECK(refused.status == 2);
+  CHECK(has(refused.err, "kvsim: method \"full+store=fp16\": layer "));
+  CHECK(has(refused.err, "beyond the range of its format"));
 }
 
 /// A replay's document with these methods.

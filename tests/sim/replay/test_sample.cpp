@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -15,6 +16,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/sampled_mean.hpp"
+#include "sim/replay/summary.hpp"
 #include "sim/report/replay/replay_csv.hpp"
 #include "sim/report/replay/replay_json.hpp"
 #include "sim/run/replay_job.hpp"
@@ -108,6 +110,20 @@ TEST_CASE("the standard error of a ratio, solved by hand") {
   one_weight.add_layer({{.above = 0.3, .below = 1}});
   one_weight.add_layer({{.above = 0, .below = 0}});
   CHECK_FALSE(one_weight.standard_error(0.5, 1));
+}
+
+TEST_CASE("means of values that are no numbers have no standard error, and no percentile") {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  SampledMean mean;
+  SampledRatio ratio;
+  for (const double x : {1.0, kNone, 2.0}) {
+    mean.add_layer({x});
+    ratio.add_layer({{.above = x, .below = 1}});
+  }
+  CHECK_FALSE(mean.standard_error(0.5, 1));
+  CHECK_FALSE(ratio.standard_error(0.5, 1));
+  CHECK(percentile({3, 1, 2}, 0.5) == 2);
+  CHECK(std::isnan(percentile({3, static_cast<float>(kNone), 2}, 0.5)));
 }
 
 TEST_CASE("with equal weights, the standard error of a ratio is that of a mean") {
