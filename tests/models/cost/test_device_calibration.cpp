@@ -160,7 +160,7 @@ TEST_CASE("a broken device's document is refused with its place") {
   holds(broken("/kernels/0/time_us", 0), "/kernels/0/time_us");
   holds(broken("/kernels/0/time_us", "fast"), "/kernels/0/time_us");
   holds(broken("/kernels/1/pass", false), "/kernels/1/pass: this kernel's results were wrong");
-  holds(broken("/kernels/1/sped", 1), "did you mean \"spread\"");
+  holds(broken("/kernels/1/sprea", 1), "did you mean \"spread\"");
   holds(broken("/kernels", ordered_json::array()), "/kernels: expected a timed kernel");
   holds(broken("/schema", "kvsim.calibrate-device/2"), "/schema");
   ordered_json without_date = made_up_document();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <tuple>
@@ -178,6 +179,7 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
   says("expected a first line");
   write("kvsim-low-rank 1 1 1 16 -5 2", 1);
   says("expected a first line");
+  std::filesystem::remove(path);
   says("cannot be read");
 }
 
