@@ -71,7 +71,8 @@ class Explainer {
       keys.emplace_back(key);
     };
     add(stack.host_per_step, "host_per_step", "");
-    add(host_per_layer(stack, decodes ? in_.cost->batch : 0, !decodes), "host_per_layer",
+    const Seconds layer = host_per_layer(stack, decodes ? in_.cost->batch : 0, !decodes);
+    add(layer, layer > stack.host_per_layer ? "eager_per_layer" : "host_per_layer",
         many(layers, "layer") + " x ");
     if (launches > 0) {
       add(stack.host_per_launch, "host_per_launch",

@@ -328,6 +328,23 @@ TEST_CASE("terms by hand: Llama-2-7B, 100 tokens, one sequence on an A800") {
   CHECK(term(0, "up projection of 32 layers").bound == "memory");  // 100 tokens: below the ridge
 }
 
+TEST_CASE("the host's time of steps without a CUDA graph is named by its key") {
+  const StaticResult r = run_static({.llm = &find_llm("llama-2-7b"),
+                                     .gpu = &find_gpu("H100-80GB-SXM"),
+                                     .stack = &find_stack("trtllm@1.0"),
+                                     .method = std::make_shared<FullMethod>(),
+                                     .prompt_tokens = 16,
+                                     .output_tokens = 1},
+                                    {.time_terms = true});
+  const auto& terms = r.explained.front().terms;
+  const auto host = std::find_if(terms.begin(), terms.end(), [](const TimeTerm& t) {
+    return t.what == "waiting for the host";
+  });
+  REQUIRE(host != terms.end());
+  CHECK(host->formula.starts_with("32 layers x 290 us"));
+  CHECK(host->source.find("eager_per_layer") != std::string::npos);
+}
+
 TEST_CASE("copies between GPU and host name their link") {
   const Llm llm = llama2_7b();
   const auto copy = [&](const Gpu& gpu, std::string_view stack) {
