@@ -294,8 +294,8 @@ void LaunchWriter::add_scheduler() {
                                                 : "--cuda-graph-max-bs",
             fmt::format("{}", *in_.options.graph_sequences), "graph_sequences");
   }
-  if (in_.options.graph_padding && engine != kTrtllm) {
-    refuse(fmt::format("graph_padding: {} pads steps to captured sizes", engine_.engine));
+  if (engine != kTrtllm && !in_.options.graph_padding.value_or(true)) {
+    refuse(fmt::format("graph_padding: {} always pads steps to captured sizes", engine_.engine));
   }
   if (engine == kVllm) {
     if (eager) require("--enforce-eager", "", "no CUDA graphs");

@@ -192,6 +192,12 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   grouped["cluster"] = {{"replicas", 3}};  // no whole number of groups of two
   CHECK(refusal(grouped).find("SGLang takes as many as tensor parallelism") != std::string::npos);
 
+  json padded = service("vllm@0.19");
+  padded["engine"] = {{"graph_padding", true}};
+  CHECK(launch_from(padded).roles[0].words.size() > 1);
+  padded["engine"]["graph_padding"] = false;
+  CHECK(refusal(padded).find("vLLM always pads steps") != std::string::npos);
+
   json dealt = experts;
   dealt["cluster"] = nullptr;
   dealt["engine"] = {{"decode_context_parallel", 4}};
