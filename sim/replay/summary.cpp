@@ -344,19 +344,17 @@ void ReplaySummary::add_standard_errors() {
     out.answer_error_mean =
         all ? std::optional{0.0} : answer_errors_.standard_error(layers, heads, strata);
   }
-  if (samples_ > 0 && std::isfinite(result_.rel_error_mean) && !out.rel_error_mean) {
-    note(fmt::format("its means have no standard error: one {} shows no spread",
-                     trace_.n_layers == 1 ? "layer" : "KV head of each layer"));
-  } else if (out.rel_error_mean && retrieved_ > 0 && !out.answer_error_mean) {
-    note(
-        "answer_error_mean has no standard error: one layer or head of the sample has all that is "
-        "retrieved");
-  }
-  if (!sample_.is_all()) {
-    const bool known = out.rel_error_mean.has_value();
-    add_step_errors(out);
-    if (known && !out.rel_error_mean) {
-      note("its means have no standard error: one run of decode steps shows no spread");
+  const char* lone = out.rel_error_mean     ? "run of decode steps"
+                     : trace_.n_layers == 1 ? "layer"
+                                            : "KV head of each layer";
+  if (!sample_.is_all()) add_step_errors(out);
+  if (samples_ > 0 && std::isfinite(result_.rel_error_mean)) {
+    if (!out.rel_error_mean) {
+      note(fmt::format("its means have no standard error: one {} shows no spread", lone));
+    } else if (retrieved_ > 0 && !out.answer_error_mean) {
+      note(
+          "answer_error_mean has no standard error: one layer, head or run of steps of the sample "
+          "has all that is retrieved");
     }
   }
   result_.standard_errors = out;

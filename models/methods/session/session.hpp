@@ -44,8 +44,8 @@ class CacheSession {
   void prefill(PromptScores& scores, const EntryBudget& allotted);
 
   /// Computes the outputs of the next steps together: at most `max` of them, as many as it
-  /// returns. Their results, but for outputs, are those of single steps; outputs are there after
-  /// the last of them, unless they are not `read`.
+  /// returns. Their results, but for outputs, are those of single steps; outputs are computed after
+  /// the last of them, if they are `read`.
   [[nodiscard]] std::int64_t start_block(std::int64_t max, bool read = true);
   /// Output [group, d] and log-sum-exp of head `h` at step `i` of the last block.
   [[nodiscard]] std::span<const double> block_output(std::size_t h, std::int64_t i) const;

@@ -1,5 +1,6 @@
 // A sample of decode steps: what is drawn, what it leaves unchanged, and how sure the means are.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -181,6 +182,18 @@ TEST_CASE("means of a sample of steps agree with the whole within their standard
     }
   }
   CHECK(within >= 0.8 * all);
+}
+
+TEST_CASE("means of one run of steps have no standard error, and a note says so") {
+  ReplayOptions options;
+  options.steps = 1;
+  const ReplayJob job = run_replay_job(kTrace, {{"h2o", {}, Budget{.fraction = 0.2}}}, options);
+  const ReplayMethod& of = job.result.methods.front();
+  REQUIRE(of.standard_errors);
+  CHECK_FALSE(of.standard_errors->rel_error_mean);
+  CHECK(std::find(of.notes.begin(), of.notes.end(),
+                  "its means have no standard error: one run of decode steps shows no spread") !=
+        of.notes.end());
 }
 
 TEST_CASE("more steps than a trace has are refused") {
