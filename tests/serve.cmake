@@ -9,6 +9,6 @@ kvsim_test(serve
           sim/serve/test_serve_groups.cpp
           sim/serve/test_serve_heads.cpp sim/serve/test_serve_intervals.cpp sim/serve/test_serve_laws.cpp
           sim/serve/test_serve_limits.cpp sim/serve/test_serve_memory.cpp sim/serve/test_serve_offload.cpp
-          sim/serve/test_serve_reference.cpp sim/serve/test_serve_schedulers.cpp support/heap.cpp
+          sim/serve/test_serve_reference.cpp sim/serve/test_serve_schedulers.cpp sim/serve/test_serve_steady.cpp support/heap.cpp
   LINK kvsim::bench kvsim::serve)
 kvsim_bench(serve SOURCES bench/bench_serve.cpp LINK kvsim::serve)

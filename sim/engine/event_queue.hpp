@@ -38,6 +38,8 @@ class EventQueue {
   [[nodiscard]] bool empty() const { return events_.empty(); }
   [[nodiscard]] std::size_t size() const { return events_.size(); }
   [[nodiscard]] SimTime now() const { return now_; }
+  /// Whether an event is still to come at this time.
+  [[nodiscard]] bool has_more_now() const { return !events_.empty() && events_.front().at == now_; }
 
   /// The next event; the clock moves to it. Errors: ContractError if there is none, or where more
   /// than `max_concurrent` share a time.

@@ -144,6 +144,12 @@ std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::in
 }
 
 bool KvCacheManager::take(Holding& h, std::int64_t units) {
+  if (!take(units)) return false;
+  h.units += units;
+  return true;
+}
+
+bool KvCacheManager::take(std::int64_t units) {
   if (units > available()) return false;
   if (units > free_ && groups_ != nullptr) evict(units - free_);
   if (units > free_) {
@@ -153,7 +159,6 @@ bool KvCacheManager::take(Holding& h, std::int64_t units) {
   }
   free_ -= units;
   private_ += units;
-  h.units += units;
   return true;
 }
 
@@ -303,6 +308,17 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
     }
   }
   return true;
+}
+
+bool KvCacheManager::grow_by_blocks(std::int64_t blocks) {
+  KVSIM_CHECK(full_law(), "blocks of a method are counted by its footprint");
+  return take(blocks * block_units_);
+}
+
+void KvCacheManager::catch_up(RequestId id, Sequence& s, std::int32_t tokens) {
+  Holding& h = holding(id);
+  h.units = wanted(h, s, tokens, h.shared_blocks);
+  set_room(h, s);
 }
 
 void KvCacheManager::publish(RequestId id, const Sequence& s) {

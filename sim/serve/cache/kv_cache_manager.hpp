@@ -69,6 +69,11 @@ class KvCacheManager {
   [[nodiscard]] bool admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
                            std::int64_t keep_free);
   [[nodiscard]] bool grow(RequestId id, Sequence& s, std::int32_t tokens);
+  /// As grow() of several sequences that each need one block more; false: nothing changed. Which
+  /// ones is known to catch_up() alone. Every layer holds every token.
+  [[nodiscard]] bool grow_by_blocks(std::int64_t blocks);
+  /// A sequence that took part in grow_by_blocks() has room for `tokens` tokens, in whole blocks.
+  void catch_up(RequestId id, Sequence& s, std::int32_t tokens);
   /// After an iteration computed s.planned tokens (s.computed has them): compresses, lets go,
   /// publishes full prompt blocks.
   void resolve(RequestId id, Sequence& s);
@@ -144,6 +149,7 @@ class KvCacheManager {
   [[nodiscard]] std::int64_t wanted(const Holding& h, const Sequence& s, std::int32_t to,
                                     std::int64_t shared) const;
   [[nodiscard]] bool take(Holding& h, std::int64_t units);
+  [[nodiscard]] bool take(std::int64_t units);
   /// Whether `next` bytes outside the GPU can replace those that `id` has there.
   [[nodiscard]] bool outside_fits(RequestId id, Bytes next);
   void set_outside(Holding& h, Bytes next);

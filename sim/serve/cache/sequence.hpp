@@ -31,6 +31,8 @@ struct Sequence {
   std::int32_t rank = 0;      // by arrival, from 0
   std::int32_t drafts = 0;    // of a decoding one: tokens proposed to follow its next
   std::int32_t micro_batch = 0;  // of a pipeline: where it was planned last
+  /// Of a member of SteadyDecodes: its iterations() to which known, computed and room are counted.
+  std::int64_t counted_to = 0;
   SequenceState state = SequenceState::kComing;
   bool in_flight = false;  // in an iteration of a pipeline that has not ended: not to be planned
 

@@ -36,7 +36,8 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
            .format = parts_.outside_format}},
       queue_{parts_.order, state.sequences},
       loads_(parts_.sizes->layer_classes()),
-      windows_{parts_.sizes->holds_unseen()} {
+      windows_{parts_.sizes->holds_unseen()},
+      steady_{parts_.sizes->block_tokens()} {
   block_tokens_ = parts_.sizes->block_tokens();
   block_units_ = parts_.sizes->block_units();
   front_end_ = FrontEnd{parts_.front_end};
@@ -199,6 +200,7 @@ std::int32_t ContinuousEngine::unplan(RequestId id) {
 
 /// Rejects a request that can never be served, so that none waits forever.
 void ContinuousEngine::refuse(RequestId id, SimTime now) {
+  stop_steady();
   Sequence& s = at(id);
   const Bytes unit = parts_.sizes->unit();
   if (const Bytes missing = kv_.outside_shortage(id); missing > Bytes{}) {
@@ -226,6 +228,7 @@ void ContinuousEngine::refuse(RequestId id, SimTime now) {
 }
 
 std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
+  stop_steady();
   Sequence& s = at(id);
   KVSIM_CHECK(s.state == SequenceState::kRunning, "request {} does not run", id);
   const std::int32_t planned = unplan(id);
@@ -285,11 +288,12 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   for (std::int64_t idle = 0, tries = 0;; ++tries) {
     plan_.clear();
     refused_ = -1;
+    may_join_ = false;
     if (load() == 0) return std::nullopt;
     const std::size_t before = running_.size();
     find_idle();
     scheduler_->schedule(*this);
-    if (!plan_.empty()) break;
+    if (!plan_.empty() || steady_planned_) break;
     if (!unseen_.empty()) {
       see();
       continue;
@@ -311,6 +315,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   flight.decodes = decodes_;
   flight.prefilled = prefilled_;
   flight.sampled = sampled_;
+  flight.steady = steady_planned_;
   flight.plan.swap(plan_);
   if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
   if (flights_.size() > 1) send(flight);
@@ -373,6 +378,7 @@ void ContinuousEngine::end(SimTime now) {
   const bool keeps = parts_.role != ReplicaRole::kPrefill;
   const bool plain = keeps && kv_.full_law() && parts_.drafts == 0;
   std::int64_t plain_tokens = 0;
+  if (flight.steady) end_steady(delivered);
   for (const Planned& p : flight.plan) {
     if (p.tokens == 0) continue;
     Sequence& s = sequences[p.id];
@@ -385,6 +391,7 @@ void ContinuousEngine::end(SimTime now) {
       s.planned = 0;
       ++plain_tokens;
       state_->token(p.id, replica_, iteration, delivered);
+      if (may_join_) join_steady(p.id, output);
       continue;
     }
     const std::int32_t made = p.tokens > 1 && !prefill ? verified(p, output) : 1;
@@ -410,9 +417,7 @@ void ContinuousEngine::end(SimTime now) {
       ++done;
       continue;
     }
-    kv_.finish(p.id, s);
-    state_->end(p.id, RequestStatus::kCompleted, delivered);
-    state_->outcomes[static_cast<std::size_t>(p.id)].replica = static_cast<std::int16_t>(replica_);
+    complete(p.id, delivered);
     ++done;
   }
   tokens_ += plain_tokens;
@@ -433,6 +438,7 @@ void ContinuousEngine::end(SimTime now) {
 }
 
 ServeSample ContinuousEngine::sample_now(SimTime now) {
+  count_steady();
   const Bytes unit = parts_.held_unit;
   ServeSample out{
       .at = now,

@@ -19,6 +19,7 @@
 #include "sim/serve/cache/swap_time.hpp"
 #include "sim/serve/engine/engine.hpp"
 #include "sim/serve/engine/iteration_cost.hpp"
+#include "sim/serve/engine/steady_decodes.hpp"
 #include "sim/serve/schedulers/scheduler.hpp"
 #include "sim/serve/schedulers/waiting_queue.hpp"
 
@@ -162,10 +163,25 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   bool swap_out(RequestId id) override;
   bool swap_in(RequestId id, std::int64_t keep_free) override;
   bool make_room(RequestId id, std::int32_t tokens) override;
+  std::size_t schedule_steady(std::int64_t max) override;
 
   [[nodiscard]] Sequence& at(RequestId id) {
     return state_->sequences[static_cast<std::size_t>(id)];
   }
+  /// Whether sequences of this engine may be counted together: one iteration at a time adds one
+  /// token to each, of which every layer holds all, and nobody looks on.
+  [[nodiscard]] bool counts_together() const;
+  /// A sequence that just got a token joins the members of steady_, if it runs behind them.
+  void join_steady(RequestId id, std::int32_t output);
+  /// Writes what iterations have added to a member since it was counted last.
+  void count_steady(RequestId id);
+  void count_steady();  // to all
+  /// Members get their token; those whose last it was leave running_.
+  void end_steady(SimTime delivered);
+  /// A sequence got its last token.
+  void complete(RequestId id, SimTime delivered);
+  /// No sequence is a member any more; if members were planned, each is in plan_.
+  void stop_steady();
   void enter_running(RequestId id);
   void leave_running(RequestId id);
   /// Writes idle_, of all micro-batches.
@@ -196,6 +212,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     SimTime start{}, due{};
     std::int64_t decodes = 0, prefilled = 0;
     std::int64_t sampled = 0;  // sequences that get a token at its end
+    bool steady = false;       // members of steady_ are among them
   };
   /// Goes through all stages, each one after another iteration: when it ends.
   [[nodiscard]] SimTime pass(SimTime now);
@@ -234,6 +251,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<DecodeLoad> loads_;
   bool windows_ = false;  // layers hold more than their attention reads
   std::vector<PrefillChunk> chunks_;
+  /// The first sequences of running_. None until the scheduler asks for schedule_decodes().
+  SteadyDecodes steady_;
+  bool may_join_ = false;        // it has asked in this iteration, and counts_together()
+  bool steady_planned_ = false;  // of the iteration that is being formed
   std::vector<Flight> flights_;  // one a stage, in turn
   std::size_t next_flight_ = 0, in_flight_ = 0;
   std::vector<SimTime> stage_free_;  // when the stage has done what was sent

@@ -69,6 +69,10 @@ MixedStep ContinuousEngine::iteration() {
   std::int64_t attended = 0;
   std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
   if (!full || windows_) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
+  if (steady_planned_) {
+    decodes_ = static_cast<std::int64_t>(steady_.size());
+    attended = steady_.computed();
+  }
   for (const Planned& p : plan_) {
     const Sequence& s = at(p.id);
     if (s.prefills()) {

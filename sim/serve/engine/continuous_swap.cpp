@@ -8,6 +8,7 @@
 namespace kvsim {
 
 bool ContinuousEngine::swap_out(RequestId id) {
+  stop_steady();
   Sequence& s = at(id);
   if (s.state != SequenceState::kRunning || s.planned > 0 || s.computed == 0) return false;
   const Bytes pages = parts_.sizes->unit() * kv_.held(id);

@@ -38,6 +38,15 @@ struct ServeState {
     }
     new_span(id, replica, iteration, at);
   }
+  /// Whether token() was the last of at least two of consecutive iterations.
+  [[nodiscard]] bool is_steady(RequestId id) const {
+    const TokenSpan& s = open[static_cast<std::size_t>(id)];
+    return s.count > 1 && s.stride == 1;
+  }
+  /// As token() in each of the `count` iterations after its last: it is_steady().
+  void steady_tokens(RequestId id, std::int32_t count) {
+    open[static_cast<std::size_t>(id)].count += count;
+  }
   /// `count` tokens at once: one is token().
   void tokens(RequestId id, std::int32_t replica, std::int32_t iteration, std::int32_t count,
               SimTime at) {

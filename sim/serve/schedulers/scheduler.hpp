@@ -92,7 +92,7 @@ class BatchBuilder {
     const std::size_t end =
         std::min(ids.size(), first + static_cast<std::size_t>(std::max<std::int64_t>(0, max)));
     Sequence* const sequences = sequences_->data();
-    std::size_t at = first;
+    std::size_t at = first == 0 ? schedule_steady(max) : first;
     for (; at < end; ++at) {
       Sequence& s = sequences[ids[at]];
       if (s.prefills() || s.to_compute() != 1 || s.computed >= s.room) break;
@@ -120,6 +120,10 @@ class BatchBuilder {
  protected:
   explicit BatchBuilder(ActiveArray<Sequence>& sequences) : sequences_{&sequences} {}
   [[nodiscard]] virtual bool make_room(RequestId id, std::int32_t tokens) = 0;
+  /// Plans one token for each sequence at the head of idle() that the engine counts together
+  /// (SteadyDecodes), if they are at most `max` and have their blocks: how many. They are not in
+  /// plan().
+  [[nodiscard]] virtual std::size_t schedule_steady(std::int64_t max) = 0;
 
   ActiveArray<Sequence>* sequences_;
   std::vector<RequestId> running_;

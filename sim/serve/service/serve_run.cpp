@@ -186,7 +186,8 @@ class Service {
       roles_[i] == ReplicaRole::kPrefill ? handoffs_->take(i, now) : handoffs_->move(i, now);
       await_transfers();
     }
-    wake(i, now);
+    if (starting_[i] || queue_.has_more_now() || (watch_ && watch_->lost())) return wake(i, now);
+    handle(IterationStart{e.engine}, now);  // the event that would come next
   }
   void handle(const TransferEnd&, SimTime now) {
     awaited_.reset();

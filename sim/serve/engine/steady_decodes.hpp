@@ -1,0 +1,57 @@
+#pragma once
+
+// Internal to sim/serve: sequences that an engine counts together.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "sim/serve/cache/sequence.hpp"
+
+namespace kvsim {
+
+/// Sequences that get one token in every iteration of an engine, by counts: what an iteration needs
+/// of them takes O(1) time, whatever their number. Each member's own fields are written when it
+/// leaves, from the iterations that it took part in.
+class SteadyDecodes {
+ public:
+  explicit SteadyDecodes(std::int64_t block_tokens)
+      : due_(static_cast<std::size_t>(block_tokens)) {}
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  /// Iterations that members took part in, since the engine started.
+  [[nodiscard]] std::int64_t iterations() const { return iterations_; }
+  /// Sum over members: tokens with cached keys and values.
+  [[nodiscard]] std::int64_t computed() const { return computed_; }
+  /// Members whose next token needs a new block.
+  [[nodiscard]] std::int64_t growing() const { return due_[phase(0)]; }
+
+  /// Whether a sequence may join: its last block has room for less than a block.
+  [[nodiscard]] bool fits(const Sequence& s) const {
+    return s.computed <= s.room && s.room - s.computed < std::ssize(due_);
+  }
+  /// `left`: tokens until it ends, at least 1.
+  void add(RequestId id, const Sequence& s, std::int32_t left);
+  /// Each member gets a token. Those that it was the last for: still members, in no order.
+  [[nodiscard]] std::span<const RequestId> step();
+  /// A member that step() returned leaves; its fields are written.
+  void remove(const Sequence& s);
+  /// All leave.
+  void clear();
+
+ private:
+  /// Of due_, in `ahead` iterations.
+  [[nodiscard]] std::size_t phase(std::int64_t ahead) const {
+    return static_cast<std::size_t>(iterations_ + ahead) % due_.size();
+  }
+
+  std::size_t size_ = 0;
+  std::int64_t iterations_ = 0, computed_ = 0;
+  std::vector<std::int64_t> due_;  // members by the iteration, modulo a block, of a new block
+  std::vector<std::pair<std::int64_t, RequestId>> ends_;  // a heap, the earliest on top
+  std::vector<RequestId> ended_;                          // of the last step()
+};
+
+}  // namespace kvsim

@@ -1,0 +1,148 @@
+// Sequences that an engine counts together (SteadyDecodes): the same service as one that counts
+// each by itself, which an engine does while somebody looks on.
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/serve/engine/steady_decodes.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::SmallService;
+
+class Looker : public ServeObserver {
+ public:
+  void planned(const IterationView&) override {}
+  void ended(const IterationView&) override {}
+};
+
+auto key(const RequestOutcome& r) {
+  return std::tuple{r.arrival,       r.scheduled,     r.first_token, r.finish,  r.prompt_tokens,
+                    r.output_tokens, r.cached_tokens, r.preemptions, r.replica, r.status};
+}
+auto key(const TokenSpan& s) {
+  return std::tuple{s.request, s.replica, s.first, s.count, s.stride};
+}
+auto key(const ServeSample& s) {
+  return std::tuple{s.at,   s.running,  s.waiting,    s.tokens,    s.prompt_tokens,
+                    s.held, s.reserved, s.kv_logical, s.kv_blocks, s.kv_cached};
+}
+template <class T>
+auto keys(const std::vector<T>& all) {
+  std::vector<decltype(key(all.front()))> out;
+  for (const T& one : all) out.push_back(key(one));
+  return out;
+}
+
+void check_same(SmallService service) {
+  Looker looker;
+  const ServeResult together = service.run();
+  service.observer = &looker;
+  const ServeResult apart = service.run();
+  CHECK(keys(together.outcomes) == keys(apart.outcomes));
+  CHECK(keys(together.spans) == keys(apart.spans));
+  CHECK(together.iteration_ends == apart.iteration_ends);
+  REQUIRE(together.timeline.size() == apart.timeline.size());
+  for (std::size_t i = 0; i < apart.timeline.size(); ++i) {
+    CHECK(keys(together.timeline[i]) == keys(apart.timeline[i]));
+  }
+  CHECK(together.preemptions == apart.preemptions);
+  CHECK(together.recomputed_tokens == apart.recomputed_tokens);
+  CHECK(together.prefix_hit_tokens == apart.prefix_hit_tokens);
+  CHECK(together.peak_blocks == apart.peak_blocks);
+  CHECK(together.ooms.size() == apart.ooms.size());
+  CHECK(together.busy == apart.busy);
+  CHECK(together.mbu == apart.mbu);
+  CHECK(together.itl.p99 == apart.itl.p99);
+}
+
+TEST_CASE("sequences that are counted together are served as if each was counted by itself") {
+  std::int64_t preemptions = 0, hits = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    test::Dice dice{seed + 100};
+    const bool caching = dice.between(0, 1) == 1;
+    const auto order = static_cast<QueueOrder>(dice.between(0, 2));
+    SmallService service{
+        .blocks = dice.between(24, 120),
+        .block_tokens = dice.between(0, 3) == 0 ? 1 : 16,
+        .scheduler = {.name = "vllm-v1",
+                      .order = order,
+                      .max_num_batched_tokens =
+                          dice.between(0, 1) == 0 ? dice.between(40, 80) : 512,
+                      .max_num_seqs = dice.between(2, 40),
+                      .prefix_caching = caching},
+        .trace = test::random_trace(seed, 150, dice.between(10, 200), 60, 40, caching),
+        .async_scheduling = dice.between(0, 1) == 1};
+    if (service.block_tokens == 1) service.blocks *= 16;
+    if (dice.between(0, 2) == 0) service.cluster = {.replicas = 2};
+    if (dice.between(0, 3) == 0) service.cluster = {.replicas = 1, .prefill_replicas = 1};
+    check_same(service);
+    const ServeResult r = service.run();
+    preemptions += r.preemptions;
+    hits += r.prefix_hit_tokens;
+  }
+  CHECK(preemptions > 100);
+  CHECK(hits > 0);
+}
+
+TEST_CASE("windows that blocks outlive are read by each sequence, not by those counted together") {
+  Llm llm = test::small_llm();
+  for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    check_same({.blocks = 60,
+                .scheduler = {.name = "vllm-v1"},
+                .trace = test::random_trace(seed, 100, 60, 40, 60),
+                .stack = "sglang",
+                .llm = &llm});
+  }
+}
+
+TEST_CASE("a request that never fits beside others is refused while they are counted together") {
+  SmallService service{.blocks = 12,
+                       .max_model_len = 400,
+                       .scheduler = {.name = "vllm-v1"},
+                       .trace = test::random_trace(5, 60, 100, 60, 90)};
+  check_same(service);
+  CHECK(service.run().oom_events > 0);
+}
+
+TEST_CASE("sums over sequences that are counted together") {
+  SteadyDecodes steady{4};
+  Sequence a{.known = 6, .computed = 5, .room = 8}, b{.known = 9, .computed = 8, .room = 8};
+  CHECK(steady.fits(a));
+  CHECK(steady.fits(b));
+  CHECK_FALSE(steady.fits({.computed = 4, .room = 8}));  // a block of its own is still empty
+  steady.add(7, a, 3);
+  steady.add(8, b, 1);
+  CHECK(steady.size() == 2);
+  CHECK(steady.computed() == 13);
+  CHECK(steady.growing() == 1);  // b
+  const auto ended = steady.step();
+  REQUIRE(ended.size() == 1);
+  CHECK(ended[0] == 8);
+  b.computed = 9;
+  b.room = 12;
+  steady.remove(b);
+  CHECK(steady.size() == 1);
+  CHECK(steady.computed() == 6);
+  CHECK(steady.growing() == 0);
+  CHECK(steady.step().empty());
+  CHECK(steady.growing() == 0);
+  REQUIRE(steady.step().size() == 1);
+  CHECK(steady.computed() == 8);
+  CHECK(steady.growing() == 1);
+  CHECK(steady.iterations() == 3);
+  steady.clear();
+  CHECK(steady.size() == 0);
+  CHECK(steady.growing() == 0);
+}
+
+}  // namespace
+}  // namespace kvsim
