@@ -32,11 +32,13 @@ struct Sequence {
   std::int32_t drafts = 0;    // of a decoding one: tokens proposed to follow its next
   std::int32_t micro_batch = 0;  // of a pipeline: where it was planned last
   /// Of a member of SteadyDecodes: its iterations() to which known, computed and room are counted.
-  std::int64_t counted_to = 0;
+  static constexpr std::int64_t kAlone = -1;  // of all others
+  std::int64_t counted_to = kAlone;
   SequenceState state = SequenceState::kComing;
   bool in_flight = false;  // in an iteration of a pipeline that has not ended: not to be planned
 
   [[nodiscard]] std::int32_t generated() const { return known - prompt; }
+  [[nodiscard]] bool is_steady() const { return counted_to != kAlone; }
   [[nodiscard]] bool prefills() const { return computed < target; }
   [[nodiscard]] std::int32_t to_compute() const { return known - computed + drafts; }
 };

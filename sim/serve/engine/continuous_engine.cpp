@@ -293,7 +293,9 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     const std::size_t before = running_.size();
     find_idle();
     scheduler_->schedule(*this);
-    if (!plan_.empty() || steady_planned_) break;
+    // An iteration without them, of prompts alone.
+    if (steady_planned_ == 0) stop_steady();
+    if (planned() > 0) break;
     if (!unseen_.empty()) {
       see();
       continue;
@@ -315,7 +317,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   flight.decodes = decodes_;
   flight.prefilled = prefilled_;
   flight.sampled = sampled_;
-  flight.steady = steady_planned_;
+  flight.steady = steady_planned_ > 0 ? std::optional{steady_place_} : std::nullopt;
   flight.plan.swap(plan_);
   if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
   if (flights_.size() > 1) send(flight);
@@ -378,8 +380,13 @@ void ContinuousEngine::end(SimTime now) {
   const bool keeps = parts_.role != ReplicaRole::kPrefill;
   const bool plain = keeps && kv_.full_law() && parts_.drafts == 0;
   std::int64_t plain_tokens = 0;
-  if (flight.steady) end_steady(delivered);
-  for (const Planned& p : flight.plan) {
+  for (std::size_t place = 0; place <= flight.plan.size(); ++place) {
+    if (flight.steady == place) {
+      end_steady(delivered);
+      flight.steady.reset();
+    }
+    if (place == flight.plan.size()) break;
+    const Planned& p = flight.plan[place];
     if (p.tokens == 0) continue;
     Sequence& s = sequences[p.id];
     s.in_flight = false;
@@ -391,7 +398,7 @@ void ContinuousEngine::end(SimTime now) {
       s.planned = 0;
       ++plain_tokens;
       state_->token(p.id, replica_, iteration, delivered);
-      if (may_join_) join_steady(p.id, output);
+      if (may_join_ && !flight.steady) join_steady(p.id, output);
       continue;
     }
     const std::int32_t made = p.tokens > 1 && !prefill ? verified(p, output) : 1;

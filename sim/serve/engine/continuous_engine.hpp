@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -152,7 +153,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) override {
     return kv_.max_units(prompt, tokens);
   }
-  std::int64_t units_held(RequestId id) const override { return kv_.held(id); }
+  std::int64_t units_held(RequestId id) override {
+    if (at(id).is_steady()) count_steady(id);
+    return kv_.held(id);
+  }
   std::int32_t cached_tokens(RequestId id) override {
     const Sequence& s = sequence(id);
     return s.computed > 0 ? s.computed : kv_.cached_tokens(id, s);  // received: all but the last
@@ -164,6 +168,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   bool swap_in(RequestId id, std::int64_t keep_free) override;
   bool make_room(RequestId id, std::int32_t tokens) override;
   std::size_t schedule_steady(std::int64_t max) override;
+  void count_steady(RequestId id) override;
+  void stop_steady() override;
 
   [[nodiscard]] Sequence& at(RequestId id) {
     return state_->sequences[static_cast<std::size_t>(id)];
@@ -173,15 +179,11 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] bool counts_together() const;
   /// A sequence that just got a token joins the members of steady_, if it runs behind them.
   void join_steady(RequestId id, std::int32_t output);
-  /// Writes what iterations have added to a member since it was counted last.
-  void count_steady(RequestId id);
-  void count_steady();  // to all
+  void count_steady();  // all members of steady_
   /// Members get their token; those whose last it was leave running_.
   void end_steady(SimTime delivered);
   /// A sequence got its last token.
   void complete(RequestId id, SimTime delivered);
-  /// No sequence is a member any more; if members were planned, each is in plan_.
-  void stop_steady();
   void enter_running(RequestId id);
   void leave_running(RequestId id);
   /// Writes idle_, of all micro-batches.
@@ -212,7 +214,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     SimTime start{}, due{};
     std::int64_t decodes = 0, prefilled = 0;
     std::int64_t sampled = 0;  // sequences that get a token at its end
-    bool steady = false;       // members of steady_ are among them
+    // Members of steady_ are planned before this entry of the plan; none: they are not.
+    std::optional<std::size_t> steady{};
   };
   /// Goes through all stages, each one after another iteration: when it ends.
   [[nodiscard]] SimTime pass(SimTime now);
@@ -254,7 +257,6 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   /// The first sequences of running_. None until the scheduler asks for schedule_decodes().
   SteadyDecodes steady_;
   bool may_join_ = false;        // it has asked in this iteration, and counts_together()
-  bool steady_planned_ = false;  // of the iteration that is being formed
   std::vector<Flight> flights_;  // one a stage, in turn
   std::size_t next_flight_ = 0, in_flight_ = 0;
   std::vector<SimTime> stage_free_;  // when the stage has done what was sent

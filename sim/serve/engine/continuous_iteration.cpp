@@ -69,8 +69,8 @@ MixedStep ContinuousEngine::iteration() {
   std::int64_t attended = 0;
   std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
   if (!full || windows_) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
-  if (steady_planned_) {
-    decodes_ = static_cast<std::int64_t>(steady_.size());
+  if (steady_planned_ > 0) {
+    decodes_ = static_cast<std::int64_t>(steady_planned_);
     attended = steady_.computed();
   }
   for (const Planned& p : plan_) {

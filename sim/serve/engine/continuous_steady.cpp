@@ -19,8 +19,9 @@ std::size_t ContinuousEngine::schedule_steady(std::int64_t max) {
     stop_steady();  // some are preempted, or wait: one by one
     return 0;
   }
-  steady_planned_ = true;
-  return steady_.size();
+  steady_planned_ = steady_.size();
+  steady_place_ = plan_.size();
+  return steady_planned_;
 }
 
 void ContinuousEngine::join_steady(RequestId id, std::int32_t output) {
@@ -33,11 +34,12 @@ void ContinuousEngine::join_steady(RequestId id, std::int32_t output) {
 void ContinuousEngine::count_steady(RequestId id) {
   Sequence& s = at(id);
   const auto tokens = static_cast<std::int32_t>(steady_.iterations() - s.counted_to);
+  if (tokens == 0 && steady_planned_ == 0) return;
   s.computed += tokens;
   s.known += tokens;
   s.counted_to = steady_.iterations();
   state_->steady_tokens(id, tokens);
-  kv_.catch_up(id, s, s.computed + (steady_planned_ ? 1 : 0));
+  kv_.catch_up(id, s, s.computed + (steady_planned_ > 0 ? 1 : 0));
 }
 
 void ContinuousEngine::count_steady() {
@@ -45,7 +47,7 @@ void ContinuousEngine::count_steady() {
 }
 
 void ContinuousEngine::end_steady(SimTime delivered) {
-  steady_planned_ = false;
+  steady_planned_ = 0;
   tokens_ += static_cast<std::int64_t>(steady_.size());
   const auto head = running_.begin();
   const auto members_end = head + static_cast<std::ptrdiff_t>(steady_.size());
@@ -58,6 +60,7 @@ void ContinuousEngine::end_steady(SimTime delivered) {
     const RequestId id = running_[static_cast<std::size_t>(place)];
     count_steady(id);
     steady_.remove(at(id));
+    at(id).counted_to = Sequence::kAlone;
     complete(id, delivered);
   }
   for (auto place = places.rbegin(); place != places.rend(); ++place) {
@@ -74,15 +77,16 @@ void ContinuousEngine::complete(RequestId id, SimTime delivered) {
 void ContinuousEngine::stop_steady() {
   if (steady_.size() == 0) return;
   count_steady();
-  if (steady_planned_) {
-    std::vector<Planned> all;
-    for (std::size_t i = 0; i < steady_.size(); ++i) {
-      at(running_[i]).planned = 1;
-      all.push_back({running_[i], 1});
-    }
-    plan_.insert(plan_.begin(), all.begin(), all.end());
+  std::vector<Planned> all;
+  for (std::size_t i = 0; i < steady_.size(); ++i) {
+    Sequence& s = at(running_[i]);
+    s.counted_to = Sequence::kAlone;
+    if (steady_planned_ == 0) continue;
+    s.planned = 1;
+    all.push_back({running_[i], 1});
   }
-  steady_planned_ = false;
+  plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(steady_place_), all.begin(), all.end());
+  steady_planned_ = 0;
   steady_.clear();
 }
 

@@ -38,10 +38,9 @@ struct ServeState {
     }
     new_span(id, replica, iteration, at);
   }
-  /// Whether token() was the last of at least two of consecutive iterations.
+  /// Whether the last token() of `id` was one of a span of consecutive iterations, or its first.
   [[nodiscard]] bool is_steady(RequestId id) const {
-    const TokenSpan& s = open[static_cast<std::size_t>(id)];
-    return s.count > 1 && s.stride == 1;
+    return open[static_cast<std::size_t>(id)].stride == 1;
   }
   /// As token() in each of the `count` iterations after its last: it is_steady().
   void steady_tokens(RequestId id, std::int32_t count) {

@@ -27,7 +27,7 @@ class MicroBatches {
       const std::int32_t at = (next_ + tried) % stages_;
       if (!batch.open(at)) continue;
       form(at);
-      if (batch.plan().empty()) continue;
+      if (batch.planned() == 0) continue;
       next_ = (at + 1) % stages_;
       return;
     }

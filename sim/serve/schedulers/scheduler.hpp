@@ -38,16 +38,22 @@ class BatchBuilder {
  public:
   virtual ~BatchBuilder() = default;
 
-  [[nodiscard]] const Sequence& sequence(RequestId id) const {
-    return (*sequences_)[static_cast<std::size_t>(id)];
+  [[nodiscard]] const Sequence& sequence(RequestId id) {
+    const Sequence& s = (*sequences_)[static_cast<std::size_t>(id)];
+    if (s.is_steady()) count_steady(id);
+    return s;
+  }
+  /// sequence(id).prefills()
+  [[nodiscard]] bool prefills(RequestId id) const {
+    return (*sequences_)[static_cast<std::size_t>(id)].prefills();
   }
   /// Sequences that hold cache, in the order of their admission.
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
   /// Of these, those that may be planned or preempted: in a pipeline those of the open micro-batch,
   /// not in_flight.
   [[nodiscard]] const std::vector<RequestId>& idle() const { return piped_ ? idle_ : running_; }
-  /// What has been planned for this iteration so far.
-  [[nodiscard]] const std::vector<Planned>& plan() const { return plan_; }
+  /// Sequences that have been planned for this iteration so far.
+  [[nodiscard]] std::size_t planned() const { return plan_.size() + steady_planned_; }
   /// Of a pipeline whose micro-batches each have their own sequences: opens one, so that idle() has
   /// only its sequences, and what is planned belongs to it. False: some of them are in flight.
   [[nodiscard]] virtual bool open(std::int32_t micro_batch) = 0;
@@ -68,7 +74,7 @@ class BatchBuilder {
   [[nodiscard]] virtual std::int64_t free_units() const = 0;
   /// Most units that a sequence of `prompt` tokens takes at any time up to `tokens` tokens.
   [[nodiscard]] virtual std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) = 0;
-  [[nodiscard]] virtual std::int64_t units_held(RequestId id) const = 0;
+  [[nodiscard]] virtual std::int64_t units_held(RequestId id) = 0;
   /// Tokens of a waiting sequence that the prefix cache holds: whole blocks, and at least one token
   /// is left to compute. 0 without prefix caching.
   [[nodiscard]] virtual std::int32_t cached_tokens(RequestId id) = 0;
@@ -79,6 +85,7 @@ class BatchBuilder {
   /// Plans `tokens` of a running sequence (1 where it decodes); false: the memory is not there.
   [[nodiscard]] bool schedule(RequestId id, std::int32_t tokens) {
     Sequence& s = (*sequences_)[static_cast<std::size_t>(id)];
+    if (s.is_steady()) stop_steady();
     if (s.computed + tokens > s.room && !make_room(id, tokens)) return false;
     s.planned = tokens;
     s.micro_batch = micro_batch_;
@@ -121,9 +128,12 @@ class BatchBuilder {
   explicit BatchBuilder(ActiveArray<Sequence>& sequences) : sequences_{&sequences} {}
   [[nodiscard]] virtual bool make_room(RequestId id, std::int32_t tokens) = 0;
   /// Plans one token for each sequence at the head of idle() that the engine counts together
-  /// (SteadyDecodes), if they are at most `max` and have their blocks: how many. They are not in
-  /// plan().
+  /// (SteadyDecodes), if they are at most `max` and have their blocks: how many.
   [[nodiscard]] virtual std::size_t schedule_steady(std::int64_t max) = 0;
+  /// Writes the fields of one of them.
+  virtual void count_steady(RequestId id) = 0;
+  /// From now on each is counted by itself.
+  virtual void stop_steady() = 0;
 
   ActiveArray<Sequence>* sequences_;
   std::vector<RequestId> running_;
@@ -131,6 +141,8 @@ class BatchBuilder {
   bool piped_ = false;           // several iterations are in flight
   std::int32_t micro_batch_ = 0;
   std::vector<Planned> plan_;
+  std::size_t steady_planned_ = 0;  // of those counted together; they are not in plan_,
+  std::size_t steady_place_ = 0;    // but count as planned before this entry of it
   std::int64_t block_tokens_ = 1;
   std::int64_t block_units_ = 1;
 };

@@ -346,7 +346,9 @@ class Sglang : public Scheduler {
   /// Plans what was running before the prompts, in line_. What finds no memory waits: the next
   /// iteration of decodes retracts.
   void join_decodes(BatchBuilder& batch) {
-    for (const RequestId id : line_) {
+    const auto all = std::ssize(line_);
+    for (std::size_t i = batch.schedule_decodes(0, all); i < line_.size(); ++i) {
+      const RequestId id = line_[i];
       const Sequence& s = batch.sequence(id);
       if (s.state != SequenceState::kRunning || s.planned > 0) continue;
       if (!batch.schedule(id, s.to_compute())) break;
@@ -357,7 +359,9 @@ class Sglang : public Scheduler {
     if (batch.idle().size() < now.planned) now.full = false;
     line_.assign(batch.idle().begin(), batch.idle().end());
     bool retracted = false;
-    for (const RequestId id : line_) {
+    const auto all = std::ssize(line_);
+    for (std::size_t i = batch.schedule_decodes(0, all); i < line_.size(); ++i) {
+      const RequestId id = line_[i];
       if (batch.sequence(id).state != SequenceState::kRunning) continue;
       while (!batch.schedule(id, batch.sequence(id).to_compute())) {
         retracted = true;
@@ -385,7 +389,7 @@ class Sglang : public Scheduler {
     return victim;
   }
 
-  [[nodiscard]] static RequestId cheapest(const BatchBuilder& batch) {
+  [[nodiscard]] static RequestId cheapest(BatchBuilder& batch) {
     RequestId cheapest = batch.idle().front();
     for (const RequestId id : batch.idle()) {
       const Sequence& a = batch.sequence(id);

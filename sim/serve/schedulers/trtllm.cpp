@@ -83,8 +83,8 @@ class Trtllm : public Scheduler {
       }
       line = line_;
     }
-    if (evicts_ && std::any_of(line.begin(), line.end(),
-                               [&](RequestId id) { return batch.sequence(id).prefills(); })) {
+    if (evicts_ &&
+        std::any_of(line.begin(), line.end(), [&](RequestId id) { return batch.prefills(id); })) {
       owed_ = owed(batch);
     }
     const bool paused = generate(batch, line);
@@ -108,12 +108,15 @@ class Trtllm : public Scheduler {
   }
 
  private:
+  [[nodiscard]] static std::int64_t planned(const BatchBuilder& batch) {
+    return static_cast<std::int64_t>(batch.planned());
+  }
   /// Units of contexts that run and are not computed yet: the program took their blocks at once.
   [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
     std::int64_t sum = 0;
     for (const RequestId id : batch.running()) {
+      if (!batch.prefills(id)) continue;
       const Sequence& s = batch.sequence(id);
-      if (!s.prefills()) continue;
       sum += std::max<std::int64_t>(0, batch.units_for(s.target, s.target) - batch.units_held(id));
     }
     return sum;
@@ -135,14 +138,19 @@ class Trtllm : public Scheduler {
   /// Plans a token and all proposals for each generating request. True: a request was paused.
   bool generate(BatchBuilder& batch, std::span<const RequestId> line) {
     bool paused = false;
-    for (const RequestId id : line) {
+    std::size_t decodes = 0;
+    if (order_ == QueueOrder::kFcfs && owed_ == 0) {
+      decodes = batch.schedule_decodes(0, std::min(left_, max_seqs_));
+      left_ -= static_cast<std::int64_t>(decodes);
+    }
+    for (const RequestId id : line.subspan(decodes)) {
       const Sequence& s = batch.sequence(id);
       if (s.state != SequenceState::kRunning) continue;
       if (s.prefills()) {
         has_contexts_ = true;
         continue;
       }
-      if (left_ == 0 || std::ssize(batch.plan()) == max_seqs_) {
+      if (left_ == 0 || planned(batch) == max_seqs_) {
         has_contexts_ = true;  // perhaps: neither they nor new requests find room
         break;
       }
@@ -173,10 +181,11 @@ class Trtllm : public Scheduler {
   /// Contexts in progress; false: the batch is full.
   bool go_on(BatchBuilder& batch, std::span<const RequestId> line) {
     for (const RequestId id : line) {
+      if (!batch.prefills(id)) continue;
       const Sequence& s = batch.sequence(id);
-      if (s.state != SequenceState::kRunning || !s.prefills()) continue;
+      if (s.state != SequenceState::kRunning) continue;
       const std::int32_t tokens = chunk(s.to_compute());
-      if (tokens == 0 || std::ssize(batch.plan()) == max_seqs_) return false;
+      if (tokens == 0 || planned(batch) == max_seqs_) return false;
       if (!batch.schedule(id, tokens)) {
         if (evicts_) batch.preempt(id);
         return false;
@@ -188,7 +197,7 @@ class Trtllm : public Scheduler {
   }
 
   void start(BatchBuilder& batch) {
-    while (batch.waiting() > 0 && left_ > 0 && std::ssize(batch.plan()) < max_seqs_) {
+    while (batch.waiting() > 0 && left_ > 0 && planned(batch) < max_seqs_) {
       const RequestId id = batch.next_waiting();
       const Sequence& s = batch.sequence(id);
       // What is planned already stays: a request that comes before it takes its place next time.

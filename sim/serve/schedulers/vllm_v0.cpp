@@ -122,7 +122,7 @@ class VllmV0 : public Scheduler {
     }
     if (batch.swapped().empty()) {
       admit_whole(batch);
-      if (!batch.plan().empty()) return;
+      if (batch.planned() > 0) return;
       if (order_ != QueueOrder::kFcfs) make_way(batch);
     }
     run(batch);
@@ -130,7 +130,7 @@ class VllmV0 : public Scheduler {
   }
 
   /// Units that the engine of the micro-batch has free.
-  [[nodiscard]] std::int64_t free_units(const BatchBuilder& batch) const {
+  [[nodiscard]] std::int64_t free_units(BatchBuilder& batch) const {
     if (micro_batches_.count() == 1) return batch.free_units();
     std::int64_t held = 0;
     for (const RequestId id : batch.idle()) held += batch.units_held(id);
@@ -144,8 +144,8 @@ class VllmV0 : public Scheduler {
   [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
     std::int64_t sum = 0;
     for (const RequestId id : batch.idle()) {
+      if (!batch.prefills(id)) continue;
       const Sequence& s = batch.sequence(id);
-      if (!s.prefills()) continue;
       sum += std::max<std::int64_t>(0, batch.units_for(s.target, s.target) - batch.units_held(id));
     }
     return sum;
@@ -169,7 +169,7 @@ class VllmV0 : public Scheduler {
       line_.clear();
       for (const bool half_done : {false, true}) {
         for (const RequestId id : batch.idle()) {
-          if (batch.sequence(id).prefills() == half_done) line_.push_back(id);
+          if (batch.prefills(id) == half_done) line_.push_back(id);
         }
         if (!half_done) prefills = line_.size() < batch.idle().size();
       }
@@ -185,7 +185,12 @@ class VllmV0 : public Scheduler {
     std::size_t end = line_.size();
     // Each takes one block at most: with as many to spare none has to ask.
     const bool roomy = free_units(batch) - owed_ > static_cast<std::int64_t>(end) * one_;
-    for (std::size_t i = 0; i < end && left_ > 0; ++i) {
+    std::size_t i = 0;
+    if (roomy && order_ == QueueOrder::kFcfs) {
+      i = batch.schedule_decodes(0, left_);
+      left_ -= static_cast<std::int64_t>(i);
+    }
+    for (; i < end && left_ > 0; ++i) {
       const RequestId id = line_[i];
       if (batch.sequence(id).state != SequenceState::kRunning) continue;
       const std::int32_t tokens = take(batch.sequence(id).to_compute());

@@ -61,34 +61,50 @@ void check_same(SmallService service) {
   CHECK(together.itl.p99 == apart.itl.p99);
 }
 
-TEST_CASE("sequences that are counted together are served as if each was counted by itself") {
-  std::int64_t preemptions = 0, hits = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    CAPTURE(seed);
-    test::Dice dice{seed + 100};
-    const bool caching = dice.between(0, 1) == 1;
-    const auto order = static_cast<QueueOrder>(dice.between(0, 2));
-    SmallService service{
-        .blocks = dice.between(24, 120),
-        .block_tokens = dice.between(0, 3) == 0 ? 1 : 16,
-        .scheduler = {.name = "vllm-v1",
-                      .order = order,
-                      .max_num_batched_tokens =
-                          dice.between(0, 1) == 0 ? dice.between(40, 80) : 512,
-                      .max_num_seqs = dice.between(2, 40),
-                      .prefix_caching = caching},
-        .trace = test::random_trace(seed, 150, dice.between(10, 200), 60, 40, caching),
-        .async_scheduling = dice.between(0, 1) == 1};
-    if (service.block_tokens == 1) service.blocks *= 16;
-    if (dice.between(0, 2) == 0) service.cluster = {.replicas = 2};
-    if (dice.between(0, 3) == 0) service.cluster = {.replicas = 1, .prefill_replicas = 1};
-    check_same(service);
-    const ServeResult r = service.run();
-    preemptions += r.preemptions;
-    hits += r.prefix_hit_tokens;
+/// A service at random: a tight or wide pool, any order, arrivals from calm to overload.
+SmallService random_service(std::uint64_t seed, const char* scheduler) {
+  test::Dice dice{seed + 100};
+  const bool caching = dice.between(0, 1) == 1;
+  const std::string name = scheduler;
+  SmallService service{
+      .blocks = dice.between(24, 120),
+      .block_tokens = dice.between(0, 3) == 0 ? 1 : 16,
+      .scheduler = {.name = name,
+                    .order = static_cast<QueueOrder>(dice.between(0, 2)),
+                    .max_num_seqs = dice.between(2, 40),
+                    .prefix_caching = caching},
+      .trace = test::random_trace(seed, 150, dice.between(10, 200), 60, 40, caching),
+      .async_scheduling = dice.between(0, 1) == 1};
+  if (service.block_tokens == 1) service.blocks *= 16;
+  const bool variant = dice.between(0, 1) == 1;
+  if (name == "vllm-v1") service.scheduler.max_num_batched_tokens = variant ? 64 : 512;
+  if (name == "vllm-v0" && variant) service.scheduler.chunked_prefill = true;
+  if (name == "vllm-v0" && dice.between(0, 1) == 1) {
+    service.scheduler.swap = true;
+    service.host_memory = 1_GiB;
   }
-  CHECK(preemptions > 100);
-  CHECK(hits > 0);
+  if (name == "sglang" && variant) service.scheduler.mixed_chunk = true;
+  if (name == "trtllm" && variant) service.scheduler.policy = "max-utilization";
+  if (dice.between(0, 2) == 0) service.cluster = {.replicas = 2};
+  if (dice.between(0, 3) == 0) service.cluster = {.replicas = 1, .prefill_replicas = 1};
+  return service;
+}
+
+TEST_CASE("sequences that are counted together are served as if each was counted by itself") {
+  for (const char* scheduler : {"vllm-v1", "vllm-v0", "sglang", "trtllm"}) {
+    CAPTURE(std::string{scheduler});
+    std::int64_t preemptions = 0, hits = 0;
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      CAPTURE(seed);
+      const SmallService service = random_service(seed, scheduler);
+      check_same(service);
+      const ServeResult r = service.run();
+      preemptions += r.preemptions;
+      hits += r.prefix_hit_tokens;
+    }
+    CHECK(preemptions > 0);
+    CHECK(hits > 0);
+  }
 }
 
 TEST_CASE("windows that blocks outlive are read by each sequence, not by those counted together") {
