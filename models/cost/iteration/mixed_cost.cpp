@@ -203,8 +203,8 @@ struct MixedStepCost::Impl {
     return ends_.emplace(prompt, sum).first->second;
   }
 
-  /// Of the device, ends of prompts apart.
-  Sum body(const MixedStep& step) {
+  /// Of the device, without attention and cache, and ends of prompts apart.
+  Sum outside(const MixedStep& step) {
     Sum sum;
     if (range.embedding) sum += embedding(layer_rows(step, split_part(one)).computed);
     const HeadRows rows = head_rows(one, step);
@@ -218,6 +218,14 @@ struct MixedStepCost::Impl {
       if (rows.logits > 0) sum += head(rows.logits, false);
       if (rows.sampled > 0) sum += head(rows.sampled, true);
     }
+    return sum;
+  }
+
+  /// Of the device, ends of prompts apart.
+  Sum body(const MixedStep& step) {
+    const bool decodes_alone = step.chunks.empty() && step.decode_tokens == 1;
+    Sum sum =
+        decodes_alone ? decodes_.at(step.decodes, [&] { return outside(step); }) : outside(step);
     DecodeBatch decodes{.sequences = step.decodes,
                         .tokens = step.decode_tokens,
                         .with_prompts = !step.chunks.empty()};
@@ -248,7 +256,7 @@ struct MixedStepCost::Impl {
         sum += column.decode * column.layers;
         computing += column.decode.time;
       }
-      if (column.n_equal == 0) continue;
+      if (column.n_equal == 0 || step.chunks.empty()) continue;
       of = {};
       aside = 0;
       column.layer.prefill(step.chunks, add);
@@ -283,6 +291,8 @@ struct MixedStepCost::Impl {
   std::vector<Column> columns;  // with layers in the range
   std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
   Table embeddings_, norms_, logits_, samples_;
+  Table
+      decodes_;  // outside() of iterations in which sequences decode a token each, by their number
   std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; used only for lookup
 };
 

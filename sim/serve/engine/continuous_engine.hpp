@@ -174,8 +174,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] Sequence& at(RequestId id) {
     return state_->sequences[static_cast<std::size_t>(id)];
   }
-  /// Whether sequences of this engine may be counted together: one iteration at a time adds one
-  /// token to each, of which every layer holds all, and nobody looks on.
+  /// Whether sequences of this engine may be counted together: there is one iteration at a time, it
+  /// adds one token to each, every layer holds and reads all tokens, and no observer sees them.
   [[nodiscard]] bool counts_together() const;
   /// A sequence that just got a token joins the members of steady_, if it runs behind them.
   void join_steady(RequestId id, std::int32_t output);
@@ -254,9 +254,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<DecodeLoad> loads_;
   bool windows_ = false;  // layers hold more than their attention reads
   std::vector<PrefillChunk> chunks_;
-  /// The first sequences of running_. None until the scheduler asks for schedule_decodes().
+  /// The first sequences of running_. None until the scheduler calls schedule_decodes().
   SteadyDecodes steady_;
-  bool may_join_ = false;        // it has asked in this iteration, and counts_together()
+  bool may_join_ = false;        // it has called it in this iteration, and counts_together()
   std::vector<Flight> flights_;  // one a stage, in turn
   std::size_t next_flight_ = 0, in_flight_ = 0;
   std::vector<SimTime> stage_free_;  // when the stage has done what was sent

@@ -1,5 +1,5 @@
 // Sequences that an engine counts together (SteadyDecodes): the same service as one that counts
-// each by itself, which an engine does while somebody looks on.
+// each by itself, as an engine with an observer does.
 
 #include <cstdint>
 #include <string>
@@ -120,7 +120,7 @@ TEST_CASE("windows that blocks outlive are read by each sequence, not by those c
   }
 }
 
-TEST_CASE("a request that never fits beside others is refused while they are counted together") {
+TEST_CASE("a request that does not fit is refused while others are counted together") {
   SmallService service{.blocks = 12,
                        .max_model_len = 400,
                        .scheduler = {.name = "vllm-v1"},
