@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -17,7 +18,7 @@ namespace kvsim::hf {
 namespace {
 
 using Bytes = std::bitset<256>;
-using Places = std::vector<bool>;  // positions of a name, its end included
+using Places = std::vector<std::size_t>;  // positions of a name, its end included, in order
 
 constexpr std::size_t kMaxDepth = 8;
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
@@ -254,8 +255,11 @@ class Parser {
   std::size_t at_ = 0;
 };
 
-bool any(const Places& places) {
-  return std::find(places.begin(), places.end(), true) != places.end();
+/// Those of `a` and of `b`.
+Places either(const Places& a, const Places& b) {
+  Places out;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
+  return out;
 }
 
 /// One name, and what lookaheads found in it: each is evaluated once for a position.
@@ -265,88 +269,102 @@ class Match {
 
   /// Where `node` may end if it begins at one of `from`.
   Places ends(const Node& node, const Places& from) {
-    const std::size_t n = name_.size();
-    Places out(n + 1, false);
     switch (node.kind) {
-      case Kind::kBytes:
-        for (std::size_t i = 0; i < n; ++i) {
-          out[i + 1] = from[i] && node.bytes[static_cast<unsigned char>(name_[i])];
+      case Kind::kBytes: {
+        Places out;
+        for (const std::size_t i : from) {
+          if (i < name_.size() && node.bytes[static_cast<unsigned char>(name_[i])]) {
+            out.push_back(i + 1);
+          }
         }
-        break;
-      case Kind::kSequence:
-        out = from;
-        for (const Node& part : node.parts) out = ends(part, out);
-        break;
-      case Kind::kChoice:
-        for (const Node& part : node.parts) {
-          const Places one = ends(part, from);
-          for (std::size_t i = 0; i <= n; ++i) out[i] = out[i] || one[i];
+        return out;
+      }
+      case Kind::kSequence: {
+        Places out = from;
+        for (auto part = node.parts.begin(); part != node.parts.end() && !out.empty(); ++part) {
+          out = ends(*part, out);
         }
-        break;
+        return out;
+      }
+      case Kind::kChoice: {
+        Places out;
+        for (const Node& part : node.parts) out = either(out, ends(part, from));
+        return out;
+      }
       case Kind::kRepeat:
-        out = repeated(node, from);
-        break;
+        return repeated(node, from);
       case Kind::kStart:
-        out[0] = from[0];
-        break;
+        return where(from, [](std::size_t i) { return i == 0; });
       case Kind::kEnd:
-        out[n] = from[n];
-        break;
+        return where(from, [&](std::size_t i) { return i == name_.size(); });
       case Kind::kBoundary:
-        for (std::size_t i = 0; i <= n; ++i) {
+        return where(from, [&](std::size_t i) {
           const bool before = i > 0 && is_word(name_[i - 1]);
-          const bool after = i < n && is_word(name_[i]);
-          out[i] = from[i] && (before != after) != node.negated;
-        }
-        break;
+          const bool after = i < name_.size() && is_word(name_[i]);
+          return (before != after) != node.negated;
+        });
       case Kind::kLookahead:
-        for (std::size_t i = 0; i <= n; ++i) out[i] = from[i] && looks(node, i) != node.negated;
-        break;
+        return where(from, [&](std::size_t i) { return looks(node, i) != node.negated; });
     }
-    return out;
+    return {};
   }
 
  private:
+  template <class Holds>
+  static Places where(const Places& from, Holds&& holds) {
+    Places out;
+    std::copy_if(from.begin(), from.end(), std::back_inserter(out), holds);
+    return out;
+  }
+
   Places repeated(const Node& node, const Places& from) {
     Places now = from;
-    for (std::size_t i = 0; i < node.min && any(now); ++i) now = ends(node.parts[0], now);
+    for (std::size_t i = 0; i < node.min && !now.empty(); ++i) now = ends(node.parts[0], now);
     Places out = now;
-    for (std::size_t i = node.min; i < node.max && any(now); ++i) {
+    for (std::size_t i = node.min; i < node.max && !now.empty(); ++i) {
       const Places one = ends(node.parts[0], now);
-      for (std::size_t p = 0; p < out.size(); ++p) {
-        now[p] = one[p] && !out[p];  // what is new
-        out[p] = out[p] || one[p];
-      }
+      now.clear();  // what is new
+      std::set_difference(one.begin(), one.end(), out.begin(), out.end(), std::back_inserter(now));
+      out = either(out, now);
     }
     return out;
   }
 
   bool looks(const Node& node, std::size_t at) {
-    auto& known = looked_[&node];
-    known.resize(name_.size() + 1);
-    if (!known[at]) {
-      Places here(name_.size() + 1, false);
-      here[at] = true;
-      const bool found = any(ends(node.parts[0], here));
-      looked_[&node][at] = found;
-      return found;
-    }
-    return *known[at];
+    const auto [known, is_new] = looked_.try_emplace({&node, at});
+    if (is_new) known->second = !ends(node.parts[0], {at}).empty();
+    return known->second;
   }
 
   std::string_view name_;
-  std::map<const Node*, std::vector<std::optional<bool>>> looked_;
+  std::map<std::pair<const Node*, std::size_t>, bool> looked_;
 };
+
+/// The longest text that every name has which matches `root`; empty: none is known.
+std::string literal_of(const Node& root) {
+  std::string longest, run;
+  if (root.parts.size() != 1) return longest;  // a choice
+  for (const Node& part : root.parts[0].parts) {
+    if (part.kind == Kind::kBytes && part.bytes.count() == 1) {
+      std::size_t byte = 0;
+      while (!part.bytes[byte]) ++byte;
+      run.push_back(static_cast<char>(byte));
+    } else {
+      run.clear();
+    }
+    if (run.size() > longest.size()) longest = run;
+  }
+  return longest;
+}
 
 }  // namespace
 
 NameRegex::NameRegex(std::string_view pattern)
-    : root_{std::make_shared<const Node>(Parser{pattern}.parse())} {}
+    : root_{std::make_shared<const Node>(Parser{pattern}.parse())}, literal_{literal_of(*root_)} {}
 
 bool NameRegex::matches_start(std::string_view name) const {
-  Places from(name.size() + 1, false);
-  from[0] = true;
-  return any(Match{name}.ends(*root_, from));
+  if (name.find(literal_) == std::string_view::npos) return false;  // most names
+  return !Match{name}.ends(*root_, {0}).empty();
 }
 
 }  // namespace kvsim::hf

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace kvsim::hf {
@@ -22,6 +23,7 @@ class NameRegex {
 
  private:
   std::shared_ptr<const Node> root_;
+  std::string literal_;  // part of every name that matches
 };
 
 }  // namespace kvsim::hf
