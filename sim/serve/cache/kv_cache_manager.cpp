@@ -310,9 +310,11 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   return true;
 }
 
-bool KvCacheManager::grow_by_blocks(std::int64_t blocks) {
+bool KvCacheManager::grow_by_blocks(std::int64_t blocks, std::int64_t keep_free) {
   KVSIM_CHECK(full_law(), "blocks of a method are counted by its footprint");
-  return take(blocks * block_units_);
+  if (blocks == 0) return true;
+  const std::int64_t units = blocks * block_units_;
+  return units + keep_free <= available() && take(units);
 }
 
 void KvCacheManager::catch_up(RequestId id, Sequence& s, std::int32_t tokens) {

@@ -69,9 +69,10 @@ class KvCacheManager {
   [[nodiscard]] bool admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
                            std::int64_t keep_free);
   [[nodiscard]] bool grow(RequestId id, Sequence& s, std::int32_t tokens);
-  /// As grow() of several sequences that each need one block more; false: nothing changed. Which
-  /// ones is known to catch_up() alone. Every layer holds every token.
-  [[nodiscard]] bool grow_by_blocks(std::int64_t blocks);
+  /// As grow() of several sequences that each need one block more; false: nothing changed, since
+  /// fewer than `keep_free` units would be left. Which ones is known to catch_up() alone. Every
+  /// layer holds every token.
+  [[nodiscard]] bool grow_by_blocks(std::int64_t blocks, std::int64_t keep_free);
   /// A sequence that took part in grow_by_blocks() has room for `tokens` tokens, in whole blocks.
   void catch_up(RequestId id, Sequence& s, std::int32_t tokens);
   /// After an iteration computed s.planned tokens (s.computed has them): compresses, lets go,

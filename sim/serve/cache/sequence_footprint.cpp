@@ -1,6 +1,7 @@
 #include "sim/serve/cache/sequence_footprint.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -98,6 +99,13 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
     block_units_ = std::max<std::int64_t>(1, groups_->full_ids());
     unit_ = groups_->id();
   }
+  // Division by a power of two is exact, and so is the sum.
+  std::int64_t block_bytes = 0;
+  for (const LayerClass& l : layer_classes_) block_bytes += l.units * unit_.count();
+  if (!groups_ && !windowed_ && !has_other_ &&
+      std::has_single_bit(static_cast<std::uint64_t>(rows_)) && block_bytes % rows_ == 0) {
+    bytes_per_token_ = Bytes{block_bytes / rows_};
+  }
 }
 
 Bytes BlockSizes::LayerClass::other_bytes(std::int64_t tokens) const {
@@ -120,6 +128,7 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
 }
 
 Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
+  if (bytes_per_token_ > Bytes{}) return bytes_per_token_ * tokens;
   double units = 0;
   for (const LayerClass& l : layer_classes_) {
     const std::int64_t held = within_limit(l.limit, tokens);

@@ -77,6 +77,7 @@ class BlockSizes {
   std::int64_t rows_ = 1;  // entries that LayerClass::units are of
   std::int64_t block_units_ = 1;
   Bytes unit_{1};
+  Bytes bytes_per_token_{};  // of prompt_logical(); 0: it is no whole number of tokens' bytes
   bool counts_blocks_ = true;
   bool plain_ = true;
   bool windowed_ = false;

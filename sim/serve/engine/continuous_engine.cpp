@@ -445,7 +445,6 @@ void ContinuousEngine::end(SimTime now) {
 }
 
 ServeSample ContinuousEngine::sample_now(SimTime now) {
-  count_steady();
   const Bytes unit = parts_.held_unit;
   ServeSample out{
       .at = now,
@@ -457,7 +456,11 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
       .kv_blocks = unit * kv_.taken(),
       .kv_cached = unit * kv_.cached()};
   out.kv_logical = parts_.sizes->unit() * kv_.pinned();  // prefixes: counted once for all readers
-  for (const RequestId id : running_) out.kv_logical += kv_.own_logical(id, at(id));
+  for (const RequestId id : running_) {
+    Sequence s = at(id);
+    if (s.is_steady()) s.computed += steady_.tokens_since(s.counted_to);
+    out.kv_logical += kv_.own_logical(id, s);
+  }
   for (const RequestId id : leaving_) out.kv_logical += kv_.own_logical(id, at(id));
   // A stage's share, if layers are equal.
   if (unit != parts_.sizes->unit()) {

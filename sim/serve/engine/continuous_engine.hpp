@@ -167,7 +167,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   bool swap_out(RequestId id) override;
   bool swap_in(RequestId id, std::int64_t keep_free) override;
   bool make_room(RequestId id, std::int32_t tokens) override;
-  std::size_t schedule_steady(std::int64_t max) override;
+  std::size_t schedule_steady(std::int64_t max, std::int64_t keep_free) override;
   void count_steady(RequestId id) override;
   void stop_steady() override;
 
@@ -256,8 +256,12 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<PrefillChunk> chunks_;
   /// The first sequences of running_. None until the scheduler calls schedule_decodes().
   SteadyDecodes steady_;
-  bool may_join_ = false;        // it has called it in this iteration, and counts_together()
-  std::vector<Flight> flights_;  // one a stage, in turn
+  bool may_join_ = false;  // it has called it in this iteration, and counts_together()
+  // Where members keep leaving before it was worthwhile to join, as with a preemption in every
+  // iteration, none joins for a while: iterations.
+  std::int64_t pause_ = 0, pause_left_ = 0;
+  std::int64_t steady_since_ = 0;  // iterations() of steady_ when its first member joined
+  std::vector<Flight> flights_;    // one a stage, in turn
   std::size_t next_flight_ = 0, in_flight_ = 0;
   std::vector<SimTime> stage_free_;  // when the stage has done what was sent
   std::int64_t decodes_ = 0;

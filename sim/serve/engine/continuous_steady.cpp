@@ -6,16 +6,24 @@
 #include "sim/serve/engine/continuous_engine.hpp"
 
 namespace kvsim {
+namespace {
+
+// To join and to leave costs as much as a few iterations by itself.
+constexpr std::int64_t kWorthwhile = 16;  // iterations
+constexpr std::int64_t kShortestPause = 8, kLongestPause = 64;
+
+}  // namespace
 
 bool ContinuousEngine::counts_together() const {
   return !piped_ && !windows_ && observer_ == nullptr && parts_.role != ReplicaRole::kPrefill &&
          parts_.drafts == 0 && parts_.offload.to == OffloadTier::kNone && kv_.full_law();
 }
 
-std::size_t ContinuousEngine::schedule_steady(std::int64_t max) {
-  may_join_ = counts_together();
+std::size_t ContinuousEngine::schedule_steady(std::int64_t max, std::int64_t keep_free) {
+  may_join_ = counts_together() && pause_left_ == 0;
+  pause_left_ = std::max<std::int64_t>(0, pause_left_ - 1);
   if (steady_.size() == 0) return 0;
-  if (std::cmp_greater(steady_.size(), max) || !kv_.grow_by_blocks(steady_.growing())) {
+  if (std::cmp_greater(steady_.size(), max) || !kv_.grow_by_blocks(steady_.growing(), keep_free)) {
     stop_steady();  // some are preempted, or wait: one by one
     return 0;
   }
@@ -27,13 +35,14 @@ std::size_t ContinuousEngine::schedule_steady(std::int64_t max) {
 void ContinuousEngine::join_steady(RequestId id, std::int32_t output) {
   Sequence& s = at(id);
   if (running_[steady_.size()] != id || !state_->is_steady(id) || !steady_.fits(s)) return;
+  if (steady_.size() == 0) steady_since_ = steady_.iterations();
   s.counted_to = steady_.iterations();
   steady_.add(id, s, output - s.generated());
 }
 
 void ContinuousEngine::count_steady(RequestId id) {
   Sequence& s = at(id);
-  const auto tokens = static_cast<std::int32_t>(steady_.iterations() - s.counted_to);
+  const std::int32_t tokens = steady_.tokens_since(s.counted_to);
   if (tokens == 0 && steady_planned_ == 0) return;
   s.computed += tokens;
   s.known += tokens;
@@ -88,6 +97,9 @@ void ContinuousEngine::stop_steady() {
   plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(steady_place_), all.begin(), all.end());
   steady_planned_ = 0;
   steady_.clear();
+  const bool was_short = steady_.iterations() - steady_since_ < kWorthwhile;
+  pause_ = was_short ? std::clamp(2 * pause_, kShortestPause, kLongestPause) : 0;
+  pause_left_ = pause_;
 }
 
 }  // namespace kvsim

@@ -23,6 +23,10 @@ class SteadyDecodes {
   [[nodiscard]] std::size_t size() const { return size_; }
   /// Iterations that members took part in, since the engine started.
   [[nodiscard]] std::int64_t iterations() const { return iterations_; }
+  /// Tokens that a member got since iterations() was `then`.
+  [[nodiscard]] std::int32_t tokens_since(std::int64_t then) const {
+    return static_cast<std::int32_t>(iterations_ - then);
+  }
   /// Sum over members: tokens with cached keys and values.
   [[nodiscard]] std::int64_t computed() const { return computed_; }
   /// Members whose next token needs a new block.
@@ -46,12 +50,16 @@ class SteadyDecodes {
   [[nodiscard]] std::size_t phase(std::int64_t ahead) const {
     return static_cast<std::size_t>(iterations_ + ahead) % due_.size();
   }
+  /// All of ends_ are in the heap.
+  void sort_ends();
 
   std::size_t size_ = 0;
   std::int64_t iterations_ = 0, computed_ = 0;
   std::vector<std::int64_t> due_;  // members by the iteration, modulo a block, of a new block
-  std::vector<std::pair<std::int64_t, RequestId>> ends_;  // a heap, the earliest on top
-  std::vector<RequestId> ended_;                          // of the last step()
+  std::vector<std::pair<std::int64_t, RequestId>>
+      ends_;  // the first sorted_: a heap, the earliest on top
+  std::size_t sorted_ = 0;
+  std::vector<RequestId> ended_;  // of the last step()
 };
 
 }  // namespace kvsim

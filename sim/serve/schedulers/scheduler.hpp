@@ -93,13 +93,15 @@ class BatchBuilder {
     return true;
   }
   /// Plans one token for each sequence from idle()[first] on, `max` at most, up to the first that
-  /// computes a prompt, has drafts or needs an allocation: how many. As schedule() one by one.
-  [[nodiscard]] std::size_t schedule_decodes(std::size_t first, std::int64_t max) {
+  /// computes a prompt, has drafts or needs an allocation: how many. As schedule() one by one, each
+  /// of which leaves `keep_free` units free.
+  [[nodiscard]] std::size_t schedule_decodes(std::size_t first, std::int64_t max,
+                                             std::int64_t keep_free = 0) {
     const std::vector<RequestId>& ids = idle();
     const std::size_t end =
         std::min(ids.size(), first + static_cast<std::size_t>(std::max<std::int64_t>(0, max)));
     Sequence* const sequences = sequences_->data();
-    std::size_t at = first == 0 ? schedule_steady(max) : first;
+    std::size_t at = first == 0 ? schedule_steady(max, keep_free) : first;
     for (; at < end; ++at) {
       Sequence& s = sequences[ids[at]];
       if (s.prefills() || s.to_compute() != 1 || s.computed >= s.room) break;
@@ -128,8 +130,9 @@ class BatchBuilder {
   explicit BatchBuilder(ActiveArray<Sequence>& sequences) : sequences_{&sequences} {}
   [[nodiscard]] virtual bool make_room(RequestId id, std::int32_t tokens) = 0;
   /// Plans one token for each sequence at the head of idle() that the engine counts together
-  /// (SteadyDecodes), if they are at most `max` and have their blocks: how many.
-  [[nodiscard]] virtual std::size_t schedule_steady(std::int64_t max) = 0;
+  /// (SteadyDecodes), if they are at most `max`, and their new blocks leave `keep_free` units: how
+  /// many.
+  [[nodiscard]] virtual std::size_t schedule_steady(std::int64_t max, std::int64_t keep_free) = 0;
   /// Writes the fields of one of them.
   virtual void count_steady(RequestId id) = 0;
   /// From now on each is counted by itself.

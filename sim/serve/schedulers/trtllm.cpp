@@ -139,8 +139,8 @@ class Trtllm : public Scheduler {
   bool generate(BatchBuilder& batch, std::span<const RequestId> line) {
     bool paused = false;
     std::size_t decodes = 0;
-    if (order_ == QueueOrder::kFcfs && owed_ == 0) {
-      decodes = batch.schedule_decodes(0, std::min(left_, max_seqs_));
+    if (order_ == QueueOrder::kFcfs) {
+      decodes = batch.schedule_decodes(0, std::min(left_, max_seqs_), owed_);
       left_ -= static_cast<std::int64_t>(decodes);
     }
     for (const RequestId id : line.subspan(decodes)) {
