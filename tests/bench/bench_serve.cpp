@@ -3,7 +3,8 @@
 // A100-80GB, with every inter-token gap kept. For comparison, a naive loop over the same trace
 // (naive_loop.hpp) and published times of others. Then the time of methods and schedulers, and a
 // million requests. Exits 1 if the trace or the million take more processor time or memory than the
-// gates, or if the naive loop serves other requests or tokens than kvsim (its speed is not gated).
+// gates, if kvsim takes more than three times the naive loop's time, or if the naive loop serves
+// other requests or tokens than kvsim.
 // Also exits 1 if an iteration of 20,000 requests or of a million costs more than 1.5 times that of
 // fewer; short runs cost more, since each run fills its tables of kernel times. Not a test.
 
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include <fmt/format.h>
@@ -32,6 +34,7 @@ using namespace kvsim;  // NOLINT
 constexpr double kGateSeconds = 0.25;
 constexpr double kGateMegabytes = 100;
 constexpr double kMillionMegabytes = 200;
+constexpr double kTimesNaive = 3;
 constexpr double kFlat = 1.5;  // an iteration of more requests over that of fewer
 constexpr int kRepeats = 50;   // of 1,000 requests, which take milliseconds
 constexpr int kTurns = 5;      // of kvsim and the naive loop
@@ -137,7 +140,8 @@ double repeated_iteration(const ServeSpec& spec, std::int64_t n) {
 }
 
 /// kvsim and the naive loop alternate over one trace in the same process, since the speed of the
-/// machine varies from second to second. False: they served different requests or tokens.
+/// machine varies from second to second; the fastest turn of each counts. False: they served
+/// different requests or tokens, or kvsim took more than its gate.
 bool compare_with_naive(const ServeSpec& spec, std::int64_t n) {
   ServeSpec one = spec;
   one.requests = poisson(n, 6);
@@ -147,14 +151,14 @@ bool compare_with_naive(const ServeSpec& spec, std::int64_t n) {
       .iteration = 8e-3, .prompt_token = 7e-5, .decode = 2e-5, .entry = 3.3e-7};
   peer::NaiveResult naive;
   ServeResult mine;
-  double naive_s = 0, mine_s = 0;
+  double naive_s = std::numeric_limits<double>::max(), mine_s = naive_s;
   for (int i = 0; i < kTurns; ++i) {
     const double start = cpu_seconds();
     naive = peer::naive_loop(*one.requests, kCost, 256, 2048);
     const double between = cpu_seconds();
     mine = run_serve(one);
-    naive_s += (between - start) / kTurns;
-    mine_s += (cpu_seconds() - between) / kTurns;
+    naive_s = std::min(naive_s, between - start);
+    mine_s = std::min(mine_s, cpu_seconds() - between);
   }
   const auto line = [&](const char* who, double seconds, std::int64_t iterations, double ttft,
                         double e2e) {
@@ -163,7 +167,7 @@ bool compare_with_naive(const ServeSpec& spec, std::int64_t n) {
     fmt::print(
         "{:13} {:8} requests {:6.3f} s: {:6.1f} M output tokens/s, {:5.0f} ns an iteration, "
         "{:4.1f} "
-        "ns a token; batch {:.0f}, TTFT mean {:.3f} s, E2E mean {:.2f} s; mean of {} turns\n",
+        "ns a token; batch {:.0f}, TTFT mean {:.3f} s, E2E mean {:.2f} s; fastest of {} turns\n",
         who, n, seconds, tokens / seconds / 1e6, seconds / formed * 1e9, seconds / tokens * 1e9,
         tokens / formed, ttft, e2e, kTurns);
   };
@@ -176,6 +180,10 @@ bool compare_with_naive(const ServeSpec& spec, std::int64_t n) {
       "MB, "
       "18.6 s and 886 MB\n",
       mine_s / naive_s, naive.completed, naive.output_tokens);
+  if (mine_s > kTimesNaive * naive_s) {
+    fmt::print("above {} times the naive loop's time\n", kTimesNaive);
+    return false;
+  }
   if (naive.completed == mine.completed && naive.output_tokens == mine.output_tokens) return true;
   fmt::print("the naive loop served {} requests and {} tokens, kvsim {} and {}\n", naive.completed,
              naive.output_tokens, mine.completed, mine.output_tokens);

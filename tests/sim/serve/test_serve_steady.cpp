@@ -134,7 +134,7 @@ TEST_CASE("sums over sequences that are counted together") {
   Sequence a{.known = 6, .computed = 5, .room = 8}, b{.known = 9, .computed = 8, .room = 8};
   CHECK(steady.fits(a));
   CHECK(steady.fits(b));
-  CHECK_FALSE(steady.fits({.computed = 4, .room = 8}));  // a block of its own is still empty
+  CHECK_FALSE(steady.fits({.computed = 4, .room = 8}));  // another block is still empty
   steady.add(7, a, 3);
   steady.add(8, b, 1);
   CHECK(steady.size() == 2);
