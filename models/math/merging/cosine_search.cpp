@@ -1,7 +1,10 @@
 #include "models/math/merging/cosine_search.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <type_traits>
 
 #include <Eigen/Core>
 
@@ -47,23 +50,37 @@ void cosines(std::span<const float> row, std::span<const float> keys, std::span<
   for (const float x : row) own += static_cast<double>(x) * static_cast<double>(x);
   const double by = inverse(own);
   const std::size_t whole = d / 4 * 4;
-  for (std::size_t i = 0; i < cosine.size(); ++i) {
-    const float* key = keys.data() + i * d;
-    D4 product{};
-    D4 norm{};
+  // Sums of several keys go on at a time, since each waits for its last addition. A key's order of
+  // additions does not depend on how many these are.
+  const auto of_keys = [&]<std::size_t kKeys>(std::size_t first,
+                                              std::integral_constant<std::size_t, kKeys>) {
+    const float* key = keys.data() + first * d;
+    std::array<D4, kKeys> product{}, norm{};
     for (std::size_t j = 0; j < whole; j += 4) {
-      const D4 k = lanes::load(key + j);
-      product = lanes::multiply_add(lanes::load(row.data() + j), k, product);
-      norm = lanes::multiply_add(k, k, norm);
+      const D4 x = lanes::load(row.data() + j);
+      for (std::size_t i = 0; i < kKeys; ++i) {
+        const D4 k = lanes::load(key + i * d + j);
+        product[i] = lanes::multiply_add(x, k, product[i]);
+        norm[i] = lanes::multiply_add(k, k, norm[i]);
+      }
     }
-    double dot = lanes::fold(product);
-    double square = lanes::fold(norm);
-    for (std::size_t j = whole; j < d; ++j) {
-      dot += static_cast<double>(row[j]) * static_cast<double>(key[j]);
-      square += static_cast<double>(key[j]) * static_cast<double>(key[j]);
+    for (std::size_t i = 0; i < kKeys; ++i) {
+      double dot = lanes::fold(product[i]);
+      double square = lanes::fold(norm[i]);
+      for (std::size_t j = whole; j < d; ++j) {
+        const auto k = static_cast<double>(key[i * d + j]);
+        dot += static_cast<double>(row[j]) * k;
+        square += k * k;
+      }
+      cosine[first + i] = dot * by * inverse(square);
     }
-    cosine[i] = dot * by * inverse(square);
+  };
+  constexpr std::size_t kTogether = 4;
+  std::size_t i = 0;
+  for (; i + kTogether <= cosine.size(); i += kTogether) {
+    of_keys(i, std::integral_constant<std::size_t, kTogether>{});
   }
+  for (; i < cosine.size(); ++i) of_keys(i, std::integral_constant<std::size_t, 1>{});
 }
 
 std::vector<CosineMatch> best_cosines(std::span<const float> rows, std::span<const float> keys,
