@@ -207,11 +207,7 @@ Texts replay_trace(const std::string& trace, const std::string& methods, bool pe
                    const std::vector<std::int64_t>& block_sizes, std::uint64_t seed, int threads,
                    const std::string& split) {
   return interruptible([&](const Progress& progress) {
-    std::vector<MethodSpec> specs;
-    for (const Field& item : Field::parse(methods, "methods").one_or_more()) {
-      for (MethodSpec& spec : read_methods(item, SmallCounts::kAllowed))
-        specs.push_back(std::move(spec));
-    }
+    const std::vector<MethodSpec> specs = read_replay_methods(Field::parse(methods, "methods"));
     ReplayOptions options;
     options.threads = threads;
     options.per_step = true;

@@ -103,6 +103,36 @@ void refuse_unvaried(const ScenarioAxis& axis) {
   }
 }
 
+/// Refuses two spellings of one value, as a run refuses them in a list: "h100" and "H100-80GB-SXM".
+void refuse_other_spellings(const ScenarioAxis& axis, const fs::path& file) {
+  const bool can_be_list =
+      std::none_of(axis.values.begin(), axis.values.end(),
+                   [](const json& value) { return value.is_array() || value.is_null(); });
+  std::vector<std::string> keys = pointer_tokens(axis.pointer, axis.place);
+  if (keys.front() == "points") keys.erase(keys.begin());
+  std::erase_if(keys, [](const std::string& key) {  // an item of a list, which is the only one
+    return key.find_first_not_of("0123456789-") == std::string::npos;
+  });
+  const auto lists = list_keys();
+  if (!can_be_list || keys.empty() || keys.size() > 2 ||
+      std::find(lists.begin(), lists.end(), keys.front()) == lists.end()) {
+    return;
+  }
+  json document;
+  if (keys.size() == 1) {
+    document[keys[0]] = axis.values;
+  } else {
+    // Members of `requests` are numbers and paths, which have one spelling.
+    const std::vector<std::string> members = list_members(keys[0]);
+    if (keys[0] == "requests" ||
+        std::find(members.begin(), members.end(), "/" + keys[1]) == members.end())
+      return;
+    document[keys[0]][keys[1]] = axis.values;
+    if (keys[0] == "method") document["method"]["name"] = "full";  // only its budgets are read
+  }
+  check_scenario_form(document, file, axis.place);
+}
+
 }  // namespace
 
 ScenarioAxis axis_of_text(const std::string& text) {
@@ -316,6 +346,7 @@ void SweepPlan::check_values() const {
     if (axis.range) check(step_of(*axis.range, 1));
     if (axis.range) check(step_of(*axis.range, 0));
     for (const json& value : axis.values) check(value);
+    if (!axis.range) refuse_other_spellings(axis, file_);
   }
 }
 

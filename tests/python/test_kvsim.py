@@ -184,6 +184,12 @@ class Replay(unittest.TestCase):
         mass = result.column("retained_mass_mean")
         self.assertTrue(mass[1] < mass[2] < mass[0] + 1e-12)
 
+    def test_a_method_is_refused_under_a_second_spelling(self):
+        for methods in (["h2o", "H2O"], ["snapkv", {"name": "snapkv", "budget": "20 %"}]):
+            with self.assertRaises(kvsim.InputError) as caught:
+                kvsim.replay(SAMPLE, methods, budget=0.2)
+            self.assertEqual(str(caught.exception), "methods: /1: an object is given twice; /0 means the same")
+
     def test_shapes_are_checked(self):
         _, a = self.arrays()
         good = dict(a, prompt_tokens=384)

@@ -1,10 +1,13 @@
 #include "sim/scenario/fields/key_value.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "models/units/check.hpp"
+#include "models/units/units_parse.hpp"
 
 namespace kvsim {
 namespace {
@@ -62,6 +65,19 @@ BytesPerSecond read_bandwidth(const Field& value, std::string_view object, std::
   check_range(value, type_of(object, key, KeyType::Kind::kBandwidth), bandwidth.count(),
               "bandwidth");
   return bandwidth;
+}
+
+nlohmann::json canonical_value(const nlohmann::json& value) {
+  if (value.is_number_float() && value == std::trunc(value.get<double>()) &&
+      std::abs(value.get<double>()) < 0x1p53) {
+    return value.get<std::int64_t>();
+  }
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  if (const auto size = parse_bytes(text)) return {{"B", size->count()}};
+  if (const auto time = parse_duration(text)) return {{"s", time->count()}};
+  if (const auto bandwidth = parse_bandwidth(text)) return {{"B/s", bandwidth->count()}};
+  return value;
 }
 
 }  // namespace kvsim

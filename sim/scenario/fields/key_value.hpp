@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "models/json/field.hpp"
 #include "models/units/units.hpp"
 #include "sim/scenario/fields/keys.hpp"
@@ -27,6 +29,10 @@ template <class Enum>
 [[nodiscard]] Seconds read_time(const Field& value, std::string_view object, std::string_view key);
 [[nodiscard]] BytesPerSecond read_bandwidth(const Field& value, std::string_view object,
                                             std::string_view key);
+
+/// The same value for all spellings of a number, size, time or bandwidth: 2 and 2.0, "1 GiB" and
+/// "1024 MiB"; other values as they are.
+[[nodiscard]] nlohmann::json canonical_value(const nlohmann::json& value);
 
 /// Reads the keys of an object in a scenario; an absent key gives nullopt.
 class KeyReader {

@@ -117,6 +117,28 @@ std::vector<MethodSpec> read_methods(const Field& field, SmallCounts small) {
   return specs;
 }
 
+std::vector<MethodSpec> read_replay_methods(const Field& methods) {
+  std::vector<MethodSpec> all;
+  DistinctValues distinct;
+  for (const Field& item : methods.one_or_more()) {
+    if (item.is_object()) {
+      if (const auto trace = item.find("measured_on")) {
+        trace->fail("is for points: a replay measures on its own trace");
+      }
+    }
+    for (MethodSpec& spec : read_methods(item, SmallCounts::kAllowed)) {
+      try {
+        (void)takes_budget(spec.name);  // rejects an unknown name
+      } catch (const InputError& error) {
+        item.fail(error.what());
+      }
+      distinct.add(canonical_text(spec), item);
+      all.push_back(std::move(spec));
+    }
+  }
+  return all;
+}
+
 std::string method_label(const MethodSpec& spec) {
   std::string text = spec.name;
   if (spec.budget) {

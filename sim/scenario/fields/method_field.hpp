@@ -25,6 +25,10 @@ enum class SmallCounts : std::uint8_t { kRefused, kAllowed };
 [[nodiscard]] std::vector<MethodSpec> read_methods(const Field& field,
                                                    SmallCounts small = SmallCounts::kRefused);
 
+/// Reads the methods of a replay, one or a list. Errors: InputError, also for a method that is not
+/// known and for one that is given twice, under any spelling.
+[[nodiscard]] std::vector<MethodSpec> read_replay_methods(const Field& methods);
+
 /// Reads a budget: 0 < x <= 1 or "20 %" is a share, a whole number above 1 or "64 entries" is a
 /// count. Errors: InputError.
 [[nodiscard]] Budget read_budget(const Field& field, SmallCounts small = SmallCounts::kRefused);

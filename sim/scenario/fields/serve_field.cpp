@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
+#include "sim/scenario/fields/distinct.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/serve/serve_metrics.hpp"
 
@@ -24,11 +28,43 @@ std::string_view name_of(RouterPolicy router) {
   return names.at(static_cast<std::size_t>(router));
 }
 
+namespace {
+
+const Llm& draft_model(const Field& draft) {
+  try {
+    return find_llm(draft.string());
+  } catch (const InputError& error) {
+    draft.fail(error.what());
+  }
+}
+
+/// The same text for all spellings of a member's value.
+std::string canonical_text(const ScenarioKey& key, const Field& value) {
+  if (key.name == "draft" && value.is_string() && !find_proposer(value.string())) {
+    return draft_model(value).name;
+  }
+  return canonical_value(value.raw()).dump();
+}
+
+/// The same text for all spellings of a choice.
+std::string canonical_choice(const Members& members, std::string_view object) {
+  std::map<std::string_view, std::string> values;
+  for (const auto& [name, value] : members) {
+    const ScenarioKey& key = scenario_key(object, name);
+    values[key.alias_of.empty() ? key.name : key.alias_of] = canonical_text(key, value);
+  }
+  return fmt::format("{}", fmt::join(values, " "));
+}
+
+}  // namespace
+
 std::vector<Members> member_choices(const Field& field, std::string_view object) {
   std::vector<Members> all;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     if (object == "scheduler" && item.is_string()) {
       all.push_back({{"name", item}});
+      distinct.add(canonical_choice(all.back(), object), item);
       continue;
     }
     const std::vector<std::string> keys = scenario_key_names(object);
@@ -38,8 +74,13 @@ std::vector<Members> member_choices(const Field& field, std::string_view object)
       const auto member = item.find(key);
       if (!member) continue;
       std::vector<Members> longer;
+      const std::vector<Field> values = member->one_or_more();
+      DistinctValues of_member;
+      for (const Field& value : values) {
+        of_member.add(canonical_text(scenario_key(object, key), value), value);
+      }
       for (const Members& before : of_item) {
-        for (const Field& value : member->one_or_more()) {
+        for (const Field& value : values) {
           longer.push_back(before);
           longer.back().emplace_back(key, value);
         }
@@ -49,7 +90,10 @@ std::vector<Members> member_choices(const Field& field, std::string_view object)
         item.fail(fmt::format("its lists make more than {} points", kMaxPoints));
       }
     }
-    all.insert(all.end(), of_item.begin(), of_item.end());
+    for (Members& members : of_item) {
+      distinct.add(canonical_choice(members, object), item);
+      all.push_back(std::move(members));
+    }
   }
   if (all.empty()) field.expected("at least one value");
   return all;
@@ -133,11 +177,7 @@ SpeculationSpec read_speculation(const Members& members) {
         spec.proposer = *proposer;
         continue;
       }
-      try {
-        spec.draft = &find_llm(value.string());
-      } catch (const InputError& error) {
-        value.fail(error.what());
-      }
+      spec.draft = &draft_model(value);
     }
     if (key == "tokens") {
       spec.tokens = static_cast<std::int32_t>(read_integer(value, kObject, key));

@@ -1,6 +1,7 @@
 #include "sim/scenario/fields/sweep_field.hpp"
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -13,6 +14,10 @@ namespace kvsim {
 namespace {
 
 using nlohmann::json;
+
+std::string text_of(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 AxisRange read_range(const KeyReader& axis) {
   AxisRange range;
@@ -65,13 +70,14 @@ void check_axis(const ScenarioAxis& axis) {
     throw InputError{axis.place, fmt::format("at most {} values", kMaxAxisValues),
                      fmt::format("{}", axis.values.size())};
   }
-  // 1 and 1.0 are the same value.
-  std::set<json> seen;
+  // 1 and 1.0 are the same value, and "1 GiB" and "1024 MiB".
+  std::map<json, json> seen;
   for (const json& value : axis.values) {
-    if (!seen.insert(value).second) {
-      throw InputError{fmt::format("{}: {} is given twice", axis.place,
-                                   value.dump(-1, ' ', false, json::error_handler_t::replace))};
-    }
+    const auto [first, is_new] = seen.try_emplace(canonical_value(value), value);
+    if (is_new) continue;
+    throw InputError{fmt::format(
+        "{}: {} is given twice{}", axis.place, text_of(value),
+        first->second == value ? "" : fmt::format("; {} means the same", text_of(first->second)))};
   }
 }
 

@@ -120,8 +120,10 @@ Choices<const Stack*> read_stacks(const Field& field) {
 Choices<RequestedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
                                                    InlineDefinitions& own) {
   Choices<RequestedCalibration> out;
+  DistinctValues distinct;
   for (const Field& item : field.one_or_more()) {
     out.push_back({read_calibration_field(item, folder, own.calibrations), item});
+    distinct.add(fs::path{item.string()}.lexically_normal().string(), item);
   }
   return out;
 }

@@ -8,7 +8,6 @@
 
 #include "models/units/error.hpp"
 #include "models/units/fingerprint.hpp"
-#include "sim/scenario/fields/distinct.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "sim/scenario/fields/sweep_field.hpp"
@@ -32,30 +31,6 @@ TraceSplit read_split(const Field& replay) {
   if (!field) return TraceSplit::kRecorded;
   const std::vector<std::string> words{kTraceSplits.begin(), kTraceSplits.end()};
   return *split_of(field->choice(words));
-}
-
-std::vector<MethodSpec> read_replay_methods(const Field& replay) {
-  std::vector<MethodSpec> methods;
-  if (const auto field = replay.find("methods")) {
-    DistinctValues distinct;
-    for (const Field& item : field->one_or_more()) {
-      if (item.is_object()) {
-        if (const auto trace = item.find("measured_on")) {
-          trace->fail("is for points: a replay measures on its own trace");
-        }
-      }
-      for (MethodSpec& spec : read_methods(item, SmallCounts::kAllowed)) {
-        try {
-          (void)takes_budget(spec.name);  // rejects an unknown name
-        } catch (const InputError& error) {
-          item.fail(error.what());
-        }
-        distinct.add(canonical_text(spec), item);
-        methods.push_back(std::move(spec));
-      }
-    }
-  }
-  return methods;
 }
 
 std::optional<std::vector<std::string>> read_figures(const Field& field) {
@@ -121,7 +96,7 @@ void check_form(const Field& file, const fs::path& folder) {
   if (const auto replay = file.find("replay")) {
     replay->allow_only(scenario_key_names("replay"));
     if (const auto trace = replay->find("trace")) (void)trace->string();
-    (void)read_replay_methods(*replay);
+    if (const auto methods = replay->find("methods")) (void)read_replay_methods(*methods);
     for (const char* key : {"per_step", "per_head"}) {
       if (const auto flag = replay->find(key)) (void)flag->boolean();
     }
@@ -161,7 +136,7 @@ ReplaySection read_replay(const Field& replay, const fs::path& folder,
   if (std::error_code status; !fs::is_regular_file(section.trace, status)) {
     trace.fail(fmt::format("no such file: {}", section.trace.string()));
   }
-  section.methods = read_replay_methods(replay);
+  if (const auto methods = replay.find("methods")) section.methods = read_replay_methods(*methods);
   if (section.methods.empty()) {
     // The distinct methods of the points, in their order.
     std::vector<ordered_json> seen;

@@ -100,6 +100,38 @@ TEST_CASE("a list refuses a second spelling of a method") {
                                {"name": "snapkv", "budget": 0.1}])") == 5);
 }
 
+/// The complaint about `key` of a service, without the file.
+std::string service_complaint(std::string_view key, std::string_view value) {
+  const fs::path path = test::scratch_folder() / "service.json";
+  std::ofstream{path} << fmt::format(
+      R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "H100-80GB-SXM", "stack": "vllm",
+          "requests": {{"arrivals": {{"kind": "poisson", "rate": 1}}, "count": 5,
+                       "prompt_tokens": 100, "output_tokens": 5}}, "{}": {}}})",
+      key, value);
+  try {
+    (void)read_scenario(path, {});
+  } catch (const InputError& error) {
+    return std::string{error.what()}.substr(path.lexically_normal().string().size() + 2);
+  }
+  return {};
+}
+
+TEST_CASE("a list refuses a second spelling of a scheduler, a cluster or a draft") {
+  CHECK(service_complaint("scheduler", R"(["vllm-v1", {"name": "vllm-v1"}])") ==
+        "/scheduler/1: an object is given twice; /scheduler/0 means the same");
+  CHECK(service_complaint("scheduler", R"([{"name": "vllm-v1", "max_num_seqs": [8, 16]},
+                                          {"max_num_seqs": 16.0, "name": "vllm-v1"}])") ==
+        "/scheduler/1: an object is given twice; /scheduler/0 means the same");
+  CHECK(service_complaint("scheduler", R"(["vllm-v1", {"name": "vllm-v1", "max_num_seqs": 8},
+                                          "vllm-v0"])")
+            .empty());
+  CHECK(service_complaint("cluster", R"({"replicas": 2, "link": ["50 GB/s", "50000 MB/s"]})") ==
+        "/cluster/link/1: \"50000 MB/s\" is given twice; /cluster/link/0 means the same");
+  CHECK(service_complaint("speculation", R"({"draft": ["llama-3.2-1b", "Llama-3.2-1B"]})") ==
+        "/speculation/draft/1: \"Llama-3.2-1B\" is given twice; /speculation/draft/0 means the "
+        "same");
+}
+
 TEST_CASE("a replay refuses a second spelling of a method") {
   const fs::path path = test::scratch_folder() / "replay.json";
   std::ofstream{path} << R"({"replay": {"trace": "t.safetensors", "methods":

@@ -83,6 +83,33 @@ TEST_CASE("lists of the scenario are the first axes and methods with several bud
   CHECK(plan_of(file, changes).size() == 3 * 3);
 }
 
+TEST_CASE("an axis refuses a second spelling of a value") {
+  const auto folder = fresh("spellings");
+  const auto message = [&](const std::string& vary) {
+    SweepChanges changes;
+    return complaint([&] {
+      changes.vary = {axis_of_text(vary)};
+      (void)plan_of(sweep_file(folder, R"(, "method": "h2o")"), changes);
+    });
+  };
+  CHECK(message("/gpu=h100,A100-80GB-SXM,H100-80GB-SXM") ==
+        "--vary /gpu: /gpu/2: \"H100-80GB-SXM\" is given twice; /gpu/0 means the same");
+  CHECK(message("/method=h2o,H2O") ==
+        "--vary /method: /method/1: \"H2O\" is given twice; /method/0 means the same");
+  CHECK(message("/method/budget=0.2,20 %") ==
+        "--vary /method/budget: /method/budget/1: \"20 %\" is given twice; /method/budget/0 means "
+        "the same");
+  CHECK(message("/memory/hbm=80 GiB,81920 MiB") ==
+        "--vary /memory/hbm: \"81920 MiB\" is given twice; \"80 GiB\" means the same");
+  CHECK(message("/gpu=h100,h100") == "--vary /gpu: \"h100\" is given twice");
+  CHECK(message("/gpu=h100,a100").empty());
+  const auto file = sweep_file(folder, R"(, "sweep": {"axes": [
+    {"key": "/stack", "values": ["vllm", {"name": "vllm", "usage": "server"}]}]})");
+  CHECK(complaint([&] {
+          (void)plan_of(file);
+        }).ends_with("/sweep/axes/0: /stack/1: an object is given twice; /stack/0 means the same"));
+}
+
 /// A service of 20 requests with `more` members, which start with a comma.
 std::filesystem::path service_file(const std::filesystem::path& folder, const std::string& more) {
   const std::filesystem::path file = folder / "s.json";
