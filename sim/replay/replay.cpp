@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -114,6 +115,8 @@ struct Runner {
   std::vector<std::vector<EntryBudget>> allotted;
   std::vector<std::vector<std::vector<std::int32_t>>> alive;  // nested: what the layer may keep
   std::vector<std::int32_t> computed;                         // of a prompt with reused rows
+  bool may_fail = false;
+  std::string failure;  // why it was left out; empty: it was not
 };
 
 class TraceReplay {
@@ -128,7 +131,13 @@ class TraceReplay {
         sample_{options.steps, info_.tokens - info_.prompt_tokens, options.seed} {
     for (const auto& method : methods) {
       const ComposedMethod& composed = as_composed(*method);
-      runners_.push_back({composed, ReplaySummary{composed, info_, options, sample_}, {}, {}, {}});
+      runners_.push_back({.method = composed,
+                          .summary = ReplaySummary{composed, info_, options, sample_},
+                          .allotted = {},
+                          .alive = {},
+                          .computed = {},
+                          .may_fail = options.may_fail.contains(composed.name()),
+                          .failure = {}});
       inputs_ += composed.needs().inputs;
       pairs_ = pairs_ || composed.parts().share != nullptr;
     }
@@ -137,7 +146,8 @@ class TraceReplay {
 
   [[nodiscard]] const StepSample& sample() const { return sample_; }
 
-  std::vector<ReplayMethod> run() {
+  /// Of each method its result, or why it was left out.
+  std::vector<std::variant<ReplayMethod, std::string>> run() {
     const std::size_t passes =
         std::any_of(runners_.begin(), runners_.end(),
                     [](const Runner& each) { return each.method.needs_survey(); })
@@ -167,8 +177,14 @@ class TraceReplay {
       for (std::int32_t i = 0; i < count; ++i) progress.one_done();
       first += count;
     }
-    std::vector<ReplayMethod> results;
-    for (Runner& runner : runners_) results.push_back(runner.summary.finish());
+    std::vector<std::variant<ReplayMethod, std::string>> results;
+    for (Runner& runner : runners_) {
+      if (runner.failure.empty()) {
+        results.emplace_back(runner.summary.finish());
+      } else {
+        results.emplace_back(runner.failure);
+      }
+    }
     return results;
   }
 
@@ -182,6 +198,7 @@ class TraceReplay {
     std::unique_ptr<CacheSession> session;
     std::optional<EntryBudget> allotted;
     std::vector<HeadSeries> series;
+    std::string failure;
   };
 
   [[nodiscard]] const Rope* rope() const { return rope_ ? &*rope_ : nullptr; }
@@ -222,6 +239,7 @@ class TraceReplay {
 
   std::vector<Task> tasks_of(LayerBlock& block, std::size_t runner) {
     std::vector<Task> tasks;
+    if (!runners_[runner].failure.empty()) return tasks;
     std::int32_t layer = -1;
     std::size_t index = 0;
     for (DecisionUnit& unit : block.units(runners_[runner].method)) {
@@ -235,6 +253,35 @@ class TraceReplay {
       tasks.push_back(std::move(task));
     }
     return tasks;
+  }
+
+  /// Calls action(i) for each of `tasks`, and removes those of methods of which one failed. Errors:
+  /// InputError that names method and layer, of a method that may not fail.
+  template <class Action>
+  void for_each(std::vector<Task>& tasks, Action action) {
+    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+      Task& task = tasks[i];
+      const Runner& runner = runners_[task.runner];
+      try {
+        action(i);
+      } catch (const InputError& error) {
+        task.failure = error.what();
+        if (!task.failure.starts_with("method ")) {  // own methods name themselves
+          task.failure = fmt::format("method \"{}\": layer {}: {}", runner.method.name(),
+                                     info_.number_of(task.unit.layer), task.failure);
+        }
+        if (!runner.may_fail) throw InputError{task.failure};
+      }
+    });
+    for (const Task& task : tasks) {
+      Runner& runner = runners_[task.runner];
+      if (runner.failure.empty()) runner.failure = task.failure;
+    }
+    remove_failed(tasks);
+  }
+
+  void remove_failed(std::vector<Task>& tasks) const {
+    std::erase_if(tasks, [&](const Task& task) { return !runners_[task.runner].failure.empty(); });
   }
 
   /// Makes the session of `task` and lets it learn, unless that was done.
@@ -284,7 +331,7 @@ class TraceReplay {
         std::vector<std::vector<std::int32_t>> kept(tasks.size());
         const bool nested = runner.method.parts().select->nested();
         if (nested && layer + 1 == info_.n_layers) continue;  // nothing comes after
-        parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+        for_each(tasks, [&](std::size_t i) {
           learn(block, tasks[i]);
           if (nested) {
             kept[i] = tasks[i].session->planned(
@@ -293,6 +340,7 @@ class TraceReplay {
             found[i] = tasks[i].session->verdicts();
           }
         });
+        if (!runner.failure.empty()) continue;
         if (nested) {
           runner.alive[static_cast<std::size_t>(layer) + 1] = std::move(kept);
         } else {
@@ -303,6 +351,7 @@ class TraceReplay {
       progress.one_done();
     }
     for (std::size_t r = 0; r < runners_.size(); ++r) {
+      if (!runners_[r].failure.empty()) continue;
       if (runners_[r].method.parts().budget->scope() == BudgetScope::kModel) {
         runners_[r].allotted = runners_[r].method.parts().budget->allot_model(verdicts[r]);
         const double threshold = runners_[r].allotted.front().front().threshold;
@@ -334,7 +383,7 @@ class TraceReplay {
     const auto scope = [this](const Task& task) {
       return runners_[task.runner].method.parts().budget->scope();
     };
-    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+    for_each(tasks, [&](std::size_t i) {
       if (scope(tasks[i]) == BudgetScope::kLayer) learn(block, tasks[i]);
     });
     for (std::size_t i = 0; i < tasks.size();) {
@@ -346,7 +395,7 @@ class TraceReplay {
       if (scope(tasks[i]) == BudgetScope::kLayer) allot(&tasks[i], units);
       i += units;
     }
-    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+    for_each(tasks, [&](std::size_t i) {
       Task& task = tasks[i];
       const Runner& runner = runners_[task.runner];
       learn(block, task);
@@ -358,17 +407,13 @@ class TraceReplay {
                             : runner.allotted[layer][task.index];
       }
       task.session->compute_only(runner.computed);
-      try {
-        task.session->prefill(*task.scores, *task.allotted);
-        task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
-                                     block.references(task.unit), sample_, options_.kept_positions,
-                                     !options_.block_sizes.empty());
-      } catch (const InputError& error) {
-        throw InputError{fmt::format("method \"{}\": layer {}: {}", runner.method.name(),
-                                     info_.number_of(task.unit.layer), error.what())};
-      }
+      task.session->prefill(*task.scores, *task.allotted);
+      task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
+                                   block.references(task.unit), sample_, options_.kept_positions,
+                                   !options_.block_sizes.empty());
       task.session.reset();
     });
+    remove_failed(done);  // heads of the block that were replayed before
     compute_best_mass(block, tasks);
     std::move(tasks.begin(), tasks.end(), std::back_inserter(done));
   }
@@ -376,6 +421,7 @@ class TraceReplay {
   void add_layers(std::int32_t first, std::int32_t count, std::vector<Task>& tasks) {
     for (std::int32_t layer = first; layer < first + count; ++layer) {
       for (std::size_t r = 0; r < runners_.size(); ++r) {
+        if (!runners_[r].failure.empty()) continue;
         std::vector<HeadSeries> heads;
         for (Task& task : tasks) {
           if (task.runner != r) continue;
@@ -532,13 +578,18 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
                      fmt::format("at most {}", most), std::to_string(options.steps)};
   }
   TraceReplay running{trace, methods, options};
-  result.methods = running.run();
+  auto outcomes = running.run();
   if (const StepSample& steps = running.sample(); !steps.is_all()) {
     result.steps = ReplaySteps{.measured = steps.size(), .of = steps.steps()};
   }
   for (std::size_t m = 0; m < specs.size(); ++m) {
+    if (const auto* reason = std::get_if<std::string>(&outcomes[m])) {
+      result.failed.push_back({m, *reason});
+      continue;
+    }
+    result.methods.push_back(std::get<ReplayMethod>(std::move(outcomes[m])));
     if (const auto& budget = specs[m].budget) {
-      result.methods[m].budget =
+      result.methods.back().budget =
           budget->fraction > 0 ? budget->fraction : static_cast<double>(budget->entries);
     }
   }

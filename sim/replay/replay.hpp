@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,9 @@ struct ReplayOptions {
   std::uint64_t seed = 0;
   TraceSplit split = TraceSplit::kRecorded;  // by run_replay_job
   std::function<void(double)> progress{};    // called with the fraction done
+  /// Names of methods that are left out, with the reason, if their store cannot hold the trace's
+  /// rows. Others end the replay.
+  std::set<std::string> may_fail{};
   // A sample (Trace::sample), drawn by `seed`: by run_replay_job.
   std::int32_t layers = 0, heads = 0;  // layers, and KV heads of each; 0: all
   std::int64_t steps = 0;  // decode steps whose errors are measured (StepSample); 0: all
@@ -175,6 +180,12 @@ struct ReplayMethod {
   std::vector<std::string> notes;
 };
 
+/// A method that was left out.
+struct ReplayFailure {
+  std::size_t method = 0;  // its index in those requested
+  std::string reason;
+};
+
 struct ReplayResult {
   std::string trace;
   std::int64_t prompt_tokens = 0;      // where a budget counts
@@ -184,6 +195,7 @@ struct ReplayResult {
   std::optional<ReplaySample> sample;  // nullopt: all of the trace
   std::optional<ReplaySteps> steps;    // likewise
   std::vector<ReplayMethod> methods;   // in the requested order
+  std::vector<ReplayFailure> failed;   // of those that may, likewise; not in `methods`
 
   /// Numbers in the trace of the replayed layer `layer`, and of one of its `stored` heads.
   [[nodiscard]] std::int32_t layer_number(std::size_t layer) const {
@@ -206,7 +218,8 @@ struct ReplayResult {
 
 /// Replays `trace` through each of `methods`, teacher-forced: queries, keys and values are the
 /// recorded ones, so an error is one layer's and one step's; drift through layers and tokens is not
-/// in it. Errors: InputError if a method cannot run on this trace.
+/// in it. Errors: InputError if a method cannot run on this trace and is none of those that may
+/// fail.
 [[nodiscard]] ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& methods,
                                   const ReplayOptions& options);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -41,6 +43,9 @@ ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>
     all.sample = std::move(some.sample);
     all.steps = some.steps;
     for (ReplayMethod& method : some.methods) all.methods.push_back(std::move(method));
+    for (ReplayFailure& failure : some.failed) {
+      all.failed.push_back({first + failure.method, std::move(failure.reason)});
+    }
   }
   return all;
 }
@@ -51,6 +56,7 @@ ReplayJob run_methods(const Trace& trace, const std::vector<MethodSpec>& methods
   const MethodContext site = site_of(info);
   ReplayJob job;
   std::vector<MethodSpec> able;
+  std::map<std::size_t, SkippedMethod> skipped;  // by the index of the requested method
   for (std::size_t i = 0; i < methods.size(); ++i) {
     const MethodSpec& spec = methods[i];
     // An unknown method is an error. A method for which this trace has no data is reported, and the
@@ -62,11 +68,18 @@ ReplayJob run_methods(const Trace& trace, const std::vector<MethodSpec>& methods
       job.ran.push_back(i);
     } catch (const InputError& error) {
       if (methods.size() == 1) throw;
-      job.skipped.push_back({method_label(spec), error.what()});
+      skipped[i] = {method_label(spec), error.what()};
     }
   }
-  if (able.empty()) throw InputError{job.skipped.front().reason};
-  job.result = replay_in_batches(trace, able, options);
+  ReplayOptions each = options;
+  each.may_fail = whole_catalogue;
+  job.result = replay_in_batches(trace, able, each);
+  for (const ReplayFailure& failure : job.result.failed) {
+    skipped[job.ran[failure.method]] = {method_label(able[failure.method]), failure.reason};
+  }
+  if (job.result.methods.empty()) throw InputError{skipped.begin()->second.reason};
+  std::erase_if(job.ran, [&](std::size_t i) { return skipped.contains(i); });
+  for (auto& [i, method] : skipped) job.skipped.push_back(std::move(method));
   return job;
 }
 

@@ -23,7 +23,7 @@ struct SkippedMethod {
 /// A trace run through those of the requested methods that can run on it.
 struct ReplayJob {
   ReplayResult result;
-  std::vector<SkippedMethod> skipped;  // data that the trace does not have for the others
+  std::vector<SkippedMethod> skipped;  // and why: data that the trace does not have, say
   std::vector<std::size_t> ran;        // indices of the requested methods that are in `result`;
                                        // ascending
 };

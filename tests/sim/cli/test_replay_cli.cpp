@@ -129,6 +129,52 @@ TEST_CASE("replay: nothing that is no number is printed as one, and errors name 
   CHECK(has(refused.err, "beyond the range of its format"));
 }
 
+TEST_CASE("replay: a method of the whole catalogue is skipped if its store overflows") {
+  const fs::path folder = fresh("overflow");
+  REQUIRE(run_kvsim({"trace", "generate", "k.safetensors", "--layers", "2", "--heads", "2",
+                     "--kv-heads", "2", "--head-dim", "32", "--tokens", "160", "--dtype", "fp32"},
+                    folder)
+              .status == 0);
+  scale(folder / "k.safetensors", "k", 7e4F);
+  const auto replay = [&](const std::string& methods, const std::string& threads) {
+    return run_kvsim(
+        {"replay", "-t", "k.safetensors", "-m", methods, "-b", "0.5", "--json", "-j", threads},
+        folder);
+  };
+  const Outcome one = replay("kvarn-k4v2", "1");
+  CHECK(one.status == 2);
+  CHECK(has(one.err, "method \"kvarn-k4v2\": layer 0: "));
+  const Outcome all = replay("all", "1");
+  REQUIRE_MESSAGE(all.status == 0, all.err);
+  CHECK(replay("all", "3").out == all.out);
+  const auto document = nlohmann::json::parse(all.out);
+  std::map<std::string, std::string> skipped;
+  for (const auto& method : document.at("skipped")) {
+    skipped[method.at("name")] = method.at("reason");
+  }
+  CHECK(one.err == "kvsim: " + skipped["kvarn-k4v2"] + "\n");
+  // The others have the results of a replay without it.
+  std::size_t compared = 0;
+  for (const auto& method : document.at("methods")) {
+    CHECK(method.at("name") != "kvarn-k4v2");
+    if (method.at("name") != "h2o" && method.at("name") != "snapkv") continue;
+    const Outcome alone = replay(method.at("name"), "1");
+    auto same = nlohmann::json::parse(alone.out).at("methods").at(0);
+    for (const char* of_others : {"oracle_error_ratio", "oracle_mass_gap"}) {
+      same[of_others] = method.at(of_others);
+    }
+    CHECK(same == method);
+    ++compared;
+  }
+  CHECK(compared == 2);
+  // Combinations of a sweep are skipped likewise.
+  const Outcome sweep = run_kvsim({"sweep", "-t", "k.safetensors", "-m", "snapkv,kvarn-k4v2", "-b",
+                                   "0.5", "--vary", "window=8,16", "--json"},
+                                  folder);
+  CHECK_MESSAGE(sweep.status == 0, sweep.err);
+  CHECK(has(sweep.out, "method \\\"kvarn-k4v2\\\": layer 0: "));
+}
+
 /// A replay's document with these methods.
 void write_replay(const fs::path& file, const std::string& methods) {
   test::write(file, R"({"schema": "kvsim.replay/1", "kvsim": {"version": "1"}, "methods": [)" +
