@@ -73,7 +73,8 @@ struct ServeBottleneck {
 
 /// Tokens of the requests in service so far (prompt and output, whether or not the method still
 /// holds them), and the bytes of their cache on one GPU, at the samples of a replica's timeline. A
-/// request counts from its first batch to its end, but not between a preemption and its next token.
+/// request counts while it has blocks: from its first batch, chunk by chunk, to its last token.
+/// After a preemption it counts from its next token on.
 struct LoadSample {
   double tokens = 0;
   Bytes held;

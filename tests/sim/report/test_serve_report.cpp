@@ -1,6 +1,7 @@
 // Output of a service: documents, tables, trace events, figures, summary.
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -20,7 +21,9 @@
 #include "sim/report/service/serve_events.hpp"
 #include "sim/report/text/text.hpp"
 #include "sim/run/run_report.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/serve/serve_metrics.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -95,13 +98,59 @@ TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
 }
 
 TEST_CASE("tokens in service by hand") {
-  // At 20 ms: request 0 with 100 and 2 tokens (its second just made); request 1 has just made its
-  // first and leaves. At 30 ms only request 0; at 60 ms none.
+  // At 10 ms request 0 with its first token: request 1 starts then, and takes its blocks after it.
+  // At 20 ms request 0 with two; request 1 has just made its first and leaves. At 50 ms it is back,
+  // with two; at 60 ms none is there.
   const auto load = load_samples(test::sample_service());
   REQUIRE(load.size() == 6);
-  CHECK(load[2].tokens == doctest::Approx(100 + 4 * 2.0 / 3));
+  CHECK(load[0].tokens == 101);
+  CHECK(load[1].tokens == 102);
+  CHECK(load[3].tokens == 0);
+  CHECK(load[4].tokens == 202);
   CHECK(load[5].tokens == doctest::Approx(0));
   CHECK(load[0].held == Bytes{112LL << 20});
+}
+
+/// A service of the full cache under `more` keys of a scenario.
+ServeResult service_with(const std::string& more) {
+  const Field document = Field::parse(
+      R"({"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16",
+          "engine": {"block_tokens": 1}, )" +
+          more + "}",
+      "service");
+  Scenario scenario = scenario_of(document.raw(), "service", "service", false);
+  return run_serve(*scenario.points.at(0).serve, {});
+}
+
+TEST_CASE("tokens in service are those whose blocks are taken, under every scheduler") {
+  constexpr double kTokenBytes = 2.0 * 32 * 4096 * 2;
+  std::int64_t preemptions = 0;
+  for (const std::string stack : {"vllm", "vllm@0.8", "sglang", "trtllm"}) {
+    for (const std::string requests :
+         {R"({"arrivals": {"kind": "poisson", "rate": 4}, "count": 100, "prompt_tokens": 1000,
+              "output_tokens": 100})",
+          R"({"arrivals": {"kind": "poisson", "rate": 0.5}, "count": 40, "prompt_tokens": 9000,
+              "output_tokens": 100})",
+          R"({"arrivals": {"kind": "closed", "users": 60}, "count": 120, "prompt_tokens": 2000,
+              "output_tokens": 600})"}) {
+      const ServeResult r = service_with("\"stack\": \"" + stack + "\", \"requests\": " + requests);
+      const auto load = load_samples(r);
+      INFO(r.scheduler, " ", requests);
+      REQUIRE(load.size() == r.timeline[0].size());
+      double tokens = 0, held = 0;
+      for (std::size_t i = 0; i < load.size(); ++i) {
+        const double taken = static_cast<double>(load[i].held.count()) / kTokenBytes;
+        // A token of each sequence may be on its way, and a chunk of a prompt.
+        const double most = r.timeline[0][i].running + static_cast<double>(r.limits.tokens);
+        if (r.preemptions == 0) CHECK(std::abs(taken - load[i].tokens) <= most);
+        tokens += load[i].tokens;
+        held += taken;
+      }
+      CHECK(held == doctest::Approx(tokens).epsilon(0.02));
+      preemptions += r.preemptions;
+    }
+  }
+  CHECK(preemptions > 50);
 }
 
 TEST_CASE("HBM by owner sums to the stack's usable memory") {

@@ -76,7 +76,7 @@ inline ServeResult sample_service() {
     r.timeline[0].push_back({.at = ms(10 * i + 10),
                              .running = i == 1 ? 2 : 1,
                              .waiting = i == 2 || i == 3 ? 1 : 0,
-                             .tokens = 1,
+                             .tokens = i == 1 ? 2 : 1,
                              .held = Bytes{1900LL << 20},
                              .kv_logical = Bytes{tokens << 20},
                              .kv_blocks = Bytes{(tokens + 15) / 16 * 16 << 20},
