@@ -202,10 +202,12 @@ int run_replay(const Arguments& arguments) {
   options.kept_positions = dump.has_value();
   options.why_kept = out.has_value();
   options.block_sizes = read_block_sizes(arguments);
-  constexpr std::int64_t kMost = 1'000'000;
-  options.layers = static_cast<std::int32_t>(arguments.integer("layers", 1, kMost).value_or(0));
-  options.heads = static_cast<std::int32_t>(arguments.integer("heads", 1, kMost).value_or(0));
-  options.steps = arguments.integer("steps", 1, kMost).value_or(0);
+  const auto sample = [&](std::string_view option) {
+    return arguments.integer(option, 1, kMaxSample).value_or(0);
+  };
+  options.layers = static_cast<std::int32_t>(sample("layers"));
+  options.heads = static_cast<std::int32_t>(sample("heads"));
+  options.steps = sample("steps");
   if (const auto until = arguments.value("until")) {
     options.until = read_share("--until", *until);
     if (*options.until <= 0) throw InputError{"--until", "a share above 0", *until};

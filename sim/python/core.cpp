@@ -202,10 +202,11 @@ std::string sweep(const Source& source, const std::vector<std::string>& vary,
   });
 }
 
-/// `methods`: JSON, written as under `method` in scenarios, one or a list.
+/// `methods`: JSON, written as under `method` in scenarios, one or a list. `sample`: JSON, the keys
+/// `layers`, `heads` and `steps` of a scenario's `replay`.
 Texts replay_trace(const std::string& trace, const std::string& methods, bool per_head,
                    const std::vector<std::int64_t>& block_sizes, std::uint64_t seed, int threads,
-                   const std::string& split) {
+                   const std::string& split, const std::string& sample) {
   return interruptible([&](const Progress& progress) {
     const std::vector<MethodSpec> specs = read_replay_methods(Field::parse(methods, "methods"));
     ReplayOptions options;
@@ -221,6 +222,10 @@ Texts replay_trace(const std::string& trace, const std::string& methods, bool pe
                        fmt::format("\"{}\"", split)};
     }
     options.split = *at;
+    const SampleSize size = read_sample_size(Field::parse(sample, "replay"));
+    options.layers = size.layers;
+    options.heads = size.heads;
+    options.steps = size.steps;
     options.progress = progress;
     const ReplayJob job = run_replay_job(trace, specs, options);
     ordered_json document = replay_document(job.result, job.skipped);
@@ -276,7 +281,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("sweep", &sweep, py::arg("source"), py::arg("vary"), py::arg("samples"),
              py::arg("seed"), py::arg("skip_impossible"), py::arg("threads"));
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("methods"), py::arg("per_head"),
-             py::arg("block_sizes"), py::arg("seed"), py::arg("threads"), py::arg("split"));
+             py::arg("block_sizes"), py::arg("seed"), py::arg("threads"), py::arg("split"),
+             py::arg("sample"));
   module.def("write_trace", &write_trace, py::arg("path"), py::arg("tensors"), py::arg("metadata"),
              py::arg("dtype"));
   module.def("methods", [] { return described(builtin_methods(), method_json); });

@@ -23,6 +23,9 @@ inline constexpr double kRoundingError = 1e-5;
 /// Most entries of a method for which the rule that keeps each is recorded.
 inline constexpr std::int64_t kMaxWhy = 200'000;
 
+/// Most layers, KV heads or decode steps that a sample may have.
+inline constexpr std::int64_t kMaxSample = 1'000'000;
+
 /// What replay is to do beyond the totals, and how.
 struct ReplayOptions {
   std::int32_t threads = 0;  // 0: as many as the machine has; no result depends on it

@@ -166,6 +166,9 @@ void replay_trace(const Scenario& scenario, const RunOptions& how, RunReport& re
   options.why_kept = how.why_kept;
   options.seed = scenario.seed;
   options.split = scenario.replay->split;
+  options.layers = scenario.replay->sample.layers;
+  options.heads = scenario.replay->sample.heads;
+  options.steps = scenario.replay->sample.steps;
   const std::filesystem::path& trace = scenario.replay->trace;
   try {
     if (report.missing > 0 || stopped()) throw Stopped{};

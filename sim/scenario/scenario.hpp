@@ -42,6 +42,12 @@ struct ScenarioPoint {
   std::optional<ServeSpec> serve{};               // for kind "serve"; replaces the static run
 };
 
+/// A random sample of a trace (ReplayOptions); 0: all.
+struct SampleSize {
+  std::int32_t layers = 0, heads = 0;  // KV heads of each layer
+  std::int64_t steps = 0;
+};
+
 /// Replay of an attention trace, in addition to the scenario's points.
 struct ReplaySection {
   std::filesystem::path trace;  // resolved against the scenario file's folder
@@ -49,6 +55,7 @@ struct ReplaySection {
   bool per_step = true;
   bool per_head = false;
   TraceSplit split = TraceSplit::kRecorded;
+  SampleSize sample{};
 };
 
 /// A value published for a point, shown next to the prediction with the error.

@@ -184,6 +184,19 @@ class Replay(unittest.TestCase):
         mass = result.column("retained_mass_mean")
         self.assertTrue(mass[1] < mass[2] < mass[0] + 1e-12)
 
+    def test_a_sample_of_layers_heads_and_steps(self):
+        result = kvsim.replay(SAMPLE, ["full", "h2o"], budget=0.2, layers=4, heads=1, steps=32, seed=2)
+        wanted = printed("replay", "--trace", SAMPLE, "--method", "full,h2o", "--budget", "0.2", "--json", "--per-step",
+                         "--layers", "4", "--heads", "1", "--steps", "32", "--seed", "2")
+        self.assertEqual(result.methods, wanted["methods"])
+        self.assertGreater(result.methods[1]["standard_errors"]["rel_error_mean"], 0)
+        for sample, words in (({"layers": 0}, "replay: /layers: expected an integer in [1, 1000000], got 0"),
+                              ({"heads": 3}, "a sample of KV heads: expected at most 2, got 3"),
+                              ({"steps": "all"}, "replay: /steps: expected an integer in [1, 1000000], got \"all\"")):
+            with self.assertRaises(kvsim.InputError) as caught:
+                kvsim.replay(SAMPLE, "full", **sample)
+            self.assertIn(words, str(caught.exception))
+
     def test_a_method_is_refused_under_a_second_spelling(self):
         for methods in (["h2o", "H2O"], ["snapkv", {"name": "snapkv", "budget": "20 %"}]):
             with self.assertRaises(kvsim.InputError) as caught:

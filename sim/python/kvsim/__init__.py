@@ -487,7 +487,8 @@ def compare(result, *others, tolerance=None):
 
 
 def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=None, softmax_scale=None, hidden=None,
-           wo=None, budget=None, split="recorded", per_head=False, block_sizes=(), seed=0, threads=0):
+           wo=None, budget=None, split="recorded", layers=None, heads=None, steps=None, per_head=False, block_sizes=(), seed=0,
+           threads=0):
     """A recorded trace, or arrays, through compression methods, as `kvsim replay` does.
 
     trace          the path of a trace (safetensors); or arrays, all float32 or all float16:
@@ -499,23 +500,26 @@ def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=
     methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such; in place of a name
                    "my_press.py:MyPress" or a class with score() of another module (docs/howto/own-method.md)
     split          where the prompt ends: "recorded", "question-aware" (at the trace's answer_start), "question-agnostic"
+    layers, heads  a random sample of so many layers, and KV heads of each, drawn by `seed`: `standard_errors` of each method
+    steps          errors of a sample of at most so many decode steps, likewise; sizes are of all steps
     budget         of methods that take one and give none: a share of the prompt's cache (0.2, "20 %"), or entries per head (256, "64 entries"); or a list
     Errors: InputError, which says what was expected and what was there. Arrays go through a temporary file.
     """
     chosen = _json(_with_budget(methods, budget))
+    sample = _json({"layers": layers, "heads": heads, "steps": steps})
     if trace is not None:
         if any(x is not None for x in (q, k, v, prompt_tokens, softmax_scale, hidden, wo)):
             raise InputError("replay: a trace has its own q, k, v and sizes; give the one or the others")
-        return _replayed(os.fspath(trace), chosen, per_head, block_sizes, seed, threads, split)
+        return _replayed(os.fspath(trace), chosen, per_head, block_sizes, seed, threads, split, sample)
     tensors, metadata, dtype = _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo)
     with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
         path = os.path.join(folder, "arrays.safetensors")
         _core.write_trace(path, tensors, metadata, dtype)
-        return _replayed(path, chosen, per_head, block_sizes, seed, threads, split)
+        return _replayed(path, chosen, per_head, block_sizes, seed, threads, split, sample)
 
 
-def _replayed(path, methods, per_head, block_sizes, seed, threads, split):
-    out = _core.replay(path, methods, per_head, list(block_sizes), seed, threads, split)
+def _replayed(path, methods, per_head, block_sizes, seed, threads, split, sample):
+    out = _core.replay(path, methods, per_head, list(block_sizes), seed, threads, split, sample)
     return ReplayResult(json.loads(out["document"]), json.loads(out["kept"]))
 
 

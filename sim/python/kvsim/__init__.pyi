@@ -92,7 +92,8 @@ def replay(trace: Union[str, "os.PathLike[str]", None] = None, methods: Union[Me
            q: Optional[npt.ArrayLike] = None, k: Optional[npt.ArrayLike] = None, v: Optional[npt.ArrayLike] = None,
            prompt_tokens: Optional[int] = None, softmax_scale: Optional[float] = None, hidden: Optional[npt.ArrayLike] = None,
            wo: Optional[npt.ArrayLike] = None, budget: Union[float, Sequence[float], None] = None,
-           split: str = "recorded", per_head: bool = False,
+           split: str = "recorded", layers: Optional[int] = None, heads: Optional[int] = None,
+           steps: Optional[int] = None, per_head: bool = False,
            block_sizes: Sequence[int] = (), seed: int = 0, threads: int = 0) -> ReplayResult: ...
 def methods() -> List[Dict[str, Any]]: ...
 def models() -> List[Dict[str, Any]]: ...

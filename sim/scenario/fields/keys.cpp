@@ -11,6 +11,7 @@
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/batch/static_metrics.hpp"
+#include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/key_rows.hpp"
 #include "sim/scenario/fields/request_keys.hpp"
 #include "sim/serve/account/service_metrics.hpp"
@@ -364,6 +365,11 @@ constexpr std::array kReplayKeys{
     one("split", name("recorded, question-aware, question-agnostic"), "recorded",
         "where the prompt ends: as recorded, at the trace's `answer_start`, or at its "
         "`question_start`"),
+    one("layers", integer(1, kMaxSample), "all",
+        "layers of a random sample, drawn by the scenario's seed: means have standard errors"),
+    one("heads", integer(1, kMaxSample), "all", "KV heads of each layer, likewise"),
+    one("steps", integer(1, kMaxSample), "all",
+        "at most so many decode steps whose errors are measured, likewise; sizes are of all steps"),
 };
 constexpr std::array kSweepKeys{
     one("mode", name("grid, random"), "grid",

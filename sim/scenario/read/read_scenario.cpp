@@ -101,6 +101,7 @@ void check_form(const Field& file, const fs::path& folder) {
       if (const auto flag = replay->find(key)) (void)flag->boolean();
     }
     (void)read_split(*replay);
+    (void)read_sample_size(*replay);
   }
   if (const auto sweep = file.find("sweep")) (void)read_sweep(*sweep);
   if (const auto plan = file.find("plan")) (void)read_plan(*plan, folder);
@@ -152,6 +153,7 @@ ReplaySection read_replay(const Field& replay, const fs::path& folder,
   if (const auto flag = replay.find("per_step")) section.per_step = flag->boolean();
   if (const auto flag = replay.find("per_head")) section.per_head = flag->boolean();
   section.split = read_split(replay);
+  section.sample = read_sample_size(replay);
   return section;
 }
 
@@ -195,6 +197,14 @@ json scenario_document_of(std::string_view text, const fs::path& file,
 
 void check_scenario_form(const json& document, const fs::path& file, const std::string& place) {
   check_form(Field::wrap(document, place), file.parent_path());
+}
+
+SampleSize read_sample_size(const Field& replay) {
+  const KeyReader keys{replay, "replay"};
+  const auto count = [&](std::string_view key) { return keys.integer(key).value_or(0); };
+  return {.layers = static_cast<std::int32_t>(count("layers")),
+          .heads = static_cast<std::int32_t>(count("heads")),
+          .steps = count("steps")};
 }
 
 Scenario read_scenario(const fs::path& file, const std::vector<Override>& overrides) {

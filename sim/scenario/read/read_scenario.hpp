@@ -34,6 +34,10 @@ namespace kvsim {
 void check_scenario_form(const nlohmann::json& document, const std::filesystem::path& file,
                          const std::string& place);
 
+/// The keys `layers`, `heads` and `steps` of a `replay`. Errors: InputError unless they are
+/// integers in their range.
+[[nodiscard]] SampleSize read_sample_size(const Field& replay);
+
 /// As scenario_document, for a document in memory, as if it were read from `file`, which need not
 /// exist.
 [[nodiscard]] nlohmann::json scenario_document_of(std::string_view text,

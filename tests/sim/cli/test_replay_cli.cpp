@@ -175,6 +175,50 @@ TEST_CASE("replay: a method of the whole catalogue is skipped if its store overf
   CHECK(has(sweep.out, "method \\\"kvarn-k4v2\\\": layer 0: "));
 }
 
+TEST_CASE("replay: a scenario samples layers, heads and steps as the options do") {
+  const fs::path folder = fresh("sampled");
+  REQUIRE(run_kvsim({"trace", "generate", "t.safetensors", "--layers", "8", "--heads", "4",
+                     "--kv-heads", "2", "--head-dim", "16", "--tokens", "200"},
+                    folder)
+              .status == 0);
+  test::write(folder / "s.json", R"({"seed": 3, "replay": {"trace": "t.safetensors", "layers": 4,
+      "heads": 1, "steps": 12, "methods": ["full", {"name": "h2o", "budget": 0.2}]}})");
+  const auto replayed = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"-o", "out", "-q", "--no-figures"});
+    const Outcome ran = run_kvsim(words, folder);
+    REQUIRE_MESSAGE(ran.status == 0, ran.err);
+    auto document = nlohmann::json::parse(test::text_of(folder / "out" / "result.json"));
+    fs::remove_all(folder / "out");
+    if (document.contains("replay")) document = document.at("replay");
+    for (auto& method : document.at("methods")) {
+      for (const char* detail : {"per_head", "per_step", "per_step_layers"}) method.erase(detail);
+    }
+    return document;
+  };
+  const auto by_options = [&](const std::string& layers, const std::string& steps) {
+    return replayed({"replay", "-t", "t.safetensors", "-m", "full,h2o", "-b", "0.2", "--seed", "3",
+                     "--layers", layers, "--heads", "1", "--steps", steps});
+  };
+  const auto sampled = replayed({"run", "s.json"});
+  CHECK(sampled.at("sample").at("layers").size() == 4);
+  CHECK(sampled.at("methods").at(1).contains("standard_errors"));
+  CHECK(sampled.at("methods") == by_options("4", "12").at("methods"));
+  // Values of the command line override those of the file.
+  CHECK(replayed({"run", "s.json", "--set", "/replay/layers=5", "--set", "/replay/steps=20"})
+            .at("methods") == by_options("5", "20").at("methods"));
+  const auto complaint = [&](const std::string& set) {
+    const Outcome ran = run_kvsim({"run", "s.json", "--set", set}, folder);
+    CHECK(ran.status == 2);
+    return ran.err;
+  };
+  CHECK(has(complaint("/replay/steps=0"),
+            "/replay/steps: expected an integer in [1, 1000000], got 0"));
+  CHECK(has(complaint("/replay/heads=1.5"),
+            "/replay/heads: expected an integer in [1, 1000000], got 1.5"));
+  CHECK(has(complaint("/replay/layers=9"), "a sample of layers: expected at most 8, got 9"));
+  CHECK(has(complaint("/replay/steps=1000"), "a sample of decode steps: expected at most "));
+}
+
 /// A replay's document with these methods.
 void write_replay(const fs::path& file, const std::string& methods) {
   test::write(file, R"({"schema": "kvsim.replay/1", "kvsim": {"version": "1"}, "methods": [)" +
