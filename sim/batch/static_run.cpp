@@ -70,6 +70,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
   result_.calibration_id = calibration_.id;
   result_.calibration = provenance();
   result_.notes = assumptions(spec_, in_);
+  result_.exceeded_num_seqs = exceeded_num_seqs(stack_, spec_.batch).value_or("");
 }
 
 StaticResult StaticRun::run() {

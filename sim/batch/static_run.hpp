@@ -119,6 +119,8 @@ struct StaticResult {
   std::optional<EngineStartup> startup;  // of a stack with a paged cache
   std::vector<StaticSample> timeline;    // thinned to at most `max_samples`, first and last kept
   std::vector<std::string> notes;        // "prefill scores were chunked to 1250 query rows", …
+  /// One of `notes`: the engine does not run the batch at once. Empty if it does.
+  std::string exceeded_num_seqs{};
 };
 
 /// What a run records; the simulation does not depend on it.

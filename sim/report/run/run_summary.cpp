@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/batch/assumptions.hpp"
 #include "sim/report/batch/engine_report.hpp"
 #include "sim/report/batch/startup_report.hpp"
 #include "sim/report/batch/static_summary.hpp"
@@ -198,22 +197,18 @@ std::vector<std::string> point_notes(const RunReport& report,
 }
 
 /// Caveats of the scenario's points, each once.
-std::vector<std::string> warnings(const Scenario& scenario) {
+std::vector<std::string> warnings(const RunReport& report) {
   std::vector<std::string> out;
-  bool has_exceeded = false;
-  for (const ScenarioPoint& point : scenario.points) {
+  for (const ScenarioPoint& point : report.scenario->points) {
     for (const std::string& note : point.notes) {
       if (std::find(out.begin(), out.end(), note) == out.end()) out.push_back(note);
     }
-    // One batch of a list is enough: all larger ones exceed the limit too.
-    if (scenario.kind == "serve" || has_exceeded) continue;
-    const StaticSpec& spec = point.spec;
-    const Stack engine =
-        with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel});
-    if (auto note = exceeded_num_seqs(engine, spec.batch)) {
-      out.push_back(std::move(*note));
-      has_exceeded = true;
-    }
+  }
+  // One batch of a list is enough: all larger ones exceed the limit too.
+  for (const StaticResult& result : report.results) {
+    if (result.exceeded_num_seqs.empty()) continue;
+    out.push_back(result.exceeded_num_seqs);
+    break;
   }
   return out;
 }
@@ -271,7 +266,7 @@ std::string brief_summary(const RunReport& report, const ordered_json& document,
   }
   // The assumed settings of the engine are part of the answer.
   out += engines_text(scenario, width);
-  const std::vector<std::string> warned = warnings(scenario);
+  const std::vector<std::string> warned = warnings(report);
   for (std::size_t i = 0; i < std::min(warned.size(), kMaxNotes); ++i) {
     out += brief_note(warned[i], width);
   }
