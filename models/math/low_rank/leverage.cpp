@@ -28,9 +28,18 @@ std::vector<double> ridge_leverage(std::span<const double> rows, std::size_t d,
     gram += x.transpose() * w.asDiagonal() * x;
   }
   const Eigen::LLT<Eigen::MatrixXd> factor{gram};
-  KVSIM_CHECK(factor.info() == Eigen::Success, "no Cholesky factor of [{}, {}]", d, d);
-  // x^T G^-1 x = |L^-1 x|^2.
-  const Eigen::MatrixXd solved = factor.matrixL().solve(x.transpose());
+  Eigen::MatrixXd solved;
+  if (factor.info() == Eigen::Success) {
+    // x^T G^-1 x = |L^-1 x|^2.
+    solved = factor.matrixL().solve(x.transpose());
+  } else {
+    // The ridge is below the rounding of large rows, which then are in fewer than d dimensions.
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> eigen{gram};
+    KVSIM_CHECK(eigen.info() == Eigen::Success, "no eigenvectors of [{}, {}]", d, d);
+    const Eigen::VectorXd values = eigen.eigenvalues().cwiseMax(ridge);
+    solved = values.cwiseSqrt().cwiseInverse().asDiagonal() * eigen.eigenvectors().transpose() *
+             x.transpose();
+  }
   std::vector<double> out(static_cast<std::size_t>(n));
   for (Eigen::Index i = 0; i < n; ++i) {
     out[static_cast<std::size_t>(i)] = solved.col(i).squaredNorm();

@@ -167,6 +167,10 @@ TEST_CASE("leverage by hand, below 1 and at most the width together") {
   const auto weighted = ridge_leverage(rows, 2, std::vector<double>{1, 2, 0.5}, 1);
   CHECK(weighted[0] == rel(1.0 / 4));
   CHECK(weighted[2] == rel(4.0 / 3));
+  // Four equal rows so large that the ridge is lost to rounding, and no Cholesky factor exists.
+  std::vector<double> large;
+  for (int i = 0; i < 4; ++i) large.insert(large.end(), {1e9, 1e9, 0});
+  for (const double x : ridge_leverage(large, 3, {}, 1)) CHECK(x == rel(1.0 / 4));
   const auto owned = test::random_head(1, 16, 300, 300, 2);
   const Rope rope{16, 10000, true};
   const Ids ids = test::first_ids(300);
