@@ -102,7 +102,8 @@ EnginePools sglang_pools(const Llm& shard, const SglangPoolSettings& settings, B
   }
   if (token <= 0) return out;
   const auto page = static_cast<double>(settings.page_tokens);
-  const double full = std::floor(left / token / page) * page;
+  // States that exceed the memory leave no tokens.
+  const double full = std::floor(std::max(0.0, left) / token / page) * page;
   for (EnginePool& pool : out.pools) {
     if (pool.holds_states) continue;
     const double tokens = pool.window > 0 ? full * kWindowTokens : full;

@@ -76,6 +76,9 @@ TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
       sglang_pools(layers(1, 0, 3), {.state_slots = 1, .state_sequences = 40}, memory);
   CHECK(few.max_states() == 40);
   CHECK(few.tokens() == (memory - slot * 40).count() / 256);
+  // Slots that exceed the memory leave no tokens.
+  CHECK(sglang_pools(layers(1, 0, 3), {.state_slots = 1, .state_sequences = 40}, slot).tokens() ==
+        0);
   // What the pools take is never more than there is.
   CHECK(p.pools[0].bytes() + p.pools[1].bytes() <= memory);
 }
