@@ -327,6 +327,8 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   }
   const IterationCost& cost = has_stages ? *pipeline_->costs.front() : *cost_;
   sizes_.emplace(in_, cost.layer_classes(), std::move(groups));
+  // Groups are of the full cache, which leaves no holes to compact.
+  if (sizes_->groups() != nullptr) stack_.lazy_compaction = false;
   if (has_stages) {
     pool_units_ = pipeline_->pool_units;
     held_unit_ = pipeline_->unit;

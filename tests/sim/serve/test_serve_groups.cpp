@@ -331,6 +331,10 @@ TEST_CASE("models with windows find prefixes, and free blocks behind the windows
     CHECK(none.prefix_hit_tokens == 0);
     CHECK(has(none.no_hits, "no two prompts begin with the same tokens"));
   }
+  SUBCASE("lazy compaction has nothing to compact") {
+    service.lazy_compaction = true;
+    CHECK(service.run().peak_blocks == 20);
+  }
   SUBCASE("a model whose layers all keep every token has one kind of blocks") {
     service.llm = nullptr;
     const ServeResult full = service.run();
