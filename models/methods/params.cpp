@@ -13,8 +13,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& method, const ParamInfo& info,
                          const ParamValue& value) {
+  const std::string got = to_text(value);
   throw InputError{fmt::format("method \"{}\": parameter {}: expected {} ({}), got {}", method,
-                               info.name, info.range, info.source, to_text(value))};
+                               info.name, info.range, info.source, got.empty() ? "\"\"" : got)};
 }
 
 ParamValue checked(const std::string& method, const ParamInfo& info, const ParamValue& value) {

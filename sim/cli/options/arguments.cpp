@@ -92,6 +92,9 @@ Arguments::Arguments(std::string command, const std::vector<Option>& options,
     for (const auto& one : parsed.options) {
       if (one.unregistered) refuse_unknown(command_, one.original_tokens.front(), options);
       if (one.position_key >= 0 || one.string_key.empty()) {
+        if (std::find(one.value.begin(), one.value.end(), "") != one.value.end()) {
+          complain("an argument is empty");
+        }
         words_.insert(words_.end(), one.value.begin(), one.value.end());
         continue;
       }

@@ -207,6 +207,9 @@ std::vector<double> read_rates(const Arguments& arguments) {
           fmt::format("requests per second in [0.000001, {:.0f}], such as 5", kMaxRate),
           in_quotes(text)};
     }
+    if (std::find(rates.begin(), rates.end(), *number) != rates.end()) {
+      throw InputError{fmt::format("{}: {} is given twice", arguments.typed("rate"), text)};
+    }
     rates.push_back(*number);
   }
   return rates;

@@ -204,7 +204,8 @@ std::vector<std::string> pointer_tokens(const std::string& pointer, std::string_
     throw InputError{fmt::format("{}: {}", place, why)};
   };
   if (pointer.empty() || pointer.front() != '/') {
-    refuse("expected a JSON pointer that starts with \"/\", such as /batch");
+    refuse(fmt::format("expected a JSON pointer that starts with \"/\", such as /batch, got \"{}\"",
+                       excerpt(pointer)));
   }
   check_utf8(pointer, place);
   std::vector<std::string> tokens;

@@ -55,8 +55,9 @@ std::string named_method(const Field& field) {
   const std::filesystem::path file{field.file()};
   std::error_code status;
   const bool is_file = std::filesystem::is_regular_file(file, status);
+  const std::string name = field.string();
   try {
-    return method_of_user(field.string(), is_file ? file.parent_path() : std::filesystem::path{});
+    return method_of_user(name, is_file ? file.parent_path() : std::filesystem::path{});
   } catch (const InputError& error) {
     field.fail(error.what());
   }

@@ -308,6 +308,7 @@ TEST_CASE("bad scenarios: exit 2 and one line before anything is computed or wri
   CHECK(has(bad(R"({"model": "a\u0000b\nc"})"), "/model: unknown model \"a b c\""));
   const std::string tiny = write(folder / "tiny.json", kTiny);
   CHECK(has(complaint({"run", tiny, "-o", ""}, folder), "run: -o DIR is empty"));
+  CHECK(has(complaint({"run", ""}, folder), "run: an argument is empty"));
   CHECK(has(complaint({"run", tiny, "--set", "/batch"}, folder),
             "--set: expected /json/pointer=value, got \"/batch\""));
   CHECK(has(complaint({"run", tiny, "--set", "/title=\xff"}, folder),

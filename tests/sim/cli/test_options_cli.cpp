@@ -486,6 +486,8 @@ TEST_CASE("messages of every command name the typed option") {
         "--budget 0.1 is given twice");
   CHECK(refusal(replay + Words{"-m", "h2o,h2o"}, folder) == "-m h2o is given twice");
   CHECK(has(refusal(replay + Words{"-m", "h2o", "-b", "x"}, folder), "-b: expected "));
+  CHECK(refusal(replay + Words{"-m", "h2o", "-b", "0.2", "-p", "sinks="}, folder)
+            .ends_with(", got \"\""));
   CHECK(refusal({"sweep", "-t", trace, "-m", "h2o", "-v", "window=1,1"}, folder) ==
         "-v window: 1 is given twice");
   // Quoted text is the user's, not the name of an option.
@@ -622,8 +624,10 @@ TEST_CASE("options: a distribution without a number and equal values of a list a
   CHECK(has(said({"--rate", "1", "--osl", "lognormal:mean=9"}), "--osl" + forms + "p99="));
   CHECK(has(said({"--rate", "1", "--isl", "uniform:min=a,max=9"}),
             "--isl: min: expected an integer"));
-  for (const auto& [option, value, twice] :
-       {std::tuple{"--tp", "1,1", "1"}, {"--batch", "2,4,2", "2"}, {"--isl", "1K,1024", "1024"}}) {
+  for (const auto& [option, value, twice] : {std::tuple{"--tp", "1,1", "1"},
+                                             {"--batch", "2,4,2", "2"},
+                                             {"--isl", "1K,1024", "1024"},
+                                             {"--rate", "5,5.0", "5.0"}}) {
     CHECK(has(said({option, value}), fmt::format("{}: {} is given twice", option, twice)));
   }
 }

@@ -261,8 +261,9 @@ TEST_CASE("an invalid override reports the reason") {
   const auto complaint = [&](const std::string& pointer, const std::string& value) {
     return complaint_of(file, {{pointer, value}});
   };
-  CHECK(complaint("batch", "1") ==
-        "--set batch: expected a JSON pointer that starts with \"/\", such as /batch");
+  CHECK(
+      complaint("batch", "1") ==
+      "--set batch: expected a JSON pointer that starts with \"/\", such as /batch, got \"batch\"");
   CHECK(complaint("/model/x", "1") == "--set /model/x: /model is a string and has no members");
   CHECK(complaint("/method/3", "full") ==
         "--set /method/3: /method is a list of 1: expected an index in [0, 0] or \"-\", got \"3\"");
@@ -344,6 +345,7 @@ TEST_CASE("bad input: one line with place and reason") {
   CHECK(bad(small(R"(, "parallel": {"tensor": 2})")).starts_with("/parallel: unknown key (schema"));
   CHECK(bad(small(R"(, "engine": {"max_seqs": 8})")).starts_with("/engine/max_seqs: unknown key"));
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
+  CHECK(bad(small(R"(, "method": {"name": 3})")) == "/method/name: expected a string, got 3");
   CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==
         "/method/budget: expected a share of the prompt's cache, such as 0.2 or \"20 %\", or "
         "entries per head, such as 256 or \"64 entries\", got 1.5");
