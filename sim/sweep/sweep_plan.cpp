@@ -113,6 +113,9 @@ void refuse_other_spellings(const ScenarioAxis& axis, const fs::path& file) {
   std::erase_if(keys, [](const std::string& key) {  // an item of a list, which is the only one
     return key.find_first_not_of("0123456789-") == std::string::npos;
   });
+  // A name in place of an object means the same.
+  const bool is_name = keys.size() == 2 && keys[1] == "name";
+  if (is_name && (keys[0] == "method" || keys[0] == "stack")) keys.pop_back();
   const auto lists = list_keys();
   if (!can_be_list || keys.empty() || keys.size() > 2 ||
       std::find(lists.begin(), lists.end(), keys.front()) == lists.end()) {

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "models/llm/catalogue.hpp"
+#include "sim/scenario/fields/distinct.hpp"
 #include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/list_keys.hpp"
@@ -52,6 +53,25 @@ Field field_at(const Field& place, const json& value) {
   return at;
 }
 
+/// The member at `pointer` within the objects of `item`; nullopt if it is absent or null.
+std::optional<Field> member_at(const Field& item, std::string_view pointer) {
+  std::optional<Field> at = item;
+  while (at && !pointer.empty()) {
+    pointer.remove_prefix(1);
+    const std::string_view token = pointer.substr(0, pointer.find('/'));
+    pointer.remove_prefix(token.size());
+    at = at->is_object() ? at->find(token) : std::nullopt;
+  }
+  return at;
+}
+
+void refuse_repeated_paths(const std::vector<Field>& paths) {
+  DistinctValues distinct;
+  for (const Field& path : paths) {
+    if (path.is_string()) distinct.add(fs::path{path.string()}.lexically_normal().string(), path);
+  }
+}
+
 std::vector<RequestedRequests> request_choices(const Field& field) {
   std::vector<RequestedRequests> all;
   for (const Field& item : field.one_or_more()) {
@@ -59,19 +79,16 @@ std::vector<RequestedRequests> request_choices(const Field& field) {
     std::vector<std::pair<json, ordered_json>> of_item{{item.raw(), ordered_json::object()}};
     for (const RequestList& list : request_lists()) {
       const json::json_pointer pointer{std::string{list.pointer}};
-      if (!item.raw().contains(pointer) || item.raw().at(pointer).is_null()) continue;
-      const json& given = item.raw().at(pointer);
-      const std::vector<json> values =
-          given.is_array() ? given.get<std::vector<json>>() : std::vector<json>{given};
-      if (values.empty()) {
-        field_at(item, item.raw()).fail(fmt::format("{} is an empty list", list.pointer));
-      }
+      const auto given = member_at(item, list.pointer);
+      if (!given) continue;
+      const std::vector<Field> values = given->one_or_more();
+      if (list.name == "workload") refuse_repeated_paths(values);
       std::vector<std::pair<json, ordered_json>> longer;
       for (const auto& [value, keys] : of_item) {
-        for (const json& one : values) {
+        for (const Field& one : values) {
           longer.emplace_back(value, keys);
-          longer.back().first[pointer] = one;
-          if (list.name != "workload") longer.back().second[std::string{list.name}] = one;
+          longer.back().first[pointer] = one.raw();
+          if (list.name != "workload") longer.back().second[std::string{list.name}] = one.raw();
         }
       }
       of_item = std::move(longer);

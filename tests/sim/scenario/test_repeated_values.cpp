@@ -103,11 +103,12 @@ TEST_CASE("a list refuses a second spelling of a method") {
 /// The complaint about `key` of a service, without the file.
 std::string service_complaint(std::string_view key, std::string_view value) {
   const fs::path path = test::scratch_folder() / "service.json";
+  const std::string requests = R"("requests": {"arrivals": {"kind": "poisson", "rate": 1},
+      "count": 5, "prompt_tokens": 100, "output_tokens": 5}, )";
   std::ofstream{path} << fmt::format(
       R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "H100-80GB-SXM", "stack": "vllm",
-          "requests": {{"arrivals": {{"kind": "poisson", "rate": 1}}, "count": 5,
-                       "prompt_tokens": 100, "output_tokens": 5}}, "{}": {}}})",
-      key, value);
+          {} "{}": {}}})",
+      key == "requests" ? "" : requests, key, value);
   try {
     (void)read_scenario(path, {});
   } catch (const InputError& error) {
@@ -127,6 +128,16 @@ TEST_CASE("a list refuses a second spelling of a scheduler, a cluster or a draft
             .empty());
   CHECK(service_complaint("cluster", R"({"replicas": 2, "link": ["50 GB/s", "50000 MB/s"]})") ==
         "/cluster/link/1: \"50000 MB/s\" is given twice; /cluster/link/0 means the same");
+  const auto requests = [](const std::string& rates) {
+    return service_complaint("requests", R"({"count": 5, "prompt_tokens": 100, "output_tokens": 5,
+        "arrivals": {"kind": "poisson", "rate": )" +
+                                             rates + "}}");
+  };
+  CHECK(requests("[5, 5.0]") == "/requests/arrivals/rate/1: 5.0 is given twice");
+  CHECK(requests("[]") ==
+        "/requests/arrivals/rate: expected at least one value, got an array of 0");
+  CHECK(service_complaint("requests", R"({"file": ["a.jsonl", "./a.jsonl"]})") ==
+        "/requests/file/1: \"./a.jsonl\" is given twice; /requests/file/0 means the same");
   CHECK(service_complaint("speculation", R"({"draft": ["llama-3.2-1b", "Llama-3.2-1B"]})") ==
         "/speculation/draft/1: \"Llama-3.2-1B\" is given twice; /speculation/draft/0 means the "
         "same");

@@ -96,6 +96,10 @@ TEST_CASE("an axis refuses a second spelling of a value") {
         "--vary /gpu: /gpu/2: \"H100-80GB-SXM\" is given twice; /gpu/0 means the same");
   CHECK(message("/method=h2o,H2O") ==
         "--vary /method: /method/1: \"H2O\" is given twice; /method/0 means the same");
+  CHECK(message("/method/name=h2o,H2O") ==
+        "--vary /method/name: /method/1: \"H2O\" is given twice; /method/0 means the same");
+  CHECK(message("/stack/name=vllm,VLLM") ==
+        "--vary /stack/name: /stack/1: \"VLLM\" is given twice; /stack/0 means the same");
   CHECK(message("/method/budget=0.2,20 %") ==
         "--vary /method/budget: /method/budget/1: \"20 %\" is given twice; /method/budget/0 means "
         "the same");
