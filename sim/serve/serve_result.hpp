@@ -77,6 +77,9 @@ struct ServeSample {
   Bytes kv_logical{};
   Bytes kv_blocks{};  // blocks that are taken for them: logical + slack + what cannot be reclaimed
   Bytes kv_cached{};  // blocks without a reference, kept for their prefix
+  /// Tokens computed so far of the requests that hold blocks, prompts and outputs, whether or not
+  /// the method still holds their entries.
+  std::int64_t in_service = 0;
 };
 
 struct ServeIteration {  // thinned like the samples, for timelines

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -217,126 +216,6 @@ ServeBottleneck bottleneck(const ServeResult& r) {
                    fmt::format("bound by memory bandwidth: {} of the data sheet's, {} of its "
                                "compute peak",
                                percent(r.mbu), percent(r.mfu))};
-}
-
-namespace {
-
-/// Tokens that a replica has made by the end of each iteration.
-std::vector<std::int64_t> tokens_by_iteration(const ServeResult& result, std::size_t replica) {
-  std::vector<std::int64_t> made(result.iteration_ends[replica].size());
-  std::map<std::size_t, std::vector<std::int64_t>> of_stride;
-  for (const TokenSpan& span : result.spans) {
-    if (static_cast<std::size_t>(span.replica) != replica) continue;
-    const auto first = static_cast<std::size_t>(span.first);
-    const auto stride = static_cast<std::size_t>(span.stride);
-    if (stride == 0) {
-      made[first] += span.count;
-      continue;
-    }
-    std::vector<std::int64_t>& starts = of_stride[stride];
-    starts.resize(made.size());
-    ++starts[first];
-    const std::size_t end = static_cast<std::size_t>(span.last()) + stride;
-    if (end < starts.size()) --starts[end];
-  }
-  for (auto& [stride, running] : of_stride) {
-    for (std::size_t k = 0; k < made.size(); ++k) {
-      if (k >= stride) running[k] += running[k - stride];
-      made[k] += running[k];
-    }
-  }
-  std::partial_sum(made.begin(), made.end(), made.begin());
-  return made;
-}
-
-/// Before which of its spans a request had no cache: one that moved, or was lost to a preemption.
-/// Other gaps are pauses in which it keeps its blocks, as in iterations of others' prompts.
-std::vector<bool> lost_before(const std::vector<const TokenSpan*>& spans,
-                              std::int32_t preemptions) {
-  std::vector<bool> lost(spans.size(), false);
-  std::vector<std::size_t> gaps;
-  for (std::size_t i = 1; i < spans.size(); ++i) {
-    lost[i] = spans[i]->replica != spans[i - 1]->replica;
-    if (!lost[i]) gaps.push_back(i);
-  }
-  // The longest gaps, since the prompt is computed again in them.
-  std::stable_sort(gaps.begin(), gaps.end(), [&](std::size_t a, std::size_t b) {
-    return spans[a]->first - spans[a - 1]->last() > spans[b]->first - spans[b - 1]->last();
-  });
-  const auto times = static_cast<std::size_t>(preemptions);
-  if (times > gaps.size() && !spans.empty()) lost[0] = true;
-  gaps.resize(std::min(gaps.size(), times));
-  for (const std::size_t i : gaps) lost[i] = true;
-  return lost;
-}
-
-}  // namespace
-
-std::vector<LoadSample> load_samples(const ServeResult& result) {
-  // A sample is a moment of the engine, after the last token of its iteration and before the next
-  // batch. Times of tokens and ends are those at the client, behind the front end; so iterations
-  // are compared, which the sum of the samples' tokens gives, and not times.
-  const std::size_t replicas = result.timeline.size();
-  std::vector<std::vector<std::int64_t>> change(replicas);  // by iteration, without tokens made
-  std::vector<std::vector<std::pair<SimTime, std::int64_t>>> starts(replicas);
-  for (std::size_t r = 0; r < replicas; ++r) change[r].resize(result.iteration_ends[r].size());
-  std::vector<std::vector<const TokenSpan*>> spans(result.outcomes.size());
-  for (const TokenSpan& span : result.spans) {
-    spans[static_cast<std::size_t>(span.request)].push_back(&span);
-  }
-  for (std::size_t i = 0; i < result.outcomes.size(); ++i) {
-    const RequestOutcome& o = result.outcomes[i];
-    const std::vector<const TokenSpan*>& of = spans[i];
-    const auto replica = static_cast<std::size_t>(of.empty() ? o.replica : of.front()->replica);
-    if (o.scheduled < SimTime{} || replica >= replicas) continue;
-    if (of.empty() && o.finish < SimTime{}) continue;
-    std::int64_t tokens = o.prompt_tokens;
-    const std::vector<bool> lost = lost_before(of, o.preemptions);
-    if (of.empty()) {
-      starts[replica].emplace_back(o.scheduled, tokens);
-      starts[replica].emplace_back(o.finish - SimTime{1}, -tokens);
-    } else if (!lost[0]) {
-      // The first chunk at once, the others evenly by iteration.
-      const std::vector<SimTime>& ends = result.iteration_ends[replica];
-      const std::int64_t first = of.front()->first;
-      const std::int64_t begun =
-          std::upper_bound(ends.begin(), ends.end(), o.scheduled) - ends.begin();
-      const std::int64_t chunks = std::max<std::int64_t>(1, first - begun);
-      starts[replica].emplace_back(o.scheduled, tokens / chunks);
-      for (std::int64_t c = 1; c < chunks; ++c) {
-        change[replica][static_cast<std::size_t>(begun + c)] +=
-            tokens * (c + 1) / chunks - tokens * c / chunks;
-      }
-    }
-    for (std::size_t k = 0; k < of.size(); ++k) {
-      std::vector<std::int64_t>& here = change[static_cast<std::size_t>(of[k]->replica)];
-      if (lost[k]) here[static_cast<std::size_t>(of[k]->first)] += tokens;
-      tokens += of[k]->count;
-      const bool is_last = k + 1 == of.size();
-      if (is_last ? o.status == RequestStatus::kUnfinished : !lost[k + 1]) continue;
-      here[static_cast<std::size_t>(of[k]->last())] -= tokens;
-    }
-  }
-  std::vector<LoadSample> out;
-  for (std::size_t r = 0; r < replicas; ++r) {
-    std::sort(starts[r].begin(), starts[r].end());
-    const std::vector<std::int64_t> made = tokens_by_iteration(result, r);
-    std::int64_t tokens = 0, made_by_sample = 0;
-    std::size_t started = 0, iteration = 0;
-    for (const ServeSample& s : result.timeline[r]) {
-      made_by_sample += s.tokens;
-      for (; iteration < made.size() && made[iteration] <= made_by_sample; ++iteration) {
-        tokens += change[r][iteration];
-      }
-      // Requests that start at this moment take their blocks after it.
-      for (; started < starts[r].size() && starts[r][started].first < s.at; ++started) {
-        tokens += starts[r][started].second;
-      }
-      out.push_back(
-          {static_cast<double>(std::max<std::int64_t>(0, tokens + made_by_sample)), s.kv_blocks});
-    }
-  }
-  return out;
 }
 
 }  // namespace kvsim

@@ -71,14 +71,4 @@ struct ServeBottleneck {
 };
 [[nodiscard]] ServeBottleneck bottleneck(const ServeResult& result);
 
-/// Tokens of the requests in service so far (prompt and output, whether or not the method still
-/// holds them), and the bytes of their cache on one GPU, at the samples of a replica's timeline. A
-/// request counts while it has blocks: from its first batch, chunk by chunk, to its last token.
-/// After a preemption it counts from its next token on.
-struct LoadSample {
-  double tokens = 0;
-  Bytes held;
-};
-[[nodiscard]] std::vector<LoadSample> load_samples(const ServeResult& result);
-
 }  // namespace kvsim

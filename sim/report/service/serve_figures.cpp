@@ -401,24 +401,27 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
     std::set<std::int64_t> pools;
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       const ServeResult& result = report.serves[group.points[k]];
-      const std::vector<LoadSample> samples = load_samples(result);
-      double max = 0;
-      for (const LoadSample& s : samples) max = std::max(max, s.tokens);
+      std::vector<ServeSample> samples;
+      for (const auto& replica : result.timeline) {
+        samples.insert(samples.end(), replica.begin(), replica.end());
+      }
+      std::int64_t max = 0;
+      for (const ServeSample& s : samples) max = std::max(max, s.in_service);
       ChartLine line{.label = group.labels[k]};
-      std::vector<std::vector<LoadSample>> bins(kBins);
-      for (const LoadSample& s : samples) {
-        if (!(max > 0) || s.tokens <= 0) continue;
-        const auto bin = static_cast<std::size_t>(s.tokens / max * kBins);
-        bins[std::min(bin, kBins - 1)].push_back(s);
+      std::vector<std::vector<ServeSample>> bins(kBins);
+      for (const ServeSample& s : samples) {
+        if (s.in_service == 0) continue;
+        const double share = static_cast<double>(s.in_service) / static_cast<double>(max);
+        bins[std::min(static_cast<std::size_t>(share * kBins), kBins - 1)].push_back(s);
       }
       for (auto& bin : bins) {
         if (bin.empty()) continue;
         ChartPoint mean;
         std::vector<double> held;
-        for (const LoadSample& s : bin) {
-          mean.x += s.tokens;
-          mean.y += as_double(s.held);
-          held.push_back(as_double(s.held));
+        for (const ServeSample& s : bin) {
+          mean.x += static_cast<double>(s.in_service);
+          mean.y += as_double(s.kv_blocks);
+          held.push_back(as_double(s.kv_blocks));
         }
         const auto n = static_cast<double>(bin.size());
         mean.x /= n;

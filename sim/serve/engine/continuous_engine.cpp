@@ -460,8 +460,12 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
     Sequence s = at(id);
     if (s.is_steady()) s.computed += steady_.tokens_since(s.counted_to);
     out.kv_logical += kv_.own_logical(id, s);
+    out.in_service += s.computed;
   }
-  for (const RequestId id : leaving_) out.kv_logical += kv_.own_logical(id, at(id));
+  for (const RequestId id : leaving_) {
+    out.kv_logical += kv_.own_logical(id, at(id));
+    out.in_service += at(id).computed;
+  }
   // A stage's share, if layers are equal.
   if (unit != parts_.sizes->unit()) {
     out.kv_logical = truncated<Bytes>(static_cast<double>(out.kv_logical.count()) *

@@ -271,6 +271,10 @@ void StaticEngine::end(SimTime now) {
 }
 
 ServeSample StaticEngine::sample_now(SimTime now, const StaticSample& step) const {
+  std::int64_t in_service = 0;
+  for (const RequestId id : batch_) {
+    in_service += state_->sequences[static_cast<std::size_t>(id)].computed;
+  }
   return {.at = now,
           .running = static_cast<std::int32_t>(batch_.size()),
           .waiting = static_cast<std::int32_t>(queue_.size()),
@@ -280,7 +284,8 @@ ServeSample StaticEngine::sample_now(SimTime now, const StaticSample& step) cons
           .reserved = reserved_after(step),
           .kv_logical = step.kv,
           .kv_blocks = step.kv,
-          .kv_cached = Bytes{}};
+          .kv_cached = Bytes{},
+          .in_service = in_service};
 }
 
 Bytes StaticEngine::reserved_after(const StaticSample& step) const {

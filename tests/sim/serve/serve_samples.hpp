@@ -80,7 +80,8 @@ inline ServeResult sample_service() {
                              .held = Bytes{1900LL << 20},
                              .kv_logical = Bytes{tokens << 20},
                              .kv_blocks = Bytes{(tokens + 15) / 16 * 16 << 20},
-                             .kv_cached = Bytes{16LL << 20}});
+                             .kv_cached = Bytes{16LL << 20},
+                             .in_service = tokens});
   }
   r.ooms = {{ms(20), 1, "blocks for one more token", Bytes{16 << 20}, Bytes{0}, r.peak_owners}};
   r.scheduler = "vllm-v1";

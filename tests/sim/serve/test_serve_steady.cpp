@@ -29,8 +29,8 @@ auto key(const TokenSpan& s) {
   return std::tuple{s.request, s.replica, s.first, s.count, s.stride};
 }
 auto key(const ServeSample& s) {
-  return std::tuple{s.at,   s.running,  s.waiting,    s.tokens,    s.prompt_tokens,
-                    s.held, s.reserved, s.kv_logical, s.kv_blocks, s.kv_cached};
+  return std::tuple{s.at,       s.running,    s.waiting,   s.tokens,    s.prompt_tokens, s.held,
+                    s.reserved, s.kv_logical, s.kv_blocks, s.kv_cached, s.in_service};
 }
 template <class T>
 auto keys(const std::vector<T>& all) {
