@@ -38,7 +38,10 @@ struct Sequence {
   bool in_flight = false;  // in an iteration of a pipeline that has not ended: not to be planned
 
   [[nodiscard]] std::int32_t generated() const { return known - prompt; }
-  [[nodiscard]] bool is_steady() const { return counted_to != kAlone; }
+  /// False of one that was never written, or whose memory was released.
+  [[nodiscard]] bool is_steady() const {
+    return state == SequenceState::kRunning && counted_to != kAlone;
+  }
   [[nodiscard]] bool prefills() const { return computed < target; }
   [[nodiscard]] std::int32_t to_compute() const { return known - computed + drafts; }
 };

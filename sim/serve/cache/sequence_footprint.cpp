@@ -99,12 +99,12 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
     block_units_ = std::max<std::int64_t>(1, groups_->full_ids());
     unit_ = groups_->id();
   }
-  // Division by a power of two is exact, and so is the sum.
-  std::int64_t block_bytes = 0;
-  for (const LayerClass& l : layer_classes_) block_bytes += l.units * unit_.count();
   if (!groups_ && !windowed_ && !has_other_ &&
-      std::has_single_bit(static_cast<std::uint64_t>(rows_)) && block_bytes % rows_ == 0) {
-    bytes_per_token_ = Bytes{block_bytes / rows_};
+      std::has_single_bit(static_cast<std::uint64_t>(rows_))) {
+    // Division by a power of two is exact, and so is the sum.
+    std::int64_t block_bytes = 0;
+    for (const LayerClass& l : layer_classes_) block_bytes += l.units * unit_.count();
+    if (block_bytes % rows_ == 0) bytes_per_token_ = Bytes{block_bytes / rows_};
   }
 }
 

@@ -94,12 +94,16 @@ void ContinuousEngine::stop_steady() {
     s.planned = 1;
     all.push_back({running_[i], 1});
   }
-  plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(steady_place_), all.begin(), all.end());
+  if (!all.empty()) {
+    plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(steady_place_), all.begin(),
+                 all.end());
+  }
   steady_planned_ = 0;
   steady_.clear();
   const bool was_short = steady_.iterations() - steady_since_ < kWorthwhile;
   pause_ = was_short ? std::clamp(2 * pause_, kShortestPause, kLongestPause) : 0;
   pause_left_ = pause_;
+  may_join_ = may_join_ && pause_left_ == 0;
 }
 
 }  // namespace kvsim

@@ -6,6 +6,7 @@
 namespace kvsim {
 
 void SteadyDecodes::add(RequestId id, const Sequence& s, std::int32_t left) {
+  due_.resize(static_cast<std::size_t>(block_tokens_));  // of engines that have members
   ++size_;
   computed_ += s.computed;
   ++due_[phase(s.room - s.computed)];

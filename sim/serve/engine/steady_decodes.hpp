@@ -17,8 +17,7 @@ namespace kvsim {
 /// leaves, from the iterations that it took part in.
 class SteadyDecodes {
  public:
-  explicit SteadyDecodes(std::int64_t block_tokens)
-      : due_(static_cast<std::size_t>(block_tokens)) {}
+  explicit SteadyDecodes(std::int64_t block_tokens) : block_tokens_{block_tokens} {}
 
   [[nodiscard]] std::size_t size() const { return size_; }
   /// Iterations that members took part in, since the engine started.
@@ -30,11 +29,11 @@ class SteadyDecodes {
   /// Sum over members: tokens with cached keys and values.
   [[nodiscard]] std::int64_t computed() const { return computed_; }
   /// Members whose next token needs a new block.
-  [[nodiscard]] std::int64_t growing() const { return due_[phase(0)]; }
+  [[nodiscard]] std::int64_t growing() const { return size_ > 0 ? due_[phase(0)] : 0; }
 
   /// Whether a sequence may join: its last block has room for less than a block.
   [[nodiscard]] bool fits(const Sequence& s) const {
-    return s.computed <= s.room && s.room - s.computed < std::ssize(due_);
+    return s.computed <= s.room && s.room - s.computed < block_tokens_;
   }
   /// `left`: tokens until it ends, at least 1.
   void add(RequestId id, const Sequence& s, std::int32_t left);
@@ -48,11 +47,12 @@ class SteadyDecodes {
  private:
   /// Of due_, in `ahead` iterations.
   [[nodiscard]] std::size_t phase(std::int64_t ahead) const {
-    return static_cast<std::size_t>(iterations_ + ahead) % due_.size();
+    return static_cast<std::size_t>((iterations_ + ahead) % block_tokens_);
   }
   /// All of ends_ are in the heap.
   void sort_ends();
 
+  std::int64_t block_tokens_;
   std::size_t size_ = 0;
   std::int64_t iterations_ = 0, computed_ = 0;
   std::vector<std::int64_t> due_;  // members by the iteration, modulo a block, of a new block

@@ -57,6 +57,12 @@ void check_same(SmallService service) {
   CHECK(together.peak_blocks == apart.peak_blocks);
   CHECK(together.ooms.size() == apart.ooms.size());
   CHECK(together.busy == apart.busy);
+  CHECK(together.phases.mixed == apart.phases.mixed);
+  CHECK(together.phases.decodes == apart.phases.decodes);
+  CHECK(together.tokens_full == apart.tokens_full);
+  CHECK(together.seqs_full == apart.seqs_full);
+  CHECK(together.reservation_wait_share == apart.reservation_wait_share);
+  CHECK(together.iteration_samples.size() == apart.iteration_samples.size());
   CHECK(together.mbu == apart.mbu);
   CHECK(together.itl.p99 == apart.itl.p99);
 }
@@ -104,6 +110,37 @@ TEST_CASE("sequences that are counted together are served as if each was counted
     }
     CHECK(preemptions > 0);
     CHECK(hits > 0);
+  }
+}
+
+TEST_CASE("answers of sequences that are counted together are found by the next turns") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    test::Dice dice{seed};
+    RequestTrace trace;
+    trace.prefix_block = 16;
+    trace.conversations = true;
+    for (std::int32_t session = 0; session < 12; ++session) {
+      std::int32_t tokens = 0;
+      for (int turn = 0; turn < 5; ++turn) {
+        Request r = test::request(turn == 0 ? 0.01 * session : 0.05, tokens + dice.between(20, 80),
+                                  dice.between(5, 60));
+        if (turn > 0) r.after = static_cast<RequestId>(trace.requests.size()) - 1;
+        r.session = session;
+        r.prefix_first = static_cast<std::int32_t>(trace.prefix_ids.size());
+        r.prefix_count = (r.prompt_tokens + 15) / 16;
+        for (std::int32_t b = 0; b < r.prefix_count; ++b) {
+          trace.prefix_ids.push_back(static_cast<std::uint64_t>(1000 * session + b));
+        }
+        tokens = r.prompt_tokens + r.output_tokens;
+        trace.requests.push_back(r);
+      }
+    }
+    const SmallService service{.blocks = dice.between(60, 400),
+                               .scheduler = {.name = "vllm-v1", .prefix_caching = true},
+                               .trace = trace};
+    check_same(service);
+    CHECK(service.run().prefix_hit_tokens > 0);
   }
 }
 
