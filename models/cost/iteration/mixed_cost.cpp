@@ -291,8 +291,7 @@ struct MixedStepCost::Impl {
   std::vector<Column> columns;  // with layers in the range
   std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
   Table embeddings_, norms_, logits_, samples_;
-  Table
-      decodes_;  // outside() of iterations in which sequences decode a token each, by their number
+  Table decodes_;  // outside() by the sequences of an iteration that each decode one token
   std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; used only for lookup
 };
 

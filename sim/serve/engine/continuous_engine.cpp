@@ -293,7 +293,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     const std::size_t before = running_.size();
     find_idle();
     scheduler_->schedule(*this);
-    // An iteration without them, of prompts alone.
+    // Members got no token: an iteration of prompts alone.
     if (steady_planned_ == 0) stop_steady();
     if (planned() > 0) break;
     if (!unseen_.empty()) {

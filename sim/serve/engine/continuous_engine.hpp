@@ -256,9 +256,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<PrefillChunk> chunks_;
   /// The first sequences of running_. None until the scheduler calls schedule_decodes().
   SteadyDecodes steady_;
-  bool may_join_ = false;  // it has called it in this iteration, and counts_together()
-  // Where members keep leaving before it was worthwhile to join, as with a preemption in every
-  // iteration, none joins for a while: iterations.
+  bool may_join_ = false;  // the scheduler called it in this iteration, and none must wait
+  // Iterations in which no sequence joins, because members left before joining had paid off, as
+  // with a preemption in every iteration; and those that are left of them.
   std::int64_t pause_ = 0, pause_left_ = 0;
   std::int64_t steady_since_ = 0;  // iterations() of steady_ when its first member joined
   std::vector<Flight> flights_;    // one a stage, in turn

@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-// To join and to leave costs as much as a few iterations by itself.
+// Joining and leaving cost a sequence as much as a few iterations.
 constexpr std::int64_t kWorthwhile = 16;  // iterations
 constexpr std::int64_t kShortestPause = 8, kLongestPause = 64;
 
