@@ -88,7 +88,7 @@ EngineValues read_values(const Field& field) {
        "prefix_caching",       "window_pools",       "state_slots",     "state_sequences",
        "graph_padding",        "eager_prompts",      "reserve_drafts",  "between_steps",
        "between_per_sequence", "front_end",          "cutoff",          "attention_per_clock",
-       "sampler_bytes",        "eager_per_layer"});
+       "sampler_bytes",        "eager_per_layer",    "front_end_turns"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMaxTokens);
@@ -125,6 +125,9 @@ EngineValues read_values(const Field& field) {
     out.inter_step_per_sequence = given->duration();
   }
   if (const auto given = field.find("front_end")) out.front_end = read_front_end(*given);
+  if (const auto given = field.find("front_end_turns")) {
+    out.front_end_turns = static_cast<std::int32_t>(given->integer(1, 100));
+  }
   if (const auto given = field.find("cutoff")) out.cutoff = read_cutoff(*given);
   if (const auto given = field.find("attention_per_clock")) {
     out.attention_per_clock = given->number(0, 1e4);

@@ -66,6 +66,8 @@ struct FrontEndTimes {
   /// What a server in the engine's process takes of the engine, per sequence of an iteration.
   Seconds sequence{};
   std::int32_t servers = 1;  // processes that share the work (vLLM: --api-server-count)
+  /// Turns of their event loops that a request's work takes; other work comes between them.
+  std::int32_t turns = 1;
 
   friend constexpr bool operator==(const FrontEndTimes&, const FrontEndTimes&) = default;
 };
@@ -93,6 +95,7 @@ struct EngineValues {
   std::optional<std::int64_t> state_slots{}, state_sequences{};
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{}, eager_per_layer{};
   std::optional<FrontEndTimes> front_end{};
+  std::optional<std::int32_t> front_end_turns{};  // FrontEndTimes::turns
   std::optional<CutoffTimes> cutoff{};
   /// Stack::attention_per_clock.
   std::optional<double> attention_per_clock{};

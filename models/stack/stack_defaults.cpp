@@ -192,6 +192,7 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   versioned("eager_per_layer", &EngineValues::eager_per_layer, out.eager_per_layer,
             own.eager_per_layer);
   versioned("front_end", &EngineValues::front_end, out.front_end, own.front_end);
+  versioned("front_end_turns", &EngineValues::front_end_turns, out.front_end.turns, 1);
   versioned("cutoff", &EngineValues::cutoff, out.cutoff, own.cutoff);
   versioned("attention_per_clock", &EngineValues::attention_per_clock, out.attention_per_clock,
             own.attention_per_clock);

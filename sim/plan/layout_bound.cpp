@@ -84,13 +84,26 @@ class PromptTimes {
 };
 
 /// How much later than the engine makes it a client has a first token at most; infinite: not known.
-double max_delivery_s(const MinTimes& times) {
+double max_delivery_s(const MinTimes& times, const RequestTrace& trace) {
   const FrontEndTimes& front_end = times.front_end;
   // Tokens that an iteration makes. If the front end streams them before the next iteration ends,
   // they wait for no others.
   const double stream = front_end.token.count() * static_cast<double>(times.sequences) *
                         times.step_tokens / front_end.servers;
-  return stream <= times.interval.count() ? front_end.request.count() + stream : kInfinity;
+  if (stream > times.interval.count()) return kInfinity;
+  if (front_end.request == Seconds{} && front_end.prompt_token == Seconds{}) return stream;
+  if (stream > 0) return kInfinity;  // requests wait for tokens, and tokens for more requests
+  // The most work that one server ever has, if it takes all requests.
+  double most = 0, work = 0;
+  SimTime before{};
+  for (const Request& r : trace.requests) {
+    if (r.after >= 0) return kInfinity;
+    work = std::max(0.0, work - to_seconds(r.arrival - before).count());
+    work += front_end.request.count() + front_end.prompt_token.count() * r.prompt_tokens;
+    most = std::max(most, work);
+    before = r.arrival;
+  }
+  return most;
 }
 
 double sum_of_smallest(std::vector<double> values, std::size_t count) {
@@ -146,7 +159,7 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
                                prompt_times->of(computed) / engine_times->stages);
   };
   const SloSpec& slo = spec.slo;
-  const double delivery_s = engine_times ? max_delivery_s(*engine_times) : kInfinity;
+  const double delivery_s = engine_times ? max_delivery_s(*engine_times, trace) : kInfinity;
   /// The least TPOT of a request that keeps its bounds and has its first token at `first` or later.
   const auto token_s = [&](double first, std::int32_t tokens) {
     double delayed = delivery_s;

@@ -168,8 +168,10 @@ namespace {
 
 std::string front_end_text(const FrontEndTimes& times) {
   return fmt::format(
-      "{} to the engine; work of {} a request, {} a prompt token, {} a streamed token",
-      times.latency, times.request, times.prompt_token, times.token);
+      "{} to the engine; work of {} a request in {}, {} a prompt token, {} a streamed token",
+      times.latency, times.request,
+      times.turns == 1 ? "one turn" : fmt::format("{} turns", times.turns), times.prompt_token,
+      times.token);
 }
 
 std::string cutoff_text(const CutoffTimes& times) {
@@ -205,6 +207,10 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
     out.push_back(fmt::format("{} a sequence between steps", *v.inter_step_per_sequence));
   }
   if (v.front_end) out.push_back("API server: " + front_end_text(*v.front_end));
+  if (v.front_end_turns) {
+    out.push_back(
+        fmt::format("API server: {} turns of its event loop a request", *v.front_end_turns));
+  }
   if (v.cutoff) out.push_back("top-k, top-p: " + cutoff_text(*v.cutoff));
   if (v.attention_per_clock) {
     out.push_back(

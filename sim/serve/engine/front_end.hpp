@@ -2,50 +2,88 @@
 
 // Inside of sim/serve: the API server of one replica.
 
-#include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
 
 #include "models/stack/engine_defaults.hpp"
 #include "models/units/units.hpp"
+#include "sim/serve/cache/sequence.hpp"
 #include "sim/serve/time_factors.hpp"
 
 namespace kvsim {
 
-/// Processes that parse and tokenize requests in the order in which they come, and stream the
-/// tokens of each iteration. They run next to the engine, so that only requests and tokens wait for
-/// them. An event loop takes turns: tokens wait for the piece of work at hand, not for all requests
-/// that came before them. Several processes have equal shares of the requests and of each
-/// iteration's tokens. Left out: requests wait longer while tokens are streamed. Calls must come in
-/// the order of time.
-class FrontEnd {
+/// One process of an API server: its event loop runs one piece of work at a time, in the order in
+/// which they became ready. A request's work has several turns. Its next turn waits for all that
+/// became ready before, so that requests that come together go through their turns together and
+/// reach the engine together.
+///
+/// Tokens wait for the turns that are ready when they come, and for the tokens before them. A turn
+/// waits for the tokens of one iteration at most: a stream sends one token whenever the loop comes
+/// to it, and a server slower than its engine only has more of them waiting. Calls must come in the
+/// order of time.
+class EventLoop {
  public:
-  FrontEnd() = default;
-  explicit FrontEnd(const FrontEndTimes& times) : times_{times} {}
+  struct Done {
+    RequestId request = 0;
+    SimTime at{};
+  };
 
-  /// As if its times had been off by `factors`.
-  void change(const TimeFactors& factors) { times_ = factors.of(times_); }
-
-  /// When a request of `prompt` tokens that a client sends at `now` reaches the engine.
-  [[nodiscard]] SimTime admit(SimTime now, std::int32_t prompt) {
-    const Seconds takes = times_.request + times_.prompt_token * static_cast<double>(prompt);
-    // Of n processes, each takes every n-th request: together they take one in an n-th of the time,
-    // and this one is at work for all of its time.
-    const SimTime share = to_sim_time(takes * (1.0 / times_.servers));
-    admitted_ = std::max(now, admitted_) + share;
-    return admitted_ + (to_sim_time(takes) - share) + to_sim_time(times_.latency);
-  }
-  /// When clients have the last of `tokens` tokens that an iteration made that ended at `now`.
-  [[nodiscard]] SimTime deliver(SimTime now, std::int64_t tokens) {
-    const SimTime at_hand =
-        std::min(std::max(admitted_ - now, SimTime{}), to_sim_time(times_.request));
-    const Seconds takes = times_.token * (static_cast<double>(tokens) / times_.servers);
-    streamed_ = std::max(now + at_hand, streamed_) + to_sim_time(takes);
-    return streamed_;
-  }
+  /// A request whose `work` takes `turns`.
+  void arrive(RequestId request, SimTime now, SimTime work, std::int32_t turns);
+  /// When clients have tokens that take `work`.
+  [[nodiscard]] SimTime deliver(SimTime now, SimTime work);
+  /// The next request whose last turn ended by `now`.
+  [[nodiscard]] std::optional<RequestId> take(SimTime now);
+  /// No request is done before, if nothing else comes; nullopt: there is none.
+  [[nodiscard]] std::optional<SimTime> next() const;
 
  private:
-  FrontEndTimes times_{};
-  SimTime admitted_{}, streamed_{};  // when what came so far is done
+  struct Turn {
+    RequestId request = -1;  // -1: tokens
+    std::int32_t left = 1;   // turns with this one
+    SimTime takes{}, last{};
+
+    [[nodiscard]] SimTime work() const { return left == 1 ? last : takes; }
+  };
+  void push(const Turn& turn);
+  void advance(SimTime now);
+
+  std::deque<Turn> ready_;
+  SimTime begun_{};              // when the first of `ready_` began
+  SimTime queued_{};             // work of all of them
+  std::int64_t last_turns_ = 0;  // of them, the last ones of their requests
+  bool streams_ = false;         // of them, whether one is of tokens
+  SimTime streamed_{};           // when the tokens that came so far are sent
+  SimTime iteration_{};          // work of the last iteration's tokens
+  std::deque<Done> done_;
+};
+
+/// Processes that parse and tokenize requests and stream the tokens of each iteration. They run
+/// next to the engine, so that only requests and tokens wait for them. Each takes every n-th
+/// request and an equal share of each iteration's tokens. Calls must come in the order of time.
+class FrontEnd {
+ public:
+  FrontEnd() : FrontEnd(FrontEndTimes{}) {}
+  explicit FrontEnd(const FrontEndTimes& times);
+
+  /// As if its times had been off by `factors`; before the first request.
+  void change(const TimeFactors& factors) { times_ = factors.of(times_); }
+
+  /// A client sends a request of `prompt` tokens.
+  void arrive(RequestId request, SimTime now, std::int32_t prompt);
+  /// The next request that has reached the engine by `now`; nullopt: no other has.
+  [[nodiscard]] std::optional<RequestId> take(SimTime now);
+  /// No request reaches the engine before, if nothing else comes; nullopt: none is here.
+  [[nodiscard]] std::optional<SimTime> next() const;
+  /// When clients have the last of `tokens` tokens that an iteration made that ended at `now`.
+  [[nodiscard]] SimTime deliver(SimTime now, std::int64_t tokens);
+
+ private:
+  FrontEndTimes times_;
+  std::vector<EventLoop> loops_;
+  std::size_t next_loop_ = 0;
 };
 
 }  // namespace kvsim

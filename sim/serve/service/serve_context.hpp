@@ -36,6 +36,8 @@ class ServeContext {
   [[nodiscard]] const std::string& scheduler() const { return scheduler_; }
   /// Why nothing at all can be served; empty: something can.
   [[nodiscard]] const std::string& cannot_start() const { return cannot_start_; }
+  /// On how many GPUs it would start, in words.
+  [[nodiscard]] std::string would_start() const;
   [[nodiscard]] const std::optional<EngineStartup>& startup() const { return startup_; }
   [[nodiscard]] const CostInput& cost_input() const { return in_; }
   [[nodiscard]] Bytes usable() const { return usable_; }

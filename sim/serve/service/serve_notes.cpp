@@ -1,5 +1,5 @@
 // What a service says about its own basis: where times come from, what is assumed, why no prefix
-// was found.
+// was found, on how many GPUs it would start.
 
 #include <algorithm>
 #include <unordered_set>
@@ -18,6 +18,27 @@ std::string ServeContext::provenance() const {
   return fmt::format(
       "no fitted kernels, stack {} names none: {}", stack_.name,
       roofline_.is_bound() ? "rates of the data sheet" : "shares of the data sheet by its profile");
+}
+
+std::string ServeContext::would_start() const {
+  constexpr std::int32_t kMaxGpus = 64;
+  ServeSpec other = spec_;
+  if (other.options.prefill_context.value_or(1) > 1) {
+    other.options.prefill_context.reset();
+    other.options.expert_parallel.reset();
+  }
+  const ServeHooks none;
+  for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMaxGpus;
+       ++other.tensor_parallel) {
+    try {
+      const ServeContext site{other, none};
+      if (!site.cannot_start().empty()) continue;
+    } catch (const InputError&) {
+      continue;  // the model's heads do not divide by so many
+    }
+    return fmt::format("it starts on {} GPUs under tensor parallelism", other.tensor_parallel);
+  }
+  return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMaxGpus);
 }
 
 std::vector<std::string> ServeContext::notes() const {

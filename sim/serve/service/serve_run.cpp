@@ -27,9 +27,9 @@ namespace {
 struct Arrival {
   RequestId request = 0;
 };
-/// A request leaves the API server of its replica.
+/// A request may leave the API server of a replica.
 struct Submission {
-  RequestId request = 0;
+  std::int32_t engine = 0;
 };
 struct IterationEnd {
   std::int32_t engine = 0;
@@ -87,6 +87,7 @@ class Service {
     requests_.assign(engines_.size(), 0);
     in_flight_.assign(engines_.size(), 0);
     starting_.assign(engines_.size(), false);
+    submissions_.resize(engines_.size());
     link_followers();
   }
 
@@ -150,22 +151,29 @@ class Service {
     const std::size_t to = first_door_ + router_->choose(e.request, doors());
     ++requests_[to];
     state_.outcomes[i].replica = static_cast<std::int16_t>(to);
-    const SimTime submitted =
-        engines_[to]->front_end().admit(now, trace_.requests[i].prompt_tokens);
-    if (submitted > now) {
-      engines_[to]->promise(1);
-      queue_.schedule(submitted, Phase::kArrival, Submission{e.request});
-      ++coming_;
-      return;
-    }
-    submit(e.request, to, now);
+    engines_[to]->front_end().arrive(e.request, now, trace_.requests[i].prompt_tokens);
+    engines_[to]->promise(1);
+    ++coming_;
+    leave_front_end(to, now);
   }
   void handle(const Submission& e, SimTime now) {
-    --coming_;
-    const auto to =
-        static_cast<std::size_t>(state_.outcomes[static_cast<std::size_t>(e.request)].replica);
-    engines_[to]->promise(-1);
-    submit(e.request, to, now);
+    const auto to = static_cast<std::size_t>(e.engine);
+    submissions_[to].reset();
+    leave_front_end(to, now);
+  }
+  /// Requests that have reached the engine, and an event for the next one; one that comes too early
+  /// does nothing.
+  void leave_front_end(std::size_t to, SimTime now) {
+    FrontEnd& front_end = engines_[to]->front_end();
+    while (const auto request = front_end.take(now)) {
+      --coming_;
+      engines_[to]->promise(-1);
+      submit(*request, to, now);
+    }
+    const auto next = front_end.next();
+    if (!next || (submissions_[to] && *submissions_[to] <= *next)) return;
+    submissions_[to] = next;
+    queue_.schedule(*next, Phase::kArrival, Submission{static_cast<std::int32_t>(to)});
   }
   void submit(RequestId request, std::size_t to, SimTime now) {
     if (handoffs_ == nullptr || decoder(0).serves(request, now)) {
@@ -281,30 +289,9 @@ class Service {
     ++coming_;
   }
 
-  /// How many GPUs it would take, in words.
-  [[nodiscard]] std::string would_start() const {
-    constexpr std::int32_t kMaxGpus = 64;
-    ServeSpec other = spec_;
-    if (other.options.prefill_context.value_or(1) > 1) {
-      other.options.prefill_context.reset();
-      other.options.expert_parallel.reset();
-    }
-    const ServeHooks none;
-    for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMaxGpus;
-         ++other.tensor_parallel) {
-      try {
-        const ServeContext site{other, none};
-        if (!site.cannot_start().empty()) continue;
-      } catch (const InputError&) {
-        continue;  // the model's heads do not divide by so many
-      }
-      return fmt::format("it starts on {} GPUs under tensor parallelism", other.tensor_parallel);
-    }
-    return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMaxGpus);
-  }
   void refuse_all() {
     const std::string why = options_.suggests_gpus
-                                ? fmt::format("{}; {}", site_.cannot_start(), would_start())
+                                ? fmt::format("{}; {}", site_.cannot_start(), site_.would_start())
                                 : site_.cannot_start();
     state_.oom(SimTime{}, -1, why, Bytes{}, Bytes{}, site_.resident());
     for (std::size_t i = 0; i < trace_.requests.size(); ++i) {
@@ -499,7 +486,8 @@ class Service {
   std::vector<std::int64_t> requests_;  // that came to each engine
   std::vector<std::size_t> in_flight_;  // iterations of each engine
   std::vector<bool> starting_;
-  std::vector<Join> joins_{};           // in order of `also`
+  std::vector<std::optional<SimTime>> submissions_;  // the next one of each engine
+  std::vector<Join> joins_{};                        // in order of `also`
   std::vector<std::int32_t> awaits_{};  // requests that one still waits for; empty: at most one
   std::vector<SimTime> released_{};     // latest end of those so far
   std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another

@@ -1,5 +1,10 @@
 // The API server before an engine, and engines that schedule ahead.
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
 #include "sim/serve/engine/front_end.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -14,43 +19,152 @@ constexpr double kMs = 1e-3;
 SimTime ms(double t) { return to_sim_time(Seconds{t * kMs}); }
 double in_ms(SimTime t) { return to_seconds(t).count() / kMs; }
 
+/// When each request that is `sent` (time, prompt) reaches the engine; `delivered`: when clients
+/// have each lot of tokens of `made` (time, tokens). `polls`: moments at which the engine looks,
+/// too.
+struct Seen {
+  std::vector<SimTime> admitted, delivered;
+};
+Seen drive(FrontEnd server, const std::vector<std::pair<SimTime, std::int32_t>>& sent,
+           const std::vector<std::pair<SimTime, std::int64_t>>& made = {},
+           std::vector<SimTime> polls = {}) {
+  Seen out;
+  out.admitted.resize(sent.size());
+  std::size_t request = 0, lot = 0, poll = 0;
+  constexpr SimTime kNever{std::numeric_limits<std::int64_t>::max()};
+  const auto leave = [&](SimTime now) {
+    while (const auto id = server.take(now)) out.admitted[static_cast<std::size_t>(*id)] = now;
+  };
+  while (true) {
+    const SimTime next = server.next().value_or(kNever);
+    const SimTime arrival = request < sent.size() ? sent[request].first : kNever;
+    const SimTime tokens = lot < made.size() ? made[lot].first : kNever;
+    const SimTime look = poll < polls.size() ? polls[poll] : kNever;
+    const SimTime now = std::min({next, arrival, tokens, look});
+    if (now == kNever) return out;
+    if (now == look) {
+      ++poll;
+    } else if (now == arrival) {
+      server.arrive(static_cast<RequestId>(request), now, sent[request].second);
+      ++request;
+    } else if (now == tokens) {
+      out.delivered.push_back(server.deliver(now, made[lot].second));
+      ++lot;
+    }
+    leave(now);
+  }
+}
+
 TEST_CASE("an API server does one piece of work after the other, requests and tokens in turns") {
-  FrontEnd server{{.latency = Seconds{5 * kMs},
-                   .request = Seconds{2 * kMs},
-                   .prompt_token = Seconds{0.01 * kMs},
-                   .token = Seconds{0.1 * kMs}}};
+  const FrontEnd server{{.latency = Seconds{5 * kMs},
+                         .request = Seconds{2 * kMs},
+                         .prompt_token = Seconds{0.01 * kMs},
+                         .token = Seconds{0.1 * kMs}}};
+  const Seen seen = drive(server, {{ms(0), 100}, {ms(0), 0}, {ms(5.5), 0}},
+                          {{ms(1), 10}, {ms(3.5), 10}, {ms(20), 1}});
   // 2 ms + 100 x 0.01 ms of work, and 5 ms of latency.
-  CHECK(in_ms(server.admit(ms(0), 100)) == test::rel(8));
+  CHECK(in_ms(seen.admitted[0]) == test::rel(8));
   // The second waits for the first's 3 ms: 3 + 2 + 5.
-  CHECK(in_ms(server.admit(ms(0), 0)) == test::rel(10));
-  // Ten tokens wait for the current request, 2 ms, and take 1 ms. The next tokens wait for the rest
-  // of it.
-  CHECK(in_ms(server.deliver(ms(1), 10)) == test::rel(4));
-  CHECK(in_ms(server.deliver(ms(3.5), 10)) == test::rel(6));
+  CHECK(in_ms(seen.admitted[1]) == test::rel(10));
+  // Ten tokens wait for both requests, 5 ms, and take 1 ms, and so do the next ones after them.
+  CHECK(in_ms(seen.delivered[0]) == test::rel(6));
+  CHECK(in_ms(seen.delivered[1]) == test::rel(7));
+  // The third request waits for the tokens of the first lot, not for all that came before it.
+  CHECK(in_ms(seen.admitted[2]) == test::rel(6 + 2 + 5));
   // It is idle at 20 ms.
-  CHECK(in_ms(server.deliver(ms(20), 1)) == test::rel(20.1));
+  CHECK(in_ms(seen.delivered[2]) == test::rel(20.1));
+}
+
+TEST_CASE("requests that come together take their turns together") {
+  const FrontEnd server{{.latency = Seconds{5 * kMs},
+                         .request = Seconds{3 * kMs},
+                         .prompt_token = {},
+                         .token = {},
+                         .turns = 3}};
+  // Alone, 3 ms of work. Of three at once, each has a turn of 1 ms before any has its next.
+  CHECK(in_ms(drive(server, {{ms(0), 9}}).admitted[0]) == test::rel(8));
+  const Seen burst = drive(server, {{ms(0), 9}, {ms(0), 9}, {ms(0), 9}}, {{ms(0.5), 4}});
+  CHECK(in_ms(burst.admitted[0]) == test::rel(12));
+  CHECK(in_ms(burst.admitted[1]) == test::rel(13));
+  CHECK(in_ms(burst.admitted[2]) == test::rel(14));
+  // Tokens wait for the turns that are ready, one of each request.
+  CHECK(in_ms(burst.delivered[0]) == test::rel(3));
+  // One that comes in the second turn of the first waits for it alone: 0, [1, 2], 0, 1, 1.
+  const Seen late = drive(server, {{ms(0), 9}, {ms(1.5), 9}});
+  CHECK(in_ms(late.admitted[0]) == test::rel(4 + 5));
+  CHECK(in_ms(late.admitted[1]) == test::rel(6 + 5));
 }
 
 TEST_CASE("several API servers share requests and tokens, and none is faster for one request") {
-  FrontEnd servers{{.latency = Seconds{5 * kMs},
-                    .request = Seconds{2 * kMs},
-                    .prompt_token = Seconds{0.01 * kMs},
-                    .token = Seconds{0.1 * kMs},
-                    .servers = 4}};
-  // The first request takes its 3 ms and the latency; the next ones follow every 3 / 4 ms.
-  CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(8));
-  CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(8.75));
-  CHECK(in_ms(servers.admit(ms(0), 100)) == test::rel(9.5));
-  // Forty tokens, ten per server. The rest of the current work, 0.25 ms of the shares of 2.25 ms,
-  // is done first.
-  CHECK(in_ms(servers.deliver(ms(2), 40)) == test::rel(3.25));
-  CHECK(in_ms(servers.deliver(ms(20), 40)) == test::rel(21));
+  const FrontEnd servers{{.latency = Seconds{5 * kMs},
+                          .request = Seconds{2 * kMs},
+                          .prompt_token = Seconds{0.01 * kMs},
+                          .token = Seconds{0.1 * kMs},
+                          .servers = 4}};
+  // Each of four takes one; the fifth waits for the first.
+  const Seen seen =
+      drive(servers, {{ms(0), 100}, {ms(0), 100}, {ms(0), 100}, {ms(0), 100}, {ms(1), 100}},
+            {{ms(2), 40}, {ms(20), 40}});
+  for (const std::size_t i : {0U, 1U, 2U, 3U}) CHECK(in_ms(seen.admitted[i]) == test::rel(8));
+  CHECK(in_ms(seen.admitted[4]) == test::rel(11));
+  // Forty tokens, ten per server: the last ones wait for the server with two requests.
+  CHECK(in_ms(seen.delivered[0]) == test::rel(7));
+  CHECK(in_ms(seen.delivered[1]) == test::rel(21));
 }
 
 TEST_CASE("without times an API server changes nothing") {
-  FrontEnd server;
-  CHECK(server.admit(ms(3), 4000) == ms(3));
-  CHECK(server.deliver(ms(4), 100) == ms(4));
+  const Seen seen = drive(FrontEnd{}, {{ms(3), 4000}, {ms(3), 1}}, {{ms(4), 100}});
+  CHECK(seen.admitted == std::vector<SimTime>{ms(3), ms(3)});
+  CHECK(seen.delivered == std::vector<SimTime>{ms(4)});
+}
+
+TEST_CASE("laws of an API server: order, conservation of work, and the same however it is asked") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    test::Dice dice{seed};
+    const std::int32_t turns = dice.between(1, 4);
+    const SimTime work = ms(dice.between(1, 7));
+    const double token_ms = dice.between(0, 1) == 0 ? 0 : 0.5;
+    const FrontEnd server{{.latency = Seconds{2 * kMs},
+                           .request = to_seconds(work),
+                           .prompt_token = {},
+                           .token = Seconds{token_ms * kMs},
+                           .turns = turns}};
+    std::vector<std::pair<SimTime, std::int32_t>> sent;
+    std::vector<std::pair<SimTime, std::int64_t>> made;
+    std::vector<SimTime> polls;
+    SimTime at{};
+    for (int i = 0; i < 80; ++i) {
+      at += ms(dice.between(0, 40) / 4.0);
+      sent.emplace_back(at, 1);
+      if (dice.between(0, 2) == 0) made.emplace_back(at, dice.between(0, 20));
+      polls.push_back(at + ms(0.1));
+    }
+    const Seen seen = drive(server, sent, made);
+    // None leaves sooner than alone, or before one that came earlier.
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      CHECK(seen.admitted[i] >= sent[i].first + work + ms(2));
+      if (i > 0) CHECK(seen.admitted[i] >= seen.admitted[i - 1]);
+    }
+    CHECK(std::is_sorted(seen.delivered.begin(), seen.delivered.end()));
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      CHECK(seen.delivered[i] >= made[i].first + ms(token_ms) * made[i].second);
+    }
+    if (token_ms == 0) {
+      // One queue: the last of each busy time leaves when all of its work is done, and with one
+      // turn so does every request.
+      SimTime busy{};
+      for (std::size_t i = 0; i < sent.size(); ++i) {
+        busy = std::max(busy, sent[i].first) + work;
+        const bool is_last = i + 1 == sent.size() || sent[i + 1].first > busy;
+        if (turns == 1 || is_last) CHECK(seen.admitted[i] == busy + ms(2));
+        CHECK(seen.admitted[i] >= busy + ms(2));
+      }
+    }
+    const Seen asked = drive(server, sent, made, polls);
+    CHECK(asked.admitted == seen.admitted);
+    CHECK(asked.delivered == seen.delivered);
+  }
 }
 
 /// An iteration takes 10 ms.
