@@ -92,18 +92,20 @@ double max_delivery_s(const MinTimes& times, const RequestTrace& trace) {
                         times.step_tokens / front_end.servers;
   if (stream > times.interval.count()) return kInfinity;
   if (front_end.request == Seconds{} && front_end.prompt_token == Seconds{}) return stream;
-  if (stream > 0) return kInfinity;  // requests wait for tokens, and tokens for more requests
-  // The most work that one server ever has, if it takes all requests.
+  // The most work that one server ever has, if it takes all requests and each of their turns waits
+  // for the tokens of an iteration.
   double most = 0, work = 0;
   SimTime before{};
   for (const Request& r : trace.requests) {
     if (r.after >= 0) return kInfinity;
     work = std::max(0.0, work - to_seconds(r.arrival - before).count());
-    work += front_end.request.count() + front_end.prompt_token.count() * r.prompt_tokens;
+    work += front_end.request.count() + front_end.prompt_token.count() * r.prompt_tokens +
+            front_end.turns * stream;
     most = std::max(most, work);
     before = r.arrival;
   }
-  return most;
+  // The tokens of iterations that end in the meantime come before these.
+  return most * (1 + stream / times.interval.count()) + 2 * stream;
 }
 
 double sum_of_smallest(std::vector<double> values, std::size_t count) {

@@ -18,7 +18,7 @@ void EventLoop::arrive(RequestId request, SimTime now, SimTime work, std::int32_
 }
 
 SimTime EventLoop::deliver(SimTime now, SimTime work) {
-  advance(now);
+  if (!ready_.empty()) advance(now);
   if (ready_.empty()) begun_ = now;
   streamed_ = std::max(begun_ + queued_, streamed_) + work;
   iteration_ = work;
@@ -43,7 +43,7 @@ std::optional<SimTime> EventLoop::next() const {
   const Turn& first = ready_.front();
   if (ready_.size() == 1) {
     if (first.request < 0) return std::nullopt;
-    return begun_ + first.takes * (first.left - 1) + first.last;
+    return begun_ + first.rest();
   }
   // If no turn is a last one, all that are ready come before the next turn of any of them.
   return begun_ + (last_turns_ > 0 ? first.work() : queued_);
@@ -52,6 +52,14 @@ std::optional<SimTime> EventLoop::next() const {
 void EventLoop::advance(SimTime now) {
   while (!ready_.empty() && begun_ + ready_.front().work() <= now) {
     Turn turn = ready_.front();
+    if (ready_.size() == 1 && turn.request >= 0 && begun_ + turn.rest() <= now) {
+      begun_ += turn.rest();  // alone, all of its turns
+      ready_.clear();
+      queued_ = {};
+      last_turns_ = 0;
+      done_.push_back({turn.request, begun_});
+      return;
+    }
     ready_.pop_front();
     begun_ += turn.work();
     queued_ -= turn.work();

@@ -46,6 +46,7 @@ class EventLoop {
     SimTime takes{}, last{};
 
     [[nodiscard]] SimTime work() const { return left == 1 ? last : takes; }
+    [[nodiscard]] SimTime rest() const { return takes * (left - 1) + last; }  // of all turns
   };
   void push(const Turn& turn);
   void advance(SimTime now);

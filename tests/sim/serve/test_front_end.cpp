@@ -118,7 +118,7 @@ TEST_CASE("without times an API server changes nothing") {
   CHECK(seen.delivered == std::vector<SimTime>{ms(4)});
 }
 
-TEST_CASE("laws of an API server: order, conservation of work, and the same however it is asked") {
+TEST_CASE("laws of an API server: order, conservation of work, and the same however often it is polled") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
     test::Dice dice{seed};
@@ -161,9 +161,9 @@ TEST_CASE("laws of an API server: order, conservation of work, and the same howe
         CHECK(seen.admitted[i] >= busy + ms(2));
       }
     }
-    const Seen asked = drive(server, sent, made, polls);
-    CHECK(asked.admitted == seen.admitted);
-    CHECK(asked.delivered == seen.delivered);
+    const Seen polled = drive(server, sent, made, polls);
+    CHECK(polled.admitted == seen.admitted);
+    CHECK(polled.delivered == seen.delivered);
   }
 }
 
