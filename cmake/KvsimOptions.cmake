@@ -18,8 +18,18 @@ endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
+# ccache saves time only if its cache has objects of an earlier build. With an empty one, a first build is faster without
+# it: then sources are grouped and headers are precompiled, neither of which ccache can use.
 find_program(CCACHE_PROGRAM ccache)
-if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+set(kvsim_ccache OFF)
+if(CCACHE_PROGRAM AND NOT DEFINED CACHE{KVSIM_CCACHE})
+  execute_process(COMMAND ${CCACHE_PROGRAM} --print-stats OUTPUT_VARIABLE kvsim_ccache_stats ERROR_QUIET)
+  if(kvsim_ccache_stats MATCHES "files_in_cache[ \t]+([0-9]+)" AND CMAKE_MATCH_1 GREATER 500)
+    set(kvsim_ccache ON)
+  endif()
+endif()
+option(KVSIM_CCACHE "Compile through ccache; by default where its cache has more than 500 files" ${kvsim_ccache})
+if(CCACHE_PROGRAM AND KVSIM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 # Precompiled headers of JSON, text and tests save a fifth of a build's time. ccache cannot cache objects that use a
@@ -28,8 +38,8 @@ set(kvsim_pch OFF)
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT EMSCRIPTEN)  # the WebAssembly build has separate headers
   set(kvsim_pch ON)
 endif()
-option(KVSIM_PCH "Precompile headers; by default where there is no ccache" ${kvsim_pch})
-option(KVSIM_UNITY "Compile several files as one; by default where there is no ccache" ${kvsim_pch})
+option(KVSIM_PCH "Precompile headers; by default without ccache" ${kvsim_pch})
+option(KVSIM_UNITY "Compile several files as one; by default without ccache" ${kvsim_pch})
 
 add_library(kvsim_flags INTERFACE)
 # -ffp-contract=off: an expression gives the same bits in a vector loop and in its scalar tail.
