@@ -438,7 +438,8 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
-  const auto [placed, prompts] = is_static_ ? placed_caches(run, end) : PlacedCaches{};
+  const PlacedCaches of_step = is_static_ ? placed_caches(run, end) : PlacedCaches{};
+  const Bytes placed = of_step.caches, prompts = of_step.prompts;
   load += placed;
 
   Bytes usable = usable_;
