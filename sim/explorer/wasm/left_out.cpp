@@ -29,6 +29,7 @@ void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
 
 /// Only of services.
 std::vector<std::string> scheduler_names() { return {}; }
+EngineSite engine_site(const ServeSpec&) { return {}; }
 /// Only of replays.
 std::optional<TraceSplit> split_of(std::string_view) { return std::nullopt; }
 
