@@ -69,9 +69,10 @@ struct Stack {
   bool rounds_allocations = false;  // PyTorch's block rounding applies
   bool needs_cuda = false;          // runs on NVIDIA's GPUs only
   bool keeps_inputs = false;        // callers hold the embeddings and a layer's input while it runs
-  /// An iteration with tokens of prompts scans the states of decoding sequences too, each a chunk
-  /// of one token, and scans take copies of the states (delta rules).
-  bool rescans_states = false;
+  /// Scans of delta rules take copies of the states. An iteration with tokens of prompts scans the
+  /// states of decoding sequences too, each a chunk of one token: of Kimi's rule always, of the
+  /// gated rule with rescans_decodes; else the kernel of decode takes these.
+  bool rescans_states = false, rescans_decodes = false;
   /// Prompts no longer than an index's choice attend to all of themselves in the kernel of dense
   /// latent attention.
   bool attends_short_densely = false;

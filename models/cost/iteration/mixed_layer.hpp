@@ -224,7 +224,7 @@ void MixedLayer::mix(const DecodeBatch& decodes, Add&& add) const {
   const auto tokens = static_cast<double>(decodes.tokens);
   const auto sequences = static_cast<double>(decodes.sequences);
   // Drafts are verified by the kernel of decode.
-  const bool scans = decodes.with_prompts && decodes.tokens == 1 && scans_copies(stack_, spec_);
+  const bool scans = decodes.with_prompts && decodes.tokens == 1 && scans_decodes(stack_, spec_);
   std::vector<Op> ops;
   add_mixer_operators(spec_,
                       {.tokens = tokens, .before = std::max(0.0, mean - tokens), .decodes = !scans},

@@ -22,8 +22,10 @@ void add_mixer_operators(const LayerSpec& layer, const NewTokens& span, Dtype dt
 /// Times the operators of several spans as `times` calls over their mean.
 void use_mean_kernels(const LayerSpec& layer, const NewTokens& mean, double sequences, double times,
                       std::vector<Op>& ops);
-/// Whether scans of the layer take copies of states; gathering them and writing them back.
+/// Whether scans of the layer take copies of states, and whether one of prompts takes the states of
+/// decoding sequences too; gathering them and writing them back.
 [[nodiscard]] bool scans_copies(const Stack& stack, const LayerSpec& layer);
+[[nodiscard]] bool scans_decodes(const Stack& stack, const LayerSpec& layer);
 [[nodiscard]] Op state_copies(const LayerSpec& layer, double sequences);
 /// Bytes of an entry among `items`, all of which have the same size, and of those that a sequence
 /// of `tokens` tokens holds.

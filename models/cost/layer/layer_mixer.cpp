@@ -77,6 +77,11 @@ bool scans_copies(const Stack& stack, const LayerSpec& layer) {
   return stack.rescans_states && (kind == StateKind::kGatedDelta || kind == StateKind::kKimiDelta);
 }
 
+bool scans_decodes(const Stack& stack, const LayerSpec& layer) {
+  return scans_copies(stack, layer) &&
+         (stack.rescans_decodes || layer.state.kind == StateKind::kKimiDelta);
+}
+
 Op state_copies(const LayerSpec& layer, double sequences) {
   const StateSpec& s = layer.state;
   const double matrices = double{1} * s.n_heads * s.key_dim * s.value_dim;
