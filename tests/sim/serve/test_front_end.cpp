@@ -118,7 +118,8 @@ TEST_CASE("without times an API server changes nothing") {
   CHECK(seen.delivered == std::vector<SimTime>{ms(4)});
 }
 
-TEST_CASE("laws of an API server: order, conservation of work, and the same however often it is polled") {
+TEST_CASE(
+    "laws of an API server: order, conservation of work, and the same however often it is polled") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
     test::Dice dice{seed};
