@@ -198,7 +198,7 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
                       : "no bound of graphs");
   }
   choose(v.graph_padding, "steps padded to a graph's size", "graphs of exact sizes");
-  choose(v.rescans_decodes, "scans decodes next to prompts", "decodes next to prompts unscanned");
+  choose(v.rescans_decodes, "scans of prompts take decodes too", "scans of prompts alone");
   choose(v.eager_prompts, "prompts without graphs", "prompts as fast as with graphs");
   if (v.eager_per_layer) {
     out.push_back(fmt::format("{} to launch a layer without a graph", *v.eager_per_layer));
