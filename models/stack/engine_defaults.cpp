@@ -88,7 +88,8 @@ EngineValues read_values(const Field& field) {
        "prefix_caching",       "window_pools",       "state_slots",     "state_sequences",
        "graph_padding",        "eager_prompts",      "reserve_drafts",  "between_steps",
        "between_per_sequence", "front_end",          "cutoff",          "attention_per_clock",
-       "sampler_bytes",        "eager_per_layer",    "front_end_turns", "rescans_decodes"});
+       "sampler_bytes",        "eager_per_layer",    "front_end_turns", "rescans_decodes",
+       "joint_attention"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMaxTokens);
@@ -120,6 +121,7 @@ EngineValues read_values(const Field& field) {
   if (const auto given = field.find("graph_padding")) out.graph_padding = given->boolean();
   if (const auto given = field.find("eager_prompts")) out.eager_prompts = given->boolean();
   if (const auto given = field.find("rescans_decodes")) out.rescans_decodes = given->boolean();
+  if (const auto given = field.find("joint_attention")) out.joint_attention = given->boolean();
   if (const auto given = field.find("between_steps")) out.inter_step_overhead = given->duration();
   if (const auto given = field.find("eager_per_layer")) out.eager_per_layer = given->duration();
   if (const auto given = field.find("between_per_sequence")) {

@@ -91,7 +91,8 @@ struct EngineValues {
   // Not options of the engine, so they are not among its settings.
   std::optional<bool> schedules_ahead{}, reserves_full_prompt{}, prefix_caching{};
   // Stack's of these names.
-  std::optional<bool> window_pools{}, graph_padding{}, eager_prompts{}, rescans_decodes{};
+  std::optional<bool> window_pools{}, graph_padding{}, eager_prompts{}, rescans_decodes{},
+      joint_attention{};
   std::optional<std::int64_t> state_slots{}, state_sequences{};
   std::optional<Seconds> inter_step_overhead{}, inter_step_per_sequence{}, eager_per_layer{};
   std::optional<FrontEndTimes> front_end{};

@@ -181,6 +181,7 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
             std::int64_t{0});
   versioned("eager_prompts", &EngineValues::eager_prompts, out.eager_prompts, false);
   versioned("rescans_decodes", &EngineValues::rescans_decodes, out.rescans_decodes, false);
+  versioned("joint_attention", &EngineValues::joint_attention, out.joint_attention, false);
   if (site.gpu != nullptr) {
     versioned("graph_sequences", &EngineValues::graph_sequences, out.graph_sequences,
               std::int64_t{0});

@@ -199,6 +199,8 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
   }
   choose(v.graph_padding, "steps padded to a graph's size", "graphs of exact sizes");
   choose(v.rescans_decodes, "scans of prompts take decodes too", "scans of prompts alone");
+  choose(v.joint_attention, "one call of attention for prompts and decodes",
+         "separate calls of attention for prompts and decodes");
   choose(v.eager_prompts, "prompts without graphs", "prompts as fast as with graphs");
   if (v.eager_per_layer) {
     out.push_back(fmt::format("{} to launch a layer without a graph", *v.eager_per_layer));
