@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/cost/kernels/library.hpp"
+#include "models/cost/kernels/marlin.hpp"
 #include "models/cost/kernels/work.hpp"
 
 namespace kvsim {
@@ -37,6 +38,10 @@ double between_rooflines(double us, const KernelCall& call, const KernelFormat& 
 }  // namespace
 
 double KernelChoice::microseconds(const KernelCall& call) const {
+  if (marlin_moe_ > 0) {
+    const Factor& first = factors_.front();
+    return marlin_moe_us(std::get<MoeCall>(call), first.format, first.gpu, marlin_moe_);
+  }
   const double us = fitted_us(call);
   if (max_flops_ <= 0) return us;
   return std::max(us, 1e6 * work_of(call, factors_.front().format).flops / max_flops_);

@@ -416,6 +416,22 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
           return f.calibration != nullptr && has_marlin(bare(f.calibration->stack));
         });
     if (!is_own) choice.max_flops_ = marlin_flops(op, gpu, stack, format);
+    // Timings of this width on this chip come first, also another stack's.
+    const bool is_timed = std::any_of(
+        choice.factors_.begin(), choice.factors_.end(), [&](const KernelChoice::Factor& f) {
+          return f.calibration != nullptr && !f.transferred &&
+                 equal_but_scales(parse_kernel_format(f.calibration->format), format);
+        });
+    constexpr std::array kMarlinMoe{0, 8, 5};
+    const bool has_marlin_moe = bare(stack) == family_of(stack) || version_of(stack) >= kMarlinMoe;
+    if (op == KernelOp::kMoe && !is_timed && has_marlin_moe) {
+      choice.marlin_moe_ = marlin_moe_flops(gpu, bare(stack), format);
+    }
+    if (choice.marlin_moe_ > 0) {
+      choice.max_flops_ = 0;
+      provenance = fmt::format("blocks of Marlin at {:.3g} TFLOP/s, in place of {}",
+                               choice.marlin_moe_ * 1e-12, provenance);
+    }
     if (choice.max_flops_ > 0) {
       provenance += fmt::format(", at most {:.3g} TFLOP/s (Marlin)", choice.max_flops_ * 1e-12);
     }

@@ -56,6 +56,8 @@ class KernelChoice {
   std::vector<double> nominal_;  // start values, where nothing was measured
   /// Most operations per second, of kernels that others' calibrations time too fast; 0: no limit.
   double max_flops_ = 0;
+  /// Of experts that Marlin's kernel computes (marlin_moe_us), which was not timed here; 0: others.
+  double marlin_moe_ = 0;
 };
 
 /// Whether timings of one GPU hold for the other: the same chip with the same memory bandwidth

@@ -22,4 +22,21 @@ namespace kvsim {
 [[nodiscard]] double marlin_flops(KernelOp op, const Gpu& gpu, std::string_view stack,
                                   const KernelFormat& format);
 
+/// Arithmetic of Marlin's kernel of routed experts under `stack` on `gpu`, operations per second,
+/// where its time is known; 0: it is not. vLLM runs it for experts that it unpacks since 0.8.5
+/// (pull request 14447), those of 8 bits on GPUs without such arithmetic. On A100, A800 and A30 the
+/// rate is marlin_flops. On H20 it is 0.53 of the peak: 13 shapes of 4-bit experts
+/// (flagos-ai/FlagGems pull request 3609) take 0.91 to 1.04 times marlin_moe_us at that rate,
+/// single tokens aside.
+[[nodiscard]] double marlin_moe_flops(const Gpu& gpu, std::string_view stack,
+                                      const KernelFormat& format);
+
+/// µs of a layer's routed experts by that kernel at `flops` operations per second. The rows of an
+/// expert are padded to blocks, each of which unpacks and multiplies all of the expert's weights;
+/// what it computes does not hide the reading of weights. Of 8, 16, 32, 48 and 64 rows a block has
+/// the least that the mean expert fills to less than 0.9, where its GPU had to compute all rows
+/// (vllm fused_marlin_moe.py).
+[[nodiscard]] double marlin_moe_us(const MoeCall& call, const KernelFormat& format,
+                                   const KernelGpu& gpu, double flops);
+
 }  // namespace kvsim

@@ -1,6 +1,7 @@
 // Forms of matrix products, experts and elementwise kernels: laws, cases by hand, measured rows.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -397,10 +398,80 @@ TEST_CASE("products that unpack weights stay at the rate of Marlin's tiles on Am
     CHECK(marlin_flops(KernelOp::kGemm, find_gpu(gpu), "vllm-0.11",
                        parse_kernel_format("int4_wo")) == 0);
   }
-  // SGLang's own timings of such experts have no other limit.
-  CHECK(KernelLibrary::builtin()
-            .choose(KernelOp::kMoe, find_gpu("A100-80GB-SXM"), "vllm-0.11",
-                    parse_kernel_format("fp8_block"))
-            .provenance()
-            .find("Marlin") == std::string::npos);
+}
+
+TEST_CASE("experts of 8 bits on an A100 take Marlin's blocks, where their width was not timed") {
+  const auto is_law = [](std::string_view gpu, std::string_view stack, std::string_view format) {
+    return KernelLibrary::builtin()
+               .choose(KernelOp::kMoe, find_gpu(gpu), stack, parse_kernel_format(format))
+               .provenance()
+               .find("blocks of Marlin") != std::string::npos;
+  };
+  for (const char* gpu : {"A100-80GB-SXM", "A100-40GB-PCIe", "A800-80GB-SXM", "A30"}) {
+    INFO(gpu);
+    CHECK(is_law(gpu, "vllm-0.11.0", "fp8_block"));
+    CHECK(is_law(gpu, "vllm", "fp8_block"));
+  }
+  CHECK(is_law("A100-80GB-SXM", "vllm-0.8.5", "fp8_block"));
+  CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.8.4", "fp8_block"));
+  CHECK_FALSE(is_law("A100-80GB-SXM", "sglang-0.5.10", "fp8_block"));
+  CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.11.0", "int4_wo"));  // timed, under SGLang
+  CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.11.0", "bf16"));
+  CHECK_FALSE(is_law("H100-80GB-SXM", "vllm-0.11.0", "fp8_block"));
+  CHECK_FALSE(is_law("H100-80GB-SXM", "vllm-0.14.0", "int4_wo"));
+  CHECK_FALSE(is_law("L40S", "vllm-0.24.0", "int4_wo"));
+  CHECK(is_law("H20", "vllm-0.20.0", "int4_wo"));
+}
+
+TEST_CASE("blocks of Marlin give the published times of 4-bit experts on an H20") {
+  // flagos-ai/FlagGems pull request 3609: vLLM's kernel; rows whose experts have 4 tokens or more
+  // in the mean, so that even routing visits all of them.
+  struct Row {
+    double tokens, experts, hidden, inter, top_k, ms;
+  };
+  constexpr std::array kRows{
+      Row{16, 8, 4096, 14336, 2, 0.457},     Row{64, 8, 4096, 14336, 2, 1.206},
+      Row{256, 512, 4096, 1024, 10, 2.227},  Row{1024, 512, 4096, 1024, 10, 5.646},
+      Row{2048, 512, 4096, 1024, 10, 8.665}, Row{4096, 512, 4096, 1024, 10, 20.824}};
+  const KernelChoice choice = KernelLibrary::builtin().choose(
+      KernelOp::kMoe, find_gpu("H20"), "vllm-0.20.0", parse_kernel_format("int4_wo"));
+  for (const Row& row : kRows) {
+    INFO(row.tokens, " tokens, ", row.experts, " experts");
+    const MoeCall call{.tokens = row.tokens,
+                       .hidden = row.hidden,
+                       .inter = row.inter,
+                       .top_k = row.top_k,
+                       .experts = row.experts};
+    CHECK(choice.microseconds(call) == rel(1e3 * row.ms, 0.14));
+  }
+}
+
+TEST_CASE("blocks of Marlin pad the rows of an expert, and grow with tokens and width") {
+  const KernelFormat format = parse_kernel_format("int8_wo");
+  const KernelGpu gpu = kernel_gpu(find_gpu("A100-80GB-SXM"));
+  const auto us = [&](MoeCall call) { return marlin_moe_us(call, format, gpu, 141e12); };
+  const MoeCall qwen{
+      .tokens = 512, .hidden = 4096, .inter = 1536, .top_k = 8, .experts = 128, .tp = 4};
+  // 32 rows an expert fill a block of 48: 128 x 48 x 4.7 million weights x 2, and the weights'
+  // bytes.
+  const double weights = 128 * 3.0 * 4096 * 384;
+  const double streams = 2 * 4096 * (3.0 * 384 + 4096) + 2 * 512 * 4096;
+  CHECK(us(qwen) ==
+        rel(28 + 1e6 * (2 * 48 * weights / 141e12 + (weights + streams) / 2.039e12), 1e-3));
+  for (const double skew : {0.0, 1.2}) {
+    double before = 0;
+    for (double tokens = 1; tokens <= 16384; tokens *= 2) {
+      MoeCall call = qwen;
+      call.tokens = tokens;
+      call.skew = skew;
+      INFO(tokens, " ", skew);
+      CHECK(us(call) > before);
+      before = us(call);
+      // A GPU that holds a quarter of the experts whole has as much to do as one with a quarter of
+      // each, but for its blocks, which are chosen for the rows of all.
+      call.tp = 1;
+      call.ep = 4;
+      CHECK(us(call) >= 0.8 * before);
+    }
+  }
 }
