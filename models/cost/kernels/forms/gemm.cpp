@@ -178,7 +178,7 @@ Tile dispatched(double m) {
 }
 
 /// Everything about a call that no tile changes. Rates are kept as times, since dividing is slow.
-struct Product {
+struct Problem {
   double m, n, k;
   double sms;
   const double* c;
@@ -210,7 +210,7 @@ struct Product {
   }
 };
 
-double Product::adaptive() const {
+double Problem::adaptive() const {
   double best = 0, best_tiles = 0, best_extra = 0;
   bool first = true;
   const auto offer = [&](double tiles, double extra) {
@@ -246,7 +246,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const double load = kStep / (even * c[kSmBandwidth]);
   const double bytes =
       call.n * call.k * format.stored_bytes + call.m * call.k * operand + 2 * call.m * call.n;
-  const Product product{.m = call.m,
+  const Problem product{.m = call.m,
                         .n = call.n,
                         .k = call.k,
                         .sms = machine.sms,
