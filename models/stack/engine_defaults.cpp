@@ -81,15 +81,36 @@ MemoryReserve read_reserve(const Field& field) {
 }
 
 EngineValues read_values(const Field& field) {
-  field.allow_only(
-      {"prefill_chunk",        "long_prefill_chunk", "max_num_seqs",    "block_tokens",
-       "usable_fraction",      "counts_graphs",      "reserve",         "reserve_graphs",
-       "reserve_least",        "graph_sequences",    "schedules_ahead", "reserves_full_prompt",
-       "prefix_caching",       "window_pools",       "state_slots",     "state_sequences",
-       "graph_padding",        "eager_prompts",      "reserve_drafts",  "between_steps",
-       "between_per_sequence", "front_end",          "cutoff",          "attention_per_clock",
-       "sampler_bytes",        "eager_per_layer",    "front_end_turns", "rescans_decodes",
-       "joint_attention"});
+  field.allow_only({"prefill_chunk",
+                    "long_prefill_chunk",
+                    "max_num_seqs",
+                    "block_tokens",
+                    "usable_fraction",
+                    "counts_graphs",
+                    "reserve",
+                    "reserve_graphs",
+                    "reserve_least",
+                    "graph_sequences",
+                    "schedules_ahead",
+                    "reserves_full_prompt",
+                    "prefix_caching",
+                    "window_pools",
+                    "state_slots",
+                    "state_sequences",
+                    "graph_padding",
+                    "eager_prompts",
+                    "reserve_drafts",
+                    "between_steps",
+                    "between_per_sequence",
+                    "front_end",
+                    "cutoff",
+                    "attention_per_clock",
+                    "sampler_bytes",
+                    "eager_per_layer",
+                    "front_end_turns",
+                    "rescans_decodes",
+                    "joint_attention",
+                    "prompt_attention_per_clock"});
   EngineValues out;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (const auto given = field.find(key)) value = given->integer(0, kMaxTokens);
@@ -134,6 +155,9 @@ EngineValues read_values(const Field& field) {
   if (const auto given = field.find("cutoff")) out.cutoff = read_cutoff(*given);
   if (const auto given = field.find("attention_per_clock")) {
     out.attention_per_clock = given->number(0, 1e4);
+  }
+  if (const auto given = field.find("prompt_attention_per_clock")) {
+    out.prompt_attention_per_clock = given->number(0, 1e4);
   }
   if (const auto given = field.find("sampler_bytes")) {
     out.sampler_bytes = given->number(0, 1000);

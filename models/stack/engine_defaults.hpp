@@ -100,7 +100,8 @@ struct EngineValues {
   std::optional<CutoffTimes> cutoff{};
   /// Stack::attention_per_clock.
   std::optional<double> attention_per_clock{};
-  std::optional<double> sampler_bytes{};  // Stack::sampler_bytes
+  std::optional<double> prompt_attention_per_clock{};  // Stack's of this name
+  std::optional<double> sampler_bytes{};               // Stack::sampler_bytes
 };
 
 /// Default values and the conditions under which an engine takes them. An absent condition holds.

@@ -152,6 +152,8 @@ struct Stack {
   /// Decode attention held up by its instructions: flops of an SM in a clock, one sequence's head
   /// in one block. 0: as `kernels` and `reached` say.
   double attention_per_clock = 0;
+  /// Likewise of prompts' attention, whichever its heads.
+  double prompt_attention_per_clock = 0;
   bool full_causal_mask = false;     // a boolean mask of the full length squared is held throughout
   bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit

@@ -198,6 +198,8 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   versioned("cutoff", &EngineValues::cutoff, out.cutoff, own.cutoff);
   versioned("attention_per_clock", &EngineValues::attention_per_clock, out.attention_per_clock,
             own.attention_per_clock);
+  versioned("prompt_attention_per_clock", &EngineValues::prompt_attention_per_clock,
+            out.prompt_attention_per_clock, 0.0);
   versioned("sampler_bytes", &EngineValues::sampler_bytes, out.sampler_bytes, own.sampler_bytes);
 
   rule = nullptr;

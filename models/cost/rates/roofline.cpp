@@ -35,6 +35,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       sm_clocks_{kvsim::sm_clocks(gpu)},
       calibration_{calibration} {
   attention_flops_ = stack.attention_per_clock * sm_clocks_;
+  prompt_attention_flops_ = stack.prompt_attention_per_clock * sm_clocks_;
   // NVLink's figure is of both directions together.
   peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
   const bool network = stack.exchange_rate.count() > 0;
@@ -79,7 +80,8 @@ Roofline::Rates Roofline::rates(const Op& op) const {
   const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? to_peers : bandwidth_;
   const double latency = op.exchange ? exchange_latency_ : collective_latency_;
   const double peak = flop_rate_[static_cast<std::size_t>(op.dtype)];
-  const double arithmetic = is_clocked(op) ? std::min(1.0, attention_flops_ / peak) : reached.flops;
+  const double arithmetic =
+      is_clocked(op) ? std::min(1.0, clocked_flops(op) / peak) : reached.flops;
   return {.flops = FlopsPerSecond{peak},
           .bandwidth = BytesPerSecond{link},
           .flops_reached = efficiency.flops * arithmetic,
@@ -97,7 +99,7 @@ Roofline::Terms Roofline::terms(const Op& op) const {
 }
 
 const KernelChoice* Roofline::kernel(const Op& op) const {
-  if (!op.kernel) return nullptr;
+  if (!op.kernel || is_clocked(op)) return nullptr;
   const auto family = static_cast<std::size_t>(op_of(op.kernel->call));
   if (stacks_[family].empty()) return nullptr;
   // Engines have kernels of sums; other collectives are NCCL's.

@@ -79,10 +79,14 @@ class Roofline {
   [[nodiscard]] bool is_bound() const { return is_bound_; }
 
  private:
-  /// Decode attention that its instructions hold up: it reads the cache while it computes.
-  [[nodiscard]] bool is_clocked(const Op& op) const {
-    return attention_flops_ > 0 && op.family == OpFamily::kDecodeAttention;
+  /// Of attention that its instructions hold up, which reads the cache while it computes: what it
+  /// does in a second, whatever kernels were measured; 0: of other operators.
+  [[nodiscard]] double clocked_flops(const Op& op) const {
+    return op.family == OpFamily::kDecodeAttention    ? attention_flops_
+           : op.family == OpFamily::kPrefillAttention ? prompt_attention_flops_
+                                                      : 0;
   }
+  [[nodiscard]] bool is_clocked(const Op& op) const { return clocked_flops(op) > 0; }
   std::array<double, kDtypes.size()> flop_rate_{};
   double bandwidth_ = 0;
   double link_ = 0;                                  // to host memory
@@ -113,8 +117,9 @@ class Roofline {
   mutable std::vector<Known<ElementwiseCall>> streams_;
   double collective_latency_ = 0;
   bool adds_ = false;
-  double sm_clocks_;            // of all SMs together, Hz
-  double attention_flops_ = 0;  // per second, of decode attention by its instructions; 0: no limit
+  double sm_clocks_;                   // of all SMs together, Hz
+  double attention_flops_ = 0;         // clocked_flops of decoding,
+  double prompt_attention_flops_ = 0;  // and of prompts
   bool is_bound_ = false;
   std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;

@@ -219,6 +219,10 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
     out.push_back(
         fmt::format("decode attention of {:g} flops an SM and clock", *v.attention_per_clock));
   }
+  if (v.prompt_attention_per_clock) {
+    out.push_back(fmt::format("prompts' attention of {:g} flops an SM and clock",
+                              *v.prompt_attention_per_clock));
+  }
 }
 
 /// The values that a rule sets, under the engine's option names.

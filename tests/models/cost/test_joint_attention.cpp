@@ -125,5 +125,43 @@ TEST_CASE("what a prompt adds to decodes grows with their number and length on a
   CHECK(added({.gpu = "h100-80gb-sxm", .sequences = 256}) < 0.1 * before);
 }
 
+TEST_CASE("prompts of gpt-oss take Triton's kernel on GPUs without FlashAttention 3") {
+  const auto rate = [](std::string_view gpu, std::string_view llm, std::string_view stack) {
+    return Service{.gpu = gpu, .llm = llm, .stack = stack}.site().prompt_attention_per_clock;
+  };
+  CHECK(rate("a100-80gb-sxm", "gpt-oss-20b", "vllm@0.11.0") == 256);
+  CHECK(rate("l40s", "gpt-oss-120b", "vllm") == 256);
+  CHECK(rate("h100-80gb-sxm", "gpt-oss-20b", "vllm@0.11.0") == 0);
+  CHECK(rate("b200", "gpt-oss-20b", "vllm") == 0);
+  CHECK(rate("a100-80gb-sxm", "qwen3-8b", "vllm@0.11.0") == 0);
+  CHECK(rate("a100-80gb-sxm", "gpt-oss-20b", "sglang") == 0);
+  CHECK(rate("a100-80gb-sxm", "gpt-oss-20b", "trtllm") == 0);
+
+  // A chunk of 2,048 tokens after 30,000: 12 full layers of 64 heads, 64 wide, and 12 of a window
+  // of 128 keys, at 256 flops of an SM in a clock.
+  const Service service{.gpu = "a100-80gb-sxm", .llm = "gpt-oss-20b"};
+  const Stack here = service.site();
+  const FullMethod full;
+  const CostInput in{.llm = &find_llm(service.llm),
+                     .method = &full,
+                     .stack = &here,
+                     .weight_dtype = Dtype::kBf16,
+                     .kv_dtype = Dtype::kBf16,
+                     .batch = 1};
+  const auto seconds = [&](const Stack& stack) {
+    CostInput of = in;
+    of.stack = &stack;
+    MixedStepCost cost{of, Roofline{find_gpu(service.gpu), stack, builtin_calibration()}};
+    const PrefillChunk chunk{.tokens = 2048, .before = 30000, .last = false};
+    return cost.cost({.loads = {}, .chunks = {&chunk, 1}}).time.count();
+  };
+  Stack flash = here;
+  flash.prompt_attention_per_clock = 0;
+  const double pairs = 2048.0 * (30000 + 1024.5) + 2048.0 * 128;
+  const double triton = 12 * 64 * pairs * 4 * 64 / (256 * sm_clocks(find_gpu(service.gpu)));
+  CHECK(seconds(here) > triton);
+  CHECK(seconds(here) - seconds(flash) > 0.5 * triton);
+}
+
 }  // namespace
 }  // namespace kvsim
