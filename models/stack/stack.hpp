@@ -73,9 +73,9 @@ struct Stack {
   /// states of decoding sequences too, each a chunk of one token: of Kimi's rule always, of the
   /// gated rule with rescans_decodes; else the kernel of decode takes these.
   bool rescans_states = false, rescans_decodes = false;
-  /// An iteration with prompts takes all attention in one call of FlashAttention 2, which has no
-  /// scheduler of tiles: a decoding sequence fills one row of a tile of each of its query heads,
-  /// and its keys are not cut (MixedLayer::decode_use).
+  /// Attention is FlashAttention 2's. An iteration with prompts takes all of it in one call, which
+  /// has no scheduler of tiles: a decoding sequence fills one row of a tile of each of its query
+  /// heads, and its keys are not cut (has_lone_heads in models/cost/rates).
   bool joint_attention = false;
   /// Prompts no longer than an index's choice attend to all of themselves in the kernel of dense
   /// latent attention.

@@ -232,23 +232,10 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
   }
   const double whole = attended * (entry_bytes_[0] + entry_bytes_[1]);
   const double share = whole > 0 ? attention_read / whole : 1;
-  // FlashAttention 2 has no 8-bit caches.
-  const bool joins = stack_.joint_attention && (decodes.with_prompts || decodes.tokens > 1) &&
-                     bits_of(in_.kv_dtype) == bits_of(dtype_);
-  if (joins) {
-    // Each query head of a sequence takes a tile of 64 rows, all of which meet all keys, at the
-    // rate of long prompts. The form's tiles have 128 rows, so it is half the time of a piece of as
-    // many tokens, whose pairs of query and key are those of a full tile: the last block of 128
-    // keys is half full in the mean, and a piece's own tokens are seen by half of them.
-    constexpr double kTileRows = 64, kFormRows = 128;
-    return KernelUse{.call = PrefillAttentionCall{.batch = batch,
-                                                  .new_tokens = kFormRows,
-                                                  .prefix = here / batch * share,
-                                                  .q_heads = a_.n_heads * ranks,
-                                                  .kv_heads = rows_.stored_heads(),
-                                                  .head_dim = a_.head_dim},
-                     .format = prefill_format_,
-                     .times = kTileRows / kFormRows};
+  if (has_lone_heads(stack_, a_, decodes.with_prompts || decodes.tokens > 1, dtype_,
+                     in_.kv_dtype)) {
+    return lone_heads_use(batch, here / batch * share, a_.n_heads * ranks, rows_.stored_heads(),
+                          a_.head_dim, dtype_);
   }
   return KernelUse{
       .call = DecodeAttentionCall{.batch = batch,

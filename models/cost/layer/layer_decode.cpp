@@ -32,6 +32,10 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
                                            payload(kParts[1], rounded).count()) *
                        static_cast<double>(moment.attended) / static_cast<double>(rounded);
   const double share = whole > 0 ? traffic.attention_read * batch / whole : 1;
+  if (has_lone_heads(*in_.stack, a, false, dtype_, in_.kv_dtype)) {
+    return lone_heads_use(batch, attended * share, a.n_heads * ranks, rows_.stored_heads(),
+                          a.head_dim, dtype_);
+  }
   return KernelUse{.call = DecodeAttentionCall{.batch = batch,
                                                .kv_len = attended * share,
                                                .q_heads = a.n_heads * ranks,

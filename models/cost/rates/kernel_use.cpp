@@ -129,6 +129,28 @@ std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double r
                    .times = static_cast<double>(passes)};
 }
 
+bool has_lone_heads(const Stack& stack, const AttentionSpec& attention, bool several,
+                    Dtype activations, Dtype cache) {
+  return stack.joint_attention && (several || is_bounded(attention)) &&
+         bits_of(cache) == bits_of(activations);
+}
+
+KernelUse lone_heads_use(double batch, double entries, std::int32_t q_heads, std::int32_t kv_heads,
+                         std::int32_t head_dim, Dtype dtype) {
+  // The form's tiles have 128 rows, so it is half the time of a piece of as many tokens, whose
+  // pairs of query and key are those of a full tile: the last block of 128 keys is half full in the
+  // mean, and a piece's own tokens are seen by half of them.
+  constexpr double kTileRows = 64, kFormRows = 128;
+  return {.call = PrefillAttentionCall{.batch = batch,
+                                       .new_tokens = kFormRows,
+                                       .prefix = entries,
+                                       .q_heads = q_heads,
+                                       .kv_heads = kv_heads,
+                                       .head_dim = head_dim},
+          .format = shared_attention_format(dtype, dtype),
+          .times = kTileRows / kFormRows};
+}
+
 KernelUse convolution_use(std::int64_t rows, std::int64_t channels, std::int32_t passes) {
   return {.call = ConvolutionCall{.tokens = static_cast<double>(rows) / passes,
                                   .channels = static_cast<double>(channels)},

@@ -38,6 +38,16 @@ namespace kvsim {
                                                   double written, std::int32_t launches,
                                                   Dtype dtype, std::int32_t passes = 1);
 
+/// Whether FlashAttention 2 gives each query head of a decoding sequence its own tiles
+/// (Stack::joint_attention): next to sequences of several new tokens, and in layers with a window
+/// (flash_api.cpp, seqlenq_ngroups_swapped). It has no 8-bit caches.
+[[nodiscard]] bool has_lone_heads(const Stack& stack, const AttentionSpec& attention, bool several,
+                                  Dtype activations, Dtype cache);
+/// `batch` sequences of `entries` entries each in such tiles, of 64 rows, all of which meet all
+/// keys, at the rate of long prompts.
+[[nodiscard]] KernelUse lone_heads_use(double batch, double entries, std::int32_t q_heads,
+                                       std::int32_t kv_heads, std::int32_t head_dim, Dtype dtype);
+
 /// A causal convolution over the `channels` of `rows` tokens, in `passes` equal parts of them.
 [[nodiscard]] KernelUse convolution_use(std::int64_t rows, std::int64_t channels,
                                         std::int32_t passes = 1);

@@ -100,6 +100,9 @@ TEST_CASE("only vLLM V1 on GPUs without FlashAttention 3 joins decodes and promp
   CHECK_FALSE(Service{.llm = "gpt-oss-20b"}.joins());
   CHECK_FALSE(Service{.kv_dtype = Dtype::kFp8E4m3}.joins());
   CHECK_FALSE(Service{.with_prompt = false}.joins());
+  // Heads of layers with a window are not packed in a step of decodes either.
+  CHECK(Service{.llm = "gemma-3-27b", .with_prompt = false}.joins());
+  CHECK_FALSE(Service{.gpu = "h100-80gb-sxm", .llm = "gemma-3-27b", .with_prompt = false}.joins());
   // Drafts are verified by several rows, without prompts too.
   CHECK(Service{.tokens = 3, .with_prompt = false}.joins());
 }
