@@ -25,9 +25,9 @@ namespace kvsim {
 /// Arithmetic of Marlin's kernel of routed experts under `stack` on `gpu`, operations per second,
 /// where its time is known; 0: it is not. vLLM runs it for experts that it unpacks since 0.8.5
 /// (pull request 14447), those of 8 bits on GPUs without such arithmetic. On A100, A800 and A30 the
-/// rate is marlin_flops. On H20 it is 0.53 of the peak: 10 published times of 4-bit
-/// experts (flagos-ai/FlagGems pull request 3609; without those of single tokens) are 0.91 to 1.04
-/// of marlin_moe_us at that rate less its launch.
+/// rate is marlin_flops. On H20 it is 0.53 of the peak, fitted to 10 published times of 4-bit
+/// experts (flagos-ai/FlagGems pull request 3609; without those of single tokens), which are 0.91
+/// to 1.04 of marlin_moe_us at that rate less its launch.
 [[nodiscard]] double marlin_moe_flops(const Gpu& gpu, std::string_view stack,
                                       const KernelFormat& format);
 

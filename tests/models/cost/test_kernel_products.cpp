@@ -423,7 +423,8 @@ TEST_CASE("experts of 8 bits on an A100 take Marlin's blocks, where their width 
   CHECK(is_law("H20", "vllm-0.20.0", "int4_wo"));
 }
 
-TEST_CASE("blocks of Marlin give the published times of 4-bit experts on an H20") {
+TEST_CASE(
+    "blocks of Marlin follow the times of 4-bit experts on an H20 that their rate is fitted to") {
   // flagos-ai/FlagGems pull request 3609: vLLM's kernel; rows whose experts have 4 tokens or more
   // in the mean, so that even routing visits all of them.
   struct Row {
