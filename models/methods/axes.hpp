@@ -17,15 +17,15 @@
 namespace kvsim {
 
 // The axes that a method is composed of. A *rule* is an axis choice with resolved parameters. It is
-// immutable and shared by all heads, and defines size law and cost. What a rule learns about one
-// stored head (or the few with a joint decision) is kept in the object that its `start` creates.
+// immutable and shared by all heads, and defines size law and cost. The state for one stored head
+// (or for heads with a joint decision) is kept in the object that the rule's `start` creates.
 
 /// The part of a model and a trace that a session covers.
 struct SessionPlace {
   std::int32_t layer = 0;  // for a pair, the shallower layer
   std::int32_t n_layers = 1;
   std::int32_t first_head = 0;        // index of the first KV head in its layer
-  std::int32_t first_query_head = 0;  // the first stored head's, in its layer
+  std::int32_t first_query_head = 0;  // index of its first query head
   std::int32_t group = 1;             // query heads that share a stored head
   std::int32_t head_dim = 0;
   std::int32_t tokens = 0;  // length of the whole trace
@@ -61,19 +61,19 @@ struct EntryBudget {
 
 class LogitAverage;
 
-/// The select axis: which entries matter. A selector learns from attention and owns no cache
+/// The select axis: which entries are kept. A selector processes attention and owns no cache
 /// memory.
 class Selector {
  public:
   virtual ~Selector() = default;
 
-  /// Positions of the prompt that earlier layers passed on (nested selection). Called before
+  /// Sets the prompt positions that earlier layers passed on (nested selection). Called before
   /// learn_prompt, only for nested methods.
   virtual void restrict_prompt(std::span<const std::int32_t> /*alive*/) {}
   /// Called once, before anything else.
   virtual void learn_prompt(PromptScores& scores) = 0;
-  /// Called once, before the prompt is compressed. `allotted`: the entries that the head may hold
-  /// (under some budgets layers differ). `room`: how many of them may be other than merge slots;
+  /// Called once, before the prompt is compressed. `allotted`: the entries that the head may hold,
+  /// which differ by layer under some budgets. `room`: the entries that are not merge slots;
   /// INT64_MAX if unlimited.
   virtual void allow(const EntryBudget& /*allotted*/, std::int64_t /*room*/) {}
   /// Called after each decode step's attention if the rule needs decode rows. The entries include
@@ -82,38 +82,39 @@ class Selector {
   /// Hides entries from single query heads at this step: adds -infinity to their elements of `bias`
   /// [group, entries], by slot. Called before a step's attention if SelectRule::hides_entries.
   virtual void hide(const EntryTable& /*entries*/, std::span<double> /*bias*/) const {}
-  /// Called after a merge: adds the score of `from` to that of `into`, or takes the larger.
+  /// Called after a merge: adds the score of `from` to the score of `into`, or takes the larger
+  /// one.
   virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
 
-  /// The selector's averages of raw logits, for mergers that also need them; nullptr if it keeps
-  /// none.
+  /// The selector's averages of raw logits, for mergers that also need them; nullptr if it does not
+  /// keep any.
   virtual LogitAverage* logit_average() { return nullptr; }
 
-  /// The kept position that the row of a dropped prompt token is merged into; -1: the merger finds
-  /// one.
+  /// The kept position into which the row of a dropped prompt token is merged; -1 if the merger
+  /// chooses it.
   [[nodiscard]] virtual std::int32_t representative(std::int32_t /*id*/) const { return -1; }
 
-  /// The selector's score of the entry `id`; 0 if it keeps none.
+  /// The selector's score of the entry `id`; 0 if the selector does not keep scores.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;
   /// One number for the whole head, for budgets that compare heads or layers. Each pair of selector
-  /// and budget defines its meaning. NaN if there is none.
+  /// and budget defines its meaning. NaN if undefined.
   [[nodiscard]] virtual double statistic() const {
     return std::numeric_limits<double>::quiet_NaN();
   }
   /// Importance of the token at position `id`; +infinity protects it, -infinity drops it regardless
-  /// of the budget. `newest`: position of the newest token; `at_prefill`: the prompt is compressed
-  /// at once and ends at `newest`.
+  /// of the budget. `newest`: position of the newest token; `at_prefill`: whether the whole prompt
+  /// is compressed at once; it ends at `newest`.
   [[nodiscard]] virtual double importance(std::int32_t id, std::int32_t newest,
                                           bool at_prefill) const = 0;
 
-  /// The positions of 0 … prompt-1 to keep, ascending and unique. By default the `allotted.entries`
-  /// most important; ties go to the older.
-  /// Errors: ContractError if fewer than 1 is allotted.
+  /// Returns the positions in 0 … prompt-1 to keep, ascending and unique. By default these are the
+  /// `allotted.entries` most important positions; ties go to the older.
+  /// Errors: ContractError if less than 1 entry is allotted.
   [[nodiscard]] virtual std::vector<std::int32_t> plan(std::int32_t prompt,
                                                        const EntryBudget& allotted) const;
 
-  /// Appends the ids to evict now to `out`, ascending. By default the least important unpinned
-  /// entries, until `room` of those remain; among equals the youngest is evicted.
+  /// Appends the ids to evict now to `out`, ascending. By default these are the least important
+  /// unpinned entries, until `room` unpinned entries remain; ties evict the youngest.
   /// Errors: ContractError if too many are protected.
   virtual void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t room,
                        std::vector<std::int32_t>& out);
@@ -126,43 +127,44 @@ class SelectRule {
   [[nodiscard]] virtual std::unique_ptr<Selector> start(const SessionPlace& place) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
 
-  /// The selectors of a layer's heads learn from all of them, although each selects separately.
+  /// True if the selectors of a layer's heads use data of all heads, although each selects
+  /// separately.
   [[nodiscard]] virtual bool needs_layer() const { return false; }
-  /// Creates the selectors of heads that select separately, which may share what they learn.
+  /// Creates the selectors of heads that select separately; they may share data.
   [[nodiscard]] virtual std::vector<std::unique_ptr<Selector>> start_heads(
       std::span<const SessionPlace> places) const;
 
-  /// One decision for all heads of a layer (head_mean), which share a selector.
+  /// True if all heads of a layer share a selector and its decisions (head_mean).
   [[nodiscard]] virtual bool shared_by_layer() const { return false; }
-  /// True: each head selects by vectors of all heads of its layer.
+  /// True if each head's selection uses the vectors of all heads of its layer.
   [[nodiscard]] virtual bool reads_layer() const { return false; }
-  /// A layer has only the prompt tokens that the previous layer passed on: the most important, as
-  /// many as the layer's own budget.
+  /// True if a layer has only the prompt tokens that the previous layer passed on: the most
+  /// important ones, up to the layer's own budget.
   [[nodiscard]] virtual bool nested() const { return false; }
-  /// False: the prompt is not compressed at its end, only by `leaving` at decode steps.
+  /// False if the prompt is compressed only by `leaving` at decode steps, not at its end.
   [[nodiscard]] virtual bool compresses_prompt() const { return true; }
-  /// True: entries leave before a step's attention instead of after it.
+  /// True if entries leave before a step's attention instead of after it.
   [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
-  /// False: decode steps only append, whatever the budget.
+  /// False if decode steps only append, regardless of the budget.
   [[nodiscard]] virtual bool leaves_in_decode() const { return true; }
-  /// With positions=rerotate, kept prompt keys take their rank as position once, at the prompt's
-  /// end, and later tokens keep their own positions. False: at every step, every key takes its
-  /// rank.
+  /// With positions=rerotate: true if kept prompt keys are moved to their rank once, at the
+  /// prompt's end, and later tokens keep their positions. False if every key is moved to its rank
+  /// at every step.
   [[nodiscard]] virtual bool rerotates_once() const { return false; }
-  /// Unprotected entries are ranked by position: the newest stay.
+  /// True if unprotected entries are ranked by position: the newest are kept.
   [[nodiscard]] virtual bool ranks_by_position() const { return false; }
-  /// Query heads of a group may see different entries of the same cache.
+  /// True if the query heads of a group may attend to different entries of the same cache.
   [[nodiscard]] virtual bool hides_entries() const { return false; }
   /// Minimum budget of a layer in addition to a merge's slots: the protected entries.
   [[nodiscard]] virtual std::int64_t min_entries() const { return 1; }
   [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
   [[nodiscard]] virtual Compaction compaction(Compaction of_merge) const { return of_merge; }
-  /// As Method::eager_operators, from a step's rows to the eviction: sum over the group, decay,
+  /// Like Method::eager_operators, from a step's rows to the eviction: sum over the group, decay,
   /// addition, selection of unprotected entries, minimum.
   [[nodiscard]] virtual std::int32_t operators() const { return needs().decode_rows ? 5 : 0; }
 
   /// The size law of a layer with a budget of `budget` entries: entries held after the compression
-  /// that follows token `tokens`; nullopt: known only from replay.
+  /// that follows token `tokens`; nullopt if they can only be replayed.
   [[nodiscard]] virtual std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                                          std::int64_t tokens) const {
     static_cast<void>(prompt);
@@ -194,7 +196,8 @@ class SelectRule {
 
   /// Side data for `entries` entries of one stored head.
   [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
-  /// Adds the traffic of a step of one stored head: score rows, carried scores, the method's moves.
+  /// Adds the traffic of one stored head in one step: score rows, carried scores, the method's
+  /// moves.
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
@@ -203,19 +206,19 @@ class SelectRule {
   }
 };
 
-/// The merge axis: what happens to dropped entries of one stored head.
+/// The merge axis: the treatment of dropped entries of one stored head.
 class Merger {
  public:
   virtual ~Merger() = default;
   /// Called first; `head` indexes scores.heads().
   virtual void learn_prompt(PromptScores& /*scores*/, std::size_t /*head*/) {}
   /// For rules that need the layer: receives the arguments of the next absorb_prompt or absorb.
-  /// Called for the mergers of all heads before any of them acts. `keys` [prompt, d] is for the
-  /// prompt's dropped tokens; if empty, `leaving` are in the table.
+  /// Called for the mergers of all heads before any of these calls. `keys` [prompt, d] contains the
+  /// prompt's dropped tokens; if it is empty, the entries `leaving` are in the table.
   virtual void consider(const EntryTable& /*entries*/, std::span<const std::int32_t> /*leaving*/,
                         std::span<const float> /*keys*/) {}
-  /// Takes all dropped tokens of the prompt (ascending positions) at once; `keys`, `values`
-  /// [prompt, d]. The kept tokens are in the table.
+  /// Processes all dropped tokens of the prompt (ascending positions) at once; `keys` and `values`
+  /// are [prompt, d]. The kept tokens are in the table.
   virtual void absorb_prompt(EntryTable& entries, Selector& selector,
                              std::span<const std::int32_t> losers, std::span<const float> keys,
                              std::span<const float> values) = 0;
@@ -225,15 +228,15 @@ class Merger {
   /// step.heads.
   virtual void observe(const StepView& /*step*/, std::size_t /*head*/) {}
   /// Evicts the entries `leaving` (ids, ascending): each is merged or dropped, and erased from the
-  /// table. Returns how many were merged into another entry.
+  /// table. Returns the number of entries that were merged into another entry.
   virtual std::int32_t absorb(EntryTable& entries, Selector& selector,
                               std::span<const std::int32_t> leaving) = 0;
 
-  /// Ids of entries whose rows the last `absorb` changed without a merge (only values).
+  /// Ids of entries whose rows (only values) the last `absorb` changed without a merge.
   [[nodiscard]] virtual std::span<const std::int32_t> touched() const { return {}; }
 
-  /// Adds the part that no entry represents (a state) to the attention output. out [group, d] and
-  /// log_sums [group], computed over entries, are replaced by those over everything.
+  /// Adds the part that entries do not represent (a state) to the attention output. Replaces out
+  /// [group, d] and log_sums [group], computed over entries, by the results that include this part.
   virtual void extend_output(std::span<const float> /*q*/, std::span<double> /*out*/,
                              std::span<double> /*log_sums*/) {}
   virtual void report(Counts& /*counts*/) const {}
@@ -243,25 +246,25 @@ class MergeRule {
  public:
   virtual ~MergeRule() = default;
   [[nodiscard]] virtual std::unique_ptr<Merger> start(const SessionPlace& place) const = 0;
-  /// The mergers of a layer's heads see each other's dropped entries (by rank within each head),
-  /// although each head selects its entries separately.
+  /// True if the mergers of a layer's heads use each other's dropped entries (by rank within each
+  /// head), although each head selects its entries separately.
   [[nodiscard]] virtual bool needs_layer() const { return false; }
-  /// Creates the mergers of a session's heads, which may share data.
+  /// Creates the mergers of a session's heads; they may share data.
   [[nodiscard]] virtual std::vector<std::unique_ptr<Merger>> start_heads(const SessionPlace& place,
                                                                          std::size_t heads) const;
   [[nodiscard]] virtual bool merges() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
-  /// Entries of the budget reserved for merged ones.
+  /// Entries of the budget that are reserved for merged entries.
   [[nodiscard]] virtual std::int64_t slots() const { return 0; }
-  /// True: the prompt is fed token by token through the decode rule, with its final scores.
+  /// True if the prompt is fed token by token through the decode rule, with its final scores.
   [[nodiscard]] virtual bool prompt_one_by_one() const { return false; }
-  /// With prompt_one_by_one: each token attends over the entries held, and `observe` receives its
-  /// row.
+  /// With prompt_one_by_one: true if each token attends over the entries held and `observe`
+  /// receives its row.
   [[nodiscard]] virtual bool prompt_attends() const { return false; }
-  /// False: the number of entries depends on more than selection and budget.
+  /// False if the number of entries does not depend only on selection and budget.
   [[nodiscard]] virtual bool keeps_size_law() const { return true; }
-  /// Added to the logit of an entry of `count` tokens with merger weight `weight`; called only if
-  /// some entry is merged.
+  /// Bias that is added to the logit of an entry of `count` tokens with merger weight `weight`;
+  /// called only if there are merged entries.
   [[nodiscard]] virtual double bias(std::int32_t count, double weight) const = 0;
   [[nodiscard]] virtual bool extends_output() const { return false; }
   /// Number of decode steps after which the cache is rebuilt from all tokens, which are in host
@@ -275,16 +278,16 @@ class MergeRule {
   [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
   [[nodiscard]] virtual std::int32_t launches() const = 0;
-  /// As Method::eager_operators, for the merges of a step.
+  /// Like Method::eager_operators, for the merges of a step.
   [[nodiscard]] virtual std::int32_t operators() const { return launches(); }
-  /// Adds the traffic of a step of one stored head.
+  /// Adds the traffic of one stored head in one step.
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
                                                    std::int64_t /*prompt*/) const {
     return {};
   }
-  /// As Method::masked_step.
+  /// Like Method::masked_step.
   [[nodiscard]] virtual PrefillExtra masked_step(const LayerShape& /*shape*/, Dtype /*recorded*/,
                                                  std::int64_t /*tokens*/) const {
     return {};
@@ -293,12 +296,12 @@ class MergeRule {
 
 /// Data of one stored head after its prompt, for budgets that compare heads or layers.
 struct HeadVerdict {
-  std::vector<double> importance;  // [prompt], as Selector::importance at prefill
-  std::vector<double> score;       // [prompt], as Selector::score
+  std::vector<double> importance;  // [prompt], from Selector::importance at prefill
+  std::vector<double> score;       // [prompt], from Selector::score
   double statistic = 0;
 };
 
-/// How many heads must be known before a budget can be assigned.
+/// The heads whose data is required before a budget can be assigned.
 enum class BudgetScope : std::uint8_t { kHead, kLayer, kModel };
 
 /// The budget axis: how many entries a (layer, stored head) may hold.
@@ -306,25 +309,26 @@ class BudgetRule {
  public:
   virtual ~BudgetRule() = default;
   [[nodiscard]] virtual BudgetScope scope() const { return BudgetScope::kHead; }
-  /// Entries of every head in `layer`; INT64_MAX if nothing is dropped, nullopt if it depends on
-  /// data (scopes kLayer and kModel).
+  /// Entries of every head in `layer`; INT64_MAX if all are kept, nullopt if it depends on data
+  /// (scopes kLayer and kModel).
   [[nodiscard]] virtual std::optional<std::int64_t> entries(std::int32_t layer) const = 0;
   /// True if every layer has the same budget.
   [[nodiscard]] virtual bool has_equal_layers() const = 0;
-  /// True if `layer` is exempt from a selection that applies to other layers: it carries no scores.
+  /// True if `layer` is exempt from a selection that applies to other layers; it does not carry
+  /// scores.
   [[nodiscard]] virtual bool keeps_whole(std::int32_t /*layer*/) const { return false; }
-  /// Scope kLayer: a budget for each head of `layer`.
+  /// Scope kLayer: returns the budget of each head of `layer`.
   [[nodiscard]] virtual std::vector<EntryBudget> allot_layer(
       std::int32_t layer, std::span<const HeadVerdict> heads) const;
-  /// Scope kModel: a budget for each head of each layer.
+  /// Scope kModel: returns the budget of each head of each layer.
   [[nodiscard]] virtual std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const;
   /// Bytes per stored head for the lengths and offsets of ragged heads.
   [[nodiscard]] virtual Bytes side_bytes_per_head() const { return Bytes{0}; }
 };
 
-/// The store axis: the format of the kept entries of one stored head. Rows in the table are what
-/// attention sees, so a quantised row is written back as it will be read.
+/// The store axis: the format of the kept entries of one stored head. Attention uses the rows in
+/// the table, so a quantised row is written back dequantised.
 class Store {
  public:
   virtual ~Store() = default;
@@ -334,9 +338,9 @@ class Store {
   virtual void appended(EntryTable& entries, std::int32_t slot) = 0;
   /// Called after the step's attention and compression.
   virtual void stepped(EntryTable& /*entries*/) {}
-  /// A merge wrote the row at `slot`.
+  /// Called after a merge wrote the row at `slot`.
   virtual void rewritten(EntryTable& entries, std::int32_t slot) = 0;
-  /// The entry `id` is about to be evicted.
+  /// Called before the entry `id` is evicted.
   virtual void leaving(const EntryTable& /*entries*/, std::int32_t /*id*/) {}
   /// Ids of the rows other than the newest that the last `stepped` rewrote.
   [[nodiscard]] virtual std::span<const std::int32_t> requantised() const { return {}; }
@@ -350,44 +354,44 @@ class StoreRule {
   virtual ~StoreRule() = default;
   [[nodiscard]] virtual std::unique_ptr<Store> start(const SessionPlace& place,
                                                      Dtype recorded) const = 0;
-  /// The plain dtype nearest to the format, which full-precision rows are kept in.
+  /// The plain dtype nearest to the format; full-precision rows are stored in it.
   [[nodiscard]] virtual Dtype dtype(Dtype recorded) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
   /// True if the store calibrates on all heads of a layer.
   [[nodiscard]] virtual bool needs_layer() const { return false; }
-  /// True if K and V are elements of `dtype` and nothing else.
+  /// True if K and V consist only of elements of `dtype`.
   [[nodiscard]] virtual bool plain() const { return false; }
-  /// True if an entry takes the same bytes at any time, in addition to scales of its head.
+  /// True if the size of an entry never changes, scales of its head excluded.
   [[nodiscard]] virtual bool fixed_rows() const { return false; }
-  /// False: rows are stored unchanged, and the hooks need not be called.
+  /// False if rows are stored unchanged; the hooks then need not be called.
   [[nodiscard]] virtual bool rounds() const = 0;
   /// Bytes of K and V of one stored head with `entries` entries, `prompt_entries` of them from the
   /// prompt.
   [[nodiscard]] virtual Bytes kv_bytes(std::int64_t prompt_entries, std::int64_t entries,
                                        std::int32_t head_dim, Dtype recorded) const = 0;
-  /// Bits per element in the long run, for budgets that are shares of bytes.
+  /// Asymptotic bits per element, for budgets that are shares of bytes.
   [[nodiscard]] virtual double bits_per_element(std::int32_t head_dim, Dtype recorded) const = 0;
-  /// True if rows are grouped along tokens, so that a single row cannot leave its group.
+  /// True if rows are grouped along tokens, so that single rows cannot be removed from a group.
   [[nodiscard]] virtual bool groups_tokens() const { return false; }
-  /// False: bytes depend on which entries left, not on how many, so there is a law only if nothing
-  /// is dropped.
+  /// False if bytes depend on which entries left and not only on their number; there is then a law
+  /// only if nothing is dropped.
   [[nodiscard]] virtual bool by_count() const { return !groups_tokens(); }
-  /// Evicted entries are hidden from attention but stay in memory: bytes are those of every token.
+  /// True if evicted entries are hidden from attention but stay in memory, so that bytes are those
+  /// of all tokens.
   [[nodiscard]] virtual bool masks() const { return false; }
-  /// False: rows differ from the recorded ones by more than half precision, so the retained share
-  /// of attention is undefined.
+  /// False if rows differ from the recorded rows by more than half precision; the retained share of
+  /// attention is then undefined.
   [[nodiscard]] virtual bool keeps_values() const { return true; }
-  /// True if round_row and row_bytes describe a key as well as a value.
+  /// True if round_row and row_bytes are valid for both keys and values.
   [[nodiscard]] virtual bool rounds_rows_apart() const { return true; }
   /// Rounds a single key or value, for rows that are stored outside any group of tokens.
   virtual void round_row(std::span<float> /*row*/, Dtype /*recorded*/) const {}
   [[nodiscard]] virtual Bytes row_bytes(std::int32_t head_dim, Dtype recorded) const {
     return bytes_of(head_dim, dtype(recorded));
   }
-  /// Operators of a decode step in plain PyTorch: rounding of an entry, and dequantisation of
-  /// codes.
+  /// Operators of a decode step in plain PyTorch: rounding of an entry and dequantisation of codes.
   [[nodiscard]] virtual std::int32_t operators() const { return 0; }
-  /// Adds one step's traffic beyond reading kv_bytes and appending a row.
+  /// Adds the traffic of one step in addition to reading kv_bytes and appending a row.
   virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                         const HeadShape& /*shape*/) const {}
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
@@ -396,19 +400,19 @@ class StoreRule {
   }
 };
 
-/// Rows as recorded.
+/// The rule of rows in the recorded format.
 [[nodiscard]] const StoreRule& recorded_rule();
 
 /// The result of a reader for one step.
 struct ReadOutcome {
   std::vector<double> out;       // [group, d]
-  std::vector<double> log_sums;  // [group]: log-sum-exp over what was read
+  std::vector<double> log_sums;  // [group]: log-sum-exp over the entries read
   double entries_read = 0;       // distinct entries that the group's query heads read together
-  std::int64_t max_read = 0;     // maximum number of entries that one of them read
+  std::int64_t max_read = 0;     // maximum number of entries read by one of them
   Bytes from_host{0};
 };
 
-/// The read axis: which of the held entries of one stored head a step reads.
+/// The read axis: the held entries of one stored head that a step reads.
 class Reader {
  public:
   virtual ~Reader() = default;
@@ -429,31 +433,31 @@ class ReadRule {
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
   /// True if the reader needs all heads of a layer together.
   [[nodiscard]] virtual bool needs_layer() const { return false; }
-  /// Creates the readers of heads with a joint decision, which may share what they learn.
+  /// Creates the readers of heads with a joint decision; they may share data.
   [[nodiscard]] virtual std::vector<std::unique_ptr<Reader>> start_heads(const SessionPlace& place,
                                                                          std::size_t heads) const;
-  /// False: attention is not over recorded keys (keys rebuilt from a few factors), so the retained
-  /// share of attention is undefined.
+  /// False if attention is not over recorded keys (keys are rebuilt from a few factors); the
+  /// retained share of attention is then undefined.
   [[nodiscard]] virtual bool keeps_rows() const { return true; }
   /// Upper bound of the bytes fetched from host memory at a step over `entries` entries of one
   /// stored head (for the law; replay counts them).
   [[nodiscard]] virtual double link_bytes(double /*entries*/, const HeadShape& /*shape*/) const {
     return 0;
   }
-  /// The whole cache of one stored head in `layer`, where `full` is K and V in the store's format.
+  /// The whole cache of one stored head in `layer`; `full` is K and V in the store's format.
   [[nodiscard]] virtual CacheBytes cache_bytes(std::int32_t layer, Bytes full, std::int64_t prompt,
                                                std::int64_t entries, const HeadShape& shape) const {
     static_cast<void>(layer), static_cast<void>(prompt), static_cast<void>(entries);
     static_cast<void>(shape);
     return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
   }
-  /// How many of `entries` entries a stored head in `layer` reads. An upper bound if only replay
-  /// knows how much the query heads of a group agree. Negative: the layer has no reader and reads
-  /// everything.
+  /// The number of entries, out of `entries`, that a stored head in `layer` reads. It is an upper
+  /// bound if the overlap between the query heads of a group can only be replayed. Negative if the
+  /// layer has no reader and reads everything.
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }
-  /// Layers of the same kind are stored and read in the same way; at least 0.
+  /// The kind of a layer, at least 0: layers of the same kind are stored and read in the same way.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                         const HeadShape& /*shape*/) const {}
@@ -464,15 +468,15 @@ class ReadRule {
 };
 
 /// The share axis, for one pair of layers and the stored heads with a joint decision: the heads of
-/// the shallower layer, then as many of the deeper. Rewrites rows as both layers will read them.
-/// May hold a separate Store for the pair's shared rows.
+/// the shallower layer, then the same number of heads of the deeper. Rewrites rows to the values
+/// that both layers will read. May hold a separate Store for the pair's shared rows.
 class Sharer {
  public:
   virtual ~Sharer() = default;
   virtual void prompt_written(std::span<EntryTable* const> heads, PromptScores& scores) = 0;
   /// Called after both layers attended over the step's token.
   virtual void stepped(std::span<EntryTable* const> heads) = 0;
-  /// The entries `ids` are about to leave both layers.
+  /// Called before the entries `ids` leave both layers.
   virtual void leaving(std::span<const std::int32_t> /*ids*/) {}
   /// Bytes stored for `head` (K and V, then norms, indices); a pair's common part is split evenly.
   [[nodiscard]] virtual CacheBytes cache_bytes(std::span<EntryTable* const> heads,
@@ -488,19 +492,20 @@ class ShareRule {
   virtual ~ShareRule() = default;
   /// True if `layer` is the shallower of a pair.
   [[nodiscard]] virtual bool starts_pair(std::int32_t layer, std::int32_t n_layers) const = 0;
-  /// True: one decision for all heads of a pair (rows of all heads); false: one per head.
+  /// True if all heads of a pair share one decision (rows of all heads); false if each head has its
+  /// own.
   [[nodiscard]] virtual bool whole_rows() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Sharer> start(const SessionPlace& place,
                                                       const StoreRule& store,
                                                       Dtype recorded) const = 0;
-  /// The size law of a paired layer's cache, all stored heads; nullopt: known only from replay.
+  /// The size law of a paired layer's cache, all stored heads; nullopt if it can only be replayed.
   [[nodiscard]] virtual std::optional<CacheBytes> layer_bytes(const LayerShape& shape,
                                                               Dtype recorded,
                                                               const StoreRule& store,
                                                               std::int64_t prompt,
                                                               std::int64_t entries) const = 0;
-  /// K and V bytes of the whole model relative to those without sharing, approximately. A budget in
-  /// bytes holds more entries by the inverse of this factor.
+  /// K and V bytes of the whole model relative to those without sharing, approximately. The inverse
+  /// of this factor is the gain in entries for a budget in bytes.
   [[nodiscard]] virtual double bytes_share() const = 0;
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;

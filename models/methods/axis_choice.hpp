@@ -38,16 +38,17 @@ struct AxisChoice {
   std::variant<MakeSelect, MakeBudget, MakeMerge, MakeShare, MakeRead, MakeStore, MakeTier,
                MakePrefill>
       make;
-  /// select: takes a budget of entries. Selectors that drop nothing, or drop only by a threshold,
-  /// do not. read: has a separate budget.
+  /// select: whether the choice takes a budget of entries; false for selectors that drop nothing or
+  /// drop only by a threshold. read: whether it has a separate budget.
   bool takes_budget = true;
-  /// merge: how many entries it reserves if `beyond_tail` are not the tail; nullptr: none.
+  /// merge: returns the number of reserved entries if `beyond_tail` entries are not in the tail;
+  /// nullptr: none.
   std::int64_t (*slots)(MethodResolver&, std::int64_t beyond_tail) = nullptr;
 };
 
 /// A method being resolved from its specification to the rules of its axes. Makers run in the order
-/// store, share, select, budget, merge, read, tier, prefill: each reads the results of those before
-/// it.
+/// store, share, select, budget, merge, read, tier, prefill: each maker can read the results of the
+/// earlier ones.
 class MethodResolver {
  public:
   virtual ~MethodResolver() = default;
@@ -62,8 +63,8 @@ class MethodResolver {
   [[nodiscard]] virtual const std::string& choice(const std::string& axis) const = 0;
   [[nodiscard]] virtual const StoreRule& store() const = 0;
 
-  // Parameters as resolved so far. Reading one that no choice of the method declares is a
-  // ContractError. `given`: by the user, not by preset or default.
+  // Parameters as resolved so far. Reading a parameter that no choice of the method declares is a
+  // ContractError. `given`: whether the user set it, as opposed to a preset or default.
   [[nodiscard]] virtual double number(const std::string& name) const = 0;
   [[nodiscard]] virtual std::int64_t integer(const std::string& name) const = 0;
   [[nodiscard]] virtual const std::string& word(const std::string& name) const = 0;
@@ -74,8 +75,8 @@ class MethodResolver {
 
   /// The requested budget; nullopt: none.
   [[nodiscard]] virtual const std::optional<Budget>& budget() const = 0;
-  /// Entries per stored head that `budget` buys at this prompt. It is a share of the full cache's
-  /// bytes, so a cheaper format or separate entries per query head change the result.
+  /// Entries per stored head within `budget` for this prompt. A budget is a share of the full
+  /// cache's bytes, so a smaller format or separate entries per query head change the result.
   [[nodiscard]] virtual std::int64_t entries_of(const Budget& budget) const = 0;
   /// The requested budget in entries; otherwise the preset's default share (or `fallback`) in
   /// entries.
@@ -88,7 +89,7 @@ class MethodResolver {
   [[nodiscard]] virtual std::int64_t slots() const = 0;
 };
 
-// Helpers with which choices declare their parameters.
+// Helpers for declaring the parameters of choices.
 inline constexpr double kManyEntries = 1e9;
 [[nodiscard]] ParamInfo number_param(std::string name, std::string symbol, double value, double low,
                                      double high, std::string range, std::string help,

@@ -124,7 +124,7 @@ std::optional<std::int64_t> ComposedMethod::held_within(std::int32_t layer, std:
                                                         std::int64_t prompt,
                                                         std::int64_t tokens) const {
   const auto held = parts_.select->held_at(layer, budget, prompt, tokens);
-  // A rebuilt cache is cut to its budget again, so no law that lets it grow in between applies.
+  // A rebuilt cache is cut to its budget again, so laws with growth in between do not apply.
   if (refreshes_ && held && tokens > prompt && *held != std::min(budget, tokens)) {
     return std::nullopt;
   }
@@ -186,7 +186,8 @@ double element_bytes(const StoreRule& store, Dtype recorded) {
   return bits_of(store.dtype(recorded)) / 8.0;
 }
 
-/// Traffic of a step that attends over `attention_read` bytes of rows, with what each axis adds.
+/// Returns the traffic of a step that attends over `attention_read` bytes of rows, including the
+/// additions of each axis.
 StepTraffic with_parts(const Composition& parts, const StoreRule& store, double attention_read,
                        const StepEvents& events, const HeadShape& shape) {
   StepTraffic one;
@@ -237,7 +238,7 @@ StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape&
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
                        .stored = store.dtype(recorded)};
-  // Fractions of an entry are means over a batch: scale instead of truncating.
+  // Fractions of an entry are means over a batch, so they are scaled, not truncated.
   StepTraffic one = store.rounds() ? head_traffic(layer, events, head)
                                    : with_parts(parts_, store,
                                                 (events.read >= 0 ? events.read : attended) * 2.0 *
@@ -269,7 +270,7 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   if (!entries || !after_prompt) return std::nullopt;
   if (parts_.select->bounded() && (!parts_.store_of(layer).by_count() || parts_.share))
     return std::nullopt;
-  if (in_pair(layer)) {  // only replay may know what is stored twice, once per layer
+  if (in_pair(layer)) {  // rows stored separately by both layers may depend on data
     const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
     if (!shared) return std::nullopt;
   }
@@ -319,7 +320,8 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
       all += *shared;
       return all;
     }
-    // How many rows a pair keeps twice depends on the data: use the share's own estimate.
+    // The number of rows that both layers of a pair keep depends on the data, so the share's
+    // estimate is used.
     pair_share = 1 - (1 - parts_.share->bytes_share()) / paired_layers_;
   }
   const Bytes kv =
@@ -377,7 +379,7 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
 PromptPart ComposedMethod::prompt_part(std::int32_t layer) const {
   if (parts_.prefill) return parts_.prefill->part(layer);
   if (!parts_.select->nested()) return {};
-  // A layer has only the tokens that the one before it passed on.
+  // A layer has only the tokens that the previous layer passed on.
   const auto all = parts_.budget->entries(0), here = parts_.budget->entries(layer);
   if (!all || !here || *here >= *all) return {};
   const double share = static_cast<double>(*here) / static_cast<double>(*all);

@@ -16,28 +16,28 @@ namespace kvsim {
 /// The parts of a composition, with every axis resolved.
 struct Composition {
   std::string name;
-  // Every declared parameter, given or default; those resolved since are in `solved` and replace
-  // them. A sweep resolves thousands of methods, most of which share most parameters.
+  // All declared parameters with given or default values. Values resolved later are in `solved` and
+  // override them. Shared, because a sweep resolves thousands of methods with mostly equal values.
   std::shared_ptr<const Params> declared;
   Params solved;
   std::shared_ptr<const SelectRule> select;
   std::shared_ptr<const BudgetRule> budget;
   std::shared_ptr<const MergeRule> merge;
   std::shared_ptr<const StoreRule> store;
-  std::vector<bool> keeps_recorded;            // layers whose rows stay as recorded; empty: none
+  std::vector<bool> keeps_recorded;            // layers that keep recorded rows; empty: none
   std::shared_ptr<const ShareRule> share;      // nullptr: layers do not share
   std::shared_ptr<const ReadRule> read;        // nullptr: everything held is read
-  std::shared_ptr<const TierRule> tier;        // nullptr: pages leave the GPU as they are
-  std::shared_ptr<const PrefillRule> prefill;  // nullptr: the prompt's attention is computed whole
+  std::shared_ptr<const TierRule> tier;        // nullptr: pages leave the GPU unchanged
+  std::shared_ptr<const PrefillRule> prefill;  // nullptr: the prompt's full attention is computed
   Dtype recorded = Dtype::kFp16;
   std::int32_t n_layers = 0;  // 0: unknown
   bool query_head = false;    // every query head has its own entries: K and V stored n_heads times
   bool rerotate = false;      // keys are rotated to their cache index (StreamingLLM, 3.2)
-  bool rerotate_prompt = false;     // kept prompt keys, once, at the prompt's end (kvpress)
+  bool rerotate_prompt = false;     // the same once, for kept prompt keys (kvpress)
   bool learns_steps = false;        // select or merge needs the attention row of decode steps
   std::vector<std::string> unread;  // declared parameters that no maker read under these settings
 
-  /// The store of a layer. `layer` may exceed the layers of a method that keeps none.
+  /// Returns the store of a layer. `layer` may be outside the range of `keeps_recorded`.
   [[nodiscard]] const StoreRule& store_of(std::int32_t layer) const;
   [[nodiscard]] bool keeps(std::int32_t layer) const {
     return static_cast<std::size_t>(layer) < keeps_recorded.size() &&
@@ -45,7 +45,7 @@ struct Composition {
   }
 };
 
-/// Which stored heads decide jointly.
+/// The stored heads that share a decision.
 enum class DecisionScope : std::uint8_t { kHead, kLayer };
 
 /// A method composed of axis choices.
@@ -56,17 +56,18 @@ class ComposedMethod final : public Method {
   [[nodiscard]] const Composition& parts() const { return parts_; }
   /// The scope within one layer.
   [[nodiscard]] DecisionScope decision_scope() const;
-  /// Heads of one session keep different entries; only their mergers see each other.
+  /// True if the heads of one session keep different entries and only their selectors or mergers
+  /// share data.
   [[nodiscard]] bool selects_apart() const;
   /// True if `layer` decides jointly with the next one.
   [[nodiscard]] bool starts_pair(std::int32_t layer, std::int32_t n_layers) const;
   /// True if attention is over recorded keys, so that its retained share is defined.
   [[nodiscard]] bool has_retained_mass() const;
-  /// True if data of the whole model must be known before any layer can be compressed.
+  /// True if data of the whole model is required before any layer can be compressed.
   [[nodiscard]] bool needs_survey() const;
   /// True if a KV head can be replayed without the other heads of its layer.
   [[nodiscard]] bool heads_apart() const;
-  /// Traffic of a step of one stored head.
+  /// Traffic of one stored head in one step.
   [[nodiscard]] StepTraffic head_traffic(std::int32_t layer, const StepEvents& events,
                                          const HeadShape& shape) const;
 
@@ -134,10 +135,11 @@ class ComposedMethod final : public Method {
   mutable Params params_;
 };
 
-/// `method` as a ComposedMethod. Errors: ContractError if it is not one (a test's own method).
+/// Returns `method` as a ComposedMethod. Errors: ContractError if it has another type, such as a
+/// test's method.
 [[nodiscard]] const ComposedMethod& as_composed(const Method& method);
-/// Whether it is the full cache, or a format of rows of fixed size that computes whole prompts and
-/// keeps all entries on the GPU.
+/// Whether `method` is the full cache, or a format with rows of fixed size that computes whole
+/// prompts and keeps all entries on the GPU.
 [[nodiscard]] bool is_full_or_format(const Method& method);
 
 }  // namespace kvsim

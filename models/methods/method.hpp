@@ -36,7 +36,7 @@ struct PredictedScores {
 };
 
 /// Data that a method needs from a trace in addition to post-RoPE Q, K and V; a trace without them
-/// is an error.
+/// is rejected.
 struct TraceInputs {
   bool hidden = false;
   bool output_projection = false;
@@ -44,7 +44,7 @@ struct TraceInputs {
   bool repeat = false;                // a repeat segment
   bool token_ids = false;             // the tensor "tokens"
   bool separator_ids = false;         // in the metadata
-  bool reused = false;                // rows of chunks computed apart
+  bool reused = false;                // rows of separately computed chunks
   std::vector<std::string> per_head;  // "score.NAME", "decision.NAME"
   std::vector<PredictedScores> predicted;
 
@@ -70,12 +70,12 @@ struct MethodNeeds {
 /// Events of one stored head at one decode step, for its traffic. Counts may be means.
 struct StepEvents {
   double attended = 0;   // entries attended over, including the new one
-  double read = -1;      // of these, how many were read; -1: all
+  double read = -1;      // attended entries that were read; -1: all
   double left = 0;       // entries that left: dropped, or merged into another
-  double merged = 0;     // of these, merged
+  double merged = 0;     // entries of `left` that were merged
   double prompt = 0;     // entries left from the prompt, for formats that treat them separately
   double stored = -1;    // bytes of K and V attended over, if counted; -1: by the law
-  double shared = 0;     // 1: in a layer that shares its cache; or the share of such layers
+  double shared = 0;     // 1 in a layer that shares its cache; as a mean, the share of such layers
   double refreshed = 0;  // tokens in host memory that the cache was rebuilt from
 };
 
@@ -111,20 +111,21 @@ struct PrefillExtra {
   double prefill_repeats = 0;  // additional passes of the whole model over the prompt (KVzip)
 };
 
-/// Of shares that were computed from numbers of tokens, before they are rounded down to tokens.
+/// Added before a share of tokens is rounded down, so that a share computed from a number of tokens
+/// yields this number.
 inline constexpr double kShareRounding = 1e-6;
 
-/// Which tokens of a prompt a layer's prefill computes.
+/// The part of a prompt that a layer's prefill computes.
 struct PromptPart {
   double computed = 1;  // share of the tokens that go through the layer
-  double attended = 1;  // share of the tokens whose keys their queries may see
-  /// Rows of all tokens come from host memory, and those of the computed ones are replaced.
+  double attended = 1;  // share of the tokens that these may attend to
+  /// Rows of all tokens are loaded from host memory; then rows of computed tokens are replaced.
   bool reused = false;
-  /// All tokens go through the projections of Q, K and V: here the computed ones are chosen.
+  /// All tokens go through the Q, K and V projections, because this layer chooses computed tokens.
   bool chooses = false;
 
   [[nodiscard]] bool is_whole() const { return computed == 1 && attended == 1 && !reused; }
-  /// Of a prompt of `tokens` tokens; at least 1.
+  /// Number of computed or attended tokens in a prompt of `tokens` tokens; at least 1.
   [[nodiscard]] std::int64_t computed_of(std::int64_t tokens) const;
   [[nodiscard]] std::int64_t attended_of(std::int64_t tokens) const;
 
@@ -165,7 +166,7 @@ struct StepTraffic {
 using ParamValue = std::variant<bool, std::int64_t, double, std::string>;
 using Params = std::map<std::string, ParamValue>;
 
-/// What a method's size law and cost need to know about one layer.
+/// Shape of one layer, as required by a method's size law and cost.
 struct LayerShape {
   std::int32_t n_heads = 0;
   std::int32_t n_kv_heads = 0;
@@ -179,7 +180,7 @@ class Method {
   virtual ~Method() = default;
 
   [[nodiscard]] virtual const std::string& name() const = 0;  // as requested: "h2o+store=fp16"
-  /// Every parameter as resolved for this prompt (including "budget" in entries).
+  /// All parameters as resolved for this prompt (including "budget" in entries).
   [[nodiscard]] virtual const Params& params() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
   [[nodiscard]] virtual PrefillPeak prefill_peak() const = 0;
@@ -187,17 +188,17 @@ class Method {
   /// Kernels that the method adds to a layer's decode step if each axis runs as one or a few
   /// kernels.
   [[nodiscard]] virtual std::int32_t extra_launches() const = 0;
-  /// The same in plain PyTorch: one operator for each product, sum, gather or scatter of the
-  /// equations. `has_rows`: attention leaves its rows in memory.
+  /// The same in plain PyTorch: one operator per product, sum, gather or scatter of the equations.
+  /// `has_rows`: whether attention leaves its rows in memory.
   [[nodiscard]] virtual std::int32_t eager_operators(bool /*has_rows*/) const {
     return extra_launches();
   }
-  /// True if merges happen (then retained mass has no meaning).
+  /// True if the method merges entries; retained mass is then undefined.
   [[nodiscard]] virtual bool merges() const = 0;
 
   /// Entries that a (layer, stored head) holds after the compression that follows token `tokens`
-  /// (prompt included), with a prefill of `prompt` tokens. nullopt: depends on data, known only
-  /// from replay.
+  /// (prompt included), with a prefill of `prompt` tokens. nullopt if it depends on data and can
+  /// only be replayed.
   [[nodiscard]] virtual std::optional<std::int64_t> entries_held(std::int32_t layer,
                                                                  std::int64_t prompt,
                                                                  std::int64_t tokens) const = 0;
@@ -206,46 +207,46 @@ class Method {
   [[nodiscard]] virtual std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                                      std::int64_t prompt,
                                                                      std::int64_t tokens) const = 0;
-  /// Both at once.
+  /// Entries held and attended, computed together.
   struct StepEntries {
     std::int64_t held = 0, attended = 0;
   };
   [[nodiscard]] virtual std::optional<StepEntries> step_entries(std::int32_t layer,
                                                                 std::int64_t prompt,
                                                                 std::int64_t tokens) const;
-  /// True: after the prompt, each step adds one entry to every layer and attends to all entries, so
-  /// that one evaluation of the size law tells all steps. False: it may be so or not.
+  /// True if each step after the prompt adds one entry to every layer and attends to all entries.
+  /// One evaluation of the size law then covers all steps. False if this is not known.
   [[nodiscard]] virtual bool appends_in_decode() const { return false; }
-  /// True if the stored heads of a layer are known to hold different numbers of entries. Then
-  /// entries_held and entries_attended are means over them.
+  /// True if the stored heads of a layer are known to hold different numbers of entries.
+  /// entries_held and entries_attended are then means over heads.
   [[nodiscard]] virtual bool ragged() const { return false; }
-  /// Entries of each of `held.size()` stored heads of `layer`, the longest first. A GPU with fewer
-  /// heads than the law knows gets the longest of each run of heads, because the other GPUs wait
-  /// for the one that has it. Errors: ContractError if the size depends on data.
+  /// Writes the entries of each of `held.size()` stored heads of `layer` in descending order. For a
+  /// GPU with fewer heads than the law covers, each value is the longest head of a run, because the
+  /// other GPUs wait for the GPU that stores it. Errors: ContractError if the size depends on data.
   virtual void heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
                           std::span<std::int64_t> held) const;
-  /// True if every layer follows the same size law, so that one evaluation is enough (a hint:
-  /// evaluating each layer gives the same run, slower).
+  /// True if all layers follow the same size law, so that one evaluation is enough. This is a hint:
+  /// evaluating each layer produces the same result more slowly.
   [[nodiscard]] virtual bool has_equal_layers() const { return false; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
-  /// Format that kept entries are stored in, where `recorded` is that of the model or trace.
+  /// Format of stored entries; `recorded` is the format of the model or trace.
   [[nodiscard]] virtual Dtype store_dtype(Dtype recorded) const = 0;
 
-  /// Traffic of one decode step of `layer`. `attended`: entries per stored head; `evicts`: the step
-  /// compresses (always one entry per head here).
+  /// Traffic of one decode step of `layer`. `attended`: entries per stored head; `evicts`: whether
+  /// the step evicts, which is always one entry per head here.
   [[nodiscard]] virtual StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, double attended,
                                                    bool evicts) const = 0;
 
-  /// Cache of `layer` by the size law, all stored heads; nullopt if only replay knows. Includes
-  /// formats without a fixed number of bits per element, pairs of layers, and offload.
+  /// Cache of all stored heads of `layer` by the size law; nullopt if it can only be replayed.
+  /// Includes formats without a fixed number of bits per element, pairs of layers, and offload.
   [[nodiscard]] virtual std::optional<CacheBytes> layer_bytes(std::int32_t layer,
                                                               const LayerShape& shape,
                                                               Dtype recorded, std::int64_t prompt,
                                                               std::int64_t tokens) const;
-  /// The same for a stored head with `entries` entries, `prompt_entries` of them from the prompt.
-  /// By default plain rows without side data.
+  /// The same for stored heads with `entries` entries each, `prompt_entries` of them from the
+  /// prompt. The default is plain rows without side data.
   [[nodiscard]] virtual CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape,
                                               Dtype recorded, std::int64_t prompt_entries,
                                               std::int64_t entries) const;
@@ -255,20 +256,20 @@ class Method {
                                          std::int64_t entries) const {
     return rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
   }
-  /// True: K and V are rows of store_dtype and nothing else, in every layer.
+  /// True if K and V are plain rows of store_dtype in every layer.
   [[nodiscard]] virtual bool plain_rows() const { return true; }
-  /// True: every token is held in rows of a fixed number of bytes, from its writing on, so that
-  /// pages of an engine are made for such rows.
+  /// True if every token is stored in rows of a fixed size as soon as it is written, so that an
+  /// engine's pages can consist of such rows.
   [[nodiscard]] virtual bool fixed_rows() const { return false; }
   /// Layers of the same kind have the same bytes and traffic for the same number of entries.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.
   [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, std::int64_t prompt) const;
-  /// Which tokens of the prompt go through `layer`. By default all of them.
+  /// The tokens of the prompt that go through `layer`; all of them by default.
   [[nodiscard]] virtual PromptPart prompt_part(std::int32_t /*layer*/) const { return {}; }
-  /// Work over all `tokens` entries at every decode step of released code that evicts only by a
-  /// mask; dropping entries would save it. By default none.
+  /// Work over all `tokens` entries per decode step in released code that evicts only by a mask;
+  /// dropping the entries would avoid it. None by default.
   [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                                  Dtype recorded, std::int64_t tokens) const;
 };
@@ -278,20 +279,21 @@ class Method {
                                                      const LayerShape& shape, Dtype recorded,
                                                      std::int64_t prompt, std::int64_t tokens);
 
-/// How much may be kept: a fraction of the prompt (0 < f <= 1) or a number of entries per head.
+/// A method's budget: a fraction of the prompt (0 < f <= 1) or a number of entries per head.
 struct Budget {
   double fraction = 0;       // > 0: entries = int(fraction * prompt)
   std::int64_t entries = 0;  // used if fraction is 0
 };
 
-/// A method as the user names it. `name` is a preset, or presets and single choices joined by "+".
+/// A method as specified by the user. `name` is a preset, or presets and single choices joined by
+/// "+".
 struct MethodSpec {
   std::string name;
   Params params;
   std::optional<Budget> budget;
 };
 
-/// A parameter of a method: meaning, range and source. Its type is that of the default.
+/// A parameter of a method: meaning, range and source. Its type is the type of the default.
 struct ParamInfo {
   std::string name;
   std::string symbol;
@@ -314,34 +316,34 @@ struct MethodInfo {
 };
 [[nodiscard]] const std::vector<MethodInfo>& builtin_methods();
 
-/// The catalogue's entry of a preset, or the equivalent for a composition ("h2o+store=fp16"). Its
-/// axes and parameters are then resolved; size law and cost class are those of the preset that
-/// selects and merges in the same way. Errors: InputError as in make_method, only for the name.
+/// The catalogue's entry of a preset, or the equivalent for a composition ("h2o+store=fp16"). A
+/// composition's axes and parameters are resolved; its size law and cost class are those of the
+/// preset with the same select and merge choices. Errors: InputError as in make_method, only for
+/// the name.
 [[nodiscard]] MethodInfo describe_method(const std::string& name);
 
-/// Where a method runs. A budget is a share of bytes, so storing per query head or in another
-/// format changes the entries it buys.
+/// The model and trace that a method is applied to. A budget is a share of bytes, so storage per
+/// query head or in another format changes its number of entries.
 struct MethodContext {
   Dtype recorded = Dtype::kFp16;
   LayerShape shape{};                   // zeros: one query head per KV head
   std::vector<std::int64_t> windows{};  // window of each layer, 0 for none; empty: no layer has one
   std::int32_t n_layers = 0;            // 0: unknown; methods whose law needs it report an error
-  /// Where a model has layers whose caches no method compresses (`windows` and `n_layers` are of
-  /// the others): for each of its layers the number among the others, or -1.
+  /// For a model with layers whose caches no method compresses: for each layer, its index among the
+  /// compressible layers, or -1. `windows` and `n_layers` cover only compressible layers.
   std::vector<std::int32_t> ordinals{};
   std::int32_t d_model = 0;                      // 0: unknown
-  std::optional<TraceInputs> recorded_inputs{};  // what the trace holds; nullopt: there is no trace
+  std::optional<TraceInputs> recorded_inputs{};  // contents of the trace; nullopt: no trace
 };
 
 /// Resolves `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or
 /// parameter, value outside its range, two choices on one axis, a budget the method cannot keep).
-/// Its message has no location; callers add theirs.
+/// The message contains no location; callers add it.
 [[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
                                                         const MethodContext& site = {});
 
-/// The method, its budget and its given parameters, in the same words for every spelling of them:
-/// the order of the parts of a name and aliases of parameters do not matter. Errors: InputError for
-/// an unknown name.
+/// Returns the method, its budget and its given parameters in a canonical spelling. The order of
+/// the name's parts and parameter aliases do not affect it. Errors: InputError for an unknown name.
 [[nodiscard]] std::string canonical_text(const MethodSpec& spec);
 
 /// True for methods that take a budget (`full` does not). Errors: InputError for an unknown name.

@@ -13,13 +13,12 @@ namespace kvsim {
                                           std::string_view word);
 
 /// True if two declarations of one name are the same. Choices of different axes may share a
-/// parameter (KeepKV's averages); two different ones with one name could not be distinguished by a
-/// value.
+/// parameter (KeepKV's averages); two different parameters with one name would be ambiguous.
 [[nodiscard]] bool means_the_same(const ParamInfo& a, const ParamInfo& b);
 
-/// Every declared parameter at its given or default value. An integer is accepted for a number.
-/// Errors: InputError that names parameter, value, range and the range's source; for unknown names,
-/// the nearest.
+/// Returns every declared parameter with its given or default value. An integer is accepted for a
+/// number. Errors: InputError that names the parameter, its value, range and the source of the
+/// range; for an unknown name, the most similar name.
 [[nodiscard]] Params resolve_params(const std::string& method, const std::vector<ParamInfo>& known,
                                     const Params& given);
 
@@ -28,7 +27,7 @@ namespace kvsim {
 [[nodiscard]] std::int64_t param_integer(const Params& params, const std::string& name);
 [[nodiscard]] const std::string& param_word(const Params& params, const std::string& name);
 
-/// "Fraction of `whole` if below 1, else absolute", truncated as in the released codes.
+/// "Fraction of `whole` if below 1, else absolute", truncated as in the released implementations.
 [[nodiscard]] std::int64_t share_or_count(double value, std::int64_t whole);
 
 }  // namespace kvsim

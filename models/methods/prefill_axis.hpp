@@ -10,9 +10,9 @@
 
 namespace kvsim {
 
-// The prefill axis: which part of the prompt is computed. Most choices leave out pairs of its
-// attention: the cache is the full one, and what changes is the prompt's output and the time that
-// its attention takes. prefill=blend leaves out tokens, whose rows were computed elsewhere.
+// The prefill axis: the part of the prompt that is computed. Most choices skip pairs of its
+// attention: the cache is complete, and only the prompt's output and the time of its attention
+// change. prefill=blend skips tokens whose rows were computed elsewhere.
 
 /// The prompt of one query head.
 struct PrefillHead {
@@ -36,8 +36,8 @@ struct PrefillHead {
 class PrefillPattern {
  public:
   virtual ~PrefillPattern() = default;
-  /// Sets computed [t + 1]: 1 where the query at `t` attends over that key, else 0. At least one of
-  /// them is 1.
+  /// Sets computed [t + 1]: 1 if the query at `t` attends over the key, else 0. At least one
+  /// element is 1.
   virtual void row(std::int64_t t, std::span<std::uint8_t> computed) const = 0;
 };
 
@@ -46,8 +46,8 @@ struct PrefillOutcome {
   std::int64_t rows = 0;
   double pairs = 0, causal_pairs = 0;  // computed, and all
   double error = 0;                    // |o' - o| / |o| of the outputs, summed
-  double mass = 0;                     // of the full attention on what was computed, summed
-  double flops = 0, full_flops = 0;    // of attention with the choice of pairs, and of all pairs
+  double mass = 0;                     // of the full attention on computed pairs, summed
+  double flops = 0, full_flops = 0;    // of attention and the choice of pairs; of all pairs
 
   PrefillOutcome& operator+=(const PrefillOutcome& other);
 };
@@ -55,29 +55,31 @@ struct PrefillOutcome {
 class PrefillRule {
  public:
   virtual ~PrefillRule() = default;
-  /// nullptr: of the tokens that a layer computes, no pair is left out.
+  /// Returns nullptr if all pairs of the tokens that a layer computes are computed.
   [[nodiscard]] virtual std::unique_ptr<PrefillPattern> start(const PrefillHead& head) const = 0;
-  /// Which tokens a layer computes, and what else is equal in layers of one kind (0 to 3).
+  /// The tokens that a layer computes, and the layer's kind (0 to 3); layers of one kind are equal.
   [[nodiscard]] virtual PromptPart part(std::int32_t /*layer*/) const { return {}; }
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
-  /// The layer whose keys decide which tokens are computed from there on; nullopt: all are.
+  /// The layer whose keys determine the tokens computed in this and later layers; nullopt if all
+  /// are computed.
   [[nodiscard]] virtual std::optional<std::int32_t> check_layer() const { return std::nullopt; }
-  /// These tokens, ascending. `differences` [prompt]: squares of the differences between a token's
-  /// keys in the check layer and the reused ones, summed over all KV heads.
+  /// Returns these tokens, ascending. `differences` [prompt]: squared differences between a token's
+  /// keys in the check layer and its reused keys, summed over all KV heads.
   [[nodiscard]] virtual std::vector<std::int32_t> computed_tokens(
       std::span<const double> /*differences*/) const {
     return {};
   }
   /// FLOPs of choosing the pairs of one query head.
   [[nodiscard]] virtual double choice_flops(std::int64_t prompt, std::int32_t head_dim) const = 0;
-  /// True: the logits of all pairs are computed, and only probabilities and values are skipped.
+  /// True if the logits of all pairs are computed and only probabilities and values are skipped.
   [[nodiscard]] virtual bool computes_logits() const { return false; }
-  /// The share of the causal pairs that costs assume.
+  /// The share of causal pairs that the cost model assumes.
   [[nodiscard]] virtual double pairs_share(std::int64_t prompt) const = 0;
-  /// Kernels in addition to attention's.
+  /// Number of kernels in addition to the attention kernels.
   [[nodiscard]] virtual std::int32_t launches() const = 0;
 
-  /// FLOPs of attention over a share of the causal pairs relative to all of them.
+  /// Returns the FLOPs of attention over the share `pairs` of the causal pairs, relative to all
+  /// pairs.
   [[nodiscard]] double flops_share(double pairs) const {
     return computes_logits() ? 0.5 + pairs / 2 : pairs;
   }
@@ -87,12 +89,12 @@ class PrefillRule {
 class ReadsPromptInPart {
  public:
   virtual ~ReadsPromptInPart() = default;
-  /// Computed pairs of a query and a key over the causal ones.
+  /// Number of computed query-key pairs divided by the number of causal pairs.
   [[nodiscard]] virtual double prompt_pairs_share(std::int64_t prompt) const = 0;
 };
 
-/// Runs the attention of one query head's prompt as `rule` computes it, next to full causal
-/// attention. values: [prompt, d].
+/// Runs the attention of one query head's prompt under `rule`, and full causal attention for
+/// comparison. values: [prompt, d].
 [[nodiscard]] PrefillOutcome run_prefill(const PrefillRule& rule, const PrefillHead& head,
                                          std::span<const float> values);
 

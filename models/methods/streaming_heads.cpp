@@ -7,9 +7,9 @@
 namespace kvsim {
 namespace {
 
-/// Share of a layer's heads that do not grow with the sequence.
+/// Returns the share of a layer's heads that do not grow with the sequence.
 double bounded_share(const Method& method, std::int32_t layer, std::int32_t heads) {
-  constexpr std::int64_t kFar = 1 << 20;  // more than any of them holds
+  constexpr std::int64_t kFar = 1 << 20;  // longer than any streaming head
   std::vector<std::int64_t> once(static_cast<std::size_t>(heads));
   std::vector<std::int64_t> twice(static_cast<std::size_t>(heads));
   method.heads_held(layer, kFar, kFar, once);

@@ -1,10 +1,10 @@
-// AdaKV (Feng et al. 2024): the heads of a layer share one budget, which follows the scores.
+// AdaKV (Feng et al. 2024): the heads of a layer share one budget, distributed by scores.
 //
 // official: with base budget m per head (protected entries excluded) and floor alpha,
 //   count_h    = number of the layer's top Hkv m scores that are in head h
 //   capacity_h = round((1 - alpha) count_h + int(alpha m)), plus the protected entries
 //   The sum may differ from Hkv m by rounding.
-// kvpress: each head keeps its top int(alpha n). Of all other scores of the layer the highest stay,
+// kvpress: each head keeps its top int(alpha n). The highest of the layer's other scores are kept,
 //   so that Hkv n entries are kept in total.
 
 #include <algorithm>
@@ -30,8 +30,8 @@ struct Settings {
   bool normalize = false;
 };
 
-/// How many of the `count` highest scores of all heads are in each head. Ties go to the older
-/// token, then to the lower head.
+/// Returns the number of each head's scores among the `count` highest scores of all heads. Ties go
+/// to the older token, then to the lower head.
 std::vector<std::int64_t> shares_of(const std::vector<std::vector<double>>& heads,
                                     std::int64_t count) {
   struct Place {
@@ -57,7 +57,7 @@ std::vector<std::int64_t> shares_of(const std::vector<std::vector<double>>& head
   return shares;
 }
 
-/// Scores times the share of their sum that the `count` highest make up.
+/// Multiplies scores by the `count` highest scores' share of their sum.
 void weigh(std::vector<double>& scores, std::int64_t count) {
   std::vector<double> sorted = scores;
   std::sort(sorted.begin(), sorted.end(), std::greater<>{});
@@ -90,7 +90,7 @@ class AdaBudget final : public BudgetRule {
       for (EntryBudget& each : given) each.entries = settings_.entries;
       return given;
     }
-    // A head's protected entries are its own; the rest of its scores is pooled.
+    // Protected entries belong to their head; all other scores are pooled.
     std::vector<std::vector<double>> open(heads.size());
     std::vector<std::int64_t> own(heads.size(), 0);
     std::int64_t pooled = 0;
@@ -131,7 +131,7 @@ class AdaBudget final : public BudgetRule {
     }
     return capacity;
   }
-  /// Every head keeps its floor; the heads compete for what the floors leave.
+  /// Every head keeps its floor; the heads compete for the remaining entries.
   [[nodiscard]] std::vector<std::int64_t> kvpress(std::vector<std::vector<double>> open,
                                                   const std::vector<std::int64_t>& own,
                                                   std::int64_t pooled) const {

@@ -1,6 +1,7 @@
-// DuoAttention (Xiao et al. 2024): retrieval heads keep everything, streaming heads keep sinks and
+// DuoAttention (Xiao et al. 2024): retrieval heads keep all entries, streaming heads keep sinks and
 // recent tokens. Heads are classified by a table in the released format (one line per layer, one
-// number per KV head; the lowest stream) or by scores of the prompt (models/math: retrieval_score).
+// number per KV head; heads with the lowest numbers stream) or by scores of the prompt
+// (models/math: retrieval_score).
 
 #include <algorithm>
 #include <cmath>
@@ -45,8 +46,8 @@ class DuoBudget final : public BudgetRule {
     std::stable_sort(heads.begin(), heads.end(),
                      [](const Place& a, const Place& b) { return a.score < b.score; });
     const double exact = fraction_ * static_cast<double>(heads.size());
-    // The released code rounds; a budget must not be exceeded (1e-9: the solution's rounding
-    // error).
+    // The released code rounds to nearest; rounding up never exceeds a budget (1e-9: the solution's
+    // rounding error).
     const double streaming = at_least_ ? std::ceil(exact - 1e-9) : std::nearbyint(exact);
     for (std::size_t i = 0; i < std::min(static_cast<std::size_t>(streaming), heads.size()); ++i) {
       given[heads[i].layer][heads[i].head].entries = entries_;

@@ -1,5 +1,5 @@
 // One ranking for all heads of a layer or of the whole model: KVzip's non-uniform budgets. Heads
-// become ragged and may have no prompt tokens left.
+// become ragged and may lose all prompt tokens.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,8 +13,8 @@
 namespace kvsim {
 namespace {
 
-/// An entry of the prompt, ranked for eviction: by importance; among equals the younger, then the
-/// later head leaves first.
+/// An entry of the prompt, ranked for eviction by importance; ties evict the younger entry, then
+/// the later head's.
 struct Ranked {
   double importance;
   std::int32_t id;
@@ -25,7 +25,8 @@ struct Ranked {
   }
 };
 
-/// Entries left in each head after the `pruned` least important entries of all are dropped.
+/// Returns the entries of each head after the `pruned` least important entries of all heads are
+/// dropped.
 std::vector<EntryBudget> keep_all_but(std::int64_t pruned,
                                       const std::vector<const HeadVerdict*>& heads) {
   std::vector<Ranked> ranked;
@@ -52,7 +53,7 @@ std::vector<EntryBudget> keep_all_but(std::int64_t pruned,
 
 class GlobalBudget final : public BudgetRule {
  public:
-  /// `entries`: requested mean per head; 0: `ratio` of all entries is dropped.
+  /// `entries`: requested mean per head; if 0, the share `ratio` of all entries is dropped.
   GlobalBudget(bool by_layer, double ratio, std::int64_t entries)
       : by_layer_{by_layer}, ratio_{ratio}, entries_{entries} {}
 
@@ -69,8 +70,8 @@ class GlobalBudget final : public BudgetRule {
     for (const HeadVerdict& head : heads) all.push_back(&head);
     return keep_all_but(pruned_of(all), all);
   }
-  // Each layer drops its least important entries, as many as the global ranking takes from it. The
-  // result is that of the global ranking.
+  // Each layer drops its least important entries; the global ranking determines their number. The
+  // result equals that of the global ranking.
   std::vector<std::vector<EntryBudget>> allot_model(
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<const HeadVerdict*> all;

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// A budget per layer that is known in advance; INT64_MAX if a layer stays whole.
+/// A budget per layer that is known in advance; INT64_MAX if a layer is not compressed.
 class LayerBudget : public BudgetRule {
  public:
   explicit LayerBudget(std::vector<std::int64_t> entries) : entries_{std::move(entries)} {}

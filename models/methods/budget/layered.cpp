@@ -1,5 +1,5 @@
 // Budgets that differ by layer and are known in advance: PyramidKV's arithmetic decay, a cosine,
-// and the first layers whole.
+// and uncompressed first layers.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-/// Longer than any prompt: every layer may keep all of it, and sums of such budgets would overflow.
+/// Returns true for a budget above any prompt: every layer may keep the whole prompt, and sums of
+/// such budgets would overflow.
 bool beyond_any_prompt(std::int64_t entries) { return entries > std::int64_t{1} << 50; }
 
 /// Entries that the pyramid keeps in every layer: the selector's window or recent tokens.
@@ -39,8 +40,8 @@ struct Pyramid {
   std::int64_t window = 0, layers = 1;
   double beta = 20;
 
-  /// As in the released code: integer steps, with the window in addition to the number. Flooring
-  /// the step makes the sum exceed layers * cap by up to layers (layers - 1) / 2.
+  /// Like the released code: integer steps; the window is added to the numbers. Flooring the step
+  /// makes the sum exceed layers * cap by up to layers (layers - 1) / 2.
   [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
@@ -58,7 +59,7 @@ struct Pyramid {
     return all;
   }
 
-  /// As in kvpress: real-valued steps, rounded; the number includes the window.
+  /// Like kvpress: real-valued steps, rounded; the numbers include the window.
   [[nodiscard]] std::vector<std::int64_t> kvpress(double m) const {
     const auto w = static_cast<double>(window);
     double min = m / beta;
@@ -101,7 +102,7 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& resolver) {
         rule.kvpress(static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap)));
   }
   std::vector<std::int64_t> all = rule.released(cap);
-  if (share > 0) {  // a share of the bytes: the largest cap with no more in total
+  if (share > 0) {  // a share of the bytes: the largest cap within the total
     const std::int64_t max = cap * rule.layers;
     while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > max) {
       all = rule.released(--cap);
@@ -111,8 +112,9 @@ std::shared_ptr<const BudgetRule> pyramid(MethodResolver& resolver) {
   return std::make_shared<LayerBudget>(std::move(all));
 }
 
-/// Integers that sum to `total` in the proportions `share`, none above `max`. The excess of a
-/// share goes to the others. The largest remainders are rounded up; ties go to the earlier.
+/// Returns integers that sum to `total` in the proportions `share`, at most `max` each. The
+/// excess of a share goes to the others. The largest remainders are rounded up; ties go to the
+/// earlier.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& share,
                                     std::int64_t max) {
   const std::size_t n = share.size();
@@ -161,7 +163,8 @@ std::shared_ptr<const BudgetRule> cosine(MethodResolver& resolver) {
   const double sum = std::accumulate(share.begin(), share.end(), 0.0);
   const double largest =
       static_cast<double>(mean * layers) * *std::max_element(share.begin(), share.end()) / sum;
-  // At its end, a layer cannot use more than the prompt; beyond that only the mean counts.
+  // At the prompt's end, a layer cannot use more entries than the prompt has. For a shorter prompt,
+  // only the mean matters.
   const bool unlimited = resolver.prompt() < mean ||
                          resolver.prompt() >= static_cast<std::int64_t>(std::ceil(largest));
   return std::make_shared<LayerBudget>(

@@ -1,10 +1,10 @@
 // SimLayerKV (Zhang et al. 2024): a layer whose last query attends only to sinks and recent tokens
-// is lazy, and keeps nothing else.
+// is lazy and keeps only these.
 //
 //   lazy <=> mean over heads of the statistic > lazy_threshold
 //
 // A lazy layer keeps n_sink + n_recent - 1 entries (4 + 1023 as released: the last query's position
-// is excluded), the other layers everything.
+// is excluded), the other layers keep all.
 
 #include <limits>
 

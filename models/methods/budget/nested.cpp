@@ -1,4 +1,4 @@
-// Fewer tokens from layer to layer: PyramidInfer's cumulative product.
+// Decreasing numbers of tokens from layer to layer: PyramidInfer's cumulative product.
 
 #include "models/methods/budget/nested.hpp"
 
@@ -39,7 +39,7 @@ std::vector<std::int64_t> nested_lengths(const NestedSchedule& schedule, std::in
 namespace {
 
 /// Layers with equal budgets still differ: each has only the entries that the previous one passed
-/// on, and a different law at decode steps.
+/// on, and a separate law at decode steps.
 class NestedBudget final : public LayerBudget {
  public:
   using LayerBudget::LayerBudget;

@@ -1,5 +1,5 @@
 // One score threshold for the whole model. The total is not fixed unless a budget was requested;
-// then the threshold is the quantile that keeps no more.
+// then the threshold is the quantile that keeps at most this budget.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The smallest threshold that at most `room` of `scores` reach.
+/// Returns the smallest threshold reached by at most `room` of `scores`.
 double quantile_for(std::vector<double>& scores, std::int64_t room) {
   if (scores.empty() || room >= std::ssize(scores)) return -kInfinity;
   std::sort(scores.begin(), scores.end(), std::greater<>{});
@@ -27,7 +27,7 @@ double quantile_for(std::vector<double>& scores, std::int64_t room) {
 
 class ThresholdBudget final : public BudgetRule {
  public:
-  /// `share` of the prompt's entries may stay; 0: the selector's own threshold applies.
+  /// `share`: share of the prompt's entries to keep; 0: the selector's threshold applies.
   explicit ThresholdBudget(double share) : share_{share} {}
 
   BudgetScope scope() const override {

@@ -1,9 +1,9 @@
-// D2O's layer budgets (Wan et al. 2024): a layer whose prompt attention is spread evenly gets more.
+// D2O's layer budgets (Wan et al. 2024): a layer with evenly spread prompt attention gets more.
 //
 //   f_l = mean over heads of the min-max normalised variance over keys of the column sums
 //   share_l = softmax over layers of (-f_l) * layers * rho, clamped to [0.01, 1]
 //
-// Layers 0, 1 and the last stay whole.
+// Layers 0, 1 and the last layer are not compressed.
 
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ double variance(const std::vector<double>& values) {
 }
 
 struct Settings {
-  double entries = 0;  // mean over the layers that are not whole
+  double entries = 0;  // mean over the compressed layers
   std::int64_t prompt = 0;
   std::int32_t n_layers = 0;
   bool some_whole = true;
@@ -50,7 +50,7 @@ class VarianceBudget final : public BudgetRule {
       std::span<const std::vector<HeadVerdict>> layers) const override {
     std::vector<double> spread;
     for (const auto& heads : layers) spread.push_back(layer_spread(heads));
-    // The softmax is over the layers that share the budget.
+    // The softmax is computed over the layers that share the budget.
     double sum = 0;
     double count = 0;
     for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -68,7 +68,7 @@ class VarianceBudget final : public BudgetRule {
       given += share[l];
     }
     std::vector<std::vector<EntryBudget>> all;
-    double owed = 0;  // the loss from rounding down is carried to the next layer, to keep the sum
+    double owed = 0;  // the loss from rounding down is carried to the next layer to keep the sum
     for (std::size_t l = 0; l < layers.size(); ++l) {
       EntryBudget each{.entries = kWhole};
       if (!is_whole(static_cast<std::int32_t>(l))) {
@@ -86,8 +86,8 @@ class VarianceBudget final : public BudgetRule {
   }
 
  private:
-  /// A mean budget of the whole prompt leaves nothing to distribute: shares are of the prompt, and
-  /// none exceeds it. Each layer may then grow to the budget.
+  /// True if the mean budget covers the whole prompt. Shares are at most the whole prompt, so there
+  /// is nothing to distribute, and each layer may grow to the budget.
   [[nodiscard]] bool covers_prompt() const {
     return settings_.entries >= static_cast<double>(settings_.prompt);
   }
@@ -98,7 +98,7 @@ class VarianceBudget final : public BudgetRule {
     std::vector<double> each;
     for (const HeadVerdict& head : heads) each.push_back(variance(head.score));
     const auto [low, high] = std::minmax_element(each.begin(), each.end());
-    if (*high == *low) return 0;  // equal heads: nothing to normalise by
+    if (*high == *low) return 0;  // equal heads: the range is zero
     double mean = 0;
     for (const double x : each) {
       mean += (x - *low) / (*high - *low) / static_cast<double>(each.size());

@@ -1,5 +1,5 @@
-// The full cache, sliding windows and accumulated attention. A new method that composes existing
-// choices is one more row in such a file.
+// The full cache, sliding windows and accumulated attention. A new composition of existing choices
+// needs only a row in such a file.
 
 #include "models/methods/resolve/presets.hpp"
 

@@ -1,4 +1,4 @@
-// Prompts that are computed in part. The cache is the full one.
+// Partly computed prompts. The cache is complete.
 
 #include "models/methods/resolve/presets.hpp"
 

@@ -1,4 +1,4 @@
-// Methods that hold everything and read a part, and the references.
+// Methods that hold all entries and read some of them, and references.
 
 #include "models/methods/resolve/presets.hpp"
 

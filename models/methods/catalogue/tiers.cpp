@@ -1,4 +1,4 @@
-// Codecs of pages outside the GPU. What the GPU holds is the full cache.
+// Codecs of pages outside the GPU. The GPU holds the full cache.
 
 #include "models/methods/resolve/presets.hpp"
 

@@ -106,7 +106,7 @@ void LogitAverage::observe(const HeadStep& step, std::int32_t newest) {
   const std::size_t n = step.attention.entries();
   KVSIM_CHECK(step.bias.empty() || step.bias.size() == n, "{} biases, {} entries", step.bias.size(),
               n);
-  // From logits, because probabilities of entries far below the highest are 0.
+  // Uses logits, because probabilities of entries far below the highest are 0.
   log_sample_.assign(n, kLogOfZero);
   for (std::int32_t g = 0; g < group_; ++g) {
     const auto logits = step.attention.logits(g);
@@ -152,8 +152,8 @@ void LogitAverage::merge(std::int32_t into, std::span<const std::int32_t> from,
     log_average_[index(into)] = log_score - log_correction(into);
     return;
   }
-  // Vote-weighted mean of the rows that `into` has, then scaled to the score. The sum of the votes
-  // is a common factor of all rows, so the scaling absorbs it.
+  // Vote-weighted mean over the rows of `into`, then scaled to the score. The sum of the votes is a
+  // common factor of all rows, so the scaling cancels it.
   auto& samples = rows_[index(into)].log_samples;
   for (double& x : samples) x += std::log(votes[0]);
   for (std::size_t i = 0; i < from.size(); ++i) {

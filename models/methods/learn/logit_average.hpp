@@ -18,31 +18,31 @@ struct LogitAverageSettings {
   [[nodiscard]] Bytes entry_bytes() const { return Bytes{rows ? 4LL * window : 8LL}; }
 };
 
-/// Average over decode steps of s = e^(scale q.k), the raw exponential of each entry of one stored
-/// head. With grouped queries, s is the mean over the group (KeepKV, eq. (8)).
+/// Average over decode steps of s = e^(scale q.k), the unnormalised exponential of each entry of
+/// one stored head. With grouped queries, s is the mean over the group (KeepKV, eq. (8)).
 ///
 ///   S <- alpha S + (1 - alpha) s,   s' = S / (1 - alpha^age)
 ///
-/// `age` is the entry's own number of samples (ours: with the printed correction 1 - alpha^t the
-/// weights sum to 1 for no entry). The released code instead keeps the last R rows and takes their
-/// mean plus the smallest normal fp16 number. All averages are stored as logarithms, because logits
-/// of any two entries or steps may differ by thousands.
+/// `age` is the entry's number of samples (our choice: with the published correction 1 - alpha^t no
+/// entry's weights sum to 1). The released code instead keeps the last R rows and uses their mean
+/// plus the smallest normal fp16 number. All averages are stored as logarithms, because logits of
+/// two entries or steps may differ by thousands.
 class LogitAverage {
  public:
   LogitAverage(const LogitAverageSettings& settings, std::int32_t group, std::int32_t tokens);
 
-  /// Position of the first prompt row that is used.
+  /// Returns the position of the first prompt row that is used.
   [[nodiscard]] std::int64_t first_row(std::int64_t prompt) const;
-  /// Adds a row of the prompt from first_row on; positions ascending, query heads in order.
+  /// Adds a row of the prompt at or after first_row; positions ascending, query heads in order.
   void learn_row(const PromptScores::Row& row);
   /// Adds all such rows of head `head`.
   void learn_prompt(const PromptScores& scores, std::size_t head);
   void observe(const HeadStep& step, std::int32_t newest);
 
-  /// ln s' of the entry `id`.
+  /// Returns ln s' of the entry `id`.
   [[nodiscard]] double log_mean(std::int32_t id) const;
-  /// Merges the entries `from` into `into`. `votes` [1 + from.size()] are those of `into`, then of
-  /// each of `from`. The ln s' of `into` becomes `log_score`; its age is unchanged.
+  /// Merges the entries `from` into `into`. `votes` [1 + from.size()]: the votes of `into`, then of
+  /// each entry in `from`. The ln s' of `into` becomes `log_score`; its age does not change.
   void merge(std::int32_t into, std::span<const std::int32_t> from, std::span<const double> votes,
              double log_score);
 

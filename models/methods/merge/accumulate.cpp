@@ -1,4 +1,4 @@
-// A dropped token becomes part of the entry before it, as a mean weighted by learned importances
+// A dropped token is merged into the previous entry, as a mean weighted by learned importances
 // (Dynamic Memory Compression, Nawrot et al. 2024, section 3.1):
 //
 //   k <- (k z + k_t w_t) / (z + w_t),  the same for v,  z <- z + w_t
@@ -34,7 +34,7 @@ class AccumulateMerger final : public Merger {
       const std::int32_t from = entries.slot_of(id);
       KVSIM_CHECK(from == entries.size() - 1 && from >= 1, "slot {} of {} is to be accumulated",
                   from, entries.size());
-      const std::int32_t into = from - 1;  // only the newest leaves, so slots are in order
+      const std::int32_t into = from - 1;  // only the newest entry leaves, so slots are in order
       if (entries.id(into) != last_) {
         last_ = entries.id(into);
         z_ = omega_[static_cast<std::size_t>(last_)];
@@ -81,7 +81,7 @@ class AccumulateRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kAppend; }
   std::int32_t launches() const override { return 2; }
-  // Gate and choice; for key and value two products, a sum, a quotient and a write each; the
+  // Gate and choice; two products, a sum, a division and a write each for key and value; the
   // weight.
   std::int32_t operators() const override { return 13; }
   // Reads the last row; its write is counted as the append.

@@ -1,6 +1,6 @@
 // D2O's merge (Wan et al. 2024): an evicted entry is merged into the kept entry with the most
-// similar key if the similarity reaches a threshold. The threshold follows the similarities seen.
-// No counts are kept, so attention to a merged entry is not compensated.
+// similar key if the similarity reaches a threshold. The threshold is a moving average of observed
+// similarities. No counts are kept, so attention to a merged entry is not compensated.
 
 #include <limits>
 #include <memory>
@@ -22,7 +22,7 @@ struct Settings {
 };
 
 /// gate=rank_mean, for one layer: averages the similarities of dropped tokens over heads by rank in
-/// position order, so unrelated tokens of equal rank are averaged. One threshold for all heads.
+/// position order, so unrelated tokens of equal rank are averaged. All heads share one threshold.
 class RankGate {
  public:
   RankGate(double keep, double take, std::size_t heads) : keep_{keep}, take_{take}, heads_{heads} {}
@@ -92,7 +92,7 @@ class CosineEmaMerger final : public Merger {
   }
 
  private:
-  /// Decides which pairs merge; the others lose their partner.
+  /// Decides which pairs are merged; the others lose their partner.
   void judge() {
     for (std::size_t rank = 0; rank < pairs_.size(); ++rank) {
       const bool open = gate_ ? gate_->open(rank) : pairs_[rank].cosine >= threshold_;
@@ -178,7 +178,7 @@ class CosineEmaRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 8; }
-  // Norms and quotients of both sides, product, maximum; the threshold's mean and its test;
+  // Norms and divisions of both sides, product, maximum; the threshold's mean and its test;
   // weights; two products, a sum and a write each for the entry's key and value; two for the slot,
   // two for scores.
   std::int32_t operators() const override { return 26; }

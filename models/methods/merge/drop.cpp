@@ -1,4 +1,4 @@
-// Evicted entries are dropped: pure eviction. The freed slot takes the next token.
+// Evicted entries are dropped: pure eviction. The next token is written to the freed slot.
 
 #include "models/methods/merge/merge.hpp"
 
@@ -29,7 +29,7 @@ class DropRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 0; }
-  // The append fills the slot that the last eviction freed, so a swap moves nothing more.
+  // The append fills the slot freed by the last eviction, so there are no additional moves.
   void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                 const HeadShape& /*shape*/) const override {}
 };

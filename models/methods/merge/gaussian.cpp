@@ -1,5 +1,5 @@
 // KVMerger's merge (Wang et al. 2024): a run of tokens becomes one row, weighted by a Gaussian of
-// the keys' distance from that of the run's pivot.
+// the keys' distances from the key of the run's pivot.
 //
 //   g_i = exp(-|k_p - k_i|^2 / 2 sigma^2),   k = sum g k / sum g,   v = sum g v / sum g
 
@@ -26,7 +26,7 @@ class GaussianMerger final : public Merger {
                      std::span<const float> keys, std::span<const float> values) override {
     if (entries.size() == 0) return;
     const std::size_t d = entries.key(0).size();
-    // Runs are contiguous, so a run's dropped tokens are neighbours in the list.
+    // Runs are contiguous, so a run's dropped tokens are adjacent in the list.
     for (std::size_t i = 0; i < losers.size();) {
       const std::int32_t pivot = selector.representative(losers[i]);
       from_.clear();
@@ -63,7 +63,7 @@ class GaussianMerger final : public Merger {
     }
     key_.assign(entries.key(into).begin(), entries.key(into).end());
     value_.assign(entries.value(into).begin(), entries.value(into).end());
-    double total = 1.0;  // the pivot's own weight
+    double total = 1.0;  // the pivot's weight
     for (const std::int32_t id : from_) {
       const std::int32_t slot = entries.slot_of(id);
       const double square = squared_distance(entries.key(into), entries.key(slot));

@@ -1,12 +1,12 @@
 // LESS (Dong et al. 2024): evicted entries are added to a state of constant size, through which
-// later queries still see them.
+// later queries still attend to them.
 //
 //   H <- H + psi(k)^T v,  z <- z + psi(k)
 //   o = (phi(q) H + sum over kept of e^l v) / (phi(q) z + sum over kept of e^l)
 //
-// The paper trains phi and psi beforehand, by layer and head; such weights can be given as a file.
+// The paper trains phi and psi in advance, per layer and head; such weights can be given as a file.
 // Without a file they are fitted on the prompt itself, with a few steps of Adam per stored head, so
-// that the method runs on any trace. Weights trained on other text would give different results,
+// that the method runs on any trace. Weights trained on other text would lead to different results,
 // better or worse.
 
 #include <algorithm>
@@ -83,7 +83,7 @@ class LowRankMerger final : public Merger {
       double mass = 0;
       for (std::size_t r = 0; r < rank; ++r) mass += phi[g * rank + r] * sum_[r];
       if (!(mass > 0)) continue;
-      // phi z is on the scale of the unshifted exponentials.
+      // phi z has the scale of the unshifted exponentials.
       const double high = std::max(log_sums[g], std::log(mass));
       const double all =
           high + std::log(std::exp(log_sums[g] - high) + std::exp(std::log(mass) - high));
@@ -116,8 +116,8 @@ class LowRankMerger final : public Merger {
     ++taken_;
   }
 
-  /// Queries near the prompt's end and entries evicted before them, few enough for a short fit. The
-  /// target is attention over the kept entries and these.
+  /// Collects queries near the prompt's end and entries evicted before them, few enough for a short
+  /// fit. The target is attention over the kept entries and these entries.
   [[nodiscard]] LowRankTask task(const EntryTable& entries,
                                  std::span<const std::int32_t> losers) const {
     constexpr std::int64_t kMaxQueries = 32;  // per query head
@@ -141,7 +141,7 @@ class LowRankMerger final : public Merger {
         std::vector<double> all_out(d, 0.0);
         double kept = 0;
         double all = 0;
-        double shift = 0;  // the largest logit, so that nothing overflows
+        double shift = 0;  // the largest logit, to avoid overflow
         const auto logit = [&](std::int32_t id) { return prompt_.scale * dot(q, prompt_.key(id)); };
         bool any = false;
         const auto highest = [&](std::int32_t id) {
@@ -150,7 +150,7 @@ class LowRankMerger final : public Merger {
           any = true;
         };
         for (const std::int32_t id : entries.ids()) highest(id);
-        if (!any) continue;  // no kept entry is visible: no sum to add to
+        if (!any) continue;  // no kept entry is visible
         for (const std::int32_t id : left) highest(id);
         const auto add = [&](std::int32_t id, std::vector<double>& out, double& sum) {
           if (id > t) return;
@@ -167,8 +167,8 @@ class LowRankMerger final : public Merger {
           task.visible.push_back(id <= t ? 1.0 : 0.0);
         }
         for (double& x : all_out) x /= all;
-        // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift. If all
-        // logits are far below 0, the kept entries must vanish instead.
+        // The kernel's mass has the scale of unshifted exponentials times e^-shift. If all logits
+        // are far below 0, the kept entries are scaled down instead.
         constexpr double kMinShift = -300;
         if (shift < kMinShift) {
           const double by = std::exp(shift - kMinShift);
@@ -205,14 +205,15 @@ class LowRankRule final : public MergeRule {
   bool merges() const override { return true; }
   bool extends_output() const override { return true; }
   double bias(std::int32_t /*count*/, double /*weight*/) const override { return 0.0; }
-  // H and z in fp32, for any number of entries. The weights belong to the model, not to a sequence.
+  // H and z in fp32, independent of the number of entries. The weights belong to the model, not to
+  // a sequence.
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& shape) const override {
     return Bytes{4} * (settings_.rank * (shape.head_dim + 1LL));
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 10; }
-  // Two maps of two layers, each a product and its activation; products and sums of both states;
-  // the query's product, both denominators, three for the quotient; four moves of the slot.
+  // Two maps of two layers with a product and its activation each; products and sums of both
+  // states; the query's product, both denominators, three for the division; four moves of the slot.
   std::int32_t operators() const override { return 22; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
@@ -245,7 +246,7 @@ class LowRankRule final : public MergeRule {
     const double dim = shape.head_dim;
     PrefillExtra extra;
     extra.flops = rows * (map_flops(shape.head_dim) + 2.0 * settings_.rank * dim);
-    // Keys; the hidden rows before and after their activation; values twice, masked in between.
+    // Keys; hidden rows before and after their activation; values twice, masked in between.
     extra.read = rows * element * (3 * dim + 2 * hidden);
     extra.written = rows * element * (dim + 2 * hidden);
     extra.transient = truncated<Bytes>(2 * rows * hidden * element);

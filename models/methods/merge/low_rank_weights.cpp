@@ -39,7 +39,7 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
   }
   if (file.eof()) fail("expected a line end after the first line");
   const auto begin = static_cast<std::uintmax_t>(file.tellg());
-  // No file has that size, and a wrapped 64-bit product could match the size of a real file.
+  // Larger than any file; a wrapped 64-bit product could otherwise match the size of a real file.
   constexpr double kLargestFile = 1e18;
   if (const double about = 1.0 * weights->layers_ * weights->heads_ *
                            static_cast<double>(shape.parameters()) * sizeof(float);
@@ -49,7 +49,7 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
   const std::uintmax_t wanted = static_cast<std::uintmax_t>(weights->layers_) *
                                 static_cast<std::uintmax_t>(weights->heads_) * shape.parameters() *
                                 sizeof(float);
-  // Compared before anything is allocated, so that a wrong first line cannot request all memory.
+  // Compared before any allocation, so that an invalid first line cannot request all memory.
   std::error_code status;
   const std::uintmax_t size = std::filesystem::file_size(path, status);
   if (status) fail(fmt::format("cannot be read: {}", status.message()));

@@ -16,8 +16,8 @@ namespace kvsim {
 /// and head LowRankShape::parameters() fp32 numbers, little-endian, in that order.
 class LowRankWeights {
  public:
-  /// Errors: InputError that names the file if it cannot be read, its first line has another form,
-  /// or its length does not match that line.
+  /// Errors: InputError that names the file if it cannot be read, its first line has a different
+  /// format, or its length does not match the first line.
   [[nodiscard]] static std::shared_ptr<const LowRankWeights> read(
       const std::filesystem::path& path);
 

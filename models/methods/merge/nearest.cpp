@@ -58,7 +58,8 @@ void NearestSearch::search(const EntryTable& entries, std::span<const std::int32
   for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
     if (!leaves_[static_cast<std::size_t>(slot)]) stay_.push_back(entries.id(slot));
   }
-  std::sort(stay_.begin(), stay_.end());  // ties go to the lower index, so to the older entry
+  std::sort(stay_.begin(), stay_.end());  // ties go to the lower index and therefore to the older
+                                          // entry
   if (stay_.empty()) {
     for (const std::int32_t id : leaving) found_.push_back({.id = id});
     return;

@@ -8,22 +8,22 @@
 
 namespace kvsim {
 
-/// An entry that leaves, and the staying entry with the most similar key.
+/// An evicted entry and the remaining entry with the most similar key.
 struct NearestKept {
-  std::int32_t id = -1;    // the entry that leaves
-  std::int32_t into = -1;  // the most similar entry, ties to the older; -1: nothing stays
+  std::int32_t id = -1;    // the evicted entry
+  std::int32_t into = -1;  // the most similar entry, ties to the older; -1: none remains
   double cosine = 0;
 };
 
-/// For entries that leave, finds the most similar key among those that stay.
+/// For evicted entries, finds the most similar key among the remaining entries.
 class NearestSearch {
  public:
-  /// For dropped tokens of a prompt (ascending positions; `keys` [prompt, d]), among all entries of
-  /// the table.
+  /// Searches for dropped tokens of a prompt (ascending positions; `keys` [prompt, d]) among all
+  /// entries of the table.
   [[nodiscard]] const std::vector<NearestKept>& of_prompt(const EntryTable& entries,
                                                           std::span<const std::int32_t> losers,
                                                           std::span<const float> keys);
-  /// For entries of the table, among all others that do not leave.
+  /// Searches for entries of the table among all entries that do not leave.
   [[nodiscard]] const std::vector<NearestKept>& of_leaving(const EntryTable& entries,
                                                            std::span<const std::int32_t> leaving);
 

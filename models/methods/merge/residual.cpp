@@ -18,9 +18,9 @@ struct ResidualSettings {
   std::int64_t slots = 1;
   double alpha = 0.6;
   bool l2_metric = false;   // nearest slot by distance instead of dot product
-  bool score_max = true;    // score of a merged slot: the larger one; otherwise the sum
+  bool score_max = true;    // a merged slot's score is the larger score, otherwise the sum
   bool one_by_one = false;  // the prompt is fed through the decode rule; slots start empty
-  bool ring_layout = true;  // three entries written per step instead of two
+  bool ring_layout = true;  // three entries are written per step instead of two
   bool count_in_cache_dtype = false;
   Dtype recorded = Dtype::kFp32;  // the cache's dtype, for count_in_cache_dtype
 };
@@ -138,13 +138,12 @@ class ResidualRule final : public MergeRule {
   Compaction compaction() const override {
     return settings_.ring_layout ? Compaction::kRing : Compaction::kSwap;
   }
-  // Argmin, similarity, merge, two moves: operators that the method itself launches per layer and
-  // step.
+  // Argmin, similarity, merge, two moves: the method's launches per layer and step.
   std::int32_t launches() const override { return 8; }
   // Victim: key and value, products with the slots, maximum. Nearest slot: key, value and count; a
-  // product, a sum and a quotient each; its count; four writes; the larger score. The token that
-  // leaves the tail moves to the victim's slot and the new entry to the tail's: key, value, score
-  // and count are read once and written twice. Attention's bias: logarithm, factor and sum.
+  // product, a sum and a division each; its count; four writes; the larger score. The token that
+  // leaves the tail moves to the victim's slot and the new entry to the tail's slot: key, value,
+  // score and count are read once and written twice. Bias of attention: logarithm, factor and sum.
   std::int32_t operators() const override { return 35; }
 
   void add_step(StepTraffic& traffic, const StepEvents& events,
@@ -157,8 +156,8 @@ class ResidualRule final : public MergeRule {
     // Reads victim, slot and the keys to search; writes the slot.
     traffic.move_read += events.left * (2.0 * row + slots * row / 2.0);
     traffic.move_write += events.left * row;
-    if (settings_.ring_layout) {  // oldest of the tail moves to the freed slot, the new token to
-                                  // its place
+    if (settings_.ring_layout) {  // the tail's oldest moves to the freed slot, the new token to its
+                                  // slot
       traffic.move_read += events.left * row;
       traffic.move_write += events.left * row;
     }

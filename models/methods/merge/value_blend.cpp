@@ -1,4 +1,4 @@
-// MergingPress (NVIDIA kvpress): the value of a dropped entry is blended into that of the kept
+// MergingPress (NVIDIA kvpress): the value of a dropped entry is blended into the value of the kept
 // entry with the most similar key; keys do not change.
 //
 //   w_e = max(cosine, 0) |v_e| / (|v_e| + |v_c| + 1e-6),   v_c <- (v_c + sum w v_e) / (1 + sum w)
@@ -59,7 +59,7 @@ class ValueBlendMerger final : public Merger {
     const std::size_t max = static_cast<std::size_t>(
         std::ceil(settings_.fraction * static_cast<double>(pairs_.size())));
     pairs_.erase(std::remove_if(pairs_.begin(), pairs_.end(), far), pairs_.end());
-    if (pairs_.size() > max) {  // keep only the most similar ones
+    if (pairs_.size() > max) {  // keep only the most similar pairs
       std::stable_sort(pairs_.begin(), pairs_.end(),
                        [](const auto& a, const auto& b) { return a.cosine > b.cosine; });
       pairs_.resize(max);
@@ -111,7 +111,7 @@ class ValueBlendRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 6; }
-  // Norms and quotient, product, maximum; key and value reads; four for the weight; a write.
+  // Norms and division, product, maximum; key and value reads; four for the weight; a write.
   std::int32_t operators() const override { return 12; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

@@ -1,5 +1,5 @@
 // CaM (Zhang et al. 2024): the value of an evicted token is spread over the m kept values after it,
-// with a probability that grows with its attention; keys do not change.
+// with a probability that increases with its attention; keys do not change.
 //
 //   p = clamp(A_i / mean(A_j ... A_{j+m-1}), 0, 1),   v_k <- v_k + M v_i / m,   M ~ Bernoulli(p)
 
@@ -29,7 +29,7 @@ class ValueSpreadMerger final : public Merger {
         attention_(static_cast<std::size_t>(place.tokens), 0.0) {}
 
   void learn_prompt(PromptScores& /*scores*/, std::size_t head) override { head_ = head; }
-  // The prompt is fed token by token, so nothing is dropped at once.
+  // The prompt is fed token by token, so tokens are not dropped together.
   void absorb_prompt(EntryTable& /*entries*/, Selector& /*selector*/,
                      std::span<const std::int32_t> /*losers*/, std::span<const float> /*keys*/,
                      std::span<const float> /*values*/) override {}
@@ -115,7 +115,7 @@ class ValueSpreadRule final : public MergeRule {
   MethodNeeds needs() const override {
     MethodNeeds needs;
     needs.decode_rows = true;
-    // Uses every row of the prompt, as column sums do.
+    // Uses all rows of the prompt, like column sums.
     needs.prompt_scores = PromptScoreClass::kColumnSums;
     needs.score_copies = 2;
     return needs;
@@ -126,7 +126,8 @@ class ValueSpreadRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 6; }
-  // The value read; mean, quotient, clamp and draw; three for the sum; a write; three for the slot.
+  // Read of the value; mean, division, clamp and draw; three for the sum; a write; three for the
+  // slot.
   std::int32_t operators() const override { return 12; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

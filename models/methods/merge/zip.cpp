@@ -1,6 +1,6 @@
 // KeepKV's merge (Tian et al. 2025): an evicted entry is merged into the kept entry with the most
-// similar key. Votes, key and value are chosen so that the current attention output does not change
-// (ZIP, eqs. (6), (7), (25) to (27)).
+// similar key. Votes, key and value are determined so that the current attention output does not
+// change (ZIP, eqs. (6), (7), (25) to (27)).
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +25,8 @@ struct ZipSettings {
   double threshold = 0.8;
   bool merge_first = false;
   std::int64_t refresh_period = 0;
-  std::optional<LogitAverageSettings> own_average;  // set if the selector keeps none
-  std::int64_t budget = 0;                          // mean entries, for the prompt's cost
+  std::optional<LogitAverageSettings> own_average;  // set if the selector does not keep averages
+  std::int64_t budget = 0;                          // mean entries per head, for the prompt's cost
 };
 
 class ZipMerger final : public Merger {
@@ -103,14 +103,14 @@ class ZipMerger final : public Merger {
     return *shared;
   }
 
-  /// A dropped token of the prompt may not be in the table.
+  /// Drops the entry `id`; dropped tokens of the prompt may be missing in the table.
   void drop(EntryTable& entries, std::int32_t id) {
     const std::int32_t slot = entries.slot_of(id);
     dropped_ += slot >= 0 ? entries.count(slot) : 1;
     if (slot >= 0) entries.erase(slot);
   }
 
-  /// Merges pairs that are similar enough, all of a target at once, and drops the rest.
+  /// Merges pairs above the threshold, all pairs of a target together, and drops the rest.
   std::int32_t merge_pairs(EntryTable& entries, Selector& selector) {
     const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
                                             [this](const NearestKept& p) { return joins(p); });
@@ -156,8 +156,9 @@ class ZipMerger final : public Merger {
     if (merged.fell_back) ++fallbacks_;
   }
 
-  /// The order of the paper's table 3: unprotected tokens with a similar enough partner are merged
-  /// into it, the least important first, until the budget is met. What still exceeds it is dropped.
+  /// The order of the paper's table 3: unprotected tokens are merged into a sufficiently similar
+  /// partner, the least important first, until the budget is met. Entries that still exceed it are
+  /// dropped.
   void merge_then_evict(EntryTable& entries, Selector& selector, std::int32_t budget,
                         std::int32_t newest) {
     std::vector<std::int32_t> ids(entries.ids().begin(), entries.ids().end());
@@ -188,7 +189,7 @@ class ZipMerger final : public Merger {
       if (remaining <= budget) break;
       if (best[i].index < 0 || best[i].cosine < settings_.threshold) continue;
       const std::size_t into = root(static_cast<std::size_t>(best[i].index));
-      if (into == i) continue;  // its partner has already joined it
+      if (into == i) continue;  // its partner was already merged into it
       joined[i] = into;
       --remaining;
     }
@@ -249,7 +250,7 @@ class ZipMergeRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 8; }  // search, test, merge, two moves, averages
-  // Norms and quotient, product, maximum; two entries read; six for votes; four each for key and
+  // Norms and division, product, maximum; two entries read; six for votes; four each for key and
   // value; four writes; four moves of the slot; two for the mean score.
   std::int32_t operators() const override { return 31; }
 

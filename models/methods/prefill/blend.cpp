@@ -1,7 +1,7 @@
-// CacheBlend (Yao et al. 2025): a prompt of chunks whose rows were computed apart and come from
-// host memory. Source: LMCache, lmcache/v1/compute/blend/blender.py (01d29c23): layers before the
-// check layer compute all tokens; there those whose keys differ most from the reused ones are
-// chosen, and only they are computed from there on, over the rows of all tokens.
+// CacheBlend (Yao et al. 2025): a prompt of chunks whose rows were computed separately and are
+// loaded from host memory. Source: LMCache, lmcache/v1/compute/blend/blender.py (01d29c23): layers
+// before the check layer compute all tokens. The check layer chooses the tokens whose keys differ
+// most from the reused keys. Starting there, only these are computed, over the rows of all tokens.
 
 #include "models/methods/prefill/blend.hpp"
 
@@ -42,7 +42,7 @@ class BlendRule final : public PrefillRule {
   std::optional<std::int32_t> check_layer() const override { return check_layer_; }
   std::vector<std::int32_t> computed_tokens(std::span<const double> differences) const override {
     const std::vector<std::int64_t> order = by_falling(differences);
-    // Not at least one, as PromptPart::computed_of: a share of 0 is plain reuse.
+    // May be 0, unlike PromptPart::computed_of: a share of 0 is plain reuse.
     const auto count = static_cast<std::ptrdiff_t>(
         share_ * static_cast<double>(differences.size()) + kShareRounding);
     std::vector<std::int32_t> chosen(order.begin(), order.begin() + count);

@@ -6,9 +6,9 @@
 
 namespace kvsim {
 
-/// What PrefillRule::computed_tokens takes: squares of the differences between keys and reused
-/// ones, both [heads, tokens, head_dim], of the first `prompt` tokens. Errors: ContractError if
-/// their sizes differ.
+/// Returns the argument of PrefillRule::computed_tokens: squared differences between keys and
+/// reused keys, both [heads, tokens, head_dim], of the first `prompt` tokens. Errors: ContractError
+/// if their sizes differ.
 [[nodiscard]] std::vector<double> key_differences(std::span<const float> keys,
                                                   std::span<const float> reused,
                                                   std::int64_t tokens, std::int32_t head_dim,

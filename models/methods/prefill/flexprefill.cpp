@@ -12,9 +12,9 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kCoverBlock = 128;  // the code divides by it whatever the block
+constexpr std::int64_t kCoverBlock = 128;  // the code's divisor for any block size
 
-/// The fewest of the greatest whose sum exceeds `share`, in blocks.
+/// Returns the smallest number of largest values whose sum exceeds `share`, in blocks.
 std::int64_t covering_blocks(const std::vector<double>& values, double share) {
   std::vector<double> sorted = values;
   std::sort(sorted.begin(), sorted.end(), std::greater<>{});
@@ -37,7 +37,7 @@ std::vector<double> pooled(const std::vector<double>& values, std::int64_t block
   return out;
 }
 
-/// Square root of the Jensen-Shannon divergence.
+/// Returns the square root of the Jensen-Shannon divergence.
 double js_distance(std::span<const double> p, std::span<const double> q) {
   double sum = 0;
   for (std::size_t i = 0; i < p.size(); ++i) {
@@ -65,7 +65,7 @@ class FlexPrefillRule final : public PrefillRule {
       return pattern;
     }
     LastRows sums = last_rows(head, block);
-    // By diagonal from the farthest to the nearest, as the code pools them.
+    // The code pools diagonals from the farthest to the nearest.
     std::reverse(sums.by_distance.begin(), sums.by_distance.end());
     for (std::vector<double>* side : {&sums.by_key, &sums.by_distance}) {
       for (double& x : *side) x /= static_cast<double>(block);
@@ -98,7 +98,7 @@ class FlexPrefillRule final : public PrefillRule {
     if (block_wise) add_blocks(*pattern, head, key_means);
     return pattern;
   }
-  /// The last block's rows, their sums and sorts, and the means of keys.
+  /// FLOPs of the last block's rows, their sums and sorts, and the means of keys.
   double choice_flops(std::int64_t prompt, std::int32_t head_dim) const override {
     const auto n = static_cast<double>(prompt);
     const double rows = static_cast<double>(std::min(settings_.block, prompt));
@@ -112,7 +112,7 @@ class FlexPrefillRule final : public PrefillRule {
   std::int32_t launches() const override { return 16; }
 
  private:
-  /// softmax of the last block's mean query over the means of keys.
+  /// Returns the softmax of the last block's mean query over the means of keys.
   [[nodiscard]] std::vector<double> estimate(const PrefillHead& head,
                                              const std::vector<double>& key_means,
                                              std::int64_t blocks) const {
@@ -128,7 +128,7 @@ class FlexPrefillRule final : public PrefillRule {
     softmax(logits);
     return logits;
   }
-  /// The greatest of all block rows together, while their sum stays within gamma of them.
+  /// Adds the largest blocks of all rows together while their sum is at most gamma times the total.
   void add_blocks(TilePattern& pattern, const PrefillHead& head,
                   const std::vector<double>& key_means) const {
     const auto d = static_cast<std::size_t>(head.head_dim);

@@ -1,8 +1,8 @@
-// MInference (Jiang et al. 2024): three patterns, one a head. Source: microsoft/MInference,
+// MInference (Jiang et al. 2024): three patterns, one per head. Source: microsoft/MInference,
 // minference/modules/minference_forward.py; x-attention's copy, xattn/src/Minference.py (3185fb2).
-// The released code gives every head a pattern and sizes of a search; here all heads have the same.
-// The kernel computes tiles of 64 around each diagonal, so that it computes more pairs than the
-// union that is counted here.
+// The released code assigns each head a pattern and sizes found by a search; here all heads use the
+// same. The kernel computes tiles of 64 around each diagonal, and therefore more pairs than the
+// union counted here.
 
 #include <algorithm>
 #include <limits>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::int64_t kLastRows = 64;
 constexpr std::int64_t kFirstColumns = 30;    // always kept
-constexpr std::int64_t kNearDistances = 100;  // likewise
+constexpr std::int64_t kNearDistances = 100;  // also always kept
 constexpr std::int64_t kMinVertical = 30, kMinSlash = 50;
-constexpr std::int64_t kTile = 64;  // of pattern=block
+constexpr std::int64_t kTile = 64;  // for pattern=block
 
 enum class Pattern : std::uint8_t { kVerticalSlash, kStream, kBlock };
 
@@ -52,7 +52,7 @@ class MInferenceRule final : public PrefillRule {
     for (std::int64_t i = 0; i < slash; ++i) {
       pattern->add_distance(distances[static_cast<std::size_t>(i)]);
     }
-    // Fewer than 100 diagonals may be kept; a query always sees itself.
+    // Fewer than 100 diagonals may be kept; a query always attends to itself.
     pattern->add_distance(0);
     return pattern;
   }

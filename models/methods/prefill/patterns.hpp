@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of models/methods/prefill: patterns of tiles, and what several choices compute.
+// Internal to models/methods/prefill: tile patterns and functions that several choices use.
 
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// Square tiles of a prompt's attention, of which the causal ones may be computed.
+/// Square tiles of a prompt's attention; only causal tiles can be computed.
 class TilePattern final : public PrefillPattern {
  public:
   TilePattern(std::int64_t prompt, std::int64_t block);
@@ -18,7 +18,7 @@ class TilePattern final : public PrefillPattern {
   [[nodiscard]] bool has(std::int64_t row, std::int64_t column) const {
     return tiles_[index(row, column)] != 0;
   }
-  /// Nothing happens to a tile that is not causal.
+  /// Ignores tiles that are not causal.
   void add(std::int64_t row, std::int64_t column) {
     if (column <= row) tiles_[index(row, column)] = 1;
   }
@@ -33,7 +33,8 @@ class TilePattern final : public PrefillPattern {
   std::vector<std::uint8_t> tiles_;  // [blocks, blocks]
 };
 
-/// Columns and diagonals: keys that all later queries see, and distances from a query to a key.
+/// Columns and diagonals: keys that all later queries attend to, and distances from a query to a
+/// key.
 class VerticalSlashPattern final : public PrefillPattern {
  public:
   explicit VerticalSlashPattern(std::int64_t prompt)
@@ -53,11 +54,11 @@ struct LastRows {
 };
 [[nodiscard]] LastRows last_rows(const PrefillHead& head, std::int64_t rows);
 
-/// softmax of `logits`, in place. Elements of -infinity become 0.
+/// Computes the softmax of `logits` in place. Elements of -infinity become 0.
 void softmax(std::span<double> logits);
-/// Indices of `values`, the greatest first; among equals the lower.
+/// Returns the indices of `values` in descending order of value; ties by ascending index.
 [[nodiscard]] std::vector<std::int64_t> by_falling(std::span<const double> values);
-/// Means of rows [prompt, d] by blocks (the last may be shorter): [blocks, d].
+/// Returns the means of rows [prompt, d] per block (the last may be shorter): [blocks, d].
 [[nodiscard]] std::vector<double> block_means(std::span<const float> rows, std::int32_t d,
                                               std::int64_t block);
 [[nodiscard]] double dot(std::span<const double> a, std::span<const double> b);

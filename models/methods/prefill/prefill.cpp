@@ -1,4 +1,4 @@
-// Shared by the choices of the prefill axis: the prompt's attention, whole and in part.
+// Shared by the choices of the prefill axis: the prompt's full and partial attention.
 
 #include "models/methods/prefill/prefill.hpp"
 

@@ -12,7 +12,7 @@ AxisChoice prefill_flexprefill();
 AxisChoice prefill_skip_softmax();
 AxisChoice prefill_blend();
 
-/// Parameter `pairs`, which costs need and a replay reports.
+/// Parameter `pairs`, which the cost requires and a replay measures.
 [[nodiscard]] ParamInfo pairs_param();
 
 }  // namespace kvsim

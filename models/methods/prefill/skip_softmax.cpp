@@ -1,7 +1,7 @@
 // Skip-softmax (BLASST): tiles whose logits are all far below their rows' running maxima skip
 // exponentials and values. Source: TensorRT-LLM docs/source/features/sparse-attention.md
-// (06e777cb); NVIDIA ModelOpt, flash_skip_softmax. Tiles are seen from left to right; the running
-// maximum includes the tile.
+// (06e777cb); NVIDIA ModelOpt, flash_skip_softmax. Tiles are processed from left to right; the
+// running maximum includes the tile.
 
 #include <algorithm>
 #include <cmath>
@@ -33,13 +33,14 @@ class SkipSoftmaxRule final : public PrefillRule {
                             row.logits.begin() + std::min((column + 1) * tile_, row.t + 1);
                         const double own = *std::max_element(from, to);
                         max = std::max(max, own);
-                        // A tile with a row's record, as the first, is never skipped.
+                        // A tile with the maximum of its row so far, such as the first tile, is
+                        // never skipped.
                         if (own == max || own - max > min) pattern->add(block, column);
                       }
                     });
     return pattern;
   }
-  /// Maxima are attention's own.
+  /// Attention already computes the maxima.
   double choice_flops(std::int64_t /*prompt*/, std::int32_t /*head_dim*/) const override {
     return 0;
   }

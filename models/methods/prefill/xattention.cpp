@@ -1,7 +1,7 @@
-// XAttention (Xu et al. 2025): blocks by the sums of antidiagonals. Source:
+// XAttention (Xu et al. 2025): blocks selected by sums of antidiagonals. Source:
 // mit-han-lab/x-attention, xattn/src/Xattention.py and utils.py, find_blocks_chunked (3185fb2).
-// Rows of `stride` tokens are concatenated, queries in reverse order; their softmax is summed over
-// block by block. A row of blocks keeps the first and the diagonal block, then the greatest until
+// Rows of `stride` tokens are concatenated, queries in reverse order; their softmax is summed per
+// block. A row of blocks keeps the first and the diagonal block, then the largest blocks until
 // their sum reaches the threshold.
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class XAttentionRule final : public PrefillRule {
       pattern->add_all();
       return pattern;
     }
-    const std::int64_t rows = (head.prompt + stride_ - 1) / stride_;  // coarse
+    const std::int64_t rows = (head.prompt + stride_ - 1) / stride_;  // coarse rows
     const std::int64_t per_block = block_ / stride_;
     std::vector<double> logits(static_cast<std::size_t>(rows));
     std::vector<double> sums(static_cast<std::size_t>(pattern->blocks()));
@@ -56,7 +56,7 @@ class XAttentionRule final : public PrefillRule {
   std::int32_t launches() const override { return 3; }  // product, softmax with sums, choice
 
  private:
-  /// Tokens beyond the prompt are zeros.
+  /// Tokens after the prompt's end are zeros.
   [[nodiscard]] double logit(const PrefillHead& head, std::int64_t i, std::int64_t j) const {
     double sum = 0;
     for (std::int64_t k = 0; k < stride_; ++k) {

@@ -1,19 +1,19 @@
 // ArkVale (Chen et al. 2024, NeurIPS; pku-liang/ArkVale, source/arkvale/infer_state.py and
 // kv_cache.py, 0c3b45e): pages evicted from the GPU stay in host memory and may return.
 //
-//   digest: of each full page, by channel: centre c = (min + max) / 2 of its keys, spread
+//   digest: for each full page, by channel: centre c = (min + max) / 2 of its keys, spread
 //           r = mean |key - c|; lo = c - r, hi = c + r, which is narrower than the keys' bounds
-//   score:  sum over channels of max(q lo, q hi), mean over the query heads that choose together
-//   step:   the first and last pages, and of those between the ones with the largest scores. Chosen
-//           pages that are not on the GPU return, in place of the held pages with the lowest scores
-//   turn:   a new page that finds the GPU's pages all in use evicts the page that leaves the window
+//   score:  sum over channels of max(q lo, q hi), mean over query heads with a joint choice
+//   step:   the first and last pages, and the pages between with the largest scores. Chosen
+//           pages that are not on the GPU return and replace the held pages with the lowest scores
+//   turn:   if all of the GPU's pages are in use, a new page evicts the page that leaves the window
 //
-// After the prompt the first and last pages stay, and those between that suit its last query best.
-// A page is copied to host memory once, when it is full, so that evicting it moves nothing.
+// After the prompt, the first and last pages stay, and the pages between that score highest for its
+// last query. A page is copied to host memory once, when it is full, so eviction needs no copy.
 //
-// The released code estimates scores only when pages are evicted, and then attends over every held
-// page (attends=held): choosing decides what must be there. attends=chosen is its option
-// use_sparse_attn, which it asserts to be off. Both choose for all heads of a layer
+// The released code computes scores only when pages are evicted, and attends over all held pages
+// (attends=held): the choice only determines the pages that must be held. attends=chosen is its
+// option use_sparse_attn, which it asserts to be off. Both choose for all heads of a layer
 // (n_groups=1). Prefetching by the query of an earlier layer is not modelled.
 
 #include <algorithm>
@@ -29,12 +29,12 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kChosenTokens = 1024;  // page_topks 32 of 32 tokens
+constexpr std::int64_t kChosenTokens = 1024;  // page_topks: 32 pages of 32 tokens
 
 struct ArkvaleSettings {
   std::int64_t page = 32;
-  std::int64_t sinks = 2, window = 2;  // pages; the window includes the last one, perhaps not full
-  std::int64_t read = 32;              // full pages of a step: sinks, window and the best
+  std::int64_t sinks = 2, window = 2;  // pages; the window includes the last, which may not be full
+  std::int64_t read = 32;              // full pages read per step: sinks, window and the best
   std::int64_t held = 128;             // pages on the GPU
   bool reads_held = false;             // attention over every held page
   bool by_layer = true;                // one choice for all heads of a layer
@@ -42,11 +42,11 @@ struct ArkvaleSettings {
   [[nodiscard]] std::int64_t pages(std::int64_t entries) const {
     return (entries + page - 1) / page;
   }
-  /// Pages of a choice between sinks and window.
+  /// Number of chosen pages between sinks and window.
   [[nodiscard]] std::int64_t best() const { return read - sinks - (window - 1); }
-  /// Pages up to which a step reads everything.
+  /// Maximum number of pages for which a step reads all entries.
   [[nodiscard]] std::int64_t whole() const { return reads_held ? held : read + 1; }
-  /// Entries of the last `n` pages of which all but the last are full.
+  /// Number of entries in `n` pages, all full except the last.
   [[nodiscard]] std::int64_t entries_of(std::int64_t n, std::int64_t entries) const {
     return (n - 1) * page + entries - (pages(entries) - 1) * page;
   }
@@ -56,7 +56,7 @@ struct ArkvaleSettings {
   }
 };
 
-/// The pages of heads that choose together: what is on the GPU, and what a step reads.
+/// The pages of heads with a joint choice: those on the GPU and those that a step reads.
 class ArkvalePages {
  public:
   ArkvalePages(const ArkvaleSettings& settings, std::size_t heads)
@@ -66,7 +66,7 @@ class ArkvalePages {
     if (vectors_.size() <= head) vectors_.resize(head + 1);
     vectors_[head] = vectors;
   }
-  /// The digest of head `head`'s next full page, whose keys are `keys` [page, d].
+  /// Adds the digest of the next full page of head `head`, with keys `keys` [page, d].
   void add(std::size_t head, std::span<const float> keys) {
     const std::size_t d = keys.size() / static_cast<std::size_t>(set_.page);
     Digests& of = digests_[head];
@@ -87,8 +87,8 @@ class ArkvalePages {
     }
   }
 
-  /// Pages that the step which brings the sequence to `entries` reads, ascending. The first head of
-  /// a step decides for the others.
+  /// Returns the pages read by the step that brings the sequence to `entries`, ascending. The first
+  /// head of a step chooses for all heads.
   const std::vector<std::size_t>& read_at(std::int64_t entries) {
     if (entries == known_) return read_;
     known_ = entries;
@@ -108,7 +108,7 @@ class ArkvalePages {
     });
     return read_;
   }
-  /// Pages that the last step fetched.
+  /// Number of pages that the last step fetched.
   [[nodiscard]] std::int64_t recalled() const { return recalled_; }
 
  private:
@@ -139,7 +139,7 @@ class ArkvalePages {
     }
     held_.push_back(true);
   }
-  /// Scores of the full pages for the queries at `t`, the mean over all query heads.
+  /// Computes scores of the full pages for the queries at `t`, averaged over all query heads.
   void score(std::int64_t t, std::size_t pages) {
     scores_.assign(pages - 1, 0.0);
     std::int64_t queries = 0;
@@ -223,7 +223,7 @@ class ArkvaleReader final : public Reader {
   }
   void appended(const EntryTable& entries, std::int32_t slot) override {
     KVSIM_CHECK(slot == entries_, "slot {} after {} entries", slot, entries_);
-    if (slot > 0 && slot % set_.page == 0) {  // the page before is full
+    if (slot > 0 && slot % set_.page == 0) {  // the previous page is full
       const auto size = static_cast<std::size_t>(set_.page) * d_;
       pages_->add(index_, entries.keys().subspan(static_cast<std::size_t>(slot) * d_ - size, size));
     }
@@ -249,7 +249,7 @@ class ArkvaleReader final : public Reader {
  private:
   ArkvaleSettings set_;
   std::shared_ptr<ArkvalePages> pages_;
-  std::size_t index_;  // of the head among those that choose together
+  std::size_t index_;  // of the head among those with a joint choice
   Dtype stored_;
   std::size_t d_, group_;
   GroupAttention attention_;
@@ -291,7 +291,8 @@ class ArkvaleRule final : public ReadRule {
             .host = bytes_of(2 * full * set_.page * d, shape.stored)};
   }
   double entries_read(std::int32_t /*layer*/, double entries) const override {
-    // Entries may be a mean over a batch: what is read beyond the limit depends on its whole part.
+    // Entries may be a mean over a batch; above the limit, the entries read depend on the mean
+    // rounded up.
     const auto whole = static_cast<std::int64_t>(std::ceil(entries));
     return set_.pages(whole) <= set_.whole() ? entries
                                              : static_cast<double>(set_.entries_read(whole));
@@ -304,13 +305,13 @@ class ArkvaleRule final : public ReadRule {
                 const HeadShape& shape) const override {
     const std::int64_t pages = pages_of(events.attended);
     const double digest = 2.0 * shape.head_dim * bits_of(shape.stored) / 8.0;
-    // A page and its digest are written once, when the page is full: a row of it at each step.
+    // A page and its digest are written once, when the page is full: on average one row per step.
     traffic.side_write += digest / static_cast<double>(set_.page);
     traffic.link_write += shape.row_bytes();
     if (pages <= set_.whole()) return;
     traffic.side_read += static_cast<double>(pages - 1) * digest;
     traffic.extra_flops += static_cast<double>(pages - 1) * 3.0 * shape.head_dim * shape.group;
-    // At most all of the chosen pages return; they are written once and read as counted.
+    // Upper bound: all chosen pages return. They are written once; their reads are already counted.
     if (pages > set_.held) {
       traffic.move_write += static_cast<double>(set_.best() * set_.page) * shape.row_bytes();
     }

@@ -1,9 +1,9 @@
 // Models that read blocks of tokens by design: a query attends over the `topk` blocks of the cache
-// that score best. MiniMax-M3 (MSA) scores a block by the largest product of an index query and its
-// tokens' index keys (TensorRT-LLM, sparse/minimax_m3/indexer.py, 2495d6b0, and common.py,
+// with the highest scores. MiniMax-M3 (MSA) scores a block by the largest product of an index query
+// and its tokens' index keys (TensorRT-LLM, sparse/minimax_m3/indexer.py, 2495d6b0, and common.py,
 // 1cadaaaf); MoBA by the product of the query and the mean of its keys (MoonshotAI/MoBA,
-// moba/moba_naive.py, 61e456b), for each query head. Scores by the keys themselves are the
-// reference: what an index with one score a block could know at best.
+// moba/moba_naive.py, 61e456b), for each query head. Scores computed from the keys are the
+// reference: the best result of an index with one score per block.
 
 #include <algorithm>
 #include <memory>
@@ -25,11 +25,11 @@ struct BlockSettings {
   Digest digest = Digest::kIndex;
   std::int64_t topk = 1;
   std::int64_t page = 1;
-  std::int64_t first = 0, last = 1;  // blocks that are always read; they count in topk
-  std::int32_t dense = 0;            // first layers that read everything
+  std::int64_t first = 0, last = 1;  // blocks that are always read; included in topk
+  std::int32_t dense = 0;            // first layers, which read all entries
   std::int32_t n_layers = 1;
   std::int64_t index_heads = 1, index_dim = 1, index_bytes = 1;
-  std::int64_t heads = 1, group = 1;  // stored heads; query heads of each
+  std::int64_t heads = 1, group = 1;  // stored heads; query heads per stored head
   [[nodiscard]] std::int64_t index_row() const { return index_dim * index_bytes; }
 };
 
@@ -127,7 +127,7 @@ class BlockReader final : public Reader {
     own_heads_ = std::max<std::size_t>(1, all / heads);
     first_head_ = all >= heads ? head_ * own_heads_ : head_ * all / heads;
   }
-  /// Each block's largest product of an index query and an index key.
+  /// Scores each block by the largest product of an index query and an index key.
   void score_index(std::size_t n_blocks) {
     const auto now = index_queries_.subspan(static_cast<std::size_t>(entries_ - 1) * index_row_);
     scores_.assign(n_blocks, -std::numeric_limits<double>::infinity());
@@ -139,7 +139,7 @@ class BlockReader final : public Reader {
       }
     }
   }
-  /// Each block's largest product of any of the group's queries and a key.
+  /// Scores each block by the largest product of a query of the group and a key.
   void score_keys(std::span<const float> q, const EntryTable& entries, std::size_t n_blocks) {
     scores_.assign(n_blocks, -std::numeric_limits<double>::infinity());
     for (std::int64_t i = 0; i < entries_; ++i) {
@@ -159,7 +159,7 @@ class BlockReader final : public Reader {
       scores_[block] = product / static_cast<double>(size_of(block));
     }
   }
-  /// Writes the blocks to read to chosen_, ascending: the first, then the last, then those of the
+  /// Writes the blocks to read to chosen_, ascending: the first, then the last, then those with the
   /// largest scores; ties go to the older.
   void choose(std::size_t n_blocks) {
     const auto rank = [&](std::size_t block) {
@@ -183,7 +183,7 @@ class BlockReader final : public Reader {
   std::int64_t entries_ = 0;
   std::span<const float> index_keys_, index_queries_;
   std::size_t index_d_ = 0, index_row_ = 0, first_head_ = 0, own_heads_ = 1;
-  std::vector<double> sums_;  // [blocks, d], of keys
+  std::vector<double> sums_;  // [blocks, d], sums of keys
   std::vector<double> scores_;
   std::vector<std::size_t> chosen_;
   std::vector<bool> read_;
@@ -212,7 +212,7 @@ class BlockRule final : public ReadRule, public ReadsPromptInPart {
     if (set_.digest == Digest::kIndex) needs.inputs.per_head = {"index.q", "index.k"};
     return needs;
   }
-  /// Index keys of a layer, an equal part with each stored head; or a mean key per block.
+  /// Index keys of a layer, divided evenly among its stored heads; or a mean key per block.
   CacheBytes cache_bytes(std::int32_t layer, Bytes full, std::int64_t /*prompt*/,
                          std::int64_t entries, const HeadShape& shape) const override {
     Bytes side{0};
@@ -231,7 +231,7 @@ class BlockRule final : public ReadRule, public ReadsPromptInPart {
   std::int32_t layer_kind(std::int32_t layer) const override { return layer < set_.dense ? 0 : 1; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
-    if (events.read < 0) return;  // a layer that reads everything
+    if (events.read < 0) return;  // a layer that reads all entries
     if (set_.digest == Digest::kIndex) {
       const double share = 1.0 / static_cast<double>(set_.heads);
       traffic.side_read += static_cast<double>(set_.index_row()) * events.attended * share;
@@ -241,7 +241,7 @@ class BlockRule final : public ReadRule, public ReadsPromptInPart {
       const double blocks = std::ceil(events.attended / static_cast<double>(set_.page));
       const double row = shape.head_dim * bits_of(shape.stored) / 8.0;
       traffic.side_read += blocks * row;
-      traffic.side_write += row;  // the last block's, updated for the new token
+      traffic.side_write += row;  // the last block's mean, updated for the new token
       traffic.extra_flops += blocks * 2.0 * shape.head_dim * shape.group;
     }
   }
@@ -264,7 +264,7 @@ class BlockRule final : public ReadRule, public ReadsPromptInPart {
     }
     return extra;
   }
-  /// Query t reads all of topk blocks, of which the last is its own up to itself.
+  /// Query t reads topk blocks; the last is the query's block up to the query.
   double prompt_pairs_share(std::int64_t prompt) const override {
     const auto n = static_cast<double>(prompt);
     const auto page = static_cast<double>(set_.page);

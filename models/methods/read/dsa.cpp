@@ -1,9 +1,9 @@
 // DeepSeek's sparse attention (DSA): an indexer scores every token for a query, and all heads
 // attend over the best `topk`. Source: DeepSeek-V3.2-Exp, inference/model.py and kernel.py
 // (3b99a53). Scores come from a recorded indexer (index.q after RoPE, index.k after LayerNorm and
-// RoPE, index.w with both square roots in it), or from the full attention's probabilities summed
-// over all query heads of a layer, which no indexer with one set of tokens can exceed in retained
-// mass.
+// RoPE, index.w including both square roots), or from the full attention's probabilities summed
+// over all query heads of a layer. These are an upper bound of the mass retained by an indexer with
+// one set of tokens.
 
 #include <algorithm>
 #include <bit>
@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kScaleBytes = 4;  // of an index key
+constexpr std::int64_t kScaleBytes = 4;  // per index key
 
 /// The tokens that one layer attends over at a step.
 class IndexedTokens {
@@ -46,7 +46,8 @@ class IndexedTokens {
       round_index_row(std::span{keys_}.subspan(at, d_));
     }
   }
-  /// Positions, ascending, of the tokens that the query at `t` attends over; ties go to the older.
+  /// Returns the positions, ascending, of the tokens that the query at `t` attends over; ties go to
+  /// the older.
   const std::vector<std::int32_t>& at(std::int32_t t) {
     if (t == known_) return chosen_;
     known_ = t;
@@ -176,7 +177,7 @@ class DsaRule final : public ReadRule, public ReadsPromptInPart {
     if (!settings_.oracle) needs.inputs.per_head = {"index.q", "index.k", "index.w"};
     return needs;
   }
-  /// The index keys of a layer, an equal part with each stored head.
+  /// The index keys of a layer, divided evenly among its stored heads.
   CacheBytes cache_bytes(std::int32_t /*layer*/, Bytes full, std::int64_t /*prompt*/,
                          std::int64_t entries, const HeadShape& /*shape*/) const override {
     const std::int64_t index = key_bytes() * entries;

@@ -1,23 +1,23 @@
 // InfLLM (Xiao et al. 2024, arXiv 2402.04617; thunlp/InfLLM, inf_llm/attention/context_manager.py,
-// 12b7079): a window of local tokens, first tokens, and blocks of distant ones in host memory.
+// 12b7079): a window of local tokens, first tokens, and blocks of distant tokens in host memory.
 //
 //   n tokens so far: the first min(n - n_local, n_init) are initial; whole blocks of `page` tokens
-//           behind them that have left the local window are in host memory; the rest is the tail
-//   block:  for each query head, the mean of the `representatives` keys that received the largest
-//           attention from local queries, those less than n_local tokens later
+//           after them that have left the local window are in host memory; the rest is the tail
+//   block:  for each query head, the mean of the `representatives` keys with the largest
+//           attention from local queries, which are less than n_local tokens later
 //   step:   score of a block = q . block key, mean over the query heads of the layer; the topk best
 //           are fetched; attention over initial tokens, these blocks and the tail
-//   prompt: in chunks of 512 queries, which read the blocks that suit their mean query. A token
+//   prompt: in chunks of 512 queries, which read the best blocks for their mean query. A token
 //           becomes initial or part of a block only between chunks
 //
-// The attention received is that of the method's own softmax, over what a query reads; in decode it
-// takes a second pass over the local keys, as in the released kernel. The last `cached_blocks`
-// blocks used stay on the GPU (LRU) and are not fetched again. Copies of them that the released
-// code makes for its kernel are not counted.
+// Attention from local queries is that of the method's softmax over the entries read. In decode it
+// needs a second pass over the local keys, as in the released kernel. The `cached_blocks` most
+// recently used blocks stay on the GPU (LRU) and are not fetched again. Their copies for the
+// released kernel are not counted.
 //
-// Positions: the released code gives every token outside of the local window one distance,
-// n_local - 1 (far_positions=one). The outputs then differ from full attention by more than what is
-// left out, so the default reads keys at their own positions.
+// Positions: the released code assigns every token outside the local window the distance
+// n_local - 1 (far_positions=one). The outputs then differ from full attention not only by skipped
+// entries, so the default reads keys at their original positions.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@
 namespace kvsim {
 namespace {
 
-// Of the released sizes (llama-3-inf-llm.yaml), a 49th are initial tokens and 16 49ths blocks.
+// In the released sizes (llama-3-inf-llm.yaml), 1/49 are initial tokens and 16/49 blocks.
 constexpr std::int64_t kParts = 49, kBlockParts = 16;
 
 struct InfllmSettings {
@@ -41,9 +41,9 @@ struct InfllmSettings {
   std::int64_t representatives = 4;
   std::int64_t chunk = 512;
   std::int64_t cached = 32;   // blocks on the GPU, at least topk
-  bool one_position = false;  // far tokens have one distance
+  bool one_position = false;  // all far tokens have the same distance
 
-  // After n tokens were processed. A step reads what was there before it.
+  // State after n tokens were processed. A step reads the state before it.
   [[nodiscard]] std::int64_t init_at(std::int64_t n) const {
     return std::clamp<std::int64_t>(n - local, 0, init);
   }
@@ -57,13 +57,13 @@ struct InfllmSettings {
   [[nodiscard]] std::int64_t blocks_read_at(std::int64_t n) const {
     return std::min(topk, blocks_at(n));
   }
-  /// Entries that a step reads next to the tail.
+  /// Entries that a step reads in addition to the tail.
   [[nodiscard]] std::int64_t far_at(std::int64_t n) const {
     return init_at(n) + blocks_read_at(n) * page;
   }
 };
 
-/// Work of a prompt, in sums over its chunks.
+/// Work of a prompt, summed over its chunks.
 struct InfllmPrompt {
   double pairs = 0, local_pairs = 0;
   double choices = 0;  // products of a chunk's mean query and a block key, per query head
@@ -88,7 +88,7 @@ struct InfllmPrompt {
   }
 };
 
-/// The blocks of a layer: their keys by query head, those that a step reads, and those on the GPU.
+/// The blocks of a layer: keys by query head, blocks read by a step, blocks on the GPU.
 class InfllmLayer {
  public:
   InfllmLayer(const InfllmSettings& settings, const Rope* rope) : set_{settings}, rope_{rope} {
@@ -96,7 +96,7 @@ class InfllmLayer {
                 "one position of far tokens without the rotary embedding");
   }
 
-  /// Runs the prompt, once for all heads.
+  /// Processes the prompt, once for all heads.
   void start(const PromptScores& scores) {
     if (!heads_.empty()) return;
     for (const HeadVectors& vectors : scores.heads()) {
@@ -115,18 +115,18 @@ class InfllmLayer {
       }
     }
   }
-  /// Blocks that the step of position `t` reads, ascending. The first head of a step decides for
-  /// all; it knows the blocks of the step before.
+  /// Returns the blocks that the step of position `t` reads, ascending. The first head of a step
+  /// chooses for all heads, with the blocks of the previous step.
   const std::vector<std::int64_t>& blocks_of(std::int64_t t) {
     if (t != known_) choose(t, t + 1);
     known_ = t;
     return chosen_;
   }
-  /// Blocks of the last choice that were not on the GPU.
+  /// Number of blocks in the last choice that were not on the GPU.
   [[nodiscard]] std::int64_t misses() const { return misses_; }
 
-  /// The step of position `t`: the last elements of `attention` are those of the local tokens.
-  /// keys [t + 1, d]: as held.
+  /// Processes the step of position `t`: the last elements of `attention` are the local tokens'.
+  /// keys [t + 1, d]: as stored.
   void learn(std::size_t h, std::int64_t t, const GroupAttention& attention,
              std::span<const float> keys) {
     Head& head = heads_[h];
@@ -145,12 +145,12 @@ class InfllmLayer {
  private:
   struct Head {
     HeadVectors vectors;
-    std::vector<std::vector<double>> scores;     // by query head: of the tail's tokens
+    std::vector<std::vector<double>> scores;     // by query head, of the tail's tokens
     std::vector<std::vector<float>> block_keys;  // by query head: [blocks, d]
     std::int64_t tail = 0;                       // first token of the tail
   };
 
-  /// Chooses for the queries of positions first … last - 1, of which `first` tokens are known.
+  /// Chooses blocks for the queries of positions first … last - 1, after `first` tokens.
   void choose(std::int64_t first, std::int64_t last) {
     const auto blocks = static_cast<std::size_t>(set_.blocks_at(first));
     chosen_.resize(blocks);
@@ -193,7 +193,7 @@ class InfllmLayer {
       for (std::size_t b = 0; b < blocks; ++b) block_scores_[b] += own[b];
     }
   }
-  /// Brings the chosen blocks to the GPU; others leave it, the least recently used first.
+  /// Moves the chosen blocks to the GPU and evicts the least recently used others.
   void use() {
     misses_ = 0;
     ++clock_;
@@ -213,7 +213,7 @@ class InfllmLayer {
     for (std::size_t i = 0; i < static_cast<std::size_t>(extra); ++i) used_[others[i]] = 0;
   }
 
-  /// Adds to the scores of `head` the local attention of the queries of a chunk.
+  /// Adds the local attention of a chunk's queries to the scores of `head`.
   void attend_chunk(Head& head, std::int64_t first, std::int64_t last) {
     const HeadVectors& vectors = head.vectors;
     const auto d = static_cast<std::size_t>(vectors.head_dim);
@@ -232,7 +232,7 @@ class InfllmLayer {
       const std::int64_t from = set_.init + block * set_.page;
       add(from, from + set_.page);
     }
-    // Tokens of the tail leave the window of one query after the other.
+    // Tokens of the tail leave the window query by query.
     add(head.tail, std::max(head.tail, last - set_.local));
     const auto fixed = static_cast<std::size_t>(set_.far_at(first));
     for (auto& scores : head.scores) scores.resize(static_cast<std::size_t>(last - head.tail), 0.0);
@@ -257,7 +257,7 @@ class InfllmLayer {
       }
       for (std::size_t g = 0; g < head.scores.size(); ++g) {
         const auto at = static_cast<std::int32_t>(g);
-        // Of the sum of exponentials over near and far, the part that is near.
+        // Share of the near tokens in the sum of exponentials over near and far.
         const double share =
             n_far > 0 ? 1 / (1 + std::exp(far.log_sum(at) - near.log_sum(at))) : 1.0;
         const auto row = near.probabilities(at);
@@ -267,7 +267,8 @@ class InfllmLayer {
     }
   }
 
-  /// After `n` tokens: what has left the local window becomes initial or a block. keys [n, d].
+  /// After `n` tokens, converts tokens that left the local window to initial tokens or blocks. keys
+  /// [n, d].
   void move(Head& head, std::int64_t n, std::span<const float> keys) {
     const std::int64_t initial = set_.init_at(n) - std::min(head.tail, set_.init);
     if (initial > 0) drop_scores(head, initial);
@@ -280,7 +281,7 @@ class InfllmLayer {
     for (auto& scores : head.scores) scores.erase(scores.begin(), scores.begin() + n);
     head.tail += n;
   }
-  /// The key of the block that starts the tail, for query head `g`. Ties go to the older token.
+  /// Adds the key of the block at the tail's start for query head `g`. Ties go to the older token.
   void add_block_key(Head& head, std::size_t g, std::span<const float> keys) {
     const auto d = static_cast<std::size_t>(head.vectors.head_dim);
     const std::vector<double>& scores = head.scores[g];
@@ -312,7 +313,7 @@ class InfllmLayer {
   std::vector<Head> heads_;
   std::int64_t known_ = -1, misses_ = 0, clock_ = 0;
   std::vector<std::int64_t> chosen_;
-  std::vector<std::int64_t> used_;    // by block: when it was last used; 0: not on the GPU
+  std::vector<std::int64_t> used_;    // by block: time of its last use; 0: not on the GPU
   std::vector<double> block_scores_;  // by block
   std::vector<float> row_;
 };
@@ -388,7 +389,7 @@ class InfllmReader final : public Reader {
   std::size_t d_, group_, head_ = 0;
   GroupAttention attention_;
   std::int64_t entries_ = 0;
-  std::vector<float> keys_, values_;  // what the step reads
+  std::vector<float> keys_, values_;  // entries that the step reads
   std::int64_t chosen_ = 0, fetched_ = 0;
 };
 
@@ -416,8 +417,8 @@ class InfllmRule final : public ReadRule, public ReadsPromptInPart {
     return needs;
   }
 
-  /// In GPU memory: initial tokens, tail, and places for blocks; a key of each block and a score of
-  /// each token of the tail, for each query head. In host memory: the blocks.
+  /// In GPU memory: initial tokens, tail, and space for blocks; per query head, a key of each block
+  /// and a score of each token of the tail. In host memory: the blocks.
   CacheBytes cache_bytes(std::int32_t /*layer*/, Bytes /*full*/, std::int64_t /*prompt*/,
                          std::int64_t entries, const HeadShape& shape) const override {
     const std::int64_t blocks = set_.blocks_at(entries), d = shape.head_dim;
@@ -446,7 +447,7 @@ class InfllmRule final : public ReadRule, public ReadsPromptInPart {
     traffic.side_write += local * shape.group * element;
     traffic.extra_flops += local * shape.group * (2.0 * shape.head_dim + 1);
     if (n < set_.init + set_.local) return;
-    // A token leaves the window at each step; a block its key.
+    // Each step sends a token that leaves the window, and a share of a block key is written.
     const double block_key = static_cast<double>(shape.group) * shape.head_dim * element;
     traffic.link_write += shape.row_bytes();
     traffic.side_write += block_key / static_cast<double>(set_.page);
@@ -455,11 +456,11 @@ class InfllmRule final : public ReadRule, public ReadsPromptInPart {
       traffic.side_read += blocks * block_key;
       traffic.extra_flops += blocks * 2.0 * shape.head_dim * shape.group;
     }
-    // At most all of the blocks are fetched; they are written once and read as counted.
+    // Upper bound: all blocks are fetched. They are written once; their reads are already counted.
     traffic.move_write +=
         static_cast<double>(set_.blocks_read_at(n) * set_.page) * shape.row_bytes();
   }
-  /// Scores and choices of the chunks, and blocks on their way to host memory and back.
+  /// Scores and choices of the chunks, and transfers of blocks to and from host memory.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     const InfllmPrompt work{set_, prompt};
@@ -470,7 +471,7 @@ class InfllmRule final : public ReadRule, public ReadsPromptInPart {
     const double sent = blocks * static_cast<double>(set_.page);
     PrefillExtra extra;
     extra.flops = 2.0 * query * (work.local_pairs + work.choices) +
-                  query * static_cast<double>(prompt);  // and the mean queries
+                  query * static_cast<double>(prompt);  // plus the mean queries
     extra.read = key * work.local_rows + query * element * work.choices + 2.0 * key * sent;
     extra.written = 2.0 * key * (sent + work.fetched_rows) + query * element * blocks;
     extra.launches = 4 * work.chunks;  // local scores, mean query, scores of blocks, choice
@@ -482,7 +483,7 @@ class InfllmRule final : public ReadRule, public ReadsPromptInPart {
   }
 
  private:
-  /// Tokens before a step over `entries` entries, which may be a mean over a batch.
+  /// Number of tokens before a step over `entries` entries, which may be a mean over a batch.
   [[nodiscard]] static std::int64_t before(double entries) {
     return std::max<std::int64_t>(0, static_cast<std::int64_t>(std::ceil(entries)) - 1);
   }
@@ -490,7 +491,7 @@ class InfllmRule final : public ReadRule, public ReadsPromptInPart {
   Dtype stored_;
 };
 
-/// Divides a budget of `tokens` entries as the released sizes are divided, but for those given.
+/// Divides a budget of `tokens` entries in the released proportions, except for given sizes.
 void divide(MethodResolver& resolver, std::int64_t tokens, InfllmSettings& set) {
   const auto pick = [&](const char* name, std::int64_t otherwise) {
     return resolver.given(name) ? resolver.integer(name) : otherwise;

@@ -1,5 +1,5 @@
 // The reference for readers and evictors: at every step each query head attends over the B entries
-// that the full cache's attention weighs most. No choice of B entries retains more mass.
+// with the largest attention in the full cache. No other choice of B entries retains more mass.
 
 #include <algorithm>
 #include <cmath>
@@ -67,7 +67,7 @@ class OracleReader final : public Reader {
     sorted_.assign(probabilities.begin(), probabilities.end());
     const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(tokens_) - 1;
     std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>{});
-    const double lowest = *last;  // that is chosen
+    const double lowest = *last;  // the lowest chosen probability
     order_.clear();
     ties_.clear();
     for (std::size_t slot = 0; slot < probabilities.size(); ++slot) {
@@ -90,8 +90,8 @@ class OracleReader final : public Reader {
   std::vector<bool> read_;
 };
 
-/// The oracle must see all entries to know which to omit. As a method it costs as much as the full
-/// cache; its "reads" are those of a reader with its foresight.
+/// The oracle must process all entries to choose those to omit. As a method it has the cost of the
+/// full cache; its "reads" are those of a reader that knew the choice in advance.
 class OracleRule final : public ReadRule {
  public:
   OracleRule(std::int64_t tokens, std::int32_t group) : tokens_{tokens}, group_{group} {}

@@ -1,21 +1,21 @@
 // PQCache (Zhang et al. 2024, arXiv 2407.12820; vq_method/retrieval_based/pq_search.py): keys in
-// host memory, found by product quantisation.
+// host memory, retrieved by product quantisation.
 //
-//   prompt: every key after the sinks is cut into `subvectors` parts; the parts of a KV head have
-//           2^bits centres each, by k-means in fp32 on the CPU while the prefill runs; kept in fp16
+//   prompt: every key after the sinks is split into `subvectors` parts; each part of a KV head has
+//           2^bits centres, from k-means in fp32 on the CPU during the prefill; stored in fp16
 //   step:   logit of a key ~ sum over parts of query part . centre of its code; softmax over the
-//           candidates, all between sinks and recent tokens; sum over the group; the top k tokens
-//           are fetched; attention over sinks, recent, fetched and the new token, which is exact
+//           candidates (all between sinks and recent tokens); sum over the group; the top k tokens
+//           are fetched; exact attention over sinks, recent, fetched and the new token
 //
-// A generated token gets the nearest centres. Its code is counted when it leaves the recent tokens.
-// Budgets: a step reads `token_budget` tokens and the new one: sinks, the share recent_share of the
-// rest as recent tokens, top k. The released code takes both shares of the prompt without its
-// sinks. If no more tokens than centres are behind the sinks, everything stays and is read, as
-// released.
+// A generated token is assigned the nearest centres. Its code is counted when it is no longer
+// recent. Budgets: a step reads `token_budget` tokens and the new one: sinks, the share
+// recent_share of the rest as recent tokens, top k. In the released code both are shares of the
+// prompt without its sinks. As released, all entries stay and are read if at most as many tokens as
+// centres follow the sinks.
 //
-// Centres: the released code starts k-means at rows drawn at random; here rows are spread evenly.
-// Its codes are kept as 64-bit integers; bytes here are those of the bits. Its cache of fetched
-// blocks (LFU) is not modelled: every chosen token is fetched.
+// Centres: the released code starts k-means at random rows; here at evenly spaced rows. It stores
+// codes as 64-bit integers; here bytes are counted from the bits. Its cache of fetched blocks (LFU)
+// is not modelled: every chosen token is fetched.
 
 #include <algorithm>
 #include <cmath>
@@ -41,14 +41,14 @@ struct PqSettings {
   std::int32_t bits = 6;
   std::int32_t iterations = 25;
   [[nodiscard]] std::int32_t centres() const { return 1 << bits; }
-  /// True: a prompt of `prompt` tokens is not indexed.
+  /// True if a prompt of `prompt` tokens is not indexed.
   [[nodiscard]] bool whole(std::int64_t prompt) const {
     return prompt - sinks <= centres() || sinks + recent + chosen >= prompt;
   }
   [[nodiscard]] std::int64_t code_bytes(std::int64_t tokens) const {
     return (tokens * subvectors * bits + 7) / 8;
   }
-  /// In fp16, for one KV head.
+  /// Bytes of the fp16 centres of one KV head.
   [[nodiscard]] std::int64_t centre_bytes(std::int32_t head_dim) const {
     return std::int64_t{2} * centres() * head_dim;
   }
@@ -97,7 +97,7 @@ class PqReader final : public Reader {
     outcome.from_host = Bytes{0};
     const auto held = static_cast<std::size_t>(entries.size());
     const auto sinks = static_cast<std::size_t>(set_.sinks);
-    const auto recent = static_cast<std::size_t>(set_.recent) + 1;  // and the new token
+    const auto recent = static_cast<std::size_t>(set_.recent) + 1;  // plus the new token
     const auto wanted = static_cast<std::size_t>(set_.chosen);
     if (whole_ || sinks + recent + wanted >= held) {
       run(q, entries.keys(), entries.values(), outcome);
@@ -165,7 +165,7 @@ class PqReader final : public Reader {
     }
   }
 
-  /// How many of the chosen tokens exact keys would have chosen.
+  /// Counts the chosen tokens that would also be chosen with exact keys.
   void count_recall(std::span<const float> q, const EntryTable& entries, std::size_t first,
                     std::size_t last) {
     attention_exact(q, entries.keys().subspan(first * d_, (last - first) * d_));
@@ -226,7 +226,7 @@ class PqReader final : public Reader {
   std::vector<std::int32_t> codes_;          // by token after the sinks: [tokens, parts]
   std::vector<double> weight_, exact_;       // by candidate
   std::vector<std::size_t> order_;           // chosen candidates
-  std::vector<float> keys_, values_;         // what the step reads
+  std::vector<float> keys_, values_;         // entries that the step reads
   std::int64_t chosen_ = 0, found_ = 0;
 };
 
@@ -238,8 +238,8 @@ class PqRule final : public ReadRule {
   std::unique_ptr<Reader> start(const SessionPlace& place) const override {
     return std::make_unique<PqReader>(place, set_, stored_);
   }
-  /// In GPU memory: sinks, recent tokens and places for the fetched ones; codes and centres. In
-  /// host memory: every key and value.
+  /// In GPU memory: sinks, recent tokens and space for fetched tokens; codes and centres. In host
+  /// memory: all keys and values.
   CacheBytes cache_bytes(std::int32_t /*layer*/, Bytes full, std::int64_t /*prompt*/,
                          std::int64_t entries, const HeadShape& shape) const override {
     if (whole_) return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
@@ -262,12 +262,12 @@ class PqRule final : public ReadRule {
                 const HeadShape& shape) const override {
     if (whole_) return;
     const double row = shape.row_bytes();
-    traffic.link_write += row;  // a token leaves the recent ones
+    traffic.link_write += row;  // a token is no longer recent
     const double candidates =
         std::max(0.0, events.attended - static_cast<double>(set_.sinks + set_.recent + 1));
     if (candidates <= static_cast<double>(set_.chosen)) return;
     // Products with the centres; a sum of table entries, a softmax and a sum over the group for
-    // each candidate. Fetched rows are written once and read as counted.
+    // each candidate. Fetched rows are written once; their reads are already counted.
     traffic.extra_flops +=
         shape.group * (2.0 * set_.centres() * shape.head_dim + candidates * (set_.subvectors + 4));
     traffic.side_read += candidates * set_.subvectors * set_.bits / 8.0 +
@@ -319,7 +319,7 @@ std::shared_ptr<const ReadRule> resolve_pq(MethodResolver& resolver) {
           fmt::format("n_sink: expected fewer than the {} tokens that a step reads, got {}", tokens,
                       set.sinks));
     }
-    set.sinks = tokens;  // they fill the budget
+    set.sinks = tokens;  // sinks fill the budget
     resolver.resolve("n_sink", set.sinks);
   }
   const std::int64_t rest = std::max<std::int64_t>(tokens - set.sinks, 0);

@@ -1,5 +1,5 @@
-// Quest: pages of entries, each described by the per-channel bounds of its keys. A query reads the
-// pages that could hold the largest logits, and attends over them.
+// Quest: pages of entries, each summarised by the per-channel bounds of its keys. A query attends
+// over the pages with the largest upper bounds of their logits.
 
 #include <algorithm>
 #include <cmath>
@@ -14,9 +14,9 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kMinPages = 3;  // the minimum of the released code
+constexpr std::int64_t kMinPages = 3;  // minimum in the released code
 
-/// How the query heads that share a stored head choose pages.
+/// How the query heads of a stored head choose pages.
 enum class Choosing : std::uint8_t { kEach, kUnion, kSum };
 
 struct QuestSettings {
@@ -60,7 +60,7 @@ class QuestReader final : public Reader {
     const auto group = static_cast<std::size_t>(group_);
     const auto n_pages = low_.size() / d_;
     outcome.log_sums.resize(group);
-    // A budget that covers everything reads all entries, including a last page that is not full.
+    // A budget that covers all entries reads all of them, including a last page that is not full.
     if (set_.tokens >= entries_ || static_cast<std::size_t>(set_.pages()) >= n_pages) {
       attend_rows(whole_, q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = entries_;
@@ -122,7 +122,8 @@ class QuestReader final : public Reader {
     for (std::size_t p = 0; p < n_pages; ++p) {
       const float* low = low_.data() + p * d_;
       const float* high = high_.data() + p * d_;
-      constexpr std::size_t kLanes = 4;  // independent sums, so that additions need not wait
+      constexpr std::size_t kLanes = 4;  // independent sums, to avoid a dependency chain of
+                                         // additions
       double sums[kLanes] = {};
       std::size_t j = 0;
       for (; j + kLanes <= d_; j += kLanes) {
@@ -188,11 +189,11 @@ class QuestRule final : public ReadRule {
   std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_ ? 0 : 1; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
-    if (events.read < 0) return;  // a layer that reads everything
+    if (events.read < 0) return;  // a layer that reads all entries
     const double pages = std::ceil(events.attended / set_.page);
     const double bounds = 2.0 * shape.head_dim * bits_of(shape.stored) / 8.0;  // per page
     traffic.side_read += pages * bounds;
-    traffic.side_write += bounds;  // the last page's, updated for the new token
+    traffic.side_write += bounds;  // the last page's bounds, updated for the new token
     traffic.extra_flops += pages * 3.0 * shape.head_dim * shape.group;
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,

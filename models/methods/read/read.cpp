@@ -1,4 +1,4 @@
-// Shared by readers: the source of their budget, the caches that they support, and reads of pages.
+// Shared by readers: the budget, the supported caches, and reads of pages.
 
 #include "models/methods/read/read.hpp"
 

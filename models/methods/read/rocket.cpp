@@ -1,20 +1,21 @@
-// RocketKV (Fu et al. 2025, arXiv 2502.14051), second stage: a step attends over the entries whose
-// pages promise most, one choice for the query heads that share a KV head. The first stage is
-// SnapKV (select=window), which the preset sets.
+// RocketKV (Fu et al. 2025, arXiv 2502.14051), second stage: a step attends over the entries of the
+// pages with the highest estimated attention, with one choice for the query heads of a KV head. The
+// first stage is SnapKV (select=window), set by the preset.
 //
-//   page key, per channel: the maximum of its keys if the group's queries sum above 0, else their
+//   page key, per channel: the maximum of its keys if the group's queries sum to > 0, else their
 //   minimum; score = mean over the group of the softmax of q . page key
 //
 // parts=pages (TensorRT-LLM, sparse/rocket/kernels.py): pages of 4, whole pages are chosen, page
 // keys and queries in E5M2, logits over sqrt(d). The prompt's last page, if not full, also contains
-// a key of zeros there, and so here.
+// a zero key, as in that code.
 // parts=tokens (the authors' code, 63637c8): pages of m = ceil(sqrt(c)) at a compression c (1 if
 // m > c), only the int(d m / c) channels with the largest mean |q|, logits over
-// sqrt(d sum of these |q| / sum of all |q|). A page's logit counts for each of its tokens, of which
-// the best are read. All tokens of a page are equal: the older are read first.
+// sqrt(d sum of these |q| / sum of all |q|). A page's logit applies to each of its tokens, and the
+// highest tokens are read. Tokens of a page are equal; the older are read first.
 //
 // TensorRT-LLM's first stage normalises the window's attention over the tokens before the window.
-// The authors' code, its reference path and kvsim do so over all tokens that a query sees.
+// The authors' code, its reference path and kvsim normalise over all tokens that a query attends
+// to.
 
 #include <algorithm>
 #include <cmath>
@@ -72,7 +73,7 @@ class RocketReader final : public Reader {
     const std::span<const float> key = entries.key(slot);
     const std::size_t at = low_.size() - d_;
     for (std::size_t j = 0; j < d_; ++j) {
-      // Rounding is monotone: the bounds of rounded keys are the rounded bounds.
+      // Rounding is monotone, so the bounds of rounded keys are the rounded bounds.
       const float k = rounded(key[j]);
       low_[at + j] = std::min(low_[at + j], k);
       high_[at + j] = std::max(high_[at + j], k);
@@ -129,7 +130,7 @@ class RocketReader final : public Reader {
         size[j] += std::abs(x);
       }
     }
-    // The channels used, by |q| summed over the group; ties go to the first.
+    // The selected channels, by |q| summed over the group; ties go to the first.
     std::vector<std::size_t> channels(d_);
     std::iota(channels.begin(), channels.end(), std::size_t{0});
     std::stable_sort(channels.begin(), channels.end(),
@@ -151,7 +152,7 @@ class RocketReader final : public Reader {
       }
       if (set_.by_page) {
         softmax_in_place(weight_);
-      } else {  // over tokens
+      } else {  // the unit is tokens
         const double max = *std::max_element(weight_.begin(), weight_.end());
         double total = 0;
         for (std::size_t p = 0; p < pages; ++p) {
@@ -194,7 +195,7 @@ class RocketReader final : public Reader {
   std::vector<float> low_, high_;      // [pages, d]
   std::vector<double> mean_, weight_;  // by page
   std::vector<std::size_t> order_;
-  std::vector<float> keys_, values_;  // what the step reads
+  std::vector<float> keys_, values_;  // entries that the step reads
 };
 
 class RocketRule final : public ReadRule {
@@ -217,12 +218,12 @@ class RocketRule final : public ReadRule {
   std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_ ? 0 : 1; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
-    if (events.read < 0) return;  // a layer that reads everything
+    if (events.read < 0) return;  // a layer that reads all entries
     const double pages = std::ceil(events.attended / set_.page);
     const double channels = std::min<double>(shape.head_dim, static_cast<double>(set_.channels));
     // Both bounds of every page are loaded; the authors' layout reads one bound of some channels.
     traffic.side_read += pages * (set_.by_page ? page_bytes(shape) : channels * element(shape));
-    traffic.side_write += page_bytes(shape);  // the last page's, updated for the new token
+    traffic.side_write += page_bytes(shape);  // the last page's bounds, updated for the new token
     traffic.extra_flops += pages * shape.group * (2.0 * channels + 5);  // logits, softmax, mean
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
@@ -245,7 +246,7 @@ class RocketRule final : public ReadRule {
   [[nodiscard]] double element(const HeadShape& shape) const {
     return set_.by_page ? set_.key_bytes() : bits_of(shape.stored) / 8.0;
   }
-  /// Minimum and maximum of each channel.
+  /// Bytes of the minimum and maximum of each channel.
   [[nodiscard]] double page_bytes(const HeadShape& shape) const {
     return 2.0 * shape.head_dim * element(shape);
   }
@@ -253,8 +254,8 @@ class RocketRule final : public ReadRule {
   std::int32_t dense_;
 };
 
-/// The authors' compression of the second stage: entries after the first over the token budget, of
-/// which the tokens read are one half and the page keys the other.
+/// Returns the authors' compression of the second stage: entries after the first stage divided by
+/// the token budget. Tokens read are one half of the budget and page keys the other half.
 double compression_of(MethodResolver& resolver, std::int64_t chosen) {
   const double given = resolver.number("compression");
   if (given > 0 && given < 1) {

@@ -1,6 +1,6 @@
 // ShadowKV: keys as a low-rank product shared by all heads of the layer, values in host memory. A
-// step selects chunks of the prompt by their mean keys, rebuilds their keys and fetches their
-// values. The prompt's last chunks, chunks whose keys differ most, and generated tokens stay in
+// step selects chunks of the prompt by their mean keys, reconstructs their keys and fetches their
+// values. The prompt's last chunks, chunks whose keys differ most, and generated tokens are kept in
 // full.
 
 #include <algorithm>
@@ -24,13 +24,13 @@ struct ShadowSettings {
   std::int64_t outlier_chunks = -1;  // -1: 24 per 1024 of `tokens`
 };
 
-/// How a prompt is partitioned; the same in every head.
+/// Partition of a prompt, which is the same in every head.
 struct ShadowParts {
-  std::int64_t chunks = 0;    // before the local ones
-  std::int64_t outliers = 0;  // of these, kept in full
-  std::int64_t chosen = 0;    // of the others, read per step
+  std::int64_t chunks = 0;    // chunks before the local chunks
+  std::int64_t outliers = 0;  // chunks kept in full
+  std::int64_t chosen = 0;    // other chunks that are read per step
   std::int64_t covered = 0;   // tokens of `chunks`; the rest of the prompt is local
-  bool whole = false;         // the budget is no smaller than the prompt: nothing is factored
+  bool whole = false;         // the budget covers the prompt: no factorisation
 
   ShadowParts(const ShadowSettings& set, std::int64_t prompt) {
     chunks = std::max<std::int64_t>(0, prompt / set.chunk - set.local_chunks);
@@ -44,11 +44,10 @@ struct ShadowParts {
   [[nodiscard]] std::int64_t landmarks() const { return chunks - outliers; }
 };
 
-/// Keys of a layer as reconstructed from its factors, for all heads. Computed once, by the first
-/// head that needs them.
+/// Keys of a layer, reconstructed from its factors, for all heads. Computed on first use.
 class ShadowKeys {
  public:
-  /// [prompt, d] of the layer's head `head`, after RoPE.
+  /// Returns the keys [prompt, d] of the layer's head `head`, after RoPE.
   std::span<const float> of_head(const PromptScores& scores, std::size_t head, std::int64_t rank) {
     if (rebuilt_.empty()) rebuild(scores, rank);
     return rebuilt_.at(head);
@@ -78,7 +77,7 @@ class ShadowKeys {
     }
     rebuilt_.resize(heads.size());
     for (std::size_t h = 0; h < heads.size(); ++h) {
-      if (exact) {  // rotating back and forth would round
+      if (exact) {  // applying and reversing RoPE would round
         const auto keys = heads[h].keys.first(prompt * d);
         rebuilt_[h].assign(keys.begin(), keys.end());
         continue;
@@ -161,7 +160,8 @@ class ShadowReader final : public Reader {
   }
 
  private:
-  /// Landmarks are the mean keys of chunks; the chunks that they represent worst stay in full.
+  /// Computes landmarks, the mean keys of chunks; the chunks that they represent worst are kept in
+  /// full.
   void find_landmarks(const EntryTable& entries) {
     std::vector<float> means(static_cast<std::size_t>(parts_.chunks) * d_);
     std::vector<double> worst(static_cast<std::size_t>(parts_.chunks));
@@ -253,7 +253,7 @@ class ShadowReader final : public Reader {
   std::vector<double> weight_;          // by landmark
   std::vector<std::size_t> order_;
   std::vector<bool> is_chosen_, was_chosen_;  // by landmark
-  std::vector<float> keys_, values_;          // what the step reads
+  std::vector<float> keys_, values_;          // entries that the step reads
   std::int64_t steps_ = 0, misses_ = 0;
 };
 
@@ -300,7 +300,7 @@ class ShadowRule final : public ReadRule {
             .host = bytes_of(prompt * d, shape.stored)};
   }
   double entries_read(std::int32_t /*layer*/, double entries) const override {
-    // The law does not know the prompt length; most of a long sequence is prompt.
+    // The prompt length is unknown here; most of a long sequence is the prompt.
     const ShadowParts parts{set_, static_cast<std::int64_t>(entries)};
     if (parts.whole) return entries;
     return std::min(entries, entries - static_cast<double>(parts.covered) +
@@ -322,7 +322,8 @@ class ShadowRule final : public ReadRule {
     const auto rank = static_cast<double>(rank_of(prompt, shape.head_dim));
     const double element = bits_of(shape.stored) / 8.0;
     traffic.side_read += static_cast<double>(parts.landmarks()) * shape.head_dim * element;
-    // Reads factors instead of the chosen chunks' keys, which are written once and read as counted.
+    // Reads factors instead of the chosen chunks' keys, which are written once; their reads are
+    // already counted.
     traffic.move_read += (rows * rank + rank * shape.head_dim) * element;
     traffic.move_write += rows * shape.head_dim * element;
     traffic.extra_flops +=

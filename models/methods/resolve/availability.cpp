@@ -4,7 +4,8 @@
 //   cache.
 //   KVarN is in its main branch (vllm/model_executor/layers/quantization/kvarn/config.py, eb70063),
 //   OSCAR in a pull request (vllm/v1/attention/ops/oscar_ops.py, 2736c2e).
-// - SGLang: docs.sglang.io, advanced_features/quantized_kv_cache. Quest is not listed: no server
+// - SGLang: docs.sglang.io, advanced_features/quantized_kv_cache. Quest is not listed, because no
+// server
 //   option reaches mem_cache/sparsity/algorithms/quest_algorithm.py (pull requests 28882 and 30277
 //   are open).
 // - TensorRT-LLM: docs 1.0.0, features/quantization (FP8 KV cache);
@@ -17,8 +18,8 @@
 //   bits in both engines; lmdeploy/messages.py, where TurbomindEngineConfig refuses FP8 (pull
 //   request 4563, 0.14, is for the PyTorch engine).
 // - transformers: docs/source/en/kv_cache.md of 4.51.3 (QuantizedCache follows KIVI).
-// - research code: the repository that the authors released. SmoothQuant's quantizes weights and
-//   activations; it has no KV cache of this kind.
+// - research code: the authors' repository. SmoothQuant's repository quantizes weights and
+//   activations, but not the KV cache.
 
 #include "models/methods/resolve/availability.hpp"
 

@@ -1,4 +1,4 @@
-// The choices of every axis. A new choice is one file and one line here.
+// The choices of every axis. A new choice needs one file and one line here.
 
 #include "models/methods/resolve/choices.hpp"
 

@@ -9,8 +9,8 @@
 
 namespace kvsim {
 
-/// A method that is another one except for what a derived class overrides: its entries, and with
-/// them layer_bytes, ragged heads and whether layers are equal.
+/// A method that forwards to another one. Derived classes override its entries, and with them
+/// layer_bytes, ragged heads and has_equal_layers.
 class ForwardingMethod : public Method {
  public:
   /// Errors: ContractError if `method` is null.

@@ -1,4 +1,4 @@
-// From a method's name, parameters and budget to a resolved composition.
+// Resolves a method's name, parameters and budget to a composition.
 
 #include <algorithm>
 #include <cmath>
@@ -30,9 +30,9 @@ bool was_given(const MethodSpec& spec, const std::vector<ParamInfo>& declared,
          });
 }
 
-/// The largest number of entries per layer that holds at most `share` of the prompt's entries. A
-/// layer with a sliding window never holds more than the window. Without windows: share * prompt,
-/// truncated in doubles as in the released codes.
+/// Returns the largest number of entries per layer whose total is at most `share` of the prompt's
+/// entries. A layer with a sliding window never holds more than the window. Without windows: share
+/// * prompt, truncated in double precision as in the released implementations.
 std::int64_t entries_of_share(double share, std::int64_t prompt,
                               const std::vector<std::int64_t>& windows) {
   const auto plain = static_cast<std::int64_t>(share * static_cast<double>(prompt));
@@ -64,7 +64,7 @@ std::int64_t entries_of_share(double share, std::int64_t prompt,
   return low;
 }
 
-/// Entries per stored head that `budget` buys: a share of the full cache's K and V bytes.
+/// Returns the entries per stored head within `budget`, a share of the full cache's K and V bytes.
 std::int64_t budget_entries_of(const std::string& method, const Budget& budget, std::int64_t prompt,
                                const MethodContext& site, bool query_head, double stored_bits) {
   if (budget.fraction <= 0) {
@@ -134,7 +134,7 @@ class CatalogueResolver final : public MethodResolver {
     for (std::size_t i = 0; i < declared_.size(); ++i) {
       if (was_read_[i]) continue;
       const ParamInfo& info = declared_[i];
-      // A parameter with a single word describes a property without a choice.
+      // A parameter with a single allowed word describes a fixed property.
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unread.push_back(info.name);
     }
@@ -226,8 +226,8 @@ class CatalogueResolver final : public MethodResolver {
     }
     return false;
   }
-  /// Only the rules, as a method to evaluate. A sweep resolves thousands, and copying parameters is
-  /// slow.
+  /// Returns a method with the rules only, for evaluation. A sweep resolves thousands of methods,
+  /// and copying parameters is slow.
   [[nodiscard]] ComposedMethod rules() const {
     return ComposedMethod{{.name = {},
                            .declared = {},
@@ -249,7 +249,7 @@ class CatalogueResolver final : public MethodResolver {
                            .learns_steps = parts_.learns_steps,
                            .unread = {}}};
   }
-  /// A given value without effect is a mistake: reports which settings leave it unread.
+  /// Refuses a given value that has no effect, and names the settings that leave it unread.
   [[noreturn]] void refuse_unread(const ParamInfo& info) const {
     std::string modes;
     for (const std::string_view axis : kAxes) {
@@ -269,7 +269,7 @@ class CatalogueResolver final : public MethodResolver {
   [[nodiscard]] std::int32_t layers_known() const {
     return site_.n_layers > 0 ? site_.n_layers : static_cast<std::int32_t>(site_.windows.size());
   }
-  /// A layer's budget must hold what its selector protects.
+  /// Refuses a layer budget that cannot hold the entries that the selector protects.
   void refuse_small_layers() const {
     const std::int32_t layers =
         parts_.budget->has_equal_layers() ? 1 : std::max(parts_.n_layers, std::int32_t{1});
@@ -357,8 +357,8 @@ class CatalogueResolver final : public MethodResolver {
   }
 
   /// The largest number of entries whose bytes in the store's format for a prompt are at most
-  /// `share` of the full cache's. For formats that treat some rows separately; there bytes do not
-  /// even grow with every entry.
+  /// `share` of the full cache's bytes. For formats that treat some rows separately, whose bytes
+  /// may not grow with every entry.
   [[nodiscard]] std::int64_t entries_within(double share) const {
     const std::int32_t d = site_.shape.head_dim;
     double bytes = share * static_cast<double>(bytes_of(2 * prompt_ * d, site_.recorded).count());
@@ -412,7 +412,7 @@ class CatalogueResolver final : public MethodResolver {
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
-  mutable std::vector<bool> was_read_;  // by declared_: a maker read it
+  mutable std::vector<bool> was_read_;  // by declared_: whether a maker read it
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

@@ -22,7 +22,7 @@ class MaskedMethod final : public ForwardingMethod {
     return tokens;
   }
   bool has_equal_layers() const override { return true; }
-  /// What a layer would drop goes on to the next one.
+  /// Tokens that a layer would drop are still passed on to the next layer.
   PromptPart prompt_part(std::int32_t layer) const override {
     const PromptPart part = inner().prompt_part(layer);
     return part.attended < 1 ? PromptPart{} : part;

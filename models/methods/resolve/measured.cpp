@@ -131,7 +131,7 @@ std::optional<MeasuredLaw> expected_law(const Method& method, std::int64_t promp
                   .kept = std::vector<double>(layers, 1 - streaming + streaming * kept),
                   .growth = std::vector<double>(layers, 1 - streaming)};
   if (heads == 0) return law;
-  // As many heads stream in the model as the released code allows (it rounds).
+  // Total number of streaming heads, rounded as in the released code.
   const auto all = static_cast<std::int64_t>(
       std::nearbyint(streaming * static_cast<double>(heads) * static_cast<double>(n_layers)));
   const auto of_layer = static_cast<std::size_t>(heads);

@@ -1,4 +1,4 @@
-// From a method's name to the choices of its axes and the parameters that they declare.
+// Resolves a method's name to the choices of its axes and their declared parameters.
 
 #include "models/methods/resolve/named.hpp"
 
@@ -76,8 +76,8 @@ Parsed parse_name(const std::string& name) {
   for (const std::string& part : split(name)) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
-        // A preset's uniform or first_full budget is a default, not a choice: selectors without a
-        // chosen budget get it.
+        // A preset's uniform or first_full budget is a default, not a choice: it applies to
+        // selectors without a chosen budget.
         const bool gives_way = axis == "budget" && (choice == "uniform" || choice == "first_full");
         if (gives_way && choice != "uniform") parsed.usual_budget = choice;
         if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);
@@ -106,7 +106,7 @@ const AxisChoice& choice_of(std::string_view axis, std::string_view name) {
   return axis_choices().front();
 }
 
-/// Refuses meaningless combinations, with the reason.
+/// Refuses meaningless combinations and states the reason.
 void check_legality(Parsed& parsed) {
   const auto refuse = [&](std::string_view reason) {
     throw InputError{fmt::format("method \"{}\": {}", parsed.name, reason)};

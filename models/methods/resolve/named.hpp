@@ -1,6 +1,6 @@
 #pragma once
 
-// A parsed method name, before any number is resolved. Only for make_method.cpp.
+// A parsed method name, before numbers are resolved. Only for make_method.cpp.
 
 #include <array>
 #include <map>
@@ -18,20 +18,20 @@ namespace kvsim {
 /// In the order of the catalogue's parameters.
 inline constexpr std::array<std::string_view, 8> kAxes{"select", "budget", "merge", "share",
                                                        "read",   "store",  "tier",  "prefill"};
-/// The choice of each axis that changes nothing.
+/// The neutral choice of each axis.
 [[nodiscard]] const std::map<std::string, std::string>& neutral_axes();
 
-/// A name split into its parts, before any number is resolved.
+/// A name split into its parts.
 struct Parsed {
   std::string name;
   std::map<std::string, std::string> axes;
   std::map<std::string, std::string> chosen_by;  // axis -> the part of the name that chose it
   Params defaults;
   double default_budget = 0;
-  std::string usual_budget = "uniform";  // for selectors that need one, if none was chosen
+  std::string usual_budget = "uniform";  // for selectors that need a budget, if none was chosen
 };
 
-/// Facts that follow from a name: the same for every prompt.
+/// The properties of a name that are the same for every prompt.
 struct Named {
   /// Errors: InputError if the name is unknown or the combination is meaningless.
   explicit Named(const std::string& name);
@@ -46,12 +46,12 @@ struct Named {
   std::vector<std::pair<std::string_view, const AxisChoice*>> choices;  // by axis
 };
 
-/// Parses each name once, because a sweep's thousands of methods share a few names. Errors:
+/// Parses each name only once, because a sweep's thousands of methods share a few names. Errors:
 /// InputError, on every call.
 [[nodiscard]] std::shared_ptr<const Named> named(const std::string& name);
 
-/// `name` as the catalogue spells its presets, axes and choices: "SnapKV" is "snapkv". Case, "_",
-/// "-" and blanks do not matter. Unknown parts are left unchanged.
+/// Returns `name` in the catalogue's spelling of presets, axes and choices: "snapkv" for "SnapKV".
+/// Case, "_", "-" and blanks are ignored. Unknown parts are left unchanged.
 [[nodiscard]] std::string canonical_method(const std::string& name);
 
 }  // namespace kvsim

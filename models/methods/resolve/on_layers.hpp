@@ -8,9 +8,9 @@
 
 namespace kvsim {
 
-/// `method`, resolved for the layers of a model whose caches it can compress, as a method of all
-/// its layers. `ordinals`: for each layer of the model, its number among those, or -1: such a layer
-/// holds every token, and costs nothing more.
+/// Extends `method`, resolved for the compressible layers of a model, to all its layers.
+/// `ordinals`: the index of each layer among the compressible layers, or -1 for a layer that holds
+/// all tokens and has no additional cost.
 [[nodiscard]] std::shared_ptr<const Method> on_layers(std::shared_ptr<const Method> method,
                                                       std::vector<std::int32_t> ordinals);
 

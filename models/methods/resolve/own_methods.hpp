@@ -1,6 +1,7 @@
 #pragma once
 
-// Methods of the user's own code. They are not part of the catalogue: "all" does not name them.
+// Methods implemented in the user's code. They are not part of the catalogue, and "all" does not
+// include them.
 
 #include <memory>
 #include <optional>
@@ -13,18 +14,19 @@
 
 namespace kvsim {
 
-/// Adds `method`, to be used by its name like a preset ("my_press.py:MyPress+int8"). Thread-safe;
-/// what is added stays. Errors: InputError if the name is empty, has a "+", "=" or ",", is a
-/// catalogue's or another method's, or if a parameter has the name of one that every method has.
+/// Registers `method`, whose name can be used like a preset's ("my_press.py:MyPress+int8").
+/// Thread-safe; methods cannot be removed. Errors: InputError if the name is empty, contains "+",
+/// "=" or ",", or belongs to the catalogue or another method, or if a parameter has the name of a
+/// parameter of all methods.
 void register_own_method(std::shared_ptr<const OwnMethod> method);
 
-/// The method with that name as a row of the catalogue; nullptr: there is none.
+/// Returns the method with that name as a row of the catalogue; nullptr if there is none.
 [[nodiscard]] const Preset* find_own_preset(std::string_view name);
 /// The same as a choice of the select axis.
 [[nodiscard]] const AxisChoice* find_own_choice(std::string_view name);
 
-/// What a result with the method `name` says about its own method; nullopt if there is none in it:
-/// whose scores these are, and which part of their time and memory is counted.
+/// Returns the note for results of the method `name`: the origin of the scores, and the part of
+/// their time and memory that is counted. nullopt if it contains no user method.
 [[nodiscard]] std::optional<std::string> own_method_note(const std::string& name);
 
 }  // namespace kvsim

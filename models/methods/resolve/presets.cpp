@@ -1,5 +1,5 @@
-// The catalogue: published methods as rows over the axes' choices. A new method that composes
-// existing choices is one more row here.
+// The catalogue: published methods as rows of axis choices. A new composition of existing choices
+// needs only one row in catalogue/.
 
 #include "models/methods/resolve/presets.hpp"
 
@@ -28,7 +28,7 @@ Preset make_preset(PresetRow row) {
   return made;
 }
 
-/// The row with the parameters of its choices, at the values that it sets.
+/// Returns the row with the parameters of its choices, with the values that it sets.
 Preset with_params(Preset row) {
   for (const AxisChoice& choice : axis_choices()) {
     if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;

@@ -1,4 +1,4 @@
-// Keeps everything: the full cache.
+// Keeps all entries: the full cache.
 
 #include <limits>
 
@@ -32,7 +32,7 @@ class AllRule final : public SelectRule {
 };
 
 std::shared_ptr<const SelectRule> resolve_all(MethodResolver& resolver) {
-  // If a reader takes the budget, it limits what is read.
+  // If a reader takes the budget, it limits the entries read.
   if (resolver.budget() && resolver.choice("read") == "all")
     resolver.refuse("it keeps every token and takes no budget");
   return std::make_shared<AllRule>();

@@ -47,7 +47,8 @@ class OwnSelector final : public ScoredSelector {
   std::uint64_t key_;
 };
 
-/// The size law is ScoredRule's. Its scorer is never used: it would score one head.
+/// The size law is that of ScoredRule. Its scorer is not used, because it would score a single
+/// head.
 class OwnRule final : public ScoredRule {
  public:
   OwnRule(std::shared_ptr<const OwnMethod> method, Params params)
@@ -62,7 +63,8 @@ class OwnRule final : public ScoredRule {
     needs.inputs = method_->inputs;
     return needs;
   }
-  /// The selection as for built-in scorers. Of the scores only the declared passes.
+  /// The selection costs the same as for built-in scorers. The scores cost only the declared
+  /// passes.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     const auto s = static_cast<double>(prompt);
@@ -78,7 +80,8 @@ class OwnRule final : public ScoredRule {
   }
 
  private:
-  /// Tells rules apart that use one layer. No result depends on it.
+  /// Returns a unique key, which distinguishes rules that share a layer. It does not affect
+  /// results.
   static std::uint64_t next() {
     static std::atomic<std::uint64_t> made{0};
     return made++;

@@ -1,6 +1,6 @@
 #pragma once
 
-// A user's scorer: code outside of kvsim scores the prompt of a layer, and the harness of kvpress'
+// A user's scorer: code outside kvsim scores the prompt of a layer, and the harness of kvpress's
 // ScorerPress keeps the highest scores of each stored head.
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace kvsim {
 
-/// The prompt of one layer. Of `vectors` only the prompt's tokens are to be read.
+/// The prompt of one layer. Only the prompt's tokens of `vectors` may be read.
 struct PromptLayer {
   const LayerVectors& vectors;
   std::uint64_t seed = 0;
-  /// Every query head is a stored head, with the keys and values of its KV head.
+  /// True if every query head is a stored head, with the keys and values of its KV head.
   bool per_query_head = false;
 
   [[nodiscard]] std::int64_t prompt() const { return vectors.heads.front().prompt; }
@@ -35,12 +35,12 @@ struct PromptLayer {
   }
 };
 
-/// How often a kernel that computes the scores reads the prompt's keys, values and queries.
+/// Number of times that a kernel for the scores reads the prompt's keys, values and queries.
 struct ScorePasses {
   double keys = 0, values = 0, queries = 0;
 };
 
-/// A user's method. Its scores must depend on nothing but the arguments of `score`: layers are
+/// A user's method. Its scores must depend only on the arguments of `score`, because layers are
 /// scored in any order.
 struct OwnMethod {
   std::string name;     // as in results: "my_press.py:MyPress"
@@ -49,13 +49,13 @@ struct OwnMethod {
   std::vector<ParamInfo> params;
   TraceInputs inputs{};
   std::optional<ScorePasses> passes{};  // nullopt: no cost of the scores is counted
-  /// Scores [stored heads, prompt], finite; higher scores are kept. `params` has all of `params`,
-  /// and "ratio", the removed share of the prompt. Called from several threads.
+  /// Returns scores [stored heads, prompt], finite; higher scores are kept. `params` contains all
+  /// declared parameters and "ratio", the removed share of the prompt. Called from several threads.
   /// Errors: InputError that names the method.
   std::function<std::vector<double>(const Params& params, const PromptLayer& layer)> score;
 };
 
-/// The rule that selects by the scores of `method`, with resolved parameters.
+/// Returns the rule that selects by the scores of `method` with resolved parameters.
 [[nodiscard]] std::shared_ptr<const SelectRule> own_rule(std::shared_ptr<const OwnMethod> method,
                                                          Params params);
 

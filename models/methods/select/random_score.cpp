@@ -1,5 +1,5 @@
-// Scores drawn uniformly: a baseline that any scorer must beat (kvpress, RandomPress). Keyed by
-// (seed, layer, head, position), so that a token's score never changes.
+// Uniformly distributed random scores: a baseline that any scorer must beat (kvpress, RandomPress).
+// Keyed by (seed, layer, head, position), so that a token's score never changes.
 
 #include "models/math/counter_random.hpp"
 #include "models/methods/select/scored.hpp"

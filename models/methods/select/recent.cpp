@@ -1,5 +1,6 @@
 // Attention sinks and a sliding window: Xiao et al., "Efficient Streaming Language Models with
-// Attention Sinks" (StreamingLLM), section 3.2. Needs no scores, so flash attention is unaffected.
+// Attention Sinks" (StreamingLLM), section 3.2. Does not need scores, so flash attention is
+// unaffected.
 
 #include <limits>
 
@@ -11,7 +12,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kDefaultShare = 0.2;         // of the prompt, if n_sink is a share
+constexpr double kDefaultShare = 0.2;         // share of the prompt, if n_sink is a share
 constexpr std::int64_t kDefaultWindow = 512;  // default of the released class
 
 class RecentSelector final : public Selector {

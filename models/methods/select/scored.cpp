@@ -1,5 +1,5 @@
-// The ratio harness (kvpress, ScorerPress.compress): per stored head the int(s (1 - ratio)) highest
-// scores of the prompt are kept; decode appends.
+// The ratio harness (kvpress, ScorerPress.compress): keeps the int(s (1 - ratio)) highest scores of
+// the prompt per stored head; decode appends.
 
 #include "models/methods/select/scored.hpp"
 
@@ -44,7 +44,7 @@ std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
     if (each.name != preferred) words.emplace_back(each.name);
     if (each.params == nullptr) continue;
     for (ParamInfo& param : each.params()) {
-      // Scorers that share a parameter name share its meaning and default.
+      // Scorers with the same parameter name share its meaning and default.
       if (find_param(params, param.name) == nullptr) params.push_back(std::move(param));
     }
   }
@@ -98,7 +98,7 @@ std::int64_t resolve_ratio(MethodResolver& resolver,
       resolver.budget() ? resolver.entries_of(*resolver.budget()) : entries_at(ratio);
   if (resolver.budget() && resolver.given("ratio")) {
     const std::int64_t left = std::min(rounded ? rounded(entries) : entries, resolver.prompt());
-    // The budget that is printed is already rounded.
+    // Reported budgets are already rounded, so a ratio that matches one is accepted.
     if (entries_at(ratio) != left && entries_at(ratio) != entries) {
       resolver.refuse(
           fmt::format("budget and ratio are both given; one follows from the other, and "
@@ -185,7 +185,7 @@ PrefillExtra ScoredRule::prefill_extra(const LayerShape& shape, Dtype recorded,
                        .recorded = recorded,
                        .stored = recorded};
   const auto s = static_cast<double>(prompt);
-  // Attention rows are charged by the cost class.
+  // The cost class accounts for attention rows.
   const double queries = scorer_->needs().prompt_scores == PromptScoreClass::kNone ? s : 0;
   const ScoreCost one = scorer_->cost(s, queries, head);
   const double heads = shape.n_kv_heads;

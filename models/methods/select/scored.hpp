@@ -1,7 +1,7 @@
 #pragma once
 
-// Selection by a score per (stored head, token): the scorers and the harness that keeps the
-// highest.
+// Selection by a score per (stored head, token): scorers, and the harness that keeps the highest
+// scores.
 
 #include <cstdint>
 #include <functional>
@@ -22,12 +22,12 @@ struct ScoredTokens {
   std::span<const float> keys, values;      // [n, d]: row i belongs to positions[i]
   std::int64_t first_query = 0;  // queries of positions first_query … tokens - 1 are available
   std::int64_t tokens = 0;       // length of the sequence so far
-  std::int32_t kv_head = 0;      // in its layer
+  std::int32_t kv_head = 0;      // index in its layer
 
   [[nodiscard]] std::size_t size() const { return positions.size(); }
 };
 
-/// Cost of scoring one stored head, without the attention rows that the cost class charges.
+/// Cost of scoring one stored head, excluding the attention rows, which the cost class covers.
 struct ScoreCost {
   double flops = 0;
   double read = 0;  // bytes
@@ -38,22 +38,23 @@ struct ScoreCost {
 class Scorer {
  public:
   virtual ~Scorer() = default;
-  /// Returns [n] scores; +infinity marks tokens that are kept regardless of the others' scores.
+  /// Returns [n] scores; +infinity marks tokens that are always kept.
   [[nodiscard]] virtual std::vector<double> score(const ScoredTokens& tokens,
                                                   const SessionPlace& place) const = 0;
-  /// Finite replacement of +infinity if scores are averaged; `highest` is the largest finite one.
+  /// Finite replacement of +infinity if scores are averaged; `highest` is the largest finite score.
   [[nodiscard]] virtual double forced_score(double highest) const { return highest; }
-  /// True if scores are products or shares of attention, so that a factor on them is meaningful.
+  /// True if scores are products or shares of attention, so that multiplying them by a factor is
+  /// meaningful.
   [[nodiscard]] virtual bool non_negative() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
-  /// Past queries that it reads to score entries during decode.
+  /// Number of past queries that it reads to score entries during decode.
   [[nodiscard]] virtual std::int32_t past_queries() const { return 0; }
   /// Bytes carried for these during decode, per stored head; by default the queries themselves.
   [[nodiscard]] virtual Bytes past_bytes(const HeadShape& shape) const {
     return bytes_of(static_cast<std::int64_t>(past_queries()) * shape.group * shape.head_dim,
                     shape.recorded);
   }
-  /// Cost for `entries` entries and, if it reads them, `queries` queries.
+  /// Cost for `entries` entries and, if queries are read, `queries` queries.
   [[nodiscard]] virtual ScoreCost cost(double entries, double queries,
                                        const HeadShape& shape) const = 0;
 };
@@ -69,27 +70,27 @@ class Scorer {
 [[nodiscard]] std::vector<ParamInfo> lagkv_params();
 [[nodiscard]] std::vector<ParamInfo> last_window_params();
 
-/// Parameters of choices that wrap any scorer: `scorer` (`preferred` is its default), then each
-/// scorer's own.
+/// Parameters of choices that wrap any scorer: `scorer` (its default is `preferred`), then the
+/// parameters of each scorer.
 [[nodiscard]] std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred);
-/// The scorer that the parameter `scorer` names, where `entries` are kept. A window of last queries
-/// is limited to `entries`.
+/// Creates the scorer named by the parameter `scorer` if `entries` entries are kept. A window of
+/// last queries is limited to `entries`.
 [[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(
     MethodResolver& resolver, std::int64_t entries, const std::string& param = "scorer");
-/// The parameter `prompt_scorer`: a second scorer, for the prompt, whose own parameters are those
-/// of wrapped_scorer_params.
+/// The parameter `prompt_scorer`: a second scorer, for the prompt, with the parameters of
+/// wrapped_scorer_params.
 [[nodiscard]] ParamInfo prompt_scorer_param(const std::string& preferred);
 
 /// The parameter `ratio` of the harness.
 [[nodiscard]] ParamInfo ratio_param();
 inline constexpr double kRatioRounding = 0x1p-51;  // quotient and difference err by 2^-53 together
-/// The ratio r at which int(whole * (1 - r)) is `kept` again: 1 - kept / whole, or just below it if
-/// rounding would lose one.
+/// Returns the ratio r for which int(whole * (1 - r)) is `kept`: 1 - kept / whole, or slightly less
+/// if rounding would lose an entry.
 [[nodiscard]] double ratio_keeping(std::int64_t kept, std::int64_t whole);
-/// Entries of the prompt to keep: what the budget buys, or int(prompt * (1 - ratio)). Sets the
-/// method's budget, and the ratio if a budget is given. `kept` and `rounded` return what a ratio
-/// and a budget leave, if that is another number. Errors: refuses a budget and a ratio that leave
-/// different numbers, and a ratio that leaves nothing.
+/// Returns the number of prompt entries to keep: the budget in entries, or int(prompt * (1 -
+/// ratio)). Sets the method's budget, and the ratio if a budget is given. If the choice rounds,
+/// `kept` and `rounded` return the entries left by a ratio and by a budget. Errors: refuses a
+/// budget and a ratio that leave different numbers of entries, and a ratio that leaves no entry.
 std::int64_t resolve_ratio(MethodResolver& resolver,
                            const std::function<std::int64_t(double)>& kept = {},
                            const std::function<std::int64_t(std::int64_t)>& rounded = {});
@@ -97,12 +98,13 @@ std::int64_t resolve_ratio(MethodResolver& resolver,
 /// Scores the prompt of stored head `h` of `scores`.
 [[nodiscard]] std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores,
                                                std::size_t h, const SessionPlace& place);
-/// Replaces +infinity by the scorer's finite value.
+/// Replaces +infinity by the scorer's forced_score.
 void make_finite(std::vector<double>& scores, const Scorer& scorer);
-/// Indices of the `count` highest, ascending; ties go to the older.
+/// Returns the indices of the `count` highest scores, ascending; ties go to the older.
 [[nodiscard]] std::vector<std::int32_t> highest(std::span<const double> scores, std::int64_t count);
 
-/// The ratio harness (kvpress, ScorerPress): the highest of the prompt stay, and decode appends.
+/// The ratio harness (kvpress, ScorerPress): the prompt's highest scores are kept, and decode
+/// appends.
 class ScoredSelector : public Selector {
  public:
   ScoredSelector(std::shared_ptr<const Scorer> scorer, const SessionPlace& place)
@@ -153,10 +155,10 @@ class ScoredRule : public SelectRule {
   std::shared_ptr<const Scorer> scorer_;
 };
 
-/// A choice of the select axis that is one scorer in the harness.
+/// Creates a choice of the select axis: one scorer in the harness.
 [[nodiscard]] AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params,
                                        MakeSelect make);
-/// Completes its maker once the scorer is made.
+/// Completes the choice's maker after the scorer is created.
 [[nodiscard]] std::shared_ptr<const SelectRule> make_scored(MethodResolver& resolver,
                                                             std::shared_ptr<const Scorer> scorer);
 

@@ -1,5 +1,5 @@
-// Default behaviour of the axes: which entries of a prompt stay, which leave at a step, budgets
-// without layer shares, readers of several heads.
+// Default behaviour of the axes: entries of a prompt that are kept, entries that leave at a step,
+// budgets without layer shares, readers of several heads.
 
 #include "models/methods/select/select.hpp"
 
@@ -48,7 +48,7 @@ void Selector::leaving(const EntryTable& entries, std::int32_t newest, std::int6
       return importance != other.importance ? importance < other.importance : id > other.id;
     }
   };
-  if (excess == 1) {  // the common case: no list is built
+  if (excess == 1) {  // the common case, without building a list
     Candidate worst{std::numeric_limits<double>::infinity(), -1};
     for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
       if (entries.is_pinned(slot)) continue;

@@ -56,37 +56,37 @@ AxisChoice select_dms();
 AxisChoice select_dmc();
 AxisChoice select_pyramid_infer();
 
-/// Keeps entries above a percentile of their row (Scissorhands' released simulation): the rule and
-/// its parameters, for select=pivotal and for Scissorhands' variant=percentile.
+/// Keeps entries above a percentile of their row (Scissorhands's released simulation): the rule and
+/// its parameters, for select=pivotal and for Scissorhands's variant=percentile.
 [[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& resolver);
 [[nodiscard]] std::vector<ParamInfo> pivotal_params();
 
-/// Maximum number of attention rows that a selection may look back on. Each is kept, as one number
-/// per entry, and no published setting is above 400.
+/// Maximum number of past attention rows that a selection may use. Each is stored as one number per
+/// entry; published settings are at most 400.
 inline constexpr double kMaxRows = 65536;
 inline constexpr const char* kRowsRange =
     "an integer in [1, 65536] (so many rows are kept, a number an entry)";
 
-/// RoPE position of a cached key: its own, or its index in the cache.
+/// RoPE position of a cached key: its original position or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
-/// The same for selections that only cut the prompt: kept keys move once, at its end.
+/// The same for selections that only cut the prompt: kept keys are moved once, at its end.
 [[nodiscard]] ParamInfo prompt_positions_param();
 
 /// How column sums of the prompt's attention are computed.
 [[nodiscard]] ParamInfo score_exec_param();
 [[nodiscard]] ScoreExec score_exec_of(const std::string& word);
 
-/// Sets the number of entries from the budget or, if none is given, from the parameter `name`,
-/// which is then resolved to it. Errors: refuses if both are given.
+/// Sets the number of entries from the budget or, without a budget, from the parameter `name`, and
+/// records it as the value of `name`. Errors: refuses if both are given.
 void resolve_size(MethodResolver& resolver, const std::string& name);
 
 /// The size law of a prompt that is cut to `budget` entries once; every later token is appended.
 [[nodiscard]] std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt,
                                              std::int64_t tokens);
 
-/// The size law of batch eviction. From `start` entries each step adds one. At every `period`-th
-/// step with at least `trigger` entries (the new one included) they are cut to `target` <
-/// `trigger`. held(n) gives the entries after step `n` >= 0.
+/// The size law of batch eviction. Starting at `start` entries, each step adds one. At every
+/// `period`-th step with at least `trigger` entries (the new one included), the cache is cut to
+/// `target` < `trigger` entries. held(n) returns the entries after step `n` >= 0.
 struct Sawtooth {
   std::int64_t start = 0, trigger = 1, target = 0, period = 1;
   [[nodiscard]] std::int64_t held(std::int64_t n) const;
@@ -96,8 +96,8 @@ struct Sawtooth {
 [[nodiscard]] inline std::int64_t decode_steps(std::int64_t prompt, std::int64_t tokens) {
   return tokens > prompt ? tokens - prompt : 0;
 }
-/// Parameters of a LogitAverage, for choices that keep one, and the resolved settings if the
-/// `recent` last tokens are protected.
+/// Parameters of a LogitAverage for choices that use it, and the resolved settings if the `recent`
+/// last tokens are protected.
 [[nodiscard]] std::vector<ParamInfo> logit_average_params();
 [[nodiscard]] LogitAverageSettings resolve_logit_average(MethodResolver& resolver,
                                                          std::int64_t recent);

@@ -3,10 +3,10 @@
 // recent tokens.
 //
 //   held: n_sink first | kept separators | every token since, of which the last `local` are recent
-//   when more than `cache` are held: of those between the separators and the last `local` only
-//   separators stay; they join the kept ones, of which the newest `separators` stay
+//   when more than `cache` are held: from those between the separators and the last `local`, only
+//   separators are kept; they join the kept separators, limited to the newest `separators`
 //
-// A prompt goes through the cache token by token, as the released code feeds it. No scores.
+// As in the released code, a prompt is fed to the cache token by token. There are no scores.
 
 #include <algorithm>
 #include <charconv>
@@ -24,7 +24,7 @@ namespace {
 
 struct SeparatorSettings {
   std::size_t sinks = 4, separators = 32, local = 224, cache = 324;
-  std::vector<std::int32_t> ids;  // token ids of separators; empty: those that the trace names
+  std::vector<std::int32_t> ids;  // token ids of separators; empty: those in the trace
 };
 
 class SeparatorSelector final : public Selector {
@@ -81,7 +81,7 @@ class SeparatorSelector final : public Selector {
   const SeparatorSettings& settings_;
   std::span<const std::int32_t> tokens_, separators_;
   std::vector<std::int32_t> held_;      // ascending
-  std::size_t kept_ = settings_.sinks;  // of held_, first tokens and kept separators
+  std::size_t kept_ = settings_.sinks;  // number of first tokens and kept separators in held_
 };
 
 class SeparatorRule final : public SelectRule {
@@ -97,13 +97,13 @@ class SeparatorRule final : public SelectRule {
     return needs;
   }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
-  // How many separators there are is known only from the tokens.
+  // The number of separators depends on the tokens.
   std::optional<std::int64_t> held(std::int64_t /*budget*/, std::int64_t /*prompt*/,
                                    std::int64_t tokens) const override {
     if (tokens <= static_cast<std::int64_t>(settings_.cache)) return tokens;
     return std::nullopt;
   }
-  // Token ids of what is held: one list for all heads and layers.
+  // Token ids of held entries are one list for all heads and layers.
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};
   }
@@ -119,7 +119,7 @@ class SeparatorRule final : public SelectRule {
   SeparatorSettings settings_;
 };
 
-/// "13,11,30" as numbers. Errors: refuses other text.
+/// Parses "13,11,30". Errors: refuses other text.
 std::vector<std::int32_t> read_ids(MethodResolver& resolver, const std::string& list) {
   std::vector<std::int32_t> ids;
   const char* at = list.data();

@@ -1,6 +1,6 @@
-// Layers or heads that stream: they keep sinks and recent tokens if the budget says so, otherwise
-// everything. In SimLayerKV (Zhang et al. 2024) lazy layers stream, in DuoAttention (Xiao et al.
-// 2024) heads that do not retrieve. The selector's statistic decides.
+// Streaming layers or heads keep only sinks and recent tokens if the budget requires it, otherwise
+// all entries. In SimLayerKV (Zhang et al. 2024) lazy layers stream; in DuoAttention (Xiao et al.
+// 2024) non-retrieval heads do. The selector's statistic determines them.
 
 #include <limits>
 
@@ -32,8 +32,8 @@ class StreamingSelector final : public Selector {
   }
 
  private:
-  /// Attention of the last query to sinks and recent tokens, mean over the group. 0 for a prompt
-  /// without other tokens.
+  /// Returns the attention of the last query to sinks and recent tokens, averaged over the group. 0
+  /// for a prompt without other tokens.
   [[nodiscard]] double attention_within(PromptScores& scores) const {
     const std::int64_t prompt = scores.prompt();
     if (prompt <= sinks_ + recent_) return 0.0;
@@ -93,7 +93,7 @@ class StreamingRule final : public SelectRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     if (judged_ != Judged::kRetrievalHead) return {};
-    // Queries and keys are read and rotated back to compute their means.
+    // Queries and keys are read, and their RoPE is reversed, to compute their means.
     const double rows = static_cast<double>(prompt) * (shape.n_heads + shape.n_kv_heads);
     return {.flops = 4.0 * rows * shape.head_dim,
             .read = rows * shape.head_dim * bits_of(recorded) / 8.0,

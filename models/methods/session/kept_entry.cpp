@@ -12,7 +12,7 @@ namespace kvsim {
 
 namespace {
 
-/// True if every token after the prompt stays by the size law of the rule.
+/// Returns true if every token after the prompt is kept according to the rule's size law.
 bool appends(const SelectRule& rule) {
   constexpr std::int64_t kBudget = 64, kPrompt = 128, kSteps = 4096;
   if (!rule.bounded()) return false;
@@ -32,7 +32,7 @@ std::vector<KeptEntry> CacheSession::why_kept(std::size_t h) const {
   const Selector& judge = selector(h);
   const auto prompt = static_cast<std::int32_t>(heads_[h].vectors.prompt);
   const bool whole = entries.size() == newest_ + 1;
-  // A rule that evicts nothing at decode steps decided once, at the prompt's end.
+  // A rule that does not evict at decode steps decided once, at the prompt's end.
   const bool once = !rule.leaves_in_decode() || appends(rule);
   const std::int32_t last = once ? prompt - 1 : newest_;
   std::vector<KeptEntry> all;

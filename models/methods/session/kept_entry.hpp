@@ -8,19 +8,19 @@ namespace kvsim {
 
 /// Why an entry is in the cache of a stored head.
 enum class KeptRole : std::uint8_t {
-  kWhole,      // nothing has left the head
+  kWhole,      // no entry has left the head
   kSink,       // protected: one of the first tokens
   kRecent,     // protected, or ranked by position: one of the last candidate tokens
   kProtected,  // protected elsewhere, or by a rule without scores
   kScore,      // its score was high enough
-  kDecoded,    // came after the prompt, and nothing leaves at decode steps
+  kDecoded,    // generated, and decode steps do not evict
   kMerged      // represents several tokens
 };
 inline constexpr int kKeptRoles = 7;
 /// "whole", "sink", "recent", "protected", "score", "decoded", "merged": the name used in files.
 [[nodiscard]] std::string_view name_of(KeptRole role);
 
-/// One entry of a stored head, and why it is kept.
+/// One entry of a stored head with the reason why it is kept.
 struct KeptEntry {
   std::int32_t position = 0;  // of its first token
   std::int32_t members = 1;   // tokens that it represents

@@ -144,7 +144,7 @@ void CacheSession::prefill(PromptScores& scores, const EntryBudget& allotted) {
     if (head.reader) head.reader->prompt_written(head.entries, scores, h);
   }
   if (method_.prefill) attend_prompt();
-  // What a reader knows of a page was made while the page was on the GPU.
+  // Readers build their page data while the page is on the GPU, so the round trip is last.
   if (method_.tier) return_from_tier();
 }
 
@@ -349,7 +349,7 @@ void CacheSession::learn_step(bool prompt_fed) {
     steps.push_back({heads_[h].entries, heads_[h].attention, {q, group * d}, heads_[h].bias});
   }
   const bool selects = !prompt_fed && method_.select->needs().decode_rows;
-  if (selectors_.size() > 1) {  // every head learns separately
+  if (selectors_.size() > 1) {  // each selector observes only its head
     for (std::size_t h = 0; h < heads_.size(); ++h) {
       const StepView own = view_of(std::span{steps}.subspan(h, 1), heads_[h].attention.group_sum());
       if (selects) selectors_[h]->observe(own);
@@ -455,7 +455,7 @@ void CacheSession::attend(Head& head) {
   }
   if (method_.select->hides_entries()) {
     const auto n = static_cast<std::size_t>(head.entries.size());
-    std::vector<double>& bias = head.bias;  // per query head from here on
+    std::vector<double>& bias = head.bias;  // extended to one bias per query head
     bias.resize(n, 0.0);
     for (std::size_t g = 1; g < group; ++g) {
       for (std::size_t slot = 0; slot < n; ++slot) bias.push_back(bias[slot]);
@@ -483,7 +483,7 @@ void CacheSession::attend(Head& head) {
 }
 
 void CacheSession::attend_rerotated(Head& head) {
-  // Every key takes the position of its rank in the cache, the query that of the last key.
+  // Every key moves to its rank in the cache, and the query to the position of the last key.
   const auto d = static_cast<std::size_t>(place_.head_dim);
   const auto n = static_cast<std::size_t>(head.entries.size());
   std::vector<std::int32_t> order(n);
@@ -538,7 +538,7 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
       all = method_.read->cache_bytes(place_.layer, kv, head.vectors.prompt, held, shape);
     }
   }
-  // What a selector carries for several heads at once is counted with the first.
+  // Data that a selector carries for several heads together is counted with the first head.
   if ((h == 0 || (!method_.select->shared_by_layer() && !sharer_)) &&
       !method_.budget->keeps_whole(place_.layer)) {
     all.side += method_.select->side_bytes(held, shape);

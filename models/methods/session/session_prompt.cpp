@@ -1,5 +1,5 @@
-// What happens to a prompt before and after its cut: reused rows, attention in part, a way through
-// a tier, positions.
+// Processing of a prompt before and after its compression: reused rows, partial attention, the
+// round trip through a tier, positions.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace kvsim {
 
 namespace {
 
-/// Causal attention of the query at `t`: out [d].
+/// Computes the causal attention of the query at `t`: out [d].
 void attend_row(std::span<const float> q, std::span<const float> keys,
                 std::span<const float> values, std::int64_t t, double scale,
                 std::vector<double>& weights, std::vector<double>& out) {
@@ -65,7 +65,7 @@ void CacheSession::blend_prompt() {
   }
 }
 
-/// The outputs of the tokens that are computed, over the rows of all tokens.
+/// Computes the outputs of the computed tokens over the rows of all tokens.
 void CacheSession::attend_blended(const Head& head) {
   const HeadVectors& of = head.vectors;
   const auto d = static_cast<std::size_t>(of.head_dim);
@@ -174,7 +174,7 @@ void CacheSession::return_from_tier() {
 }
 
 void CacheSession::rerotate_prompt() {
-  // Kept tokens were appended in order of position, so that a slot is the rank.
+  // Kept tokens were appended in order of position, so the slot is the rank.
   for (Head& head : heads_) {
     for (std::int32_t rank = 0; rank < head.entries.size(); ++rank) {
       place_.rope->rotate(head.entries.mutable_key(rank),

@@ -8,7 +8,8 @@
 namespace kvsim {
 namespace {
 
-/// Scores and weights of a block take at most so many bytes, unless few steps already take more.
+/// Maximum number of bytes for scores and weights of a block, unless kMinSteps steps already exceed
+/// it.
 constexpr std::size_t kBlockBytes = 48U << 20U;
 constexpr std::size_t kMinSteps = 8;
 
@@ -47,7 +48,7 @@ void StepTile::start(const HeadVectors& head, std::int64_t first, std::int64_t s
   precise_.steps = single_.steps = steps_;
   pack_queries(head.q, head.tokens, first, precise_, d_, queries_);
   capacity_ = 0;
-  std::fill(weights_.begin(), weights_.end(), 0.0F);  // scores are all written, weights are not
+  std::fill(weights_.begin(), weights_.end(), 0.0F);  // all scores are written, but not all weights
   reserve_versions(entries.next_version() + 2 * steps_);
   score(0, entries.keys(), 0);
 }
@@ -68,8 +69,8 @@ void StepTile::reserve_versions(std::size_t versions) {
   grow(weights_, single_);
 }
 
-/// Scores of the rows `keys`, whose versions are first_version and following, with the queries of
-/// the panels from `first_panel` on.
+/// Computes scores of the rows `keys`, whose versions start at first_version, with the queries of
+/// all panels starting at `first_panel`.
 void StepTile::score(std::size_t first_version, std::span<const float> keys,
                      std::size_t first_panel) {
   const TileKernels& kernels = tile_kernels();
@@ -172,7 +173,7 @@ void StepTile::finish_plain(const EntryTable& entries) {
   const auto born_of = [this](std::span<const std::uint32_t> versions) {
     slot_born_.resize(versions.size());
     for (std::size_t i = 0; i < versions.size(); ++i) {
-      // A row written after the block's last attention was never seen.
+      // A row written after the block's last attention was never used.
       slot_born_[i] =
           versions[i] < born_.size() ? born_[versions[i]] : static_cast<std::int32_t>(steps_);
     }

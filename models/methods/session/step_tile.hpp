@@ -12,27 +12,28 @@
 
 namespace kvsim {
 
-/// Attention of one stored head over a block of decode steps, in tiles of steps by entries, while
-/// the entries change from step to step. Queries are known in advance, so the scores of all steps
-/// with an entry are one product, and outputs are another at the end of the block.
+/// Attention of one stored head over a block of decode steps, in tiles of steps by entries,
+/// although entries change from step to step. Queries are known in advance, so one product computes
+/// the scores of all steps with an entry, and another one the outputs at the end of the block.
 ///
-/// A method that does not look at attention only needs the outputs: entries are then attended with
-/// the steps in which they were in the table (`plain`). A method that does gets each step's logits
-/// in fp64 (`fill`), which are the products of GroupAttention up to rounding.
+/// A method that does not use attention only needs the outputs: each entry is then attended to by
+/// the steps in which it was in the table (`plain`). Other methods receive each step's logits in
+/// fp64 (`fill`), which equal the products of GroupAttention up to rounding.
 class StepTile {
  public:
   StepTile(std::int32_t group, std::int32_t head_dim, double scale);
 
-  /// Steps of the next block for a table of `entries` entries, if steps are `plain` or not.
+  /// Returns the number of steps of the next block for a table of `entries` entries, with or
+  /// without `plain` steps.
   [[nodiscard]] std::int64_t steps(std::int64_t entries, bool plain) const;
-  /// Starts a block of the positions first … first + steps - 1.
+  /// Starts a block for positions first … first + steps - 1.
   void start(const HeadVectors& head, std::int64_t first, std::int64_t steps, bool plain,
              EntryTable& entries);
-  /// The entries of step `step` are final. Plain blocks only.
+  /// Called when the entries of step `step` are final. Plain blocks only.
   void see(std::int64_t step, EntryTable& entries);
   /// Writes the logits of step `step`, bias excluded, by slot. Not for plain blocks.
   void fill(std::int64_t step, EntryTable& entries, GroupAttention& attention);
-  /// Takes over the probabilities of the same step.
+  /// Stores the probabilities of the same step.
   void keep(std::int64_t step, const EntryTable& entries, const GroupAttention& attention);
   /// Computes the outputs after the block's last step, if they are `read`.
   void finish(EntryTable& entries, bool read = true);
@@ -56,11 +57,11 @@ class StepTile {
   std::size_t steps_ = 0;
   std::vector<double> out_, log_sum_;  // [steps, group, d], [steps, group]
 
-  // Plain blocks: by version, the step that saw it first; by past row, the step without it.
+  // Plain blocks: by version, the first step with it; by past row, the first step without it.
   RunningAttention running_;
   std::vector<std::int32_t> born_, gone_, slot_born_;
 
-  // Others: scores and weights by version, [panels, capacity, width].
+  // Other blocks: scores and weights by version, [panels, capacity, width].
   PanelLayout precise_, single_;  // of scores (fp64), of weights (fp32)
   std::size_t capacity_ = 0;
   std::vector<double> queries_;  // [panels, d, width]

@@ -1,5 +1,6 @@
-// MiniCache (Liu et al. 2024): from the middle of the model on, two neighbouring layers share one
-// direction per token and keep their own norms. Tokens that differ too much are kept whole in both.
+// MiniCache (Liu et al. 2024): starting at the middle of the model, two neighbouring layers share
+// one direction per token and keep separate norms. Both layers keep the full rows of tokens that
+// differ too much.
 
 #include <algorithm>
 #include <array>
@@ -43,7 +44,7 @@ struct MiniCacheShape {
 
 constexpr std::int64_t kIndexBytes = 4;
 
-/// Half of what a pair shares, rounded up.
+/// Returns half of a pair's shared bytes, rounded up.
 std::int64_t half(std::int64_t bytes) { return (bytes + 1) / 2; }
 
 class MiniCachePair final : public Sharer {
@@ -85,7 +86,7 @@ class MiniCachePair final : public Sharer {
 
   void stepped(std::span<EntryTable* const> heads) override {
     const std::int32_t id = next_++;
-    const bool held = heads.front()->slot_of(id) >= 0;  // otherwise it left at once
+    const bool held = heads.front()->slot_of(id) >= 0;  // otherwise it left immediately
     if (held) merge(heads, id);
     if (!store_.rounds()) return;
     for (std::size_t h = 0; h < heads_; ++h) {
@@ -144,7 +145,7 @@ class MiniCachePair final : public Sharer {
     return bytes_of(2 * merged_ * place_.head_dim, store_.dtype(recorded_)).count();
   }
   [[nodiscard]] std::int64_t retained() const { return n_retained_[kKeys] + n_retained_[kValues]; }
-  /// Bytes of a single layer: retained rows, and norms with the first head.
+  /// Bytes of a single layer: retained rows, and norms (counted with the first head).
   [[nodiscard]] std::int64_t own_bytes(std::size_t head) const {
     const std::int64_t rows = retained() * store_.row_bytes(place_.head_dim, recorded_).count();
     const std::int64_t norms =
@@ -176,8 +177,7 @@ class MiniCachePair final : public Sharer {
         if (found.antipodal) antipodal.push_back(id);
       }
       for (const std::size_t at : far_ones(distance)) retain(ids[at], side);
-      // Opposite rows have no direction between them: such tokens are retained if the rule allows
-      // it.
+      // Opposite rows have no common direction: such tokens are retained if the rule allows it.
       const bool forced = shape_.merge == PairMerge::kSlerp && shape_.retention > 0 &&
                           shape_.rule != Retention::kNone && shape_.rule != Retention::kTopkFar;
       for (const std::int32_t id : antipodal) {
@@ -186,7 +186,7 @@ class MiniCachePair final : public Sharer {
       antipodal_ += static_cast<double>(antipodal.size());
     }
   }
-  /// Indices of tokens to keep whole.
+  /// Returns the indices of tokens whose full rows are kept.
   [[nodiscard]] std::vector<std::size_t> far_ones(const std::vector<double>& distance) const {
     std::vector<std::size_t> kept;
     const auto [low, high] = std::minmax_element(distance.begin(), distance.end());
@@ -218,7 +218,7 @@ class MiniCachePair final : public Sharer {
   }
 
   /// Computes the common direction of both layers' rows and, unless it is quantised later, the rows
-  /// as they will be read.
+  /// that will be read.
   void merge(std::span<EntryTable* const> heads, std::int32_t id) {
     ++merged_;
     const auto at = static_cast<std::size_t>(id);
@@ -311,7 +311,7 @@ class MiniCachePair final : public Sharer {
   std::int64_t merged_ = 0;  // entries whose direction is stored
   std::int32_t next_ = 0;    // position of the next token to merge
   double antipodal_ = 0;
-  std::vector<EntryTable> directions_;  // by KV head, where the store rounds
+  std::vector<EntryTable> directions_;  // by KV head, if the store rounds
   std::vector<std::unique_ptr<Store>> stores_;
   std::vector<double> shallow_, deep_, e_, other_e_;
   std::vector<float> key_, value_;
@@ -332,7 +332,7 @@ class MiniCacheRule final : public ShareRule {
   std::optional<CacheBytes> layer_bytes(const LayerShape& shape, Dtype recorded,
                                         const StoreRule& store, std::int64_t prompt,
                                         std::int64_t entries) const override {
-    std::int64_t retained = 0;  // for keys and values each
+    std::int64_t retained = 0;  // for keys and for values
     if (shape_.rule == Retention::kTopkFar) {
       retained = shape_.topk(prompt);
     } else if (shape_.rule != Retention::kNone && shape_.retention > 0) {
@@ -362,7 +362,7 @@ class MiniCacheRule final : public ShareRule {
     const double element = bits_of(shape.recorded) / 8.0;
     const double entries = events.attended;
     StepTraffic more;
-    if (events.stored < 0) {  // replay counts them as part of what is read
+    if (events.stored < 0) {  // replay includes them in the bytes read
       const double norms =
           static_cast<double>(shape_.norms()) / (shape_.whole_rows ? shape_.n_kv_heads : 1.0);
       more.attention_read += entries * norms * element;
@@ -373,11 +373,12 @@ class MiniCacheRule final : public ShareRule {
       more.extra_flops += 2.0 * entries * d;
       more.move_write += 2.0 * entries * d * element;
     }
-    // Each layer's half of the pair's merge of a row: 10 operations per element, parked rows read.
+    // Each layer's half of merging a row of the pair: 10 operations per element; parked rows are
+    // read.
     more.extra_flops += 10.0 * d;
     more.move_read += d * element;
     traffic += more * events.shared;
-    // What grows by concatenation grows only once for a pair.
+    // Tensors that grow by concatenation are shared by a pair.
     traffic.repacked *= 1.0 - 0.5 * events.shared;
     traffic.recopied *= 1.0 - 0.5 * events.shared;
   }
@@ -389,7 +390,7 @@ class MiniCacheRule final : public ShareRule {
     extra.flops = 10.0 * elements;
     extra.read = 2.0 * elements * bits_of(recorded) / 8.0;
     extra.written = elements * bits_of(recorded) / 8.0;
-    // The shallower layer is held whole until the deeper one is done.
+    // The shallower layer's full rows are held until the deeper layer is processed.
     extra.transient = bytes_of(2 * prompt * shape.n_kv_heads * shape.head_dim, recorded);
     extra.launches = 8;
     return extra;

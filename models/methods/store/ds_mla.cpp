@@ -1,6 +1,6 @@
-// Records of MLA's latent rows: 512 channels of the latent and 64 of RoPE, which serve as key and,
-// without the last 64, as value. A trace holds them as one KV head of 576 channels whose values are
-// the keys' first 512 channels and 64 zeros. Sources: fp8: vLLM
+// Records of MLA's latent rows: 512 channels of the latent and 64 of RoPE. They are the key and,
+// without the last 64 channels, the value. A trace holds them as one KV head of 576 channels whose
+// values are the keys' first 512 channels and 64 zeros. Sources: fp8: vLLM
 // csrc/libtorch_stable/cache_kernels.cu (00eb0c87) and v1/kv_cache_interface.py; nvfp4: FlashMLA
 // pull request 18, vLLM pull request 51724.
 
@@ -19,12 +19,12 @@ namespace kvsim {
 namespace {
 
 constexpr std::int32_t kLatent = 512, kRope = 64, kRow = kLatent + kRope;
-constexpr std::size_t kTile = 128;  // channels under an fp32 scale
-constexpr std::size_t kGroup = 16;  // channels under an E4M3 scale
+constexpr std::size_t kTile = 128;  // channels per fp32 scale
+constexpr std::size_t kGroup = 16;  // channels per E4M3 scale
 
 enum class Record : std::uint8_t { kRecorded, kFp8, kNvfp4 };
 
-/// Tiles of 128 in E4M3 under max / 448, at least the least normal number of fp32.
+/// Rounds tiles of 128 to E4M3 with the scale max / 448, at least the smallest normal fp32 number.
 void round_tiles(std::span<float> latent) {
   for (std::size_t at = 0; at < latent.size(); at += kTile) {
     const std::span<float> tile = latent.subspan(at, kTile);
@@ -50,7 +50,7 @@ class DsMlaFormat final : public RowFormat {
     if (record_ != Record::kNvfp4) return;
     for (float& x : key.subspan(kLatent)) x = round_to_fp8(x, Fp8::kE4m3);
   }
-  /// Of a value the channels beyond the latent are zeros.
+  /// The channels of a value after the latent are zeros.
   void round_value(std::span<float> value) const override {
     if (record_ == Record::kFp8) round_tiles(value.first(kLatent));
     if (record_ == Record::kNvfp4) round_groups(value.first(kLatent));
@@ -85,7 +85,7 @@ class DsMlaRule final : public RowRule {
   }
   bool rounds() const override { return true; }
   bool keeps_values() const override { return record_ == Record::kRecorded; }
-  /// A key and a value are one record.
+  /// A key and its value are one record.
   bool rounds_rows_apart() const override { return false; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

@@ -34,8 +34,8 @@ class FloatStore final : public Store {
   std::int32_t head_dim_;
 };
 
-/// The format `Stored`, or the recorded one. In the recorded one, recorded rows are unchanged and
-/// merged ones are not rounded.
+/// The format `stored`, or the recorded format if it is empty. In the latter, recorded rows are
+/// unchanged and merged rows are not rounded.
 class FloatRule final : public StoreRule {
  public:
   explicit FloatRule(std::optional<Dtype> stored) : stored_{stored} {}
@@ -60,7 +60,7 @@ class FloatRule final : public StoreRule {
   std::optional<Dtype> stored_;
 };
 
-template <int kDtype>  // -1: as recorded
+template <int kDtype>  // -1: the recorded format
 std::shared_ptr<const StoreRule> resolve_float_store(MethodResolver& /*resolving*/) {
   if constexpr (kDtype < 0) {
     return std::make_shared<FloatRule>(std::nullopt);

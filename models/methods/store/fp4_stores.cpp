@@ -1,4 +1,4 @@
-// Formats of 4-bit floating-point codes: NVFP4, SGLang's block of 16, UltraQuant.
+// Formats with 4-bit floating-point codes: NVFP4, SGLang's blocks of 16, UltraQuant.
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 namespace kvsim {
 namespace {
 
-/// Refuses head sizes that are not a multiple of the channels under a scale.
+/// Refuses head sizes that are not a multiple of the channels per scale.
 void check_groups(MethodResolver& resolver, std::int32_t group) {
   const std::int32_t d = resolver.site().shape.head_dim;
   if (d % group != 0) {
@@ -52,7 +52,7 @@ class Nvfp4Format final : public RowFormat {
   float key_scale_, value_scale_;
 };
 
-/// Half a byte per channel, and a byte for each group of them.
+/// Half a byte per channel and one byte per group of channels.
 class Fp4Rule : public RowRule {
  public:
   explicit Fp4Rule(std::int32_t group) : group_{group} {}

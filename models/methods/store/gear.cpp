@@ -1,5 +1,5 @@
 // GEAR (Kang et al. 2024): a quantised backbone, separate outliers, and a low-rank part of the
-// quantisation error. New tokens wait in full precision until a block of them is complete.
+// quantisation error. New tokens are buffered in full precision until a block is complete.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ struct GearShape {
   std::int32_t prompt_rank = 4, block_rank = 2;
   std::int32_t rounds = 3;
 
-  /// Outliers at each end of a vector of `length` values.
+  /// Number of outliers at each end of a vector of `length` values.
   [[nodiscard]] std::int32_t each_end(std::int64_t length) const {
     return static_cast<std::int32_t>(outliers * static_cast<double>(length) / 2.0);
   }
@@ -53,7 +53,7 @@ struct GearShape {
   }
 };
 
-/// One tensor of a block, [n, d]: writes back the values that would be read.
+/// One tensor of a block, [n, d]: writes back the dequantised values.
 class GearTensor {
  public:
   GearTensor(const GearShape& shape, Dtype recorded) : shape_{shape}, recorded_{recorded} {}
@@ -85,7 +85,7 @@ class GearTensor {
     for (double& x : part.a) x = kept(x);
     for (double& x : part.b) x = kept(x);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (apart_[i] != 0) continue;  // its sparse entry also makes up for the low-rank part
+      if (apart_[i] != 0) continue;  // its sparse entry also compensates for the low-rank part
       double sum = 0;
       for (std::size_t c = 0; c < r; ++c) {
         sum += part.a[i / width * r + c] * part.b[i % width * r + c];
@@ -117,7 +117,7 @@ class GearTensor {
       if (apart_[at] != 0) rows[at] = static_cast<float>(mean);
     }
   }
-  /// An entry of a factor as stored in the cache.
+  /// Returns an element of a factor as stored in the cache.
   [[nodiscard]] double kept(double x) const {
     const auto narrow = static_cast<float>(x);
     if (recorded_ == Dtype::kFp16) return static_cast<double>(fp16_to_float(float_to_fp16(narrow)));
@@ -178,7 +178,7 @@ class GearStore final : public Store {
     std::int64_t bytes = 0;
     std::int64_t alive = 0;
   };
-  /// Compresses the first `tokens` waiting tokens into a block.
+  /// Compresses the first `tokens` buffered tokens into a block.
   void compress(EntryTable& entries, std::size_t tokens, std::int32_t rank) {
     if (tokens == 0) return;
     const auto d = static_cast<std::size_t>(head_dim_);
@@ -239,7 +239,7 @@ class GearRule final : public StoreRule {
                      shape_.block_bytes(shape_.block, shape_.block_rank, head_dim, element_bytes) +
                  waiting * 2 * head_dim * element_bytes};
   }
-  /// For one block of a long prompt, in which the factors' fixed part has a negligible share.
+  /// Bits for one block of a long prompt, in which the factors' fixed part is negligible.
   double bits_per_element(std::int32_t head_dim, Dtype recorded) const override {
     constexpr std::int64_t kLong = 1 << 20;
     const std::int64_t bytes =
@@ -267,8 +267,8 @@ class GearRule final : public StoreRule {
     PrefillExtra extra;
     extra.flops =
         2.0 * shape.n_kv_heads * compress_flops(tokens, shape.head_dim, shape_.prompt_rank);
-    // Bytes that power iteration reads again; the first read and the packed bytes count as the
-    // write of the cache.
+    // Bytes that power iteration reads again; the first read and the packed bytes are included in
+    // the cache write.
     extra.read = 2.0 * tokens * shape.n_kv_heads * shape.head_dim * bits_of(recorded) / 8.0 * 2.0 *
                  shape_.rounds;
     extra.transient = bytes_of(2 * prompt * shape.n_kv_heads * shape.head_dim, recorded);
@@ -277,8 +277,7 @@ class GearRule final : public StoreRule {
   }
 
  private:
-  /// Quantisation and power iteration of n rows of one tensor (GEAR section 4: 6 N d r a round's
-  /// worth of three).
+  /// Quantisation and power iteration of n rows of one tensor (GEAR section 4: 6 N d r).
   [[nodiscard]] double compress_flops(double n, double d, double rank) const {
     return 4.0 * n * d + 2.0 * 2.0 * n * d * rank * shape_.rounds;
   }

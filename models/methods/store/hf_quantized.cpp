@@ -1,7 +1,8 @@
-// The quantised caches of transformers (cache_utils.py: QuantizedLayer, before it QuantizedCache):
-// rows in groups of channels, and newest tokens in full precision until R of them are quantised
-// with all others. The prompt is quantised at once. At every step the whole cache is dequantised by
-// the backend's operators and concatenated with the newest rows into tensors that attention reads.
+// The quantised caches of transformers (cache_utils.py: QuantizedLayer, formerly QuantizedCache):
+// rows in groups of channels; the newest tokens stay in full precision until R of them are
+// quantised together with all others. The prompt is quantised at once. At every step the whole
+// cache is dequantised by the backend's operators and concatenated with the newest rows into
+// tensors that attention reads.
 
 #include <algorithm>
 #include <array>
@@ -14,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// What a backend's operators read and write for an element, in bytes, and their number.
+/// Bytes that a backend's operators read and write per element, and the number of operators.
 struct Passes {
   double read = 0, written = 0;
   std::int32_t launches = 0;
@@ -30,16 +31,16 @@ struct HfShape {
     return std::min(group, head_dim);
   }
   [[nodiscard]] std::int32_t levels() const { return (1 << bits) - 1; }
-  /// Codes, and a 16-bit scale and zero of each group.
+  /// Codes, and a 16-bit scale and zero per group.
   [[nodiscard]] std::int64_t row_bytes(std::int32_t head_dim) const {
     return (static_cast<std::int64_t>(head_dim) * bits + 7) / 8 +
            4LL * (head_dim / group_of(head_dim));
   }
-  /// Of the tokens that came after the prompt, those in full precision.
+  /// Number of generated tokens in full precision.
   [[nodiscard]] std::int64_t waiting(std::int64_t tokens) const {
     return residual > 0 ? tokens % residual : 0;
   }
-  /// Codes become numbers of 16 bit. Sources: optimum-quanto tensor/qbits.py, QBitsDequantizer
+  /// Converts codes to 16-bit numbers. Sources: optimum-quanto tensor/qbits.py, QBitsDequantizer
   /// (unpack to bytes; scale times codes; minus the shift); hqq core/bitpack.py, unpack_*bit_u8
   /// (for each part of a byte: mask, shift, copy into a 16-bit tensor), core/quantize.py,
   /// Quantizer.dequantize (minus zero, times scale).
@@ -53,7 +54,7 @@ struct HfShape {
             .written = code + shifted + 2 + 2 + 2,
             .launches = 2 * parts + (parts - 1) + 2};
   }
-  /// Minimum, maximum; minus, divided, rounded, clamped; to bytes; packed.
+  /// Minimum, maximum; subtraction, division, rounding, clamping; conversion to bytes; packing.
   [[nodiscard]] Passes quantise() const {
     const double code = bits / 8.0;
     return {.read = 2 * 2 + 4 * 2 + 2 + 1, .written = 4 * 2 + 1 + code, .launches = 8};
@@ -139,7 +140,7 @@ class HfRule final : public StoreRule {
     return Bytes{shape_.row_bytes(head_dim)};
   }
   std::int32_t operators() const override {
-    // Of keys and values; both are concatenated once more than in a plain cache.
+    // For keys and for values, one concatenation more than in a plain cache.
     return 2 * (shape_.dequantise().launches + 1);
   }
   void add_step(StepTraffic& traffic, const StepEvents& events,
@@ -155,7 +156,7 @@ class HfRule final : public StoreRule {
     traffic.side_read += packed * unpack.read + flushes * all * pack.read;
     traffic.side_write += packed * unpack.written + flushes * all * pack.written;
     traffic.attention_read = all * element;
-    // The tensors that are returned, and the newest rows with one more.
+    // The returned tensors, and the newest rows with the appended row.
     traffic.recopied += (all + 2.0 * waiting * shape.head_dim) * element;
     traffic.scratch += packed * element;
   }

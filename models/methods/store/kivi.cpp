@@ -1,5 +1,5 @@
 // KIVI (Liu et al. 2024): keys quantised per channel in groups of tokens, values per token. The
-// newest tokens stay in full precision until a group of them is complete.
+// newest tokens stay in full precision until a group is complete.
 
 #include <algorithm>
 
@@ -20,11 +20,11 @@ struct KiviShape {
     return std::min(group, head_dim);
   }
   [[nodiscard]] std::int32_t levels() const { return (1 << bits) - 1; }
-  /// Number of keys that are quantised at a time.
+  /// Number of keys that are quantised together.
   [[nodiscard]] std::int64_t flush(std::int32_t head_dim) const {
     return residual > 0 ? residual : group_of(head_dim);
   }
-  /// Bytes of one group of keys: codes, and step and zero of each channel.
+  /// Bytes of one group of keys: codes, and step and zero per channel.
   [[nodiscard]] std::int64_t key_group_bytes(std::int32_t head_dim) const {
     const std::int64_t codes = static_cast<std::int64_t>(group_of(head_dim)) * head_dim * bits;
     return (codes + 7) / 8 + 4LL * head_dim;
@@ -48,7 +48,7 @@ class KiviStore final : public Store {
     std::vector<std::int32_t> ids{entries.ids().begin(), entries.ids().end()};
     std::sort(ids.begin(), ids.end());
     for (const std::int32_t id : ids) {
-      // Prompts that are merged token by token have come one by one already.
+      // Prompts that are merged token by token were already added one by one.
       if (state(id).known) forget(id);
       if (entries.is_merged(entries.slot_of(id))) {
         keep_apart(id);
@@ -107,7 +107,7 @@ class KiviStore final : public Store {
     std::int32_t key_group = -1;
     bool value_quantised = false;
     bool apart = false;  // merged, in full precision
-    bool known = false;  // held, in one of these ways or waiting
+    bool known = false;  // held: in one of these states or buffered
   };
   State& state(std::int32_t id) { return state_[static_cast<std::size_t>(id)]; }
   void wait(std::int32_t id) {
@@ -133,7 +133,7 @@ class KiviStore final : public Store {
     if (one.key_group < 0) {
       drop(keys_waiting_);
     } else {
-      // A hole: the group's bytes are freed with its last token.
+      // Leaves a hole: the group's bytes are freed with its last token.
       ++holes_;
       if (--alive_[static_cast<std::size_t>(one.key_group)] == 0) {
         --groups_alive_;
@@ -214,7 +214,7 @@ class KiviRule final : public StoreRule {
     traffic.move_read += 2.0 * d * bits_of(shape.recorded) / 8.0;
     traffic.move_write += 2.0 * d * bits_per_element(shape.head_dim, shape.recorded) / 8.0;
     // The released code (llama_kivi.py) concatenates the packed values, which grow by one, and the
-    // waiting rows at every step. It concatenates the packed keys when a group of them is complete.
+    // buffered rows at every step. It concatenates the packed keys when a group is complete.
     const double packed = std::max(0.0, events.attended - shape_.residual);
     const double waiting = std::min(events.attended, 1.5 * shape_.residual);
     const auto flush = static_cast<double>(shape_.flush(shape.head_dim));
@@ -227,7 +227,7 @@ class KiviRule final : public StoreRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     const double elements = 2.0 * static_cast<double>(prompt) * shape.n_kv_heads * shape.head_dim;
-    // Its bytes count as the write of the cache: rows are read once and packed. Two launches pack
+    // The bytes are included in the cache write: rows are read once and packed. Two launches pack
     // keys and values, two more copy the newest rows.
     PrefillExtra extra;
     extra.flops = 4.0 * elements;  // minimum, maximum, scale, round

@@ -4,9 +4,9 @@
 //
 //   x ~ (code step + zero) scale of the other side, all three in fp16
 //
-// The first tokens and those of an unfinished tile stay in fp16. A tile is rounded after the step
-// that fills it, before the next one. The engine's pool for rows in fp16 has a fixed size, which
-// limits its sequences; here a sequence is charged for its own rows.
+// The first tokens and those of an unfinished tile stay in fp16. A tile is rounded between the step
+// that fills it and the next one. The engine's pool for fp16 rows has a fixed size, which limits
+// its sequences; here each sequence is charged for its rows.
 
 #include "models/math/kvarn.hpp"
 
@@ -34,8 +34,9 @@ struct KvarnShape {
   [[nodiscard]] std::int64_t tiles(std::int64_t entries) const {
     return std::max<std::int64_t>(entries - sinks, 0) / tile;
   }
-  /// Codes, and in fp16: of keys two numbers a channel and one a token, of values two a token and
-  /// one a channel. Padded to 8 bytes; from 256 channels on, the bytes per token are a power of 2.
+  /// Codes, and fp16 numbers: for keys two per channel and one per token, for values two per token
+  /// and one per channel. Padded to 8 bytes; with 256 or more channels, the bytes per token are a
+  /// power of 2.
   [[nodiscard]] std::int64_t tile_bytes(std::int32_t head_dim) const {
     const std::int64_t d = head_dim;
     const std::int64_t codes = (d * tile * kKeyBits + 7) / 8 + (d * tile * value_bits + 7) / 8;
@@ -82,7 +83,7 @@ class KvarnStore final : public Store {
   }
 
  private:
-  /// No token ever leaves, so that slots are positions.
+  /// Tokens never leave, so slots are positions.
   void round_tile(EntryTable& entries, std::int32_t first) {
     const auto d = static_cast<std::size_t>(d_);
     const auto g = static_cast<std::size_t>(shape_.tile);
@@ -145,8 +146,8 @@ class KvarnRule final : public StoreRule {
                 const HeadShape& shape) const override {
     add_dequant(traffic, events, shape, /*copy=*/false);
     const double d = shape.head_dim;
-    // A key, a value, each query and each output are rotated; and one token's share of a tile is
-    // read, balanced and written.
+    // A key, a value, each query and each output are rotated; one token's share of a tile is read,
+    // balanced and written.
     traffic.extra_flops += rotation_flops(shape.head_dim) * 2 * (1 + shape.group);
     traffic.extra_flops += 2.0 * d * kBalanceFlops;
     traffic.move_read += 2.0 * d * bits_of(Dtype::kFp16) / 8.0;
@@ -158,14 +159,14 @@ class KvarnRule final : public StoreRule {
         2.0 * static_cast<double>(shape_.tiles(prompt) * shape_.tile) * shape.n_kv_heads;
     PrefillExtra extra;
     extra.flops = rows * (rotation_flops(shape.head_dim) + shape.head_dim * kBalanceFlops);
-    extra.launches = 3;  // rotation, balance, codes; their bytes are the write of the cache
+    extra.launches = 3;  // rotation, balance, codes; the cache write includes their bytes
     return extra;
   }
 
  private:
-  // Per element: in each iteration two passes of a standard deviation (3), logarithm aside, and of
-  // a division by both scales (2), and the two deviations of the imbalance (3 each); then minimum,
-  // maximum, difference, quotient, rounding and clamp.
+  // Per element: in each iteration two passes of a standard deviation (3), without the logarithm,
+  // and of a division by both scales (2), and the two deviations of the imbalance (3 each); then
+  // minimum, maximum, difference, division, rounding and clamp.
   static constexpr double kBalanceFlops = kIterations * (2 * 3 + 2 * 2 + 2 * 3) + 6;
   KvarnShape shape_;
 };

@@ -2,18 +2,19 @@
 // of a codebook ("nuq") and a share of outliers that stay exact.
 //
 //   keys    before RoPE, per channel: lower and upper percentiles of the channel; z in [-1, 1]
-//           between them; what is outside is an outlier
+//           between them; elements outside are outliers
 //   values  per token: the smallest and the largest elements of the layer's row are outliers; z in
-//           [-1, 1] between the rest
+//           [-1, 1] for the other elements
 //   x ~ codebook[nearest z] * range + middle, one codebook for the keys and one for the values of a
-//   layer, by k-means over all z that are no outliers
+//   layer, by k-means over all z except outliers
 //
-// A row of a layer has as many places for outliers in its keys as in its values (the released
-// option cap_outliers: 21 on each side of 4096 channels), each of 16 bits of value and 16 of index.
-// Key outliers without a place take the nearest code. So bytes are known. The released code
-// calibrates thresholds and codebook on other texts, weighted by Fisher information; a replay takes
-// them from the prompt, without weights. They are parts of the model and not counted. Q-Norm is
-// left out. The first tokens stay exact. Keys are rotated when they are read.
+// A row of a layer has the same number of places for outliers in its keys and in its values (the
+// released option cap_outliers: 21 on each side of 4096 channels), with 16 bits of value and 16 of
+// index each. Key outliers without a place use the nearest code, so the number of bytes is fixed.
+// The released code calibrates thresholds and codebooks on other texts, weighted by Fisher
+// information; a replay uses the prompt, without weights. They are parts of the model and not
+// counted. Q-Norm is omitted. The first tokens stay exact. RoPE is applied to keys when they are
+// read.
 
 #include <algorithm>
 #include <atomic>
@@ -36,7 +37,7 @@ struct KvquantSettings {
   double share = 0.01;  // outliers, half on each side
   std::int64_t sinks = 1;
   std::int32_t kv_heads = 1;
-  /// Places for outliers on each side of a layer's row.
+  /// Number of places for outliers on each side of a layer's row.
   [[nodiscard]] std::int64_t places(std::int32_t head_dim) const {
     if (share <= 0) return 0;
     const std::int64_t channels = static_cast<std::int64_t>(kv_heads) * head_dim;
@@ -44,7 +45,7 @@ struct KvquantSettings {
   }
 };
 
-/// Linear between ranks, as NumPy's percentile. Reorders `values`.
+/// Returns the quantile with linear interpolation, like NumPy's percentile. Reorders `values`.
 double quantile(std::vector<float>& values, double share) {
   const double at = share * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(at);
@@ -58,12 +59,12 @@ double quantile(std::vector<float>& values, double share) {
 
 /// One row of a layer with its outliers.
 struct RoundedRow {
-  std::vector<float> z;          // [channels], within [-1, 1] where no outlier
+  std::vector<float> z;          // [channels], within [-1, 1] except for outliers
   std::vector<bool> is_outlier;  // [channels]
   float middle = 0, range = 0;   // of values
 };
 
-/// What is fixed after the prompt: for keys middle and range of each channel of the layer, and both
+/// Data fixed after the prompt: middle and range of keys per channel of the layer, and both
 /// codebooks.
 class KvquantTables {
  public:
@@ -106,7 +107,7 @@ class KvquantTables {
     use(numbers);
     return numbers;
   }
-  /// Takes over the numbers of `fit`.
+  /// Sets the numbers computed by `fit`.
   void use(const std::vector<double>& numbers) {
     const std::size_t channels = heads_.size() * static_cast<std::size_t>(heads_.front().head_dim);
     middle_.resize(channels);
@@ -124,7 +125,8 @@ class KvquantTables {
     }
   }
 
-  /// Of the layer's keys at position t. `places`: outliers are limited to the row's places.
+  /// Returns the row of the layer's keys at position t. `places`: whether outliers are limited to
+  /// the row's places.
   [[nodiscard]] RoundedRow key_row(std::int64_t t, bool places) const {
     const auto d = static_cast<std::size_t>(heads_.front().head_dim);
     RoundedRow row;
@@ -154,7 +156,7 @@ class KvquantTables {
     }
     return row;
   }
-  /// Of the layer's values at position t.
+  /// Returns the row of the layer's values at position t.
   [[nodiscard]] RoundedRow value_row(std::int64_t t) const {
     RoundedRow row;
     for (const HeadVectors& head : heads_) {
@@ -178,7 +180,7 @@ class KvquantTables {
     }
     for (auto c = order.begin(); c != first; ++c) row.is_outlier[*c] = true;
     for (auto c = last; c != order.end(); ++c) row.is_outlier[*c] = true;
-    // The released code replaces outliers by the median, which is between the rest.
+    // The released code replaces outliers by the median, which is within the range of the rest.
     const auto [min, max_at] = std::minmax_element(first, last, less);
     const float low = row.z[*min];
     const float high = row.z[*max_at];
@@ -295,8 +297,8 @@ class KvquantRule final : public EndsRule {
   Bytes entry_bytes(std::int32_t head_dim, Dtype recorded) const override {
     return rounded_bytes(1, head_dim, recorded);
   }
-  /// Codes; and this head's part of a layer row's outliers and of its pair of numbers for values,
-  /// rounded up.
+  /// Bytes of codes, and this head's part of a layer row's outliers and of its two numbers for
+  /// values, rounded up.
   Bytes rounded_bytes(std::int64_t entries, std::int32_t head_dim,
                       Dtype /*recorded*/) const override {
     const std::int64_t codes = 2 * ((static_cast<std::int64_t>(head_dim) * set_.bits + 7) / 8);
@@ -310,7 +312,7 @@ class KvquantRule final : public EndsRule {
                 const HeadShape& shape) const override {
     RowRule::add_step(traffic, events, shape);
     const double entries = events.read >= 0 ? events.read : events.attended;
-    traffic.extra_flops += 3.0 * entries * shape.head_dim;  // keys are rotated when read
+    traffic.extra_flops += 3.0 * entries * shape.head_dim;  // RoPE is applied to keys when read
     traffic.extra_flops += 2.0 * shape.head_dim * round_flops();
     traffic.append_write =
         2.0 * shape.head_dim * bits_per_element(shape.head_dim, shape.recorded) / 8.0;
@@ -320,7 +322,7 @@ class KvquantRule final : public EndsRule {
     PrefillExtra extra;
     extra.flops =
         2.0 * static_cast<double>(prompt) * shape.n_kv_heads * shape.head_dim * round_flops();
-    extra.launches = 4;  // outliers and codes; their bytes are the write of the cache
+    extra.launches = 4;  // outliers and codes; the cache write includes their bytes
     return extra;
   }
 
@@ -334,7 +336,7 @@ class KvquantRule final : public EndsRule {
   /// Per element: middle and range (2), two comparisons with the thresholds, a search in the
   /// codebook.
   [[nodiscard]] double round_flops() const { return 4.0 + set_.bits; }
-  /// Of LayerMemo: tells rules apart that use one layer. No result depends on it.
+  /// Returns a unique key in LayerMemo for rules that share a layer. It does not affect results.
   static std::uint64_t next() {
     static std::atomic<std::uint64_t> made{0};
     return (std::uint64_t{3} << 62U) + made++;

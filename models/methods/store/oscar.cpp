@@ -1,17 +1,18 @@
 // OSCAR INT2 (OSCAR rotation/compute_kv_rotation.py and
 // sglang/QuantKernel/oscar_rotation_clip_int2_kv.py; vLLM vllm/v1/attention/ops/oscar_ops.py): rows
-// times a rotation of their layer, in bf16, then two bits with a step and a zero point of the row.
+// times a rotation of their layer, in bf16, then two-bit codes with a step and a zero point per
+// row.
 //
 //   R = U H: U the eigenvectors of mean over KV heads of Q^T Q / n for keys, and of V^T diag(w) V /
 //   n for values, w_t = k_t Q^T Q k_t^T over its mean; H a Hadamard matrix
 //
-// The released rotation also permutes the columns of R, which changes no result: a row has one
-// step. Authors calibrate U on other texts. A replay takes it from the layer's own prompt
-// (rotation=trace), which is an optimistic bound, or leaves it out (rotation=hadamard). Signs of
-// eigenvectors, which are not defined, are those of kvsim's solver.
+// The released rotation also permutes the columns of R, which does not affect results, because a
+// row has one step. The authors calibrate U on other texts. A replay computes it from the layer's
+// prompt (rotation=trace), which is an optimistic bound, or omits it (rotation=hadamard). The signs
+// of eigenvectors are not defined; they are those of kvsim's solver.
 //
-// The first and the newest tokens stay in the recorded format. The server moves tokens out of the
-// newest in groups; here one leaves at each step.
+// The first and the newest tokens stay in the recorded format. The server rounds groups of the
+// newest tokens; here one token is rounded per step.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +42,7 @@ struct OscarSettings {
 constexpr std::uint64_t kKeyRotation = (std::uint64_t{1} << 63U) + 1;
 constexpr std::uint64_t kValueRotation = (std::uint64_t{1} << 63U) + 2;
 
-/// Eigenvectors [d, d] of the layer's prompt, as columns.
+/// Returns eigenvectors [d, d] of the layer's prompt, as columns.
 std::vector<double> fit(std::span<const HeadVectors> heads, bool of_keys) {
   const auto d = static_cast<std::size_t>(heads.front().head_dim);
   std::vector<double> sum(d * d, 0.0);
@@ -72,8 +73,8 @@ std::vector<double> fit(std::span<const HeadVectors> heads, bool of_keys) {
       }
       total += weights[t];
     }
-    // Normalised to a mean of 1, then divided by the number of tokens; the floor is the released
-    // code's.
+    // Normalised to a mean of 1, then divided by the number of tokens; the floor is from the
+    // released code.
     for (double& w : weights) w /= std::max(total, 1e-12);
     const auto values = weighted_gram(head.values.first(prompt * d), d, weights);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
@@ -109,7 +110,7 @@ class OscarFormat final : public RowFormat {
     hadamard(row);
     for (float& x : row) x /= norm;
   }
-  /// row times the basis, or times its transpose.
+  /// Multiplies the row by the basis or by its transpose.
   static void turn(std::span<float> row, std::span<const double> basis, bool back) {
     if (basis.empty()) return;
     const std::size_t d = row.size();
@@ -152,8 +153,8 @@ class OscarRule final : public EndsRule {
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     RowRule::add_step(traffic, events, shape);
-    // A key, a value, each query and each output are rotated. One entry leaves the newest: it is
-    // read, rounded and written; the step's own is written in full.
+    // A key, a value, each query and each output are rotated. One entry leaves the newest tokens:
+    // it is read, rounded and written. The step's token is written in full precision.
     traffic.extra_flops += rotation_flops(shape.head_dim) * 2 * (1 + shape.group);
     traffic.extra_flops += 2.0 * shape.head_dim * kRoundFlops;
     const double full = 2.0 * shape.head_dim * bits_of(shape.recorded) / 8.0;
@@ -167,12 +168,12 @@ class OscarRule final : public EndsRule {
     const double rows = 2.0 * static_cast<double>(prompt) * shape.n_kv_heads;
     PrefillExtra extra;
     extra.flops = rows * (rotation_flops(shape.head_dim) + shape.head_dim * kRoundFlops);
-    extra.launches = 4;  // rotations and codes; their bytes are the write of the cache
+    extra.launches = 4;  // rotations and codes; the cache write includes their bytes
     return extra;
   }
 
  private:
-  // Magnitude, clamp (2), minimum, maximum, quotient, sum, rounding and clamp (2); the sort of a
+  // Magnitude, clamp (2), minimum, maximum, division, sum, rounding and clamp (2); the sort of a
   // row is not counted.
   static constexpr double kRoundFlops = 10;
   OscarSettings set_;

@@ -1,12 +1,12 @@
 // PolarQuant keys (Wu et al. 2025, arXiv 2502.00527; models/modeling_llama_polar.py): the two
-// channels that RoPE rotates together as angle and radius, each with 4 bits.
+// channels of a RoPE pair are stored as angle and radius, with 4 bits each.
 //
 //   angle = atan2 in [0, 2 pi); per pair and group of tokens: step = (max - min) / 16,
 //   code = floor((angle - min) / step), decoded at min + (code + 1/2) step; the same for the radius
 //
-// Step and minimum are in the recorded format. Values stay as recorded, and so do keys until their
-// group is full; it is rounded after the step that fills it. (Another method of this name, with
-// recursive polar coordinates of the whole vector, is not meant.)
+// Step and minimum are in the recorded format. Values stay as recorded, and also keys until their
+// group is full; it is rounded after the step that fills it. (This is not the method of the same
+// name with recursive polar coordinates of the whole vector.)
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,8 @@ constexpr float kBins = 16;  // 4 bits
 struct PolarShape {
   std::int64_t group = 128;  // tokens
   [[nodiscard]] std::int64_t groups(std::int64_t entries) const { return entries / group; }
-  /// Of the keys of a group: a byte a pair and token; step and minimum of angle and radius a pair.
+  /// Bytes of a group of keys: one byte per pair and token; step and minimum of angle and radius
+  /// per pair.
   [[nodiscard]] std::int64_t group_bytes(std::int32_t head_dim, Dtype recorded) const {
     const std::int64_t pairs = head_dim / 2;
     return group * pairs + bytes_of(4 * pairs, recorded).count();
@@ -65,7 +66,7 @@ class PolarStore final : public Store {
   }
 
  private:
-  /// Replaces each number by the middle of its bin between the least and the greatest.
+  /// Replaces each number by the middle of its bin between minimum and maximum.
   void round(std::vector<float>& numbers) const {
     const auto [min, max] = std::minmax_element(numbers.begin(), numbers.end());
     const float zero = as_stored(*min, recorded_);
@@ -76,7 +77,7 @@ class PolarStore final : public Store {
       x = zero + (code + 0.5F) * step;
     }
   }
-  /// No token ever leaves, so that slots are positions.
+  /// Tokens never leave, so slots are positions.
   void round_group(EntryTable& entries, std::int64_t first) {
     KVSIM_CHECK(rope_ != nullptr, "pairs of channels without the rotary embedding");
     const auto n = static_cast<std::size_t>(shape_.group);
@@ -140,8 +141,8 @@ class PolarRule final : public StoreRule {
   }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
-    // The kernel builds for each pair and group the products of the query with every angle (3 for
-    // each of 16); a key then takes a lookup, a radius and a sum per pair.
+    // For each pair and group, the kernel computes the products of the query with every angle (3
+    // for each of 16). A key then needs a lookup, a radius and a sum per pair.
     const double pairs = shape.head_dim / 2.0;
     const double groups = events.attended / static_cast<double>(shape_.group);
     traffic.extra_flops += shape.group * pairs * (3.0 * kBins * groups + 3.0 * events.attended);
@@ -156,12 +157,12 @@ class PolarRule final : public StoreRule {
     PrefillExtra extra;
     extra.flops =
         static_cast<double>(prompt) * shape.n_kv_heads * shape.head_dim / 2.0 * kRoundFlops;
-    extra.launches = 2;  // angles and radii, codes; their bytes are the write of the cache
+    extra.launches = 2;  // angles and radii, codes; the cache write includes their bytes
     return extra;
   }
 
  private:
-  // Per pair: radius (4), angle (1), and for both minimum, maximum, difference, quotient, floor.
+  // Per pair: radius (4), angle (1), and for both minimum, maximum, difference, division, floor.
   static constexpr double kRoundFlops = 5 + 2 * 5;
   PolarShape shape_;
 };

@@ -1,16 +1,17 @@
 // QuaRot's cache (Ashkboos et al. 2024, arXiv 2404.00456; fake_quant/quant_utils.py): each row
-// times a Hadamard matrix, then asymmetric codes with a step and a zero point of the row.
+// times a Hadamard matrix, then asymmetric codes with a step and a zero point per row.
 //
 //   low = clip min(min x, 0), high = clip max(max x, 0), step = (high - low) / (2^bits - 1)
 //   zero = round(-low / step);  code = clamp(round(x / step) + zero, 0, 2^bits - 1)
 //
 // SpinQuant (Liu et al. 2024, arXiv 2405.16406; eval_utils/) has the same arithmetic in groups of
 // 128 channels. It rotates keys by a Hadamard matrix and values by a learned rotation per layer
-// (R2), which is part of the model's weights and in no trace. Here it is the Hadamard matrix that
-// the learning starts from. A trace of a model whose weights contain R2 has rotated values already.
+// (R2), which is part of the model's weights and not contained in traces. Here R2 is the Hadamard
+// matrix that initialises the learning. A trace of a model whose weights contain R2 already has
+// rotated values.
 //
 // The released code only simulates rounding, in fp32. Step and zero point are counted as fp16. The
-// rotation of values is part of the model's weights and takes no time.
+// rotation of values is part of the model's weights and has no cost.
 
 #include <algorithm>
 #include <cmath>

@@ -2,25 +2,25 @@
 // k_reordering_calibration.py, 3055e2b): keys before RoPE, rotated across heads and sorted by
 // channel; a few tokens of the prompt stay exact.
 //
-//   keys    of a layer's row before RoPE, each 4 heads times a Hadamard matrix of 4 d; the channels
+//   keys    a layer's row before RoPE, 4 heads each times a Hadamard matrix of 4 d; the channels
 //           of the layer in ascending order of their sums over a calibration set; then codes in
 //           groups of channels. Order, rotation and RoPE are applied when a key is read
 //   values  times a Hadamard matrix of d, then codes in the same groups
 //   low = clip min x, high = clip max x, step = (high - low) / (2^bits - 1), zero = round(-low /
 //   step); code = clamp(round(x / step) + zero, 0, 2^bits - 1). The range need not contain 0
 //
-// Pivot tokens, attention sinks, are those of the 20 largest elements of the hidden states. Traces
-// hold the normalised input of attention, and not all have it: pivots=hidden takes the 20 tokens
-// with the largest elements of it; the default the first 20 tokens, where most sinks are. Rows of
-// generated tokens have codes too.
+// Pivot tokens (attention sinks) are those with the 20 largest elements of the hidden states. Some
+// traces hold the normalised input of attention: pivots=hidden uses the 20 tokens with its largest
+// elements. The default is the first 20 tokens, where most sinks are. Rows of generated tokens are
+// also quantised.
 //
-// Authors sum channels over other texts. A replay leaves the order out (order=identity) or takes it
-// from the layer's own prompt (order=trace), which is an optimistic bound.
+// The authors sum channels over other texts. A replay omits the order (order=identity) or computes
+// it from the layer's prompt (order=trace), which is an optimistic bound.
 //
 // The released step divides by bits^2 - 1, which is 8 instead of 7 at 3 bits (levels=code). Groups
-// of equal channels, where its step is 0, have the range from 0 to them. It only simulates
-// rounding; step and zero point are counted as fp16. Rotations of new rows are part of the weights
-// and take no time.
+// of equal channels, whose step would be 0, use the range from 0 to the channels' value. The
+// released code only simulates rounding; step and zero point are counted as fp16. Rotations of new
+// rows are part of the weights and have no cost.
 
 #include <algorithm>
 #include <atomic>
@@ -43,22 +43,22 @@ struct RotatekvSettings {
   std::int32_t bits = 2;
   std::int32_t divisor = 3;  // of the range
   float clip = 0.8F;
-  std::int32_t group = 128;     // channels under a step and a zero point
+  std::int32_t group = 128;     // channels per step and zero point
   std::int32_t head_group = 4;  // KV heads that are rotated together
-  std::int64_t pivots = 20;     // at most the prompt
+  std::int64_t pivots = 20;     // at most the prompt's length
   bool by_hidden = false;       // pivots by hidden states
   bool orders = false;          // channels in the order of the prompt's sums
   [[nodiscard]] std::int32_t top() const { return (1 << bits) - 1; }
 };
 
-/// Times the Hadamard matrix, whose square is the identity.
+/// Multiplies `row` by the Hadamard matrix, whose square is the identity.
 void rotate(std::span<float> row) {
   const float norm = std::sqrt(static_cast<float>(row.size()));
   hadamard(row);
   for (float& x : row) x /= norm;
 }
 
-/// Replaces each element by what its code reads as.
+/// Replaces each element by its dequantised value.
 void round_groups(std::span<float> row, const RotatekvSettings& set) {
   for (std::size_t at = 0; at < row.size(); at += static_cast<std::size_t>(set.group)) {
     const std::span<float> part = row.subspan(at, static_cast<std::size_t>(set.group));
@@ -72,7 +72,7 @@ void round_groups(std::span<float> row, const RotatekvSettings& set) {
   }
 }
 
-/// The keys of a layer before RoPE, rotated and in order.
+/// The keys of a layer before RoPE, rotated and sorted by channel.
 class RotatekvKeys {
  public:
   RotatekvKeys(const RotatekvSettings& settings, std::vector<HeadVectors> heads, const Rope& rope)
@@ -80,7 +80,7 @@ class RotatekvKeys {
     order_.resize(heads_.size() * head_dim());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
   }
-  /// Channels by their sums over the prompt, ascending; ties go to the lower index.
+  /// Returns channels in ascending order of their sums over the prompt; ties go to the lower index.
   [[nodiscard]] std::vector<double> prompt_order() const {
     std::vector<double> sums(order_.size(), 0.0);
     for (std::int64_t t = 0; t < heads_.front().prompt; ++t) {
@@ -95,7 +95,7 @@ class RotatekvKeys {
   void use(const std::vector<double>& order) {
     for (std::size_t c = 0; c < order_.size(); ++c) order_[c] = static_cast<std::size_t>(order[c]);
   }
-  /// The key of head `h` at position t as it is read, with RoPE.
+  /// Writes the dequantised key of head `h` at position t, with RoPE, to `key`.
   void read(std::size_t h, std::int64_t t, std::span<float> key) const {
     const std::vector<float> row = rotated(t);
     std::vector<float> sorted(row.size()), back(row.size());
@@ -116,7 +116,7 @@ class RotatekvKeys {
   [[nodiscard]] std::size_t rotated_width() const {
     return static_cast<std::size_t>(set_.head_group) * head_dim();
   }
-  /// The layer's row at position t before RoPE, each group of heads rotated.
+  /// Returns the layer's row at position t before RoPE, with each group of heads rotated.
   [[nodiscard]] std::vector<float> rotated(std::int64_t t) const {
     std::vector<float> row;
     for (const HeadVectors& head : heads_) {
@@ -176,7 +176,8 @@ class RotatekvFormat final : public RowFormat {
   }
 
  private:
-  /// The tokens of the prompt with the largest elements of the hidden states; ties go to the older.
+  /// Finds the prompt's tokens with the largest elements of the hidden states; ties go to the
+  /// older.
   void find_pivots(const LayerVectors& layer, std::int32_t prompt) {
     const auto width = static_cast<std::size_t>(layer.d_model);
     std::vector<float> largest;
@@ -225,8 +226,8 @@ class RotatekvRule final : public EndsRule {
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     RowRule::add_step(traffic, events, shape);
-    // Keys are rotated back (by butterflies, as released) and to their positions when they are
-    // read; each query's output is rotated by the weights.
+    // When keys are read, their rotation is reversed (by butterflies, as released) and RoPE is
+    // applied; the weights rotate each query's output.
     const double entries = events.read >= 0 ? events.read : events.attended;
     const double width = static_cast<double>(set_.head_group) * shape.head_dim;
     traffic.extra_flops += entries * shape.head_dim * (std::log2(width) + 3);
@@ -239,14 +240,14 @@ class RotatekvRule final : public EndsRule {
     PrefillExtra extra;
     extra.flops =
         2.0 * static_cast<double>(prompt) * shape.n_kv_heads * shape.head_dim * kRoundFlops;
-    extra.launches = 2;  // codes of keys and of values; their bytes are the write of the cache
+    extra.launches = 2;  // codes of keys and values; the cache write includes their bytes
     return extra;
   }
 
  private:
-  // Per element: minimum, maximum, quotient, rounding, sum and clamp (2).
+  // Per element: minimum, maximum, division, rounding, sum and clamp (2).
   static constexpr double kRoundFlops = 7;
-  /// Of LayerMemo: tells rules apart that use one layer. No result depends on it.
+  /// Returns a unique key in LayerMemo for rules that share a layer. It does not affect results.
   static std::uint64_t next() {
     static std::atomic<std::uint64_t> made{0};
     return (std::uint64_t{1} << 62U) + made++;

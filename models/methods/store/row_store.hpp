@@ -1,7 +1,7 @@
 #pragma once
 
-// Formats that store every row separately. No row waits in full precision: even the newest one is
-// attended over as it is stored.
+// Formats that store every row separately. No row is buffered in full precision: attention uses
+// even the newest row in its stored format.
 
 #include <algorithm>
 #include <memory>
@@ -15,13 +15,14 @@ namespace kvsim {
 class RowFormat {
  public:
   virtual ~RowFormat() = default;
-  /// The kept entries of the prompt are in the table, unrounded; `head` indexes scores.heads().
+  /// Called with the prompt's kept entries in the table, unrounded; `head` indexes scores.heads().
   virtual void calibrate(const EntryTable& /*entries*/, PromptScores& /*scores*/,
                          std::size_t /*head*/) {}
   virtual void round_key(std::span<float> key) const = 0;
   virtual void round_value(std::span<float> value) const = 0;
-  /// With EndsRule: the token at position `id` stays in the recorded format. By default it is one
-  /// of the first `first`; a format that keeps others must keep as many.
+  /// With EndsRule: true if the token at position `id` stays in the recorded format. By default
+  /// these are the first `first` tokens; a format that keeps other tokens must keep the same
+  /// number.
   [[nodiscard]] virtual bool keeps(std::int32_t id, std::int64_t first) const { return id < first; }
   /// Rounds the entry at `slot`; for formats that depend on its position.
   virtual void round_entry(EntryTable& entries, std::int32_t slot) {
@@ -32,7 +33,8 @@ class RowFormat {
 
 class RowRule : public StoreRule {
  public:
-  /// `copy`: codes are dequantised into a copy of the cache, not inside the attention kernel.
+  /// `copy`: whether codes are dequantised into a copy of the cache instead of inside the attention
+  /// kernel.
   explicit RowRule(bool copy = false) : copy_{copy} {}
   [[nodiscard]] virtual std::unique_ptr<RowFormat> format(const SessionPlace& place,
                                                           Dtype recorded) const = 0;
@@ -40,7 +42,7 @@ class RowRule : public StoreRule {
   [[nodiscard]] virtual Bytes entry_bytes(std::int32_t head_dim, Dtype recorded) const {
     return row_bytes(head_dim, recorded) * 2;
   }
-  /// Bytes per head that do not depend on its entries.
+  /// Bytes per head that do not depend on the number of entries.
   [[nodiscard]] virtual Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const {
     return Bytes{0};
   }
@@ -73,30 +75,30 @@ class RowRule : public StoreRule {
 /// Entries at both ends of a sequence that stay in the recorded format.
 struct FullEnds {
   std::int64_t first = 0;  // tokens at the positions 0 … first - 1
-  std::int64_t last = 0;   // the newest entries held, first tokens aside; the step's token is one
+  std::int64_t last = 0;   // the newest entries held, first tokens excluded, step's token included
   [[nodiscard]] std::int64_t of(std::int64_t entries) const {
     const std::int64_t at_start = std::min(entries, first);
     return at_start + std::min(entries - at_start, last);
   }
 };
 
-/// Parameters `full_first` and `full_last`, and the ends that they give. Errors: refuses layers
-/// that share and merges, which write their own rows.
+/// Parameters `full_first` and `full_last`, and the resolved ends. Errors: refuses shared layers
+/// and merges, which write rows themselves.
 [[nodiscard]] std::vector<ParamInfo> ends_params(std::int64_t first, std::int64_t last,
                                                  const std::string& source);
 [[nodiscard]] FullEnds resolved_ends(MethodResolver& resolver);
-/// The same refusals only.
+/// Only performs these checks.
 void check_ends(MethodResolver& resolver);
 
-/// A format of rows whose first and last ones are not rounded. An entry is rounded before the
-/// attention of the step in which it stops being one of the last.
+/// A row format that does not round the first and last rows. An entry is rounded before the
+/// attention of the step in which it is no longer one of the last.
 class EndsRule : public RowRule {
  public:
   explicit EndsRule(FullEnds ends) : ends_{ends} {}
   [[nodiscard]] FullEnds ends() const { return ends_; }
   std::unique_ptr<Store> start(const SessionPlace& place, Dtype recorded) const override;
   bool fixed_rows() const override { return false; }
-  /// Bytes depend on which of the first tokens are still held.
+  /// False with full-precision ends: bytes depend on which of the first tokens are still held.
   bool by_count() const override { return ends_.first == 0 && ends_.last == 0; }
   bool rounds_rows_apart() const override { return false; }
   Bytes kv_bytes(std::int64_t prompt_entries, std::int64_t entries, std::int32_t head_dim,

@@ -127,11 +127,11 @@ class Fp8Rule final : public RowRule {
   Bytes row_bytes(std::int32_t head_dim, Dtype /*recorded*/) const override {
     return Bytes{head_dim + (scale_ == Fp8Scale::kToken ? kFp32Bytes : 0)};
   }
-  /// With one scale per tensor, both scales are constants of the layer, not of a head: not counted.
+  /// With one scale per tensor, both scales are constants of the layer and not counted.
   Bytes fixed_bytes(std::int32_t /*head_dim*/, Dtype /*recorded*/) const override {
     return Bytes{scale_ == Fp8Scale::kHead ? 2 * kFp32Bytes : 0};
   }
-  /// An engine has the scales of a head before its first token.
+  /// An engine has a head's scales before its first token.
   bool fixed_rows() const override { return true; }
 
  private:
@@ -158,7 +158,7 @@ class SmoothFormat final : public RowFormat {
     }
     smoothing_scales(key_max, query_max, strength_, scales_);
   }
-  /// (q s) . round(k / s) = q . (s round(k / s)): the row that unscaled queries see.
+  /// (q s) . round(k / s) = q . (s round(k / s)): the row that unscaled queries attend to.
   void round_key(std::span<float> key) const override {
     for (std::size_t j = 0; j < key.size(); ++j) key[j] /= scales_[j];
     round_int8_row(key);
@@ -187,7 +187,7 @@ class SmoothRule final : public RowRule {
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
-    PrefillExtra extra;  // maxima of queries and keys: one scan
+    PrefillExtra extra;  // one scan for the maxima of queries and keys
     const double elements =
         static_cast<double>(prompt) * shape.head_dim * (shape.n_heads + shape.n_kv_heads);
     extra.flops = elements;

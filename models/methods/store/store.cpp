@@ -13,9 +13,9 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kByModel = -1;  // of keep_first, keep_last
+constexpr std::int64_t kByModel = -1;  // default of keep_first and keep_last
 
-/// "0,5,10-12" as flags. Errors: refuses other text and layers that do not exist.
+/// Parses "0,5,10-12" into flags. Errors: refuses other text and layers that do not exist.
 void keep_list(MethodResolver& resolver, const std::string& list, std::vector<bool>& kept) {
   const char* at = list.data();
   const char* const end = at + list.size();

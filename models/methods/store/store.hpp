@@ -36,40 +36,41 @@ AxisChoice store_kvquant();
 AxisChoice store_polar();
 AxisChoice store_ds_mla();
 
-/// Where codes are dequantised: inside the attention kernel, or as a copy of the whole cache in the
-/// recorded format.
+/// Parameter for the place of dequantisation: inside the attention kernel, or into a copy of the
+/// whole cache in the recorded format.
 [[nodiscard]] ParamInfo dequant_param();
-/// Two operations per element; a copy is also written and read back.
+/// Adds two operations per element; a copy is also written and read back.
 void add_dequant(StepTraffic& traffic, const StepEvents& events, const HeadShape& shape, bool copy);
 
-/// Refuses head sizes that a Hadamard rotation does not take: it needs a power of two.
+/// Refuses head sizes that are not a power of two, which a Hadamard rotation requires.
 void check_rotation(MethodResolver& resolver);
-/// Of one vector of `head_dim` channels by a product with the matrix.
+/// Returns the FLOPs of rotating one vector of `head_dim` channels by a matrix product.
 [[nodiscard]] double rotation_flops(std::int32_t head_dim);
 
-/// The largest magnitudes of keys and values of a layer's prompt, or of the session's heads if the
-/// layer is not known.
+/// The largest magnitudes of keys and values in a layer's prompt, or in the session's heads if the
+/// layer is unknown.
 struct PromptMaxima {
   float key = 0, value = 0;
 };
 [[nodiscard]] PromptMaxima prompt_maxima(PromptScores& scores);
 
-/// A scale that a checkpoint gives for `side` ("keys").
+/// Parameter for a checkpoint's static scale of `side` ("keys").
 [[nodiscard]] ParamInfo static_scale_param(std::string name, const std::string& side);
 
-/// Layers at both ends of a model that TurboQuant keeps in the recorded format by default: 2 of a
-/// dense model at each end, none of a hybrid one.
+/// Layers at both ends of a model that TurboQuant keeps in the recorded format by default: 2 at
+/// each end of a dense model, none of a hybrid model.
 enum class KeptEnds : std::uint8_t { kNone, kDense };
-/// `params` with those that keep layers in the recorded format.
+/// Returns `params` with the parameters that keep layers in the recorded format.
 [[nodiscard]] std::vector<ParamInfo> with_kept_layers(std::vector<ParamInfo> params,
                                                       KeptEnds ends = KeptEnds::kNone);
-/// For each layer whether the store keeps it in the recorded format, by the parameters of
-/// with_kept_layers; empty: none. Errors: refuses layers that the model does not have.
+/// Returns for each layer whether the store keeps it in the recorded format, according to the
+/// parameters of with_kept_layers; empty if none. Errors: refuses layers that the model does not
+/// have.
 [[nodiscard]] std::vector<bool> kept_layers(MethodResolver& resolver);
 
-/// Bits of one code: 2, 4 or 8.
+/// Parameter for the bits of one code: 2, 4 or 8.
 [[nodiscard]] ParamInfo code_bits_param(std::int64_t bits, std::string source);
-/// Errors: refuses code sizes that do not pack into bytes.
+/// Returns the bits of one code. Errors: refuses code sizes that do not pack into bytes.
 [[nodiscard]] std::int32_t resolved_code_bits(MethodResolver& resolver);
 
 }  // namespace kvsim

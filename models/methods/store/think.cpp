@@ -1,5 +1,6 @@
 // ThinK (Xu et al. 2024): the key channels with the least weight for the prompt's last queries are
-// dropped; the newest keys stay whole. Also masking, which hides evicted entries and frees nothing.
+// dropped; the newest keys keep all channels. Also masking, which hides evicted entries without
+// freeing memory.
 
 #include <algorithm>
 #include <numeric>
@@ -10,10 +11,10 @@ namespace kvsim {
 namespace {
 
 struct ThinkShape {
-  double share = 0.4;        // of the channels that are dropped
-  std::int32_t window = 32;  // last queries that weigh the channels
-  std::int32_t recent = 32;  // newest keys kept whole
-  bool decoding = false;     // generated keys are also pruned, once no longer recent
+  double share = 0.4;        // share of channels that are dropped
+  std::int32_t window = 32;  // number of last queries that weight the channels
+  std::int32_t recent = 32;  // newest keys that keep all channels
+  bool decoding = false;     // generated keys that are not recent are also pruned
 
   [[nodiscard]] std::int32_t dropped(std::int32_t head_dim) const {
     return static_cast<std::int32_t>(head_dim * share);
@@ -58,7 +59,7 @@ class ThinkStore final : public Store {
   }
 
  private:
-  /// The channels with the smallest product of mean squared query and mean squared key.
+  /// Selects the channels with the smallest product of mean squared query and mean squared key.
   void choose(const HeadVectors& head) {
     const auto d = static_cast<std::size_t>(head_dim_);
     std::vector<double> of_queries(d, 0.0);
@@ -141,8 +142,7 @@ class ThinkRule final : public StoreRule {
                            shape.n_heads * shape.head_dim;
     PrefillExtra extra;
     extra.flops = 2.0 * (keys + queries);
-    extra.read =
-        (keys + queries) * bits_of(recorded) / 8.0;  // the gather is the write of the cache
+    extra.read = (keys + queries) * bits_of(recorded) / 8.0;  // the gather is the cache write
     extra.launches = 4;
     return extra;
   }
@@ -159,7 +159,7 @@ std::shared_ptr<const StoreRule> make_think(MethodResolver& resolver) {
                  .decoding = resolver.word("prune") == "rolling"});
 }
 
-/// Every row that was ever appended.
+/// Counts the bytes of all rows ever appended.
 class MaskedStore final : public Store {
  public:
   MaskedStore(const SessionPlace& place, Dtype recorded)
@@ -183,7 +183,7 @@ class MaskedRule final : public StoreRule {
     return std::make_unique<MaskedStore>(place, recorded);
   }
   Dtype dtype(Dtype recorded) const override { return recorded; }
-  bool rounds() const override { return true; }  // its bytes are not those of the entries
+  bool rounds() const override { return true; }  // its bytes do not follow from the entries
   bool masks() const override { return true; }
   Bytes kv_bytes(std::int64_t /*prompt_entries*/, std::int64_t tokens, std::int32_t head_dim,
                  Dtype recorded) const override {

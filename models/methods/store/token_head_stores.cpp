@@ -1,5 +1,5 @@
 // Formats of engines with one scale per token and KV head: vLLM's fp8, int8 and int4 per
-// token-head, and LMDeploy's int8 and int4. The scales of a row are its own, so no calibration is
+// token-head, and LMDeploy's int8 and int4. Each row has separate scales, so calibration is not
 // needed.
 
 #include <algorithm>
@@ -141,7 +141,7 @@ class LmdeployRule final : public RowRule {
   void round_row(std::span<float> row, Dtype recorded) const override {
     LmdeployFormat{(1 << bits_) - 1, pytorch_, recorded}.round_key(row);
   }
-  /// Step and minimum in the model's type.
+  /// Step and minimum have the model's dtype.
   Bytes row_bytes(std::int32_t head_dim, Dtype recorded) const override {
     return Bytes{static_cast<std::int64_t>(head_dim) * bits_ / 8} + bytes_of(2, recorded);
   }

@@ -1,4 +1,4 @@
-// TurboQuant: keys by norm and the codes of a rotated direction, values in groups of one row.
+// TurboQuant: keys as a norm and codes of a rotated direction, values in groups of one row.
 
 #include "models/math/turboquant.hpp"
 
@@ -70,27 +70,27 @@ class TurboQuantRule final : public RowRule {
     if (settings_.lmdeploy) {
       RowRule::add_step(traffic, events, shape);
     } else {
-      // vLLM's kernel has one program per query head: each unpacks all keys and values of its KV
-      // head, without tensor cores. A lane issues as many instructions as it could do
-      // multiply-adds.
+      // vLLM's kernel has one program per query head, which unpacks all keys and values of its KV
+      // head without tensor cores. A lane's instruction rate equals its multiply-add rate.
       const double entries = events.read >= 0 ? events.read : events.attended;
       traffic.extra_flops += 2.0 * instructions() * entries * shape.head_dim * shape.group;
     }
     if (settings_.key_bits == 8) return;
-    // The engines rotate by a product with the matrix: the new key and each query; LMDeploy also
-    // the value and each output.
+    // The engines rotate the new key and each query by a matrix product; LMDeploy also rotates the
+    // value and each output.
     const double rotations = (1 + shape.group) * (settings_.lmdeploy ? 2.0 : 1.0);
     traffic.extra_flops += rotation_flops(shape.head_dim) * rotations;
   }
 
  private:
-  /// Per channel of a key and a value, counted in the kernel's source: vLLM
-  /// vllm/v1/attention/ops/triton_turboquant_decode.py, _tq_decode_stage1. A byte is loaded per
-  /// channel, or two where a code may cross one, since the addresses of lanes are not contiguous.
+  /// Instructions per channel of a key and a value, counted in the kernel's source: vLLM
+  /// vllm/v1/attention/ops/triton_turboquant_decode.py, _tq_decode_stage1. One byte is loaded per
+  /// channel, or two if a code may cross a byte boundary, because the addresses of lanes are not
+  /// contiguous.
   [[nodiscard]] double instructions() const {
-    // Two addresses in 64 bits (4) and loads (2), joining, shift and mask (3), address and load of
-    // the level (3), norm, its correction, selection and product (4); E4M3: conversion (2), share
-    // of vector loads (1), selection and product (2).
+    // Two 64-bit addresses (4) and loads (2), joining, shift and mask (3), address and load of the
+    // level (3), norm, its correction, selection and product (4); E4M3: conversion (2), share of
+    // vector loads (1), selection and product (2).
     const double key = settings_.key_bits == 8 ? 5 : 16;
     // Address (2), load, shift, mask, conversion, step and minimum, sum (6); a code of 3 bits needs
     // a second address and load, and joining (5 with the shift).

@@ -1,6 +1,5 @@
-// Lossless compression by nvCOMP's ANS, as FlexKV has it (taco-project/FlexKV, pull request 183):
-// slots of host memory stay reserved at the full size, so that only the bytes on link and disk
-// fall.
+// Lossless compression by nvCOMP's ANS, as in FlexKV (taco-project/FlexKV, pull request 183): slots
+// of host memory stay reserved at the full size, so only the bytes on link and disk decrease.
 
 #include <array>
 #include <bit>
@@ -16,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// Bits of a byte stream at its entropy.
+/// Returns the bits of a byte stream at its entropy.
 double entropy_bits(const std::array<std::int64_t, 256>& counts) {
   double total = 0;
   for (const std::int64_t n : counts) total += static_cast<double>(n);
@@ -34,8 +33,7 @@ class AnsTier final : public TierRule {
   double link_bytes(const TierPage& page) const override { return page.bytes() / ratio_; }
   double held_bytes(const TierPage& page) const override { return page.bytes(); }
   bool fixed_bytes() const override { return false; }
-  /// A pass over the page's bytes, and one over the coded ones; the arithmetic of tables is not
-  /// counted.
+  /// One pass over the page's bytes and one over the coded bytes; table arithmetic is not counted.
   TierWork encode(const TierPage& page) const override {
     return {.flops = 0, .read = page.bytes(), .written = link_bytes(page)};
   }
@@ -43,7 +41,7 @@ class AnsTier final : public TierRule {
     return {.flops = 0, .read = link_bytes(page), .written = page.bytes()};
   }
   bool lossless() const override { return true; }
-  /// The entropy of high and of low bytes: the least that a coder of single bytes needs.
+  /// Returns the entropy of high and of low bytes, the lower bound of a coder of single bytes.
   double pass(TierRows& rows) const override {
     std::array<std::int64_t, 256> high{}, low{};
     const auto sent = static_cast<std::size_t>(rows.tokens * rows.width);

@@ -1,7 +1,7 @@
 // CacheGen (Liu et al. 2024) as in LMCache: lmcache/storage_backend/serde/cachegen_encoder.py and
-// cachegen_basics.py. A token's row over all heads of a layer has one maximum; codes go through an
-// adaptive arithmetic coder for each layer, side and channel over a chunk of tokens, whose
-// frequencies are sent along.
+// cachegen_basics.py. A token's row over all heads of a layer has one maximum; codes are compressed
+// by an adaptive arithmetic coder per layer, side and channel over a chunk of tokens, and its
+// frequencies are transferred too.
 
 #include <algorithm>
 #include <cmath>
@@ -14,13 +14,13 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int32_t kKinds = 33;        // numbers of a channel's table
-constexpr std::int64_t kTableBytes = 66;   // of 16 bits each
-constexpr std::int64_t kMaximumBytes = 2;  // of a row: a value of the recorded format
-constexpr double kEnd = 2;                 // most bytes that a stream's end takes
+constexpr std::int32_t kKinds = 33;        // numbers in a channel's table
+constexpr std::int64_t kTableBytes = 66;   // 16 bits per number
+constexpr std::int64_t kMaximumBytes = 2;  // per row: a value of the recorded format
+constexpr double kEnd = 2;                 // maximum number of bytes at a stream's end
 /// Magnitude, maximum, product, sum, rounding; the coder: two products, two shifts, comparison and
-/// subtraction in integers. Decoding searches at most 6 of a table's numbers instead. Bounds: the
-/// coder's steps depend on each other.
+/// subtraction in integers. Decoding instead searches at most 6 of a table's numbers. These are
+/// bounds, because the coder's steps depend on each other.
 constexpr double kEncodeFlops = 5 + 6;
 constexpr double kDecodeFlops = 6 + 6 + 2;
 
@@ -53,7 +53,7 @@ class CachegenTier final : public TierRule {
   bool fixed_bytes() const override { return false; }
   TierWork encode(const TierPage& page) const override {
     return {.flops = kEncodeFlops * page.elements(),
-            .read = page.bytes() + page.elements(),  // codes of a byte go through memory
+            .read = page.bytes() + page.elements(),  // one-byte codes go through memory
             .written = page.elements() + link_bytes(page)};
   }
   TierWork decode(const TierPage& page) const override {
@@ -73,7 +73,7 @@ class CachegenTier final : public TierRule {
     return {.keys = layer < settings_.key_layers ? kFine : kCoarse,
             .values = layer < settings_.value_layers ? kFine : kCoarse};
   }
-  /// Codes of each sign.
+  /// Number of codes per sign.
   static std::int32_t steps(std::int32_t bins) { return bins / 2 - 1; }
   [[nodiscard]] double tables(std::int64_t channels, double chunks) const {
     return static_cast<double>(kTableBytes * channels) * (settings_.shared_table ? 1 : chunks);

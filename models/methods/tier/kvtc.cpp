@@ -1,12 +1,12 @@
-// KVTC (KV cache transform coding) as SGLang's code has it: python/sglang/srt/mem_cache/
-// kvtc_quant.py (5f7391ca) and the calibration scripts of jfckm/sglang-kvtc (7a4de209, 36786ad9).
+// KVTC (KV cache transform coding) as in SGLang: python/sglang/srt/mem_cache/kvtc_quant.py
+// (5f7391ca) and the calibration scripts of jfckm/sglang-kvtc (7a4de209, 36786ad9).
 // A token's features are projected onto principal directions; groups of consecutive coefficients
-// are stored as fp32, bf16, int8 or int4, in an allocation that minimises the error within a number
-// of bits. Keys are coded before RoPE.
+// are stored as fp32, bf16, int8 or int4, in an allocation that minimises the error for a number of
+// bits. Keys are coded before RoPE.
 //
-// Two decisions differ. A feature vector has all heads of one layer (the code: of all layers of a
-// worker), because a replay has one layer at a time. The calibration set is the trace's prompt:
-// directions come from its first half, the allocation from its second.
+// Two decisions differ from that code. A feature vector covers all heads of one layer (there: of
+// all layers of a worker), because a replay processes one layer at a time. The calibration set is
+// the trace's prompt: directions come from its first half, the allocation from its second.
 
 #include <algorithm>
 
@@ -34,7 +34,7 @@ class KvtcTier final : public TierRule {
   TierWork decode(const TierPage& page) const override { return work(page, true); }
   bool needs_layer() const override { return true; }
   double pass(TierRows& rows) const override {
-    // Sinks and recent tokens keep their rows, and are not calibrated on.
+    // Sinks and recent tokens keep their rows and are excluded from the calibration.
     const std::int64_t first = std::min(settings_.sinks, rows.prompt);
     const std::int64_t last = std::max(first, rows.prompt - settings_.recent);
     const std::int64_t coded = std::max<std::int64_t>(0, std::min(rows.tokens, last) - first);
@@ -76,8 +76,8 @@ class KvtcTier final : public TierRule {
     return out;
   }
 
-  /// Keys of tokens first … last - 1 to where RoPE leaves them (sign 1), or back to before it (-1);
-  /// unchanged without RoPE.
+  /// Applies RoPE to the keys of tokens first … last - 1 (sign 1) or reverses it (-1). Does nothing
+  /// without RoPE.
   static void turn(const TierRows& rows, std::vector<float>& keys, std::int64_t first,
                    std::int64_t last, int sign) {
     if (rows.rope == nullptr) return;
@@ -91,7 +91,7 @@ class KvtcTier final : public TierRule {
     }
   }
 
-  /// Bits of a token's coefficients of one side.
+  /// Returns the bits of a token's coefficients of one side.
   [[nodiscard]] std::int64_t pass_side(const TierRows& rows, std::vector<float>& side,
                                        std::int64_t first, std::int64_t last) const {
     const auto width = static_cast<std::size_t>(rows.width);

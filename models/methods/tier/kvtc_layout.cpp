@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array<std::int64_t, 6> kSizes{1, 8, 16, 64, 256, 1024};
 constexpr std::array kTypes{KvtcType::kFp32, KvtcType::kBf16, KvtcType::kInt8, KvtcType::kInt4};
-constexpr std::int64_t kStep = 8;  // every group has a multiple of so many bits
+constexpr std::int64_t kStep = 8;  // every group's bits are a multiple of this
 
 double as_half(double x) {
   return static_cast<double>(fp16_to_float(float_to_fp16(static_cast<float>(x))));
@@ -24,13 +24,14 @@ bool allows(KvtcType type, std::int64_t size) {
 }
 
 /// scale = range / (2^b - 1), offset = least code - low / scale, code = round(x / scale + offset);
-/// a token stores both in fp16.
+/// scale and offset are stored per token in fp16.
 void round_integers(std::span<double> group, std::int32_t bits) {
   const auto [low, high] = std::minmax_element(group.begin(), group.end());
   const double min = -std::ldexp(1.0, bits - 1), max = -min - 1;
   const double scale = (*high - *low) / (max - min);
   if (!(scale > 0)) {
-    // All are equal: the code is the least one, and the offset alone cannot say the value.
+    // All elements are equal, so offset and least code cannot represent the value; it is stored in
+    // fp16.
     const double only = as_half(*low);
     std::fill(group.begin(), group.end(), only);
     return;
@@ -92,9 +93,9 @@ KvtcLayout kvtc_layout(std::span<const double> rows, std::int64_t width, std::in
               width);
   const std::size_t tokens = rows.size() / n;
   const std::int64_t steps = std::max<std::int64_t>(0, budget) / kStep;
-  // No group has fewer than 4 bits a coefficient.
+  // No group has fewer than 4 bits per coefficient.
   const std::int64_t max = std::min(width, std::max<std::int64_t>(0, budget) / 4);
-  std::vector<double> tail(n + 1);  // energy of the coefficients from each on
+  std::vector<double> tail(n + 1);  // energy of each coefficient and all later ones
   for (std::size_t i = n; i > 0; --i) {
     tail[i - 1] = tail[i];
     for (std::size_t t = 0; t < tokens; ++t) {
@@ -106,7 +107,7 @@ KvtcLayout kvtc_layout(std::span<const double> rows, std::int64_t width, std::in
     double error = std::numeric_limits<double>::infinity();
     std::int64_t size = 0;
     KvtcType type = KvtcType::kFp32;
-    std::uint8_t from = 0;  // type of the groups before
+    std::uint8_t from = 0;  // type of the previous group
   };
   const auto index = [&](std::int64_t end, std::size_t type, std::int64_t used) {
     return (static_cast<std::size_t>(end) * kTypes.size() + type) *

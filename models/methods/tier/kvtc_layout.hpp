@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of models/methods/tier: how KVTC stores the coefficients of a token.
+// Internal to models/methods/tier: KVTC's storage of a token's coefficients.
 
 #include <cstdint>
 #include <span>
@@ -8,31 +8,31 @@
 
 namespace kvsim {
 
-/// By falling precision.
+/// In descending order of precision.
 enum class KvtcType : std::uint8_t { kFp32, kBf16, kInt8, kInt4 };
 
 struct KvtcGroup {
   std::int64_t size = 0;  // consecutive coefficients
   KvtcType type = KvtcType::kFp32;
 };
-/// What follows the last group is dropped.
+/// Coefficients after the last group are dropped.
 struct KvtcLayout {
   std::vector<KvtcGroup> groups;
-  std::int64_t bits = 0;  // of a token
-  double error = 0;       // squared, over the rows that it was made for
+  std::int64_t bits = 0;  // per token
+  double error = 0;       // squared error on the rows of its calibration
 };
 
-/// Bits of a group of a token: integers have an fp16 scale and offset in addition.
+/// Bits per token of a group: integer groups also have an fp16 scale and offset.
 [[nodiscard]] std::int64_t kvtc_bits(const KvtcGroup& group);
 
-/// The layout of at most `budget` bits with the least squared error on rows [n, width] of
-/// coefficients: groups of 1, 16, 64, 256 or 1024 (int4: 8, 16, …), whose precision never rises.
+/// Returns the layout of at most `budget` bits with the least squared error on rows [n, width] of
+/// coefficients: groups of 1, 16, 64, 256 or 1024 (int4: 8, 16, …) with non-increasing precision.
 /// Exact, by dynamic programming over (end, type, bits). Source: jfckm/sglang-kvtc, the calibration
-/// scripts. Errors: ContractError if the span is not whole rows.
+/// scripts. Errors: ContractError if the span does not consist of whole rows.
 [[nodiscard]] KvtcLayout kvtc_layout(std::span<const double> rows, std::int64_t width,
                                      std::int64_t budget);
 
-/// Replaces a token's coefficients by what the layout returns.
+/// Replaces a token's coefficients by their values after a round trip through the layout.
 void kvtc_round(std::span<double> coefficients, const KvtcLayout& layout);
 
 }  // namespace kvsim

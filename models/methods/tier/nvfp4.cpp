@@ -1,6 +1,6 @@
 // NVFP4 cold pages: TensorRT-LLM, tensorrt_llm/_torch/kv_cache_compression/
 // quantization_for_cold_page/nvfp4.py (af8c3bfa), docs/source/developer-guide/
-// kv-cache-cold-page-codec.md (4fc41c5e). A page and layer is one blob: the codes of keys and
+// kv-cache-cold-page-codec.md (4fc41c5e). Each page and layer has one blob: the codes of keys and
 // values, then their scales. One kernel reads the GPU's page and writes the blob into mapped host
 // memory, another does the reverse.
 
@@ -15,10 +15,10 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kGroup = 16;      // channels under a scale
-constexpr std::int64_t kAlignment = 16;  // of a blob, bytes
-/// Of an element: its magnitude and the maximum, the division, the rounding by comparisons (bound:
-/// the documentation says fewer than 10).
+constexpr std::int64_t kGroup = 16;      // channels per scale
+constexpr std::int64_t kAlignment = 16;  // of a blob, in bytes
+/// Operations per element: magnitude, maximum, division, rounding by comparisons (an upper bound:
+/// the documentation states fewer than 10).
 constexpr double kEncodeFlops = 10;
 constexpr double kDecodeFlops = 1;
 
@@ -46,7 +46,7 @@ class Nvfp4Tier final : public TierRule {
   }
 
  private:
-  /// Heads are whole groups, so that rows of one head and of all heads have the same groups.
+  /// A head consists of whole groups, so rows of one head and of all heads have the same groups.
   void pass_side(std::span<float> values, float global, Dtype stored) const {
     for (std::size_t at = 0; at + kGroup <= values.size(); at += kGroup) {
       const std::span<float> channels = values.subspan(at, kGroup);

@@ -11,10 +11,10 @@ AxisChoice tier_cachegen();
 AxisChoice tier_kvtc();
 AxisChoice tier_ans();
 
-/// Parameter `returned`, which every codec has.
+/// Parameter `returned` of every codec.
 [[nodiscard]] ParamInfo returned_param();
-/// Reads `returned`. Errors: refuses caches that drop entries or share them between layers, whose
-/// pages no engine encodes, and stores other than 16-bit rows and FP8 with a scale of 1.
+/// Reads `returned`. Errors: refuses caches that drop entries or share them between layers, because
+/// no engine encodes their pages, and stores other than 16-bit rows and FP8 with a scale of 1.
 [[nodiscard]] double resolve_returned(MethodResolver& resolver);
 
 }  // namespace kvsim

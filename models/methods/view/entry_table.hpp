@@ -22,19 +22,19 @@ class EntryTable {
   void reserve(std::int32_t entries);
   /// Adds a token and returns its slot. Ids must ascend over calls.
   std::int32_t append(std::int32_t id, std::span<const float> key, std::span<const float> value);
-  /// Adds an entry that represents `members` tokens (ascending); its id is the first.
+  /// Adds an entry that represents the tokens `members` (ascending); its id is the first member.
   std::int32_t append_merged(std::vector<std::int32_t> members, std::span<const double> key,
                              std::span<const double> value, bool pinned = true);
-  /// Removes the entry at `slot`; the last entry takes its place (one row moved, as a swap does).
+  /// Removes the entry at `slot` and moves the last entry there (one row moved, as in a swap).
   void erase(std::int32_t slot);
-  /// Pins the token at `slot` as a merge target with one member, itself.
+  /// Pins the token at `slot` as a merge target; its only member is this token.
   void pin(std::int32_t slot);
   /// Merges the token at `from` into the pinned entry at `into` as a running mean with weights w
   /// and 1: k <- (w k + k') / (w + 1), the same for v; then `from` is erased. w is the number of
   /// members, at most `weight_cap`. The mean is kept in fp64, so it stalls only at the cap.
   void merge_mean(std::int32_t into, std::int32_t from, std::int32_t weight_cap);
   /// Merges the entries `from` (ids) into `into`, which then also represents their members; they
-  /// are erased. `into` takes the given row and weight, keeps its id and can still be evicted.
+  /// are erased. `into` is set to the given row and weight, keeps its id and can still be evicted.
   void merge_into(std::int32_t into, std::span<const std::int32_t> from,
                   std::span<const double> key, std::span<const double> value, double weight);
 
@@ -44,7 +44,7 @@ class EntryTable {
   [[nodiscard]] std::int32_t slot_of(std::int32_t id) const {
     return index(id) < slots_.size() ? slots_[index(id)] : -1;
   }
-  /// True if the entry represents, or could represent, more than the token of its id.
+  /// True if the entry represents, or can represent, tokens in addition to that of its id.
   [[nodiscard]] bool is_merged(std::int32_t slot) const { return merged_[index(slot)] >= 0; }
   [[nodiscard]] bool is_pinned(std::int32_t slot) const {
     return is_merged(slot) && groups_[index(merged_[index(slot)])].pinned;
@@ -78,20 +78,20 @@ class EntryTable {
     return std::span{values_}.subspan(index(slot) * d_, d_);
   }
 
-  // Versions: while they are recorded, every content that attention sees in a slot has a number.
-  // The contents that are gone are kept, so that attention over several steps can be computed at
-  // the end of them.
+  // Versions: while they are recorded, each row content that attention uses in a slot has a number.
+  // Replaced or removed contents are kept, so that attention over several steps can be computed
+  // after the last of them.
 
-  /// Starts recording: the rows now in the table get the numbers 0 … size()-1, by slot.
+  /// Starts recording: the current rows get the numbers 0 … size()-1, by slot.
   void start_versions();
   void stop_versions();
-  /// Attention has seen the current rows: a row that leaves or changes from now on is kept.
+  /// Marks the current rows as used by attention: rows that leave or change later are kept.
   void mark_seen() { seen_ = next_version_; }
   [[nodiscard]] std::span<const std::uint32_t> versions() const { return versions_; }  // by slot
-  /// Rows with this number or a higher one were not seen yet.
+  /// Rows with this or a higher number have not been used yet.
   [[nodiscard]] std::uint32_t first_unseen() const { return seen_; }
   [[nodiscard]] std::uint32_t next_version() const { return next_version_; }
-  /// Rows seen that are gone, in the order in which they left.
+  /// Used rows that were removed or changed, in this order.
   struct PastRows {
     std::vector<std::uint32_t> versions;
     std::vector<float> keys, values;
@@ -110,7 +110,7 @@ class EntryTable {
     return static_cast<std::size_t>(slot);
   }
   void write_mean(std::int32_t slot);
-  /// The row at `slot` is about to change or to leave.
+  /// Called before the row at `slot` changes or leaves.
   void keep_past(std::int32_t slot);
   void rewrite(std::int32_t slot) {
     if (!recording_ || versions_[index(slot)] >= seen_) return;

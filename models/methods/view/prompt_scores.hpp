@@ -12,8 +12,8 @@
 namespace kvsim {
 
 /// Attention of the last `rows` queries of a prompt over all of it, one head after another:
-/// [heads][group][rows][prompt]. Beyond a row's own position, logits are -infinity and
-/// probabilities 0.
+/// [heads][group][rows][prompt]. After a row's position, logits are -infinity and probabilities are
+/// 0.
 struct WindowRows {
   std::int32_t rows = 0;
   std::int64_t prompt = 0;
@@ -32,8 +32,7 @@ struct WindowRows {
 };
 
 /// Data of a prompt for stored heads with a joint decision (one head, except for joint decisions of
-/// a layer or a pair of layers). Everything is computed on first use and kept, so a method pays
-/// only for what it uses. Thread-safe.
+/// a layer or a pair of layers). Results are computed on first use and cached. Thread-safe.
 class PromptScores {
  public:
   explicit PromptScores(const HeadVectors& head) : heads_{head} {}
@@ -45,19 +44,21 @@ class PromptScores {
     return static_cast<std::int32_t>(heads_.front().prompt);
   }
   [[nodiscard]] std::span<const HeadVectors> heads() const { return heads_; }
-  /// The same for head `h` only.
+  /// Returns the data of head `h` only.
   [[nodiscard]] PromptScores of_head(std::size_t h) const;
   /// Index of the KV head of heads().front() in its layer.
   [[nodiscard]] std::int32_t first_head() const { return first_head_; }
-  /// Number of the KV head of heads()[h] in the model's layer, of which a trace may have a sample.
+  /// Number of the KV head of heads()[h] in the model's layer; a trace may contain only a sample of
+  /// the heads.
   [[nodiscard]] std::int32_t head_number(std::size_t h) const;
-  /// The layer (for a pair, the shallower one). Errors: ContractError if none was given.
+  /// Returns the layer (for a pair, the shallower one). Errors: ContractError if no layer was
+  /// given.
   [[nodiscard]] const LayerVectors& layer() const;
   [[nodiscard]] bool knows_layer() const { return layer_ != nullptr; }
 
   /// prompt_column_sums (models/math), summed over the heads: [prompt].
   [[nodiscard]] std::span<const double> column_sums(double decay);
-  /// The last `rows` rows (at most as many as the prompt has).
+  /// The last `rows` rows, limited to the prompt's length.
   [[nodiscard]] const WindowRows& window(std::int32_t rows);
 
   /// Attention row of position t: logits and probabilities of query head g over keys 0 … t.
@@ -68,7 +69,7 @@ class PromptScores {
     std::span<const double> logits, probabilities;  // [t + 1]
   };
   /// Calls `visit` with the rows of positions first … prompt-1, ordered by head, position, query
-  /// head. Rows are not kept, because s^2 of them would be too many.
+  /// head. Rows are not cached, because s^2 values would be too many.
   void each_row(std::int64_t first, const std::function<void(const Row&)>& visit) const;
 
  private:

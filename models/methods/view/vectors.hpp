@@ -13,14 +13,14 @@
 
 namespace kvsim {
 
-// Views of recorded data: methods see a trace through these and know nothing about its file.
+// Views of recorded data: methods access a trace only through these, independently of its file.
 
 /// The recorded vectors of one KV head and the query heads that share it.
 struct HeadVectors {
   std::span<const float> q;       // [group, tokens, d]
   std::span<const float> keys;    // [tokens, d]
   std::span<const float> values;  // [tokens, d]
-  // Of tokens whose chunk was computed apart, [tokens, d]; empty: the trace has none.
+  // Rows of separately computed chunks, [tokens, d]; empty if the trace has none.
   std::span<const float> reused_keys{}, reused_values{};
   std::int32_t group = 1;
   std::int32_t head_dim = 0;
@@ -44,7 +44,8 @@ struct HeadVectors {
 /// Results that the heads of a layer share. Thread-safe.
 class LayerMemo {
  public:
-  /// The result for `key`: the first call computes it. Nothing is kept if `compute` throws.
+  /// Returns the result for `key`, which the first call computes. It is not cached if `compute`
+  /// throws.
   const std::vector<double>& get(std::uint64_t key,
                                  const std::function<std::vector<double>()>& compute) {
     const std::scoped_lock lock{guard_};
@@ -57,15 +58,15 @@ class LayerMemo {
   std::map<std::uint64_t, std::vector<double>> known_;
 };
 
-/// All data of one layer in a trace. What was not recorded is empty.
+/// All data of one layer in a trace. Data that was not recorded is empty.
 struct LayerVectors {
   std::int32_t layer = 0;
   std::int32_t n_layers = 1;
   std::vector<HeadVectors> heads;  // [n_kv_heads]
-  // Of a sample of heads: their numbers in the model's layer. Empty: 0, 1, …
+  // For a sample of heads: their numbers in the model's layer. Empty: 0, 1, …
   std::vector<std::int32_t> head_numbers;
   std::int32_t d_model = 0;
-  std::span<const float> hidden;             // [tokens, d_model], input of the attention module
+  std::span<const float> hidden;             // [tokens, d_model], inputs of the attention module
   std::span<const float> output_projection;  // [d_model, n_heads * d]; head j owns d columns
   const Rope* rope = nullptr;                // not owned
   // Positions of a teacher-forced repeat of the prompt (for KVzip's oracles); tokens 0: none.

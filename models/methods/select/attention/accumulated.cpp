@@ -24,10 +24,10 @@ struct AccumulatedSettings {
   std::int64_t recent_prompt = 0;
   std::int64_t recent_decode = 0;
   ScoreExec score_exec = ScoreExec::kEager;
-  std::int32_t score_copies = 1;  // matrices of the cache's dtype alive in eager execution
+  std::int32_t score_copies = 1;  // score matrices of the cache's dtype in eager execution
   bool fp32_softmax = true;
   bool retries_smaller_chunks = false;
-  std::int64_t entries = 0;           // the mean budget that the tails are sized for
+  std::int64_t entries = 0;           // the mean budget that determines the tails
   bool first_step = false;            // compress the prompt at the first decode step
   bool score_in_cache_dtype = false;  // carried scores take the cache's dtype, not fp32
 };
@@ -37,7 +37,7 @@ class AccumulatedSelector final : public Selector {
   AccumulatedSelector(const AccumulatedSettings& settings, std::int32_t tokens)
       : settings_{settings}, score_(static_cast<std::size_t>(tokens), 0.0) {}
 
-  /// If layers or heads differ in budget, the tails are scaled in proportion.
+  /// If budgets differ between layers or heads, the tails are scaled in proportion.
   void allow(const EntryBudget& allotted, std::int64_t /*room*/) override {
     if (allotted.entries == std::numeric_limits<std::int64_t>::max()) return;
     if (allotted.entries == settings_.entries) return;
@@ -113,8 +113,8 @@ class AccumulatedRule final : public SelectRule {
     return (settings_.score_in_cache_dtype ? bytes_of(1, shape.stored) : Bytes{4}) * entries;
   }
 
-  // Work as counted in the method catalogue: decay, add and compare once per entry held before; the
-  // sum over the group is part of reading the row.
+  // Work as counted in the method catalogue: decay, add and compare once per previously held entry;
+  // the sum over the group is part of reading the row.
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double side =
@@ -153,7 +153,7 @@ std::shared_ptr<const SelectRule> resolve_accumulated(MethodResolver& resolver) 
   std::int64_t tail =
       recent >= 0 ? share_or_count(recent, entries) : entries - share_or_count(heavy, entries);
   if (residual && recent < 1) {
-    tail = std::max<std::int64_t>(tail, 2);  // ZeroMerge's code: at least 2
+    tail = std::max<std::int64_t>(tail, 2);  // minimum in ZeroMerge's code
   }
   const std::int64_t sinks = resolver.integer("sinks");
   const std::int64_t slots = resolver.reserve_slots(entries - tail);

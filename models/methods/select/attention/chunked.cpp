@@ -1,5 +1,5 @@
-// ChunkKV (Liu et al. 2025; kvpress, ChunkKVPress): whole chunks of neighbouring tokens, the same
-// in every head of a layer.
+// ChunkKV (Liu et al. 2025; kvpress, ChunkKVPress): selects whole chunks of neighbouring tokens,
+// the same in every head of a layer.
 //
 //   score of a chunk = mean over its tokens of their scores summed over heads
 //
@@ -43,7 +43,7 @@ class ChunkedSelector final : public ScoredSelector {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     if (allotted.entries >= prompt || chunks_.empty()) return highest(score_, allotted.entries);
     const auto chunk = static_cast<std::int64_t>(chunk_);
-    // If the short last chunk is kept, another chunk may fit into the same budget.
+    // If the shorter last chunk is kept, one more chunk may fit into the budget.
     std::int64_t count = allotted.entries / chunk;
     if (tokens_of(highest(chunks_, count + 1)) <= allotted.entries) ++count;
     std::vector<std::int32_t> kept;
@@ -67,7 +67,7 @@ class ChunkedSelector final : public ScoredSelector {
   }
 
   std::size_t chunk_;
-  std::vector<double> chunks_;  // scores of chunks; the last may be shorter
+  std::vector<double> chunks_;  // scores of chunks; the last chunk may be shorter
 };
 
 class ChunkedRule final : public ScoredRule {
@@ -94,7 +94,8 @@ std::shared_ptr<const SelectRule> resolve_chunked(MethodResolver& resolver) {
   const std::int64_t chunk = resolver.integer("chunk");
   const std::int64_t prompt = resolver.prompt();
   const std::int64_t chunks = (prompt + chunk - 1) / chunk;
-  // A ratio counts chunks, of which at least one stays; without a whole chunk it counts tokens.
+  // A ratio applies to chunks, at least one of which is kept; if the prompt is shorter than a
+  // chunk, it applies to tokens.
   const auto kept = [=](double ratio) {
     const auto of = [ratio](std::int64_t n) {
       return static_cast<std::int64_t>(static_cast<double>(n) * (1.0 - ratio));

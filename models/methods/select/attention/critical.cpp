@@ -2,9 +2,10 @@
 // an entry's possible effect on the output.
 //
 //   stage 1: the int(budget * first_stage) highest scores
-//   stage 2: of the others the highest (score_i + epsilon) * mean over the group of |W_O^(j) v_i|_1
+//   stage 2: the highest others by (score_i + epsilon) * mean over the group of |W_O^(j) v_i|_1
 //
-// With AdaKV's head budgets this is CriticalAdaKV: scores set the budgets, the stages pick entries.
+// With AdaKV's head budgets this is CriticalAdaKV: scores determine the budgets, the stages select
+// entries.
 
 #include <algorithm>
 #include <cmath>
@@ -96,7 +97,7 @@ class CriticalRule final : public ScoredRule {
     all.flops += 2.0 * heads * s * shape.head_dim * width;
     all.read += (width * heads + s * shape.n_kv_heads) * shape.head_dim * beta;  // W_O and V
     all.written += heads * s * 4.0;
-    // The projected values of one head at a time.
+    // Projected values of one head at a time.
     all.transient = std::max(all.transient, truncated<Bytes>(std::ceil(s * width * beta)));
     all.launches += 2;
     return all;

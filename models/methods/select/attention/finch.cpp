@@ -3,9 +3,9 @@
 //
 //   score_i = mean, over the question's positions t and the group, of t a_{t,i}
 //
-// t, the number of keys before the query, evens out rows that spread over more keys. There is no
-// pooling. The question is kept. As released, with the delimiter removed: `question` is the number
-// of tokens after it. Optional chunks are cut one by one.
+// t, the number of keys before the query, compensates for rows that spread over more keys. There is
+// no pooling. The question is kept. As in the released code without the delimiter, `question` is
+// the number of tokens after it. Optional chunks are compressed one by one.
 
 #include <algorithm>
 #include <limits>
@@ -58,7 +58,7 @@ class QuestionVotes final : public Scorer {
     needs.prompt_window = question_;
     return needs;
   }
-  // In addition to the attention rows: a product and a sum per element.
+  // A product and a sum per element, in addition to the attention rows.
   ScoreCost cost(double entries, double /*queries*/, const HeadShape& shape) const override {
     return {.flops = 2.0 * question_ * shape.group * entries, .read = 0, .transient = Bytes{0}};
   }
@@ -68,14 +68,14 @@ class QuestionVotes final : public Scorer {
   bool weighted_;
 };
 
-/// Entries kept of a chunk of `tokens`.
+/// Returns the number of entries kept in a chunk of `tokens`.
 std::int64_t of_chunk(std::int64_t tokens, double ratio) {
   return std::clamp<std::int64_t>(
       static_cast<std::int64_t>(static_cast<double>(tokens) * (1.0 - ratio)), 1, tokens);
 }
 
 struct Chunks {
-  std::int64_t tokens = 0;  // per chunk; 0: the prompt is cut at once
+  std::int64_t tokens = 0;  // per chunk; 0: the whole prompt is cut at once
   double ratio = 0;
   [[nodiscard]] std::int64_t kept(std::int64_t prompt) const {
     std::int64_t sum = 0;

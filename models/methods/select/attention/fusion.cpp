@@ -1,5 +1,5 @@
-// MorphKV (2025): a cache of constant size. It holds the last R tokens and the C older ones that
-// the last R queries attend to most, chosen again at every step.
+// MorphKV (2025): a cache of constant size. It holds the last R tokens and the C older tokens with
+// the most attention from the last R queries, selected again at every step.
 //
 //   S_i(j) = sum over the group of the attention of window query i to entry j
 //   F(j)   = sum (or max) over the last R queries of S_i(j)
@@ -7,8 +7,8 @@
 //
 // The released code evicts before a step attends and fuses raw logits (summed over the group,
 // converted to probabilities over only the distant entries). It keeps a profile per query head and
-// prunes the columns by that head's choice, while K and V follow the group's. Under GQA its columns
-// then belong to other entries.
+// prunes its columns by that head's choice, but K and V by the group's choice. Under GQA its
+// columns then belong to other entries than K and V.
 
 #include <algorithm>
 #include <cmath>
@@ -40,7 +40,7 @@ struct FusionSettings {
   bool offload = false;
 };
 
-/// When a head of `capacity` is cut at decode steps, and to how many entries.
+/// Returns the schedule and size of cuts at decode steps for a head of `capacity`.
 Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_t start) {
   const std::int64_t target = capacity + (settings.before_attend ? 1 : 0);
   const auto requested = static_cast<std::int64_t>(
@@ -52,8 +52,8 @@ Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_
 }
 
 /// The released code's profiles under GQA: one per query head, with columns by rank in the cache.
-/// Each is pruned by its own choice, so it has as many columns as the cache has entries, though not
-/// for the same entries.
+/// Each profile prunes separately, so it has one column per entry of the cache, but not for the
+/// same entries.
 class DriftingProfiles {
  public:
   DriftingProfiles(const FusionSettings& settings, std::int32_t heads)
@@ -65,7 +65,7 @@ class DriftingProfiles {
     }
   }
 
-  /// Entries that the columns are taken to be for, ascending.
+  /// Entries that the columns nominally belong to, ascending.
   [[nodiscard]] std::span<const std::int32_t> ids() const { return ids_; }
   void append(std::int32_t id) {
     ids_.push_back(id);
@@ -77,9 +77,9 @@ class DriftingProfiles {
   void write(std::size_t head, std::size_t rank, double attention) {
     heads_[head].profile.write(heads_[head].columns[rank], attention);
   }
-  /// Fused scores of the first `distant` ranks, the group's rows summed column by column.
+  /// Computes fused scores of the first `distant` ranks; the group's rows are summed per column.
   void fuse(std::size_t distant, std::vector<double>& out) {
-    if (sums_alone_) {  // a sum over heads and rows: each head's rows are already summed
+    if (sums_alone_) {  // each head's rows are already summed
       out.assign(distant, 0.0);
       for (Head& head : heads_) {
         head.profile.fuse(std::span{head.columns}.first(distant), of_head_);
@@ -97,16 +97,16 @@ class DriftingProfiles {
     }
     group_.fuse(columns, out);
   }
-  /// Ids that head `m` dropped at the last pruning, by the rank they had, ascending. The head does
-  /// not see them at that step, though the cache may hold them.
+  /// Ids that head `m` dropped at the last pruning, according to their rank, ascending. They are
+  /// hidden from the head at that step, although the cache may hold them.
   [[nodiscard]] std::span<const std::int32_t> hidden_from(std::size_t m) const {
     return heads_[m].hidden;
   }
   void show_all() {
     for (Head& head : heads_) head.hidden.clear();
   }
-  /// Called when the cache drops the entries `leaving` (ids, ascending). Each profile drops as many
-  /// of its first `distant` columns: those that it scores lowest itself.
+  /// Called when the cache drops the entries `leaving` (ids, ascending). Each profile drops the
+  /// same number of its first `distant` columns: those with its lowest scores.
   void prune(std::size_t distant, std::span<const std::int32_t> leaving) {
     std::vector<double> fused;
     std::vector<std::size_t> rank(distant);
@@ -141,7 +141,7 @@ class DriftingProfiles {
   struct Head {
     AttentionProfile profile;
     std::vector<std::int32_t> columns;   // by rank
-    std::vector<std::int32_t> hidden{};  // of this step; ids ascending
+    std::vector<std::int32_t> hidden{};  // at this step; ids ascending
   };
   std::vector<Head> heads_;
   std::vector<std::int32_t> ids_;
@@ -213,7 +213,7 @@ class FusionSelector final : public Selector {
     for (std::size_t slot = 0; slot < step.ids.size(); ++slot) {
       const std::int32_t id = step.ids[slot];
       if (column_[static_cast<std::size_t>(id)] < 0) add_entry(id);
-      if (!drifting_.empty()) continue;  // nothing reads the group's own profile
+      if (!drifting_.empty()) continue;  // the group's profile is not read
       double attention = 0;
       if (settings_.space == ProfileSpace::kProbability) {
         attention = step.group_sum[slot];
@@ -279,7 +279,7 @@ class FusionSelector final : public Selector {
   }
 
  private:
-  /// A sequence has no more rows than tokens.
+  /// A sequence has at most one row per token.
   static std::int32_t rows_kept(const FusionSettings& settings, const SessionPlace& place) {
     return std::min(settings.window, std::max(place.tokens, 1));
   }
@@ -326,7 +326,7 @@ class FusionSelector final : public Selector {
       }
     }
   }
-  /// F of those of `ids` that are older than the last `recent`; 0 for the others.
+  /// Computes F for the entries in `ids` before the last `recent` tokens; 0 for the others.
   void score_distant(std::span<const std::int32_t> ids, std::int32_t newest, std::int64_t recent) {
     if (!drifting_.empty()) {
       const auto ranked = drifting_.front().ids();
@@ -358,7 +358,7 @@ class FusionSelector final : public Selector {
   std::vector<DriftingProfiles> drifting_;  // none or one
   std::vector<std::int32_t> column_;        // column of profile_, by id; -1: none
   std::vector<double> score_;               // F, by id
-  std::vector<std::int32_t> gone_;          // evicted, their columns not yet released
+  std::vector<std::int32_t> gone_;          // evicted entries with columns not yet released
   std::vector<std::int32_t> ids_, distant_, distant_columns_;
   std::vector<double> fused_;
   std::int32_t prompt_ = 0;
@@ -383,13 +383,13 @@ class FusionRule final : public SelectRule {
   }
   bool compresses_prompt() const override { return !settings_.before_attend; }
   bool leaves_before_attend() const override { return settings_.before_attend; }
-  // The released code masks a step's attention by each query head's choice at that step. After the
-  // attention there is nothing left to mask.
+  // The released code masks a step's attention by each query head's choice at that step. Eviction
+  // after attention needs no mask.
   bool hides_entries() const override { return settings_.by_query_head && settings_.before_attend; }
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
-  // Sum over the group, the profile's new row and its cut, fusion, top C, the indices of these and
-  // the window, the profile's columns.
+  // Sum over the group, the profile's new row and its cut, fusion, top C, their indices and those
+  // of the window, the profile's columns.
   std::int32_t operators() const override { return 9; }
 
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
@@ -424,8 +424,8 @@ class FusionRule final : public SelectRule {
     traffic.extra_flops +=
         events.attended * (shape.group + per_element * settings_.window * settings_.profile_heads);
     if (events.left > 0) {
-      // One gather of K, V and profile per cut; a step that evicts one of `period` counts as a
-      // share.
+      // One gather of K, V and profile per cut; a step that evicts one of `period` entries counts
+      // as a share.
       const double share = std::min(1.0, events.left / static_cast<double>(settings_.period));
       const double kept =
           std::max(events.attended - (settings_.before_attend ? 0 : events.left), 0.0);
@@ -449,7 +449,8 @@ class FusionRule final : public SelectRule {
   }
 
  private:
-  // The released code's profile is fp32, the aligned one has the cache's usual 16 bits.
+  // The released code's profile is fp32; the aligned profile has 16 bits, as the cache usually
+  // does.
   [[nodiscard]] std::int64_t element_bytes() const { return settings_.by_query_head ? 4 : 2; }
 
   FusionSettings settings_;

@@ -1,10 +1,10 @@
-// Keyformer (Adnan et al. 2024): accumulated attention, each row regularised by Gumbel noise and a
-// temperature that rises with the steps, so that scores do not freeze on the entries kept first.
+// Keyformer (Adnan et al. 2024): accumulated attention with rows regularised by Gumbel noise and a
+// temperature that increases per step, so that scores do not freeze on early entries.
 //
 //   s_i <- s_i + softmax_i((l_i + z_i) / tau),   z_i ~ Gumbel(0, 1) drawn for every (step, entry)
 //   tau  = tau_init + step * delta_tau,          the prompt's rows at tau_init
 //
-// Output uses the plain softmax of the entries held.
+// The output uses the plain softmax over the entries held.
 
 #include <algorithm>
 #include <cmath>
@@ -116,7 +116,7 @@ class GumbelSelector final : public Selector {
     const double inverse = 1.0 / sum;
     for (double& weight : weight_) weight *= inverse;
   }
-  /// Sets wait_ to -ln u for each of `ids`, or to 1 without noise.
+  /// Sets wait_ to -ln u for each id in `ids`, or to 1 without noise.
   void draw(std::span<const std::int32_t> ids, std::int32_t step, std::int32_t query_head) {
     if (!settings_.noise) {
       std::fill(wait_.begin(), wait_.end(), 1.0);
@@ -156,7 +156,7 @@ class GumbelRule final : public SelectRule {
     MethodNeeds needs;
     needs.prompt_scores = PromptScoreClass::kColumnSums;
     needs.score_exec = settings_.score_exec;
-    needs.score_copies = 3;  // logits, their cast softmax, the regularised ones
+    needs.score_copies = 3;  // logits, their cast softmax, the regularised softmax
     needs.decode_rows = true;
     return needs;
   }
@@ -180,7 +180,7 @@ class GumbelRule final : public SelectRule {
   }
 
  private:
-  // Two logarithms, sum and quotient by tau, exponential, normalisation: one each.
+  // Two logarithms, sum, division by tau, exponential, normalisation: one operation each.
   static constexpr double kSoftmaxFlops = 6.0;
 
   GumbelSettings settings_;

@@ -1,6 +1,6 @@
-// TOVA (Oren et al. 2024): keeps what the newest query attends to. At every step (the prompt is
-// one) the B entries with the largest attention by the current query remain, averaged over all
-// heads of the layer. The newest token is not protected.
+// TOVA (Oren et al. 2024): keeps the entries that the newest query attends to. At every step (the
+// prompt counts as one) the B entries with the largest attention of the current query, averaged
+// over all heads of the layer, are kept. The newest token is not protected.
 
 #include <algorithm>
 #include <limits>

@@ -2,7 +2,7 @@
 //
 //   score_i = pool over i of the mean, over the last w queries and the group, of a_{t,i}
 //
-// The group is reduced first, then pooled. The window itself is always kept.
+// The group is reduced before pooling. The window itself is always kept.
 
 #include <algorithm>
 #include <limits>
@@ -37,7 +37,7 @@ class LastWindow final : public Scorer {
       for (std::int32_t g = 0; g < head.group; ++g) {
         std::copy_n(head.query(g, t).data(), d, q.data() + static_cast<std::size_t>(g) * d);
       }
-      // Causal within the window, too.
+      // Attention is also causal within the window.
       const auto seen = static_cast<std::size_t>(
           std::upper_bound(tokens.positions.begin(), tokens.positions.end(), t) -
           tokens.positions.begin());
@@ -73,7 +73,7 @@ class LastWindow final : public Scorer {
 
 std::shared_ptr<const SelectRule> resolve_last_window(MethodResolver& resolver) {
   const std::int64_t entries = resolve_ratio(resolver);
-  // If the window would fill the budget, it shrinks to the budget and nothing is scored.
+  // If the window exceeds the budget, it shrinks to the budget and nothing is scored.
   if (entries < resolver.integer("window")) resolver.resolve("window", entries);
   return std::make_shared<ScoredRule>(make_last_window(resolver));
 }

@@ -1,6 +1,6 @@
-// KeepKV's selection (Tian et al. 2025). Prompt: attention of the last queries, later ones weighted
-// more. Decode steps: the moving average of each entry's raw exponential, eq. (8), without votes.
-// First and last tokens are kept.
+// KeepKV's selection (Tian et al. 2025). Prompt: attention of the last queries, with higher weights
+// for later ones. Decode steps: the moving average of each entry's unnormalised exponential, eq.
+// (8), without votes. First and last tokens are kept.
 
 #include "models/methods/learn/logit_average.hpp"
 
@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLastWeight = 1.2;  // weight of the newest query; the oldest of the window has 1
+constexpr double kLastWeight = 1.2;  // weight of the newest query; the window's oldest has weight 1
 
 struct Settings {
   double heavy_share = 0.8;
@@ -26,7 +26,7 @@ struct Settings {
   LogitAverageSettings average{};
 };
 
-/// How many of `entries` are for the last tokens: those that the heavy share leaves.
+/// Returns the number of `entries` for the last tokens, which remain after the heavy share.
 std::int64_t recent_of(std::int64_t entries, double heavy_share) {
   return entries - static_cast<std::int64_t>(heavy_share * static_cast<double>(entries));
 }

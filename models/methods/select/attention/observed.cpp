@@ -1,5 +1,5 @@
 // Observed attention (kvpress): accumulated attention divided by the number of queries that could
-// attend, so that age gives no advantage. The prompt is cut once, decode appends.
+// attend, so that older tokens have no advantage. The prompt is cut once; decode appends.
 //
 //   score_i = (1 / (s - i)) sum over t >= i and the group of a_{t,i}
 
@@ -35,7 +35,7 @@ class ObservedRule final : public PromptCutRule {
     MethodNeeds needs;
     needs.prompt_scores = PromptScoreClass::kColumnSums;
     needs.score_exec = exec_;
-    needs.score_copies = 2;  // logits, and the fp32 softmax cast back
+    needs.score_copies = 2;  // logits and the cast fp32 softmax
     return needs;
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,

@@ -160,7 +160,7 @@ std::shared_ptr<const SelectRule> resolve_periodic(MethodResolver& resolver) {
                        make_wrapped_scorer(resolver, entries));
 }
 
-/// kvpress, PrefillDecodingPress: the prompt by one scorer, decode steps by another.
+/// kvpress, PrefillDecodingPress: one scorer for the prompt, another one for decode steps.
 std::shared_ptr<const SelectRule> resolve_prefill_decoding(MethodResolver& resolver) {
   const std::int64_t kept = resolve_ratio(resolver);
   if (resolver.slots() > 0) {
@@ -199,7 +199,7 @@ std::int64_t periodic_held(const PeriodicSettings& settings, std::int64_t entrie
       settings.prompt_too ? std::min({prompt, tokens, entries}) : std::min(prompt, tokens);
   const std::int64_t since = generated % settings.interval;
   if (generated < settings.interval) return after_prompt + generated;
-  // Every compression after the first finds more than the target if the first one did.
+  // If the first compression has more entries than its target, so have all later ones.
   const std::int64_t target = target_at(settings, entries, tokens - since);
   if (target == kUnlimited) return after_prompt + generated;
   return std::min(after_prompt + generated, target + since);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Compression at a fixed interval of decode steps, by any scorer.
+// Compression at a fixed interval of decode steps, with any scorer.
 
 #include "models/methods/select/scored.hpp"
 
@@ -8,15 +8,14 @@ namespace kvsim {
 
 struct PeriodicSettings {
   std::int64_t interval = 512;  // decode steps between compressions
-  /// Entries after a compression; below 1: a share of the tokens so far; 0: what the budget
-  /// assigns.
+  /// Entries after a compression; below 1: a share of the tokens so far; 0: the assigned budget.
   double target = 0;
   bool prompt_too = false;  // also compress the prompt at its end
-  /// Of the prompt, if it is not the one of decode steps.
+  /// Scorer of the prompt, if it differs from the scorer of decode steps.
   std::shared_ptr<const Scorer> prompt_scorer{};
 };
 
-/// Entries held after `tokens` tokens, where the budget assigns `entries`.
+/// Returns the entries held after `tokens` tokens with a budget of `entries`.
 [[nodiscard]] std::int64_t periodic_held(const PeriodicSettings& settings, std::int64_t entries,
                                          std::int64_t prompt, std::int64_t tokens);
 

@@ -1,6 +1,6 @@
 // Scissorhands (Liu et al. 2023): pivotal tokens stay pivotal. An entry is low in a step if its
 // attention is below the mean, a_i < 1/E. When the budget is full, the entries that were low most
-// often over the last steps are evicted, many at once.
+// often over the last steps are evicted in a batch.
 //
 //   c_i = number of the last w rows in which entry i was low
 //   before a step would hold B + 1 entries, the m of the largest c_i outside the last r leave
@@ -22,11 +22,12 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 struct PersistenceSettings {
   std::int64_t recent = 10;
   std::int32_t history = 400;
-  bool cumulative = false;  // count lows from the beginning
+  bool cumulative = false;  // count low rows from the beginning
   double drop = 0.5;        // share of the budget that is evicted at once
 };
 
-/// Entries evicted at once from a budget: at least one, and no protected ones.
+/// Returns the number of entries evicted at once for a budget: at least one, and no protected
+/// entries.
 std::int64_t batch(const PersistenceSettings& settings, std::int64_t budget) {
   const auto share = static_cast<std::int64_t>(settings.drop * static_cast<double>(budget));
   return std::clamp<std::int64_t>(share, 1, std::max<std::int64_t>(budget - settings.recent, 1));
@@ -88,7 +89,7 @@ class PersistenceSelector final : public Selector {
     return -static_cast<double>(low_[static_cast<std::size_t>(id)]);
   }
   double importance(std::int32_t id, std::int32_t newest, bool at_prefill) const override {
-    // At a step the newest token has just arrived; room is made by those before it.
+    // At a decode step the newest token was just added; earlier entries are evicted for it.
     const std::int64_t recent = settings_.recent + (at_prefill ? 0 : 1);
     return id > newest - recent ? std::numeric_limits<double>::infinity() : score(id);
   }
@@ -118,7 +119,7 @@ class PersistenceSelector final : public Selector {
     low_[static_cast<std::size_t>(id)] = 0;
   }
   void next_row() { row_ = (row_ + 1) % static_cast<std::size_t>(settings_.history); }
-  /// Counts whether `id` was low in this step's row, and forgets the row of `history` steps ago.
+  /// Records whether `id` was low in this step's row, and removes the row of `history` steps ago.
   void count(std::int32_t id, bool is_low) {
     std::int32_t& low = low_[static_cast<std::size_t>(id)];
     if (settings_.cumulative) {
@@ -143,7 +144,7 @@ class PersistenceSelector final : public Selector {
   std::int32_t group_;
   std::size_t words_;                   // words per history of an entry
   std::vector<std::int32_t> column_;    // by id; -1: none
-  std::vector<std::int32_t> low_;       // by id: rows of the history in which it was low
+  std::vector<std::int32_t> low_;       // by id: number of the history's rows in which it was low
   std::vector<std::uint64_t> history_;  // [columns, words]: one bit per row, a ring
   std::vector<std::int32_t> free_, gone_;
   std::size_t n_columns_ = 0, row_ = 0;
@@ -202,7 +203,7 @@ class PersistenceRule final : public SelectRule {
     traffic.side_write += events.attended * touched;
     traffic.extra_flops += events.attended * 2.0;  // compare, count
     if (events.left > 0) {
-      // One gather per batch; a step that evicts one of `batch_` counts as a share.
+      // One gather per batch; a step that evicts one of `batch_` entries counts as a share.
       const double share = std::min(1.0, events.left / static_cast<double>(batch_));
       const double entry = shape.row_bytes() + static_cast<double>(side_bytes(1, shape).count());
       traffic.move_read += share * events.attended * entry;

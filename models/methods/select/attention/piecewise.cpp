@@ -1,11 +1,12 @@
-// A scorer that never sees the whole prompt at once (kvpress, ChunkPress and BlockPress).
+// A scorer that is applied to parts of the prompt (kvpress, ChunkPress and BlockPress).
 //
-//   within-chunks  the ratio harness inside each run of `chunk_tokens` tokens: of a run of m its
-//                  max(1, int(m (1 - ratio))) highest, scored within the run
+//   within-chunks  the ratio harness inside each run of `chunk_tokens` tokens: a run of m keeps its
+//                  max(1, int(m (1 - ratio))) highest scores, computed within the run
 //   block-wise     a streaming top-k: the first n_kept tokens, then `block` more at a time; all
 //                  tokens present are scored together, and the n_kept highest continue
 //
-// Only scorers of keys and values are allowed: the queries of a part say little about the whole.
+// Only scorers of keys and values are allowed: the queries of a part are not representative of the
+// whole.
 
 #include <algorithm>
 #include <numeric>
@@ -37,7 +38,7 @@ std::vector<ParamInfo> content_scorer_params() {
   return params;
 }
 
-/// Scores only these tokens, without any others; `ids` ascending.
+/// Scores the tokens `ids` (ascending) on their own.
 std::vector<double> score_part(const Scorer& scorer, const HeadVectors& head, std::int32_t kv_head,
                                std::span<const std::int32_t> ids, const SessionPlace& place) {
   std::vector<float> keys;
@@ -60,19 +61,19 @@ std::vector<double> score_part(const Scorer& scorer, const HeadVectors& head, st
   return all;
 }
 
-/// How many entries each run of the prompt keeps.
+/// Number of entries that each run of the prompt keeps.
 struct Quotas {
   std::int64_t chunk = 1;
-  std::optional<double> share{};  // for a run, if a ratio was given
-  std::int64_t requested = 0;     // entries that the budget buys
-  std::int64_t entries = 0;       // how many of these the runs keep
+  std::optional<double> share{};  // share kept per run, if a ratio was given
+  std::int64_t requested = 0;     // entries within the budget
+  std::int64_t entries = 0;       // total number that the runs keep
 
   [[nodiscard]] std::int64_t of(std::int64_t run, std::int64_t budget, std::int64_t prompt) const {
     std::int64_t count = 0;
     if (budget == entries && share) {
       count = static_cast<std::int64_t>(static_cast<double>(run) * *share);
     } else {
-      // In integers, so that one run of the whole prompt keeps exactly the budget.
+      // Integer arithmetic, so that one run of the whole prompt keeps exactly the budget.
       count = run * std::min(budget == entries ? requested : budget, prompt) / prompt;
     }
     return std::clamp<std::int64_t>(count, 1, run);
@@ -134,7 +135,7 @@ class ChunksRule final : public ScoredRule {
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
-    // A run is scored by itself, with two launches.
+    // Each run is scored separately, with two launches.
     PrefillExtra extra = ScoredRule::prefill_extra(shape, recorded, prompt);
     extra.launches *= static_cast<std::int32_t>((prompt + quotas_.chunk - 1) / quotas_.chunk);
     return extra;
@@ -190,7 +191,7 @@ class BlocksRule final : public ScoredRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     if (entries_ >= prompt) return {};
-    // A block: the kept entries and the block are gathered, scored and ranked.
+    // Per block: the kept entries and the block are gathered, scored and ranked.
     const std::int64_t at_hand = std::min(entries_ + block_, prompt);
     const std::int64_t n_blocks = (prompt - entries_ + block_ - 1) / block_;
     const auto blocks = static_cast<double>(n_blocks);

@@ -1,6 +1,6 @@
 // The released simulation of Scissorhands: an entry is pivotal in a step if its attention is above
-// a percentile of the row. Entries that were pivotal in none of the last steps are dropped. No
-// budget: the number kept depends on the data.
+// a percentile of the row. Entries that were not pivotal in any of the last steps are dropped.
+// There is no budget: the number of kept entries depends on the data.
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ struct PivotalSettings {
   std::int32_t start = 100;
 };
 
-/// The q-quantile, interpolated linearly between the two nearest ranks, as in NumPy and PyTorch.
-/// Reorders `values`.
+/// Returns the q-quantile, interpolated linearly between the two nearest ranks, as in NumPy and
+/// PyTorch. Reorders `values`.
 double quantile(std::vector<double>& values, double q) {
   const double rank = q * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::ptrdiff_t>(rank);
@@ -144,13 +144,13 @@ class PivotalRule final : public SelectRule {
     const double rows =
         std::clamp(s - settings_.start, 0.0, static_cast<double>(settings_.history));
     const double seen = s - rows / 2.0;  // mean number of entries per row
-    // Sum over the group, the row's quantile, the comparison with it.
+    // Sum over the group, the row's quantile and the comparisons with it.
     return {.flops = rows * seen * (shape.n_heads + (kQuantileFlops + 1.0) * shape.n_kv_heads)};
   }
 
  private:
   // The percentile of a row by quickselect: about 2 E comparisons for an extreme rank, 3.4 E for
-  // the middle (Knuth 1971), and as many to find its upper neighbour.
+  // the middle (Knuth 1971), and the same number to find its upper neighbour.
   static constexpr double kQuantileFlops = 4.0;
 
   PivotalSettings settings_;

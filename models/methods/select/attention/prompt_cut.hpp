@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// Scores by position, fixed after the prompt; nothing leaves at decode steps.
+/// Scores by position, fixed after the prompt; no entry leaves at decode steps.
 class PromptCutSelector : public Selector {
  public:
   double score(std::int32_t id) const override {
@@ -25,10 +25,10 @@ class PromptCutSelector : public Selector {
     return static_cast<std::size_t>(id) < score_.size();
   }
 
-  std::vector<double> score_;  // for the first positions; later ones have none
+  std::vector<double> score_;  // for the first positions; later ones have no score
 };
 
-/// E = min(prompt, budget) + generated; no side data, no work at a step.
+/// E = min(prompt, budget) + generated; no side data, no work per step.
 class PromptCutRule : public SelectRule {
  public:
   bool leaves_in_decode() const override { return false; }

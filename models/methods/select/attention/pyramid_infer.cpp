@@ -1,6 +1,6 @@
-// PyramidInfer (Yang et al. 2024): each layer passes on only the prompt tokens that its last
-// queries attend to most, so deeper layers compute and cache fewer. Generated tokens are thinned
-// later. One set for all heads of a layer.
+// PyramidInfer (Yang et al. 2024): each layer passes on only the prompt tokens with the most
+// attention from its last queries, so deeper layers compute and cache fewer tokens. Generated
+// tokens are evicted later. All heads of a layer keep the same tokens.
 
 #include <algorithm>
 #include <cmath>
@@ -25,11 +25,11 @@ struct PyramidSettings {
   double decay = 0.1;     // share of generated tokens kept, towards the last layer
   double compress = 0.9;  // the same in the first layer
   std::int64_t exceed = 16;
-  bool total = false;  // growth is counted in tokens seen, not in the layer's entries
+  bool total = false;  // growth is counted in tokens of the sequence, not in entries
   std::int32_t n_layers = 1;
   std::int32_t n_kv_heads = 1;
 
-  /// How many of `exceed` generated tokens stay in `layer`.
+  /// Returns the number of tokens kept in `layer` out of `exceed` generated tokens.
   [[nodiscard]] std::int64_t keep(std::int32_t layer) const {
     const double share = cosine_share(layer, n_layers, decay);
     return std::max<std::int64_t>(
@@ -46,7 +46,7 @@ class RowRing {
     rows_.assign(static_cast<std::size_t>(rows) * width_, 0.0);
     n_ = static_cast<std::size_t>(rows);
   }
-  /// Adds a new youngest row, of zeros.
+  /// Adds a new youngest row of zeros.
   void push() {
     std::fill_n(rows_.begin() + static_cast<std::ptrdiff_t>(next_ * width_), width_, 0.0);
     youngest_ = next_;
@@ -56,7 +56,7 @@ class RowRing {
     const auto at = static_cast<std::size_t>(id);
     if (at >= base_) rows_[youngest_ * width_ + at - base_] += p;
   }
-  /// Weighted sum over rows: the youngest has weight `last`, the oldest 1.
+  /// Weighted sum over rows: the youngest row has weight `last`, the oldest weight 1.
   [[nodiscard]] double score(std::int32_t id, double last) const {
     double sum = 0;
     for (std::size_t i = 0; i < n_; ++i) {
@@ -88,13 +88,13 @@ class PyramidSelector final : public Selector {
     entries_ = alive_.empty() ? prompt_ : std::ssize(alive_);
     score_.assign(s, 0.0);
     ring_.start(settings_.recent, settings_.total ? 0 : prompt_, tokens_);
-    // The recent tokens stay in every layer, so all of these queries are present.
+    // Recent tokens are kept in every layer, so all these queries are available.
     const std::int64_t first = prompt_ - settings_.recent;
     std::vector<double> row_sums;
     std::vector<std::vector<double>> rows;
     if (settings_.total) rows.resize(static_cast<std::size_t>(settings_.recent));
     scores.each_row(first, [&](const PromptScores::Row& row) {
-      // A dropped token is absent: the softmax runs over the layer's own tokens.
+      // Dropped tokens are excluded: the softmax is over the tokens of the layer.
       double sum = 0;
       for (std::size_t i = 0; i < row.probabilities.size(); ++i) {
         if (lives_[i]) sum += row.probabilities[i];
@@ -211,7 +211,7 @@ class PyramidRule final : public SelectRule {
     const std::int64_t gone = settings_.exceed - std::min(settings_.keep(layer), settings_.exceed);
     if (!settings_.total) {
       const std::int64_t times = n < late ? 0 : 1 + (n - late) / settings_.exceed;
-      std::int64_t spared = 0;  // sinks that came after the prompt
+      std::int64_t spared = 0;  // sinks among generated tokens
       for (std::int64_t i = 0; i < times && prompt + i * settings_.exceed < settings_.sinks; ++i) {
         const std::int64_t sinks =
             std::min(settings_.sinks - prompt - i * settings_.exceed, settings_.exceed);
@@ -219,13 +219,14 @@ class PyramidRule final : public SelectRule {
       }
       return budget + n - times * gone + spared;
     }
-    // Every step from the first that has seen `late` tokens more than the layer held.
+    // Every step starting at the first with `late` tokens more than the layer held.
     const std::int64_t start = std::max<std::int64_t>(late + budget - prompt, 1);
     if (n < start || gone == 0) return budget + n;
     const std::int64_t floor = settings_.recent + settings_.sinks;
-    const std::int64_t before = budget + start - 1 - floor;  // beyond the entries that never leave
+    const std::int64_t before = budget + start - 1 - floor;  // excluding entries that never leave
     const std::int64_t steps = n - start + 1;
-    // While there are `exceed` entries after the append, each step removes `gone` and adds one.
+    // As long as there are `exceed` entries after the append, each step removes `gone` and adds
+    // one.
     std::int64_t falling = 0;
     if (before >= settings_.exceed - 1) {
       if (gone == 1) return budget + start - 1;
@@ -233,7 +234,7 @@ class PyramidRule final : public SelectRule {
     }
     if (steps <= falling) return floor + before - steps * (gone - 1);
     const std::int64_t low = before - falling * (gone - 1);
-    const std::int64_t rise = settings_.exceed - 1 - low;  // steps until the next cut is due
+    const std::int64_t rise = settings_.exceed - 1 - low;  // steps until the next cut
     const std::int64_t rest = steps - falling;
     if (rest <= rise) return floor + low + rest;
     return floor + settings_.exceed - gone + (rest - rise - 1) % gone;
@@ -255,7 +256,7 @@ class PyramidRule final : public SelectRule {
     traffic.side_write += row / heads;
     traffic.extra_flops += events.attended * shape.group;
     if (events.left <= 0) return;
-    // The candidates' columns are read; the survivors are rewritten.
+    // The candidates' columns are read; the remaining entries are rewritten.
     const double scored = static_cast<double>(settings_.recent * settings_.exceed);
     traffic.side_read += scored * 4.0 / heads;
     traffic.extra_flops += 2.0 * scored / heads;

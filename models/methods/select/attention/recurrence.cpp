@@ -1,15 +1,15 @@
-// LazyEviction (Zhang et al. 2025, arXiv 2506.15969): entries whose attention recurs at long gaps
-// stay, although it is low now.
+// LazyEviction (Zhang et al. 2025, arXiv 2506.15969): keeps entries whose attention recurs at long
+// intervals, even if it is currently low.
 //
 //   step t, attention p_i (mean over the group) > alpha:  MRI_i = max(MRI_i, t - TS_i), TS_i = t
-//   every W decode steps, if more than B entries are held: the W newest stay, and of the rest the
+//   every W decode steps, if more than B entries are held: the W newest stay, and from the rest the
 //   B - W of greatest  I = 2 s(-(t - TS) / MRI) + 2 s(1 - MRI),   s the logistic function
 //
-// TS is the position of the entry at first, MRI 0. As long as MRI is 0, I is 1 at t = TS and 0
-// otherwise. Ties go to the older. The prompt's tokens take part, but no attention within the
-// prompt counts. The authors' code was not read: the paper's descriptions differ in the second
-// term, of which only a decreasing function of MRI fits the text, and do not say how heads decide;
-// here each KV head does.
+// TS starts at the entry's position, MRI at 0. While MRI is 0, I is 1 at t = TS and 0 otherwise.
+// Ties go to the older. The prompt's tokens are included, but attention within the prompt is not.
+// The authors' code was not read. The paper's descriptions differ in the second term, and only a
+// decreasing function of MRI fits the text. They do not define how heads decide; here each KV head
+// decides separately.
 
 #include <algorithm>
 #include <cmath>
@@ -72,8 +72,8 @@ class RecurrenceSelector final : public Selector {
 
  private:
   struct Recurrence {
-    std::int32_t last = 0;  // TS: position of the step that last attended to it
-    std::int32_t gap = 0;   // MRI: the longest time between two of them
+    std::int32_t last = 0;  // TS: position of the last step that attended to it
+    std::int32_t gap = 0;   // MRI: the longest interval between two such steps
   };
   [[nodiscard]] double score_at(std::int32_t id, std::int32_t newest) const {
     if (static_cast<std::size_t>(id) >= known_.size()) return 0;
@@ -113,7 +113,7 @@ class RecurrenceRule final : public SelectRule {
         .held(decode_steps(prompt, tokens));
   }
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
-    return Bytes{8} * entries;  // last step and longest gap, 4 bytes each
+    return Bytes{8} * entries;  // last step and longest interval, 4 bytes each
   }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
@@ -121,7 +121,7 @@ class RecurrenceRule final : public SelectRule {
     traffic.score_row_read += shape.group * events.attended * 4.0;
     traffic.side_read += events.attended * 8.0;
     traffic.side_write += events.attended * 8.0;
-    traffic.extra_flops += events.attended * 4.0;  // comparison, gap, maximum, selection
+    traffic.extra_flops += events.attended * 4.0;  // comparison, interval, maximum, selection
     if (events.left <= 0) return;
     traffic.extra_flops += events.attended * 8.0;  // two logistic functions
     const double survivors = events.attended - events.left;

@@ -1,11 +1,11 @@
 // SnapKV (Li et al. 2024): the prompt's last queries vote for the tokens before them. Votes are
-// pooled so that neighbours of a chosen token are also kept. Decode appends.
+// pooled, so that neighbours of a selected token are also kept. Decode appends.
 //
 //   vote_i  = sum over the group and over t in the last w queries of a_{t,i},   i < s - w
 //   score_i = max (or mean) of vote over i - k/2 … i + k/2
 //
-// The group is reduced before the pooling. SnapStream (arXiv 2511.03092) then keeps what the prompt
-// left and a ring of the last `ring` generated tokens, so that the cache has a constant size.
+// The group is reduced before pooling. SnapStream (arXiv 2511.03092) then keeps the selected prompt
+// tokens and a ring of the last `ring` generated tokens, so that the cache has a constant size.
 
 #include <algorithm>
 #include <limits>
@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kRingOfCap = -1;  // of `ring`: as many as the prompt leaves
+constexpr std::int64_t kRingOfCap = -1;  // of `ring`: the number of kept prompt tokens
 
 struct WindowSettings {
   std::int32_t window = 32;
@@ -55,7 +55,7 @@ class WindowSelector final : public PromptCutSelector {
       for (std::size_t j = first + 1; j <= last; ++j) {
         pooled = settings_.pool_max ? std::max(pooled, votes[j]) : pooled + votes[j];
       }
-      // Beyond the ends a mean counts zeros, like the released code's padding.
+      // Outside the range a mean includes zeros, like the released code's padding.
       score_[static_cast<std::size_t>(i)] = settings_.pool_max ? pooled : pooled / settings_.kernel;
     }
   }
@@ -67,7 +67,7 @@ class WindowSelector final : public PromptCutSelector {
     if (allotted.entries > settings_.window || allotted.entries >= prompt) {
       return Selector::plan(prompt, allotted);
     }
-    // There is only room for the window, which shrinks to fit.
+    // The budget only covers the window, which shrinks to fit.
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     std::vector<std::int32_t> last(static_cast<std::size_t>(allotted.entries));
     std::iota(last.begin(), last.end(), prompt - static_cast<std::int32_t>(allotted.entries));
@@ -115,7 +115,7 @@ class WindowRule final : public PromptCutRule {
   Compaction compaction(Compaction of_merge) const override {
     return settings_.ring > 0 ? Compaction::kRing : PromptCutRule::compaction(of_merge);
   }
-  // In addition to the window's rows: their sum over queries, and the pooling.
+  // Sum over queries and pooling, in addition to the window's rows.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     const auto s = static_cast<double>(prompt);

@@ -1,12 +1,12 @@
-// CapKV (arXiv 2604.25975) as in kvpress, CapPress: leverage scores of values, weighted by how well
-// keys fit the mean query.
+// CapKV (arXiv 2604.25975) as in kvpress, CapPress: leverage scores of values, weighted by the
+// similarity of keys to the mean query.
 //
 //   mu = mean of the queries before RoPE after the sinks, times the mean rotation of the next 512
 //   positions;  c_i = cosine of k_i and mu;  w_i = exp(tau (c_i - max c))
 //   A = I + sum over i of (w_i + epsilon) v_i v_i^T;  score_i = mean over the group of
 //   w_i v_i^T A^-1 v_i
 //
-// Sums are over the tokens after the sinks, which are always kept.
+// Sums are over the tokens after the sinks. Sinks are always kept.
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@ struct CapSettings {
   std::int64_t future = 512;
   double tau = 5;
   double epsilon = 1e-6;
-  double width = 0;  // of a hidden state
+  double width = 0;  // width of a hidden state
 };
 
 class CapKv final : public Scorer {
@@ -79,7 +79,7 @@ class CapKv final : public Scorer {
     return {
         .flops = shape.group * one,
         .read = (1 + shape.group / 2.0) * entries * shape.row_bytes(),
-        // Repeated keys, values and scaled values; values and solution in fp32.
+        // Repeated keys, values and scaled values; values and the solution in fp32.
         .transient = truncated<Bytes>(shape.group * entries * (1.5 * shape.row_bytes() + 8.0 * d))};
   }
 

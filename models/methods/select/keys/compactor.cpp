@@ -1,10 +1,10 @@
-// Compactor (Chari and Van Durme 2025, arXiv 2507.08143) as in kvpress, CompactorPress: outliers
-// among keys plus attention within chunks.
+// Compactor (Chari and Van Durme 2025, arXiv 2507.08143) as in kvpress, CompactorPress: outlier
+// scores of keys plus attention within chunks.
 //
 //   score = blending z(leverage) + z(attention),   z: over all heads and tokens of the layer
 //
 // Both are computed without the first 8 and the last 4 tokens, which are always kept. z divides by
-// the sample deviation, at least 1e-6. The share that is removed is the default of `blending`.
+// the sample standard deviation, at least 1e-6. The default of `blending` is the removed share.
 
 #include "models/methods/select/keys/compactor.hpp"
 
@@ -24,7 +24,7 @@ struct CompactorSettings {
   std::int64_t chunk = 256;
   bool padded = false;
   double blending = 0;
-  double width = 0;  // of a hidden state
+  double width = 0;  // width of a hidden state
 };
 
 using HeadScores = std::vector<std::vector<double>>;  // by head, by token
@@ -49,7 +49,7 @@ void standardize(HeadScores& heads) {
   }
 }
 
-/// Scores of a layer's prompt, computed by the first head that needs them.
+/// Scores of a layer's prompt, computed on first use.
 class LayerScores {
  public:
   const std::vector<double>& of_head(const PromptScores& scores, const CompactorSettings& set,
@@ -59,7 +59,7 @@ class LayerScores {
   }
 
  private:
-  /// Of all heads of the layer; without a layer, of the heads that are given.
+  /// Computes the scores of all heads of the layer, or of the given heads without a layer.
   void compute(const PromptScores& scores, const CompactorSettings& set,
                const SessionPlace& place) {
     const std::span<const HeadVectors> heads =
@@ -95,7 +95,7 @@ class LayerScores {
   HeadScores all_;
 };
 
-/// Only the cost; scores need the whole layer.
+/// Provides only the cost, because scores require the whole layer.
 class CompactorCost final : public Scorer {
  public:
   explicit CompactorCost(const CompactorSettings& settings) : set_{settings} {}

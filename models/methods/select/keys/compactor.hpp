@@ -1,6 +1,6 @@
 #pragma once
 
-// The two scores that Compactor adds.
+// The two scores that Compactor sums.
 
 #include "models/methods/select/scored.hpp"
 
@@ -11,22 +11,23 @@ namespace kvsim {
 /// Returns [n], each in [0, 1).
 [[nodiscard]] std::vector<double> leverage_scores(const ScoredTokens& tokens,
                                                   const SessionPlace& place, std::int64_t sketch);
-/// Work for `entries` keys of one stored head. `width`: of a hidden state, from which the released
-/// code projects keys and queries again.
+/// Returns the work for `entries` keys of one stored head. `width`: width of a hidden state; the
+/// released code projects keys and queries from it again.
 [[nodiscard]] ScoreCost leverage_cost(double entries, std::int64_t sketch, double width,
                                       const HeadShape& shape);
 
-/// Attention that keys get from queries of the same chunk, before and after them (kvpress,
-/// NonCausalAttnPress, without its normalisation): column sums of the softmax of q . k, which is
-/// not scaled, mean over the group, times the norm of the value, mean over three neighbours.
-/// padded: the last chunk is filled with keys and queries of zeros, which count (kvpress 0.5.4).
-/// Returns [n].
+/// Attention that keys receive from queries of the same chunk, before and after them (kvpress,
+/// NonCausalAttnPress, without its normalisation): column sums of the softmax of the unscaled q .
+/// k, averaged over the group, times the norm of the value, averaged over three neighbours. padded:
+/// the last chunk is filled with zero keys and queries, which are included in the sums (kvpress
+/// 0.5.4). Returns [n].
 [[nodiscard]] std::vector<double> non_causal_scores(const ScoredTokens& tokens, std::int64_t chunk,
                                                     bool padded);
 [[nodiscard]] ScoreCost non_causal_cost(double entries, std::int64_t chunk, double width,
                                         const HeadShape& shape);
 
-/// Width of a hidden state: the model's, or if unknown that of all query heads.
+/// Returns the width of a hidden state: the model's, or the total width of all query heads if
+/// unknown.
 [[nodiscard]] double hidden_width(const MethodResolver& resolver);
 
 [[nodiscard]] ParamInfo sketch_param();

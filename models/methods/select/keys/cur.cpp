@@ -2,9 +2,9 @@
 // in place of leverage scores.
 //
 //   a_i = |k_i|^2, b_i = |v_i|^2, each divided by its sum over a local window of tokens
-//   score_i = a_i b_i, over the sum of all; the first tokens score 1
+//   score_i = a_i b_i / sum over all tokens; the first tokens score 1
 //
-// Tokens of a window without any key or value score 0 (kvpress divides 0 by 0).
+// Tokens of a window whose keys or values are all zero score 0 (kvpress divides 0 by 0).
 
 #include <algorithm>
 #include <string>
@@ -50,7 +50,7 @@ class Cur final : public Scorer {
   }
 
  private:
-  /// Squared norms of rows as shares of those of their window.
+  /// Returns squared norms of rows, divided by their sum over the local window.
   [[nodiscard]] std::vector<double> local_shares(std::span<const float> rows, std::size_t d) const {
     std::vector<double> out(rows.size() / d);
     for (std::size_t first = 0; first < out.size(); first += window_) {

@@ -1,5 +1,5 @@
-// Expected attention (kvpress, ExpectedAttentionPress; Devoto et al. 2025): the attention that
-// future queries would pay to each key if they were normal with the moments of the prompt's
+// Expected attention (kvpress, ExpectedAttentionPress; Devoto et al. 2025): the expected attention
+// to each key from future queries that are normally distributed with the moments of the prompt's
 // queries.
 //
 //   score_i = (mean over the group of softmax_i(z) + epsilon) * |v_i|   over tokens after the sinks
@@ -30,7 +30,7 @@ struct Settings {
   bool covariance = true;
   bool vnorm = true;
   double epsilon = 0;
-  double width = 0;  // of a hidden state; 0: that of all query heads together
+  double width = 0;  // width of a hidden state; 0: total width of the query heads
   double kv_heads = 0;
 };
 
@@ -75,7 +75,7 @@ class ExpectedAttention final : public Scorer {
   }
   std::int32_t past_queries() const override { return kDecodingBuffer; }
   Bytes past_bytes(const HeadShape& shape) const override {
-    // Hidden states belong to the layer; a stored head has its share.
+    // Hidden states belong to the layer; each stored head has a share.
     const double elements =
         settings_.width > 0 && settings_.kv_heads > 0
             ? kDecodingBuffer * settings_.width / settings_.kv_heads
@@ -127,7 +127,7 @@ std::shared_ptr<const Scorer> make_expected_attention(MethodResolver& resolver) 
                .future = resolver.integer("n_future_positions"),
                .covariance = resolver.flag("use_covariance"),
                .vnorm = vnorm,
-               // Without value norms it adds the same to all tokens.
+               // Without value norms, epsilon adds the same amount to all tokens.
                .epsilon = vnorm ? resolver.number("epsilon") : 0.0,
                .width = static_cast<double>(resolver.site().d_model),
                .kv_heads = static_cast<double>(resolver.site().shape.n_kv_heads)});

@@ -1,7 +1,7 @@
 // KVMerger's sets (Wang et al. 2024): the prompt is divided into runs of consecutive tokens with
-// similar keys. The token of a run with the largest aggregated attention stays and represents the
+// similar keys. The token of a run with the largest aggregated attention is kept and represents the
 // others. Recent tokens and those with the largest attention are kept unchanged. All generated
-// tokens stay.
+// tokens are kept.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 struct Settings {
   double epsilon = 0.75;
   std::int64_t recent = 0, top = 0;
-  bool fit_budget = false;  // epsilon is as high as the budget allows
+  bool fit_budget = false;  // whether epsilon is chosen to fill the budget
 };
 
 class KeyRunsSelector final : public Selector {
@@ -46,7 +46,7 @@ class KeyRunsSelector final : public Selector {
       return attention_[static_cast<std::size_t>(a)] > attention_[static_cast<std::size_t>(b)];
     });
     for (std::size_t i = 0; i < top; ++i) protected_[static_cast<std::size_t>(order[i])] = true;
-    // The similarity of each key to the next; tokens that may not join count as dissimilar.
+    // Similarity of each key to the next; tokens that cannot be joined count as dissimilar.
     likeness_.assign(s, -std::numeric_limits<double>::infinity());
     for (std::size_t i = 0; i + 1 < s; ++i) {
       if (protected_[i] || protected_[i + 1]) continue;
@@ -66,7 +66,8 @@ class KeyRunsSelector final : public Selector {
     const std::int64_t joins = static_cast<std::int64_t>(likeness_.size()) - allotted.entries;
     double epsilon = std::numeric_limits<double>::infinity();
     if (joins > 0 && !joinable.empty()) {
-      // The highest threshold that this many neighbours exceed; bisection would converge to it.
+      // The highest threshold exceeded by this number of neighbours, which bisection would converge
+      // to.
       const auto at = std::min(static_cast<std::size_t>(joins), joinable.size()) - 1;
       std::nth_element(joinable.begin(), joinable.begin() + static_cast<std::ptrdiff_t>(at),
                        joinable.end(), std::greater<>{});
@@ -160,8 +161,8 @@ class KeyRunsRule final : public SelectRule {
   Settings settings_;
 };
 
-/// The paper protects 0.17 and 0.12 of the prompt at a budget of one half, 0.08 and 0.02 at 0.35.
-/// Linear in between, proportional below (ours).
+/// The paper protects 0.17 and 0.12 of the prompt at a budget of 0.5, 0.08 and 0.02 at 0.35. Linear
+/// in between, proportional below (our choice).
 double protected_share(double budget, double at_half, double at_third) {
   constexpr double kHalf = 0.5;
   constexpr double kThird = 0.35;
@@ -190,7 +191,7 @@ std::shared_ptr<const SelectRule> resolve_key_runs(MethodResolver& resolver) {
                           .recent = static_cast<std::int64_t>(recent * prompt),
                           .top = static_cast<std::int64_t>(top * prompt),
                           .fit_budget = fit};
-  // Every protected token may end a run, and a run needs an entry.
+  // Every protected token may end a run, and each run needs an entry.
   if (fit && settings.recent + 2 * settings.top + 1 > resolver.entries() &&
       resolver.entries() < resolver.prompt()) {
     resolver.refuse(fmt::format(

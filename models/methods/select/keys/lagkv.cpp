@@ -1,10 +1,10 @@
-// LagKV (Liang et al. 2025): keeps tokens that differ most from the lag of tokens after them.
+// LagKV (Liang et al. 2025): keeps the tokens that differ most from the lag after them.
 //
 // Tokens after the sinks are divided into lags of `lag`. Lag p is scaled with the per-channel
 // minimum and maximum of lag p + 1: x' = (x - min) / (max - min). A token's score is the softmax
 // over its lag of the standard deviation of x' over channels, averaged over K and V. It is then
-// replaced by its rank in the lag / lag. Sinks, the last full lag and the remainder have score 1. A
-// prompt below sinks + 2 lags keeps sinks and the most recent tokens.
+// replaced by its rank in the lag divided by lag. Sinks, the last full lag and the remainder score
+// 1. For a prompt shorter than sinks + 2 lags, sinks and the most recent tokens are kept.
 
 #include <algorithm>
 #include <cmath>
@@ -53,8 +53,8 @@ class LagKv final : public Scorer {
   }
 
  private:
-  /// Softmax over the lag that starts at `first`, of each token's standard deviation over scaled
-  /// channels.
+  /// Returns the softmax over the lag that starts at `first` of each token's standard deviation
+  /// over scaled channels.
   std::vector<double> stand_out(std::span<const float> rows, std::size_t first,
                                 std::size_t d) const {
     const auto at = [&](std::size_t token, std::size_t channel) {
@@ -90,7 +90,7 @@ class LagKv final : public Scorer {
     return deviations;
   }
 
-  /// Replaces scores by their ascending rank / the lag's length; among equals the older is higher.
+  /// Replaces scores by their ascending rank / the lag's length; in ties the older token is higher.
   static void rank(std::span<double> scores) {
     std::vector<std::size_t> order(scores.size());
     std::iota(order.begin(), order.end(), std::size_t{0});

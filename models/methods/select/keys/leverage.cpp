@@ -3,8 +3,8 @@
 //   X = (K - mean of K) times a Gaussian sketch, K before RoPE;  score_i = x_i (X^T X + 0.01 I)^-1
 //   x_i^T
 //
-// kvpress then subtracts the mean over the layer's heads and divides by their deviation. That
-// changes no kept set, and budgets that compare a layer's heads do not change either.
+// kvpress then subtracts the mean over the layer's heads and divides by their deviation. This
+// affects neither kept sets nor budgets that compare a layer's heads.
 
 #include "models/math/low_rank/leverage.hpp"
 
@@ -43,7 +43,7 @@ class Leverage final : public Scorer {
   double width_;
 };
 
-/// Standard normal numbers under `key` (Box and Muller).
+/// Returns standard normal numbers keyed by `key` (Box-Muller transform).
 double normal_of(std::uint64_t key, std::uint64_t i) {
   const double radius = std::sqrt(-2 * std::log(counter_uniform(key, 2 * i)));
   return radius * std::cos(2 * std::numbers::pi * counter_uniform(key, 2 * i + 1));
@@ -88,7 +88,7 @@ std::vector<double> leverage_scores(const ScoredTokens& tokens, const SessionPla
 ScoreCost leverage_cost(double entries, std::int64_t sketch, double width, const HeadShape& shape) {
   const auto k = static_cast<double>(sketch);
   const double d = shape.head_dim;
-  // Keys are projected again; then the sketch, the Gram matrix and the solution.
+  // Projection of keys, then the sketch, the Gram matrix and the solution.
   return {.flops = 2.0 * entries * width * d + 2.0 * entries * k * (d + 2.0 * k),
           .read = entries * shape.row_bytes() / 2,
           // Keys before RoPE; the sketched rows and the solution in fp32.

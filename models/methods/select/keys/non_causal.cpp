@@ -1,5 +1,5 @@
 // NonCausalAttnPress of kvpress, a part of Compactor (Chari and Van Durme 2025, arXiv 2507.08143).
-// The mean over a layer's heads is not subtracted here, as in leverage.cpp.
+// As in leverage.cpp, the mean over a layer's heads is not subtracted.
 
 #include <algorithm>
 #include <cmath>
@@ -62,7 +62,7 @@ std::vector<double> non_causal_scores(const ScoredTokens& tokens, std::int64_t c
         softmax_in_place(row);
         for (std::size_t j = 0; j < count; ++j) all[first + j] += row[j];
       }
-      // A query of zeros gives all keys of its chunk equal weights.
+      // With a zero query, all keys of its chunk have equal weights.
       for (std::size_t j = 0; j < count; ++j) {
         all[first + j] += static_cast<double>(zeros) / static_cast<double>(width);
       }
@@ -79,7 +79,7 @@ ScoreCost non_causal_cost(double entries, std::int64_t chunk, double width,
                           const HeadShape& shape) {
   const double d = shape.head_dim;
   const double logits = shape.group * entries * static_cast<double>(chunk);
-  // Queries are projected again; logits, softmax (3) and column sums.
+  // Projection of queries, logits, softmax (3) and column sums.
   return {
       .flops = 2.0 * shape.group * entries * width * d + logits * (2.0 * d + 4),
       .read = entries * shape.row_bytes() + shape.group * entries * shape.row_bytes() / 2,

@@ -1,17 +1,17 @@
 // Q-Filters (Godey et al. 2025, arXiv 2503.02812) as in kvpress, QFilterPress: the product of a key
 // with one direction per KV head, along which most queries are positive.
 //
-//   u_g = first right singular vector of a query head's queries after RoPE, turned so that more
+//   u_g = first right singular vector of a query head's queries after RoPE, signed so that more
 //   than half of them have a positive product with it;  score_i = k_i . mean of u_g over the group
 //
-// Direction: the released make_filters.py counts queries on each side, and takes the other side
-// where no more than half are positive. If exactly half are, its result depends on the sign that
-// the SVD returns; kvsim then decides by the sum of the products. A mean of the products over all
-// queries could decide otherwise, where few long queries oppose many short ones.
+// Direction: the released make_filters.py counts queries on each side, and takes the other side if
+// at most half are positive. If exactly half are positive, its result depends on the sign returned
+// by the SVD; kvsim then uses the sum of the products. The mean of the products over all queries
+// could have the other sign if few long queries oppose many short ones.
 //
 // The released filters are -u and kvpress scores -filter . k: the two signs cancel. The authors
-// find u beforehand on 3000 queries of other texts. A trace has no filters, so they are those of
-// its prompt's queries.
+// compute u in advance from 3000 queries of other texts. A trace has no filters, so they are
+// computed from its prompt's queries.
 
 #include "models/math/attention/attend.hpp"
 #include "models/math/low_rank/leverage.hpp"
@@ -44,7 +44,7 @@ class QFilter final : public Scorer {
     return all;
   }
   bool non_negative() const override { return false; }
-  // With filters found beforehand.
+  // Cost with precomputed filters.
   ScoreCost cost(double entries, double /*queries*/, const HeadShape& shape) const override {
     return {.flops = 2.0 * entries * shape.head_dim,
             .read = entries * shape.row_bytes() / 2,

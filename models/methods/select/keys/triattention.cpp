@@ -1,17 +1,18 @@
-// TriAttention (released code WeianMao/triattention c3744ee6): every 128 decode steps the entries
-// stay whose keys future queries would score highest, if they were the mean query of each head.
+// TriAttention (released code WeianMao/triattention c3744ee6): every 128 decode steps, keeps the
+// entries whose keys would score highest with future queries equal to the mean query of each head.
 //
 //   score of a query head: models/math/frequency_scores, z-normalised over the candidates
 //   score of an entry: the maximum over the query heads of its KV head
 //
 // A round happens when the length of the sequence is a multiple of `interval` and the cache is at
-// its limit, or (trigger=slack) when the cache is `interval` above it. The prompt is held on top of
-// the limit (TensorRT-LLM), counted in it, or cut like other tokens (the plugin for vLLM).
+// its limit, or (trigger=slack) when the cache is `interval` above it. The prompt is held in
+// addition to the limit (TensorRT-LLM), counted in it, or cut like other tokens (the plugin for
+// vLLM).
 //
-// Statistics of queries are those of the trace's prompt; the authors calibrate them beforehand.
+// Statistics of queries are those of the trace's prompt; the authors calibrate them in advance.
 // Every layer and KV head keeps its own entries (per_layer_perhead_pruning). The released code can
 // also keep one set for all layers: sizes and costs are the same, kept entries are not.
-// It breaks ties by noise of 1e-6; here the older entry stays.
+// It breaks ties by noise of 1e-6; here the older entry is kept.
 
 #include <algorithm>
 #include <cmath>
@@ -47,7 +48,7 @@ struct TriSettings {
   [[nodiscard]] std::int64_t kept(std::int64_t prompt_tokens) const {
     return prompt == OfPrompt::kOnTop ? prompt_tokens + limit : limit;
   }
-  /// First tokens that do not take part.
+  /// Number of first tokens that are exempt.
   [[nodiscard]] std::int64_t exempt(std::int64_t prompt_tokens) const {
     return prompt == OfPrompt::kCut ? 0 : prompt_tokens;
   }
@@ -72,7 +73,7 @@ class TriSelector final : public Selector {
   double score(std::int32_t /*id*/) const override { return 0.0; }
   double importance(std::int32_t /*id*/, std::int32_t /*newest*/,
                     bool /*at_prefill*/) const override {
-    return kInfinity;  // the prompt stays whole until the first round
+    return kInfinity;  // the prompt is not compressed before the first round
   }
   void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t /*room*/,
                std::vector<std::int32_t>& out) override {
@@ -116,7 +117,7 @@ class TriSelector final : public Selector {
     }
   }
 
-  /// Scores of the candidates, over the query heads that share them.
+  /// Returns scores of the candidates, aggregated over the query heads that share them.
   [[nodiscard]] std::vector<double> aggregated(std::int64_t tokens) const {
     std::vector<double> all(positions_.size(), settings_.group_mean ? 0.0 : -kInfinity);
     for (const FrequencyStats& stats : stats_) {
@@ -179,9 +180,9 @@ class TriRule final : public SelectRule {
     if (events.left <= 0) return;
     const double candidates =
         events.attended - (settings_.prompt == OfPrompt::kCut ? 0 : events.prompt);
-    // A key is turned back once (3 operations a channel). Then each query head needs, per pair,
-    // amplitude and phase (6), and the cosines: of 17 offsets, or of their mean, which the released
-    // code folds into one weight per frequency.
+    // RoPE of a key is reversed once (3 operations per channel). Each query head then needs, per
+    // pair, amplitude and phase (6) and the cosines: of 17 offsets, or of their mean, which the
+    // released code folds into one weight per frequency.
     constexpr double kTurn = 3, kPhase = 6, kFolded = 8, kOffsets = 17, kPerOffset = 4;
     const double pair = kPhase + (settings_.maximum ? kOffsets * kPerOffset : kFolded);
     traffic.extra_flops +=

@@ -1,6 +1,6 @@
-// Every token is judged once, when it leaves a window of recent tokens, by a score fixed at its
-// creation. KVzap: a surrogate's log score, compared with one threshold for the whole model. DMS
-// (delayed eviction): a learned bit.
+// Every token is kept or dropped once, when it leaves a window of recent tokens, by a score fixed
+// at its creation. KVzap: a surrogate's log score, compared with one threshold for the whole model.
+// DMS (delayed eviction): a learned bit.
 
 #include <algorithm>
 #include <cmath>
@@ -24,9 +24,9 @@ struct DelayedSettings {
   OracleSettings oracle;
   double threshold = 0;
   std::int64_t window = 128;
-  bool decoding = true;         // false: judged only at the end of the prompt
+  bool decoding = true;         // false: decides only at the end of the prompt
   std::int64_t fifo_bits = 32;  // side data per token of the window
-  // Surrogate work per token and layer, and its weights; 0 if the model provides the score.
+  // Surrogate's work per token and layer, and its weights; 0 if the model provides the score.
   double surrogate_flops = 0;
   std::int64_t surrogate_bytes = 0;
   std::int32_t n_kv_heads = 1;
@@ -100,7 +100,7 @@ class DelayedRule final : public SelectRule {
     needs.inputs = inputs_;
     return needs;
   }
-  // Nothing is known about the scores, except that a window is whole.
+  // Scores are unknown; only sequences within the window are certainly kept.
   std::optional<std::int64_t> held(std::int64_t /*budget*/, std::int64_t /*prompt*/,
                                    std::int64_t tokens) const override {
     if (tokens <= settings_.window || settings_.threshold == -kInfinity) return tokens;
@@ -147,7 +147,7 @@ void refuse_query_heads(MethodResolver& resolver) {
   }
 }
 
-/// The surrogate's parameters and its work per token, from the model's width.
+/// Derives the surrogate's parameters and work per token from the model's width.
 void size_surrogate(MethodResolver& resolver, DelayedSettings& settings) {
   const std::int64_t d = resolver.site().d_model;
   const std::int64_t heads = settings.n_kv_heads;
@@ -159,8 +159,8 @@ void size_surrogate(MethodResolver& resolver, DelayedSettings& settings) {
   settings.surrogate_bytes = bytes_of(weights, resolver.site().recorded).count();
 }
 
-/// Resolves `auto`: weights if given, else what the trace holds (scores, then a repeat that KVzip+
-/// can use). Without a trace it is the surrogate, which a service would run.
+/// Resolves `auto`: weights if given, else the trace's data (scores, or a repeat that KVzip+ can
+/// use). Without a trace it is the surrogate, which a service would run.
 std::string score_source(const MethodResolver& resolver) {
   const std::string& source_word = resolver.word("kvzap_source");
   if (source_word != "auto") return source_word;
@@ -199,7 +199,7 @@ std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& resolver) {
           "budget of at least {})",
           resolver.entries(), window, window));
     }
-    settings.threshold = -kInfinity;  // set by the budget once the scores are known
+    settings.threshold = -kInfinity;  // set by the budget when scores are known
     resolver.resolve("threshold", std::string{"solved from the budget"});
   }
   TraceInputs inputs;

@@ -1,6 +1,6 @@
 // Dynamic Memory Compression (Nawrot et al. 2024): the retrofitted model decides for each token and
-// KV head whether it is appended or accumulated into the last entry, before anything attends to it.
-// The decisions (alpha) are recorded in the trace; merge=accumulate does the rest.
+// KV head whether to append it or to accumulate it into the last entry, before the token is
+// attended to. The decisions (alpha) are recorded in the trace; merge=accumulate applies them.
 
 #include <limits>
 
@@ -22,7 +22,7 @@ class DmcSelector final : public Selector {
   }
   double importance(std::int32_t /*id*/, std::int32_t /*newest*/,
                     bool /*at_prefill*/) const override {
-    return std::numeric_limits<double>::infinity();  // nothing is dropped
+    return std::numeric_limits<double>::infinity();  // no entry is dropped
   }
   void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t /*room*/,
                std::vector<std::int32_t>& out) override {

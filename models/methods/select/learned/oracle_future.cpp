@@ -1,7 +1,7 @@
-// Eviction that knows the future: an entry's score is the attention that all later queries of the
-// trace pay to it under the full cache, summed over the group. The lowest is evicted permanently
-// whenever the budget is exceeded. This is a strong irrevocable eviction, not a bound: an evicted
-// entry may have been worth more in between than a kept one.
+// Eviction with knowledge of the future: an entry's score is its attention from all later queries
+// of the trace under the full cache, summed over the group. The entry with the lowest score is
+// evicted permanently whenever the budget is exceeded. This is a strong irrevocable eviction, not a
+// bound: in between, an evicted entry may have been more useful than a kept entry.
 
 #include <algorithm>
 #include <cmath>
@@ -15,8 +15,7 @@ namespace {
 
 /// Sums of future attention for every position after every step, in blocks. The sums after each
 /// block's last step are kept; the others are recomputed backwards from there. With n steps over T
-/// tokens this holds 2 sqrt(n) T numbers. Each sum adds the same rows in the same order, however it
-/// is reached.
+/// tokens this holds 2 sqrt(n) T numbers. Each sum always adds the same rows in the same order.
 class OracleSelector final : public Selector {
  public:
   explicit OracleSelector(const SessionPlace& place)
@@ -91,7 +90,7 @@ class OracleRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<OracleSelector>(place);
   }
-  // A reference: its knowledge is free because no real method could have it.
+  // A reference: its scores have no cost, because they are not available to a real method.
   MethodNeeds needs() const override { return {}; }
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};

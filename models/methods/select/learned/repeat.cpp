@@ -1,6 +1,6 @@
-// Oracles: how important each prompt token is for repeating the prompt. Kim et al., "KVzip", and
-// the KVzip+ score that KVzap's surrogates are trained on. Scored once, after prefill; decode drops
-// nothing.
+// Oracles: the importance of each prompt token for repeating the prompt. Kim et al., "KVzip", and
+// the KVzip+ score that KVzap's surrogates are trained on. Scored once, after prefill; decode does
+// not evict.
 
 #include <cmath>
 #include <cstdlib>
@@ -21,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct RepeatSettings {
   OracleSettings oracle;
   std::string recorded;  // "score.NAME" to read instead of scoring; empty: compute the scores
-  bool protect = true;   // sinks, and tokens before the first repeated one, always stay
+  bool protect = true;   // always keep sinks and tokens before the first repeated token
 };
 
 class RepeatSelector final : public Selector {
@@ -33,7 +33,7 @@ class RepeatSelector final : public Selector {
                                         : recorded_scores(scores, settings_.recorded);
     const auto sinks = settings_.oracle.sinks;
     if (!settings_.protect && std::isnan(score_.front())) {
-      // As in kvpress: a prefix token scores 1 as a sink, otherwise 0.
+      // As in kvpress: a prefix token scores 1 if it is a sink, otherwise 0.
       score_.front() = sinks > 0 ? 1.0 : 0.0;
     }
   }
@@ -55,7 +55,7 @@ class RepeatSelector final : public Selector {
 
  private:
   RepeatSettings settings_;
-  std::vector<double> score_;  // by position, NaN: none
+  std::vector<double> score_;  // by position; NaN: no score
 };
 
 class RepeatRule final : public SelectRule {
@@ -75,7 +75,7 @@ class RepeatRule final : public SelectRule {
     }
     return needs;
   }
-  // The repeat attends over everything, so nothing may be dropped before it ends.
+  // The repeat attends over the whole cache, so entries cannot be dropped before it ends.
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
@@ -103,8 +103,8 @@ std::shared_ptr<const SelectRule> resolve_repeat(MethodResolver& resolver) {
     resolver.refuse("its scores are one a KV head: expected granularity=kv_head");
   }
   const auto s = static_cast<double>(resolver.prompt());
-  // One ranking of all heads is cut at the ratio of all; `entries` is the mean per head, rounded
-  // down. Otherwise each head loses int(s * ratio).
+  // Global budgets cut one ranking of all heads at the ratio; `entries` is the mean per head,
+  // rounded down. Otherwise each head drops int(s * ratio) entries.
   const bool is_global = resolver.choice("budget") == "global";
   const auto entries_at = [&](double ratio) {
     constexpr double kRounding = 1e-9;
@@ -116,7 +116,7 @@ std::shared_ptr<const SelectRule> resolve_repeat(MethodResolver& resolver) {
     const std::int64_t entries = resolver.entries_of(budget);
     if (resolver.given("ratio")) {
       const std::int64_t left = entries_at(resolver.number("ratio"));
-      // A mean may round to its neighbour.
+      // A mean may be rounded to the adjacent number.
       const std::int64_t apart = std::abs(left - std::min(entries, resolver.prompt()));
       if (apart > (is_global ? 1 : 0)) {
         resolver.refuse(
@@ -149,7 +149,7 @@ std::shared_ptr<const SelectRule> resolve_repeat(MethodResolver& resolver) {
   settings.oracle.carry_over = resolver.integer("carry_over");
   settings.protect = resolver.flag("protect_prefix");
   if constexpr (kPlus) {
-    // Stored scores are used as they are.
+    // Stored scores are used unchanged.
     settings.oracle.residual_norm =
         resolver.word("kvzip_source") != "trace" && resolver.word("kvzip_plus_norm") == "residual";
   }
