@@ -13,7 +13,7 @@ AllocationReport simulate_allocations(const StaticSpec& spec, const CostInput& i
                     .prompt = spec.prompt_tokens,
                     .output = spec.output_tokens,
                     .score_rows = std::move(prefilled)};
-  // The layer at which the prefill stopped has rows too.
+  // The layer at which the prefill stopped also has rows.
   if (static_cast<std::int32_t>(run.score_rows.size()) < in.llm->n_layers()) {
     run.score_rows.push_back(score_rows);
   }

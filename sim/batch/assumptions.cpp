@@ -19,7 +19,7 @@ namespace kvsim {
 
 namespace {
 
-/// Layers whose caches the method leaves as they are, by kind; none: it applies to all.
+/// Layers whose caches the method does not change, by kind; nullopt if it applies to all.
 std::optional<std::string> layers_without_method(const StaticSpec& spec) {
   if (spec.method->name() == "full") return std::nullopt;
   std::map<std::string, std::int32_t> kinds;

@@ -27,7 +27,7 @@ Bytes owned(const StaticResult& result, const char* owner) {
   return found == result.peak_owners.end() ? Bytes{} : found->second;
 }
 
-/// The GPU memory that adds as much to a pool as `more` activations take from it.
+/// Returns the GPU memory that adds as many bytes to a pool as `more` activations take from it.
 Bytes pool_memory(const EngineStartup& startup, Bytes more) {
   switch (startup.fraction_of) {
     case FractionOf::kAll:
@@ -52,11 +52,11 @@ MemoryEnd to_power(const MemoryEnd& end, double power) {
 
 std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus) {
   // Published over predicted bytes of each term, in vLLM's start-up logs of the table described in
-  // docs/published-data.md. Each end is the limit that a new start is within in 95 % of cases,
-  // moved outward for the small number of logs (upper_limit of models/cost/kernels/spread.hpp). If
-  // a log reports a pool but not its terms, all memory except weights, predicted activations and
-  // the pool counts as non-PyTorch memory. docs/accuracy.md describes the procedure, and a test of
-  // published figures repeats it.
+  // docs/published-data.md. Each end is the limit that 95 % of new starts stay within, moved
+  // outward for the small number of logs (upper_limit of models/cost/kernels/spread.hpp). If a log
+  // reports a pool but not its terms, all memory except weights, predicted activations and the pool
+  // counts as non-PyTorch memory. docs/accuracy.md describes the procedure, and a test of published
+  // figures repeats it.
   if (stack.growth == CacheGrowth::kPaged) {
     MemoryEnds out{
         .low = {.terms = {.activation = 0.135, .non_torch = 1, .graphs = 0}, .reserve = {}},
@@ -77,7 +77,7 @@ std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus) {
     return out;
   }
   if (!stack.rounds_allocations) return std::nullopt;
-  // Published peaks less predicted weights and caches, as a function of predicted activations: the
+  // Published peaks minus predicted weights and caches, as a function of predicted activations: the
   // narrowest lines that bound all peaks (also repeated by a test).
   MemoryEnds out{.low = {.terms = {.activation = 0.117}, .reserve = Bytes{} - kLowReserve},
                  .high = {.terms = {.activation = 1}, .reserve = kHighReserve},

@@ -34,8 +34,8 @@ struct MemoryEnd {
 /// prediction.
 [[nodiscard]] MemoryEnd to_power(const MemoryEnd& end, double power);
 
-/// 90 % of cases are between `low` and `high`. Factors of `low` are at most 1, those of `high` at
-/// least 1.
+/// The interval [`low`, `high`] covers 90 % of cases. Factors of `low` are at most 1, those of
+/// `high` at least 1.
 struct MemoryEnds {
   MemoryEnd low, high;
   bool by_term = false;  // of an engine
@@ -45,9 +45,9 @@ struct MemoryEnds {
 /// `gpus`: number of GPUs that share the model; their collectives have buffers.
 [[nodiscard]] std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus);
 
-/// The bytes that a PyTorch run takes at `end` beyond its predicted peak, of which `activations`
-/// are predicted activations; negative if it takes less. Weights, caches and the CUDA context are
-/// known. Beyond the largest activations of published peaks the result grows in proportion.
+/// Bytes by which a PyTorch run at `end` exceeds its predicted peak, of which `activations` are
+/// predicted activations; negative if it needs less. Weights, caches and the CUDA context are
+/// known. Beyond the largest activations of published peaks, the result grows in proportion.
 [[nodiscard]] Bytes beyond_prediction(const MemoryEnd& end, Bytes activations);
 /// The activations of a peak, given its owners: all except weights, caches, the CUDA context and a
 /// mask that the stack allocates once.
@@ -64,7 +64,7 @@ struct PeakParts {
   Bytes non_torch{};  // predicted, of an engine
   Bytes graphs{};     // predicted, of an engine
 };
-/// The parts of a moment of a run that has this peak and this cache.
+/// Returns the parts of a moment of a run with this peak and this cache.
 [[nodiscard]] PeakParts peak_parts(const StaticSpec& spec, const StaticResult& result, Bytes peak,
                                    Bytes cache);
 [[nodiscard]] BytesInterval peak_interval(const MemoryEnds& ends, const PeakParts& parts);

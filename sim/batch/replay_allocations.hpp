@@ -12,13 +12,13 @@ namespace kvsim {
 /// An allocation of a graph that did not fit.
 struct TensorRefusal {
   std::string what;        // the tensor's name
-  OpIndex op = 0;          // that requested it
+  OpIndex op = 0;          // the one that requested it
   std::size_t tensor = 0;  // its index in the graph
   Refusal refusal;
 };
 
 /// Runs the graph's allocations and releases one by one in the order of its schedule. Afterwards
-/// `hbm` is as before, except for its high-water mark; after a refusal it holds what was allocated
+/// `hbm` is unchanged except for its high-water mark; after a refusal it holds the memory allocated
 /// at that moment.
 [[nodiscard]] std::optional<TensorRefusal> replay_allocations(Hbm& hbm, const OpGraph& graph);
 

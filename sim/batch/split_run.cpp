@@ -27,8 +27,8 @@ StaticResult run_stage(const StaticSpec& spec, const LayerRange& range,
   return StaticRun{one, options}.run();
 }
 
-/// Runs all layers on a GPU that has the memory of all `spec.tensor_parallel`, and hands hidden
-/// states on as often.
+/// Runs all layers on a GPU with the memory of all `spec.tensor_parallel`, with the same number of
+/// transfers of hidden states.
 StaticResult run_whole(const StaticSpec& spec, std::int32_t stages, const StaticOptions& options) {
   Gpu all = *spec.gpu;
   all.hbm = all.hbm * std::int64_t{spec.tensor_parallel};
@@ -36,7 +36,7 @@ StaticResult run_whole(const StaticSpec& spec, std::int32_t stages, const Static
   StaticSpec one = spec;
   one.gpu = &all;
   one.tensor_parallel = 1;
-  // The logits go back to the first GPU, which has the next token's embedding.
+  // The logits return to the first GPU, which has the next token's embedding.
   one.hand_overs = stages;
   one.allocator.reset();
   StaticOptions as_run = options;

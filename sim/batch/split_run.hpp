@@ -4,7 +4,7 @@
 
 namespace kvsim {
 
-/// Whether the GPUs of `spec` hold whole layers each, and compute one after the other.
+/// Returns whether the GPUs of `spec` hold whole layers each and compute one after another.
 [[nodiscard]] inline bool splits_layers(const StaticSpec& spec) {
   return spec.stack->splits_layers && spec.tensor_parallel > 1;
 }
@@ -18,10 +18,9 @@ template <class OfGpu>
   return sum;
 }
 
-/// run_static where splits_layers. Times are those of the whole model on one GPU, and hidden states
-/// go on to the next GPU. Memory, and whether it suffices, are those of every GPU's own layers; the
-/// result's are of the fullest, or of the first where it runs out. Work is the mean of all GPUs.
-/// Errors: as run_static.
+/// run_static for splits_layers. Times are those of the whole model on one GPU; hidden states are
+/// passed to the next GPU. Memory is evaluated for every GPU's own layers; the result reports the
+/// fullest GPU, or the first that runs out. Work is the mean over all GPUs. Errors: as run_static.
 [[nodiscard]] StaticResult run_split(const StaticSpec& spec, const StaticOptions& options);
 
 }  // namespace kvsim

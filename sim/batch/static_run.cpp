@@ -113,7 +113,7 @@ LayerCache StaticRun::stored(std::int32_t layer, std::int64_t entries) const {
 }
 
 std::int64_t StaticRun::placed_entries(std::int32_t layer) const {
-  // Room for the maximum length: laws grow until the end or until they reach a budget.
+  // Room for the maximum length: size laws grow until the end or until they reach a budget.
   return std::max(held_entries(in_, layer, spec_.prompt_tokens, spec_.prompt_tokens),
                   held_entries(in_, layer, spec_.prompt_tokens, static_end_));
 }
@@ -138,7 +138,7 @@ bool StaticRun::fits(const AlivePeak& alive) {
 
 bool StaticRun::blocks_suffice() {
   const EngineStartup& start = *result_.startup;
-  // Passes of this run may be smaller than a full one; whether those fit is checked as they run.
+  // Passes of this run may be smaller than a full one; each pass is checked when it runs.
   if (start.kv_cache > Bytes{} && start.graphs > start.graphs_room()) {
     result_.oom = OomEvent{.step = 0,
                            .tokens = 0,
@@ -379,7 +379,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   const auto& groups = compiled_->groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::int32_t end = groups[g].first + groups[g].count;
-    // Layers of one group at one moment form a run: they cost the same and change the cache
+    // Layers of one group with equal states form a run: they cost the same and change the cache
     // equally.
     for (std::int32_t first = groups[g].first; first < end;) {
       const DecodeState moment = moment_of(first);

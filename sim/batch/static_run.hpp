@@ -29,7 +29,7 @@ namespace kvsim {
 /// sequence to prompt_tokens + n. So output_tokens tokens take output_tokens decode steps, and the
 /// last token is cached too. Without output tokens the run ends after prefill.
 struct StaticSpec {
-  const Llm* llm = nullptr;  // not owned; outlives the run, as gpu and stack do
+  const Llm* llm = nullptr;  // not owned; must outlive the run, like gpu and stack
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
   std::shared_ptr<const Method> method;
@@ -42,7 +42,7 @@ struct StaticSpec {
   const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
                                                 // the dtype of the other weights and of activations
   // GPUs; all figures of the result except tokens/s are per GPU. They share every layer, or hold
-  // whole ones each where the stack splits layers (run_split).
+  // whole layers each if the stack splits layers (run_split).
   std::int32_t tensor_parallel = 1;
   StackOptions options{};  // settings that override the stack's
   // If set: every allocation is repeated, one by one, through PyTorch's caching allocator with
@@ -50,7 +50,7 @@ struct StaticSpec {
   std::optional<AllocatorConfig> allocator{};
   std::int32_t hand_overs = 0;  // set by run_split
 
-  /// All of them: those that prompts are split over hold the model once each.
+  /// Includes all GPUs over which prompts are split; each such part holds the model once.
   [[nodiscard]] std::int32_t gpus() const {
     return tensor_parallel * options.prefill_context.value_or(1);
   }
@@ -58,7 +58,7 @@ struct StaticSpec {
 
 struct OomEvent {
   std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
-  std::int64_t tokens = 0;  // per sequence, when it happened
+  std::int64_t tokens = 0;  // per sequence, at that time
   std::string phase;        // "load", "prefill" or "decode"
   std::string what;         // the refused tensor as text: "attention scores of layer 0"
   Bytes requested;
@@ -97,11 +97,11 @@ struct StaticResult {
   Bytes prefill_peak;
   Bytes decode_peak;  // 0 if no step was run
   Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
-  Bytes usable_hbm;   // what the stack may use
-  std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch; where layers are split, of
-                                          // the fullest GPU's
-  std::vector<GpuBytes> gpus;             // where layers are split: of each
-  // Times: nullopt after an OOM, except that of a prefill that had finished.
+  Bytes usable_hbm;   // available to the stack
+  std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch; if layers are split, of the
+                                          // fullest GPU
+  std::vector<GpuBytes> gpus;             // per GPU, if layers are split
+  // Times: nullopt after an OOM, except for a prefill that had finished.
   std::optional<Seconds> prefill_time;
   std::optional<Seconds> decode_time;
   std::optional<double> throughput_tok_s;  // output tokens of the batch over prefill + decode
@@ -134,7 +134,7 @@ struct StaticOptions {
   std::optional<AllocationSession>* allocations = nullptr;
 };
 
-/// Runs a static batch. Pure except for `options.allocations`: the same spec gives the same result.
+/// Runs a static batch. Pure except for `options.allocations`: equal specs produce equal results.
 /// Errors: ContractError on sizes below 1; InputError if the method's size depends on data. An OOM
 /// is a result.
 [[nodiscard]] StaticResult run_static(const StaticSpec& spec, const StaticOptions& options = {});

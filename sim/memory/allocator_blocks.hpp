@@ -6,13 +6,13 @@
 
 #include <boost/intrusive/set.hpp>
 
-/// Blocks and pools of the caching allocator, and the sizes it works in. Its own matter: include
+/// Blocks and pools of the caching allocator, and its size classes. Internal: include
 /// sim/memory/caching_allocator.hpp instead.
 namespace kvsim::caching {
 
 namespace bi = boost::intrusive;
 
-// Constants of c10/cuda/CUDACachingAllocator.cpp, by their names there.
+// Constants of c10/cuda/CUDACachingAllocator.cpp, with their names there.
 inline constexpr std::int64_t kMinBlockSize = 512;
 inline constexpr std::int64_t kSmallSize = 1 << 20;
 inline constexpr std::int64_t kSmallBuffer = 2 << 20;
@@ -20,7 +20,7 @@ inline constexpr std::int64_t kLargeBuffer = 20 << 20;
 inline constexpr std::int64_t kMinLargeAlloc = 10 << 20;
 inline constexpr std::int64_t kRoundLarge = 2 << 20;
 
-inline constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 44;  // as good as any; above 0
+inline constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 44;  // arbitrary, but above 0
 
 inline std::int64_t segment_size(std::int64_t size) {
   if (size <= kSmallSize) return kSmallBuffer;
@@ -31,9 +31,9 @@ inline std::int64_t segment_size(std::int64_t size) {
 enum class State : std::uint8_t {
   kNone,      // the slot has no block
   kFree,      // cached
-  kUnmapped,  // address space of an expandable segment, no memory behind it
+  kUnmapped,  // address space of an expandable segment without memory behind it
   kInUse,
-  kPending  // its release is requested, streams still use it
+  kPending  // its release is requested, but streams still use it
 };
 
 struct Expandable {
@@ -46,7 +46,7 @@ struct Block : bi::set_base_hook<> {
   std::uint64_t address = 0;
   std::int64_t size = 0;
   std::int64_t requested = 0;
-  std::int64_t age_base = 0;  // searches of the pool before it came there
+  std::int64_t age_base = 0;  // searches of the pool before the block entered it
   Block* prev = nullptr;
   Block* next = nullptr;
   Expandable* expandable = nullptr;
@@ -74,7 +74,7 @@ struct Pool {
   bool small = false;
   bi::set<Block, bi::compare<BySize>> blocks;
   bi::set<Block, bi::compare<ByAddress>> unmapped;
-  std::int64_t searches = 0;  // counted only where garbage may be collected
+  std::int64_t searches = 0;  // counted only if garbage may be collected
 };
 
 }  // namespace kvsim::caching

@@ -18,7 +18,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::int64_t kMinMb = 20;                     // kLargeBuffer
 constexpr std::int64_t kMaxMb = std::int64_t{1} << 40;  // keeps MiB in bytes within int64
 
-/// Words and the marks `: , [ ]` of a setting, blanks between them dropped.
+/// Words and the marks `: , [ ]` of a setting, without blanks between them.
 struct Token {
   std::string_view text;
   std::size_t column = 1;
@@ -85,7 +85,7 @@ class ConfParser {
     if (error != std::errc{} || stop != end || !(value >= low && value <= high)) fail(token, what);
     return value;
   }
-  /// A share above 0 and below `top` or up to it.
+  /// Reads a share above 0 and below `top`, or up to it.
   double share(bool with_one) {
     const Token token = peek();
     const auto value = number(0.0, 1.0, "a share of the memory");
@@ -150,7 +150,8 @@ class ConfParser {
     return Bytes{number<std::int64_t>(kMinMb, kMaxMb, "a number of MiB from 20 on") * kMiB};
   }
 
-  /// "4" for all sizes, or "[256:1,512:2,>:8]": by size in MiB, "<256" taking the first's.
+  /// Reads "4" for all sizes, or "[256:1,512:2,>:8]": by size in MiB; sizes below the first key use
+  /// its value.
   void read_divisions() {
     auto& by_interval = config_.roundup_power2_divisions;
     if (peek().text != "[") {

@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-/// As c10's format_size words it.
+/// In the format of c10's format_size.
 std::string pytorch_size(Bytes n) {
   const auto size = static_cast<double>(n.count());
   if (n <= 1_KiB) return fmt::format("{} bytes", n.count());

@@ -13,7 +13,7 @@ std::int64_t blocks_for(std::int64_t entries, std::int64_t block_size) {
   return (entries + block_size - 1) / block_size;
 }
 
-/// Heads that share blocks: a layer's all, or one.
+/// Heads that share blocks: all heads of a layer, or one.
 struct Sharing {
   const PagedLayer& layer;
   std::span<const std::vector<std::int32_t>> heads;
@@ -47,7 +47,7 @@ Count count(const Sharing& sharing, std::int64_t block_size) {
       out.total_blocks - static_cast<std::int64_t>(std::count(held.begin(), held.end(), 0));
   out.logical = out.kept * row;
   out.allocated = out.used_blocks * block_bytes;
-  // The fullest blocks stay, as many as the longest head needs.
+  // The fullest blocks stay, in the number that the longest head needs.
   const std::int64_t needed = blocks_for(longest, block_size);
   std::sort(held.begin(), held.end(), std::greater<>{});
   out.compacted = needed * block_bytes;

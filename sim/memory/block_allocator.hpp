@@ -12,7 +12,7 @@
 namespace kvsim {
 
 /// Fixed-size blocks of a paged cache with reference counts: sequences with a common prefix share
-/// its blocks. The block freed last is allocated first. O(1) per operation.
+/// its blocks. The most recently freed block is allocated first. O(1) per operation.
 class BlockAllocator {
  public:
   using Index = std::int32_t;
@@ -20,11 +20,12 @@ class BlockAllocator {
   /// Errors: ContractError if `blocks` is negative.
   explicit BlockAllocator(Index blocks);
 
-  /// A block without references; nullopt: none is left.
+  /// Returns a block without references; nullopt if none is free.
   [[nodiscard]] std::optional<Index> allocate();
-  /// One more refers to it (a prefix is shared). Errors: ContractError if it is free.
+  /// Adds a reference (a prefix is shared). Errors: ContractError if the block is free.
   void share(Index block);
-  /// One fewer; whether it is free now. Errors: ContractError if it was free.
+  /// Removes a reference; returns whether the block is now free. Errors: ContractError if it was
+  /// free.
   bool release(Index block);
 
   [[nodiscard]] Index size() const { return static_cast<Index>(references_.size()); }
@@ -40,13 +41,13 @@ class BlockAllocator {
 
 /// The contents of one block of a paged cache.
 enum class BlockLayout : std::uint8_t {
-  kAcrossHeads,  // a layer's entries of all heads: freed when the last head has left it
+  kAcrossHeads,  // a layer's entries of all heads: freed when the last head has released it
   kPerHead       // one head's
 };
 inline constexpr std::array kBlockLayouts{BlockLayout::kAcrossHeads, BlockLayout::kPerHead};
 [[nodiscard]] std::string_view name_of(BlockLayout layout);
 
-/// When entries are moved together.
+/// Policy for moving entries together.
 enum class CompactionPolicy : std::uint8_t {
   kNone,
   kSlack,     // a layer whose slack exceeds kCompactionSlack of its allocated bytes
@@ -57,30 +58,30 @@ inline constexpr std::array kCompactionPolicies{CompactionPolicy::kNone, Compact
 inline constexpr double kCompactionSlack = 0.25;
 [[nodiscard]] std::string_view name_of(CompactionPolicy policy);
 
-/// One layer of a cache whose entries were written in order, entry p of each head into block
-/// p / block_size, before some were dropped.
+/// One layer of a cache whose entries were written in order (entry p of each head into block p /
+/// block_size) before some were dropped.
 struct PagedLayer {
-  std::int64_t written = 0;                     // entries each head was given
+  std::int64_t written = 0;                     // entries written per head
   std::vector<std::vector<std::int32_t>> kept;  // [head], ascending, below `written`
   std::int64_t row_bytes = 0;                   // K and V of one entry of one head
-  // Entries of all heads dropped one by one by decode steps, which every-step compaction filled as
-  // they came; nullopt: they were dropped at once.
+  // Entries of all heads that decode steps dropped one by one, and whose places every-step
+  // compaction filled immediately; nullopt: they were dropped at once.
   std::optional<std::int64_t> evicted_by_steps{};
 };
 
 struct PagedCompaction {
   Bytes allocated;    // afterwards
-  Bytes bytes_moved;  // rows copied, each counted once: the traffic is a read and a write of them
+  Bytes bytes_moved;  // rows copied, each counted once; the traffic is a read and a write of each
 };
 
 /// Logical and reclaimable bytes of a paged cache. Logical + slack = allocated; allocated +
-/// reclaimable = what the blocks took before anything was dropped.
+/// reclaimable = the blocks before anything was dropped.
 struct PagedReport {
   std::int64_t block_size = 0;  // entries
   BlockLayout layout = BlockLayout::kAcrossHeads;
   Bytes logical{};                   // rows kept
-  Bytes allocated{};                 // blocks that hold any
-  Bytes reclaimable{};               // blocks that hold none
+  Bytes allocated{};                 // blocks with at least one kept row
+  Bytes reclaimable{};               // blocks without kept rows
   Bytes slack{};                     // dropped or never written rows in blocks that stay
   std::int64_t entries_dropped = 0;  // of all heads and layers
   std::int64_t blocks_total = 0, blocks_freed = 0;
@@ -88,9 +89,9 @@ struct PagedReport {
 };
 
 /// Compaction keeps the fullest blocks and moves the entries of the others into their holes. Across
-/// heads, a layer needs as many blocks as its longest head; per head, each head needs its own.
-/// Every-step compaction moves one row into the place of each entry in `evicted_by_steps`. Errors:
-/// ContractError if block_size < 1 or positions are not ascending within [0, written).
+/// heads, a layer needs as many blocks as its longest head; per head, each head needs its own
+/// blocks. Every-step compaction moves one row into the place of each entry in `evicted_by_steps`.
+/// Errors: ContractError if block_size < 1 or positions are not ascending within [0, written).
 [[nodiscard]] PagedReport paged_report(std::span<const PagedLayer> layers, std::int64_t block_size,
                                        BlockLayout layout);
 

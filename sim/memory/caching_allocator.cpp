@@ -12,7 +12,7 @@
 namespace kvsim {
 namespace {
 
-using namespace caching;  // NOLINT: its own parts
+using namespace caching;  // NOLINT: internal parts
 
 Bytes peak_of(Bytes peak, std::int64_t now) { return std::max(peak, Bytes{now}); }
 
@@ -87,7 +87,8 @@ struct CachingAllocator::Impl {
     if (after != nullptr) after->prev = &block;
   }
 
-  /// Joins `other`, a neighbour of `block` in the same state, to it; bytes joined, or 0.
+  /// Merges `other`, a neighbour of `block` in the same state, into it; returns the merged bytes,
+  /// or 0.
   std::int64_t merge(Block& block, Block* other, Pool& pool) {
     const bool mapped = block.state != State::kUnmapped;
     if (other == nullptr || !other->idle() || mapped != (other->state != State::kUnmapped)) {
@@ -130,7 +131,8 @@ struct CachingAllocator::Impl {
     return address;
   }
 
-  /// A new segment for a rounded `size`; nullptr: the device has no room, or may not give it.
+  /// Takes a new segment for a rounded `size`; returns nullptr if the device has no room or must
+  /// not provide it.
   Block* take_segment(std::int64_t size, std::int32_t stream, Pool& pool) {
     const std::int64_t wanted = segment_size(size);
     if (allowed && reserved + wanted > *allowed) return nullptr;
@@ -151,8 +153,8 @@ struct CachingAllocator::Impl {
 
   // --- expandable segments --------------------------------------------------------------------
 
-  /// The lowest unmapped block of the stream (or the free one in front of it) from which on there
-  /// is address space for `size`; a new segment where there is none.
+  /// Returns the lowest unmapped block of the stream (or the free one in front of it) at which
+  /// there is address space for `size`; a new segment if there is none.
   Block& find_expandable(std::int64_t size, std::int32_t stream, Pool& pool) {
     Block key;
     key.stream = stream;
@@ -166,8 +168,8 @@ struct CachingAllocator::Impl {
       }
       if (room >= size) return *from;
     }
-    // Address space for an eighth more than the device: pages unmapped in front may be needed at
-    // the end.
+    // The address space exceeds the device by an eighth: memory unmapped at the front may be needed
+    // at the end.
     const std::int64_t granule = pool.small ? kSmallBuffer : kLargeBuffer;
     const std::int64_t total = device.total.count();
     const std::int64_t space = (total + total / 8 + granule - 1) / granule * granule;
@@ -180,7 +182,7 @@ struct CachingAllocator::Impl {
     return block;
   }
 
-  /// Puts memory behind the first `size` bytes of an unmapped block, in whole granules.
+  /// Maps memory to the first `size` bytes of an unmapped block, in whole granules.
   bool map(Block& block, std::int64_t size, Pool& pool) {
     const std::int64_t granule = block.expandable->granule;
     const std::int64_t mapped = (size + granule - 1) / granule * granule;
@@ -217,7 +219,7 @@ struct CachingAllocator::Impl {
     return at;
   }
 
-  /// Takes the memory from behind the whole granules of a free block.
+  /// Unmaps the memory of the whole granules of a free block.
   void unmap(Block& block, Pool& pool) {
     const auto granule = static_cast<std::uint64_t>(block.expandable->granule);
     const std::uint64_t base = block.expandable->base;
@@ -275,7 +277,7 @@ struct CachingAllocator::Impl {
     auto it = pool.blocks.lower_bound(key);
     if (it == pool.blocks.end() || it->stream != stream) return nullptr;
     if (it->expandable != nullptr) {
-      // A block that can grow counts as what it can grow to.
+      // A block that can grow counts with the size it can grow to.
       const auto room = [](const Block& b) {
         return b.size + (b.next != nullptr && b.next->state == State::kUnmapped ? b.next->size : 0);
       };
@@ -308,7 +310,8 @@ struct CachingAllocator::Impl {
     }
     std::int64_t reclaimed = 0;
     for (bool freed = true; reclaimed < target && freed && count > 0;) {
-      // All older than the average go, even past the target: this should not be needed often.
+      // All blocks older than the average are freed, even past the target, so that this is rarely
+      // needed.
       const double mean = static_cast<double>(total_age) / static_cast<double>(count);
       freed = false;
       for (auto it = large.blocks.begin(); it != large.blocks.end();) {
@@ -323,8 +326,8 @@ struct CachingAllocator::Impl {
     }
   }
 
-  /// With max_split_size: gives back one cached block that is large enough, or the largest oversize
-  /// ones until they are together.
+  /// With max_split_size: releases one cached block that is large enough, or the largest oversize
+  /// ones until their sum is.
   bool release_oversize(std::int64_t size, std::int32_t stream, Pool& pool) {
     if (!config.max_split_size) return false;
     Block key;
@@ -382,7 +385,7 @@ struct CachingAllocator::Impl {
     return take_segment(size, stream, pool);
   }
 
-  /// Cuts `size` off a block that was taken from the pool, where the rest is worth keeping.
+  /// Splits `size` bytes off a block taken from the pool, if the rest is worth keeping.
   Block& carve(Block& block, std::int64_t size, Pool& pool) {
     const bool was_split = block.split();
     const bool counts = block.expandable == nullptr;
@@ -475,7 +478,7 @@ struct CachingAllocator::Impl {
     joined += merge(block, block.next, pool);
     put(pool, block);
     if (counts) inactive_split += (block.split() ? block.size : 0) - joined;
-    // A caller that kept the old number must not reach the cached block with it.
+    // A caller that kept the old id must not reach the cached block with it.
     ++block.generation;
   }
 

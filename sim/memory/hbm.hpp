@@ -14,12 +14,12 @@ namespace kvsim {
 /// "scores", "logits", "activations", …), sorted by name.
 using Owners = std::map<std::string, Bytes>;
 
-/// Why an allocation was refused; the attempt changed nothing.
+/// Reason why an allocation was refused; the attempt changed nothing.
 struct Refusal {
   std::string owner;  // the requester
   Bytes requested;    // as charged
   Bytes free;
-  Owners owners;  // owners of the rest
+  Owners owners;  // owners of the used bytes
 };
 
 /// A GPU's memory as labelled allocations: used() + free() == capacity() at any time.
@@ -34,7 +34,7 @@ class Hbm {
   /// Errors: ContractError if capacity is negative or the block below 1 B.
   explicit Hbm(Bytes capacity, Bytes block = Bytes{1});
 
-  /// Checks first, then acts. Errors: ContractError on a negative size.
+  /// Allocates only if it fits. Errors: ContractError on a negative size.
   [[nodiscard]] Result<Id, Refusal> allocate(std::string_view owner, Bytes n);
   /// Errors: ContractError if `id` is not allocated.
   void release(Id id);
@@ -43,7 +43,7 @@ class Hbm {
   [[nodiscard]] Bytes used() const { return used_; }
   [[nodiscard]] Bytes free() const { return capacity_ - used_; }
   [[nodiscard]] Bytes peak() const { return peak_; }                    // high-water mark
-  [[nodiscard]] const Owners& owners() const { return owners_; }        // none of 0 bytes
+  [[nodiscard]] const Owners& owners() const { return owners_; }        // without owners of 0 bytes
   [[nodiscard]] const Owners& peak_owners() const { return at_peak_; }  // when peak() was reached
 
  private:

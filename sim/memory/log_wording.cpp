@@ -15,8 +15,8 @@ void skip(std::string_view& line, std::string_view any_of) {
   line.remove_prefix(std::min(line.find_first_not_of(any_of), line.size()));
 }
 
-/// The number that `line` begins with, taken off it; empty if it begins with none. "nan" and "inf"
-/// are numbers, which readers refuse.
+/// Removes the number at the start of `line` and returns it; empty if there is none. "nan" and
+/// "inf" are numbers, which readers refuse.
 std::string_view take_number(std::string_view& line) {
   const std::size_t sign = line.starts_with('-') ? 1 : 0;
   const std::string_view rest = line.substr(sign);

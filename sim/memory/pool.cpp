@@ -35,8 +35,8 @@ Bytes prompt_rows_beyond(const CostInput& in, std::int32_t layer, std::int64_t p
 }
 
 std::optional<PoolShortage> pool_shortage(const CostInput& in, std::int64_t tokens, Bytes pool) {
-  // Of a part of the prompt a law may know nothing where it knows the whole (whole chunks of it):
-  // it then keeps as much as it can, and no more than of the whole.
+  // A law may cover the whole prompt but not a part of it (whole chunks only). The part then keeps
+  // as many entries as possible, at most those of the whole prompt.
   const auto held = [&](std::int32_t layer, std::int64_t prompt, std::int64_t n) {
     if (prompt == in.prompt || in.method->entries_held(layer, prompt, n)) {
       return held_entries(in, layer, prompt, n);

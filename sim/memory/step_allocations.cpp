@@ -20,17 +20,17 @@ constexpr Bytes kBlock = 512_B;
 /// A tensor in memory.
 struct Held {
   BlockId id{};
-  Bytes bytes;  // as the graph counts them
+  Bytes bytes;  // as counted by the graph
 };
 
-/// One thing that a graph does to memory.
+/// One operation of a graph on memory.
 struct Action {
   enum class Kind : std::uint8_t { kAllocate, kRelease, kBecomes, kTakeInput, kTakeCache } kind;
   std::size_t tensor = 0;
   std::size_t from = 0;  // kBecomes: the tensor whose block it takes over; kTakeCache: its part
 };
 
-/// Keys, values, side data and all else that a layer holds, as they are between graphs.
+/// Keys, values, side data and all other data that a layer holds between graphs.
 using ResidentCache = std::array<std::optional<Held>, 4>;
 
 std::size_t part_of(const Tensor& tensor) {
@@ -42,13 +42,13 @@ std::size_t part_of(const Tensor& tensor) {
 bool is_cache(Owner owner) { return owner == Owner::kKvCache || owner == Owner::kSideData; }
 bool is_copy(Owner owner) { return owner == Owner::kConcatCopy || owner == Owner::kCompaction; }
 
-/// A graph's allocations and releases in the order of its schedule: what an operator makes before
-/// what it was the last to use.
+/// A graph's allocations and releases in the order of its schedule: an operator's outputs are
+/// allocated before the tensors that it uses last are released.
 std::vector<Action> schedule_of(const OpGraph& graph, bool has_resident_cache) {
   using Kind = Action::Kind;
   const auto tensors = graph.tensors();
   const auto lives = [&](const Tensor& t) { return t.bytes > Bytes{} && t.last >= t.first; };
-  // A copy of the cache is the cache as soon as it is made: the same tensor by another name.
+  // A copy of the cache becomes the cache immediately: the same tensor under another name.
   constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::vector<std::size_t> taken_over(tensors.size(), kNone);  // by the copy: the cache tensor
   std::vector<std::size_t> copy_of(tensors.size(), kNone);
@@ -150,7 +150,7 @@ struct AllocationSession::Impl {
   }
 
   void end_batch() {
-    // Of a graph that was refused: what it held, its input and the cache that it took over.
+    // For a refused graph: its tensors, its input and the cache that it took over.
     for (std::optional<Held>& tensor : held_) {
       if (tensor) drop(*std::exchange(tensor, std::nullopt));
     }
@@ -216,7 +216,7 @@ struct AllocationSession::Impl {
     tensors.clear();
   }
 
-  /// What a batch allocates before it runs.
+  /// Makes the allocations of a batch before it runs.
   bool place() {
     phase_ = "load";
     const CostInput& in = *in_;
@@ -299,7 +299,7 @@ struct AllocationSession::Impl {
     return true;
   }
 
-  /// Releases a tensor of a graph, unless the caller holds it too.
+  /// Releases a tensor of a graph, unless the caller also holds it.
   void drop(const Held& held) {
     if (embeddings_ && embeddings_->id == held.id) return;
     release(held);
@@ -329,7 +329,7 @@ struct AllocationSession::Impl {
         if (!run_graph(*segment.graph, schedule, layer)) return false;
       }
       if (s == 0) {
-        // What callers and all layers hold until the step is through.
+        // Tensors that callers and all layers hold until the end of the step.
         if (in_->stack->keeps_inputs) embeddings_ = input_;
         for (const Tensor& t : resident_tensors(*in_, tokens)) {
           if (t.owner != Owner::kMask) continue;
@@ -350,11 +350,11 @@ struct AllocationSession::Impl {
   std::array<CachingAllocator::OwnerId, kOwners> owners_{};
   std::vector<Held> weights_;
   bool loaded_ = false;                 // all of them
-  const AllocationRun* run_ = nullptr;  // while it runs
+  const AllocationRun* run_ = nullptr;  // during the run
   const CostInput* in_ = nullptr;
   std::vector<Held> placed_;               // before the batch ran
   std::vector<ResidentCache> caches_;      // by layer
-  std::vector<std::optional<Held>> held_;  // of the graph that runs
+  std::vector<std::optional<Held>> held_;  // of the running graph
   std::optional<Held> input_;              // of the next graph
   std::optional<Held> embeddings_;         // held by the caller
   std::optional<Held> mask_;               // of all layers of a step
@@ -362,7 +362,7 @@ struct AllocationSession::Impl {
   Bytes alive_;
   std::int64_t step_ = 0;
   std::string phase_;
-  std::optional<AllocationRefusal> refusal_;  // of the batch that runs
+  std::optional<AllocationRefusal> refusal_;  // of the running batch
   std::optional<AllocationRefusal> first_oom_;
   Bytes tensor_peak_;
   double worst_fragmentation_ = 0;

@@ -14,24 +14,24 @@
 
 namespace kvsim {
 
-/// The weights as the tensors a framework loads, in the model's order: embeddings, the matrices of
-/// each layer (every expert's its own), norms and biases, output head. Elements sum to
-/// parameters(llm).
+/// The weights as the tensors that a framework loads, in the model's order: embeddings, the
+/// matrices of each layer (separate ones for every expert), norms and biases, output head. The
+/// elements sum to parameters(llm).
 struct WeightTensor {
   std::int64_t elements = 0;
   Bytes bytes;
 };
 [[nodiscard]] std::vector<WeightTensor> weight_tensors(const Llm& llm, Dtype dtype);
 
-/// A static batch whose allocations are to be made one by one.
+/// A static batch whose allocations are simulated one by one.
 struct AllocationRun {
   const CostInput* cost = nullptr;          // not owned
-  std::int64_t prompt = 1;                  // tokens a sequence
+  std::int64_t prompt = 1;                  // per sequence
   std::int64_t output = 0;                  // decode steps
-  std::vector<std::int64_t> score_rows{1};  // as prefill_step takes them
+  std::vector<std::int64_t> score_rows{1};  // as in prefill_step
 };
 
-/// Where a run ended for want of memory.
+/// The point at which a run ran out of memory.
 struct AllocationRefusal {
   std::int64_t step = 0;    // 0: load or prefill; n: the n-th decode step
   std::int64_t tokens = 0;  // per sequence
@@ -46,21 +46,21 @@ struct AllocationSample {
   Bytes reserved;
 };
 
-/// Of one batch, or of all that an AllocationSession has run: sizes and peaks are of everything
-/// that its allocator has seen so far.
+/// Report on one batch, or on all batches of an AllocationSession. Sizes and peaks cover everything
+/// that its allocator has processed so far.
 struct AllocationReport {
   AllocatorStats end;                     // after the last step, or at the refusal
   Bytes tensor_peak;                      // of the tensors' requests, in blocks of 512 B
   Owners owners_at_peak;                  // of allocated bytes when reserved was highest
   double worst_fragmentation = 0;         // after any step
-  std::int64_t steps = 0;                 // decode steps made, of all batches reported
+  std::int64_t steps = 0;                 // decode steps run, over all reported batches
   std::optional<AllocationRefusal> oom;   // the first
   std::vector<AllocationSample> samples;  // of one batch: after prefill and each decode step
 };
 
-/// The allocations of batches that follow each other on one device. Weights are loaded once; what a
-/// batch takes goes with it, whether or not it ran to its end, as where a script catches the
-/// exception. The segments that it leaves cached, and how they are split, meet the next batch.
+/// The allocations of consecutive batches on one device. Weights are loaded once. A batch's memory
+/// is released with it, whether or not it ran to its end, as in a script that catches the
+/// exception. The cached segments that it leaves, and how they are split, affect the next batch.
 /// Deterministic.
 class AllocationSession {
  public:
@@ -69,22 +69,22 @@ class AllocationSession {
   AllocationSession& operator=(AllocationSession&&) noexcept;
   ~AllocationSession();
 
-  /// Allocates the weights, once; nullopt: success. After a refusal, the allocated part stays until
-  /// end_batch, or the next attempt. Errors: ContractError without a model.
+  /// Allocates the weights, once; returns nullopt on success. After a refusal, the allocated part
+  /// stays until end_batch or the next attempt. Errors: ContractError without a model.
   [[nodiscard]] std::optional<AllocationRefusal> load(const CostInput& in);
 
   /// Makes every allocation and release of a batch in the order of its graphs
   /// (models/cost/step.hpp): weights if they are not loaded, static allocations (a static cache, a
   /// mask), prefill, then `output` decode steps. A layer's output is the next one's input; a cache
-  /// that was copied into a longer or shorter tensor is that tensor from then on; logits are freed
-  /// with their step. The batch's memory at its end stays allocated until end_batch, or the next
+  /// that is copied into a longer or shorter tensor is replaced by that tensor; logits are freed
+  /// with their step. The batch's memory at its end stays allocated until end_batch or the next
   /// batch. Errors: ContractError on sizes below 1; InputError if the method's size depends on
   /// data.
   [[nodiscard]] AllocationReport batch(const AllocationRun& run);
-  /// Releases all that the batch took.
+  /// Releases all memory of the batch.
   void end_batch();
 
-  /// Of all batches so far.
+  /// Reports on all batches so far.
   [[nodiscard]] AllocationReport report() const;
 
  private:

@@ -35,7 +35,7 @@ struct Line {
 
 constexpr double kMaxCount = 4e9;  // tokens, blocks
 constexpr double kMaxGiB = 1e6;    // a thousand times the largest GPU; sums stay below 2^63 bytes
-// Memory that may become free while CUDA graphs are captured: activations and other buffers.
+// Most memory that may become free while CUDA graphs are captured: activations and other buffers.
 constexpr double kMaxFreedGiB = 8;
 
 double number(std::string_view text, const Line& line, double max = kMaxCount) {
@@ -67,7 +67,8 @@ double positive(std::string_view text, const Line& line, double max = kMaxCount)
 
 Bytes gib(double value) { return rounded<Bytes>(value * kGiB); }
 
-/// A wording with sizes in GiB, and what they are. vLLM writes "GiB" and "GB" and means 2^30 bytes.
+/// A wording with sizes in GiB, and the values that they state. vLLM writes "GiB" and "GB" for 2^30
+/// bytes.
 struct SizeWording {
   LogWording wording;
   std::vector<std::optional<Bytes> VllmLog::*> sizes{};
@@ -102,8 +103,8 @@ const std::vector<SizeWording>& size_wordings() {
   return wordings;
 }
 
-/// Whether the start that the log records went well. vLLM restarts in the same log, and an engine
-/// that started may run out of memory while it serves.
+/// Whether the logged start succeeded. vLLM restarts in the same log, and an engine that started
+/// may run out of memory while it serves.
 class StartOutcome {
  public:
   void read(const Line& line) {
@@ -129,18 +130,19 @@ class StartOutcome {
     } else if (line.has({"is less than desired gpu memory utilization"})) {
       fail(line, "free the GPU's memory or lower gpu_memory_utilization");
     } else if (!failure_ && line.has({"engine core initialization failed"})) {
-      // The lines before it may have the cause.
+      // Earlier lines may contain the cause.
       fail(line, "remove the cause of the failure");
     }
   }
-  /// `line` shows that this start failed; a later one in the same log may succeed. `hint`: what
-  /// helps.
+  /// Records that `line` shows a failure of this start; a later one in the same log may succeed.
+  /// `hint`: the remedy.
   void fail(const Line& line,
             std::string_view hint =
                 "lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs") {
     failure_ = refusal(line, hint);
   }
-  /// `line` has the memory of CUDA graphs, in GiB. The last one counts, whatever comes after it.
+  /// Records that `line` has the memory of CUDA graphs, in GiB. The last such line counts,
+  /// regardless of later lines.
   void read_graphs(const Line& line, double gib) {
     graphs_.reset();
     if (gib >= -kMaxFreedGiB) return;
@@ -186,7 +188,7 @@ class LogReader {
     }
     static const LogWording peak{"peak_torch_memory=N~gi?b"};
     if (peak.find_in(line.text, numbers_)) peak_ = gib(positive(numbers_[0], line, kMaxGiB));
-    // The last is a label of the metric vllm:cache_config_info.
+    // The last one is a label of the metric vllm:cache_config_info.
     static const LogWording blocks{"# gpu blocks: N"}, other_blocks{"# cuda blocks: N"},
         metric_blocks{"num_gpu_blocks=\"N\""};
     for (const LogWording* wording : {&blocks, &other_blocks, &metric_blocks}) {
@@ -211,7 +213,7 @@ class LogReader {
       if (wording->find_in(line.text, numbers_)) put_fraction(numbers_[0], line);
     }
   }
-  /// Errors: InputError if there was none of the figures, or the start failed.
+  /// Errors: InputError if none of the figures was found, or the start failed.
   void finish(const std::string& file) {
     outcome_.check(log_);
     if (!found_) {
@@ -238,7 +240,7 @@ class LogReader {
   void put_size(std::optional<Bytes> VllmLog::*size, std::string_view text, const Line& line) {
     found_ = true;
     if (size == &VllmLog::kv_cache && number(text, line, kMaxGiB) <= 0) return outcome_.fail(line);
-    // The others may be negative: another process freed memory meanwhile.
+    // The others may be negative if another process freed memory meanwhile.
     if (size == &VllmLog::graphs) outcome_.read_graphs(line, number(text, line, kMaxGiB));
     const bool is_held = size == &VllmLog::total || size == &VllmLog::weights;
     log_.*size = gib(is_held ? positive(text, line, kMaxGiB) : number(text, line, kMaxGiB));
@@ -263,7 +265,7 @@ class LogReader {
   std::vector<std::string_view> numbers_;
 };
 
-/// The next line of `rest`, taken off it.
+/// Removes the next line from `rest` and returns it.
 std::string_view take_line(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\n'), rest.size());
   const std::string_view line = rest.substr(0, end);

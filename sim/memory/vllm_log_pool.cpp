@@ -15,12 +15,12 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kRounding = 0.01 * kGiB;  // of the figures that vLLM prints
 // Two starts of the same model hold the same weights except for padding and buffers.
 constexpr double kWeightsApart = 0.1;
-// A derived term this far from its prediction is worth a look: the larger of the two.
+// A derived term that differs this much from its prediction is reported: the larger of the two.
 constexpr double kTermApart = 0.5;
 constexpr double kTermApartBytes = 0.5 * kGiB;
-// GPUs of one name differ by less (ECC, drivers, another process's context).
+// GPUs of the same name differ by less (ECC, drivers, another process's context).
 constexpr double kMemoryApart = 0.02;
-// Beyond its prediction by this share of the engine's memory no term is a measurement of it.
+// A term cannot be a measurement if it exceeds its prediction by this share of the engine's memory.
 constexpr double kAbsurd = 0.25;
 
 double of(Bytes n) { return static_cast<double>(n.count()); }
@@ -41,13 +41,13 @@ std::optional<std::int64_t> tokens_of(const VllmLog& log, std::int64_t block_tok
   return std::nullopt;
 }
 
-/// Whether layers let go of tokens that a sequence of max_model_len still has.
+/// Whether layers release tokens that a sequence of max_model_len still has.
 bool has_windows(const EngineStartup& s, std::int64_t block_tokens) {
   const std::int64_t blocks = (s.max_model_len + block_tokens - 1) / block_tokens;
   return s.sequence < s.block * blocks;
 }
 
-/// Larger than the GPU itself, it is of another; sums of its bytes need not be in range either.
+/// A pool larger than the GPU is of another one; sums of its bytes may also be out of range.
 void check_pool_in(const EngineStartup& s, double pool, const std::string& counted,
                    const std::string& log_place) {
   if (pool <= of(s.total)) return;
@@ -57,7 +57,8 @@ void check_pool_in(const EngineStartup& s, double pool, const std::string& count
                                counted, gib(pool), gib(s.total))};
 }
 
-/// The pool the log gives, in bytes or in the scenario's bytes a token; nullopt: neither.
+/// The logged pool, in bytes or converted by the scenario's bytes per token; nullopt without
+/// either.
 std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int64_t block_tokens,
                                   const std::string& log_place) {
   const auto tokens = tokens_of(log, block_tokens);
@@ -79,7 +80,7 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
                   log_place);
     return Logged{rounded<Bytes>(bytes), "the log's tokens"};
   }
-  // The pool is of whole blocks, and less than one is left over.
+  // The pool consists of whole blocks, with a remainder of less than one.
   const double over = of(*log.kv_cache) - bytes;
   if (over < -kRounding || over > kRounding + of(s.block)) {
     log.warnings.push_back(fmt::format(
@@ -90,18 +91,18 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
         has_windows(s, block_tokens) ? ", or the engine pads its groups of windowed layers" : ""));
     return Logged{*log.kv_cache, "log"};
   }
-  // Of the bytes that print as the log's, those that hold its tokens.
+  // Among the byte counts that print like the log's, one that holds its tokens.
   const Bytes min{static_cast<std::int64_t>(std::ceil(bytes))};
   return Logged{std::clamp(*log.kv_cache, min, min + s.block - Bytes{1}), "log"};
 }
 
-/// A term derived from the rest, next to the predicted one.
+/// A term derived from the others, and the predicted term.
 struct Derived {
   const char* name;
   std::optional<Bytes> VllmLog::*term;
   Bytes value;
   Bytes predicted;
-  std::string account;  // how it comes about
+  std::string account;  // its derivation
 };
 
 Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& logged) {
@@ -131,7 +132,7 @@ Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& l
   }
   const Bytes sum = s.weights + s.non_torch + s.activation + logged.pool + graphs;
   Bytes total{static_cast<std::int64_t>(std::ceil(of(sum) / s.fraction))};
-  // floor(fraction x total) may come out a byte short.
+  // floor(fraction x total) may be one byte short.
   while (std::floor(s.fraction * of(total)) < of(sum)) total = total + Bytes{1};
   return {
       "memory of the GPU", &VllmLog::total, total, s.total,
@@ -143,7 +144,7 @@ Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& l
                   s.fraction, log.memory_fraction ? "log" : "scenario")};
 }
 
-/// Whether a term so far off its prediction is none of the scenario's start.
+/// Whether a term differs so much from its prediction that it cannot be of the scenario's start.
 bool is_absurd(const Derived& d, const EngineStartup& s) {
   if (d.value < Bytes{}) return true;
   const double max = kAbsurd * (d.term == &VllmLog::total ? of(s.total) : of(s.usable));
@@ -193,7 +194,7 @@ void complete_from_pool(VllmLog& log, const EngineStartup& scenario, const Engin
                      fmt::format("one whose fraction is of \"{}\"", word_of(stated.fraction_of))};
   }
   const bool derives_memory = is_stated(log.activation) && is_stated(log.non_torch);
-  // Only weights or the fraction: the scenario's values are used, and nothing is left to derive.
+  // Only weights or the fraction: the scenario's values are used, and there is nothing to derive.
   if (derives_memory && log.total) return;
   const Derived left = what_is_left(log, stated, *logged);
   const std::string account = fmt::format("{} GiB = {}", gib(left.value), left.account);

@@ -21,7 +21,7 @@ constexpr std::int64_t kMinBatchedTokens = 2048;  // vllm config.py: SchedulerCo
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// Keys and values of one block of a layer, unrounded by an allocator: blocks are rows of a pool.
+/// Keys and values of one block of a layer, not rounded by an allocator: blocks are rows of a pool.
 Bytes block_bytes(const CostInput& in, std::int32_t layer) {
   const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(layer)].attention;
   const Bytes recorded = recorded_bytes(a, in.stack->block_tokens, in.kv_dtype);
@@ -31,13 +31,13 @@ Bytes block_bytes(const CostInput& in, std::int32_t layer) {
   one.prompt = 0;
   const CacheRows rows{one, layer};
   const auto of = [&](std::int64_t entries) { return rows.keys(entries) + rows.values(entries); };
-  // A second block: scales of a head are no part of blocks.
+  // The second block: scales of a head are not part of blocks.
   const Bytes stored = of(2 * in.stack->block_tokens) - of(in.stack->block_tokens);
   return stored > Bytes{} ? stored : recorded;  // a layer that the method does not compress
 }
 
-/// What a layer holds other than such rows, of a sequence of `tokens` tokens and of a further
-/// block of tokens.
+/// Bytes of a layer other than such rows: of a sequence of `tokens` tokens, and of a further block
+/// of tokens.
 struct OtherBytes {
   Bytes sequence, block;
 };
@@ -52,7 +52,7 @@ OtherBytes other_bytes(const CostInput& in, std::int32_t layer, std::int64_t tok
           .block = truncated<Bytes>(std::ceil(grows))};
 }
 
-/// Peak of one layer's pass over `tokens` tokens, its cache aside.
+/// Peak of one layer's pass over `tokens` tokens, excluding its cache.
 Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   CostInput one = in;
   one.batch = 1;
@@ -70,8 +70,8 @@ Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   return peak;
 }
 
-/// The method's own score matrices of `rows` query rows over `prompt` keys, in the layer that has
-/// the largest.
+/// Bytes of the method's own score matrices of `rows` query rows over `prompt` keys, in the layer
+/// with the largest.
 Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows) {
   CostInput one = in;
   one.batch = 1;
@@ -93,20 +93,20 @@ Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows
 
 namespace {
 
-/// Beyond the profiling run's.
+/// Bytes beyond those of the profiling run.
 Bytes excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt,
              std::int64_t rows) {
   const Bytes profiled = score_matrices(in, startup.pass_tokens, startup.pass_tokens);
   return std::max(Bytes{}, score_matrices(in, prompt, rows) - profiled);
 }
 
-/// A measured activation peak is taken to hold what the method adds.
+/// A measured activation peak is assumed to include the method's additions.
 bool needs_room(const CostInput& in, const EngineStartup& startup) {
   return in.method->needs().prompt_scores != PromptScoreClass::kNone &&
          !startup.activation_measured;
 }
 
-/// The last of [0, max] that `fits`, which 0 does.
+/// Returns the largest n in [0, max] that fits; 0 always fits.
 template <class Fits>
 std::int64_t last_fitting(std::int64_t max, const Fits& fits) {
   if (fits(max)) return max;
@@ -203,7 +203,7 @@ std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& sta
 
 namespace {
 
-/// Whether all layers hold every token, or all the same window.
+/// Returns whether all layers hold every token, or all have the same window.
 bool has_equal_layers(const Llm& llm) {
   return std::all_of(llm.layers.begin(), llm.layers.end(), [&](const LayerSpec& l) {
     return l.state.kind == StateKind::kNone && l.attention.o_groups == 0 &&
@@ -212,7 +212,7 @@ bool has_equal_layers(const Llm& llm) {
   });
 }
 
-/// Pools by kind of layer; none where the engine has one pool, or its layers are equal.
+/// Returns the pools by kind of layer; nullopt if the engine has one pool, or its layers are equal.
 std::optional<EnginePools> pools_of(const CostInput& in, const EngineStartup& startup) {
   const Stack& stack = *in.stack;
   if (!stack.defaults || has_equal_layers(*in.llm)) return std::nullopt;
@@ -249,7 +249,7 @@ std::optional<VllmGroupSettings> group_settings(const CostInput& in, std::int64_
   if (in.method->fixed_rows()) out.format = in.method;
   out.max_model_len = max_model_len;
   if (stack.prefill_chunk > 0) out.max_num_batched_tokens = stack.prefill_chunk;
-  // Its own default is 16; longer blocks are the user's.
+  // The engine's default is 16; longer blocks are set by the user.
   constexpr std::int64_t kDefaultBlock = 16;
   const std::int64_t block = stack.block_tokens / stack.context_parallel;
   if (block != kDefaultBlock) out.block_tokens = block;
@@ -346,7 +346,8 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
         held_limit(stack, in.llm->layers[static_cast<std::size_t>(layer)].attention);
     std::int64_t blocks = blocks_of_length;
     if (limit > 0) {
-      // A pass may add a chunk before the window lets go; the window may start within a block.
+      // A pass may add a chunk before the window releases blocks; the window may start within a
+      // block.
       blocks = std::min(blocks, divide_up(limit - 1 + out.pass_tokens, stack.block_tokens) + 1);
     }
     out.sequence += one * blocks;
@@ -360,7 +361,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   const Bytes pool = has_other ? out.kv_cache : out.block * out.blocks;
   out.max_concurrency =
       static_cast<double>(pool.count()) / static_cast<double>(out.sequence.count());
-  // States take no blocks: tokens as in requests of full length (vLLM since mid 2026).
+  // States take no blocks: tokens are counted as in requests of full length (vLLM since mid 2026).
   if (has_other) {
     out.tokens = static_cast<std::int64_t>(
         std::floor(out.max_concurrency * static_cast<double>(out.max_model_len)));

@@ -60,7 +60,7 @@ std::vector<WeightTensor> weight_tensors(const Llm& llm, Dtype dtype) {
   const std::int64_t table = std::int64_t{llm.d_model} * llm.vocab_size;
   tensors.add(table);
   tensors.add(std::int64_t{llm.d_model} * llm.learned_positions);
-  // Two norms a layer and the last one share what is not a matrix, biases and all.
+  // Two norms per layer and the last one share all parameters outside matrices, including biases.
   const std::int64_t norms = 2LL * llm.n_layers() + 1;
   const std::int64_t norm = llm.extra_parameters / norms;
   for (const LayerSpec& layer : llm.layers) {

@@ -10,7 +10,7 @@ struct Distribution {
   std::int64_t n = 0;
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
 
-  /// Of values that are all `factor` times as large.
+  /// Returns the distribution of the values multiplied by `factor`.
   [[nodiscard]] Distribution times(double factor) const {
     return {n, mean * factor, p50 * factor, p90 * factor, p95 * factor, p99 * factor};
   }

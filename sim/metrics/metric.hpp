@@ -2,7 +2,7 @@
 
 // A metric is a number of a result, described once: a row of the table of its kind of result
 // (static_metrics, service_metrics, replay_metrics, plan_metrics). Documents, CSV files, tables,
-// pages, `kvsim explain`, sweeps and docs/results.md read the row.
+// pages, `kvsim explain`, sweeps and docs/results.md are generated from the row.
 
 #include <concepts>
 #include <cstdint>
@@ -22,8 +22,8 @@
 
 namespace kvsim {
 
-struct NoMetric {};  // the document has no such key
-/// One value. Null is "there is no such number".
+struct NoMetric {};  // the document does not have the key
+/// One value. Null means that there is no number.
 class MetricValue {
  public:
   using Null = std::monostate;
@@ -49,16 +49,16 @@ class MetricValue {
 
   [[nodiscard]] const Any& any() const { return any_; }
   [[nodiscard]] bool has_key() const { return !std::holds_alternative<NoMetric>(any_); }
-  /// Whole and real numbers; nullopt of all else.
+  /// Returns whole and real numbers; nullopt for all other values.
   [[nodiscard]] std::optional<double> number() const;
-  /// nullptr unless it is one of at least one value.
+  /// nullptr unless it is a distribution of at least one value.
   [[nodiscard]] const Distribution* distribution() const;
 
  private:
   Any any_;
 };
 
-/// The ends of a 90 % interval, the smaller first; null where it is unknown.
+/// The ends of a 90 % interval, the smaller first; null if unknown.
 struct MetricEnds {
   MetricValue low, high;
 
@@ -75,7 +75,7 @@ enum class MetricKind : std::uint8_t {
   kRate,      // per second
   kTime,      // of a run
   kShare,     // of time, work or data; 1 is all
-  kAttained,  // of the requests that keep the bounds; null without bounds
+  kAttained,  // share of requests that meet the bounds; null without bounds
   kCount,
   kBytes,  // whole in documents
   kError,  // of attention outputs
@@ -87,45 +87,46 @@ struct MetricColumn {
   int place = 0;
   std::string_view header{};
   std::string_view unit{};  // below the header on the terminal; scales the value: "GiB", "ms"
-  bool verbose = false;     // only where all columns are requested
+  bool verbose = false;     // only if all columns are requested
 };
 
-/// The part of a document that has the metric. Documents order their parts, with other keys between
-/// them.
+/// The part of a document that contains the metric. Documents order their parts, with other keys
+/// between them.
 enum class MetricPart : std::uint8_t {
   kMain,
-  kFit,       // of a static batch: what else would fit
+  kFit,       // of a static batch: other sizes that would fit
   kPhases,    // its peaks by phase
-  kUsable,    // memory there is
-  kReserved,  // what the allocator reserved
+  kUsable,    // available memory
+  kReserved,  // memory reserved by the allocator
   kWork,      // operations and traffic
   kTimes,     // of a plan's candidate: predicted times at the confidence
   kAtAnswer   // the run at its answer
 };
 
-/// How people find a metric, and where it is shown.
+/// Names of a metric for people, and the places where it is shown.
 struct MetricUse {
   std::string_view words{};    // "time to first token": in sentences and figures of sweeps
-  std::string_view aliases{};  // other words for it in `kvsim explain`, lower case: "ttft, prefill"
+  std::string_view aliases{};  // other names for it in `kvsim explain`, lower case: "ttft, prefill"
   MetricColumn summary{};      // of the terminal's table of points
-  MetricColumn page{};  // of the page's table of points; of latencies without a place, of its table
-                        // of percentiles alone; the unit is that of the page
+  MetricColumn page{};   // of the page's table of points; latencies without a place are only in its
+                         // table of percentiles; the unit is that of the page
   MetricColumn sweep{};  // of a sweep's table and figures, the most important first
   bool higher_is_better = false;
   bool is_published = false;  // a scenario's "published" may name it
-  /// It depends on times: a service has its interval from runs with other iteration times.
+  /// Whether it depends on times: a service's interval comes from runs with other iteration times.
   bool varies_with_times = false;
 };
 
 struct MetricInfo : MetricUse {
-  std::string_view key;   // of documents and CSV files
+  std::string_view key;   // in documents and CSV files
   std::string_view unit;  // of its value: "s", "B", "tok/s", "requests/s", "share", "tokens", ""
   MetricKind kind = MetricKind::kCount;
   std::string_view help;  // in Markdown, for docs/results.md and definitions
   MetricPart part = MetricPart::kMain;
 };
 
-/// A row: what a metric is, its value of a result, and its interval if the result itself has one.
+/// A row: the description of a metric, its value in a result, and its interval if the result itself
+/// has one.
 template <class Result>
 struct Metric {
   using Value = MetricValue (*)(const Result&);
@@ -139,7 +140,7 @@ struct Metric {
   constexpr Metric(MetricKind kind, Text key, Text unit, Text help, Value get, MetricUse use = {},
                    Ends get_ends = nullptr)
       : info{use, key, unit, kind, help}, value{get}, ends{get_ends} {}
-  /// The same in another part of documents.
+  /// Returns the same metric in another part of documents.
   [[nodiscard]] constexpr Metric in(MetricPart part) const {
     Metric copy = *this;
     copy.info.part = part;
@@ -149,7 +150,7 @@ struct Metric {
 template <class Result>
 using MetricTable = std::span<const Metric<Result>>;
 
-/// nullptr if the table has no such key.
+/// Returns nullptr if the table does not have the key.
 template <class Result>
 [[nodiscard]] const Metric<Result>* find_metric(MetricTable<Result> table, std::string_view key) {
   for (const Metric<Result>& metric : table) {
@@ -166,21 +167,21 @@ template <class Result>
   for (const Metric<Result>& metric : table) out.push_back(&metric.info);
   return out;
 }
-/// nullptr if there is no such key.
+/// Returns nullptr if there is no metric with this key.
 [[nodiscard]] const MetricInfo* find_info(const MetricInfos& infos, std::string_view key);
-/// Those that have a place in `column`, in its order.
+/// Returns the metrics with a place in `column`, in its order.
 [[nodiscard]] MetricInfos shown_in(MetricInfos infos, MetricColumn MetricUse::*column);
 
-/// In documents: numbers that are not finite are null, bytes are whole.
+/// For documents: numbers that are not finite become null, bytes are whole.
 [[nodiscard]] nlohmann::ordered_json metric_json(const MetricValue& value, MetricKind kind);
-/// KEY, unless it is a NoMetric.
+/// Writes KEY, unless the value is a NoMetric.
 void put_metric(nlohmann::ordered_json& out, std::string_view key, MetricKind kind,
                 const MetricValue& value);
-/// KEY_low and KEY_high.
+/// Writes KEY_low and KEY_high.
 void put_ends(nlohmann::ordered_json& out, std::string_view key, MetricKind kind,
               const MetricEnds& ends);
 
-/// The metrics of `part`, in the table's order, each followed by its interval.
+/// Writes the metrics of `part`, in the table's order, each followed by its interval.
 template <class Result>
 void put_metrics(nlohmann::ordered_json& out, MetricTable<Result> table, const Result& result,
                  MetricPart part = MetricPart::kMain) {
@@ -192,9 +193,9 @@ void put_metrics(nlohmann::ordered_json& out, MetricTable<Result> table, const R
   }
 }
 
-/// "a,b" as its parts.
+/// Splits "a,b" into its parts.
 [[nodiscard]] std::vector<std::string_view> split_columns(std::string_view columns);
-/// The rows of the keys in `columns`, "key,key". Errors: ContractError for an unknown key.
+/// Returns the rows of the keys in `columns`, "key,key". Errors: ContractError for an unknown key.
 template <class Result>
 [[nodiscard]] std::vector<const Metric<Result>*> columns_of(MetricTable<Result> table,
                                                             std::string_view columns) {

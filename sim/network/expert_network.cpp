@@ -29,7 +29,7 @@ ExpertNetwork expert_network(const Gpu& gpu, std::int32_t n, BytesPerSecond link
   KVSIM_CHECK(n >= 1 && (out.nodes == 1 || link.count() > 0), "{} GPUs on {} nodes at {} B/s", n,
               out.nodes, link.count());
   Topology& t = out.topology;
-  // Sheets print NVLink with both directions together.
+  // Data sheets state NVLink for both directions together.
   const BytesPerSecond peers = gpu.nvlink ? *gpu.nvlink * 0.5 : gpu.pcie;
   Topology::PlaceIndex inside = 0;
   for (std::int32_t i = 0; i < n; ++i) {
@@ -43,7 +43,7 @@ ExpertNetwork expert_network(const Gpu& gpu, std::int32_t n, BytesPerSecond link
     t.join_both(out.gpus.back(), inside, peers, Seconds{}, gpu.nvlink ? "NVLink" : "PCIe");
   }
   if (out.nodes == 1) return out;
-  // Added last, so that of ways as short as each other a node's own is taken.
+  // Added last, so that a node's own route is taken among equally short ones.
   const auto network = t.add(PlaceKind::kNetwork, "network");
   for (const Topology::PlaceIndex place : out.gpus) {
     // Each side has half of the latency.
@@ -58,11 +58,11 @@ Exchange all_to_all(const ExpertNetwork& network) {
   const Topology& t = network.topology;
   Exchange out;
   double slowest = 0;
-  // GPUs of a node are equal, and each receives as much as it sends. So the first GPU and the last,
-  // whose node may have fewer, represent all, and one path to a node represents those to all of its
-  // GPUs.
+  // GPUs of a node are equal, and each receives as many bytes as it sends. So the first GPU and the
+  // last, whose node may have fewer, represent all, and one path to a node represents those to all
+  // of its GPUs.
   for (const std::size_t from : {std::size_t{0}, n - 1}) {
-    std::vector<double> load(t.links());  // share of what it sends
+    std::vector<double> load(t.links());  // share of its sent bytes
     std::vector<Topology::LinkIndex> first(static_cast<std::size_t>(network.nodes), t.links());
     for (std::size_t to = 0; to < n; ++to) {
       if (to == from) continue;
@@ -109,7 +109,7 @@ std::optional<std::string> describe_exchange(const Stack& stack, const Gpu& gpu)
 
 namespace {
 
-/// Of prompts that are split over groups of GPUs: these share the experts, all of them.
+/// For prompts that are split over groups of GPUs: all groups share the experts.
 void check_split_experts(const Llm& llm, const Gpu& gpu, const Stack& stack,
                          std::int32_t tensor_parallel) {
   const std::int32_t parts = stack.prefill_context;

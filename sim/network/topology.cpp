@@ -16,7 +16,7 @@
 namespace kvsim {
 namespace {
 
-/// Length of a way: its latency, then its links.
+/// Length of a route: its latency, then its links.
 struct Length {
   SimTime latency;
   std::int64_t links = 0;
@@ -77,7 +77,7 @@ std::vector<Topology::LinkIndex> Topology::route(PlaceIndex from, PlaceIndex to)
       throw InputError{
           fmt::format("no link leads from {} to {}", place(from).name, place(to).name)};
     }
-    // Of parallel links the one that Dijkstra took: the shortest, then the first.
+    // Of parallel links, the one that Dijkstra took: the shortest, then the first.
     LinkIndex best = links_.size();
     for (const auto& e : boost::make_iterator_range(boost::out_edges(before[at], graph_))) {
       if (boost::target(e, graph_) != at) continue;

@@ -26,17 +26,18 @@ struct Link {
   std::string name;  // "nvlink gpu0 -> switch"
 };
 
-/// Where caches can be and what joins these places.
+/// Places that can hold caches, and the links between them.
 class Topology {
  public:
   using PlaceIndex = std::size_t;
   using LinkIndex = std::size_t;
 
   PlaceIndex add(PlaceKind kind, std::string name);
-  /// Errors: ContractError unless the bandwidth is above 0 (infinity is), the latency not below.
+  /// Errors: ContractError unless the bandwidth is above 0 (or infinite) and the latency at least
+  /// 0.
   LinkIndex join(PlaceIndex from, PlaceIndex to, BytesPerSecond bandwidth, Seconds latency,
                  const std::string& name);
-  /// A link each way, each of this bandwidth.
+  /// Adds one link per direction, each with this bandwidth.
   void join_both(PlaceIndex a, PlaceIndex b, BytesPerSecond bandwidth, Seconds latency,
                  const std::string& name);
 
@@ -45,9 +46,9 @@ class Topology {
   [[nodiscard]] std::size_t links() const { return links_.size(); }
   [[nodiscard]] const Link& link(LinkIndex at) const { return links_[at]; }
 
-  /// Links from one place to another: least latency, of equal ones the fewest links, of these the
-  /// way whose places were added first. Empty where both are the same place.
-  /// Errors: InputError that names both where no way leads there.
+  /// Returns the links from one place to another: the route with the least latency, then the fewest
+  /// links, then the places added first. Empty if both are the same place.
+  /// Errors: InputError that names both if there is no route.
   [[nodiscard]] std::vector<LinkIndex> route(PlaceIndex from, PlaceIndex to) const;
   [[nodiscard]] Seconds latency(const std::vector<LinkIndex>& route) const;
 

@@ -87,8 +87,9 @@ std::vector<std::int64_t> TransferEngine::advance(SimTime now) {
   return tags;
 }
 
-/// Progressive filling: all rates rise together until a link is full; its transfers stay at that,
-/// the others go on. Links in their order, so that the order of transfers does not matter.
+/// Progressive filling: all rates rise together until a link is full; its transfers then keep their
+/// rates and the others continue. Links are visited in order, so that the order of transfers does
+/// not matter.
 void TransferEngine::share(SimTime now) {
   const std::size_t links = topology_->links();
   std::vector<double> left(links);

@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-/// Methods replayed side by side: each holds its series of every head of the layers at hand.
+/// Methods replayed together: each holds its series of every head of the current layers.
 constexpr std::size_t kMaxConcurrent = 64;
 
 /// Same as replay(), whose result for a method does not depend on the other methods.
@@ -59,7 +59,7 @@ ReplayJob run_methods(const Trace& trace, const std::vector<MethodSpec>& methods
   std::map<std::size_t, SkippedMethod> skipped;  // by the index of the requested method
   for (std::size_t i = 0; i < methods.size(); ++i) {
     const MethodSpec& spec = methods[i];
-    // An unknown method is an error. A method for which this trace has no data is reported, and the
+    // An unknown method is an error. A method without data in this trace is reported, and the
     // others run.
     if (!whole_catalogue.contains(spec.name)) (void)make_method(spec, info.prompt_tokens, site);
     try {
@@ -83,23 +83,23 @@ ReplayJob run_methods(const Trace& trace, const std::vector<MethodSpec>& methods
   return job;
 }
 
-/// Standard errors of a sample's mean that its error is within as often as a normal mean is within
-/// one. Few layers may look equal by accident, and their standard error is small then: Student's t
-/// has degrees of freedom for it.
+/// Number of standard errors of a sample's mean that bounds its error as often as one standard
+/// error bounds that of a normal mean. Few layers may be equal by chance, with a small standard
+/// error: Student's t accounts for this by its degrees of freedom.
 double student_factor(const ReplaySample& sample) {
   constexpr double kNormal = 1.959964;  // 0.975
   const auto degrees = std::ssize(sample.layers) - std::ssize(sample.layers_by_stratum);
   return degrees < 1 ? 1 : student_t_975(degrees) / kNormal;
 }
 
-/// Whether the error of each method is known as well as `share` of it; what is rounding is 0.
+/// Whether the error of each method is known to within `share` of it; rounding errors count as 0.
 bool is_known(const ReplayResult& result, double share) {
   if (!result.sample && !result.steps) return true;
   if (result.sample && std::ssize(result.sample->layers) < result.sample->of_layers) {
     share /= student_factor(*result.sample);
   }
   return std::all_of(result.methods.begin(), result.methods.end(), [&](const ReplayMethod& m) {
-    // More layers do not turn an error into a number.
+    // More layers do not turn NaN into a number.
     if (!m.standard_errors || std::isnan(m.rel_error_mean)) return true;
     if (m.rel_error_mean < kRoundingError) return true;
     const auto& error = m.standard_errors->rel_error_mean;
@@ -133,7 +133,7 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
       job = run_methods(trace, methods, options, whole_catalogue);
     } catch (const InputError&) {
       if (layers == all) throw;
-      layers = all;  // no method can do with fewer
+      layers = all;  // no method can run with fewer
       continue;
     }
     const bool known = is_known(job.result, *options.until);

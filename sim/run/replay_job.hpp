@@ -12,10 +12,9 @@
 namespace kvsim {
 
 /// Runs a trace through those of `methods` that can run on it. Methods in `whole_catalogue` were
-/// not requested by name: if one is impossible here (a budget that it cannot keep, a file that it
-/// needs, rows that its store cannot hold), this is reported and the others run. Errors: InputError
-/// for a trace that cannot be read, a method or a value that does not exist, and if no method is
-/// left.
+/// not requested by name: if one cannot run here (a budget that it cannot keep, a missing file,
+/// rows that its store cannot hold), this is reported and the others run. Errors: InputError for a
+/// trace that cannot be read, an unknown method or value, and if no method is left.
 [[nodiscard]] ReplayJob run_replay_job(const std::filesystem::path& trace,
                                        const std::vector<MethodSpec>& methods,
                                        const ReplayOptions& options,

@@ -23,23 +23,23 @@ struct SkippedMethod {
 /// A trace run through those of the requested methods that can run on it.
 struct ReplayJob {
   ReplayResult result;
-  std::vector<SkippedMethod> skipped;  // and why: data that the trace does not have, say
+  std::vector<SkippedMethod> skipped;  // with the reason, such as data that the trace does not have
   std::vector<std::size_t> ran;        // indices of the requested methods that are in `result`;
                                        // ascending
 };
 
-/// All that a report of one run is made of: the scenario and its results.
+/// The content of a report on one run: the scenario and its results.
 struct RunReport {
   const Scenario* scenario = nullptr;  // not owned
-  std::vector<StaticResult> results;   // one a point, in the scenario's order; of kind "static"
+  std::vector<StaticResult> results;   // one per point, in the scenario's order; of kind "static"
   std::vector<ServeResult> serves;     // likewise, of kind "serve"
-  std::vector<std::optional<MeanIteration>> iterations;        // one a point, or none
+  std::vector<std::optional<MeanIteration>> iterations;        // one per point, or none
   std::vector<std::optional<ServeIntervals>> serve_intervals;  // likewise
   std::optional<ReplayResult> replay;                          // if the scenario has one
   std::vector<SkippedMethod> skipped;                          // of the replay
-  std::vector<std::string> notes;  // of the run as a whole; those of a point are in its result
-  std::size_t missing = 0;         // points that were left out because the run was stopped
-  bool replay_missing = false;     // likewise the scenario's replay
+  std::vector<std::string> notes;  // of the run as a whole; a point's notes are in its result
+  std::size_t missing = 0;         // points left out because the run was stopped
+  bool replay_missing = false;     // likewise for the scenario's replay
 };
 
 }  // namespace kvsim

@@ -25,11 +25,12 @@ namespace {
 constexpr std::size_t kMaxSamples = 512;
 constexpr std::size_t kMinSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
-/// Points beyond which time is not explained term by term: some 30 KB of a result each.
+/// Points beyond which time is not explained term by term: about 30 KB per result.
 constexpr std::size_t kMaxExplained = 1000;
-/// Points beyond which the largest batch and the fewest GPUs are not searched for.
+/// Points beyond which the largest batch and the fewest GPUs are not determined.
 constexpr std::size_t kMaxFitted = 100;
-/// Of a replica of a service; and points beyond which gaps between tokens are not kept for figures.
+/// Samples of a replica of a service; and points beyond which gaps between tokens are not kept for
+/// figures.
 constexpr std::size_t kMaxServeSamples = 2048;
 constexpr std::size_t kMaxWithGaps = 256;
 
@@ -38,13 +39,13 @@ void begin(const RunOptions& options, const std::string& what, double total = 0,
   if (options.phase) options.phase(what, total, unit);
 }
 
-/// What errors of a point begin with.
+/// The beginning of error messages of a point.
 std::string place_of(const Scenario& scenario, std::size_t i) {
   return fmt::format("{}: point \"{}\"", scenario.name, scenario.points[i].label);
 }
 
-/// Calls `run(i)` of every point and adds the point's name to its errors. Returns which were run:
-/// all of them, unless the run was stopped.
+/// Calls `run(i)` for every point and adds the point's name to its errors. Returns which points
+/// were run: all of them, unless the run was stopped.
 template <class Run>
 std::vector<char> for_each_point(const Scenario& scenario, const RunOptions& options, Run run) {
   const std::size_t n = scenario.points.size();
@@ -61,7 +62,7 @@ std::vector<char> for_each_point(const Scenario& scenario, const RunOptions& opt
   return ran;
 }
 
-/// Leaves those of `results` that `ran` says.
+/// Keeps only those `results` that are set in `ran`.
 template <class Result>
 void keep_ran(const std::vector<char>& ran, std::vector<Result>& results) {
   std::size_t kept = 0;
@@ -98,7 +99,7 @@ std::string missing_labels(const Scenario& scenario, const std::vector<char>& ra
   return n > kMax ? fmt::format("{} and {} more", text, n - kMax) : text;
 }
 
-/// Removes what did not run from the results, the scenario and the report.
+/// Removes points that did not run from the results, the scenario and the report.
 template <class Result>
 void drop_missing(const std::vector<char>& ran, std::vector<Result>& results, Scenario& scenario,
                   RunReport& report) {
@@ -152,7 +153,7 @@ std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOpt
 /// Ends a replay that was stopped, from any thread.
 struct Stopped {};
 
-/// The scenario's replay; abandoned, with a note, if the run was stopped.
+/// Runs the scenario's replay; abandons it, with a note, if the run was stopped.
 void replay_trace(const Scenario& scenario, const RunOptions& how, RunReport& report) {
   const auto stopped = [&] { return how.stop && how.stop(); };
   ReplayOptions options;
@@ -221,7 +222,7 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
                                within);
       });
       if (report.serve_intervals[i]) {
-        // Of a service, not of a static run.
+        // For a service, not for a static run.
         ExplainedStep& step = report.iterations[i]->step;
         step.interval = {.low = step.time * report.serve_intervals[i]->faster.run.decode,
                          .high = step.time * report.serve_intervals[i]->slower.run.decode};

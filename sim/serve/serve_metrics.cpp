@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array kShares{0.5, 0.9, 0.95, 0.99};
 
-/// Of n values in order, the first with at least that share of all at or below it.
+/// Rank of the smallest of n sorted values with at least that share of all at or below it.
 std::int64_t rank_of(double share, std::int64_t n) {
   const auto rank = static_cast<std::int64_t>(std::ceil(share * static_cast<double>(n)));
   return std::clamp<std::int64_t>(rank, 1, n);
@@ -24,7 +24,7 @@ std::array<double*, 4> quantiles(Distribution& d) { return {&d.p50, &d.p90, &d.p
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
-/// A duration of completed requests; nullopt: this one has none.
+/// A duration of completed requests; nullopt if the request does not have it.
 struct DurationKind {
   std::optional<SimTime> (*of)(const RequestOutcome&);
   Distribution ServeResult::*all;
@@ -92,8 +92,8 @@ void for_token_gaps(std::span<const TokenSpan> spans,
                     const std::vector<std::vector<SimTime>>& iteration_ends,
                     std::span<const RequestOutcome> outcomes,
                     const std::function<void(const TokenGap&)>& see) {
-  // By replica and stride: how many more sequences make a token in an iteration and in the one a
-  // stride before than did so a stride before.
+  // By replica and stride: change of the number of sequences that get a token in an iteration and
+  // in the one a stride before, relative to a stride earlier.
   std::vector<std::map<std::size_t, std::vector<std::int32_t>>> changes(iteration_ends.size());
   std::vector<SimTime> last(outcomes.size(), SimTime{-1});
   for (const TokenSpan& s : spans) {
@@ -133,7 +133,7 @@ void for_token_gaps(std::span<const TokenSpan> spans,
 
 namespace {
 
-/// `see` gets the gaps as for_token_gaps does, but sequences that paused together as one.
+/// Calls `see` as for_token_gaps does, but combines sequences that paused together.
 void for_joint_gaps(const TokenTimes& of, const std::function<void(const WeightedTime&)>& see) {
   WeightedTime last{};
   for_token_gaps(of.spans, of.iteration_ends, of.outcomes, [&](const TokenGap& gap) {
@@ -147,8 +147,8 @@ void for_joint_gaps(const TokenTimes& of, const std::function<void(const Weighte
   if (last.times > 0) see(last);
 }
 
-/// A number for durations from 0 that never falls as they rise. Durations of one bin differ by at
-/// most a thousandth.
+/// Returns a bin number that never falls as durations rise from 0. Durations in one bin differ by
+/// at most a thousandth.
 std::size_t bin_of(SimTime time) {
   constexpr int kBits = 10;
   const auto t = static_cast<std::uint64_t>(time.count());
@@ -176,7 +176,7 @@ Distribution gap_distribution(const TokenTimes& of) {
   });
   if (out.n == 0) return out;
   out.mean = sum / static_cast<double>(out.n) * 1e-12;
-  // A service has millions of gaps: only those next to a quantile are listed and sorted.
+  // A service has millions of gaps: only gaps next to a quantile are listed and sorted.
   struct Bin {
     std::int64_t below = 0;
     std::vector<WeightedTime> gaps{};
@@ -244,7 +244,7 @@ void measure(ServeResult& result, const SloSpec& slo) {
     good += keeps(slo, r) ? 1 : 0;
   }
   for (const DurationKind& kind : kDurations) {
-    std::vector<SimTime> sample;  // of one kind at a time: millions of requests are much memory
+    std::vector<SimTime> sample;  // one kind after another: millions of requests need much memory
     sample.reserve(static_cast<std::size_t>(result.completed));
     for (const RequestOutcome& r : result.outcomes) {
       if (r.status != RequestStatus::kCompleted) continue;

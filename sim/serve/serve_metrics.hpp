@@ -26,16 +26,16 @@ struct TokenGap {
   std::int32_t replica = 0, iteration = 0;
   SimTime time{};
   std::int64_t times = 0;
-  bool is_pause = false;  // from one span of a request to its next
+  bool is_pause = false;  // between two spans of a request
 };
-/// Calls `see` for all gaps between the tokens of completed requests. Spans of one request are in
-/// the order of time.
+/// Calls `see` for all gaps between the tokens of completed requests. Spans of one request must be
+/// in chronological order.
 void for_token_gaps(std::span<const TokenSpan> spans,
                     const std::vector<std::vector<SimTime>>& iteration_ends,
                     std::span<const RequestOutcome> outcomes,
                     const std::function<void(const TokenGap&)>& see);
 
-/// What for_token_gaps reads.
+/// Inputs of for_token_gaps.
 struct TokenTimes {
   std::span<const TokenSpan> spans;
   const std::vector<std::vector<SimTime>>& iteration_ends;
@@ -44,14 +44,15 @@ struct TokenTimes {
 /// Gaps between the tokens of completed requests: one per iteration, with the number of sequences
 /// that waited for it.
 [[nodiscard]] std::vector<WeightedTime> token_gaps(const TokenTimes& of);
-/// Their distribution, exact as distribution_of(token_gaps(of)), without a list of them.
+/// Returns the distribution of these gaps, equal to distribution_of(token_gaps(of)), without
+/// building the list.
 [[nodiscard]] Distribution gap_distribution(const TokenTimes& of);
 
-/// Whether a request completed within all bounds. A request without output tokens has its answer
-/// when it ends; its time per token is 0, as with a single output token.
+/// Returns whether a request completed within all bounds. The TTFT of a request without output
+/// tokens is its E2E; its time per token is 0, as with a single output token.
 [[nodiscard]] bool keeps(const SloSpec& slo, const RequestOutcome& outcome);
 
-/// The share of each bound (TTFT, TPOT, E2E) that a completed request takes; 0 where there is none.
+/// Returns measured value / bound of a completed request for TTFT, TPOT and E2E; 0 without a bound.
 [[nodiscard]] std::array<double, 3> slo_shares(const SloSpec& slo, const RequestOutcome& outcome);
 
 /// Fills counts, times, rates and goodput of `result` from its outcomes, spans and iteration ends.
@@ -59,19 +60,19 @@ struct TokenTimes {
 ///   TTFT = first token - arrival        queue = first in a batch - arrival
 ///   E2E  = finish - arrival             TPOT  = (finish - first token) / (output - 1)
 ///
-/// of completed requests; TTFT of those that generate anything, TPOT of those that generate at
-/// least two tokens. The makespan goes from the first arrival to the last finish.
+/// Times are of completed requests: TTFT of those with at least one output token, TPOT of those
+/// with at least two. The makespan ranges from the first arrival to the last finish.
 void measure(ServeResult& result, const SloSpec& slo);
 
-/// Fills those members of the existing result.replicas[r] that follow from outcomes and spans:
-/// completed requests, generated tokens, distributions. Spans may name replicas that completed no
-/// request.
+/// Fills the members of the existing result.replicas[r] that are derived from outcomes and spans:
+/// completed requests, generated tokens, distributions. Spans may refer to replicas that completed
+/// no request.
 void measure_replicas(ServeResult& result);
 
-/// The percentile of requests whose times tables and figures show: of 50, 90, 95 and 99, which
-/// results have, the least that reaches `attainment`.
+/// Returns the percentile that tables and figures show: the smallest of 50, 90, 95 and 99 (the
+/// percentiles in results) that is at least `attainment`.
 [[nodiscard]] int shown_percentile(double attainment);
-/// Its value: Distribution::p90 of 90.
+/// Returns the value at a percentile: Distribution::p90 for 90.
 [[nodiscard]] double value_at(const Distribution& times, int percentile);
 
 }  // namespace kvsim

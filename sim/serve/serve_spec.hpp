@@ -21,75 +21,77 @@
 
 namespace kvsim {
 
-/// Which waiting request is served first; ties go to the earlier arrival. By priority: the lowest.
+/// Order in which waiting requests are served; ties go to the earlier arrival. By priority: the
+/// lowest.
 enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortestDeclared };
 inline constexpr std::array kQueueOrders{QueueOrder::kFcfs, QueueOrder::kPriority,
                                          QueueOrder::kShortestDeclared};
 
-/// How an engine forms its batches. What is absent is as the scheduler's own program has it.
+/// How an engine forms its batches. Absent settings have the default of the modelled engine.
 struct SchedulerSpec {
-  std::string name;  // "static", "vllm-v1", "vllm-v0", "sglang", "trtllm"; empty: the stack's own
+  std::string name;  // "static", "vllm-v1", "vllm-v0", "sglang", "trtllm"; empty: the stack's
   QueueOrder order = QueueOrder::kFcfs;
   std::optional<std::int64_t> max_num_batched_tokens{};        // of one iteration
-  std::optional<std::int64_t> max_num_seqs{};                  // running at once
-  std::optional<std::int64_t> long_prefill_token_threshold{};  // most of one prompt in an iteration
+  std::optional<std::int64_t> max_num_seqs{};                  // running simultaneously
+  std::optional<std::int64_t> long_prefill_token_threshold{};  // limit per prompt and iteration
   std::optional<bool> chunked_prefill{};
   std::optional<bool> prefix_caching{};
   std::optional<std::int64_t> batch{};  // static: sequences of a batch
   std::optional<double> watermark{};    // share of blocks kept free when requests are admitted
-  std::optional<bool> swap{};           // vllm-v0: preempted caches go to host memory
+  std::optional<bool> swap{};           // vllm-v0: swaps preempted caches to host memory
   /// sglang: "fcfs", "lpm"; trtllm: "guaranteed-no-evict", "max-utilization".
   std::optional<std::string> policy{};
-  std::optional<double> conservativeness{};          // sglang: of its estimate of outputs to come
-  std::optional<std::int64_t> max_prefill_tokens{};  // sglang: of the prompts of one iteration
+  std::optional<double> conservativeness{};          // sglang: of its estimate of future outputs
+  std::optional<std::int64_t> max_prefill_tokens{};  // sglang: prompt tokens per iteration
   std::optional<bool> mixed_chunk{};                 // sglang: decodes join the prompts' iteration
-  std::optional<bool> reserve_full_isl{};            // vllm-v1: admits prompts that fit as a whole
+  std::optional<bool> reserve_full_isl{};            // vllm-v1: admits only prompts that fit fully
 };
 
-/// Bounds that a request has to keep to count as good.
+/// Latency bounds that a request must meet to count towards goodput.
 struct SloSpec {
   std::optional<Seconds> ttft{}, tpot{}, e2e{};
   std::optional<int> percentile{};  // of latencies that summaries and figures show: 50, 90, 95, 99
   [[nodiscard]] bool empty() const { return !ttft && !tpot && !e2e; }
 };
 
-/// Which replica a request goes to.
+/// Policy for assigning a request to a replica.
 enum class RouterPolicy : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };
 
-/// Several engines behind one door.
+/// Several engines behind one router.
 struct ClusterSpec {
   std::int32_t replicas = 1;
   RouterPolicy router = RouterPolicy::kRoundRobin;
-  /// Prefix-aware: requests that the engine with the prefix may have more than the least loaded.
+  /// Prefix-aware: how many more requests than the least loaded engine the one with the prefix may
+  /// have.
   std::int64_t prefix_margin = 32;    // SGLang's router: balance_abs_threshold
   std::int32_t prefill_replicas = 0;  // above 0: these prefill, `replicas` decode, the cache moves
   /// One replica's link to the others, one direction; 0: the GPU's own NVLink or PCIe.
   BytesPerSecond link{0.0};
-  Seconds link_latency{};                // of one way
-  bool compress_before_transfer = true;  // the method's survivors move, not the prompt's cache
+  Seconds link_latency{};                // one way
+  bool compress_before_transfer = true;  // sends the kept entries instead of the prompt's cache
 };
 
-/// What proposes tokens: a model, a head on the served model's hidden states (DraftHead), or
+/// Source of proposed tokens: a model, a head on the served model's hidden states (DraftHead), or
 /// earlier occurrences of the last tokens in the text.
 enum class Proposer : std::uint8_t { kModel, kMtp, kEagle, kEagle3, kNgram };
 
-/// Tokens that are proposed and verified together.
+/// Settings of speculative decoding: proposed tokens that are verified together.
 struct SpeculationSpec {
   const Llm* draft = nullptr;  // of kModel; null: no speculation
   Proposer proposer = Proposer::kModel;
-  std::int32_t tokens = 4;  // proposed a step
-  // Passes of the draft, each a level of a tree of proposals of `topk` tokens: of the `tokens` at
-  // most so many are accepted. 0: a chain, one pass for each token.
+  std::int32_t tokens = 4;  // proposed per step
+  // Draft passes; each adds a level of `topk` tokens to the tree of proposals. At most this many of
+  // the `tokens` are accepted. 0: a chain with one pass per token.
   std::int32_t steps = 0;
   std::int32_t topk = 1;
-  double acceptance = 0.7;  // of each level, given that those before it were accepted
+  double acceptance = 0.7;  // of each level, given that the previous levels were accepted
 
   [[nodiscard]] bool is_on() const { return draft != nullptr || proposer != Proposer::kModel; }
   [[nodiscard]] bool has_draft() const { return is_on() && proposer != Proposer::kNgram; }
   [[nodiscard]] std::int32_t levels() const { return steps > 0 ? steps : tokens; }
 };
 
-/// NVMe of one replica, where its caches go that host memory has no room for.
+/// NVMe of one replica, for caches that do not fit into host memory.
 struct NvmeSpec {
   Bytes capacity{0};  // 0: none
   BytesPerSecond read{0.0}, write{0.0};
@@ -97,22 +99,22 @@ struct NvmeSpec {
 
 enum class OffloadTier : std::uint8_t { kNone, kHost, kNvme };
 
-/// Where entries are stored that a method keeps but does not read in every step. HBM holds those of
-/// the previous step.
+/// Storage of entries that a method keeps but does not read in every step. HBM holds the entries
+/// that the previous step read.
 struct OffloadSpec {
   OffloadTier to = OffloadTier::kNone;
   bool prefetch = true;  // transfers overlap with the arithmetic of the same step; else they
                          // precede it
-  double reuse = 0;      // share of what a step reads that the step before had read
+  double reuse = 0;      // share of a step's reads that the previous step also read
 };
 
-/// One service: an engine, or several, under a workload. Pointers are not owned and outlive it.
+/// One service: one or more engines under a workload. Pointers are not owned and must outlive it.
 struct ServeSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
   MethodSpec method{"full", {}, {}};              // resolved for each prompt length
-  std::shared_ptr<const MeasuredLaw> measured{};  // the size law of a method that has no closed one
+  std::shared_ptr<const MeasuredLaw> measured{};  // size law of a method without a closed form
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   const Calibration* calibration = nullptr;
@@ -120,8 +122,8 @@ struct ServeSpec {
   std::int32_t tensor_parallel = 1;
   std::int32_t pipeline_parallel = 1;
   StackOptions options{};
-  /// Set: every allocation of static batches is made one by one through PyTorch's caching allocator
-  /// with these settings, one a replica for the whole run; what it refuses is lost.
+  /// If set, each allocation of static batches is simulated in PyTorch's caching allocator with
+  /// these settings, one allocator per replica for the whole run. A refused batch is lost.
   std::optional<AllocatorConfig> allocator{};
   std::shared_ptr<const RequestTrace> requests;
   SchedulerSpec scheduler{};
@@ -131,33 +133,34 @@ struct ServeSpec {
   Bytes host_memory{0};  // for swapped and offloaded caches; 0: none
   NvmeSpec nvme{};
   OffloadSpec offload{};
-  /// The format of pages in host memory and NVMe, a choice of the axis tier; empty: the method's,
-  /// or as on the GPU.
+  /// Format of pages in host memory and NVMe, a choice of the tier axis; empty: the method's
+  /// format, or the format on the GPU.
   std::string tier_codec{};
-  /// Of a benchmark of this service: replaces what is known of services like it.
+  /// Calibration by a benchmark of this service; used instead of data of similar services.
   std::optional<ServiceCalibration> calibrated{};
   std::uint64_t seed = 0;
-  /// False: settings that decide times are assumed, not known (runs that others published);
-  /// intervals are wider.
+  /// False if settings that affect times are assumed, not known (runs published by others);
+  /// intervals are wider then.
   bool settings_stated = true;
 };
 
-/// Word of `proposer` in scenarios; empty for kModel, whose draft has a name.
+/// Returns the name of `proposer` in scenarios; empty for kModel, which is named by its draft.
 [[nodiscard]] std::string_view word_of(Proposer proposer);
-/// nullopt: no proposer but a model has that word.
+/// Returns the proposer other than kModel with that name; nullopt if there is none.
 [[nodiscard]] std::optional<Proposer> find_proposer(std::string_view word);
-/// The draft's name or the proposer's word; `speculation` is on.
+/// Returns the name of the draft or of the proposer; `speculation` must be on.
 [[nodiscard]] std::string name_of(const SpeculationSpec& speculation);
 
-/// GPUs that hold one stage of a pipeline, of one replica, and of all.
+/// Number of GPUs of one pipeline stage, of one replica, and of all replicas.
 [[nodiscard]] std::int32_t stage_gpus(const ServeSpec& spec);
 [[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
 [[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
 
-/// What the defaults of the service's engine depend on.
+/// Inputs of the defaults of the service's engine.
 [[nodiscard]] EngineSite engine_site(const ServeSpec& spec);
 
-/// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
+/// Returns whether one node has this many connected GPUs of the service's type: 8, or the size of
+/// an NVLink domain.
 [[nodiscard]] bool is_in_one_node(const ServeSpec& spec, std::int32_t gpus);
 
 }  // namespace kvsim

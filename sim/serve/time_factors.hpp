@@ -8,17 +8,17 @@
 
 namespace kvsim {
 
-/// How the times of a whole run differ from the predicted ones, by what may be wrong about them.
+/// Deviations of a run's times from the predicted ones, by source of error.
 struct TimeFactors {
   double decode = 1;     // of iterations without prompt tokens
   double prefill = 1;    // of iterations with prompt tokens
-  double front_end = 1;  // of what the API server takes
-  Seconds request{};     // added to a request's way to the engine
-  Seconds sequence{};    // added to an iteration for each sequence that decodes
+  double front_end = 1;  // of the API server's times
+  Seconds request{};     // added to a request's path to the engine
+  Seconds sequence{};    // added per decoding sequence of an iteration
 
   [[nodiscard]] static TimeFactors all(double factor) { return {factor, factor, factor}; }
-  /// An iteration that is predicted to take `time`. What is added may be below 0: a tenth of the
-  /// predicted time is always left.
+  /// Returns the time of an iteration that is predicted to take `time`. Added times may be
+  /// negative; at least a tenth of the scaled prediction remains.
   [[nodiscard]] Seconds iteration(Seconds time, bool prefills, std::int64_t decodes) const {
     constexpr double kMin = 0.1;
     const double factor = prefills ? prefill : decode;
@@ -33,7 +33,7 @@ struct TimeFactors {
     times.latency = std::max(Seconds{}, times.latency + request);
     return times;
   }
-  /// Both: factors multiply, what is added adds up.
+  /// Combines both: factors multiply, added times add up.
   friend TimeFactors operator*(const TimeFactors& a, const TimeFactors& b) {
     return {a.decode * b.decode, a.prefill * b.prefill, a.front_end * b.front_end,
             a.request + b.request, a.sequence + b.sequence};
@@ -41,14 +41,14 @@ struct TimeFactors {
   friend bool operator==(const TimeFactors&, const TimeFactors&) = default;
 };
 
-/// What a benchmark of a service says of its times, beyond what is predicted (`kvsim calibrate
+/// Corrections to a service's predicted times from a benchmark of it (`kvsim calibrate
 /// --from-bench`).
 struct ServiceCalibration {
   TimeFactors times{};
-  /// Standard deviations of log(measured / predicted) that are left at other loads, of a metric as
-  /// sensitive as its iterations.
+  /// Standard deviations of log(measured / predicted) that remain at other loads, for a metric that
+  /// is proportional to iteration times.
   double ttft_error = 0, tpot_error = 0, e2e_error = 0, throughput_error = 0;
-  std::int64_t runs = 0;  // of the benchmark
+  std::int64_t runs = 0;  // number of runs of the benchmark
 };
 
 }  // namespace kvsim

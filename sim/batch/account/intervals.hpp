@@ -34,9 +34,9 @@ struct RunIntervals {
 };
 
 /// The largest batch with which a run of this model, prompt and output fits, and the fewest GPUs on
-/// which the run itself fits: as predicted, and at the high and low ends of the memory that it
-/// takes (`memory_ends`). Assumes that a larger batch does not fit if a smaller one does not, and
-/// that fewer GPUs do not suffice if more do not.
+/// which the run itself fits: as predicted, and at the high and low ends of its memory
+/// (`memory_ends`). Assumes that a larger batch does not fit if a smaller one does not, and that
+/// fewer GPUs do not suffice if more do not.
 struct FitRange {
   static constexpr std::int64_t kMaxBatch = 1 << 16;
   static constexpr std::int32_t kMaxGpus = 64;

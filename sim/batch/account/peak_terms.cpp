@@ -123,7 +123,7 @@ std::string weights_formula(const CostInput& in) {
   const Llm llm = shares_experts(*in.stack) ? held_model(in) : *in.llm;
   const auto all = parameters(llm);
   if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
-  if (in.stack->host_weights > 0) {  // without those in host memory
+  if (in.stack->host_weights > 0) {  // excluding those in host memory
     return fmt::format("{} B", with_commas(weights_held(in).count()));
   }
   const bool as_published = llm.unpacked_dtype && in.weight_dtype == llm.published_dtype;
@@ -304,7 +304,7 @@ void add_old_caches(const PeakInput& in, const PeakLocation& place, Terms& terms
   }
 }
 
-/// Tensors that outlive graphs: the mask and, from the second layer on, the embeddings.
+/// Tensors that outlive graphs: the mask and, after the first layer, the embeddings.
 void add_residents(const PeakInput& in, const PeakLocation& place, Terms& terms) {
   const CostInput& cost = *in.cost;
   const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;

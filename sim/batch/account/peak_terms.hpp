@@ -44,7 +44,7 @@ struct PeakLocation {
   std::size_t refused_tensor = std::numeric_limits<std::size_t>::max();
 };
 
-/// The requested bytes and, of a static cache, the allocated ones.
+/// The requested bytes and, for a static cache, the allocated bytes.
 struct PeakInput {
   const CostInput* cost = nullptr;                         // not owned
   std::int64_t prompt = 0;                                 // tokens

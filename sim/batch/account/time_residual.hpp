@@ -14,24 +14,25 @@
 
 namespace kvsim {
 
-/// What part of a static run a time is of; each has its own residual classes.
+/// The part of a static run that a time belongs to; each has its own residual classes.
 enum class RunPhase : std::uint8_t { kPrefill, kDecode };
 /// ResidualClass::metric: "prefill" or "decode".
 [[nodiscard]] std::string_view residual_metric(RunPhase phase);
-/// ResidualClass::path of static runs: how the stack's cache grows, what is done to the cache, the
-/// stack. `method`: its name, "full" for none; `narrow`: the cache's format has less than 16 bits.
+/// Returns ResidualClass::path of static runs: how the stack's cache grows, the operation on the
+/// cache, the stack. `method`: its name, "full" for none; `narrow`: whether the cache's format has
+/// less than 16 bits.
 [[nodiscard]] std::vector<std::string> static_residual_path(const Stack& stack,
                                                             std::string_view method, bool narrow);
 
-/// Measured over predicted times of whole runs: 90 % of cases in [low, high], low <= 1 <= high. In
-/// addition to the kernels' errors it includes those of the stack's profile, of unknown hosts, and
-/// of settings that publications do not state.
+/// Measured over predicted times of whole runs: [low, high] covers 90 % of cases, low <= 1 <= high.
+/// In addition to the kernels' errors it includes those of the stack's profile, of unknown hosts,
+/// and of settings that publications do not state.
 struct TimeResidual {
   double low = 1;
   double high = 1;
   std::string basis;  // the class in words
 };
-/// The class of such runs in models/cost/residuals/static.json.
+/// Returns the class of such runs in models/cost/residuals/static.json.
 [[nodiscard]] TimeResidual time_residual(const CostInput& in, RunPhase phase);
 
 /// `interval` of `time`, widened to at least the residual's interval.

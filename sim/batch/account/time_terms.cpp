@@ -236,7 +236,7 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                     .terms = {}};
   const Explainer explainer{in};
   const StepCost cost = evaluate(step, *in.roofline);
-  // What a second stream does while the first computes takes only what is left of it.
+  // A second stream runs next to the first and takes only the time that the first leaves.
   Seconds hidden = cost.device * (-1.0 / step.passes);
   const std::vector<OpCost> lines = explain(step, *in.roofline);
   for (const OpCost& line : lines) hidden += line.time;

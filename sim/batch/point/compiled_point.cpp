@@ -85,7 +85,7 @@ struct CompiledPoint::Impl {
 
   PointSpec spec_;
   Llm llm_;      // of one GPU
-  Stack stack_;  // as the spec sets it
+  Stack stack_;  // as set by the spec
   Calibration calibration_;
   Roofline roofline_;
   CostInput base_;
@@ -253,7 +253,7 @@ Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::
   });
 }
 
-/// As StaticRun's decode_one: the highest use within a step, less the bytes allocated at load.
+/// As StaticRun's decode_one: the highest use within a step, minus the bytes allocated at load.
 Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::int64_t step,
                                      bool by_graph) const {
   DecodeForms& decode = *run.decode;

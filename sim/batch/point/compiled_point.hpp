@@ -19,8 +19,8 @@ struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  /// The method resolved for a prompt of that many tokens, called once per prompt. Prompts with the
-  /// same object share results.
+  /// Returns the method resolved for a prompt of this many tokens; called once per prompt. Prompts
+  /// with the same object share results.
   std::function<std::shared_ptr<const Method>(std::int64_t prompt)> method;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
@@ -49,7 +49,7 @@ struct PointTimes {
 
 struct PointResult {
   bool fits = false;
-  Bytes usable;                     // what the stack may use
+  Bytes usable;                     // available to the stack
   Bytes prefill_peak;               // the memory that the run needs, whether or not it fits
   Bytes decode_peak;                // 0 without decode steps
   Bytes kv_bytes;                   // cache and side data at the end, whole batch
@@ -84,8 +84,8 @@ struct PointStep {
 /// and times that are sums of maxima of lines are summed along lines. Bytes equal run_static's;
 /// times equal its times to rounding, except sums marked as inexact.
 ///
-/// The last (batch, prompt) is kept, so points that differ only in output length are cheapest one
-/// after another. Results do not depend on the order of calls. Not thread-safe.
+/// The last (batch, prompt) is kept, so points that differ only in output length are cheapest if
+/// evaluated consecutively. Results do not depend on the order of calls. Not thread-safe.
 class CompiledPoint {
  public:
   /// Errors: as run_static.
@@ -100,11 +100,11 @@ class CompiledPoint {
   /// The same without times, which is faster.
   [[nodiscard]] PointResult memory_at(const Point& point);
   /// The decode step that brings each sequence from `prompt + step - 1` to `prompt + step` tokens,
-  /// whether or not it fits. Where layers are split over GPUs, bytes are of a GPU that had all of
-  /// them. Errors: ContractError on sizes below 1.
+  /// whether or not it fits. If layers are split over GPUs, bytes are of a GPU with all of them.
+  /// Errors: ContractError on sizes below 1.
   [[nodiscard]] PointStep decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
-  /// By bisection. Assumes that a larger run does not fit if a smaller one does not; nullopt: not
+  /// By bisection. Assumes that a larger run does not fit if a smaller one does not; nullopt if not
   /// even one fits.
   [[nodiscard]] std::optional<std::int64_t> largest_batch(std::int64_t prompt, std::int64_t output,
                                                           std::int64_t max = 1 << 16);

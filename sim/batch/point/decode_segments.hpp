@@ -42,7 +42,7 @@ class DecodeSegments {
 
   /// Extends the trajectory to `step`. Errors: InputError if the size law depends on data.
   void extend(const CostInput& in, std::int64_t step);
-  /// True: every column rises by one entry per step, from the prompt's entries on.
+  /// True if every column rises by one entry per step, starting with the prompt's entries.
   [[nodiscard]] bool appends() const { return appends_; }
   [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
   /// Index of the segment that contains `step`. The trajectory must extend to it.
@@ -71,12 +71,12 @@ class DecodeSegments {
     }
   };
 
-  /// Every further step continues the last segment, whose lines are known.
+  /// Returns whether every further step continues the last segment, whose lines are known.
   [[nodiscard]] bool is_straight() const;
 
   std::vector<std::int32_t> first_layers_;  // by layer class, as all below
-  std::vector<bool> bounded_;               // it attends to at most its limit
-  std::vector<bool> grows_;                 // it holds every token
+  std::vector<bool> bounded_;               // attends to at most its limit
+  std::vector<bool> grows_;                 // holds every token
   std::int64_t prompt_;
   bool appends_ = false;
   std::optional<std::int64_t> straight_from_;  // step; each limit is reached before it

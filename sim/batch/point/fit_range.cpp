@@ -35,7 +35,7 @@ PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_
           .memory = machine.memory};
 }
 
-enum class End : std::uint8_t { kLow, kPredicted, kHigh };  // of the memory that a run takes
+enum class End : std::uint8_t { kLow, kPredicted, kHigh };  // of a run's memory
 
 class Search {
  public:
@@ -52,8 +52,8 @@ class Search {
         .value_or(0);
   }
 
-  /// The fewest GPUs, at least `first`, with the memory at `end`; of each of the groups that
-  /// prompts are split over.
+  /// The fewest GPUs, at least `first`, with the memory at `end`; per group of GPUs over which
+  /// prompts are split.
   [[nodiscard]] std::optional<std::int32_t> gpus(End end, std::int32_t first) const {
     for (std::int32_t ranks = first; ranks <= FitRange::kMaxGpus / parts(); ++ranks) {
       if (!divides(ranks)) continue;
@@ -68,7 +68,7 @@ class Search {
     return std::nullopt;
   }
 
-  /// Groups of GPUs that prompts are split over.
+  /// Number of groups of GPUs over which prompts are split.
   [[nodiscard]] std::int32_t parts() const { return stack_.prefill_context; }
 
  private:

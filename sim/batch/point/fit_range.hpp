@@ -8,8 +8,8 @@
 
 namespace kvsim {
 
-/// The range of batches and GPU counts with which `spec` fits. `startup`: that of the run, for a
-/// paged engine. Costs tens of evaluations of a point's memory. Errors: as run_static.
+/// Returns the range of batches and GPU counts with which `spec` fits. `startup`: that of the run,
+/// for a paged engine. Costs tens of evaluations of a point's memory. Errors: as run_static.
 [[nodiscard]] FitRange fit_range(const StaticSpec& spec,
                                  const std::optional<EngineStartup>& startup);
 

@@ -8,8 +8,8 @@
 
 namespace kvsim {
 
-/// The largest n in [1, max] that fits; assumes that no larger n fits if a smaller one does not.
-/// nullopt: not even 1 does.
+/// Returns the largest n in [1, max] that fits; assumes that no larger n fits if a smaller one does
+/// not. nullopt if not even 1 fits.
 template <class Fits>
 [[nodiscard]] std::optional<std::int64_t> largest_fitting(std::int64_t max, Fits&& fits) {
   KVSIM_CHECK(max >= 1, "the largest of at most {}", max);

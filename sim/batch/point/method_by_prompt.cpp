@@ -8,7 +8,7 @@
 
 namespace kvsim {
 MethodContext method_site(const Llm& llm, Dtype kv_dtype) {
-  // That of the first layer whose cache a method can compress.
+  // The attention of the first layer whose cache a method can compress.
   const auto found = std::find_if(llm.layers.begin(), llm.layers.end(), caches_rows);
   const AttentionSpec attention = found != llm.layers.end() ? found->attention : AttentionSpec{};
   MethodContext site{.recorded = kv_dtype,

@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// The properties of a model that a method's parameters may depend on.
+/// Returns the properties of a model that a method's parameters may depend on.
 [[nodiscard]] MethodContext method_site(const Llm& llm, Dtype kv_dtype);
 
 /// A method for batches of any prompt length. If a prompt is too short for the method, the full

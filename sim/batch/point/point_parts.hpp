@@ -28,7 +28,7 @@ struct GraphMetrics {
   bool by_scores = false;  // whether the peak is at the method's scores
 };
 
-/// A prefill: its peak less the bytes allocated at load, and its time if requested.
+/// A prefill: its peak minus the bytes allocated at load, and its time if requested.
 struct PrefillMetrics {
   Bytes peak;
   Bytes cached;  // the part of the peak that is cache of layers
@@ -55,7 +55,7 @@ class PointRows {
   CacheRows rows_;
 };
 
-/// Adjacent layers of one step that do the same.
+/// Adjacent layers of one step with the same operations.
 struct StepLayers {
   std::int32_t group = 0;
   std::int32_t first_equal = 0;  // of each group, the first equal one
@@ -170,17 +170,17 @@ struct PointRun {
   std::vector<StepLayers> layers;  // of step `now`
   StepTimes times;
   // Over all steps before the trajectory's n-th segment, as far as they were evaluated.
-  std::vector<Bytes> peaks;  // less the bytes allocated at load
+  std::vector<Bytes> peaks;  // minus the bytes allocated at load
   std::vector<StepSum> sums;
 };
 
-/// Evaluates the run's prefill, and its time if requested. As StaticRun's, without its report:
-/// score matrices are allocated whole or, if `room` is given, in as many query rows as its retries
-/// end at.
+/// Evaluates the run's prefill, and its time if requested, as StaticRun does but without its
+/// report. Score matrices are allocated whole or, if `room` is given, in the number of query rows
+/// at which its retries end.
 [[nodiscard]] PrefillMetrics evaluate_prefill(const PointRun& run, const Roofline& roofline,
                                               bool times, std::optional<Bytes> room = std::nullopt);
 
-/// A cache that is set aside at the start, with room for the maximum length of each layer: sizes
+/// A cache that is allocated at the start, with room for the maximum length of each layer: sizes
 /// grow until token `end` or until they reach a budget.
 struct PlacedCaches {
   Bytes caches;

@@ -27,7 +27,7 @@ GraphMetrics metrics_of(const OpGraph& graph, const Roofline& roofline, bool tim
 /// Graphs of layers that differ only in the entries they keep of a prompt, if each layer has a
 /// separate budget: copying the kept entries is linear in their number, the rest is equal. Kinds of
 /// layers that keep all, few or nonlinear numbers have no form, nor do layers that compute only
-/// what they keep.
+/// their kept entries.
 class KeptForms {
  public:
   /// Calls `graphs_of(in, column, kept)` with several kept < prompt. The run must outlive this
@@ -85,8 +85,8 @@ class KeptForms {
     }
     return nullptr;
   }
-  /// Distinct numbers of kept entries below the prompt: as many as a form is built from, or all
-  /// there are.
+  /// Distinct numbers of kept entries below the prompt: the number that a form is built from, or
+  /// all if there are fewer.
   [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerClass& one) const {
     std::vector<std::int64_t> out;
     for (const LayerClass& column : run_.point->columns) {

@@ -33,7 +33,7 @@ void StorageTrend::take(const CostInput& in, const DecodeState& m, State& state)
                   .kv = static_cast<double>((rows.keys(entries) + rows.values(entries)).count()),
                   .side = static_cast<double>(rows.side(entries).count())};
   };
-  if (rows.shape().n_heads == 0) return;  // no method changes what such a layer holds
+  if (rows.shape().n_heads == 0) return;  // no method changes the data of such a layer
   const Stored before = stored(m.before);
   const Stored within = stored(m.before + 1);
   const Stored after = m.after == within.entries ? within : stored(m.after);

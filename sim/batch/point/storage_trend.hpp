@@ -20,7 +20,7 @@ enum class FormatPath : std::uint8_t {
 /// are sums of them, do too, and none of them shrinks.
 class StorageTrend {
  public:
-  /// A layer that represents all that store and move equal bytes.
+  /// A layer that represents all layers that store and move equal bytes.
   struct Layer {
     std::int32_t first = 0;
     std::int32_t size_class = 0;  // index of its moments

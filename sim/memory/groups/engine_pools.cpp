@@ -9,8 +9,8 @@
 namespace kvsim {
 namespace {
 
-/// Pools of a model without sizes: one for states, one for each window where windows have pools,
-/// one for layers that hold every token.
+/// Pools of a model without sizes: one for states, one per window if windows have pools, one for
+/// layers that hold every token.
 std::vector<EnginePool> pools_of(const Llm& shard, Dtype kv_dtype, bool window_pools) {
   std::vector<EnginePool> out;
   for (const LayerSpec& layer : shard.layers) {

@@ -12,7 +12,7 @@ namespace {
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// First token that the one at position `tokens` sees in the group.
+/// First token that the one at position `tokens` attends to in the group.
 std::int64_t first_token(const VllmGroup& group, std::int64_t tokens) {
   switch (group.growth) {
     case GroupGrowth::kWindow:

@@ -15,11 +15,11 @@
 namespace kvsim {
 namespace {
 
-// vLLM's block sizes where neither the user nor a kernel sets one.
+// vLLM's block sizes if neither the user nor a kernel sets one.
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLatentBlock = 64;
 constexpr std::int64_t kBlockSparseBlock = 128;
-/// Attention blocks next to recurrent states are multiples of these: kernels' blocks.
+/// With recurrent states, attention blocks are multiples of these: kernels' blocks.
 constexpr std::int64_t kStateAlignment = 16;
 constexpr std::int64_t kLatentStateAlignment = 64;
 
@@ -30,15 +30,15 @@ struct LayerCacheClass {
   std::string kind;
   GroupGrowth growth = GroupGrowth::kFull;
   std::int64_t limit = 0;        // of a window or chunk
-  std::int64_t token_bytes = 0;  // of a state the whole of it
+  std::int64_t token_bytes = 0;  // for a state, all of its bytes
   std::int32_t layers = 0;
   std::int64_t block = 0;
-  std::vector<std::int32_t> of_model{};  // of the layers, those that are not a draft's
+  std::vector<std::int32_t> of_model{};  // layers of the model, without those of a draft
 
   [[nodiscard]] std::int64_t page() const {
     return holds_states(growth) ? token_bytes : token_bytes * block;
   }
-  /// Those of every `parts`-th of the model's layers from the one at `part` on.
+  /// Adds the pages of every `parts`-th of the model's layers, starting with the one at `part`.
   void add_pages(std::int32_t part, std::int32_t parts, std::int64_t bytes,
                  std::vector<VllmGroup::Page>& out) const {
     for (auto i = static_cast<std::size_t>(part); i < of_model.size();
@@ -66,7 +66,8 @@ std::string word_of(const LayerSpec& layer, const CacheItem& item) {
   return std::string{attention_kind(layer.attention).name()};
 }
 
-/// One token's keys and values in a layer, in the settings' format; 0: it does not apply there.
+/// Bytes of one token's keys and values in a layer, in the settings' format; 0 if it does not apply
+/// there.
 double format_bytes(const VllmGroupSettings& settings, std::int32_t layer,
                     const AttentionSpec& attention) {
   if (settings.format == nullptr || attention.kv_lora_rank > 0) return 0;
@@ -127,7 +128,7 @@ std::int64_t base_block(const Llm& shard, const VllmGroupSettings& settings) {
   return block;
 }
 
-/// Gives all classes pages of one size.
+/// Makes the pages of all classes equal.
 void make_pages_equal(const Llm& shard, const VllmGroupSettings& settings,
                       std::vector<LayerCacheClass>& classes) {
   std::int64_t state = 0, token = 0;
@@ -194,14 +195,14 @@ std::int64_t group_blocks(GroupGrowth growth, std::int64_t limit, std::int64_t b
     case GroupGrowth::kFull:
       return divide_up(divide_up(tokens, settings.context_parallel), block);
     case GroupGrowth::kWindow:
-      // A step adds its tokens before the window lets go; it may start within a block.
+      // A step adds its tokens before the window releases blocks; it may start within a block.
       return divide_up(std::min(limit - 1 + ahead, tokens), block) + 1;
     case GroupGrowth::kChunk:
       return divide_up(std::min(limit + ahead, tokens), block);
     case GroupGrowth::kStates:
       return divide_up(tokens, block);
     case GroupGrowth::kState:
-      // The state that is written, with prefix caching the one that is kept, and those of drafts.
+      // The state that is written, with prefix caching the state that is kept, and those of drafts.
       return 1 + (settings.keeps_states ? 1 : 0) + settings.draft_tokens;
   }
   return 0;
@@ -252,11 +253,11 @@ VllmGroups vllm_groups(const Llm& shard, const VllmGroupSettings& settings) {
   const auto [min, max] = std::minmax_element(
       classes.begin(), classes.end(),
       [](const LayerCacheClass& a, const LayerCacheClass& b) { return a.layers < b.layers; });
-  // vLLM pads the smaller class where it is nearly as large.
+  // vLLM pads the smaller class if it is nearly as large.
   constexpr double kNearlyAsLarge = 1.5;
   const std::int32_t size = max->layers < kNearlyAsLarge * min->layers ? max->layers : min->layers;
   for (const LayerCacheClass& one : classes) {
-    // Layers are dealt out in turn.
+    // Layers are assigned round-robin.
     const std::int32_t parts = (one.layers + size - 1) / size;
     for (std::int32_t part = 0; part < parts; ++part) {
       const std::int32_t layers = (one.layers - part + parts - 1) / parts;
@@ -288,7 +289,7 @@ VllmCapacity capacity_of_blocks(const VllmGroups& groups, std::int64_t blocks,
                                 std::int64_t max_model_len) {
   VllmCapacity out{.blocks = blocks};
   out.concurrency = static_cast<double>(out.blocks) / static_cast<double>(groups.request_blocks);
-  // In whole numbers: as the engine rounds down.
+  // In integers, because the engine rounds down.
   out.tokens = out.blocks * max_model_len / groups.request_blocks;
   std::int64_t min = groups.block_tokens;
   for (const VllmGroup& group : groups.groups) min = std::min(min, group.block_tokens);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kEntryBlock = 256;  // tokens
 constexpr std::int64_t kWindowBlock = 64;
-/// Pages of a compressor's states before alignment: blocks are as many tokens as fill one.
+/// Pages of a compressor's states before alignment: a block has the number of tokens that fill one.
 constexpr std::int64_t kStatePage = 32768;
 constexpr EngineVersion kSlots{0, 24, 0}, kDense{0, 27, 0};
 
@@ -96,7 +96,7 @@ std::vector<PackedClass> packed_classes(const Llm& shard, const VllmGroupSetting
   return out;
 }
 
-/// Tuples of a group: what leaves the fewest empty, of equal ones the most.
+/// Tuples of a group: the number that leaves the fewest empty; among equal ones, the largest.
 std::int32_t tuples_per_group(const std::vector<PackedClass>& classes) {
   std::int32_t max = 0;
   for (const PackedClass& one : classes) max = std::max(max, tuples_of(one.pages));

@@ -30,7 +30,7 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
   out.mean = Seconds{result.busy * static_cast<double>(result.makespan.count()) * kPicosecond *
                      static_cast<double>(std::max<std::size_t>(1, result.timeline.size())) /
                      static_cast<double>(result.iterations)};
-  // A decoding sequence is, on average over its tokens, half through its output.
+  // A decoding sequence has, on average over its tokens, generated half of its output.
   double tokens = 0, context = 0;
   for (const RequestOutcome& o : result.outcomes) {
     if (o.status != RequestStatus::kCompleted) continue;

@@ -16,7 +16,7 @@ namespace {
 /// step times.
 constexpr std::array<double, kServeDraws> kErrors{-0.3, 0.15, 0.45};
 
-/// What most of an iteration's time goes to.
+/// The part that takes most of an iteration's time.
 std::string regime_of(const ExplainedStep& step) {
   double waits = 0, computes = 0, cache = 0, weights = 0;
   for (const TimeTerm& term : step.terms) {
@@ -32,7 +32,8 @@ std::string regime_of(const ExplainedStep& step) {
   return max == cache ? "cache-bound" : "weight-bound";
 }
 
-/// How requests come, and how many tokens of theirs are computed before the first of the answer.
+/// The arrival pattern of requests, and the number of their tokens computed before the first output
+/// token.
 std::string arrivals_of(const RequestTrace& trace, const ServeResult& result) {
   SimTime first = trace.requests.front().arrival, last = first;
   for (const Request& r : trace.requests) {
@@ -58,7 +59,7 @@ std::string prompts_of(const ServeResult& result) {
                          : "prompts above 2048 tokens";
 }
 
-/// Whether most of its time is that of kernels measured on this GPU.
+/// Whether most of its time is of kernels measured on this GPU.
 std::string kernels_of(const ExplainedStep& step) {
   double measured = 0, all = 0;
   for (const TimeTerm& term : step.terms) {
@@ -86,7 +87,7 @@ std::optional<Response> response(double predicted, std::span<const double, kServ
     if (!(drawn[i] > 0) || !std::isfinite(drawn[i])) return std::nullopt;
     moved[i] = std::log(drawn[i] / predicted);
   }
-  // A rate falls as times grow. What moves against the rest is noise of the simulation: users of a
+  // A rate falls as times grow. Moves against the trend are noise of the simulation: users of a
   // closed loop fall in and out of step.
   const bool rises = moved.back() >= moved.front();
   Response::Side faster{{-kErrors[0]}, {std::max(0.0, rises ? -moved[0] : moved[0])}};

@@ -16,31 +16,31 @@
 
 namespace kvsim {
 
-// How far a service's metrics move if times are wrong: it is simulated again at a few draws of the
-// factors of its components, each drawn once for the whole run.
+// Sensitivity of a service's metrics to errors of its times: the service is simulated again at a
+// few draws of the factors of its components, each constant during a run.
 
 inline constexpr std::size_t kServeDraws = 3;
-/// All times of a run shorter by the usual error of services, longer by a small one, and longer by
-/// a large one: longer times saturate a service at one point between, so there are two.
+/// All times of a run shorter by the usual error of services, longer by a small error, and longer
+/// by a large error. There are two longer draws because a service may saturate between them.
 [[nodiscard]] const std::array<TimeFactors, kServeDraws>& serve_draws();
 
-/// How a metric moves with the times of its run: as fast as they do if it is as long as its
-/// iterations, not at all if it does not depend on them, and farther near saturation. `drawn`: its
-/// values at serve_draws. nullopt if a value is not above 0.
+/// Returns the response of a metric to the times of its run: proportional for a metric as long as
+/// its iterations, none if it does not depend on them, and stronger near saturation. `drawn`: the
+/// metric's values at serve_draws. nullopt if a value is not above 0.
 [[nodiscard]] std::optional<Response> response(double predicted,
                                                std::span<const double, kServeDraws> drawn);
 
-/// The feature of a residual path whose runs have a separate residual class, or none: states or
-/// indexes, drafts; empty: no such feature. Few documents have them, and the acceptance of drafts
-/// is assumed: their errors say nothing of other runs.
+/// Returns the feature of a residual path whose runs have a separate residual class or none: states
+/// or indexes, drafts; empty without one. Few documents have them, and the acceptance of drafts is
+/// assumed, so their errors do not apply to other runs.
 [[nodiscard]] std::string_view apart_feature(const std::vector<std::string>& path);
 
-/// Whether requests of a run wait for longer than they are prefilled.
+/// Returns whether requests of a run wait longer than their prefill takes.
 [[nodiscard]] bool is_queued(const ServeResult& result);
 
-/// The features that residual classes of services may have: whether requests wait, how busy the
-/// engine is, its stack, whether all settings are known, GPUs, what an iteration is bound by, where
-/// its kernels were measured, whether the model has routed experts, and those of apart_feature.
+/// Returns the features that residual classes of services may have: whether requests wait, how busy
+/// the engine is, its stack, whether all settings are known, GPUs, the bound of an iteration, where
+/// its kernels were measured, whether the model has routed experts, and apart_feature.
 [[nodiscard]] std::vector<std::string> residual_path(const ServeSpec& spec,
                                                      const ServeResult& result,
                                                      const std::optional<MeanIteration>& iteration);

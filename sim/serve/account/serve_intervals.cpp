@@ -29,7 +29,7 @@ constexpr double kLowShare = 0.05, kHighShare = 0.95;
 constexpr std::array kPercentiles{&Distribution::p50, &Distribution::p90, &Distribution::p95,
                                   &Distribution::p99};
 
-/// "TTFT" of a time of requests whose key begins with that.
+/// Returns "TTFT" for a time of requests whose key begins with it.
 std::string latency_name(const MetricInfo& info) {
   std::string name;
   for (const char c : info.key.substr(0, info.key.find('_'))) {
@@ -38,9 +38,8 @@ std::string latency_name(const MetricInfo& info) {
   return name;
 }
 
-/// The classes of a metric: of a time of requests the one that has its key's name (TTFT),
-/// else that of TTFT (a queue); of rates and of whole runs theirs; of all others that of step
-/// times.
+/// Class of a metric: a time of requests has the class of its key's name (TTFT), otherwise that of
+/// TTFT (a queue); rates and whole runs have their own classes; all others have that of step times.
 struct ClassName {
   std::string middle, tail;
 };
@@ -55,10 +54,10 @@ ClassName class_of(const MetricInfo& info, const ServeResiduals& residuals) {
 
 using Drawn = std::array<double, kServeDraws>;
 
-/// The ends of one number that `moves` so, by the errors of a class.
+/// Returns the ends of one number with the response `moves`, by the errors of a class.
 std::pair<double, double> class_ends(const ResidualClass& of, double value, const Response& moves,
                                      const Drawn& drawn) {
-  // A class of times for what falls as times grow.
+  // A class of times applied to a number that falls as times grow.
   const bool is_time = of.metric != "throughput";
   if (!is_time || drawn.back() >= drawn.front()) return residual_ends(of, value, moves);
   const double slower = std::max(0.0, of.quantile(kHighShare));
@@ -67,7 +66,7 @@ std::pair<double, double> class_ends(const ResidualClass& of, double value, cons
           value * std::exp(moves.change(-faster, of.floor))};
 }
 
-/// The ends of one number from its values at the draws.
+/// Returns the ends of one number from its values at the draws.
 std::pair<double, double> number_ends(const ServeResiduals& residuals, std::string_view name,
                                       double value, const Drawn& drawn) {
   const auto [min, max] = std::minmax_element(drawn.begin(), drawn.end());
@@ -121,7 +120,7 @@ void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
       std::tie(low.*part, high.*part) =
           ends(part == &Distribution::p50 ? names.middle : names.tail, part);
     }
-    // The classes differ, and percentiles of a run are in order.
+    // The classes differ, but percentiles of a run must be in order.
     for (std::size_t i = 1; i < kPercentiles.size(); ++i) {
       high.*kPercentiles[i] = std::max(high.*kPercentiles[i], high.*kPercentiles[i - 1]);
       const std::size_t below = kPercentiles.size() - 1 - i;
@@ -136,8 +135,8 @@ void put_ends(ServeIntervals& out, std::size_t at, const MetricInfo& info,
   }
 }
 
-/// A first token is not after the last one, and decoding is a part of a request's time: what E2E
-/// can be bounds TTFT and TPOT, which other documents may say less of.
+/// A first token is not later than the last one, and decoding is a part of a request's time. The
+/// interval of E2E therefore bounds TTFT and TPOT, whose classes may come from fewer documents.
 void bound_by_e2e(ServeIntervals& out, const ServeResult& result) {
   const auto of = [&](std::string_view name) -> MetricValue& {
     const MetricTable<ServeResult> metrics = service_metrics();
@@ -158,7 +157,8 @@ void bound_by_e2e(ServeIntervals& out, const ServeResult& result) {
   first = ttft;
   const double decoding = result.e2e.mean - result.ttft.mean;
   if (each.distribution() == nullptr || decoding <= 0) return;
-  // By one factor for all requests, whose outputs differ in length: not of single requests.
+  // The factor is the same for all requests, whose outputs differ in length: it does not bound
+  // single requests.
   Distribution tpot = *each.distribution();
   const Distribution max = result.tpot.times(e2e->mean / decoding);
   tpot.mean = std::min(tpot.mean, max.mean);
@@ -207,8 +207,8 @@ double error_of(const ServiceCalibration& calibration, std::string_view metric) 
 }
 
 ResidualClass calibrated_class(const ResidualClass& before, double error, std::int64_t runs) {
-  // A metric that the benchmark does not have keeps its class.
-  constexpr double kDeviates = 3.28970725390294;  // of a normal from 5 % to 95 %
+  // A metric that is missing in the benchmark keeps its class.
+  constexpr double kDeviates = 3.28970725390294;  // of a normal distribution from 5 % to 95 %
   constexpr double kRounding = 1e-3;
   if (error >= (1 - kRounding) * (before.quantile(0.95) - before.quantile(0.05)) / kDeviates) {
     return before;
@@ -267,7 +267,7 @@ std::string ServeResiduals::basis() const {
   }
   std::vector<std::string> parts;
   const std::string_view feature = apart_feature(path_);
-  std::vector<std::string_view> without;  // metrics of which no document has the feature
+  std::vector<std::string_view> without;  // metrics without a document that has the feature
   for (const char* metric : {"TTFT", "TPOT", "throughput"}) {
     const ResidualClass* of = find(metric);
     if (of == nullptr) continue;

@@ -21,9 +21,9 @@ namespace kvsim {
 /// A service's times at one end of their intervals.
 struct ServeTimesEnd {
   TimeFactors run;         // of its iterations and its front end
-  double first_token = 1;  // times the TTFT of a run with those factors
+  double first_token = 1;  // multiplies the TTFT of a run with those factors
 
-  /// The bounds that requests of that run have to keep.
+  /// Returns the bounds that requests of that run must meet.
   [[nodiscard]] SloSpec bounds(SloSpec slo) const {
     if (slo.ttft) slo.ttft = *slo.ttft * (1 / first_token);
     return slo;
@@ -34,27 +34,27 @@ struct ServeTimesEnd {
 /// The errors of a service's metrics in runs like this one.
 class ServeResiduals {
  public:
-  /// Of a calibrated service (ServeSpec::calibrated) the classes are those of its benchmark.
+  /// For a calibrated service (ServeSpec::calibrated), the classes are those of its benchmark.
   ServeResiduals(const ServeSpec& spec, const ServeResult& result,
                  const std::optional<MeanIteration>& iteration);
 
   /// False if no error of times is known: a stack that is a bound, a calibration without kernels,
   /// an engine without a mean iteration.
   [[nodiscard]] bool known() const { return known_; }
-  /// `metric`: of ResidualClass, for instance "TPOT". Never null if known.
+  /// `metric`: a metric of ResidualClass, for instance "TPOT". Never null if known().
   [[nodiscard]] const ResidualClass* find(std::string_view metric) const;
-  /// Of a service with a method on an engine: the class it would have without. No service with a
-  /// method was measured: its errors are at least as large. Null of others.
+  /// For a service with a method on an engine: the class without the method. No service with a
+  /// method was measured; its errors are at least that large. Null for other services.
   [[nodiscard]] const ResidualClass* find_full(std::string_view metric) const;
-  /// The 90 % interval of a run's times, or that of another share of cases: iterations and the
-  /// front end have the factors of TPOT, and first tokens come after the time that TTFT's say. Of a
-  /// class of static runs, iterations with prompt tokens have the factors of times of prompts. At a
-  /// share of 0 both ends are the prediction.
+  /// Returns the interval of a run's times that covers `share` of cases. Iterations and the front
+  /// end have the factors of TPOT; first tokens additionally have those of TTFT. For classes of
+  /// static runs, iterations with prompt tokens have the factors of prompt times. At a share of 0,
+  /// both ends are the prediction.
   struct Ends {
     ServeTimesEnd faster, slower;
   };
   [[nodiscard]] Ends ends(double share = 0.9) const;
-  /// The classes of TTFT, TPOT and throughput, in words.
+  /// Describes the classes of TTFT, TPOT and throughput.
   [[nodiscard]] std::string basis() const;
 
  private:
@@ -65,41 +65,41 @@ class ServeResiduals {
   std::vector<std::string> path_, full_path_;
 };
 
-/// A class of errors whose logarithms are normal with the standard deviation `error`.
+/// Returns a class of errors whose logarithms are normally distributed with standard deviation
+/// `error`.
 [[nodiscard]] ResidualClass calibrated_class(const ResidualClass& before, double error,
                                              std::int64_t runs);
 [[nodiscard]] double error_of(const ServiceCalibration& calibration, std::string_view metric);
 
-/// The range of a service's metrics in 90 % of cases. It is simulated again at serve_draws. A
-/// metric of a residual class is where the errors of its class move it, by the response that the
-/// draws show; others that depend on times have the class of step times. The share of requests
-/// within their bounds is between its least and its largest of all runs.
+/// 90 % intervals of a service's metrics. The service is simulated again at serve_draws. The ends
+/// of a metric with a residual class follow from the errors of its class and the response at the
+/// draws. Other metrics that depend on times use the class of step times. The share of requests
+/// within their bounds ranges from its smallest to its largest value of all runs.
 struct ServeIntervals {
-  /// One per service metric; null of those that do not vary with times.
+  /// One per service metric; null for metrics that do not vary with times.
   std::vector<MetricValue> low, high;
   ServeTimesEnd faster, slower;  // ServeResiduals::ends
-  /// That the share `slo_share` of requests keeps all bounds; nullopt without bounds.
+  /// Probability that the share `slo_share` of requests meets all bounds; nullopt without bounds.
   std::optional<double> slo_probability;
   std::string basis;
 
   /// Errors: ContractError if no service metric has that key.
   [[nodiscard]] MetricEnds ends(std::string_view key) const;
 };
-/// The share of requests that has to keep all bounds for a service to be within them, unless a plan
-/// says otherwise.
+/// Default share of requests that must meet all bounds; a plan may override it.
 inline constexpr double kSloShare = 0.9;
 
-/// nullopt where no error of times is known. The service's other runs go on up to `threads` threads
-/// (0: the machine's).
+/// Returns nullopt if no error of times is known. The service's other runs use up to `threads`
+/// threads (0: as many as the machine has).
 [[nodiscard]] std::optional<ServeIntervals> serve_intervals(
     const ServeSpec& spec, const ServeResult& result, const std::optional<MeanIteration>& iteration,
     int threads = 1);
 
-/// The least share of its bounds that `share` of all requests stay within: at most 1 where the
-/// bounds are kept; infinite where fewer requests complete.
+/// Returns the smallest multiple of the bounds that `share` of all requests stay within: at most 1
+/// if the bounds are met, infinite if fewer requests complete.
 [[nodiscard]] double slo_need(const ServeSpec& spec, const ServeResult& result, double share);
-/// The probability that `share` of requests keeps the bounds, from slo_need of the prediction and
-/// at serve_draws.
+/// Returns the probability that the required share of requests meets the bounds, from slo_need of
+/// the prediction and at serve_draws.
 [[nodiscard]] double slo_probability(const ServeResiduals& residuals, double need,
                                      std::span<const double, kServeDraws> drawn);
 

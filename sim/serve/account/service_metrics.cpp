@@ -24,7 +24,7 @@ MetricValue share(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// A member of the pool's interval; null where the stack has no pool.
+/// A member of the pool's interval; null if the stack has no pool.
 template <auto Member>
 MetricValue of_pool(const Result& r) {
   return r.pool_interval ? MetricValue{(*r.pool_interval).*Member} : MetricValue{};

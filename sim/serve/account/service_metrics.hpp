@@ -10,11 +10,11 @@
 
 namespace kvsim {
 
-/// Metrics of a service, in the order of documents. docs/results.md lists them.
+/// Metrics of a service, in the order of result documents. docs/results.md lists them.
 [[nodiscard]] MetricTable<ServeResult> service_metrics();
 
-/// All of them, one key each. Those that vary with times have KEY_low and KEY_high at the end, by
-/// kind, null without intervals.
+/// All of them, one key each. Metrics that vary with times also have KEY_low and KEY_high at the
+/// end, grouped by kind; null without intervals.
 [[nodiscard]] nlohmann::ordered_json service_metrics_json(
     const ServeResult& result, const std::optional<ServeIntervals>& intervals);
 

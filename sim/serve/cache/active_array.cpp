@@ -50,7 +50,7 @@ void ZeroPages::release([[maybe_unused]] std::size_t first, [[maybe_unused]] std
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t from = (first + page - 1) / page * page;
   const std::size_t to = (first + bytes) / page * page;
-  // Nothing depends on its success: the pages then stay.
+  // Nothing depends on its success: otherwise the pages stay.
   if (to > from) (void)madvise(data_ + from, to - from, MADV_DONTNEED);
 #endif
 }

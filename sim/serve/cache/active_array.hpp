@@ -6,12 +6,12 @@
 
 namespace kvsim {
 
-/// Bytes that are zero until they are written. If they are many, pages that were never written, or
-/// that were released, take no memory where the system allows it (elsewhere they stay).
+/// Zero-initialized bytes. If they are many, pages that were never written or that were released
+/// take no memory if the system supports it (otherwise they stay).
 class ZeroPages {
  public:
-  /// Fewer bytes come from the heap, which a search of many short runs reuses: each new page costs
-  /// a fault, which also interrupts the other threads.
+  /// Smaller sizes come from the heap, which a search of many short runs reuses: each new page
+  /// costs a page fault, which also interrupts the other threads.
   static constexpr std::size_t kMinBytes = std::size_t{1} << 20;
 
   explicit ZeroPages(std::size_t bytes);
@@ -20,7 +20,7 @@ class ZeroPages {
   ZeroPages& operator=(const ZeroPages&) = delete;
 
   [[nodiscard]] std::byte* data() const { return data_; }
-  /// The whole pages of these bytes may be zero again.
+  /// Whole pages in this range may become zero again.
   void release(std::size_t first, std::size_t bytes);
 
  private:
@@ -29,9 +29,9 @@ class ZeroPages {
   bool is_heap_ = true;
 };
 
-/// What is known of each request while it is served, by its index; all bits of an element are zero
-/// until it is written. Ended requests are released in groups, so that a service's memory grows
-/// with the requests that it has at a time instead of with its workload.
+/// State of each request while it is served, by index; all bits of an element are zero until it is
+/// written. Ended requests are released in groups, so that a service's memory grows with the number
+/// of concurrent requests instead of its workload.
 template <class T>
 class ActiveArray {
  public:
@@ -51,7 +51,7 @@ class ActiveArray {
   [[nodiscard]] const T* begin() const { return data(); }
   [[nodiscard]] const T* end() const { return data() + size_; }
 
-  /// The elements of a group, kGroup each, are not used any more.
+  /// Releases the elements of a group of kGroup, which are no longer used.
   void release_group(std::size_t group) {
     const std::size_t first = group * kGroup;
     pages_.release(first * sizeof(T), (std::min(first + kGroup, size_) - first) * sizeof(T));

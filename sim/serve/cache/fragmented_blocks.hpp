@@ -9,13 +9,14 @@
 
 namespace kvsim {
 
-/// Rows that the blocks of heads which hold `heads` rows each have room for: of blocks across heads
-/// as many in every head as the longest needs, else each head's own.
+/// Row capacity of the blocks of heads that hold `heads` rows each. Blocks across heads provide
+/// every head with the rows that the longest needs; otherwise each head has its own blocks.
 [[nodiscard]] std::int64_t rows_in_blocks(std::span<const std::int64_t> heads,
                                           std::int64_t block_tokens, bool per_head);
 
-/// Whether a layer is rewritten: more than kCompactionSlack of its blocks' rows are not in `held`,
-/// and fewer blocks would suffice. `written` and `held` are of its heads, the longest first.
+/// Returns whether a layer is rewritten: more than kCompactionSlack of its blocks' rows are not in
+/// `held`, and fewer blocks would suffice. `written` and `held` are rows of its heads, longest
+/// first.
 [[nodiscard]] bool closes_holes(std::span<const std::int64_t> written,
                                 std::span<const std::int64_t> held, std::int64_t block_tokens,
                                 bool per_head);
@@ -26,23 +27,23 @@ class FragmentedBlocks {
  public:
   struct Stretch {
     std::int64_t from = 0;            // step after which it holds; 0: the prompt
-    std::vector<std::int64_t> heads;  // rows written then, holes among them, the longest first
+    std::vector<std::int64_t> heads;  // rows written by then, including holes; longest first
   };
   explicit FragmentedBlocks(std::size_t layer_classes) : layer_classes_(layer_classes) {}
 
   void start(std::size_t layer_class, std::vector<std::int64_t> heads) {
     layer_classes_[layer_class].stretches.push_back({0, std::move(heads)});
   }
-  /// Steps that are known.
+  /// Number of known steps.
   [[nodiscard]] std::int64_t reached(std::size_t layer_class) const {
     return layer_classes_[layer_class].reached;
   }
-  /// Step reached + 1 leaves `held`.
+  /// Adds step reached + 1, after which the heads hold `held` rows.
   void add(std::size_t layer_class, std::span<const std::int64_t> held, std::int64_t block_tokens,
            bool per_head);
-  /// The stretch that a known `step` ends in.
+  /// Returns the stretch in which a known `step` ends.
   [[nodiscard]] const Stretch& after(std::size_t layer_class, std::int64_t step) const;
-  /// Rows written of each head just before step `step` >= 1 ends, its own among them.
+  /// Stores in `heads` the rows of each head just before step `step` >= 1 ends, including its own.
   void within(std::size_t layer_class, std::int64_t step, std::vector<std::int64_t>& heads) const;
 
  private:

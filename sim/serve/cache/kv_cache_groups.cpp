@@ -8,7 +8,7 @@ namespace kvsim {
 std::optional<std::uint64_t> KvCacheManager::block_name(RequestId id, std::int64_t block) const {
   const std::int32_t n = id_count(id);
   if (n == 0 || block >= covered(id, n)) return std::nullopt;
-  // The id whose tokens end the block; the number of the block within them.
+  // The id whose tokens end the block, and the index of the block within them.
   std::int32_t i = static_cast<std::int32_t>(
       std::min<std::int64_t>(n - 1, ((block + 1) * block_ - 1) / trace_->prefix_block));
   while (i > 0 && covered(id, i) > block) --i;
@@ -29,7 +29,7 @@ std::int64_t KvCacheManager::continuable(RequestId id, std::int64_t blocks) cons
       --blocks;
       continue;
     }
-    // The last block that is missing in what the windows see.
+    // The last block missing within the windows.
     std::int64_t missing = -1;
     if (window_ids_ > 0) {
       for (std::int64_t b = blocks; b-- > groups_->first_seen(blocks * block_) && missing < 0;) {

@@ -9,8 +9,8 @@ namespace kvsim {
 namespace {
 
 /// For each request, the next turn of its conversation: a request that waits for it and whose
-/// prompt continues its prompt and answer. A previous request that has ended, or an equal
-/// beginning, is not enough: requests of a closed loop's user share a system prompt too.
+/// prompt continues its prompt and output. Waiting for an earlier request or an equal beginning is
+/// not sufficient: requests of a closed loop's user also share a system prompt.
 std::vector<RequestId> next_turns(const RequestTrace& trace) {
   std::vector<RequestId> next;
   if (trace.prefix_block == 0 || !trace.conversations) return next;
@@ -92,8 +92,8 @@ void KvCacheManager::follow(Holding& h, SequenceFootprint* footprint) {
 std::int32_t KvCacheManager::cached_tokens(RequestId id, const Sequence& s) const {
   if (!caches_) return 0;
   if (footprints_ != nullptr) {
-    // Kept entries are written next to blocks that stay for others. If the pool cannot hold both,
-    // the cached prefix can never be used.
+    // Kept entries are written in addition to blocks that stay for others. If the pool cannot hold
+    // both, the cached prefix can never be used.
     const SequenceFootprint& footprint = footprints_->at(s.known, *sizes_);
     const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
     if (footprint.compresses_prompt() && whole + footprint.prompt_units() > pool_) return 0;
@@ -129,7 +129,7 @@ std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::in
   if (h.footprint == nullptr) return (to + block_ - 1) / block_ * block_units_ - shared_units;
   if (to > s.target) {
     const SequenceFootprint::Step step = h.footprint->units(to - s.target);
-    // What is written to or dropped from shared blocks is copied first.
+    // Shared blocks are copied before a method writes to them or drops entries of them.
     return step.evicts ? step.during : std::max<std::int64_t>(0, step.during - shared_units);
   }
   const std::int64_t whole = sizes_->prompt_units(to, to - s.computed);
@@ -139,7 +139,7 @@ std::int64_t KvCacheManager::wanted(const Holding& h, const Sequence& s, std::in
   // Blocks that are kept for others are not changed; kept entries are written to new blocks.
   if (h.publishes || shared > 0) return whole + kept - shared_units;
   if (h.footprint->all_layers_at_once()) return std::max(whole, kept);
-  // Layer by layer: of the last chunk no more than survives is ever written.
+  // Layer by layer: no more of the last chunk is written than survives.
   return std::max(s.computed > 0 ? sizes_->prompt_units(s.computed, s.computed) : 0, kept);
 }
 
@@ -218,7 +218,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
       break;
     }
   }
-  const std::int64_t back = blocks - shared;  // of what it left itself
+  const std::int64_t back = blocks - shared;  // of the blocks that it left itself
   KVSIM_CHECK(back == 0 || (h.left_from == shared && back <= prefixes_.find_left(h.left)),
               "{} cached tokens of request {} are not there", found, id);
 
@@ -231,7 +231,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
   std::int64_t units = wanted(next, then, found + tokens, shared);
   const std::int64_t other_units = newly_pinned * block_units_ + keep_free;
   if (units + other_units > available() && next.publishes && shared == 0) {
-    // As where it grows: better to keep nothing for others than to wait for room for a copy.
+    // As in grow(): publishing nothing is better than waiting for room for a copy.
     next.publishes = false;
     units = wanted(next, then, found + tokens, shared);
   }
@@ -259,7 +259,7 @@ bool KvCacheManager::admit(RequestId id, Sequence& s, std::int32_t found, std::i
   h.left = {};
   if (groups_ != nullptr) left_in_groups_.erase(id);
   if (groups_ != nullptr && caches_) {
-    // What was found stays longest.
+    // Found blocks stay longest.
     h.seen = static_cast<std::int32_t>(blocks);
     for (std::int64_t b = groups_->first_seen(blocks * block_); b < blocks; ++b) {
       if (const auto name = block_name(id, b); name && windows_.find(*name) >= 0) {
@@ -283,7 +283,7 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   const std::int32_t to = s.computed + tokens;
   std::int64_t units = wanted(h, s, to, h.shared_blocks);
   if (h.publishes && h.shared_blocks == 0 && units - h.units > available()) {
-    // Better to keep nothing for others than to wait for room for a copy.
+    // Publishing nothing is better than waiting for room for a copy.
     Holding alone = h;
     alone.publishes = false;
     const std::int64_t fewer = wanted(alone, s, to, 0);
@@ -301,7 +301,7 @@ bool KvCacheManager::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   set_outside(h, outside);
   set_room(h, s);
   if (h.footprint != nullptr && to > s.target && h.shared_blocks == 0 && !grows_outside) {
-    // Until a block is full, or the footprint bends, nothing changes hands.
+    // Until a block is full, or the size law bends, no units change.
     const SequenceFootprint::Step step = h.footprint->units(to - s.target);
     if (step.during == step.after && step.after == h.units) {
       s.room = static_cast<std::int32_t>(s.target + step.until);
@@ -329,7 +329,7 @@ void KvCacheManager::publish(RequestId id, const Sequence& s) {
   const std::int32_t n = id_count(id);
   const std::int64_t done = std::min(std::int64_t{s.computed} / block_, covered(id, n));
   while (h.shared_blocks < done) {
-    // The stretch it refers to last may have more to come.
+    // The stretch that it refers to last may continue.
     const bool goes_on = h.shared_ids > 0 && h.shared_blocks < covered(id, h.shared_ids);
     const std::int32_t i = goes_on ? h.shared_ids - 1 : h.shared_ids;
     const std::int64_t start = covered(id, i);
@@ -357,7 +357,7 @@ void KvCacheManager::publish(RequestId id, const Sequence& s) {
 
 void KvCacheManager::drop_shared(RequestId id) {
   Holding& h = holding(id);
-  // The last first, so that the head of the prefix stays longest.
+  // In reverse order, so that the head of the prefix stays longest.
   for (std::int32_t i = h.shared_ids; i-- > 0;) {
     const std::int64_t start = covered(id, i);
     const std::int64_t use = std::min(covered(id, i + 1), std::int64_t{h.shared_blocks}) - start;
@@ -375,7 +375,7 @@ void KvCacheManager::resolve(RequestId id, Sequence& s) {
   }
   if (s.computed < s.target) {
     publish(id, s);
-    // Windows let go of what they have passed.
+    // Windows release blocks that they have passed.
     const std::int64_t units =
         sizes_->prompt_units(s.computed, s.planned) - h.shared_blocks * block_units_;
     if (units < h.units) give(h, h.units - units);
@@ -407,7 +407,7 @@ void KvCacheManager::resolve(RequestId id, Sequence& s) {
   s.room = s.computed;
 }
 
-/// Private full blocks that get an id. They can then be found, or evicted.
+/// Gives ids to private full blocks. They can then be found, or evicted.
 std::int64_t KvCacheManager::name_answer(RequestId id, const Sequence& s) {
   Holding& h = holding(id);
   const RequestId next = next_turns_[static_cast<std::size_t>(id)];
@@ -415,7 +415,7 @@ std::int64_t KvCacheManager::name_answer(RequestId id, const Sequence& s) {
   const std::int64_t whole = s.computed / block_;
   struct Named {
     PrefixCache::Index at;
-    std::int64_t blocks, mine;  // mine: of the prompt, which drop_shared lets go of
+    std::int64_t blocks, mine;  // mine: of the prompt, released by drop_shared
   };
   std::vector<Named> named;
   std::int64_t own = 0;
@@ -428,7 +428,7 @@ std::int64_t KvCacheManager::name_answer(RequestId id, const Sequence& s) {
     const std::int64_t more = end - start - mine;
     PrefixCache::Index at = -1;
     if (mine > 0) {
-      // The prompt's last blocks already have an id of the prompt alone; they get a second one.
+      // The prompt's last blocks already have an id of the prompt only; they get a second one.
       at = prefixes_.find(prefix_id(id, h.shared_ids - 1));
       if (prefixes_.blocks(at) != mine || !prefixes_.name(at, prefix_id(next, i))) break;
       if (more > 0) prefixes_.extend(at, more);
@@ -440,7 +440,7 @@ std::int64_t KvCacheManager::name_answer(RequestId id, const Sequence& s) {
     own += more;
     named.push_back({at, mine + more, mine});
   }
-  // The last first, so that the head of the prefix stays longest.
+  // In reverse order, so that the head of the prefix stays longest.
   for (auto n = named.rbegin(); n != named.rend(); ++n) {
     prefixes_.release(n->at, n->blocks);
     if (n->mine > 0) (void)prefixes_.acquire(n->at, n->mine);

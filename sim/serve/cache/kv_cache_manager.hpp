@@ -16,10 +16,10 @@
 namespace kvsim {
 
 /// The KV cache of one engine: a pool of units, the units of each sequence by its method's size
-/// footprint, and cached prefixes in unused units. In an engine with groups of layers, a prefix is
-/// found as far as all groups can go on from it: groups that keep all have its blocks from the
-/// start, a window has the last blocks that it sees, and a state was kept at its very end, which is
-/// where a prefill step ended on a whole block.
+/// law, and cached prefixes in unused units. In an engine with groups of layers, a prefix is found
+/// up to a point from which all groups can continue. Groups that keep everything need its blocks
+/// from the start, a window the last blocks that it attends to, and a state group a state kept at
+/// exactly that point, where a prefill step ended on a block boundary.
 ///
 /// free + evictable + pinned + private = pool, at any time
 ///
@@ -33,15 +33,15 @@ class KvCacheManager {
     SequenceFootprints* footprints = nullptr;  // null: every layer holds every token
     std::int64_t pool_units = 0;
     bool prefix_caching = false;
-    /// What a request generated is found by the next turn of its conversation.
+    /// The next turn of a conversation finds a request's output as a prefix.
     bool keeps_answers = false;
-    OutsideTier* outside = nullptr;  // for what methods keep outside the GPU; null: nothing is
+    OutsideTier* outside = nullptr;  // for entries kept outside the GPU; null: none
     OutsideFormat format{};          // of pages there
   };
   explicit KvCacheManager(const Setup& setup);
   KvCacheManager(const KvCacheManager&) = delete;
   KvCacheManager& operator=(const KvCacheManager&) = delete;
-  /// Afterwards no sequence uses a size law; the footprints outlive it.
+  /// Detaches all sequences from their size laws; the footprints must outlive this object.
   ~KvCacheManager();
 
   [[nodiscard]] std::int64_t pool() const { return pool_; }
@@ -59,63 +59,66 @@ class KvCacheManager {
     const Holding& h = holding(id);
     return h.units + h.shared_blocks * block_units_;
   }
-  /// Blocks that were shared until their reader's method wrote to them or let them go: copied.
+  /// Number of shared blocks that were copied because their reader's method wrote to or released
+  /// them.
   [[nodiscard]] std::int64_t unshared_blocks() const { return unshared_; }
 
-  /// Tokens of a waiting sequence that are found.
+  /// Number of tokens of a waiting sequence found in the cache.
   [[nodiscard]] std::int32_t cached_tokens(RequestId id, const Sequence& s) const;
-  /// Takes what `found` (cached_tokens) covers and room for `tokens` after it, for a prefill that
-  /// ends at s.known; false: nothing changed.
+  /// Takes the blocks of `found` tokens (cached_tokens) and room for `tokens` after them, for a
+  /// prefill that ends at s.known; returns false without changes if they do not fit.
   [[nodiscard]] bool admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
                            std::int64_t keep_free);
   [[nodiscard]] bool grow(RequestId id, Sequence& s, std::int32_t tokens);
-  /// As grow() of several sequences that each need one block more; false: nothing changed, since
-  /// fewer than `keep_free` units would be left. Which ones is known to catch_up() alone. Every
-  /// layer holds every token.
+  /// Equivalent to grow() of several sequences that each need one more block; catch_up() assigns
+  /// the blocks to sequences later. Returns false without changes if fewer than `keep_free` units
+  /// would be left. Every layer must hold every token.
   [[nodiscard]] bool grow_by_blocks(std::int64_t blocks, std::int64_t keep_free);
-  /// A sequence that took part in grow_by_blocks() has room for `tokens` tokens, in whole blocks.
+  /// Assigns a sequence its blocks of grow_by_blocks(): room for `tokens` tokens, in whole blocks.
   void catch_up(RequestId id, Sequence& s, std::int32_t tokens);
-  /// After an iteration computed s.planned tokens (s.computed has them): compresses, lets go,
-  /// publishes full prompt blocks.
+  /// After an iteration computed s.planned tokens (included in s.computed): compresses, releases
+  /// units, publishes full prompt blocks.
   void resolve(RequestId id, Sequence& s);
-  /// A sequence ends or is preempted; full blocks of its first `keep` tokens stay to be found.
+  /// Releases a sequence that ends or is preempted; full blocks of its first `keep` tokens stay
+  /// cached.
   void release(RequestId id, Sequence& s, std::int32_t keep) { let_go(id, s, keep, true); }
   void release(RequestId id, Sequence& s) { release(id, s, s.computed); }
-  /// A sequence ends with its last token: its full blocks stay, those of the answer under the names
-  /// that the next turn of its conversation has for them, as engines hash what they generate.
+  /// Releases a sequence after its last token. Its full blocks stay cached, those of the output
+  /// under the names that the next turn of its conversation uses, as engines hash generated tokens.
   void finish(RequestId id, Sequence& s);
-  /// Of a swapped-out sequence: its units leave the pool, or come back.
+  /// Removes the units of a sequence from the pool at a swap-out, or takes them again at a swap-in.
   std::int64_t swap_out(RequestId id, Sequence& s);
   [[nodiscard]] bool swap_in(RequestId id, Sequence& s, std::int64_t units);
 
   /// For a sequence that is prefilled on another replica: allocates `units` (held() there) for its
-  /// cache, and the method's other data that it needs here. False: nothing changed.
+  /// cache, and the method's other data that it needs here. Returns false without changes if there
+  /// is no room.
   [[nodiscard]] bool reserve(RequestId id, const Sequence& s, std::int64_t units);
-  /// Its cache has come; a method that is still to compress it does so.
+  /// Accepts its arrived cache; a method that has not compressed it yet does so.
   void receive(RequestId id, Sequence& s);
 
   [[nodiscard]] std::int64_t max_units(std::int32_t prompt, std::int64_t tokens);
-  /// What a running sequence's entries take by the size law, whole model.
+  /// Bytes of a running sequence's entries by the size law, whole model.
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
-  /// The same without prefix blocks, which several may read.
+  /// The same without prefix blocks, which several sequences may share.
   [[nodiscard]] Bytes own_logical(RequestId id, const Sequence& s);
-  /// A swapped-out sequence ends: its other bytes outside the GPU are freed.
+  /// Frees the other bytes outside the GPU when a swapped-out sequence ends.
   void release_outside(RequestId id) { set_outside(holding(id), Bytes{}); }
   /// Bytes of a sequence outside the GPU.
   [[nodiscard]] Bytes outside(RequestId id) const { return holding(id).outside; }
-  /// Bytes that did not fit outside the GPU at its last attempt; 0: all fitted.
+  /// Bytes that did not fit outside the GPU at its last attempt; 0: all fit.
   [[nodiscard]] Bytes outside_shortage(RequestId id) const {
     return short_of_outside_ == id ? shortage_ : Bytes{};
   }
-  /// What a prompt takes outside once it is through.
+  /// Bytes of a prompt outside the GPU after its prefill.
   [[nodiscard]] Bytes outside_of(std::int32_t prompt) {
     return outside_ != nullptr ? format_.held(footprints_->at(prompt, *sizes_).outside(0))
                                : Bytes{};
   }
-  /// The requests of a group of ActiveArray have ended.
+  /// Releases a group of ActiveArray whose requests have ended.
   void release_group(std::size_t group) { holdings_.release_group(group); }
-  /// Of the sequences that finished, at their ends: bytes of the entries that their method had
-  /// dropped, and of the blocks that this freed: those of all their tokens less those they took.
+  /// Over finished sequences, at their ends: bytes of the entries that their method had dropped,
+  /// and of the blocks that this freed (blocks of all tokens minus blocks held).
   [[nodiscard]] Bytes dropped() const { return dropped_; }
   [[nodiscard]] Bytes reclaimed() const { return reclaimed_; }
   /// The footprint that a running sequence follows; null: the full cache.
@@ -136,11 +139,12 @@ class KvCacheManager {
     bool publishes = false;
     Bytes outside{};
   };
-  /// Of a preempted sequence in an engine with groups, next to Holding::left.
+  /// Of a preempted sequence in an engine with groups, in addition to Holding::left.
   struct LeftInGroups {
-    std::int64_t blocks = 0;      // full blocks that it had, with those of prefix ids
-    PrefixCache::Left windows{};  // what windows see after them, without those of prefix ids
-    PrefixCache::Left state{};    // the state after them, where it ended on a whole block
+    std::int64_t blocks = 0;      // full blocks that it had, including those of prefix ids
+    PrefixCache::Left windows{};  // blocks that windows need after them, without those of prefix
+                                  // ids
+    PrefixCache::Left state{};    // the state after them, if it ended on a block boundary
   };
   [[nodiscard]] Holding& holding(RequestId id) { return holdings_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Holding& holding(RequestId id) const {
@@ -157,25 +161,26 @@ class KvCacheManager {
   void give(Holding& h, std::int64_t units);
   void set_room(const Holding& h, Sequence& s) const;
   void publish(RequestId id, const Sequence& s);
-  /// Blocks of a prefix of at most `blocks` from which all groups can go on.
+  /// Longest prefix, of at most `blocks` blocks, from which all groups can continue.
   [[nodiscard]] std::int64_t continuable(RequestId id, std::int64_t blocks) const;
-  /// Of the first `blocks` of a request's blocks those that prefix ids cover.
+  /// Number of a request's first `blocks` blocks that prefix ids cover.
   [[nodiscard]] std::int64_t named_blocks(RequestId id, std::int64_t blocks) const;
-  /// Blocks that a preempted sequence left and all groups still have, if `found` of them are found
-  /// by prefix ids; 0: a group has lost some.
+  /// Number of blocks that a preempted sequence left and all groups still have, if `found` of them
+  /// are found by prefix ids; 0 if a group has lost some.
   [[nodiscard]] std::int64_t found_in_groups(RequestId id, std::int64_t found) const;
-  /// Leaves what windows see after the first `blocks` of a sequence's blocks, and the state there.
+  /// Leaves the blocks that windows need after the first `blocks` of a sequence's blocks, and the
+  /// state there.
   void leave_in_groups(RequestId id, const Sequence& s, std::int64_t blocks);
   void take_back_in_groups(RequestId id);
-  /// Keeps what the windows' blocks before `until` hold, and the state after s.computed tokens, to
-  /// be found.
+  /// Keeps the windows' blocks before `until` and, if `state`, the state after s.computed tokens,
+  /// for later lookups.
   void keep_bounded(RequestId id, const Sequence& s, std::int64_t until, bool state);
   /// The name of block `block` of a request's prefix; nullopt: no prefix id covers it.
   [[nodiscard]] std::optional<std::uint64_t> block_name(RequestId id, std::int64_t block) const;
-  /// Frees units of cached prefixes, those released longest ago first.
+  /// Frees units of cached prefixes, least recently released first.
   void evict(std::int64_t units);
-  /// A stretch of one block of `cache` that nothing refers to, at most `ids` units of the free
-  /// ones.
+  /// Adds an unreferenced stretch of one block to `cache`, in `ids` units, if that many are
+  /// available.
   void keep_one(PrefixCache& cache, std::uint64_t name, std::int64_t ids);
   void drop_shared(RequestId id);
   void let_go(RequestId id, Sequence& s, std::int32_t keep, bool comes_back);
@@ -199,14 +204,14 @@ class KvCacheManager {
   std::int64_t window_ids_ = 0, state_ids_ = 0;
   std::uint64_t clock_ = 0;  // of releases in all three
   ActiveArray<Holding> holdings_;
-  std::unordered_map<RequestId, LeftInGroups> left_in_groups_;  // looked up, never walked
+  std::unordered_map<RequestId, LeftInGroups> left_in_groups_;  // looked up, never iterated
   std::vector<RequestId> next_turns_;  // -1: none; empty: no request has one
   std::int64_t unshared_ = 0;
   Bytes dropped_{}, reclaimed_{};
   OutsideTier* outside_;
   OutsideFormat format_;
   RequestId short_of_outside_ = -1;  // the last request that needed more than was free,
-  Bytes shortage_{};                 // and for how much
+  Bytes shortage_{};                 // and the missing bytes
 };
 
 }  // namespace kvsim

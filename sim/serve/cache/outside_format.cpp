@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-/// Pages of one launch of TensorRT-LLM's codec.
+/// Pages per launch of TensorRT-LLM's codec.
 constexpr double kBatch = 256;
 
 Seconds time_of(const TierWork& work, const Roofline& roofline) {
@@ -37,7 +37,7 @@ OutsideFormat::OutsideFormat(const TierRule& codec, std::string name, const Cost
     CostInput one = in;
     one.batch = 1;
     const CacheRows rows{one, span.layer};
-    // Index keys and the like pass unchanged.
+    // Index keys and similar data are stored unchanged.
     const auto other = static_cast<double>(rows.other(block).count());
     if (rows.other(2 * block) != rows.other(block) * 2) {
       throw InputError{

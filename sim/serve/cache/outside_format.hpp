@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: the format of pages in host memory and NVMe.
+// Internal to sim/serve: the format of pages in host memory and NVMe.
 
 #include <cstdint>
 #include <span>
@@ -14,18 +14,18 @@
 
 namespace kvsim {
 
-/// Bytes of pages in a tier and on the link, and the GPU's time for its codec, by their bytes on
-/// the GPU. Without a codec pages stay as they are.
+/// Bytes of pages in a tier and on the link, and GPU time of the codec, from their bytes on the
+/// GPU. Without a codec, pages are unchanged.
 class OutsideFormat {
  public:
   OutsideFormat() = default;
-  /// Pages are blocks of `in`'s stack in the layers of one GPU. Errors: InputError of a model whose
-  /// blocks hold more than rows of tokens (states), or less than each token.
+  /// Pages are blocks of `in`'s stack in the layers of one GPU. Errors: InputError for a model
+  /// whose blocks hold more than rows of tokens (states), or do not hold every token.
   OutsideFormat(const TierRule& codec, std::string name, const CostInput& in,
                 std::span<const LayerSpan> layer_classes, const Roofline& roofline);
 
   [[nodiscard]] bool codes() const { return !name_.empty(); }
-  /// On the link and on NVMe; in host memory: what is reserved.
+  /// Bytes on the link and on NVMe, and bytes reserved in host memory.
   [[nodiscard]] Bytes link(Bytes pages) const { return scaled(pages, link_); }
   [[nodiscard]] Bytes held(Bytes pages) const { return scaled(pages, held_); }
   [[nodiscard]] Seconds encode(Bytes pages) const {
@@ -34,7 +34,7 @@ class OutsideFormat {
   [[nodiscard]] Seconds decode(Bytes pages) const {
     return Seconds{static_cast<double>(pages.count()) * decode_};
   }
-  /// Ratio, rates and their basis, for the notes of a result. `link`: what the link carries.
+  /// Ratio, rates and their basis, for the notes of a result. `link`: bandwidth of the link.
   [[nodiscard]] std::string note(BytesPerSecond link) const;
 
  private:

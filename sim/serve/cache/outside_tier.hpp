@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: memory that is not a GPU's, host memory or NVMe, as one GPU has its share.
+// Internal to sim/serve: one GPU's share of host memory or NVMe.
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ class OutsideTier {
                 name_);
   }
   [[nodiscard]] Owners owners() const { return named(used_); }
-  /// When most of it was taken.
+  /// Bytes by owner at the peak.
   [[nodiscard]] Owners peak_owners() const { return named(peak_); }
 
  private:

@@ -13,13 +13,14 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMaxFootprints = 4096;  // kept although no sequence uses them
+constexpr std::size_t kMaxFootprints = 4096;  // kept although unused
 constexpr double kRounding = 1e-6;            // of entries that a step reads
-constexpr std::int64_t kStepsAhead = 16;      // steps of a size law that are evaluated at once
+constexpr std::int64_t kStepsAhead = 16;      // steps of a size law that are evaluated together
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// Without what `method` holds of no entries: scales of a head, a few bytes, are no part of blocks.
+/// Excludes the bytes that `method` holds with zero entries: scales of a head, a few bytes, which
+/// are not part of blocks.
 Bytes rows_of(const Method& method, const CacheRows& rows, std::int64_t entries) {
   const auto all = [&](std::int64_t n) {
     return rows.keys(n) + rows.values(n) + rows.side(n) + rows.other(n);
@@ -86,7 +87,7 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LayerSpan> layer_cla
     layer_classes_.front().units = 1;
   }
   block_units_ = 0;
-  double grows = 0;  // of what is not rows, in bytes
+  double grows = 0;  // of data other than rows, in bytes
   for (const LayerClass& l : layer_classes_) {
     block_units_ += l.units;
     for (const CacheItem& item : l.other) {
@@ -180,8 +181,7 @@ SequenceFootprint::SequenceFootprint(std::shared_ptr<const Method> method, const
       !offloads_) {
     tabulate();
   }
-  // Rows that are packed, or go elsewhere, once the prompt is through take less than those that
-  // were computed.
+  // Rows that are packed or moved after prefill take less memory than the computed ones.
   if (!sizes.windowed() && kept_units_ < sizes.prompt_units(prompt, prompt)) {
     compresses_prompt_ = true;
   }
@@ -221,7 +221,7 @@ std::int64_t SequenceFootprint::units_of(std::size_t l, std::int64_t entries, bo
   const auto at = static_cast<std::size_t>(blocks);
   if (at >= known.size()) known.resize(at + 1, -1);
   if (known[at] < 0) {
-    // Formats that pack rows by the group take most just before a group is full.
+    // Formats that pack rows in groups take most memory just before a group is full.
     Bytes max;
     for (std::int64_t e = std::max<std::int64_t>(0, (blocks - 1) * block + 1); e <= blocks * block;
          ++e) {
@@ -351,8 +351,8 @@ SequenceFootprint::Step SequenceFootprint::computed_units(std::int64_t step) {
       continue;
     }
     const DecodeState m = moment(l, step);
-    // A window's blocks start anywhere within one; methods that drop entries write survivors from a
-    // block's start.
+    // A window's blocks start at any offset within a block; methods that drop entries write
+    // survivors from the start of a block.
     const bool straddles = windowed && m.after < m.before + 1 && !m.evicts;
     const std::int64_t within = m.change == CacheChange::kOverwrite ? m.after : m.before + 1;
     const std::int64_t during = std::max(within, m.after);
@@ -416,7 +416,7 @@ SequenceFootprint::Attended SequenceFootprint::attended(std::size_t l, std::int6
   }
   const auto longest = static_cast<double>(before_.front());
   if (!sizes_->per_head()) return {.mean = std::max(mean, longest)};
-  // Of the heads that this GPU has.
+  // Only of the heads on this GPU.
   double rows = 0;
   for (const std::int64_t head : before_) rows += static_cast<double>(head);
   rows /= static_cast<double>(before_.size());
@@ -469,7 +469,7 @@ std::int64_t SequenceFootprint::full_units(std::int64_t step) {
 std::int64_t SequenceFootprint::max_units(std::int64_t steps) {
   std::int64_t max = kept_units_;
   if (const GroupSizes* groups = sizes_->groups()) {
-    // Windows hold most while the prompt is computed; how much of it at once is the scheduler's.
+    // Windows hold most during prefill; how much of it at once depends on the scheduler.
     return std::max({max, groups->ids(prompt_, 2), groups->ids(prompt_ + steps, 1)});
   }
   if (all_layers_ || !compresses_prompt_) {

@@ -10,7 +10,7 @@ namespace kvsim {
 
 Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates) {
   if (traffic.total() == Bytes{}) return Seconds{};
-  // From the slowest device to the fastest: the next one gets the unused part of a share.
+  // From the slowest device to the fastest, so that the next one gets the unused part of a share.
   struct Flow {
     double left, max_rate, rate;  // bytes, bytes/s
   };

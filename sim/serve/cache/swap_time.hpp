@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: what goes to host memory or NVMe and back for one iteration.
+// Internal to sim/serve: transfers to and from host memory or NVMe for one iteration.
 
 #include "models/units/units.hpp"
 
@@ -10,9 +10,9 @@ namespace kvsim {
 struct SwapTraffic {
   Bytes host{};     // to or from host memory
   Bytes back{};     // of `host`: towards the GPU
-  Bytes to_nvme{};  // through it
+  Bytes to_nvme{};  // over the same link
   Bytes from_nvme{};
-  Bytes pieces{};  // from host memory in copies of a page each
+  Bytes pieces{};  // from host memory, in copies of one page each
   [[nodiscard]] Bytes total() const { return host + to_nvme + from_nvme + pieces; }
   SwapTraffic& operator+=(const SwapTraffic& other) {
     host += other.host;
@@ -23,17 +23,17 @@ struct SwapTraffic {
     return *this;
   }
 };
-/// Of one GPU's share.
+/// Rates for one GPU's share.
 struct SwapRates {
   BytesPerSecond link{0.0};
   BytesPerSecond write{0.0}, read{0.0};  // of NVMe
-  BytesPerSecond pieces{0.0};            // most that copies of a page reach of the link
+  BytesPerSecond pieces{0.0};            // limit of the link for copies of a page
 };
 
-/// Seconds until all of it has moved: the four share the link max-min fairly, those of NVMe go no
-/// faster than it writes or reads, pieces no faster than they can; NVMe writes and reads at one
-/// time. Left out: latencies, the link's two directions, which count as one.
-/// Errors: ContractError where a rate that is needed is not above 0.
+/// Returns the seconds until all of it has moved. The four flows share the link max-min fairly.
+/// NVMe flows are limited by its read and write rates, pieces by their own rate. NVMe reads and
+/// writes simultaneously. Not modelled: latencies; the link's two directions count as one.
+/// Errors: ContractError if a required rate is not above 0.
 [[nodiscard]] Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates);
 
 }  // namespace kvsim

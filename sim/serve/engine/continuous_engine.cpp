@@ -19,7 +19,7 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
       parts_{std::move(parts)},
       scheduler_{std::move(scheduler)},
       observer_{observer},
-      // Of a method's own entries host memory bounds what it says it holds, if it says.
+      // Host memory limits the entries that a method itself keeps there only if its size is given.
       host_{"host memory", parts_.keeps_outside && parts_.host_memory == Bytes{}
                                ? std::nullopt
                                : std::optional{parts_.host_memory}},
@@ -135,8 +135,8 @@ bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t kee
       counts_.prefix_queries += s.known;
     }
   } else {
-    // Back after a preemption: what it once had is found or computed again, and no hit; what others
-    // have computed since it has not paid for.
+    // After a preemption, tokens that the request once had are no hits, whether found or computed
+    // again; tokens that others have computed since are.
     const std::int32_t had =
         std::max(out.cached_tokens, state_->computed_once[static_cast<std::size_t>(id)]);
     hits = std::max(0, found - had);
@@ -237,7 +237,7 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
       refuse(id, now_);
       return planned;
     }
-    // Else its memory could go round and round between it and those that have come.
+    // Otherwise memory could pass back and forth between it and arrived requests.
     (void)drop_received();
   }
   leave_running(id);
@@ -264,7 +264,7 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   return planned;
 }
 
-/// Nothing could be planned although requests are waiting: the request at the head can never be
+/// Handles an empty plan although requests are waiting: the request at the head can never be
 /// scheduled.
 void ContinuousEngine::resolve_dead_end(SimTime now) {
   if (!running_.empty()) {
@@ -283,8 +283,8 @@ void ContinuousEngine::resolve_dead_end(SimTime now) {
 
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
   now_ = now;
-  // A plan may be empty because of preemptions or moved caches: the next attempt finds their
-  // memory. The number of sequences bounds the attempts.
+  // A plan may be empty because of preemptions or moved caches; the next attempt has their memory.
+  // The number of sequences bounds the attempts.
   for (std::int64_t idle = 0, tries = 0;; ++tries) {
     plan_.clear();
     refused_ = -1;
@@ -293,7 +293,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     const std::size_t before = running_.size();
     find_idle();
     scheduler_->schedule(*this);
-    // Members got no token: an iteration of prompts alone.
+    // Members got no token: an iteration of prompts only.
     if (steady_planned_ == 0) stop_steady();
     if (planned() > 0) break;
     if (!unseen_.empty()) {
@@ -303,7 +303,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     idle = running_.size() < before && tries <= 2 * load() ? 0 : idle + 1;
     if (idle < 2) continue;
     if (!drop_received()) {
-      if (others_hold()) return std::nullopt;  // what leaves or comes wakes it
+      if (others_hold()) return std::nullopt;  // the next departure or arrival wakes it
       resolve_dead_end(now);
     }
     idle = tries = 0;
@@ -369,7 +369,7 @@ void ContinuousEngine::end(SimTime now) {
   ends_.push_back(delivered);
   next_flight_ = (next_flight_ + 1) % flights_.size();
   --in_flight_;
-  if (now > flight.due) {  // it waited for a link that others fill
+  if (now > flight.due) {  // it waited for a link used by others
     work_.busy += now - flight.due;
     work_.add_phase(now - flight.due, flight.prefilled > 0, flight.decodes > 0);
   }
@@ -411,7 +411,7 @@ void ContinuousEngine::end(SimTime now) {
     }
     if (s.generated() < output) {
       if (keeps) {
-        // No token is beyond the longest sequence.
+        // No token exceeds the longest sequence.
         if (parts_.drafts > 0) {
           s.drafts = static_cast<std::int32_t>(
               std::clamp<std::int64_t>(parts_.max_model_len - s.known, 0, parts_.drafts));
@@ -488,7 +488,7 @@ IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime star
 }
 
 EngineMemory ContinuousEngine::memory() const {
-  // A pool that is not a whole number of blocks has units that belong to none: a block that they
+  // If the pool is not a whole number of blocks, some units belong to no block: a block that they
   // begin is not counted.
   const std::int64_t blocks = kv_.pool() / parts_.sizes->block_units();
   const std::int64_t taken =

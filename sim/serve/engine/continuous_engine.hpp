@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: an engine with continuous batching over a paged cache.
+// Internal to sim/serve: an engine with continuous batching over a paged cache.
 
 #include <cstdint>
 #include <functional>
@@ -26,13 +26,13 @@
 
 namespace kvsim {
 
-/// The parts of an engine; all of them outlive it.
+/// The parts of an engine; all of them must outlive it.
 struct EngineParts {
   const BlockSizes* sizes = nullptr;
   SequenceFootprints* footprints = nullptr;  // null: every layer holds every token
-  IterationCost* cost = nullptr;             // of the first stage, where there are several
+  IterationCost* cost = nullptr;             // of the first stage, if there are several
   std::vector<IterationCost*> later_stages{};
-  Bytes stage_row{};  // that a token hands from one stage to the next
+  Bytes stage_row{};  // per token, between stages
   BytesPerSecond stage_link{0.0};
   Seconds stage_latency{};
   EngineStartup startup;
@@ -41,35 +41,36 @@ struct EngineParts {
                       // room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
-  /// The score matrices of longer prompts do not fit. `scoring` returns the bytes of a prompt's
-  /// scores, `scored_rows` how many rows of a pass over it fit at the same time.
+  /// Longest prompt whose score matrices fit. `scoring` returns the bytes of a prompt's scores,
+  /// `scored_rows` the number of rows of a pass over it that fit simultaneously.
   std::int64_t longest_scored = std::numeric_limits<std::int64_t>::max();
   std::function<Bytes(std::int64_t)> scoring{};
   std::function<std::int64_t(std::int64_t)> scored_rows{};
   Bytes scoring_room{};
-  bool clips = false;   // outputs declared beyond it are cut, not refused
+  bool clips = false;   // cuts outputs declared beyond max_model_len instead of refusing them
   Owners resident;      // outside the pool: context, weights, …
   Bytes host_memory{};  // for swapped caches, of one GPU
-  Bytes nvme{};         // for those that it has no room for, likewise
+  Bytes nvme{};         // for caches that do not fit there, likewise
   SwapRates swap{};     // of one GPU
-  /// Caches of other replicas use the GPU's link to its host, too: the engine's caller times an
-  /// iteration's transfers over it (take_host_traffic).
+  /// Caches of other replicas also use the GPU's link to its host. The engine's caller then times
+  /// an iteration's transfers over it (take_host_traffic).
   bool shares_host_link = false;
-  bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe where offload says
+  bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe if `offload` says
+                               // so
   OffloadSpec offload{};
   OutsideFormat outside_format{};  // of pages in host memory and NVMe
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;
-  /// An iteration is formed while the one before it runs: a request waits for one iteration more.
+  /// An iteration is formed while the previous one runs, so a request waits one iteration longer.
   bool schedules_ahead = false;
   FrontEndTimes front_end{};
-  std::int32_t drafts = 0;        // tokens that are proposed for each sequence that decodes
-  std::int32_t draft_levels = 0;  // of these, the most that are accepted
+  std::int32_t drafts = 0;        // tokens proposed per decoding sequence
+  std::int32_t draft_levels = 0;  // most of these that can be accepted
   double acceptance = 0;
   std::uint64_t seed = 0;
 };
 
-/// The part of an iteration that an observer sees.
+/// The part of an iteration that is visible to an observer.
 struct IterationView {
   std::int32_t replica = 0;
   SimTime start{}, end{};
@@ -80,7 +81,7 @@ struct IterationView {
   const ActiveArray<Sequence>* sequences = nullptr;
 };
 
-/// Looks on; for tests of what must hold at every step.
+/// Observer for tests of invariants at every step.
 class ServeObserver {
  public:
   virtual ~ServeObserver() = default;
@@ -112,32 +113,32 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
   }
 
-  // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
-  // from reserve() to leave() and receive().
+  // Caches that move from a prefilling to a decoding engine. Both sides hold memory from reserve()
+  // to leave() and receive().
 
-  /// Whether a request is accepted, by what an engine may know: its prompt, its declared length,
-  /// the longest sequence and what its scheduler computes. Others are rejected; an output that
-  /// would exceed the longest sequence ends there.
+  /// Returns whether a request is accepted, using only what an engine can observe: its prompt, its
+  /// declared length, the longest sequence and the scheduler's limits. Others are rejected. An
+  /// output that would exceed the longest sequence ends there.
   [[nodiscard]] bool serves(RequestId id, SimTime now);
-  /// When the client has it; the request has one.
+  /// When the client receives the first token; the request must have one.
   [[nodiscard]] SimTime first_token(RequestId id) const {
     return state_->outcomes[static_cast<std::size_t>(id)].first_token;
   }
-  /// Prefilled requests that have more to generate, since the last call.
+  /// Returns the requests prefilled since the last call that have more to generate.
   [[nodiscard]] std::vector<RequestId> take_prefilled() {
     return std::exchange(prefilled_ids_, {});
   }
   /// Units of a prefilled request's cache.
   [[nodiscard]] std::int64_t leaving_units(RequestId id) const { return kv_.held(id); }
-  /// Its cache has left.
+  /// Frees a cache that has been transferred.
   void leave(RequestId id);
-  /// Allocates `units` for a cache that will arrive. False: nothing changed, because there is no
-  /// room or a preempted request waits for it.
+  /// Allocates `units` for an arriving cache. Returns false and changes nothing if there is no room
+  /// or a preempted request waits for it.
   [[nodiscard]] bool reserve(RequestId id, std::int64_t units);
-  /// The cache has come: its request waits to be admitted.
+  /// Accepts a cache that has arrived: its request waits to be admitted.
   void receive(RequestId id);
-  /// Of an engine that shares_host_link: what one GPU moves for the iteration that was formed last,
-  /// before it can run; start() has not counted the time that this takes.
+  /// For an engine with shares_host_link: returns what one GPU transfers for the last formed
+  /// iteration before it can run. start() does not include the time of these transfers.
   [[nodiscard]] SwapTraffic take_host_traffic() { return std::exchange(host_traffic_, {}); }
 
  private:
@@ -174,38 +175,41 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] Sequence& at(RequestId id) {
     return state_->sequences[static_cast<std::size_t>(id)];
   }
-  /// Whether sequences of this engine may be counted together: there is one iteration at a time, it
-  /// adds one token to each, every layer holds and reads all tokens, and no observer sees them.
+  /// Returns whether sequences of this engine may be counted together: there is one iteration at a
+  /// time, it adds one token to each sequence, every layer holds and reads all tokens, and there is
+  /// no observer.
   [[nodiscard]] bool counts_together() const;
-  /// A sequence that just got a token joins the members of steady_, if it runs behind them.
+  /// Adds a sequence that just got a token to steady_, if it directly follows its members in
+  /// running_.
   void join_steady(RequestId id, std::int32_t output);
   void count_steady();  // all members of steady_
-  /// Members get their token; those whose last it was leave running_.
+  /// Gives members their token; those that end leave running_.
   void end_steady(SimTime delivered);
-  /// A sequence got its last token.
+  /// Completes a sequence that got its last token.
   void complete(RequestId id, SimTime delivered);
   void enter_running(RequestId id);
   void leave_running(RequestId id);
-  /// Writes idle_, of all micro-batches.
+  /// Fills idle_ with the idle sequences of all micro-batches.
   void find_idle();
   struct SwappedCache {
     std::int64_t units = 0;
     bool on_nvme = false;
   };
-  /// What a swapped cache took outside the GPU is free again.
+  /// Frees the memory of a swapped cache outside the GPU.
   void free_outside(const SwappedCache& cache);
-  /// What it takes in its tier.
+  /// Bytes of a swapped cache in its tier.
   [[nodiscard]] Bytes outside_bytes(const SwappedCache& cache) const;
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
-  /// Requests in unseen_ join the queue.
+  /// Moves the requests in unseen_ to the queue.
   void see();
-  /// Memory is held by others than those that run or are swapped out, or iterations are under way.
+  /// Returns whether requests other than running or swapped ones hold memory, or iterations are in
+  /// flight.
   [[nodiscard]] bool others_hold() const {
     return in_flight_ > 0 || !leaving_.empty() || reserved_ + received_ > 0;
   }
-  /// Drops the cache that arrived last and is not admitted yet; false: there is none.
+  /// Drops the last arrived cache that is not admitted yet; returns false if there is none.
   bool drop_received();
   [[nodiscard]] bool admit_received(RequestId id, std::int32_t tokens, std::int64_t keep_free);
   /// An iteration that has not ended.
@@ -214,29 +218,30 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     SimTime start{}, due{};
     std::int64_t decodes = 0, prefilled = 0;
     std::int64_t sampled = 0;  // sequences that get a token at its end
-    // Members of steady_ are planned before this entry of the plan; none: they are not.
+    // Members of steady_ are planned before this entry of the plan; nullopt: they are not planned.
     std::optional<std::size_t> steady{};
   };
-  /// Goes through all stages, each one after another iteration: when it ends.
+  /// Passes an iteration through all stages, each after its previous iteration; returns its end.
   [[nodiscard]] SimTime pass(SimTime now);
-  /// Chunks with more to come of their prompt count as computed: the next may follow them through
-  /// the pipeline. The others are not to be planned until they end.
+  /// Counts chunks other than the last of their prompt as computed: the next chunk may follow in
+  /// the pipeline. Other sequences must not be planned until they end.
   void send(Flight& flight);
   void compute(const Planned& p, std::int32_t tokens, bool prefill);
-  /// Tokens that a decoding sequence gets of an iteration.
+  /// Returns the tokens that a decoding sequence gets from an iteration.
   [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
   void count_work(const MixedCost& cost, SimTime took);
   [[nodiscard]] MixedStep iteration();
-  /// A chunk of a prompt. A prompt that grew beyond longest_scored before its preemption is scored
-  /// in slices of a few rows: each slice reads the preceding tokens again.
+  /// Adds a chunk of a prompt. A prompt that grew beyond longest_scored before its preemption is
+  /// scored in slices of a few rows: each slice reads the preceding tokens again.
   void add_chunk(const Sequence& s, std::int64_t tokens);
-  /// Entries that a decoding sequence of `tokens` tokens reads in layers with a window.
+  /// Adds the entries that a decoding sequence of `tokens` tokens reads in layers with a window.
   void add_windows(std::int64_t tokens);
-  /// Rows that find room over so many tokens at one time.
+  /// Number of rows whose scores over this many tokens fit simultaneously.
   [[nodiscard]] std::int64_t rows_scored(std::int64_t tokens);
-  /// Entries outside the GPU, and those moved there, in a sequence's part of the iteration.
+  /// Counts the entries that a sequence's part of the iteration fetches from outside the GPU and
+  /// writes there.
   void count_offloads(const Planned& p);
-  /// An iteration's time with what moves for it.
+  /// Returns an iteration's time including its transfers.
   [[nodiscard]] Seconds with_transfers(const MixedCost& cost);
   [[nodiscard]] IterationView view(std::span<const Planned> plan, SimTime start, SimTime end) const;
   [[nodiscard]] ServeSample sample_now(SimTime now);
@@ -254,34 +259,34 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<DecodeLoad> loads_;
   bool windows_ = false;  // layers hold more than their attention reads
   std::vector<PrefillChunk> chunks_;
-  /// The first sequences of running_. None until the scheduler calls schedule_decodes().
+  /// The first sequences of running_. Empty until the scheduler calls schedule_decodes().
   SteadyDecodes steady_;
-  bool may_join_ = false;  // the scheduler called it in this iteration, and none must wait
-  // Iterations in which no sequence joins, because members left before joining had paid off, as
-  // with a preemption in every iteration; and those that are left of them.
+  bool may_join_ = false;  // schedule_decodes() was called in this iteration, and there is no pause
+  // Length of a pause in which no sequence joins, because members left before joining paid off (as
+  // with a preemption in every iteration), and its remaining iterations.
   std::int64_t pause_ = 0, pause_left_ = 0;
   std::int64_t steady_since_ = 0;  // iterations() of steady_ when its first member joined
-  std::vector<Flight> flights_;    // one a stage, in turn
+  std::vector<Flight> flights_;    // one per stage, in turn
   std::size_t next_flight_ = 0, in_flight_ = 0;
-  std::vector<SimTime> stage_free_;  // when the stage has done what was sent
+  std::vector<SimTime> stage_free_;  // when each stage has finished its work
   std::int64_t decodes_ = 0;
   std::int64_t prefilled_ = 0;                   // tokens of the iteration
-  std::int64_t sampled_ = 0;                     // sequences that it gives a token
+  std::int64_t sampled_ = 0;                     // sequences that get a token from it
   SimTime now_{};                                // when the iteration was formed
   RequestId refused_ = -1;                       // the request whose last allocation failed
   SwapTraffic moved_{};                          // for this iteration
   SwapTraffic fetched_{};                        // of this iteration: entries outside the GPU
-  Seconds coded_{}, coded_fetches_{};            // of the GPU for its codec, of this iteration
-  SwapTraffic host_traffic_{};                   // not fetched by the caller yet
+  Seconds coded_{}, coded_fetches_{};            // GPU time of the codec, for this iteration
+  SwapTraffic host_traffic_{};                   // not yet taken by the caller
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;
-  std::map<std::int64_t, std::int64_t> rows_scored_;  // by tokens of what was preempted
+  std::map<std::int64_t, std::int64_t> rows_scored_;  // by tokens of the preempted sequence
   std::int64_t sliced_ = 0;                           // prompts recomputed a few rows at a time
-  std::vector<RequestId> prefilled_ids_;              // not fetched by the caller yet
-  std::vector<RequestId> leaving_;                    // prefilled, their caches still here
+  std::vector<RequestId> prefilled_ids_;              // not yet taken by the caller
+  std::vector<RequestId> leaving_;                    // prefilled; their caches are still here
   std::int64_t reserved_ = 0;                         // caches on their way here
-  std::int64_t received_ = 0;  // of these, those that came and wait to be admitted
+  std::int64_t received_ = 0;                         // of these, arrived and waiting for admission
   Bytes resident_{};
 };
 

@@ -1,4 +1,4 @@
-// Caches that move between engines: the part of ContinuousEngine that gives and takes them.
+// Caches that move between engines: the part of ContinuousEngine that sends and receives them.
 
 #include <algorithm>
 

@@ -20,7 +20,7 @@ void ContinuousEngine::count_offloads(const Planned& p) {
     read = footprint->fetched(step) * (1 - parts_.offload.reuse);
     written = std::max(Bytes{}, footprint->outside(step) - footprint->outside(step - 1));
   } else if (s.computed + p.tokens == s.target) {
-    written = footprint->outside(0);  // the whole prompt goes there
+    written = footprint->outside(0);  // the whole prompt is written
   }
   const OutsideFormat& format = parts_.outside_format;
   coded_fetches_ += format.decode(rounded<Bytes>(read)) + format.encode(written);
@@ -67,7 +67,7 @@ MixedStep ContinuousEngine::iteration() {
   decodes_ = prefilled_ = sampled_ = 0;
   const bool full = kv_.full_law();
   std::int64_t attended = 0;
-  std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
+  std::int32_t tokens = 1;  // per decoding sequence; if proposals were cut short, of the others
   if (!full || windows_) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
   if (steady_planned_ > 0) {
     decodes_ = static_cast<std::int64_t>(steady_planned_);
@@ -120,7 +120,7 @@ MixedStep ContinuousEngine::iteration() {
     }
   }
   if (tokens > 1) {
-    // Of a sequence whose proposals were cut short, and of layers that see little.
+    // For sequences whose proposals were cut short, and for layers with short windows.
     const auto rows = static_cast<double>(decodes_ * tokens);
     for (DecodeLoad& load : loads_) load.attended = std::max(load.attended, rows);
   }
@@ -145,8 +145,8 @@ void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
 
 Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {
   if (parts_.shares_host_link) {
-    // The method's own copies share the link with all other transfers; without others their time is
-    // unchanged.
+    // The method's own copies share the link with all other transfers; if there are no others,
+    // their time is unchanged.
     const auto copied = rounded<Bytes>(cost.host_copies.count() * parts_.swap.link.count());
     host_traffic_ += std::exchange(moved_, SwapTraffic{});
     host_traffic_ += {.host = copied, .back = copied};
@@ -180,7 +180,7 @@ SimTime ContinuousEngine::pass(SimTime now) {
     const auto sequences = static_cast<double>(step.decodes + std::ssize(step.chunks));
     const Seconds served = stage == 0 ? parts_.front_end.sequence * sequences : Seconds{};
     const Seconds time = with_transfers(cost) + served;
-    // The clock's smallest step: even a cost of nothing lets time go on.
+    // The clock's smallest step: time advances even if the cost is zero.
     const Seconds real = state_->factors.iteration(time, prefilled_ > 0, decodes_);
     const SimTime took = std::max(SimTime{1}, to_sim_time(real));
     if (stage > 0) at += to_sim_time(hop);

@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-// Joining and leaving cost a sequence as much as a few iterations.
+// Joining and leaving cost a sequence about as much as a few iterations.
 constexpr std::int64_t kWorthwhile = 16;  // iterations
 constexpr std::int64_t kShortestPause = 8, kLongestPause = 64;
 
@@ -24,7 +24,7 @@ std::size_t ContinuousEngine::schedule_steady(std::int64_t max, std::int64_t kee
   pause_left_ = std::max<std::int64_t>(0, pause_left_ - 1);
   if (steady_.size() == 0) return 0;
   if (std::cmp_greater(steady_.size(), max) || !kv_.grow_by_blocks(steady_.growing(), keep_free)) {
-    stop_steady();  // some are preempted, or wait: one by one
+    stop_steady();  // some are preempted or wait: count one by one
     return 0;
   }
   steady_planned_ = steady_.size();

@@ -13,11 +13,11 @@
 
 namespace kvsim {
 
-/// Memory of one GPU of an engine, and what limits its requests.
+/// Memory of one GPU of an engine, and the limits of its requests.
 struct EngineMemory {
   Bytes peak{}, usable{}, pool{};
   Owners peak_owners;
-  std::optional<AllocationReport> allocator = {};  // where allocations are made one by one
+  std::optional<AllocationReport> allocator = {};  // if single allocations are simulated
   Bytes context{};                                 // outside its segments
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::int64_t capacity_tokens = 0;  // of the full cache
@@ -29,16 +29,16 @@ struct EngineMemory {
 /// Work done so far.
 struct EngineWork {
   double flops = 0, bytes = 0;
-  Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
+  Seconds at_peak{};  // time of the arithmetic at the data-sheet rate of each operator's format
   SimTime busy{};
   Bytes fetched{}, written{};  // entries outside the GPU
-  Seconds link_wait{};         // by which iterations took longer for it
-  /// In which a request waited for memory reserved for future output tokens.
+  Seconds link_wait{};         // time that iterations waited for them
+  /// Time in which a request waited for memory reserved for future output tokens.
   SimTime reservation_wait{};
   /// Parts of `busy`: iterations of only prompts, of prompts and decodes, and of only decodes.
   SimTime prompts{}, mixed{}, decodes{};
-  /// Of `busy`, with the scheduler's tokens of an iteration spent; and with as many sequences
-  /// running as it may, while others wait.
+  /// Parts of `busy`: iterations that used all of the scheduler's tokens, and iterations with as
+  /// many running sequences as it allows while others waited.
   SimTime tokens_full{}, seqs_full{};
 
   void add_phase(SimTime took, bool prefills, bool decodes_too) {
@@ -53,7 +53,8 @@ struct EngineCounts {
   std::int64_t prefix_hits = 0, prefix_queries = 0;
 };
 
-/// One replica: takes requests, runs one iteration after another. The service moves the clock.
+/// One replica: accepts requests and runs one iteration after another. The service advances the
+/// clock.
 class Engine {
  public:
   Engine(ServeState& state, std::int32_t replica, std::size_t max_samples)
@@ -62,27 +63,27 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// A request comes; one that can never be served ends at once.
+  /// Accepts a request; one that can never be served ends immediately.
   virtual void arrive(RequestId id, SimTime now) = 0;
-  /// Starts an iteration: when it ends; nullopt: there is nothing to do, or what there is waits for
-  /// more to come. `more_coming`: requests arrive though nothing ends before.
+  /// Starts an iteration and returns its end; nullopt if there is nothing to do or the requests
+  /// wait for more arrivals. `more_coming`: more requests arrive even if nothing ends before.
   [[nodiscard]] virtual std::optional<SimTime> start(SimTime now, bool more_coming) = 0;
-  /// Iterations that may be under way at one time; they end in the order of their start.
+  /// Largest number of iterations in flight; they end in the order of their start.
   [[nodiscard]] virtual std::size_t max_in_flight() const { return 1; }
-  /// The iteration that was started first of those under way ends.
+  /// Ends the oldest iteration in flight.
   virtual void end(SimTime now) = 0;
-  /// Requests that are here: waiting, running, swapped out.
+  /// Number of requests present: waiting, running, swapped out.
   [[nodiscard]] virtual std::int64_t load() const = 0;
-  /// Requests that will certainly arrive, in addition to those present.
+  /// Number of requests that will certainly arrive, in addition to those present.
   [[nodiscard]] std::int64_t promised() const { return promised_; }
   void promise(std::int64_t more) { promised_ += more; }
-  /// Tokens of a request's prompt that are cached here.
+  /// Number of tokens of a request's prompt that this engine has cached.
   [[nodiscard]] virtual std::int32_t prefix_found(RequestId /*id*/) const { return 0; }
-  /// The requests of a group of ActiveArray have ended, here or elsewhere.
+  /// Releases a group of ActiveArray whose requests have ended, here or elsewhere.
   virtual void release_group(std::size_t /*group*/) {}
   [[nodiscard]] virtual EngineMemory memory() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
-  /// What an iteration may have at most.
+  /// The limits of an iteration.
   [[nodiscard]] virtual BatchLimits limits() const = 0;
   [[nodiscard]] virtual std::vector<std::string> notes() const = 0;
 

@@ -45,7 +45,7 @@ std::optional<SimTime> EventLoop::next() const {
     if (first.request < 0) return std::nullopt;
     return begun_ + first.rest();
   }
-  // If no turn is a last one, all that are ready come before the next turn of any of them.
+  // If no turn is a last one, all ready turns precede the next turn of any of their requests.
   return begun_ + (last_turns_ > 0 ? first.work() : queued_);
 }
 
@@ -53,7 +53,7 @@ void EventLoop::advance(SimTime now) {
   while (!ready_.empty() && begun_ + ready_.front().work() <= now) {
     Turn turn = ready_.front();
     if (ready_.size() == 1 && turn.request >= 0 && begun_ + turn.rest() <= now) {
-      begun_ += turn.rest();  // alone, all of its turns
+      begun_ += turn.rest();  // the only one: all of its turns
       ready_.clear();
       queued_ = {};
       last_turns_ = 0;

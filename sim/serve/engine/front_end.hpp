@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: the API server of one replica.
+// Internal to sim/serve: the API server of one replica.
 
 #include <cstdint>
 #include <deque>
@@ -14,15 +14,15 @@
 
 namespace kvsim {
 
-/// One process of an API server: its event loop runs one piece of work at a time, in the order in
-/// which they became ready. A request's work has several turns. Its next turn waits for all that
-/// became ready before, so that requests that come together go through their turns together and
-/// reach the engine together.
+/// One process of an API server. Its event loop runs one task at a time, in the order in which
+/// tasks became ready. A request's work has several turns. Each turn waits for all tasks that
+/// became ready before it, so that requests that arrive together go through their turns together
+/// and reach the engine together.
 ///
-/// Tokens wait for the turns that are ready when they come, and for the tokens before them. A turn
-/// waits for the tokens of one iteration at most: a stream sends one token whenever the loop comes
-/// to it, and a server slower than its engine only has more of them waiting. Calls must come in the
-/// order of time.
+/// Tokens wait for the turns that are ready when they arrive, and for earlier tokens. A turn waits
+/// for the tokens of at most one iteration: a stream sends one token each time the loop reaches it,
+/// and a server slower than its engine only queues more of them. Calls must be in chronological
+/// order.
 class EventLoop {
  public:
   struct Done {
@@ -30,19 +30,20 @@ class EventLoop {
     SimTime at{};
   };
 
-  /// A request whose `work` takes `turns`.
+  /// Adds a request whose `work` takes `turns`.
   void arrive(RequestId request, SimTime now, SimTime work, std::int32_t turns);
-  /// When clients have tokens that take `work`.
+  /// Returns when clients receive tokens whose delivery takes `work`.
   [[nodiscard]] SimTime deliver(SimTime now, SimTime work);
-  /// The next request whose last turn ended by `now`.
+  /// Returns the next request whose last turn ended by `now`.
   [[nodiscard]] std::optional<RequestId> take(SimTime now);
-  /// No request is done before, if nothing else comes; nullopt: there is none.
+  /// Lower bound of the time of the next finished request if nothing else arrives; nullopt if there
+  /// is none.
   [[nodiscard]] std::optional<SimTime> next() const;
 
  private:
   struct Turn {
     RequestId request = -1;  // -1: tokens
-    std::int32_t left = 1;   // turns with this one
+    std::int32_t left = 1;   // remaining, including this one
     SimTime takes{}, last{};
 
     [[nodiscard]] SimTime work() const { return left == 1 ? last : takes; }
@@ -54,31 +55,34 @@ class EventLoop {
   std::deque<Turn> ready_;
   SimTime begun_{};              // when the first of `ready_` began
   SimTime queued_{};             // work of all of them
-  std::int64_t last_turns_ = 0;  // of them, the last ones of their requests
-  bool streams_ = false;         // of them, whether one is of tokens
-  SimTime streamed_{};           // when the tokens that came so far are sent
+  std::int64_t last_turns_ = 0;  // of these, last turns of their requests
+  bool streams_ = false;         // whether one of these is of tokens
+  SimTime streamed_{};           // when the tokens that arrived so far are sent
   SimTime iteration_{};          // work of the last iteration's tokens
   std::deque<Done> done_;
 };
 
 /// Processes that parse and tokenize requests and stream the tokens of each iteration. They run
-/// next to the engine, so that only requests and tokens wait for them. Each takes every n-th
-/// request and an equal share of each iteration's tokens. Calls must come in the order of time.
+/// concurrently with the engine, so that only requests and tokens wait for them. Each handles every
+/// n-th request and an equal share of each iteration's tokens. Calls must be in chronological
+/// order.
 class FrontEnd {
  public:
   FrontEnd() : FrontEnd(FrontEndTimes{}) {}
   explicit FrontEnd(const FrontEndTimes& times);
 
-  /// As if its times had been off by `factors`; before the first request.
+  /// Scales its times by `factors`; call before the first request.
   void change(const TimeFactors& factors) { times_ = factors.of(times_); }
 
   /// A client sends a request of `prompt` tokens.
   void arrive(RequestId request, SimTime now, std::int32_t prompt);
-  /// The next request that has reached the engine by `now`; nullopt: no other has.
+  /// Returns the next request that has reached the engine by `now`; nullopt if there is none.
   [[nodiscard]] std::optional<RequestId> take(SimTime now);
-  /// No request reaches the engine before, if nothing else comes; nullopt: none is here.
+  /// Lower bound of the time at which the next request reaches the engine if nothing else arrives;
+  /// nullopt if there is none.
   [[nodiscard]] std::optional<SimTime> next() const;
-  /// When clients have the last of `tokens` tokens that an iteration made that ended at `now`.
+  /// Returns when clients receive the last of the `tokens` tokens of an iteration that ended at
+  /// `now`.
   [[nodiscard]] SimTime deliver(SimTime now, std::int64_t tokens);
 
  private:

@@ -8,19 +8,19 @@
 
 namespace kvsim {
 
-/// Where an engine's times come from. Not for several threads at once.
+/// Source of an engine's iteration times. Not thread-safe.
 class IterationCost {
  public:
   virtual ~IterationCost() = default;
   [[nodiscard]] virtual MixedCost cost(const MixedStep& step) = 0;
-  /// Of MixedStep::loads.
+  /// Layer classes of MixedStep::loads.
   [[nodiscard]] virtual std::span<const LayerSpan> layer_classes() const = 0;
 };
 
-/// MixedStepCost of an engine's GPU. What `in` and `roofline` point to outlives it.
+/// MixedStepCost of an engine's GPU. Objects that `in` and `roofline` point to must outlive it.
 [[nodiscard]] std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in,
                                                                   const Roofline& roofline);
-/// Likewise, of one stage of a pipeline.
+/// Likewise, for one stage of a pipeline.
 [[nodiscard]] std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in,
                                                                   const Roofline& roofline,
                                                                   const LayerRange& layers);

@@ -43,8 +43,8 @@ Bytes stage_weights(const CostInput& in, const LayerRange& range) {
 
 namespace {
 
-/// The groups of all stages together, where the engine has groups; nullopt: all layers have equal
-/// blocks, or the method does not keep all.
+/// The groups of all stages together, if the engine has groups; nullopt if all layers have equal
+/// blocks, or the method does not keep all entries.
 std::optional<VllmGroups> pipeline_groups(const ServeSpec& spec, const CostInput& in,
                                           std::int64_t longest) {
   if (spec.method.name != "full" || spec.measured) return std::nullopt;
@@ -52,7 +52,7 @@ std::optional<VllmGroups> pipeline_groups(const ServeSpec& spec, const CostInput
   const auto settings = group_settings(in, max);
   if (!settings) return std::nullopt;
   VllmGroups groups = vllm_groups(*in.llm, *settings);
-  // Packed entries (DeepSeek-V4) are not known by layer.
+  // The bytes of packed entries (DeepSeek-V4) are not known per layer.
   if (groups.id_of_layers(0, in.llm->n_layers()) != groups.block_id) return std::nullopt;
   return groups;
 }
@@ -80,11 +80,11 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
     CostInput of_stage = in;
     of_stage.llm = &stage;
     of_stage.measured_weights = stage_weights(in, range);
-    // Without groups all layers of a block are equal.
+    // Without groups, all layers of a block are equal.
     const Bytes unit =
         groups ? groups->id_of_layers(range.first, range.last)
                : Bytes{sizes.unit().count() / in.llm->n_layers() * (range.last - range.first)};
-    // A stage of layers that borrow all that they attend to bounds nothing.
+    // A stage whose layers all share the caches of other layers bounds nothing.
     if (unit == Bytes{}) continue;
     EngineStartup startup;
     if (groups) {

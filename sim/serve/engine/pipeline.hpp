@@ -15,26 +15,26 @@ namespace kvsim {
 
 struct ServeHooks;
 
-/// Layers of each stage, as many to each; where they do not divide, the stages before the last have
-/// one more, from the end on. Source: vllm distributed/utils.py, get_pp_indices.
-/// Errors: InputError where there are more stages than layers.
+/// Layers of each stage, evenly divided. A remainder goes to the stages before the last, one layer
+/// each, starting from the end. Source: vllm distributed/utils.py, get_pp_indices.
+/// Errors: InputError if there are more stages than layers.
 [[nodiscard]] std::vector<LayerRange> pipeline_stages(const Llm& llm, std::int32_t stages);
 
-/// Weights of a stage: its layers, the embedding in the first, the head in the last (a copy of the
-/// embedding if they are tied); parameters outside matrices count to the layers. `in` is of one GPU
-/// of the whole model. Measured weights apply to every stage.
+/// Bytes of a stage's weights: its layers, the embedding in the first, the head in the last (a copy
+/// of the embedding if they are tied). Parameters outside matrices are attributed to the layers.
+/// `in` describes one GPU of the whole model. Measured weights apply to every stage.
 [[nodiscard]] Bytes stage_weights(const CostInput& in, const LayerRange& range);
 
 /// The parameters of an engine's stages. The stage with the least room bounds the pool.
 struct Pipeline {
-  std::vector<std::unique_ptr<IterationCost>> costs;  // one a stage
+  std::vector<std::unique_ptr<IterationCost>> costs;  // one per stage
   EngineStartup startup;  // of the stage that bounds the pool; its tokens are those of the cache
-  std::optional<VllmGroups> groups;  // of the whole model, where the engine has groups
+  std::optional<VllmGroups> groups;  // of the whole model, if the engine has groups
   std::int64_t pool_units = 0;
   Bytes unit{};  // of one unit of the pool, on that stage's GPU
   Bytes row{};   // hidden states of a token, between stages
   BytesPerSecond link{0.0};
-  Seconds latency{};  // of a hop
+  Seconds latency{};  // per hop
 };
 /// `in` and `sizes` are those of one GPU with all layers. Stages are connected by the link of two
 /// GPUs of a node (NVLink, else PCIe), or by the cluster's link if a replica spans several nodes;

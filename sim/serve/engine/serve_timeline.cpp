@@ -44,7 +44,8 @@ std::vector<ServeSample> ServeTimeline::samples() const {
   if (finished_) all.push_back(last_);
   std::stable_sort(all.begin(), all.end(),
                    [](const ServeSample& a, const ServeSample& b) { return a.at < b.at; });
-  // Two of one moment are kept where they differ: at an end, before and after a request is refused.
+  // Two samples at the same time are kept if they differ: at an end, before and after a request is
+  // refused.
   const auto same = [](const ServeSample& a, const ServeSample& b) {
     return a.at == b.at && a.running == b.running && a.kv_blocks == b.kv_blocks;
   };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: a timeline that stays short however long the run.
+// Internal to sim/serve: a timeline of bounded length.
 
 #include <cstdint>
 #include <vector>
@@ -16,14 +16,14 @@ class ServeTimeline {
  public:
   explicit ServeTimeline(std::size_t max_samples) : max_samples_{max_samples} {}
 
-  /// Whether the sample that comes next is looked at at all; `taken`: units of the pool.
+  /// Returns whether the next sample is needed; `taken`: units taken from the pool.
   [[nodiscard]] bool wants(std::int64_t taken) {
     const bool keeps = seen_++ % stride_ == 0;
     return keeps || taken > peak_taken_;
   }
   void add(const ServeSample& sample, std::int64_t taken);
   void add_iteration(const ServeIteration& iteration);
-  /// The last sample of the run.
+  /// Adds the last sample of the run.
   void finish(const ServeSample& last);
   [[nodiscard]] std::vector<ServeSample> samples() const;
   [[nodiscard]] const std::vector<ServeIteration>& iterations() const { return iterations_; }

@@ -8,7 +8,7 @@
 namespace kvsim {
 
 std::size_t requests_of_share(double attained, std::size_t n) {
-  constexpr double kRounding = 1e-9;  // 0.9 of 10 are 9
+  constexpr double kRounding = 1e-9;  // 0.9 of 10 is 9
   return static_cast<std::size_t>(
       std::max(1.0, std::ceil(attained * static_cast<double>(n) - kRounding)));
 }
@@ -31,8 +31,8 @@ void SloWatch::ended(RequestId id, const RequestOutcome& outcome) {
 }
 
 void SloWatch::look(const std::vector<RequestOutcome>& outcomes, SimTime now) {
-  // A request that has waited longer than the bound misses it in any case. Others are judged when
-  // they end.
+  // A request that has waited longer than the bound misses it in any case. Others are evaluated
+  // when they end.
   const auto pass = [&](std::size_t& next, const std::optional<Seconds>& bound, auto&& waits) {
     if (!bound) return;
     for (; next < arrived_.size(); ++next) {

@@ -38,10 +38,10 @@ class WithDraft : public IterationCost {
     };
     DecodeLoad load{};
     if (step.decodes > 0) {
-      // One level a pass: from that of the target's last token to the one before the last.
+      // One level per pass: from that of the target's last token to the second to last.
       const double verified = static_cast<double>(step.decodes * step.decode_tokens);
       const double drafted = static_cast<double>(step.decodes) * 0.5 * (1.0 + levels_);
-      // A draft sees all of the text, as the layers that attend to the most do.
+      // A draft attends to the entire text, like the layers that attend to most of it.
       double attended = 0;
       for (const DecodeLoad& of_class : step.loads)
         attended = std::max(attended, of_class.attended);
@@ -123,7 +123,7 @@ std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target
   draft->in.method = draft->method.get();
   const Proposer proposer = spec.speculation.proposer;
   if (proposer != Proposer::kMtp) draft->in.weight_format = nullptr;
-  // Published heads are in 16 bits.
+  // Published heads have 16 bits.
   if (whole.is_draft_head && proposer != Proposer::kMtp) {
     draft->in.weight_dtype = whole.compute_dtype;
   }

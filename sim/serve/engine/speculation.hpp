@@ -11,9 +11,9 @@
 
 namespace kvsim {
 
-/// How many of `drafts` levels of proposals are accepted: the leading ones, each with probability
-/// `acceptance`, by draws of (seed, request, step) that nothing else moves. With a token of the
-/// target's own, (1 - a^(k+1)) / (1 - a) tokens a step on average.
+/// Returns how many of `drafts` levels of proposals are accepted: leading levels, each with
+/// probability `acceptance`, by draws that depend only on (seed, request, step). With the target's
+/// own token, this yields (1 - a^(k+1)) / (1 - a) tokens per step on average.
 /// Source: Leviathan et al. 2023, Fast Inference from Transformers via Speculative Decoding, eq.
 /// (1).
 [[nodiscard]] std::int32_t accepted_drafts(std::int32_t drafts, double acceptance,
@@ -31,14 +31,14 @@ struct Draft {
 };
 /// Errors: InputError for tokens, levels or an acceptance out of range.
 void check_speculation(const SpeculationSpec& speculation);
-/// `target` is of one GPU; its stack outlives the draft. The speculation has a draft.
+/// `target` is of one GPU; its stack must outlive the draft. The speculation must have a draft.
 /// Errors: InputError as check_speculation and draft_head, and for a draft with windows.
 [[nodiscard]] std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target);
 
-/// The target's iteration plus one pass of the draft per level of proposals; the first includes the
-/// iteration's prompts, the later ones have `topk` tokens of each sequence. Proposals of one step
-/// attend to half of themselves on average. Not modelled: the draft's memory other than weights and
-/// cache.
+/// Cost of the target's iteration plus one pass of the draft per level of proposals. The first pass
+/// includes the iteration's prompts; later ones have `topk` tokens per sequence. Proposals of one
+/// step attend to half of each other on average. Not modelled: the draft's memory other than
+/// weights and cache.
 [[nodiscard]] std::unique_ptr<IterationCost> with_draft(std::unique_ptr<IterationCost> target,
                                                         std::unique_ptr<IterationCost> draft,
                                                         const SpeculationSpec& speculation);

@@ -73,14 +73,14 @@ void StaticEngine::form(SimTime now) {
   spec_.method = footprints_->resolve_or_full(prompt);
   spec_.batch = std::ssize(batch_);
   spec_.prompt_tokens = prompt;
-  // The prompt's end gives the first token; the last is never computed.
+  // Prefill yields the first token; the last one is never computed.
   spec_.output_tokens = std::max<std::int64_t>(output - 1, 0);
   run_ = run_static(
       spec_, {.max_samples = static_cast<std::size_t>(output) + 3, .allocations = &allocations_});
   if (spec_.allocator) allocate();
   next_ = 0;
   ++formed_;
-  if (prefills()) {  // a batch that is refused takes no time
+  if (prefills()) {  // a refused batch takes no time
     work_.flops += run_.flops;
     work_.bytes += run_.bytes_moved;
     work_.at_peak += run_.at_peak;
@@ -112,7 +112,7 @@ void StaticEngine::allocate() {
     before.output_tokens = made;
     const Stack stack =
         with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
-    if (stack.growth == CacheGrowth::kStatic) {  // caches are as long as for the whole
+    if (stack.growth == CacheGrowth::kStatic) {  // caches are as long as for the whole run
       before.options.max_model_len =
           std::max(stack.max_model_len, spec_.prompt_tokens + spec_.output_tokens);
     }
@@ -163,7 +163,7 @@ StaticEngine::Shortage StaticEngine::shortage() const {
   std::optional<std::int64_t> shorter;
   try {
     if (reserved_ == 0) shorter = point.longest_prompt(sequences, output, prompt);
-  } catch (const InputError&) {  // laws of whole chunks say nothing of prompts in between
+  } catch (const InputError&) {  // size laws of whole chunks do not cover prompts in between
   }
   out.enough = fitting ? fmt::format("{} of them {} at once", with_commas(*fitting),
                                      *fitting == 1 ? "fits" : "fit")
@@ -243,7 +243,7 @@ void StaticEngine::end(SimTime now) {
       s.computed = s.prompt;
       prompt_tokens_ += s.prompt;
     } else {
-      ++decodes;  // those that are done are computed on as padding
+      ++decodes;  // finished sequences are computed as padding
       if (s.state == SequenceState::kEnded) continue;
       s.computed = s.known;
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: batches one after another, as a script over transformers' generate() does.
+// Internal to sim/serve: consecutive batches, as in a script around transformers' generate().
 
 #include <cstdint>
 #include <optional>
@@ -14,14 +14,14 @@
 
 namespace kvsim {
 
-/// Waits for `batch` requests, or for all that are left; pads their prompts to the longest and
-/// decodes until the longest output is done. Memory and times of each batch are run_static's. A
-/// batch that runs out of memory raises: its requests are lost, the next batch starts.
+/// Waits for `batch` requests, or for all remaining ones; pads their prompts to the longest and
+/// decodes until the longest output is done. Memory and times of each batch come from run_static. A
+/// batch that runs out of memory raises an error: its requests are lost, and the next batch starts.
 class StaticEngine final : public Engine {
  public:
-  /// `spec`: all but method and sizes. `footprints` outlives the engine. `reserved`: tokens per
-  /// sequence for which a stack with static caches allocates if a request declares no output; 0:
-  /// caches grow, or the stack's own setting applies.
+  /// `spec`: everything except method and sizes. `footprints` must outlive the engine. `reserved`:
+  /// tokens per sequence that a stack with static caches allocates if a request declares no output;
+  /// 0: caches grow, or the stack's own setting applies.
   StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
                SequenceFootprints& footprints, QueueOrder order, std::int64_t batch,
                std::int64_t reserved);
@@ -39,18 +39,18 @@ class StaticEngine final : public Engine {
 
  private:
   void form(SimTime now);
-  /// Runs the batch on the allocator that those before it left, and cuts it short at a refusal.
+  /// Runs the batch on the allocator as previous batches left it, and cuts it short at a refusal.
   void allocate();
   [[nodiscard]] bool lost() const { return refused_ || run_.oom; }
   void raise(SimTime now);
-  /// By how much the batch that was formed last does not fit, and what of it would.
+  /// Memory missing for the last formed batch, and the part of the batch that would fit.
   struct Shortage {
-    Bytes missing{};     // at its peak; 0: not known, as the run ends before it
-    bool fits = false;   // by its bytes: the allocator had cut the rest in pieces
+    Bytes missing{};     // at its peak; 0: unknown because the run ends before it
+    bool fits = false;   // by its bytes; the free memory was fragmented
     std::string enough;  // "5 of them fit at once, or 8 with prompts of up to 2,311 tokens"
   };
   [[nodiscard]] Shortage shortage() const;
-  /// Whether the batch's prompts are computed; a prefill that is refused leaves no sample of step
+  /// Returns whether the batch's prompts are computed; a refused prefill leaves no sample of step
   /// 0.
   [[nodiscard]] bool prefills() const {
     return !run_.timeline.empty() && run_.timeline.front().step == 0 && run_.prefill_time;
@@ -66,8 +66,8 @@ class StaticEngine final : public Engine {
   std::int64_t reserved_;
   std::vector<RequestId> batch_;
   StaticResult run_;
-  std::optional<AllocationSession> allocations_;  // where spec_.allocator is set, from the first
-                                                  // batch on
+  std::optional<AllocationSession> allocations_;  // if spec_.allocator is set, since the first
+                                                  // batch
   std::optional<AllocationRefusal> refused_;      // of the allocator, although the bytes would fit
   std::vector<AllocationSample> allocated_;       // of the batch, by step
   std::size_t next_ = 0;                          // step of the batch that runs or starts next
@@ -77,7 +77,7 @@ class StaticEngine final : public Engine {
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;
   std::vector<std::string> notes_;
   std::int64_t formed_ = 0, raised_ = 0;  // batches
-  Bytes max_missing_{};                   // of those that raised
+  Bytes max_missing_{};                   // of the batches that raised
   std::string max_missing_remedy_;
 };
 

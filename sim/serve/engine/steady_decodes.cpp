@@ -6,7 +6,7 @@
 namespace kvsim {
 
 void SteadyDecodes::add(RequestId id, const Sequence& s, std::int32_t left) {
-  due_.resize(static_cast<std::size_t>(block_tokens_));  // of engines that have members
+  due_.resize(static_cast<std::size_t>(block_tokens_));  // only for engines with members
   ++size_;
   computed_ += s.computed;
   ++due_[phase(s.room - s.computed)];
@@ -15,7 +15,7 @@ void SteadyDecodes::add(RequestId id, const Sequence& s, std::int32_t left) {
 
 void SteadyDecodes::sort_ends() {
   const std::size_t added = ends_.size() - sorted_;
-  constexpr std::size_t kFew = 8;  // of so many members
+  constexpr std::size_t kFew = 8;  // 1/8 of the members
   if (added > ends_.size() / kFew) {
     std::make_heap(ends_.begin(), ends_.end(), std::greater{});
     sorted_ = ends_.size();

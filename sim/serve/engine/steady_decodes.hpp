@@ -12,17 +12,17 @@
 
 namespace kvsim {
 
-/// Sequences that get one token in every iteration of an engine, by counts: what an iteration needs
-/// of them takes O(1) time, whatever their number. Each member's own fields are written when it
-/// leaves, from the iterations that it took part in.
+/// Sequences that get one token in every iteration of an engine, kept as counts: an iteration takes
+/// O(1) time, regardless of their number. A member's own fields are written when it leaves, from
+/// the number of iterations since it joined.
 class SteadyDecodes {
  public:
   explicit SteadyDecodes(std::int64_t block_tokens) : block_tokens_{block_tokens} {}
 
   [[nodiscard]] std::size_t size() const { return size_; }
-  /// Iterations that members took part in, since the engine started.
+  /// Number of iterations with members since the engine started.
   [[nodiscard]] std::int64_t iterations() const { return iterations_; }
-  /// Tokens that a member got since iterations() was `then`.
+  /// Number of tokens that a member got since iterations() was `then`.
   [[nodiscard]] std::int32_t tokens_since(std::int64_t then) const {
     return static_cast<std::int32_t>(iterations_ - then);
   }
@@ -31,31 +31,33 @@ class SteadyDecodes {
   /// Members whose next token needs a new block.
   [[nodiscard]] std::int64_t growing() const { return size_ > 0 ? due_[phase(0)] : 0; }
 
-  /// Whether a sequence may join: its last block has room for less than a block.
+  /// Returns whether a sequence may join: its last block has room for less than a block.
   [[nodiscard]] bool fits(const Sequence& s) const {
     return s.computed <= s.room && s.room - s.computed < block_tokens_;
   }
-  /// `left`: tokens until it ends, at least 1.
+  /// Adds a sequence with `left` >= 1 tokens until its end.
   void add(RequestId id, const Sequence& s, std::int32_t left);
-  /// Each member gets a token. Those that it was the last for: still members, in no order.
+  /// Gives each member a token. Returns, unordered, the members for which it was the last; they are
+  /// still members.
   [[nodiscard]] std::span<const RequestId> step();
-  /// A member that step() returned leaves; its fields are written.
+  /// Removes a member that step() returned; its fields must be up to date.
   void remove(const Sequence& s);
-  /// All leave.
+  /// Removes all members.
   void clear();
 
  private:
-  /// Of due_, in `ahead` iterations.
+  /// Index into due_ of the iteration in `ahead` iterations.
   [[nodiscard]] std::size_t phase(std::int64_t ahead) const {
     return static_cast<std::size_t>((iterations_ + ahead) % block_tokens_);
   }
-  /// All of ends_ are in the heap.
+  /// Moves all of ends_ into the heap.
   void sort_ends();
 
   std::int64_t block_tokens_;
   std::size_t size_ = 0;
   std::int64_t iterations_ = 0, computed_ = 0;
-  std::vector<std::int64_t> due_;  // members by the iteration, modulo a block, of a new block
+  std::vector<std::int64_t> due_;  // members by the iteration, modulo a block, in which they need a
+                                   // block
   std::vector<std::pair<std::int64_t, RequestId>>
       ends_;  // the first sorted_: a heap, the earliest on top
   std::size_t sorted_ = 0;

@@ -18,7 +18,7 @@ std::int64_t ConfiguredLimits::iteration_tokens(bool has_chunks, std::int64_t lo
 }
 
 ConfiguredLimits resolve_limits(const Stack& stack, const SchedulerSpec& spec) {
-  // Attention groups divide the spec's limits, which the stack has then.
+  // Attention groups divide the spec's limits; the stack then has the divided ones.
   const bool divides = stack.attention_groups > 1;
   const auto seqs = divides ? std::nullopt : spec.max_num_seqs;
   const auto tokens = divides ? std::nullopt : spec.max_num_batched_tokens;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve/schedulers: pipelines whose micro-batches each have their own sequences.
+// Internal to sim/serve/schedulers: pipelines whose micro-batches each have their own sequences.
 
 #include <cstdint>
 
@@ -8,15 +8,15 @@
 
 namespace kvsim {
 
-/// Micro-batches of a pipeline, one for each stage, which take turns.
+/// Micro-batches of a pipeline, one per stage, which alternate.
 class MicroBatches {
  public:
   /// `stages`: at least 1.
   explicit MicroBatches(std::int64_t stages) : stages_{static_cast<std::int32_t>(stages)} {}
 
   [[nodiscard]] std::int32_t count() const { return stages_; }
-  /// Calls `form` with the number of each micro-batch that has no sequence in flight, from the one
-  /// after the last, until one plans something.
+  /// Calls `form` with the index of each micro-batch without sequences in flight, starting after
+  /// the last one, until one plans something.
   template <class Form>
   void form_next(BatchBuilder& batch, const Form& form) {
     if (stages_ == 1) {

@@ -10,7 +10,7 @@
 namespace kvsim {
 
 /// The value that `order` compares: smaller is served earlier. It is constant over a request's
-/// lifetime. So the first request of all present ones is never preempted, and the system always
+/// lifetime. Therefore the first of all present requests is never preempted, and the system always
 /// makes progress.
 [[nodiscard]] inline std::pair<std::int64_t, std::int32_t> order_key(QueueOrder order,
                                                                      const Sequence& s) {

@@ -31,9 +31,9 @@ struct Preemption {
   bool keeps_generated = true;
 };
 
-/// What a scheduler may ask while it forms an iteration, and what it may do. Every act checks
-/// first: one that is refused changes nothing. Indices into running() and idle() hold until the
-/// next act that removes (preempt, swap_out) or adds (admit, swap_in).
+/// A scheduler's queries and operations while it forms an iteration. A refused operation changes
+/// nothing. Indices into running() and idle() are valid until an operation removes (preempt,
+/// swap_out) or adds (admit, swap_in) a sequence.
 class BatchBuilder {
  public:
   virtual ~BatchBuilder() = default;
@@ -49,40 +49,41 @@ class BatchBuilder {
   }
   /// Sequences that hold cache, in the order of their admission.
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
-  /// Of these, those that may be planned or preempted: in a pipeline those of the open micro-batch,
-  /// not in_flight.
+  /// Running sequences that may be planned or preempted; in a pipeline, those of the open
+  /// micro-batch that are not in_flight.
   [[nodiscard]] const std::vector<RequestId>& idle() const { return piped_ ? idle_ : running_; }
   /// Sequences that have been planned for this iteration so far.
   [[nodiscard]] std::size_t planned() const { return plan_.size() + steady_planned_; }
-  /// Of a pipeline whose micro-batches each have their own sequences: opens one, so that idle() has
-  /// only its sequences, and what is planned belongs to it. False: some of them are in flight.
+  /// In a pipeline whose micro-batches have separate sequences: opens one, so that idle() has only
+  /// its sequences and plans belong to it. Returns false if some of them are in flight.
   [[nodiscard]] virtual bool open(std::int32_t micro_batch) = 0;
   [[nodiscard]] virtual std::size_t waiting() const = 0;
   /// Head of the queue; waiting() > 0.
   [[nodiscard]] virtual RequestId next_waiting() const = 0;
   /// The first `max` of the queue, in its order.
   [[nodiscard]] virtual std::span<const RequestId> first_waiting(std::size_t max) = 0;
-  /// Swapped-out sequences, in the order of their leaving.
+  /// Swapped-out sequences, in the order in which they left.
   [[nodiscard]] virtual const std::vector<RequestId>& swapped() const = 0;
-  /// Of idle() the sequence that the queue's order serves last; first come first served: the one
-  /// admitted last. Errors: ContractError if idle() is empty.
+  /// Returns the sequence of idle() that the queue's order serves last; under first come first
+  /// served, the last admitted one. Errors: ContractError if idle() is empty.
   [[nodiscard]] virtual RequestId last_in_order() const = 0;
 
-  /// Memory, in units of the pool: blocks, or bytes where layers hold different numbers of them.
+  /// Memory, in units of the pool: blocks, or bytes if layers hold different numbers of them.
   [[nodiscard]] virtual std::int64_t pool_units() const = 0;
   /// Units without a reference, cached prefixes included.
   [[nodiscard]] virtual std::int64_t free_units() const = 0;
-  /// Most units that a sequence of `prompt` tokens takes at any time up to `tokens` tokens.
+  /// Peak units of a sequence with a prompt of `prompt` tokens until it has `tokens` tokens.
   [[nodiscard]] virtual std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) = 0;
   [[nodiscard]] virtual std::int64_t units_held(RequestId id) = 0;
-  /// Tokens of a waiting sequence that the prefix cache holds: whole blocks, and at least one token
-  /// is left to compute. 0 without prefix caching.
+  /// Tokens of a waiting sequence that the prefix cache holds: whole blocks, leaving at least one
+  /// token to compute. 0 without prefix caching.
   [[nodiscard]] virtual std::int32_t cached_tokens(RequestId id) = 0;
   [[nodiscard]] std::int64_t block_tokens() const { return block_tokens_; }
   /// Units of one block of rows in every layer.
   [[nodiscard]] std::int64_t block_units() const { return block_units_; }
 
-  /// Plans `tokens` of a running sequence (1 where it decodes); false: the memory is not there.
+  /// Plans `tokens` of a running sequence (1 if it decodes); returns false if memory is
+  /// insufficient.
   [[nodiscard]] bool schedule(RequestId id, std::int32_t tokens) {
     Sequence& s = (*sequences_)[static_cast<std::size_t>(id)];
     if (s.is_steady()) stop_steady();
@@ -92,9 +93,9 @@ class BatchBuilder {
     plan_.push_back({id, tokens});
     return true;
   }
-  /// Plans one token for each sequence from idle()[first] on, `max` at most, up to the first that
-  /// computes a prompt, has drafts or needs an allocation: how many. As schedule() one by one, each
-  /// of which leaves `keep_free` units free.
+  /// Plans one token per sequence starting at idle()[first], for at most `max` sequences, until one
+  /// computes a prompt, has drafts or needs an allocation. Returns their number. Equivalent to
+  /// single calls of schedule() that each leave `keep_free` units free.
   [[nodiscard]] std::size_t schedule_decodes(std::size_t first, std::int64_t max,
                                              std::int64_t keep_free = 0) {
     const std::vector<RequestId>& ids = idle();
@@ -112,30 +113,31 @@ class BatchBuilder {
     return at - first;
   }
   /// Admits a waiting sequence: tokens in the prefix cache count as computed (see cached_tokens),
-  /// and `tokens` after them are planned. False: the memory is not available, or fewer than
-  /// `keep_free` units would be left.
+  /// and `tokens` after them are planned. Returns false if the memory is not available, or fewer
+  /// than `keep_free` units would be left.
   [[nodiscard]] virtual bool admit(RequestId id, std::int32_t tokens,
                                    std::int64_t keep_free = 0) = 0;
-  /// Recompute preemption: its memory is freed and it waits again. Returns the tokens that had been
-  /// planned for it.
+  /// Preempts a sequence for recomputation: its memory is freed and it waits again. Returns the
+  /// tokens that had been planned for it.
   virtual std::int32_t preempt(RequestId id, Preemption how) = 0;
   std::int32_t preempt(RequestId id) { return preempt(id, {}); }
-  /// Moves its cache to host memory; false: there is no room, or none of it was computed yet, or it
-  /// is planned already. The iteration waits for the link.
+  /// Moves a sequence's cache to host memory; returns false if there is no room, nothing of it is
+  /// computed yet, or it is already planned. The iteration waits for the link.
   [[nodiscard]] virtual bool swap_out(RequestId id) = 0;
-  /// Back again; false: the memory is not there, or less than `keep_free` units would be left.
+  /// Moves it back; returns false if the memory is not available or fewer than `keep_free` units
+  /// would be left.
   [[nodiscard]] virtual bool swap_in(RequestId id, std::int64_t keep_free = 0) = 0;
 
  protected:
   explicit BatchBuilder(ActiveArray<Sequence>& sequences) : sequences_{&sequences} {}
   [[nodiscard]] virtual bool make_room(RequestId id, std::int32_t tokens) = 0;
   /// Plans one token for each sequence at the head of idle() that the engine counts together
-  /// (SteadyDecodes), if they are at most `max`, and their new blocks leave `keep_free` units: how
-  /// many.
+  /// (SteadyDecodes), if there are at most `max` and their new blocks leave `keep_free` units.
+  /// Returns their number.
   [[nodiscard]] virtual std::size_t schedule_steady(std::int64_t max, std::int64_t keep_free) = 0;
-  /// Writes the fields of one of them.
+  /// Writes the fields of one such sequence.
   virtual void count_steady(RequestId id) = 0;
-  /// From now on each is counted by itself.
+  /// Ends the common count; each sequence is counted separately afterwards.
   virtual void stop_steady() = 0;
 
   ActiveArray<Sequence>* sequences_;
@@ -144,26 +146,26 @@ class BatchBuilder {
   bool piped_ = false;           // several iterations are in flight
   std::int32_t micro_batch_ = 0;
   std::vector<Planned> plan_;
-  std::size_t steady_planned_ = 0;  // of those counted together; they are not in plan_,
-  std::size_t steady_place_ = 0;    // but count as planned before this entry of it
+  std::size_t steady_planned_ = 0;  // sequences counted together; they are not in plan_,
+  std::size_t steady_place_ = 0;    // but planned before this entry of it
   std::int64_t block_tokens_ = 1;
   std::int64_t block_units_ = 1;
 };
 
-/// How an engine with continuous batching forms its iterations. It owns its state and never learns
-/// how many tokens a request will generate. Deterministic. Each scheduler supports every
-/// QueueOrder, even if the engine that it models does not. Under any order except first come first
-/// served, the last sequence in order is preempted.
+/// Forms the iterations of an engine with continuous batching. It owns its state and has no access
+/// to the number of tokens that a request will generate. Deterministic. Each scheduler supports
+/// every QueueOrder, even if the engine that it models does not. Under any order except first come
+/// first served, the last sequence in order is preempted.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  /// Plans one iteration; an empty plan while sequences run or wait ends in the engine's refusal of
-  /// a request that can never be served, so that nothing waits for ever.
+  /// Plans one iteration. If the plan is empty while sequences run or wait, the engine refuses a
+  /// request that can never be served, so that nothing waits forever.
   virtual void schedule(BatchBuilder& batch) = 0;
-  /// Of the last iteration: whether the first waiting request's prompt would fit, and it waits
+  /// Returns whether, in the last iteration, the first waiting request's prompt would fit but waits
   /// because memory is reserved for future tokens of running sequences.
   [[nodiscard]] virtual bool waits_for_reservation() const { return false; }
-  /// Tokens of the longest prompt that it computes. Requests with a longer one are rejected.
+  /// Longest prompt in tokens. Requests with longer prompts are rejected.
   [[nodiscard]] virtual std::int64_t longest_prompt() const {
     return std::numeric_limits<std::int64_t>::max();
   }
@@ -173,24 +175,24 @@ class Scheduler {
   [[nodiscard]] virtual std::string describe() const = 0;
 };
 
-/// What a scheduler's defaults depend on.
+/// Inputs of a scheduler's defaults.
 struct SchedulerContext {
-  const Stack* stack = nullptr;     // as the run sets it
+  const Stack* stack = nullptr;     // as configured by the run
   std::int64_t max_model_len = 0;   // tokens of the longest sequence
   std::int64_t longest_prompt = 0;  // of the service's requests, tokens
   std::int64_t pool_units = 0;
   std::int64_t block_tokens = 1;
   std::int64_t block_units = 1;  // units of a block: 1, or its bytes
-  // States are kept after whole blocks of so many tokens; 0: none are.
+  // States are kept after whole blocks of this many tokens; 0: not kept.
   std::int64_t state_block = 0;
-  // Sequences that a pool of states holds at once; 0: no such pool.
+  // Number of sequences that a pool of states holds; 0: there is no pool.
   std::int64_t max_states = 0;
   Bytes host_memory{};  // for swapped caches
   // Iterations in flight: stages of a pipeline. Each schedule() that plans something forms the
   // next.
   std::int64_t stages = 1;
-  std::int64_t drafts = 0;  // tokens that are proposed for each sequence in a step
-  // Every request generates as many tokens as it declares, as with ignore_eos.
+  std::int64_t drafts = 0;  // tokens proposed per sequence and step
+  // Every request generates exactly its declared number of tokens, as with ignore_eos.
   bool exact_outputs = false;
 };
 
@@ -198,24 +200,25 @@ struct SchedulerInfo {
   std::string_view name;
   std::string_view summary;
   std::unique_ptr<Scheduler> (*make)(const SchedulerSpec&, const SchedulerContext&);
-  bool prefix_caching = false;  // where the spec does not say
-  /// What would go beyond the longest sequence is cut there instead of refused, and the longest
-  /// sequence is no longer than the pool.
+  bool prefix_caching = false;  // default
+  /// Requests beyond the longest sequence are cut there instead of refused, and the longest
+  /// sequence is at most the pool.
   bool clips = false;
-  /// What of SchedulerSpec it has, by the names of its members.
+  /// Names of the members of SchedulerSpec that it supports.
   std::span<const std::string_view> options{};
-  std::span<const std::string_view> policies{};  // words of SchedulerSpec::policy; its own first
+  std::span<const std::string_view> policies{};  // values of SchedulerSpec::policy; default first
 };
-/// Those of continuous batching.
+/// The schedulers with continuous batching.
 [[nodiscard]] std::span<const SchedulerInfo> builtin_schedulers();
 /// "static" and the names of builtin_schedulers().
 [[nodiscard]] std::vector<std::string> scheduler_names();
 /// Errors: InputError with the nearest known name; also for "static", which forms no iterations.
 [[nodiscard]] const SchedulerInfo& find_scheduler(std::string_view name);
-/// The scheduler that a stack's own program has: "static" for stacks without a paged cache.
+/// Returns the stack's own scheduler: "static" for stacks without a paged cache.
 [[nodiscard]] std::string default_scheduler(const Stack& stack);
 
-/// Errors: InputError where `spec` sets what the scheduler `name` does not have, with what it has.
+/// Errors: InputError if `spec` sets an option that scheduler `name` does not support; lists those
+/// it supports.
 void check_scheduler_options(const SchedulerSpec& spec, std::string_view name);
 /// Errors: InputError "scheduler NAME: OPTION: expected at least LOW, got VALUE".
 void expect_at_least(std::string_view scheduler, std::string_view option, std::int64_t value,
@@ -229,7 +232,7 @@ inline constexpr std::int64_t kVllmV0ChunkTokens = 2048;
 /// "first come first served", …
 [[nodiscard]] std::string_view display_name(QueueOrder order);
 
-// One line per scheduler; each has its own file in schedulers/.
+// One line per scheduler; each is defined in a separate file in schedulers/.
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec,
                                                       const SchedulerContext& site);
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec,

@@ -12,8 +12,8 @@
 namespace kvsim {
 namespace {
 
-/// Names of the spec's members that request something; `swap: false` and `prefix_caching: false`
-/// request nothing.
+/// Names of the spec's members that request something; `swap: false` and `prefix_caching: false` do
+/// not.
 std::vector<std::string_view> set_options(const SchedulerSpec& spec) {
   std::vector<std::string_view> names;
   const auto add = [&](std::string_view name, bool set) {

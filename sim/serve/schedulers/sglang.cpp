@@ -28,7 +28,7 @@ namespace {
 constexpr std::string_view kName = "sglang";
 constexpr std::int64_t kChunkedPrefillSize = 8192;  // server_args.py, GPUs of 60 GiB or more
 constexpr std::int64_t kMaxPrefillTokens = 16384;   // server_args.py
-constexpr std::int64_t kMaxRunningRequests = 2048;  // model_runner.py, the least it derives
+constexpr std::int64_t kMaxRunningRequests = 2048;  // model_runner.py, the smallest derived value
 constexpr std::int64_t kClipMaxNewTokens = 4096;    // SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
 constexpr double kInitNewTokenRatio = 0.7;          // SGLANG_INIT_NEW_TOKEN_RATIO
 constexpr double kMinNewTokenRatioFactor = 0.14;    // SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
@@ -49,25 +49,25 @@ bool sorts_by_default(const Stack& stack) { return is_before(stack, {0, 4, 4}); 
 /// prompts, up to chunked_prefill_size tokens; the last one may be chunked and continues first in
 /// the next iteration. A prompt is admitted if it and all tokens it may generate fit in addition to
 /// new_token_ratio times the tokens that running requests may still generate, at most 4096 each.
-/// After a refusal, no prompt is admitted until a running request ends or is retracted, as the next
-/// decode finds.
+/// After a refusal, no prompt is admitted until a running request ends or is retracted, as
+/// determined at the next decode.
 ///
-/// Without the radix cache, requests that ignore the end of a sequence are admitted if those that
-/// run can all end: whenever one has, the rest must have had room for as many tokens each
-/// (add_one_req_ignore_eos).
+/// Without the radix cache, requests that ignore the end of a sequence are admitted if all running
+/// ones can end: whenever one has ended, there must have been room for as many tokens of each
+/// remaining one (add_one_req_ignore_eos).
 ///
 /// If decodes find no memory, the request with the fewest generated tokens is retracted to the end
 /// of the queue (ties: the longest prompt, then the last). Its generated tokens are not kept as a
-/// prefix. Under any other order the last in order is retracted, to its place. The ratio falls with
-/// each decode and is reset by a retraction.
+/// prefix. Under any other order, the last request in order is retracted to its place. The ratio
+/// falls with each decode and is reset by a retraction.
 ///
-/// With mixed chunks what decodes joins an iteration of prompts, and its tokens count towards that
-/// iteration's limits. Such an iteration does not change the ratio.
+/// With mixed chunks, decoding requests join an iteration of prompts, and their tokens count
+/// towards that iteration's limits. Such an iteration does not change the ratio.
 ///
 /// Units are tokens: exact at page size 1, otherwise each sequence is rounded up to pages. With
-/// policy "lpm" a queue of at most 128 is served by longest cached prefix.
+/// policy "lpm", a queue of at most 128 is served by longest cached prefix.
 ///
-/// Of a pipeline each micro-batch has its own running requests, at most max_running_requests over
+/// In a pipeline, each micro-batch has its own running requests, at most max_running_requests over
 /// the number of stages, and the next chunk of a prompt goes into the next micro-batch. Source:
 /// scheduler_pp_mixin.py.
 class Sglang : public Scheduler {
@@ -157,7 +157,7 @@ class Sglang : public Scheduler {
   }
 
  private:
-  /// What is known of a micro-batch from its last iteration.
+  /// State of a micro-batch after its last iteration.
   struct Forming {
     bool full = false;        // batch_is_full
     bool prefilled = false;   // it had prompts
@@ -182,7 +182,7 @@ class Sglang : public Scheduler {
 
   static constexpr std::int64_t kNoChunks = std::numeric_limits<std::int32_t>::max();
 
-  /// max_new_tokens as the server clips it: the longest sequence less two tokens.
+  /// max_new_tokens as clipped by the server: the longest sequence minus two tokens.
   [[nodiscard]] std::int64_t max_new(const Sequence& s) const {
     const std::int64_t room = std::max<std::int64_t>(0, max_model_len_ - 2 - s.prompt);
     return s.declared > 0 ? std::min<std::int64_t>(s.declared, room) : room;
@@ -194,7 +194,7 @@ class Sglang : public Scheduler {
     return (tokens + page_ - 1) / page_ * page_;
   }
 
-  /// Units that what runs is taken to need.
+  /// Units reserved for running requests.
   [[nodiscard]] double reserved(BatchBuilder& batch) const {
     double sum = 0;
     for (const RequestId id : batch.idle()) {
@@ -207,7 +207,7 @@ class Sglang : public Scheduler {
     return sum;
   }
 
-  /// Writes the queue in its service order to line_; false: the queue is in this order already.
+  /// Writes the queue in its service order to line_; returns false if it is already in this order.
   [[nodiscard]] bool sort_queue(BatchBuilder& batch) {
     if (!longest_prefix_ || batch.waiting() > kLongestQueueToSort) return false;
     by_prefix_.clear();
@@ -242,7 +242,8 @@ class Sglang : public Scheduler {
       const auto tokens =
           static_cast<std::int32_t>(std::min<std::int64_t>(s.to_compute(), chunk_left));
       if (!batch.schedule(id, tokens)) {
-        // Of a method whose prompts take more on their way than in the end: decodes go on first.
+        // For a method whose prompts need more memory during prefill than afterwards: decodes go
+        // first.
         batch.preempt(id, {.to_back = false, .keeps_generated = false});
         chunked_ = kNoRequest;
         now.full = true;
@@ -262,13 +263,13 @@ class Sglang : public Scheduler {
         now.full = true;
         break;
       }
-      // A prompt may leave nothing of either to those behind it.
+      // A prompt may use up either limit before later ones.
       if (taken > 0 && (tokens_left <= 0 || chunk_left <= 0)) break;
       const RequestId id = sorted ? by_prefix_[i].id : batch.next_waiting();
       const Sequence& s = batch.sequence(id);
       const std::int32_t cached = batch.cached_tokens(id);
       const std::int64_t wanted = s.known - cached;
-      // A single request always fits into the pool, whatever it may generate.
+      // A single request always fits into the pool, no matter how much it may generate.
       const bool alone = batch.running().empty();
       const std::int64_t more = future(batch, s);
       const double whole = static_cast<double>(batch.units_for(s.known, s.known));
@@ -290,7 +291,7 @@ class Sglang : public Scheduler {
       const bool cut = paged(wanted) > chunk_left;
       const std::int64_t tokens = cut ? chunk_left / page_ * page_ : wanted;
       if (tokens <= 0) break;
-      // Units that it does not share yet come from evictable ones: check again with these.
+      // Prefix units that it does not share yet come from evictable ones: check again with these.
       const auto keep = static_cast<std::int64_t>(
           std::floor(reserve + static_cast<double>(more) + share(wanted - tokens)));
       const bool keeps = !alone && !exact_;
@@ -309,12 +310,12 @@ class Sglang : public Scheduler {
     }
     return taken > 0;
   }
-  /// Whether `next`, of which `wanted` tokens are to be computed, and all that run can generate
-  /// what they declare. Source: sglang, PrefillAdder.add_one_req_ignore_eos, v0.4.8 to v0.5.18;
-  /// before 0.4.8 without a reserve, and with the tokens that the request next in order has left.
+  /// Returns whether `next`, with `wanted` tokens to compute, and all running requests can generate
+  /// their declared tokens. Source: sglang, PrefillAdder.add_one_req_ignore_eos, v0.4.8 to v0.5.18;
+  /// before 0.4.8 without a reserve, and with the remaining tokens of the next request in order.
   [[nodiscard]] bool can_all_end(BatchBuilder& batch, const Sequence& next, std::int64_t wanted,
                                  double reserve) {
-    constexpr double kReserve = 1;  // IGNORE_EOS_RESERVE_TOKENS, of each request
+    constexpr double kReserve = 1;  // IGNORE_EOS_RESERVE_TOKENS, per request
     const double free = static_cast<double>(batch.free_units()) / token_units_;
     const auto prompt = static_cast<double>(paged(wanted));
     if (reserves_exact_ && prompt > std::min(free, free - reserve / token_units_)) return false;
@@ -338,12 +339,12 @@ class Sglang : public Scheduler {
     return true;
   }
 
-  /// Units that a sequence needs in addition to its prompt if it generates as much as it may.
+  /// Units that a sequence needs in addition to its prompt if it generates its maximum.
   [[nodiscard]] std::int64_t future(BatchBuilder& batch, const Sequence& s) const {
     return batch.units_for(s.known, s.known + to_come(s)) - batch.units_for(s.known, s.known);
   }
 
-  /// Plans what was running before the prompts, in line_. What finds no memory waits: the next
+  /// Plans the sequences that ran before the prompts, in line_. Those without memory wait: the next
   /// iteration of decodes retracts.
   void join_decodes(BatchBuilder& batch) {
     const auto all = std::ssize(line_);
@@ -407,26 +408,26 @@ class Sglang : public Scheduler {
 
   struct End {
     std::int64_t left = 0;  // tokens that it will generate
-    std::int64_t held = 0;  // tokens that it has
+    std::int64_t held = 0;  // tokens that it holds
   };
 
   QueueOrder order_;
   bool caches_;  // the radix cache
   bool longest_prefix_;
-  bool exact_;  // admission knows how many tokens requests generate
+  bool exact_;  // admission uses the number of tokens that requests generate
   bool reserves_exact_;
   double token_units_;
-  bool cuts_within_limit_ = false;  // max_prefill_tokens refuses no prompt that is cut
+  bool cuts_within_limit_ = false;  // max_prefill_tokens does not refuse a prompt that is chunked
   std::int64_t max_model_len_, page_;
   std::int64_t max_seqs_ = 0, chunk_ = 0, max_prefill_tokens_ = 0;
   bool mixed_ = false;
   double conservativeness_ = 1;
   double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
-  bool waits_for_reservation_ = false;                 // because of what is to come
+  bool waits_for_reservation_ = false;                 // because of future tokens
   MicroBatches micro_batches_;
-  std::vector<Forming> forming_;    // of each
-  std::int32_t at_ = 0;             // the one that is formed
-  RequestId chunked_ = kNoRequest;  // whose prompt is cut
+  std::vector<Forming> forming_;    // per micro-batch
+  std::int32_t at_ = 0;             // the micro-batch being formed
+  RequestId chunked_ = kNoRequest;  // the one with a chunked prompt
   std::vector<RequestId> line_;
   std::vector<Match> by_prefix_;
   std::vector<End> ends_;

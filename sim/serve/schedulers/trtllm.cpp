@@ -2,8 +2,8 @@
 // capacityScheduler.cpp (GuaranteedNoEvictScheduler, MaxUtilizationScheduler),
 // microBatchScheduler.cpp (MicroBatchScheduler), scheduledBlocksManager.h and
 // kvCacheManager.cpp (getRemainingBlocksToCompletion, getNeededBlocksOneStep), without beams,
-// LoRA, encoders, and the delay of prompts whose blocks another one
-// is about to compute (beneficialToSkip).
+// LoRA, encoders, and the delay of prompts whose blocks another one is about to compute
+// (beneficialToSkip).
 
 #include <algorithm>
 #include <cstddef>
@@ -31,22 +31,22 @@ constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 /// Capacity, GUARANTEED_NO_EVICT: a waiting request starts if the blocks of its prompt and of all
 /// tokens it may generate are free in addition to those that running requests may still need; no
 /// request is ever evicted. A request without a declared length may grow to the engine's longest
-/// sequence. MAX_UTILIZATION: a request starts if its prompt's blocks are free. If a running one
-/// finds no block, the request started last is paused and recomputed later, and no request starts
-/// in that iteration.
+/// sequence. MAX_UTILIZATION: a request starts if its prompt's blocks are free. If a running
+/// request finds no block, the request started last is paused and recomputed later, and no request
+/// starts in that iteration.
 ///
-/// Micro-batch: generations take one token each of max_num_tokens (with proposals as many more),
-/// then contexts in order. A context that does not fit whole takes a chunk of whole blocks, or
-/// waits if contexts are not chunked. Without chunks, prompts longer than max_num_tokens are
-/// refused (tensorrt_llm/llmapi/llm.py). The first context that gets nothing ends the batch. Up to
-/// 1.2, tokens in the prefix cache count as if they were computed (setPrepopulatedPromptLen comes
-/// after the budget; pull request 11637 of 2026-03 changes it).
+/// Micro-batch: generations take one token each of max_num_tokens (plus one per proposal), then
+/// contexts in order. A context that does not fit entirely takes a chunk of whole blocks, or waits
+/// if contexts are not chunked. Without chunks, prompts longer than max_num_tokens are refused
+/// (tensorrt_llm/llmapi/llm.py). The first context that gets no tokens ends the batch. Up to 1.2,
+/// tokens in the prefix cache count as if they were computed (setPrepopulatedPromptLen is called
+/// after the budget; pull request 11637 of 2026-03 changes this).
 ///
-/// The engine chunks contexts only with enable_chunked_prefill. Where a prompt is longer than
-/// max_num_tokens, which would be refused, and the spec does not say, that flag is assumed.
+/// The engine chunks contexts only with enable_chunked_prefill. If a prompt is longer than
+/// max_num_tokens, which would be refused, and the spec does not set the flag, it is assumed.
 ///
-/// Of a pipeline as many micro-batches are in flight as there are stages, each of at most
-/// max_batch_size of the requests that are not in flight.
+/// In a pipeline, one micro-batch per stage is in flight, each with at most max_batch_size of the
+/// requests that are not in flight.
 ///
 /// Difference from TensorRT-LLM: a request that exceeds its declared length waits until others end.
 class Trtllm : public Scheduler {
@@ -71,8 +71,8 @@ class Trtllm : public Scheduler {
     waits_for_reservation_ = false;
     owed_ = 0;
     has_contexts_ = false;
-    // Without evictions and in order of arrival, running sequences stay where they are until new
-    // ones start: one pass without a copy.
+    // Without evictions and in order of arrival, running sequences keep their places until new ones
+    // start: one pass without a copy.
     std::span<const RequestId> line = batch.idle();
     if (evicts_ || order_ != QueueOrder::kFcfs) {
       line_.assign(line.begin(), line.end());
@@ -111,7 +111,8 @@ class Trtllm : public Scheduler {
   [[nodiscard]] static std::int64_t planned(const BatchBuilder& batch) {
     return static_cast<std::int64_t>(batch.planned());
   }
-  /// Units of contexts that run and are not computed yet: the program took their blocks at once.
+  /// Units of running contexts that are not computed yet: TensorRT-LLM allocates their blocks at
+  /// once.
   [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
     std::int64_t sum = 0;
     for (const RequestId id : batch.running()) {
@@ -121,21 +122,22 @@ class Trtllm : public Scheduler {
     }
     return sum;
   }
-  /// Units of a request that generates all it may, with the proposals that follow its last token.
+  /// Units of a request that generates its maximum, including the proposals after its last token.
   [[nodiscard]] std::int64_t completion(BatchBuilder& batch, const Sequence& s) const {
     const std::int64_t room = std::max<std::int64_t>(0, max_model_len_ - s.prompt);
     const std::int64_t max =
         s.declared > 0 ? std::min<std::int64_t>(s.declared + drafts_, room) : room;
     return batch.units_for(s.prompt, s.prompt + max);
   }
-  /// Tokens of a context that the budget has room for.
+  /// Tokens of a context that fit into the budget.
   [[nodiscard]] std::int32_t chunk(std::int32_t wanted) const {
     if (wanted <= left_) return wanted;
     if (chunked_) return static_cast<std::int32_t>(left_ / block_ * block_);
-    return left_ == budget_ ? wanted : 0;  // what was paused may have grown beyond the budget
+    return left_ == budget_ ? wanted : 0;  // a paused request may have grown beyond the budget
   }
 
-  /// Plans a token and all proposals for each generating request. True: a request was paused.
+  /// Plans a token and all proposals for each generating request. Returns true if a request was
+  /// paused.
   bool generate(BatchBuilder& batch, std::span<const RequestId> line) {
     bool paused = false;
     std::size_t decodes = 0;
@@ -151,7 +153,7 @@ class Trtllm : public Scheduler {
         continue;
       }
       if (left_ == 0 || planned(batch) == max_seqs_) {
-        has_contexts_ = true;  // perhaps: neither they nor new requests find room
+        has_contexts_ = true;  // possibly: neither they nor new requests fit
         break;
       }
       const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(s.to_compute(), left_));
@@ -170,7 +172,7 @@ class Trtllm : public Scheduler {
   }
   [[nodiscard]] bool generate(BatchBuilder& batch, RequestId id, std::int32_t tokens) const {
     const Sequence& s = batch.sequence(id);
-    // The next block may be promised to a context.
+    // The next block may be reserved for a context.
     if (owed_ > 0 && s.computed + tokens > s.room &&
         batch.free_units() - owed_ < batch.block_units()) {
       return false;
@@ -178,7 +180,7 @@ class Trtllm : public Scheduler {
     return batch.schedule(id, tokens);
   }
 
-  /// Contexts in progress; false: the batch is full.
+  /// Plans contexts in progress; returns false if the batch is full.
   bool go_on(BatchBuilder& batch, std::span<const RequestId> line) {
     for (const RequestId id : line) {
       if (!batch.prefills(id)) continue;
@@ -200,7 +202,7 @@ class Trtllm : public Scheduler {
     while (batch.waiting() > 0 && left_ > 0 && planned(batch) < max_seqs_) {
       const RequestId id = batch.next_waiting();
       const Sequence& s = batch.sequence(id);
-      // What is planned already stays: a request that comes before it takes its place next time.
+      // Planned requests stay: a request that precedes one of them takes its place next time.
       if (!has_room(batch, id)) {
         const RequestId last = batch.idle().empty() ? id : batch.last_in_order();
         const bool before = order_ != QueueOrder::kFcfs &&
@@ -227,9 +229,9 @@ class Trtllm : public Scheduler {
     if (std::ssize(running) >= max_seqs_ * stages_) return false;
     const Sequence& s = batch.sequence(id);
     if (evicts_) return batch.units_for(s.known, s.known) + owed_ <= batch.free_units();
-    // A single request always fits into the pool, whatever it declares.
+    // A single request always fits into the pool, no matter what it declares.
     if (running.empty()) return true;
-    // While no request starts or ends, used units were reserved before: the rest is unchanged.
+    // While no request starts or ends, used units were reserved before: the remainder is unchanged.
     if (std::ssize(running) != running_then_) {
       running_then_ = std::ssize(running);
       uncommitted_ = batch.free_units();

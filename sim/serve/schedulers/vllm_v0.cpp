@@ -1,7 +1,8 @@
 // vLLM's V0 scheduler. Source: vllm 0.7.3, core/scheduler.py (Scheduler._schedule_default,
 // _schedule_chunked_prefill, _schedule_running, _schedule_swapped, _schedule_prefills,
 // _schedule_priority_preemption) and core/block_manager.py (can_allocate, can_append_slots,
-// can_swap_in), without speculation, LoRA, encoders, several sequences a request and delay_factor.
+// can_swap_in), without speculation, LoRA, encoders, several sequences per request and
+// delay_factor.
 
 #include <algorithm>
 #include <cmath>
@@ -29,10 +30,10 @@ constexpr double kWatermark = 0.01;                  // core/block_manager.py
 constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use_long_context
 
 /// Prompts are computed whole, in separate iterations: while no sequence is swapped out, an
-/// iteration takes as many waiting prompts as tokens, sequences and blocks (above a watermark)
-/// allow. Running sequences decode only if it finds none. If a block is missing, the last sequence
-/// that is not planned is preempted, by recomputation or to host memory. If none was preempted,
-/// swapped ones return.
+/// iteration takes the waiting prompts that tokens, sequences and blocks (above a watermark) allow.
+/// Running sequences decode only if there are none. If a block is missing, the last sequence that
+/// is not planned is preempted, by recomputation or to host memory. If none was preempted, swapped
+/// ones return.
 ///
 /// A running sequence needs one free block even if its last one has room (can_append_slots counts
 /// the block that is touched). In chunked mode decodes come first, then chunks of running prompts,
@@ -40,11 +41,11 @@ constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use
 ///
 /// Under any order except first come first served, the last of all running sequences in that order
 /// is preempted, planned or not. With whole prompts, the first request in the queue also preempts
-/// running ones that come after it (vLLM's "priority"). Chunked mode has no such order in vLLM:
-/// there no request is admitted in an iteration with a preemption.
+/// running ones that come after it (vLLM's "priority"). vLLM's chunked mode does not have this
+/// order: there no request is admitted in an iteration with a preemption.
 ///
-/// Of a pipeline each stage has a scheduler with its share of the blocks and its own requests
-/// ("virtual engines"), each of at most max_num_seqs.
+/// In a pipeline, each stage has a scheduler with its share of the blocks and its own requests
+/// ("virtual engines"), at most max_num_seqs each.
 ///
 /// Differences from vLLM: a request joins the micro-batch that is formed next (vLLM: the one with
 /// the fewest requests when it arrives), a sequence that does not fit into host memory is
@@ -129,7 +130,7 @@ class VllmV0 : public Scheduler {
     if (put_out_ == 0) bring_back(batch);
   }
 
-  /// Units that the engine of the micro-batch has free.
+  /// Free units of the micro-batch's engine.
   [[nodiscard]] std::int64_t free_units(BatchBuilder& batch) const {
     if (micro_batches_.count() == 1) return batch.free_units();
     std::int64_t held = 0;
@@ -140,7 +141,7 @@ class VllmV0 : public Scheduler {
   [[nodiscard]] std::int32_t take(std::int32_t wanted) const {
     return static_cast<std::int32_t>(std::min(std::int64_t{wanted}, left_));
   }
-  /// Units of prompts that run and are not computed yet: the program took their blocks at once.
+  /// Units of running prompts that are not computed yet: vLLM allocates their blocks at once.
   [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
     std::int64_t sum = 0;
     for (const RequestId id : batch.idle()) {
@@ -161,7 +162,7 @@ class VllmV0 : public Scheduler {
     if (half_done) owed_ = owed(batch);
   }
 
-  /// Running sequences in their order; preemption starts at the end.
+  /// Plans running sequences in their order; preemption starts at the end.
   void run(BatchBuilder& batch) {
     line_.assign(batch.idle().begin(), batch.idle().end());
     bool prefills = false;
@@ -183,7 +184,7 @@ class VllmV0 : public Scheduler {
       });
     }
     std::size_t end = line_.size();
-    // Each takes one block at most: with as many to spare none has to ask.
+    // Each takes at most one block: with enough spare blocks, single checks are not needed.
     const bool roomy = free_units(batch) - owed_ > static_cast<std::int64_t>(end) * one_;
     std::size_t i = 0;
     if (roomy && order_ == QueueOrder::kFcfs) {
@@ -222,12 +223,12 @@ class VllmV0 : public Scheduler {
            static_cast<std::int64_t>(batch.idle().size()) < max_seqs_) {
       const RequestId id = batch.swapped().front();
       const Sequence& s = batch.sequence(id);
-      // The program took all blocks of a prompt with its first chunk: they come back together.
+      // vLLM allocates all blocks of a prompt with its first chunk, so they return together.
       const std::int64_t rest =
           s.prefills() ? std::max<std::int64_t>(0, batch.units_for(s.target, s.target) -
                                                        batch.units_for(s.computed, s.computed))
                        : 0;
-      // A block is touched by what it computes next.
+      // The next computed token touches a block.
       if (!batch.swap_in(id, keep_free_ + owed_ + rest + one_)) return;
       const std::int32_t tokens = take(batch.sequence(id).to_compute());
       if (!batch.schedule(id, tokens)) return;
@@ -236,7 +237,7 @@ class VllmV0 : public Scheduler {
     }
   }
 
-  /// Its whole prompt above the watermark, whatever of it is cached.
+  /// Returns whether its whole prompt fits above the watermark, regardless of cached tokens.
   [[nodiscard]] bool can_allocate(BatchBuilder& batch, RequestId id) const {
     const std::int32_t known = batch.sequence(id).known;
     return batch.units_for(known, known) + keep_free_ + owed_ <= free_units(batch);
@@ -267,7 +268,7 @@ class VllmV0 : public Scheduler {
       const Sequence& s = batch.sequence(id);
       const std::int32_t wanted = s.known - batch.cached_tokens(id);
       std::int32_t tokens = take(wanted);
-      // So that a chunk ends with its last block.
+      // A chunk ends with its last block.
       if (caches_ && tokens < wanted) tokens = static_cast<std::int32_t>(tokens / block_ * block_);
       if (tokens == 0 || !batch.admit(id, tokens, keep_free_ + owed_)) return;
       left_ -= tokens;
@@ -278,7 +279,7 @@ class VllmV0 : public Scheduler {
     }
   }
 
-  /// The first in the queue takes memory and places of those that come after it, though they run.
+  /// The first request in the queue takes memory and places of running requests behind it.
   void make_way(BatchBuilder& batch) {
     if (batch.waiting() == 0) return;
     const RequestId id = batch.next_waiting();
@@ -288,7 +289,7 @@ class VllmV0 : public Scheduler {
       if (can_allocate(batch, id) && static_cast<std::int64_t>(batch.idle().size()) < max_seqs_) {
         return;
       }
-      // The program puts them into its waiting queue whatever the mode.
+      // vLLM puts them into its waiting queue in either mode.
       batch.preempt(last);
       ++put_out_;
     }

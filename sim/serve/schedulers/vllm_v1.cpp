@@ -22,7 +22,7 @@ constexpr std::int64_t kMaxNumBatchedTokens = 2048;  // likewise
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
 
 /// Each iteration has a token budget. Running sequences come first, in the order of their
-/// admission, each with all its uncomputed tokens (one if it decodes) or what the budget leaves. If
+/// admission, each with all its uncomputed tokens (one if it decodes) or the rest of the budget. If
 /// a block is missing, the last in order is preempted and recomputed later. Waiting sequences are
 /// admitted only if none was preempted, from the queue's head up to the first that does not fit.
 class VllmV1 : public Scheduler {
@@ -121,8 +121,9 @@ class VllmV1 : public Scheduler {
   }
 
  private:
-  /// Whether free memory holds what the sequence has tokens for, of which `found` are cached: its
-  /// later chunks do not preempt others then. A sequence that runs alone is not held up.
+  /// Returns whether free memory holds all known tokens of the sequence, of which `found` are
+  /// cached, so that its later chunks do not preempt others. A sequence that is the only one is not
+  /// held up.
   /// Source: vLLM KVCacheManager.allocate_slots, full_sequence_must_fit.
   [[nodiscard]] bool fits(BatchBuilder& batch, RequestId id, std::int32_t found) const {
     if (batch.running().empty()) return true;
@@ -136,8 +137,8 @@ class VllmV1 : public Scheduler {
     if (chunked_ || wanted == 1) tokens = std::min(tokens, left);
     return static_cast<std::int32_t>(std::min(tokens, std::min(left, kUnlimited)));
   }
-  /// Of a prompt's `tokens` after the first `computed`: steps end on whole blocks, the last but one
-  /// after all whole blocks, so that the state there can be kept. Source: vLLM
+  /// Aligns a prompt's next `tokens` after the first `computed`: steps end on whole blocks, the
+  /// last but one after all whole blocks, so that the state there can be kept. Source: vLLM
   /// Scheduler._mamba_block_aligned_split.
   [[nodiscard]] std::int32_t aligned(const Sequence& s, std::int32_t computed,
                                      std::int32_t tokens) const {
@@ -148,7 +149,8 @@ class VllmV1 : public Scheduler {
     }
     return computed < last ? last - computed : tokens;
   }
-  /// Tokens that the budget gets back; `at` stays the place of the same sequence.
+  /// Preempts a sequence and returns the tokens freed in the budget; `at` remains the place of the
+  /// same sequence.
   static std::int32_t preempt(BatchBuilder& batch, RequestId victim, std::size_t& at) {
     const auto& idle = batch.idle();
     const auto place =

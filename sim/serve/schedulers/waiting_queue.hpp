@@ -13,9 +13,9 @@
 
 namespace kvsim {
 
-/// Requests that wait, in the order that a scheduler serves them. First come, first served: a
-/// preempted one comes back to the front. By priority or declared length: ties go to the earlier
-/// arrival, and a preempted one to its place.
+/// Waiting requests in the order in which a scheduler serves them. Under first come first served, a
+/// preempted request returns to the front. Under priority or declared length, ties go to the
+/// earlier arrival, and a preempted request returns to its place.
 class WaitingQueue {
  public:
   WaitingQueue(QueueOrder order, const ActiveArray<Sequence>& sequences)
@@ -28,7 +28,7 @@ class WaitingQueue {
   [[nodiscard]] RequestId front() const {
     return order_ == QueueOrder::kFcfs ? line_.front() : std::get<2>(*sorted_.begin());
   }
-  /// Takes `id` out; at the front in O(1) or O(log n), elsewhere in O(its place).
+  /// Removes `id` in O(1) or O(log n) at the front, elsewhere in time linear in its position.
   void remove(RequestId id) {
     if (order_ != QueueOrder::kFcfs) {
       sorted_.erase(key(id));
@@ -44,7 +44,7 @@ class WaitingQueue {
       return;
     }
   }
-  /// The first `max`, into `out`.
+  /// Copies the first `max` requests to `out`.
   void first(std::size_t max, std::vector<RequestId>& out) const {
     out.clear();
     for (auto at = line_.begin(); at != line_.end() && out.size() < max; ++at) out.push_back(*at);
@@ -52,7 +52,7 @@ class WaitingQueue {
       out.push_back(std::get<2>(*at));
     }
   }
-  /// What the order compares: smaller is served earlier.
+  /// Sort key of the order: smaller is served earlier.
   [[nodiscard]] std::tuple<std::int64_t, std::int32_t, RequestId> key(RequestId id) const {
     const auto [first, rank] = order_key(order_, (*sequences_)[static_cast<std::size_t>(id)]);
     return {first, rank, id};

@@ -14,7 +14,7 @@ constexpr int kKindsOfTraffic = 4;  // of one iteration: to the host and back, t
 Handoffs::Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines,
                    Bytes unit, BytesPerSecond to_host)
     : decoding_{engines.first(static_cast<std::size_t>(spec.cluster.replicas))},
-      // A decode replica has no prefix of another request's computation.
+      // Prefixes do not matter: a decoding replica caches none of another request's computation.
       router_{make_router(spec.cluster.router == RouterPolicy::kRoundRobin
                               ? RouterPolicy::kRoundRobin
                               : RouterPolicy::kLeastLoaded,
@@ -73,7 +73,7 @@ bool Handoffs::waits(std::size_t i, SimTime now, SimTime ends) {
   for (std::size_t kind = 0; kind < parts.size(); ++kind) {
     const Part& part = parts[kind];
     if (part.bytes == Bytes{}) continue;
-    // Requests have the tags from 0 on.
+    // Tags from 0 upwards are those of requests.
     const auto tag = static_cast<std::int64_t>(kKindsOfTraffic * i + kind);
     transfers_.start(now, part.from, part.to, part.bytes * std::int64_t{gpus_}, -1 - tag);
     ++waiting_[i].transfers;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: caches on their way from replicas that prefill to replicas that decode.
+// Internal to sim/serve: transfers of caches from prefilling to decoding replicas.
 
 #include <cstdint>
 #include <deque>
@@ -17,39 +17,40 @@
 
 namespace kvsim {
 
-/// A prefilled request is given to a decoding replica at once. Its cache moves as soon as memory is
-/// there, in the order of giving (back-pressure: until then, and until all of it has come, the
-/// prefilling replica holds it). Moves share links, also with what iterations move between GPUs
-/// and host where both go over one. A request decodes on when its client has the first token: a
-/// client has tokens in their order.
+/// Assigns a prefilled request to a decoding replica immediately. Its cache moves as soon as memory
+/// is available, in the order of assignment. Until all of it has arrived, the prefilling replica
+/// holds it (back-pressure). Moves share links with each other, and with iterations' transfers
+/// between GPUs and host if both use the same link. A request continues to decode once its client
+/// has the first token, because clients receive tokens in order.
 class Handoffs {
  public:
-  /// `engines`: decoding replicas, then those that prefill; all continuous. They outlive this.
-  /// `unit`: bytes of a pool's unit on all GPUs of a replica. `to_host`: what copies between a GPU
-  /// and its host reach.
+  /// `engines`: decoding replicas, then prefilling ones; all continuous. They must outlive this
+  /// object. `unit`: bytes of a pool's unit on all GPUs of a replica. `to_host`: bandwidth of
+  /// copies between a GPU and its host.
   Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines, Bytes unit,
            BytesPerSecond to_host);
 
-  /// What engine `prefilling` has prefilled is given away.
+  /// Assigns the requests that engine `prefilling` has prefilled.
   void take(std::size_t prefilling, SimTime now);
-  /// Memory may have become free in engine `decoding`.
+  /// Starts moves to engine `decoding` if memory has become free there.
   void move(std::size_t decoding, SimTime now);
-  /// When something happens next.
+  /// Returns the time of the next event.
   [[nodiscard]] std::optional<SimTime> next() const;
-  /// Caches that have come by now; the engines they left and came to, in that order.
+  /// Completes the transfers that have arrived by `now`; returns the engines that they left and
+  /// reached, in that order.
   [[nodiscard]] std::vector<std::size_t> arrivals(SimTime now);
 
-  /// Whether the iteration that engine `i` has just formed waits for transfers over a shared link;
-  /// without them it ends at `ends`. If it waits, unblocked() returns its end.
+  /// Returns whether the iteration just formed by engine `i` waits for transfers over a shared
+  /// link; without them it ends at `ends`. If it waits, unblocked() reports its end.
   [[nodiscard]] bool waits(std::size_t i, SimTime now, SimTime ends);
   struct Unblocked {
     std::size_t engine = 0;
-    SimTime took{};  // of the iteration from now on
+    SimTime took{};  // time of the iteration from now
   };
-  /// Iterations whose transfers have come, since the last call.
+  /// Returns the iterations whose transfers have finished since the last call.
   [[nodiscard]] std::vector<Unblocked> unblocked() { return std::exchange(unblocked_, {}); }
 
-  /// Requests that were given to an engine.
+  /// Number of requests assigned to an engine.
   [[nodiscard]] std::int64_t given(std::size_t decoding) const { return given_[decoding]; }
   void report(ServeResult& out);
 
@@ -66,7 +67,7 @@ class Handoffs {
     Bytes bytes{};
   };
   struct Waiting {
-    int transfers = 0;  // under way
+    int transfers = 0;  // in flight
     SimTime took{};
   };
   struct Early {
@@ -74,19 +75,19 @@ class Handoffs {
     RequestId id = 0;
   };
   [[nodiscard]] ContinuousEngine& engine(std::size_t i) { return *continuous_[i]; }
-  /// The move of `id` is done; its engines are appended to `touched`.
+  /// Completes the move of `id` and appends its engines to `touched`.
   void hand_over(RequestId id, std::vector<std::size_t>& touched);
 
   std::span<const std::unique_ptr<Engine>> decoding_;
   std::vector<ContinuousEngine*> continuous_;
   std::unique_ptr<Router> router_;
   Bytes unit_;
-  std::int32_t gpus_;  // of a replica, which all move equal shares
+  std::int32_t gpus_;  // of a replica; all move equal shares
   ServiceTopology topology_;
   TransferEngine transfers_;
   std::vector<std::deque<Pending>> pending_;  // [decoding]
-  std::vector<Move> moves_;                   // under way
-  std::vector<Early> early_;                  // caches that came before the first token did
+  std::vector<Move> moves_;                   // in flight
+  std::vector<Early> early_;                  // caches that arrived before the first token
   std::vector<Waiting> waiting_;              // [engines]
   std::vector<Unblocked> unblocked_;
   std::vector<std::int64_t> given_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: which of several engines a request goes to.
+// Internal to sim/serve: choice of the engine for each request.
 
 #include <cstdint>
 #include <memory>
@@ -21,13 +21,13 @@ class Router {
                                            std::span<const std::unique_ptr<Engine>> engines) = 0;
 };
 
-/// Round robin: in turn, whatever the load. Least loaded: fewest requests present or promised.
-/// Prefix-aware: the engine that has most of the prompt's head in its cache, of several the least
-/// loaded, unless more than `prefix_margin` requests more are there than at the least loaded one,
-/// which gets it then.
-/// Source of the margin: SGLang's cache-aware router, which balances where loads differ by more
-/// than balance_abs_threshold; its second, relative threshold is left out, and it knows prefixes by
-/// what it has sent, not by what the engines still hold.
+/// Round robin: in turn, regardless of load. Least loaded: fewest requests present or promised.
+/// Prefix-aware: the engine that caches the longest prefix of the prompt; ties go to the least
+/// loaded. If it has over `prefix_margin` requests more than the least loaded engine, the latter is
+/// chosen.
+/// Source of the margin: SGLang's cache-aware router, which balances if loads differ by more than
+/// balance_abs_threshold. Its second, relative threshold is not modelled. It tracks prefixes by the
+/// requests that it has sent, not by what the engines still hold.
 [[nodiscard]] std::unique_ptr<Router> make_router(RouterPolicy policy, std::int64_t prefix_margin);
 
 }  // namespace kvsim

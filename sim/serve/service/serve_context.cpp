@@ -24,15 +24,16 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
-constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are resolved for without requests
+constexpr std::int64_t kStaticBatch = 8;      // if not in the spec
+constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are resolved for if there are no
+                                              // requests
 
-/// Entries of a head, one after another, that a step reads all or none of.
+/// Number of consecutive entries of a head that a step reads entirely or not at all.
 std::int64_t page_of(const Method& method) {
   return method.params().contains("page") ? param_integer(method.params(), "page") : 1;
 }
 
-/// With what it may generate, where it says so.
+/// Includes the output, if the request declares it.
 std::int64_t longest_request(const RequestTrace& trace) {
   std::int64_t max = 1;
   for (const Request& r : trace.requests) {
@@ -42,8 +43,8 @@ std::int64_t longest_request(const RequestTrace& trace) {
   return max;
 }
 
-/// What an engine is set up for that no max_model_len is said of: the context that the model's
-/// configuration names, as engines read it from there; else the workload's longest request.
+/// The longest sequence of an engine without a configured max_model_len: the context from the
+/// model's configuration, as engines read it; else the workload's longest request.
 std::int64_t longest_sequence(const ServeSpec& spec) {
   if (spec.options.longest_request || spec.llm->max_positions == 0) {
     return longest_request(*spec.requests);
@@ -55,7 +56,7 @@ std::string scheduler_of(const ServeSpec& spec) {
   return spec.scheduler.name.empty() ? default_scheduler(*spec.stack) : spec.scheduler.name;
 }
 
-/// The stack as the service runs it.
+/// The stack as configured by the service.
 Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
   const Stack stack = with_options(*spec.stack, options, engine_site(spec));
   const std::int64_t longest =
@@ -122,7 +123,7 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   check_dealt(stack_, *spec.llm, *typical_, spec.kv_dtype);
   check_split_prompts(stack_, *spec.llm, *typical_);
   in_.method = typical_.get();
-  // A size that only a replay knows is refused before anything runs.
+  // A size that only a replay can determine is refused before anything runs.
   (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
   usable_ = stack_.growth == CacheGrowth::kPaged
                 ? engine_startup(in_, spec.gpu->hbm_usable, longest_, options_).limit()
@@ -192,8 +193,8 @@ void ServeContext::place_offloads() {
   const OffloadSpec& offload = spec_.offload;
   Bytes own;
   bool reads_part = false;
-  constexpr std::int64_t kMany = 1 << 20;  // entries: above any budget of what is read
-  constexpr double kPart = 0.5;            // which is far below all of these
+  constexpr std::int64_t kMany = 1 << 20;  // entries: above any budget of reads
+  constexpr double kPart = 0.5;            // such budgets are far below this share
   for (std::int32_t l = 0; l < llm_.n_layers(); ++l) {
     const CacheRows rows{in_, l};
     const auto bytes =
@@ -327,7 +328,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   }
   const IterationCost& cost = has_stages ? *pipeline_->costs.front() : *cost_;
   sizes_.emplace(in_, cost.layer_classes(), std::move(groups));
-  // Groups are of the full cache, which leaves no holes to compact.
+  // Groups are of the full cache, which has no holes to compact.
   if (sizes_->groups() != nullptr) stack_.lazy_compaction = false;
   if (has_stages) {
     pool_units_ = pipeline_->pool_units;
@@ -391,7 +392,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
     const auto settings = group_settings(in_, startup_->max_model_len);
     const std::int64_t longest =
         settings ? longest_request(llm_, *settings, startup_->blocks) : startup_->tokens;
-    // vLLM's own words at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
+    // vLLM's message at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
     cannot_start_ = fmt::format(
         "a sequence of max_model_len {} tokens takes {} of cache, {} are there: the longest that "
         "it could be set up for is {} tokens (engine: max_model_len)",
@@ -431,8 +432,8 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
       "as one prompt");
 }
 
-/// vLLM refuses to start where more sequences may run than there are blocks, of which each needs
-/// one for its state, and where a step cannot end on a block. Sources: vLLM
+/// vLLM refuses to start if more sequences may run than there are blocks, because each needs one
+/// for its state, and if a step cannot end on a block. Sources: vLLM
 /// v1/worker/gpu_model_runner.py, "max_num_seqs … exceeds available Mamba cache blocks";
 /// config/vllm.py, "In Mamba cache align mode, block_size … must be <= max_num_batched_tokens".
 std::string ServeContext::beyond_states() const {
@@ -446,7 +447,7 @@ std::string ServeContext::beyond_states() const {
         "(scheduler: max_num_batched_tokens, or prefix_caching false)",
         with_commas(groups->block_tokens()), with_commas(step));
   }
-  // Graphs of decode steps are captured for so many sequences.
+  // Graphs of decode steps are captured for this many sequences.
   if (!options_.cuda_graphs.value_or(true) || stack_.max_num_seqs <= startup_->blocks) return {};
   return fmt::format(
       "max_num_seqs {} exceeds the {} blocks of the pool, of which each sequence takes one for its "
@@ -529,7 +530,7 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
                               .exact_outputs = has_exact_outputs(*spec_.requests)};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
-  // What is to be compressed after it has moved is held whole until then.
+  // A cache that is compressed after its transfer is held whole until then.
   const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
   EngineParts parts{
       .sizes = &*sizes_,
@@ -546,7 +547,7 @@ std::unique_ptr<Engine> ServeContext::make_engine(ServeState& state, std::int32_
       .scoring_room = scoring_room(*startup_),
       .clips = find_scheduler(scheduler_).clips,
       .resident = resident_,
-      // Its GPUs share it, as much for each.
+      // Its GPUs share it equally.
       .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
       .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
       .swap = {.link = host_rate(),
@@ -583,7 +584,7 @@ std::int64_t ServeContext::capacity_tokens() const {
   Bytes resident;
   for (const auto& [owner, bytes] : resident_) resident += bytes;
   const auto room = static_cast<double>(std::max<std::int64_t>(0, (usable_ - resident).count()));
-  // In one sequence, where states and windows are held once.
+  // In one sequence, which holds states and windows once.
   const CacheTerms terms = cache_terms(llm_, spec_.kv_dtype);
   const bool has_fixed = terms.state + terms.index_per_token > 0;
   if (!has_fixed) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: one replica's model, GPU and stack, as all of its parts see them.
+// Internal to sim/serve: one replica's model, GPU and stack, shared by all of its parts.
 
 #include <memory>
 #include <string>
@@ -19,10 +19,10 @@
 
 namespace kvsim {
 
-/// What does not change while a service runs. Engines point into it.
+/// State that is constant while a service runs. Engines hold pointers into it.
 class ServeContext {
  public:
-  /// Errors: InputError where scheduler, stack and method do not go together.
+  /// Errors: InputError if scheduler, stack and method are incompatible.
   ServeContext(const ServeSpec& spec, const ServeHooks& hooks);
   ServeContext(const ServeContext&) = delete;
   ServeContext& operator=(const ServeContext&) = delete;
@@ -30,19 +30,19 @@ class ServeContext {
   [[nodiscard]] std::unique_ptr<Engine> make_engine(ServeState& state, std::int32_t replica,
                                                     std::size_t max_samples,
                                                     ReplicaRole role = ReplicaRole::kWhole);
-  /// Bytes of a unit of an engine's pool, on the GPUs of one tensor-parallel rank together; the
-  /// scheduler is not static.
+  /// Bytes of a unit of an engine's pool, summed over the GPUs of one tensor-parallel rank. The
+  /// scheduler must not be static.
   [[nodiscard]] Bytes pool_unit() const { return pipeline_ ? sizes_->unit() : held_unit_; }
   [[nodiscard]] const std::string& scheduler() const { return scheduler_; }
-  /// Why nothing at all can be served; empty: something can.
+  /// Reason why the service cannot start; empty if it can.
   [[nodiscard]] const std::string& cannot_start() const { return cannot_start_; }
-  /// On how many GPUs it would start, in words.
+  /// Describes the number of GPUs on which it would start.
   [[nodiscard]] std::string would_start() const;
   [[nodiscard]] const std::optional<EngineStartup>& startup() const { return startup_; }
   [[nodiscard]] const CostInput& cost_input() const { return in_; }
   [[nodiscard]] Bytes usable() const { return usable_; }
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
-  /// What copies between a GPU and its host reach: large ones, or pieces of so many bytes.
+  /// Bandwidth of copies between a GPU and its host: large copies, or pieces of this many bytes.
   [[nodiscard]] BytesPerSecond host_rate(Bytes piece = {}) const {
     return kvsim::host_rate(roofline_, *spec_.gpu, stack_, piece);
   }
@@ -56,7 +56,8 @@ class ServeContext {
   [[nodiscard]] const Owners& resident() const { return resident_; }
   /// See PreparedService.
   [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max);
-  /// Why no prefix was found although the engine looked for them; empty: its layers have no groups.
+  /// Reason why no prefix was found although the engine searched for them; empty if its layers have
+  /// no groups.
   [[nodiscard]] std::string no_hits_text() const;
 
  private:
@@ -65,12 +66,12 @@ class ServeContext {
   void add_draft(const ServeHooks& hooks);
   void put_draft_cost(const ServeHooks& hooks);
   [[nodiscard]] std::string beyond_states() const;
-  /// Defaults of schedulers and prefixes for requests that do not declare lengths.
+  /// Adds notes on defaults of schedulers and prefixes for requests that do not declare lengths.
   void note_declarations();
-  /// Which entries are stored outside the GPU, and whether the other settings allow it.
+  /// Decides which entries are stored outside the GPU, and checks that other settings allow it.
   void place_offloads();
   [[nodiscard]] std::string offload_note(bool has_own) const;
-  /// The codec of pages outside the GPU.
+  /// Sets the codec of pages outside the GPU.
   void choose_codec();
 
   const ServeSpec& spec_;
@@ -91,7 +92,7 @@ class ServeContext {
   std::string scheduler_;
   std::string cannot_start_;
   std::optional<EngineStartup> startup_;
-  std::unique_ptr<IterationCost> cost_;  // null where there are stages
+  std::unique_ptr<IterationCost> cost_;  // null if there are stages
   std::optional<Pipeline> pipeline_;
   std::unique_ptr<Draft> draft_;  // null: none
   std::int64_t pool_units_ = 0;
@@ -101,7 +102,7 @@ class ServeContext {
   bool prefix_caching_ = false;
   bool keeps_outside_ = false;
   OutsideFormat outside_format_{};
-  Bytes piece_{};             // of what a step fetches: the least copy; 0: it fetches nothing
+  Bytes piece_{};             // smallest copy of a step's fetches; 0: no fetches
   bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;
   std::int64_t undeclared_ = 0;

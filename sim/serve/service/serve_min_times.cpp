@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-// Bounds of min_times where no limit is configured; no engine's defaults are higher.
+// Bounds of min_times if no limit is configured; no engine has higher defaults.
 constexpr std::int64_t kMaxBatchedTokens = 32768;
 constexpr std::int64_t kMaxRunningSequences = 4096;
 
@@ -39,7 +39,7 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
     return out;
   };
   const Seconds sequence = stack_.front_end.sequence;
-  // What a method holds of a context is not known here.
+  // The part of a context that a method holds is not known here.
   const auto attended = full_law_ ? static_cast<double>(std::max<std::int64_t>(1, context)) : 1.0;
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(sizes_->layer_classes()));
   Seconds fastest{std::numeric_limits<double>::infinity()};  // stage of any step
@@ -48,9 +48,9 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
   const ConfiguredLimits limits = resolve_limits(stack_, spec_.scheduler);
   std::int64_t rows = limits.tokens.value_or(kMaxBatchedTokens);
   max = std::min(max, limits.seqs.value_or(kMaxRunningSequences));
-  if (scheduler_ != "sglang") max = std::min(max, rows);  // there it is of prompts alone
+  if (scheduler_ != "sglang") max = std::min(max, rows);  // there the limit is on prompts only
   const auto& requests = spec_.requests->requests;
-  // Without chunks an iteration takes the longest prompt.
+  // Without chunks, an iteration can take the longest prompt.
   if (!spec_.scheduler.chunked_prefill.value_or(scheduler_ != "vllm-v0")) {
     for (const Request& r : requests) rows = std::max<std::int64_t>(rows, r.prompt_tokens);
   }
@@ -59,11 +59,11 @@ std::optional<MinTimes> ServeContext::min_times(std::int64_t context, std::int64
     max = std::min(max, pool_units_ * sizes_->block_tokens() / context);
   }
   out.sequences = std::max<std::int64_t>(1, max);
-  constexpr double kGrowth = 1.12;  // of the numbers that are looked at
+  constexpr double kGrowth = 1.12;  // between the evaluated numbers
   const auto after = [](std::int64_t n) {
     return std::max(n + 1, static_cast<std::int64_t>(static_cast<double>(n) * kGrowth));
   };
-  // Kernels may be quicker with more rows.
+  // Kernels may be faster with more rows.
   const auto rise = [](auto& entries, auto time) {
     for (std::size_t i = entries.size(); i-- > 1;) {
       entries[i - 1].*time = std::min(entries[i - 1].*time, entries[i].*time);

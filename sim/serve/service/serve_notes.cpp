@@ -1,5 +1,5 @@
-// What a service says about its own basis: where times come from, what is assumed, why no prefix
-// was found, on how many GPUs it would start.
+// Notes on the basis of a service's result: sources of times, assumptions, the reason why no prefix
+// was found, the number of GPUs on which it would start.
 
 #include <algorithm>
 #include <unordered_set>
@@ -34,7 +34,7 @@ std::string ServeContext::would_start() const {
       const ServeContext site{other, none};
       if (!site.cannot_start().empty()) continue;
     } catch (const InputError&) {
-      continue;  // the model's heads do not divide by so many
+      continue;  // the model's heads cannot be divided by this number
     }
     return fmt::format("it starts on {} GPUs under tensor parallelism", other.tensor_parallel);
   }

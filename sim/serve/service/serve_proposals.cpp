@@ -1,4 +1,4 @@
-// Speculative decoding: the part of ServeContext that sets up what proposes tokens.
+// Speculative decoding: the part of ServeContext that sets up the proposer.
 
 #include <cstdint>
 #include <utility>
@@ -36,7 +36,7 @@ void ServeContext::add_proposals(const ServeHooks& hooks) {
 void ServeContext::add_draft(const ServeHooks& hooks) {
   draft_ = make_draft(spec_, in_);
   CostInput both = in_;
-  // What was measured on a GPU has the draft in it.
+  // Memory measured on a GPU includes the draft.
   if (!both.measured_weights) both.measured_weights = weights_held(in_) + draft_->weights;
   EngineStartup start = engine_startup(both, spec_.gpu->hbm_usable, longest_, options_);
   if (!sizes_->counts_blocks() || sizes_->windowed()) {

@@ -39,14 +39,14 @@ struct IterationStart {
 };
 struct TransferEnd {};  // something may have arrived
 
-/// One service: engines driven by one event queue. Engines that decode come first, then those that
+/// One service: engines driven by one event queue. Decoding engines come first, then engines that
 /// only prefill.
 class Service {
  public:
   using Queue =
       EventQueue<std::variant<Arrival, Submission, IterationEnd, IterationStart, TransferEnd>>;
 
-  /// `site`: of the same engine; it outlives the service.
+  /// `site`: of the same spec; must outlive the service.
   Service(const ServeSpec& spec, const ServeOptions& options, ServeContext& site)
       : spec_{spec},
         options_{options},
@@ -54,7 +54,7 @@ class Service {
         site_{site},
         is_static_{site.scheduler() == "static"},
         state_{trace_},
-        // Each request may come, wake all engines, and be refused, at one moment.
+        // Each request may arrive, wake all engines, and be refused at the same time.
         queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
                    std::ssize(trace_.requests) +
                1024} {
@@ -116,7 +116,7 @@ class Service {
     if (!any) return;
     first_follower_.assign(n, -1);
     next_follower_.assign(n, -1);
-    // From the last, so that each list is in the workload's order.
+    // Backwards, so that each list is in the workload's order.
     for (std::size_t i = n; i-- > 0;) {
       const std::int32_t after = trace_.requests[i].after;
       if (after < 0) continue;
@@ -132,7 +132,7 @@ class Service {
     released_.assign(n, SimTime{});
   }
 
-  /// The next request that waits for no other is always in the queue of events, and no more.
+  /// Keeps exactly one request that does not wait for another in the event queue.
   void feed() {
     while (next_ < trace_.requests.size() && trace_.requests[next_].after >= 0) ++next_;
     if (next_ == trace_.requests.size()) return;
@@ -161,8 +161,8 @@ class Service {
     submissions_[to].reset();
     leave_front_end(to, now);
   }
-  /// Requests that have reached the engine, and an event for the next one; one that comes too early
-  /// does nothing.
+  /// Delivers requests that have reached the engine, and schedules an event for the next one; an
+  /// early event has no effect.
   void leave_front_end(std::size_t to, SimTime now) {
     FrontEnd& front_end = engines_[to]->front_end();
     while (const auto request = front_end.take(now)) {
@@ -181,7 +181,7 @@ class Service {
     }
     follow(now);
     wake(to, now);
-    // Tells engines that wait for a full batch that no request is left.
+    // Notifies engines that wait for a full batch that no requests are left.
     for (std::size_t k = 0; k < engines_.size() && coming_ == 0; ++k) wake(k, now);
   }
   void handle(const IterationEnd& e, SimTime now) {
@@ -195,7 +195,7 @@ class Service {
       await_transfers();
     }
     if (starting_[i] || queue_.has_more_now() || (watch_ && watch_->lost())) return wake(i, now);
-    handle(IterationStart{e.engine}, now);  // the event that would come next
+    handle(IterationStart{e.engine}, now);  // the event that would be next
   }
   void handle(const TransferEnd&, SimTime now) {
     awaited_.reset();
@@ -209,7 +209,7 @@ class Service {
     }
     await_transfers();
   }
-  /// An event is scheduled for the next change on the links; one that comes too early does nothing.
+  /// Schedules an event for the next change on the links; an early event has no effect.
   void await_transfers() {
     const auto next = handoffs_->next();
     if (!next || (awaited_ && *awaited_ <= *next)) return;
@@ -221,34 +221,34 @@ class Service {
     starting_[i] = false;
     const auto ends = engines_[i]->start(now, coming_ > 0);
     follow(now);
-    if (!ends) return;  // what comes next wakes it
+    if (!ends) return;  // the next event wakes it
     ++in_flight_[i];
     if (handoffs_ != nullptr && handoffs_->waits(i, now, *ends)) {
       await_transfers();
     } else {
       queue_.schedule(*ends, Phase::kRelease, IterationEnd{e.engine});
     }
-    wake(i, now);  // a pipeline takes more than one
+    wake(i, now);  // a pipeline has several in flight
   }
-  /// All that comes at this moment comes before the iteration is formed.
+  /// Other events at this time are handled before the iteration is formed.
   void wake(std::size_t i, SimTime now) {
     if (in_flight_[i] >= engines_[i]->max_in_flight() || starting_[i]) return;
     starting_[i] = true;
     queue_.schedule(now, Phase::kSchedule, IterationStart{static_cast<std::int32_t>(i)});
   }
-  /// Engines that requests come to.
+  /// Engines that receive arriving requests.
   [[nodiscard]] std::span<const std::unique_ptr<Engine>> doors() const {
     return std::span{engines_}.subspan(first_door_);
   }
   [[nodiscard]] ContinuousEngine& decoder(std::size_t i) {
     return dynamic_cast<ContinuousEngine&>(*engines_[i]);
   }
-  /// Requests that waited for one that has ended.
+  /// Releases requests that waited for one that has ended.
   void follow(SimTime now) {
     for (const RequestId id : state_.ended) {
       if (watch_) watch_->ended(id, state_.outcomes[static_cast<std::size_t>(id)]);
       if (first_follower_.empty()) continue;
-      // The client has its last token when the API server has sent it.
+      // The client has its last token once the API server has sent it.
       const SimTime ended = std::max(now, state_.outcomes[static_cast<std::size_t>(id)].finish);
       if (trace_.shared_list) {
         release_next(ended);
@@ -262,7 +262,7 @@ class Service {
                                    [](const Join& one, RequestId of) { return one.also < of; });
       for (; join != joins_.end() && join->also == id; ++join) release(join->request, ended);
     }
-    // A static batch computes on those that have ended before it.
+    // A static batch still uses sequences that ended before the batch.
     for (std::size_t k = 0; !is_static_ && k < state_.ended.size(); ++k) {
       const auto group = state_.release(state_.ended[k]);
       for (std::size_t i = 0; group && i < engines_.size(); ++i) engines_[i]->release_group(*group);
@@ -270,14 +270,15 @@ class Service {
     state_.ended.clear();
   }
 
-  /// The next request of a shared list, if any is left.
+  /// Releases the next request of a shared list, if any is left.
   void release_next(SimTime ended) {
     auto& next = next_of_list_;
     while (next < trace_.requests.size() && trace_.requests[next].after < 0) ++next;
     if (next < trace_.requests.size()) release(static_cast<RequestId>(next++), ended);
   }
 
-  /// One of the requests that `id` waits for has ended; after the last of them `id` pauses.
+  /// One of the requests that `id` waits for has ended; after the last one, the pause of `id`
+  /// begins.
   void release(RequestId id, SimTime ended) {
     const auto i = static_cast<std::size_t>(id);
     if (!awaits_.empty()) {
@@ -305,7 +306,7 @@ class Service {
   void put_peak_interval(ServeResult& out) const {
     if (out.pool_interval && out.startup->starts()) {
       const PoolInterval& pool = *out.pool_interval;
-      // The pool that runs is of whole blocks.
+      // The actual pool consists of whole blocks.
       out.peak_interval = BytesInterval{.low = std::min(out.peak_hbm, pool.peak_low),
                                         .high = std::max(out.peak_hbm, pool.peak_high)};
       out.peak_basis = pool.basis;
@@ -414,7 +415,7 @@ class Service {
     if (out.startup) {
       out.pool_interval =
           pool_interval(*out.startup, *site_.cost_input().stack, stage_gpus(spec_), spec_.options);
-      // Blocks of a method's rows, or of the layers that hold every token, are fewer.
+      // A method's rows, or layers that hold every token, have fewer blocks.
       if (out.startup->blocks > 0) {
         const double share =
             static_cast<double>(out.blocks) / static_cast<double>(out.startup->blocks);
@@ -479,21 +480,22 @@ class Service {
   Queue queue_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<ReplicaRole> roles_;
-  std::size_t first_door_ = 0;  // engine that requests come to, and all after it
+  std::size_t first_door_ = 0;  // first engine that receives arriving requests; all later ones do
+                                // too
   std::unique_ptr<Router> router_;
   std::unique_ptr<Handoffs> handoffs_;  // null: no replica prefills for others
   std::optional<SimTime> awaited_;      // of the next event of a transfer
-  std::vector<std::int64_t> requests_;  // that came to each engine
+  std::vector<std::int64_t> requests_;  // received by each engine
   std::vector<std::size_t> in_flight_;  // iterations of each engine
   std::vector<bool> starting_;
   std::vector<std::optional<SimTime>> submissions_;  // the next one of each engine
   std::vector<Join> joins_{};                        // in order of `also`
-  std::vector<std::int32_t> awaits_{};  // requests that one still waits for; empty: at most one
-  std::vector<SimTime> released_{};     // latest end of those so far
-  std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another
+  std::vector<std::int32_t> awaits_{};  // requests that each still waits for; empty: at most one
+  std::vector<SimTime> released_{};     // latest end of these so far
+  std::vector<RequestId> first_follower_, next_follower_;  // empty: no request depends on another
   std::size_t next_ = 0;
   std::size_t next_of_list_ = 0;
-  std::int64_t coming_ = 0;  // arrivals that are scheduled
+  std::int64_t coming_ = 0;  // scheduled arrivals
 };
 
 constexpr std::int32_t kMaxReplicas = 4096;

@@ -15,11 +15,11 @@ namespace kvsim {
 struct ServeOptions {
   std::size_t max_samples = 2048;  // of a replica's timeline
   bool keep_gaps = true;           // iteration ends and token spans
-  TimeFactors factors{};           // what if times were so much longer?
-  /// Says of a service that does not start on how many GPUs it would.
+  TimeFactors factors{};           // deviations from the predicted times
+  /// Reports the number of GPUs on which a service that does not start would start.
   bool suggests_gpus = true;
-  /// Ends the run as soon as it is sure that a smaller share of all requests keeps the spec's
-  /// bounds: the result's `stopped_early` then says so, and what was not served is unfinished.
+  /// Ends the run once it is certain that fewer than this share of all requests meet the spec's
+  /// bounds. The result then has `stopped_early` set, and requests not yet served are unfinished.
   std::optional<double> attained{};
 };
 
@@ -27,21 +27,20 @@ struct ServeOptions {
 /// engine options. Errors: as with_options.
 [[nodiscard]] std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec);
 
-/// Serves the whole workload, event by event. Pure: the same spec gives the same result, byte for
-/// byte. A request or a model that does not fit is a result, not an error. Errors: InputError if
-/// the parts do not match (a scheduler that the stack cannot run, a method without a known size).
+/// Simulates the whole workload, event by event. Pure: equal specs produce byte-identical results.
+/// A request or a model that does not fit is a result, not an error. Errors: InputError if the
+/// parts do not match (a scheduler that the stack cannot run, a method without a known size).
 [[nodiscard]] ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options = {});
 
-/// What iterations of a service's engines take at least, whatever else they do. Bounds for
-/// searches.
+/// Lower bounds of the times of a service's iterations, for searches.
 struct MinTimes {
-  /// An iteration in which sequences decode, by their number: `interval` for any from the `max` of
-  /// the entry before to this one's. Rising.
+  /// Iterations with decoding sequences, by their number: `interval` applies from the previous
+  /// entry's `max` to this one's. Increasing.
   struct Decodes {
     std::int64_t max = 0;
     Seconds interval{};
   };
-  /// An iteration that computes tokens of prompts, by their number, likewise.
+  /// Iterations that compute prompt tokens, by the number of tokens, likewise.
   struct Prompts {
     std::int64_t max = 0;
     Seconds interval{};  // of the slowest stage
@@ -52,13 +51,13 @@ struct MinTimes {
   Seconds token{};             // from one decode step of a sequence to its next
   Seconds interval{};          // from the end of any iteration to the end of the next
   double step_tokens = 1;      // most tokens that a decode step yields for a sequence
-  std::int64_t sequences = 1;  // most that decode together
+  std::int64_t sequences = 1;  // most sequences that decode together
   std::int32_t stages = 1;
   FrontEndTimes front_end{};
 };
 
-/// A service that is run many times: what its iterations cost and how caches grow is worked out
-/// once. Each run gives what run_serve gives. Not for several threads at once.
+/// A service for many runs: iteration costs and cache growth are computed once. Each run returns
+/// the same result as run_serve. Not thread-safe.
 class PreparedService {
  public:
   /// Errors: as run_serve.
@@ -68,13 +67,14 @@ class PreparedService {
   ~PreparedService();
 
   [[nodiscard]] const ServeSpec& spec() const;
-  /// Of an engine with a paged cache, as it starts.
+  /// Start-up of an engine with a paged cache.
   [[nodiscard]] const std::optional<EngineStartup>& startup() const;
-  /// Of engines that decode, for sequences of at least `context` tokens of which at most `max` run
-  /// at the same time. nullopt: engines without continuous batching, and those that do not start.
+  /// Returns the bounds of decoding engines for sequences of at least `context` tokens, of which at
+  /// most `max` run simultaneously. nullopt for engines without continuous batching and for engines
+  /// that do not start.
   [[nodiscard]] std::optional<MinTimes> min_times(std::int64_t context, std::int64_t max);
-  /// `requests`: those of the spec, which may come at other times. `copies`: all replicas that the
-  /// spec has are there so many times, behind one door.
+  /// `requests`: the spec's requests, possibly with other arrival times. `copies`: multiplies the
+  /// spec's replicas, all behind one router.
   [[nodiscard]] ServeResult run(std::shared_ptr<const RequestTrace> requests,
                                 std::int32_t copies = 1, const ServeOptions& options = {});
 

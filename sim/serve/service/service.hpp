@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: run_serve with parts that tests replace or look at.
+// Internal to sim/serve: run_serve with parts that tests replace or observe.
 
 #include "sim/serve/engine/serve_hooks.hpp"
 #include "sim/serve/service/serve_run.hpp"

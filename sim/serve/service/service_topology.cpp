@@ -18,7 +18,7 @@ ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) 
   Topology& t = out.topology;
   const BytesPerSecond no_bound{std::numeric_limits<double>::infinity()};
   out.shares_host_links = cluster.link.count() <= 0 && !gpu.nvlink && !gpu.c2c;
-  std::vector<Topology::PlaceIndex> ends;  // of what leads from a replica's GPUs to its host
+  std::vector<Topology::PlaceIndex> ends;  // start of the links from a replica's GPUs to its host
   for (std::int32_t i = 0; i < cluster.replicas + cluster.prefill_replicas; ++i) {
     out.replicas.push_back(t.add(PlaceKind::kGpu, fmt::format("GPUs of replica {}", i)));
     out.hosts.push_back(t.add(PlaceKind::kHost, fmt::format("host of replica {}", i)));
@@ -56,7 +56,7 @@ ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) 
     }
     return out;
   }
-  // Sheets print NVLink with both directions together.
+  // Data sheets state NVLink for both directions together.
   const BytesPerSecond one_way = gpu.nvlink ? *gpu.nvlink * 0.5 : gpu.pcie;
   for (const auto replica : out.replicas) {
     t.join_both(replica, middle, one_way * width, cluster.link_latency * 0.5,
