@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kSameLoad = 0.02;  // of a rate
+constexpr double kSameLoad = 0.02;  // relative, for rates
 
 std::optional<double> number(const Field& object, std::string_view key, std::string_view stat) {
   const auto value = object.find(key);
@@ -36,7 +36,7 @@ bool has_load(const Field& point, const BenchRun& run) {
   return run.users && users && std::llround(*users) == *run.users;
 }
 
-/// The arrivals of the scenario that a result was made from; nullopt: it has none.
+/// Returns the arrivals of the scenario from which a result was made; nullopt if it has none.
 std::optional<Field> arrivals_of(const Field& root) {
   std::optional<Field> at{root};
   for (const char* key : {"scenario", "echo", "requests", "arrivals"}) {
@@ -106,7 +106,7 @@ bool is_in_interval(const BenchComparedValue& value) {
 }
 
 std::vector<BenchComparison> compare_bench(const PlacedText& result, const PlacedText& bench) {
-  // First, so that a file that is no benchmark's is at fault whatever the result is.
+  // Parsed first, so that a file that is not a benchmark's is reported for any result.
   const std::vector<BenchRun> runs = parse_bench(bench.text, bench.place);
   const Field root = Field::parse(result.text, result.place);
   const Field schema = root.at("schema");

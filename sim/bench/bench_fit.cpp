@@ -21,15 +21,15 @@ constexpr Eigen::Index kUnknowns = 4;  // decode, prefill, request, sequence
 using Unknowns = Eigen::Matrix<double, kUnknowns, 1>;
 using Square = Eigen::Matrix<double, kUnknowns, kUnknowns>;
 
-/// Repeats of the same run differ by so much: standard deviations of logarithms. NVIDIA's repeats
-/// of NIM runs: 0.4 % in throughput and 1.7 % in TPOT; others' TTFT by 2 to 12 %.
+/// Standard deviations of logarithms between repeats of the same run. NVIDIA's repeats of NIM runs:
+/// 0.4 % in throughput and 1.7 % in TPOT; TTFT in other sources: 2 to 12 %.
 double repeat_noise(std::string_view metric) {
   constexpr double kTtft = 0.05, kThroughput = 0.01, kTime = 0.02;
   return metric == "TTFT" ? kTtft : metric == "throughput" ? kThroughput : kTime;
 }
 constexpr double kTails = 4;       // degrees of freedom of the errors' Student-t
-constexpr double kSequences = 64;  // of a batch whose step time a sequence's share may explain
-constexpr double kDeviates = 3.28970725390294;  // of a normal from 5 % to 95 %
+constexpr double kSequences = 64;  // of a batch; a sequence's share may explain its step time
+constexpr double kDeviates = 3.28970725390294;  // standard deviations of a normal from 5 % to 95 %
 
 double spread(const ResidualClass& of) {
   return (of.quantile(0.95) - of.quantile(0.05)) / kDeviates * std::hypot(1, of.floor);
@@ -42,7 +42,7 @@ const ResidualClass* class_of(const BenchPrior& prior, std::string_view metric) 
                             : prior.throughput;
 }
 
-/// Predicted values of all loads, one after another; 0 where there is none.
+/// Predicted values of all loads, one after another; 0 if there is none.
 using Values = std::vector<double>;
 
 class Posterior {
@@ -71,14 +71,14 @@ class Posterior {
   [[nodiscard]] const Values& end() const { return end_; }
   [[nodiscard]] TimeFactors times() const { return times_of(at_); }
   [[nodiscard]] const std::vector<BenchValue>& values() const { return values_; }
-  /// Of the value's logarithm against those of all times, before the fit.
+  /// Derivative of the value's logarithm with respect to that of all times, before the fit.
   [[nodiscard]] double slope(std::size_t i) const {
     std::array<double, kServeDraws> drawn{};
     for (std::size_t d = 0; d < kServeDraws; ++d) drawn[d] = drawn_[d][i];
     return response(start_[i], drawn).value_or(Response::linear(1)).slope();
   }
-  /// The posterior's standard deviation of the logarithms of a metric's values, over their slopes;
-  /// nullopt: the benchmark has no value of it.
+  /// Returns the posterior's standard deviation of the logarithms of a metric's values, divided by
+  /// their slopes; nullopt if the benchmark has no value of it.
   [[nodiscard]] std::optional<double> own_error(std::string_view metric) const {
     const Square covariance = (slopes_.transpose() * slopes_ + Square::Identity()).inverse();
     double sum = 0, n = 0;
@@ -106,7 +106,7 @@ class Posterior {
             .sequence = Seconds{sequence_spread_ * at(3)}};
   }
 
-  /// For each of `times` the values of all loads.
+  /// Returns the values of all loads for each of `times`.
   [[nodiscard]] std::vector<Values> predict(const std::vector<TimeFactors>& times) const {
     std::vector<std::vector<Values>> parts(times.size(), std::vector<Values>(loads_.size()));
     parallel_for(times.size() * loads_.size(), threads_, [&](std::size_t i) {
@@ -124,7 +124,7 @@ class Posterior {
   [[nodiscard]] double misfit(std::size_t i, double predicted) const {
     return std::log(values_[i].measured / predicted) / (repeat_noise(values_[i].metric) * scale(i));
   }
-  /// Minus the logarithm of the posterior.
+  /// Returns the negative logarithm of the posterior.
   [[nodiscard]] double cost(const Unknowns& at, const Values& predicted) const {
     double out = 0.5 * at.squaredNorm();
     for (std::size_t i = 0; i < values_.size(); ++i) {
@@ -139,7 +139,7 @@ class Posterior {
   void find() {
     std::vector<TimeFactors> draws(serve_draws().begin(), serve_draws().end());
     drawn_ = predict(draws);
-    // At the mode of the prior the factors are its median, not 1.
+    // At the mode of the prior the factors are equal to its median, not 1.
     end_ = predict({times_of(at_)}).front();
     double lowest = cost(at_, end_);
     double damping = 0;
@@ -168,9 +168,9 @@ class Posterior {
     differentiate();
   }
 
-  /// Derivatives of the logarithms at `at_`, and the same over the weighted noise.
+  /// Computes derivatives of the logarithms at `at_`, and the same divided by the weighted noise.
   void differentiate() {
-    constexpr double kStep = 0.5;  // deviates
+    constexpr double kStep = 0.5;  // in standard deviations
     std::vector<TimeFactors> moved;
     for (Eigen::Index k = 0; k < kUnknowns; ++k) {
       Unknowns there = at_;
@@ -219,7 +219,8 @@ BenchFit fit_bench(const std::vector<BenchLoad>& loads, const BenchPrior& prior,
   calibration.runs = std::ssize(loads);
   const auto error = [&](std::string_view metric) {
     const ResidualClass* of = class_of(prior, metric);
-    // What services like it say and what its benchmark says, by their precisions.
+    // Combines the residuals of similar services and its own benchmark, weighted by their
+    // precisions.
     const double before = (of->quantile(0.95) - of->quantile(0.05)) / kDeviates;
     const auto fitted = posterior.own_error(metric);
     if (!fitted) return before;

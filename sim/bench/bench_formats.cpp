@@ -32,8 +32,8 @@ std::optional<double> count(const Field& object, std::string_view key) {
 std::optional<double> seconds(const Field& object, std::string_view key, double unit) {
   return number(object, key, kLongest, unit);
 }
-/// Refuses a time that is none. How long a run took is not used, but a file in which it is wrong is
-/// damaged, or in another unit.
+/// Rejects an invalid time. The duration of a run is not used, but a file in which it is invalid is
+/// damaged or in another unit.
 void check_seconds(const Field& object, std::string_view key, double unit = 1) {
   (void)seconds(object, key, unit);
 }
@@ -62,7 +62,7 @@ Field object_at(const Field& object, std::string_view key) {
   return out;
 }
 
-// vLLM and SGLang: one flat object a run, "mean_ttft_ms".
+// vLLM and SGLang: one flat object per run, "mean_ttft_ms".
 
 bool is_flat(const Field& run) { return run.has("completed") && run.has("duration"); }
 
@@ -80,7 +80,7 @@ BenchRun flat_run(const Field& run) {
                .tool = sglang ? "SGLang bench_serving" : "vllm bench serve",
                .requests = whole(count(run, "completed"))};
   check_seconds(run, "duration");
-  // SGLang's mooncake workload: requests come when its file says.
+  // SGLang's mooncake workload: requests arrive as recorded in its file.
   const auto rate = run.find("request_rate");
   out.states_load = !(rate && rate->is_string() && rate->string() == "trace");
   if (out.states_load) {
@@ -93,7 +93,7 @@ BenchRun flat_run(const Field& run) {
     out.gap_cv = 1 / std::sqrt(shape->number(kMinShape, kMaxCount));
   }
   const auto done = count(run, "completed");
-  // Releases without "failed" state how many requests the client sent.
+  // Releases without "failed" record how many requests the client sent.
   const auto sent = count(run, "num_prompts");
   out.failed = whole(count(run, "failed"));
   if (!out.failed && sent && done) out.failed = whole(std::max(*sent - *done, 0.0));
@@ -107,7 +107,7 @@ BenchRun flat_run(const Field& run) {
   return out;
 }
 
-// AIPerf: a block a metric with its unit; or a record a request.
+// AIPerf: one block per metric with its unit, or one record per request.
 
 double unit_of(const Field& block) {
   const std::string unit = block.at("unit").string();
@@ -252,7 +252,7 @@ BenchTimes guidellm_times(const Field& metrics, std::string_view name, double un
 }
 
 double rate_of(const Field& field) {
-  constexpr double kMinRate = 1e-6, kMaxRate = 1e6;  // a second, as a scenario's
+  constexpr double kMinRate = 1e-6, kMaxRate = 1e6;  // per second, as in scenarios
   return field.number(kMinRate, kMaxRate);
 }
 
@@ -295,7 +295,7 @@ BenchRun guidellm_run(const Field& run) {
   return out;
 }
 
-// inference-perf: one file a stage.
+// inference-perf: one file per stage.
 
 BenchTimes stage_times(const Field& latency, std::string_view name) {
   const auto times = latency.find(name);
@@ -377,7 +377,7 @@ void put_document(std::vector<BenchRun>& out, const Field& document) {
   }
 }
 
-/// Objects one a line: lines that are not empty, each with its number.
+/// Returns the objects of non-empty lines, each with its line number.
 std::vector<Field> lines_of(std::string_view text, const std::string& file) {
   std::vector<Field> out;
   std::size_t number = 0;
@@ -392,7 +392,7 @@ std::vector<Field> lines_of(std::string_view text, const std::string& file) {
   return out;
 }
 
-/// Whether a line ends a whole object and another begins one.
+/// Whether a line ends one whole object and another begins on the next.
 bool is_lines(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos || text[begin] != '{') return false;

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMaxSize = 1 << 24;  // of a width, a vocabulary or a number of positions
 constexpr std::int64_t kMaxLayers = 1000;
 
-/// Angles per position. "linear" divides all by a factor; "llama3" divides long waves by it and
-/// blends between (Llama 3.1, `rope_scaling` of its configuration).
+/// Sets the angles per position. "linear" divides all by a factor; "llama3" divides long waves by
+/// it and interpolates between (Llama 3.1, `rope_scaling` of its configuration).
 void read_rope(const Field& config, DecoderShape& shape) {
   shape.rope_theta = 10000;
   const std::optional<Field> nested = config.find("rope_parameters");
@@ -109,11 +109,11 @@ DecoderShape read_shape(const Field& config, const std::string& model) {
   return shape;
 }
 
-/// Which tensors a model has in addition to its matrices and the norms of rows. As in transformers,
-/// the type decides which keys of the configuration count, and an absent key is false.
+/// Tensors that a model has in addition to its matrices and the norms of rows. As in transformers,
+/// the type determines which keys of the configuration count, and an absent key is false.
 struct OptionalTensors {
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_norms = false;
-  bool is_tied = false;  // the embedding is the output matrix too
+  bool is_tied = false;  // whether the embedding is also the output matrix
 };
 
 OptionalTensors read_optional_tensors(const Field& config) {
@@ -189,9 +189,9 @@ class Tensors {
     return out;
   }
 
-  /// A weight that is not read changes the model's output, or belongs to another architecture.
-  /// Files of older releases store the frequencies of the rotation, which the configuration has
-  /// too.
+  /// Rejects weights that were not read: they would change the model's output, or belong to another
+  /// architecture. Files of older releases store the rotation's frequencies, which the
+  /// configuration also has.
   void refuse_unread() const {
     for (const auto& [name, file] : files_) {
       if (read_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;

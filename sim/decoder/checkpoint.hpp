@@ -11,17 +11,17 @@ namespace kvsim {
 
 /// Shape and constants of a decoder of the Llama family: Llama, Mistral, Qwen2, Qwen3.
 struct DecoderShape {
-  std::string model;  // folder name, for texts
+  std::string model;  // folder name, for messages
   std::int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
   std::int64_t d_model = 0, d_ff = 0, vocab = 0;
   std::int64_t max_positions = 0;
   double norm_epsilon = 0;
   double rope_theta = 0;
-  bool scales_rope = false;      // positions are rotated by other angles than theta^(-2j/d)
+  bool scales_rope = false;      // whether angles of positions differ from theta^(-2j/d)
   std::vector<double> inv_freq;  // [head_dim / 2], angle per position of pair (j, j + d/2)
 };
 
-/// A matrix [rows, columns] in fp32, row by row, as a linear layer's weight: y = W x.
+/// A matrix [rows, columns] in fp32, row-major, as the weight of a linear layer: y = W x.
 struct Matrix {
   std::int64_t rows = 0, columns = 0;
   std::vector<float> data;
@@ -41,15 +41,15 @@ struct Checkpoint {
   Matrix embedding;  // [vocab, d_model]
   std::vector<DecoderLayer> layers;
   std::vector<float> final_norm;  // [d_model]
-  Matrix head;                    // [vocab, d_model]; empty: the embedding
+  Matrix head;                    // [vocab, d_model]; empty: same as the embedding
 };
 
 /// Reads a Hugging Face folder: config.json and model.safetensors, in one file or in the shards of
-/// model.safetensors.index.json. Tensors in fp32, bf16 or fp16 become fp32.
+/// model.safetensors.index.json. Converts tensors in fp32, bf16 or fp16 to fp32.
 ///
-/// Errors: InputError for an architecture outside the Llama family, a tensor that is missing or has
-/// another shape than the configuration says, a tensor that the configuration does not imply (it
-/// would not be read), and weights that need more than `memory` in fp32.
+/// Errors: InputError for an architecture outside the Llama family, a missing tensor or one whose
+/// shape differs from the configuration, a tensor that the configuration does not imply (it would
+/// not be read), and weights that need more than `memory` in fp32.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& folder, Bytes memory);
 
 }  // namespace kvsim

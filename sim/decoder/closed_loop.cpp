@@ -26,7 +26,7 @@ namespace {
 
 std::size_t index(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-/// Sums over prompts, from which a LoopScore follows.
+/// Sums over prompts, from which a LoopScore is computed.
 struct Sums {
   std::int64_t prompts = 0, right = 0, tokens = 0, agree = 0;
   double kl = 0, loss = 0;
@@ -55,11 +55,11 @@ struct Sums {
   }
 };
 
-/// What one method did with one prompt.
+/// Results of one method for one prompt.
 struct PromptOutcome {
   Sums sums;
-  double error = 0, answer_error = 0;  // sums over layers, query heads and steps, the second
-  double answer_weight = 0;            // weighted
+  double error = 0, answer_error = 0;  // sums over layers, query heads and steps
+  double answer_weight = 0;            // total weight of answer_error
   std::int64_t errors = 0;
   double held = 0, full = 0;  // K and V bytes after compression
 };
@@ -79,7 +79,7 @@ std::size_t most_likely(std::span<const double> row) {
   return static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-/// One prompt and its answer: the pass with the full cache, and the passes of methods.
+/// One prompt and its answer: the pass with the full cache and those of methods.
 class PromptRun {
  public:
   PromptRun(const Decoder& decoder, const LoopPrompt& prompt, const Rope* rope,
@@ -110,7 +110,7 @@ class PromptRun {
     PromptOutcome out;
     if (const auto& prefill = method.parts().prefill) {
       compute_in_part(*prefill);
-      // The rows are there: the rest is the cache of a prompt that was computed whole.
+      // The rows exist: the rest is the cache of a prompt that was computed completely.
       Composition parts = method.parts();
       parts.prefill = nullptr;
       const ComposedMethod as_computed{std::move(parts)};
@@ -125,7 +125,7 @@ class PromptRun {
   }
 
  private:
-  /// The index of the first token whose logits predict a token of the answer.
+  /// Returns the index of the first token whose logits predict a token of the answer.
   [[nodiscard]] std::int64_t first_predicting() const {
     return static_cast<std::int64_t>(prompt_.tokens.size()) - 1;
   }
@@ -158,7 +158,8 @@ class PromptRun {
     find_retrieved();
   }
 
-  /// What the full cache's heads give to one token of the context where they predict the answer.
+  /// Finds the largest probability that the full cache's heads assign to one token of the context
+  /// at the steps that predict the answer.
   void find_retrieved() {
     const std::int64_t first = first_predicting();
     const std::int64_t steps = info_.tokens - first;
@@ -199,7 +200,7 @@ class PromptRun {
     }
   }
 
-  /// Replaces the rows of the compressed part by those that `rule` computes.
+  /// Replaces the rows of the compressed part with those that `rule` computes.
   void compute_in_part(const PrefillRule& rule) {
     const std::span<const std::int32_t> tokens = std::span{tokens_}.first(index(compressed_));
     const std::int64_t question = prompt_.question_start.value_or(compressed_);
@@ -257,7 +258,7 @@ class PromptRun {
     }
   }
 
-  /// Closed loop: what each token computes enters the next layer and the next token.
+  /// Closed loop: the output for each token enters the next layer and the next token.
   void loop(const ComposedMethod& method, std::uint64_t seed, PromptOutcome& out) {
     MethodSessions sessions{method, *block_, seed};
     std::vector<float> attended(index(width()));
@@ -289,7 +290,7 @@ class PromptRun {
     out.sums.right = right ? 1 : 0;
   }
 
-  /// Puts back the rows that a loop has overwritten.
+  /// Restores the rows that a loop has overwritten.
   void restore() {
     const auto put = [&](const std::vector<float>& from, std::vector<float>& to) {
       std::copy(from.begin(), from.end(), to.begin());  // views point into `to`
@@ -304,7 +305,8 @@ class PromptRun {
   const Decoder& decoder_;
   const LoopPrompt& prompt_;
   std::int64_t compressed_;
-  std::vector<std::int32_t> tokens_;  // all but the answer's last, which nothing follows
+  std::vector<std::int32_t> tokens_;  // all but the last token of the answer, which no token
+                                      // follows
   TraceInfo info_;
   std::unique_ptr<LayerBlock> block_;
   std::vector<TraceLayer> full_rows_;
@@ -341,7 +343,7 @@ MethodContext context_of(const DecoderShape& s) {
                                          .predicted = {}}};
 }
 
-/// What a method needs and a loop cannot give; empty: nothing.
+/// Returns what a method needs and a loop cannot provide; empty if nothing.
 std::string reason_against(const ComposedMethod& method, const DecoderShape& shape,
                            std::span<const LoopPrompt> prompts) {
   const TraceInputs needs = method.needs().inputs;

@@ -18,7 +18,7 @@ ConstRows matrix_of(const Matrix& m) { return {m.data.data(), m.rows, m.columns}
 
 std::size_t index(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-/// RMS norm of each row of `width` elements, times `weight`.
+/// Computes the RMS norm of each row of `width` elements, times `weight`.
 void rms_norm(std::span<const float> in, std::span<const float> weight, double epsilon,
               std::span<float> out) {
   const std::size_t width = weight.size();
@@ -70,7 +70,7 @@ void Decoder::project(std::int32_t layer, const std::vector<float>& normed, std:
   const ConstRows in{normed.data(), n, s.d_model};
   const auto d = index(s.head_dim);
   std::vector<float> row(d);
-  // By head, with the norm of heads and the rotation by position if the tensor has them.
+  // Writes by head, with the norm of heads and the rotation by position if the tensor has them.
   const auto write = [&](const RowMajor& from, std::int32_t heads, std::span<const float> norm,
                          bool rotates, std::vector<float>& to) {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -125,7 +125,7 @@ std::vector<float> Decoder::logits(std::span<const float> rows) const {
 
 std::vector<float> Decoder::attend(const TraceLayer& layer, std::int64_t first, std::int64_t n,
                                    std::int64_t tokens, std::int64_t oldest) const {
-  constexpr std::int64_t kTile = 128;  // query rows at once
+  constexpr std::int64_t kTile = 128;  // query rows per tile
   const DecoderShape& s = shape();
   const std::int64_t group = s.n_heads / s.n_kv_heads;
   const std::int64_t d = s.head_dim;

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// A decoder in pieces around its attention, in fp32: the attention itself is the caller's, who
+/// The parts of a decoder around its attention, in fp32. The caller computes the attention and
 /// decides which cache it reads. Rows are [n, d_model], one per token. Thread-safe.
 class Decoder {
  public:
@@ -17,25 +17,26 @@ class Decoder {
   explicit Decoder(const Checkpoint& checkpoint) : weights_{checkpoint} {}
 
   [[nodiscard]] const DecoderShape& shape() const { return weights_.shape; }
-  /// Embeddings of tokens [n, d_model]. Errors: ContractError for an id outside the vocabulary.
+  /// Returns embeddings of tokens [n, d_model]. Errors: ContractError for an id outside the
+  /// vocabulary.
   [[nodiscard]] std::vector<float> embed(std::span<const std::int32_t> tokens) const;
-  /// The input of a layer's attention module: rows after its first norm.
+  /// Returns the input of a layer's attention module: rows after the layer's first norm.
   [[nodiscard]] std::vector<float> normed(std::int32_t layer, std::span<const float> rows) const;
   /// Writes rotated queries and keys, and values, of tokens first, first + 1, … into `out`, which
   /// is laid out by head for `tokens` tokens.
   void project(std::int32_t layer, const std::vector<float>& normed, std::int64_t first,
                std::int64_t tokens, TraceLayer& out) const;
-  /// From attention outputs [n, n_heads * head_dim] to the layer's output, in place of `rows`.
+  /// Replaces `rows` with the layer's output, given the attention outputs [n, n_heads * head_dim].
   void finish(std::int32_t layer, std::span<const float> attention, std::span<float> rows) const;
-  /// The weight that attention outputs are multiplied by, [d_model, n_heads * head_dim].
+  /// The weight [d_model, n_heads * head_dim] that multiplies attention outputs.
   [[nodiscard]] std::span<const float> output_projection(std::int32_t layer) const {
     return weights_.layers[static_cast<std::size_t>(layer)].o.data;
   }
-  /// Logits [n, vocab] of the token after each row.
+  /// Returns logits [n, vocab] of the token after each row.
   [[nodiscard]] std::vector<float> logits(std::span<const float> rows) const;
 
-  /// Causal attention of tokens first … first + n - 1 of a layer laid out by head for `tokens`
-  /// tokens, over those from `oldest` on: [n, n_heads * head_dim].
+  /// Computes causal attention of tokens first … first + n - 1 over tokens from `oldest`, for a
+  /// layer laid out by head for `tokens` tokens: [n, n_heads * head_dim].
   [[nodiscard]] std::vector<float> attend(const TraceLayer& layer, std::int64_t first,
                                           std::int64_t n, std::int64_t tokens,
                                           std::int64_t oldest = 0) const;

@@ -22,7 +22,7 @@ TraceLayer room_for(const DecoderShape& s, std::int64_t tokens) {
           .v = std::vector<float>(head * index(s.n_kv_heads))};
 }
 
-/// Every chunk separately through the model, at its positions.
+/// Computes every chunk separately, at its positions in the prompt.
 std::vector<TraceLayer> rows_of_chunks(const Decoder& decoder, const PromptInPart& prompt) {
   const DecoderShape& s = decoder.shape();
   const auto n = std::ssize(prompt.tokens);
@@ -40,7 +40,7 @@ std::vector<TraceLayer> rows_of_chunks(const Decoder& decoder, const PromptInPar
   return layers;
 }
 
-/// Calls `run(first, count, at)` for tokens that follow each other; `at`: index of the first.
+/// Calls `run(first, count, at)` for each run of consecutive tokens; `at`: index of the first.
 template <class Run>
 void each_run(std::span<const std::int32_t> tokens, Run&& run) {
   for (std::size_t at = 0; at < tokens.size();) {
@@ -51,8 +51,8 @@ void each_run(std::span<const std::int32_t> tokens, Run&& run) {
   }
 }
 
-/// Attention of the prompt's tokens over the keys that `pattern` computes: one query head, q, keys
-/// and values [n, d], into columns of out [n, width].
+/// Computes attention of the prompt's tokens over the keys that `pattern` selects: one query head,
+/// q, keys and values [n, d], into columns of out [n, width].
 void attend_pattern(const PrefillPattern& pattern, const PrefillHead& head,
                     std::span<const float> values, std::span<float> out, std::size_t width) {
   const std::size_t d = index(head.head_dim);

@@ -8,13 +8,13 @@
 
 namespace kvsim {
 
-/// A task: tokens to read and the tokens that should follow.
+/// A task: tokens to read and the expected tokens that follow.
 struct LoopPrompt {
   std::string task;  // name of a group of tasks; may be empty
   std::vector<std::int32_t> tokens, answer;
   std::optional<std::int64_t> question_start;  // index into tokens
-  /// First tokens of chunks that are computed apart, ascending from 0; the last chunk ends at the
-  /// question, or with the prompt. Empty: the prompt is of one piece.
+  /// First tokens of chunks that are computed separately, ascending from 0. The last chunk ends at
+  /// the question, or with the prompt. Empty if the prompt is not divided.
   std::vector<std::int64_t> chunks;
 };
 

@@ -27,7 +27,7 @@ void MethodSessions::compress(LayerBlock& block) {
   std::vector<std::vector<HeadVerdict>> verdicts;
   std::vector<std::vector<EntryBudget>> allotted;
   std::vector<std::vector<std::int32_t>> alive;  // nested: by unit of the layer
-  // Units come layer by layer.
+  // Units are ordered by layer.
   for (std::size_t first = 0; first < units_.size();) {
     std::size_t end = first;
     while (end < units_.size() && units_[end].heads.layer == units_[first].heads.layer) ++end;

@@ -12,8 +12,8 @@
 namespace kvsim {
 
 /// The caches of one method in every layer of a model, compressed after the prompt of `block`, then
-/// advanced step by step. A step's rows may be written into the block layer by layer during the
-/// step.
+/// advanced step by step. The rows of a step may be written into the block layer by layer during
+/// the step.
 class MethodSessions {
  public:
   /// `block` holds all layers and outlives the sessions.
@@ -21,8 +21,8 @@ class MethodSessions {
 
   [[nodiscard]] CacheBytes bytes() const;
   void begin_step();
-  /// Appends the step's rows of `layer` and attends: [n_heads * head_dim] into `out`. Layers are
-  /// called in order.
+  /// Appends the step's rows of `layer` and attends: [n_heads * head_dim] into `out`. Call it for
+  /// the layers in order.
   void attend(std::int32_t layer, std::span<float> out);
   void end_step();
 
@@ -30,7 +30,7 @@ class MethodSessions {
   struct Unit {
     DecisionUnit heads;
     std::unique_ptr<CacheSession> session;
-    std::size_t attended = 0;  // heads of this step so far
+    std::size_t attended = 0;  // heads of this step that have attended so far
   };
   void compress(LayerBlock& block);
 

@@ -11,11 +11,11 @@
 
 namespace kvsim {
 
-/// Order of events that share a time: events that free memory run before those that allocate.
+/// Order of events at the same time: events that free memory run before those that allocate.
 enum class Phase : std::uint8_t { kRelease, kTransfer, kArrival, kSchedule, kObserve };
 
-/// Events in order of (time, phase, sequence), where sequence is the order they were scheduled in,
-/// and the clock that they move. `Payload` is a variant of small structs.
+/// Events in order of (time, phase, sequence), where sequence is the order of scheduling, and the
+/// clock that they advance. `Payload` is a variant of small structs.
 template <class Payload>
 class EventQueue {
  public:
@@ -26,7 +26,7 @@ class EventQueue {
     Payload payload{};
   };
 
-  /// `max_concurrent`: events that may share one time; more are an endless loop.
+  /// `max_concurrent`: maximum number of events at one time; more indicate an endless loop.
   explicit EventQueue(std::int64_t max_concurrent = 1 << 20) : max_concurrent_{max_concurrent} {}
 
   /// Errors: ContractError if `at` is in the past.
@@ -38,11 +38,11 @@ class EventQueue {
   [[nodiscard]] bool empty() const { return events_.empty(); }
   [[nodiscard]] std::size_t size() const { return events_.size(); }
   [[nodiscard]] SimTime now() const { return now_; }
-  /// Whether an event is still to come at this time.
+  /// Whether another event is pending at the present time.
   [[nodiscard]] bool has_more_now() const { return !events_.empty() && events_.front().at == now_; }
 
-  /// The next event; the clock moves to it. Errors: ContractError if there is none, or where more
-  /// than `max_concurrent` share a time.
+  /// Removes and returns the next event and advances the clock to it. Errors: ContractError if
+  /// there is none, or if more than `max_concurrent` events have the same time.
   Event pop() {
     KVSIM_CHECK(!events_.empty(), "no event is left");
     std::pop_heap(events_.begin(), events_.end(), later);
@@ -50,7 +50,7 @@ class EventQueue {
     events_.pop_back();
     standing_still_ = event.at > now_ ? 0 : standing_still_ + 1;
     KVSIM_CHECK(standing_still_ < max_concurrent_, "no progress at {} ps", now_.count());
-    now_ = event.at;  // the only line that moves the clock
+    now_ = event.at;  // the only place where the clock advances
     return event;
   }
 

@@ -1,13 +1,13 @@
 #include "sim/engine/parallel.hpp"
 
-// WebAssembly without threads, as browsers run it: the caller does all the work.
+// WebAssembly without threads, as in browsers: the caller does all the work.
 #if defined(__EMSCRIPTEN__) && !defined(__EMSCRIPTEN_PTHREADS__)
 
 namespace kvsim {
 
 int thread_count(int) { return 1; }
 
-std::int64_t machine_memory() { return std::int64_t{4} << 30; }  // the most that 32 bits address
+std::int64_t machine_memory() { return std::int64_t{4} << 30; }  // maximum for 32-bit addresses
 
 void parallel_for(std::size_t count, int, const std::function<void(std::size_t)>& task) {
   for (std::size_t i = 0; i < count; ++i) task(i);
@@ -58,7 +58,7 @@ void parallel_for(std::size_t count, int threads, const std::function<void(std::
           failed_at = i;
           failure = std::current_exception();
         }
-        next.store(count);  // tasks not begun are not begun any more
+        next.store(count);  // no further tasks begin
       }
     }
   };

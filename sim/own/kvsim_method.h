@@ -4,10 +4,10 @@
  *     kvsim replay --method-lib ./libmine.so --method mine --budget 0.2 --trace T.safetensors
  *
  * The library scores the tokens of a prompt, layer by layer. kvsim keeps the tokens with the
- * highest scores of each KV head, as many as the budget has room for; among equals the older ones.
+ * highest scores of each KV head, as many as the budget allows; the older token wins ties.
  * Tokens generated later are appended.
  *
- * This header only uses the C language. KVSIM_METHOD_ABI changes with every incompatible change.
+ * This header uses only the C language. KVSIM_METHOD_ABI changes with every incompatible change.
  */
 #ifndef KVSIM_METHOD_H
 #define KVSIM_METHOD_H
@@ -26,7 +26,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* NOLINTBEGIN(readability-identifier-naming): names of C */
+/* NOLINTBEGIN(readability-identifier-naming): C names */
 
 /* The prompt of one layer. All vectors are float32 and contiguous; they are valid during the call.
  */
@@ -38,7 +38,7 @@ struct kvsim_score_input {
   int32_t head_dim;
   int32_t reserved;         /* 0 */
   int64_t tokens;           /* of the prompt */
-  double scale;             /* that attention multiplies its logits by, mostly 1 / sqrt(head_dim) */
+  double scale;             /* factor of attention logits, usually 1 / sqrt(head_dim) */
   double ratio;             /* share of the prompt that is removed, in [0, 1) */
   uint64_t seed;            /* of the run, for random scores */
   const float* const* keys; /* [n_kv_heads] of [tokens, head_dim], after RoPE */
@@ -54,7 +54,7 @@ struct kvsim_method_param {
   const char* help;
 };
 
-/* How often a kernel for the scores reads the prompt's vectors, for its time. */
+/* Number of times that a kernel for the scores reads the prompt's vectors; determines its time. */
 struct kvsim_method_passes {
   double keys, values, queries;
 };
@@ -64,22 +64,22 @@ struct kvsim_method_passes {
 /* Returns KVSIM_METHOD_ABI. */
 KVSIM_METHOD_EXPORT int kvsim_method_abi(void);
 
-/* The method's name, which no method of kvsim has: no blank, '+', '=' or ','. */
+/* Returns the method's name: unlike that of any kvsim method, without blank, '+', '=' or ','. */
 KVSIM_METHOD_EXPORT const char* kvsim_method_name(void);
 
 /* Writes finite scores [n_kv_heads, tokens] and returns 0. Otherwise writes a reason, ended by 0,
  * to `error`, which has `error_size` bytes, and returns another number: kvsim reports it and exits.
- * The scores must follow from `input` only: layers come in any order. One call at a time, from
- * several threads. */
+ * The scores must depend only on `input`: layers come in any order. Calls never overlap, but come
+ * from several threads. */
 KVSIM_METHOD_EXPORT int kvsim_method_score(const struct kvsim_score_input* input, double* scores,
                                            char* error, size_t error_size);
 
 /* Optional. */
 
-/* The parameters, `*count` of them. Without this function there are none. */
+/* Returns the `*count` parameters. Without this function there are none. */
 KVSIM_METHOD_EXPORT const struct kvsim_method_param* kvsim_method_params(size_t* count);
 
-/* Without this function nothing of the scores is counted. */
+/* Without this function the scores have no cost. */
 KVSIM_METHOD_EXPORT const struct kvsim_method_passes* kvsim_method_count_passes(void);
 
 /* NOLINTEND(readability-identifier-naming) */

@@ -23,7 +23,7 @@ constexpr std::size_t kErrorSize = 1024;
 constexpr double kMaxNumber = std::numeric_limits<double>::max();
 constexpr std::size_t kMaxParams = 64;
 
-/// The function `name` of a library; nullptr: there is none.
+/// Returns the function `name` of a library, or nullptr.
 template <class Function>
 Function* optional_function(void* library, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(library, name));
@@ -42,7 +42,7 @@ struct LibraryScorer {
   decltype(&kvsim_method_score) function = nullptr;
   std::string who;
   std::vector<std::string> params;  // names, in the library's order
-  mutable std::mutex guard;         // the library is called by one thread at a time
+  mutable std::mutex guard;         // only one thread calls the library at a time
 
   [[nodiscard]] std::vector<double> score(const Params& given, const PromptLayer& layer) const;
 };
@@ -103,7 +103,7 @@ std::vector<double> LibraryScorer::score(const Params& given, const PromptLayer&
 std::shared_ptr<const OwnMethod> load_library_method(const std::filesystem::path& path,
                                                      const std::string& hash) {
   const std::string file = path.filename().string();
-  // It stays loaded: scores may be requested until the program ends.
+  // The library stays loaded: scores may be requested until the program ends.
   void* library = ::dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw InputError{path.string(), "a shared library", ::dlerror()};

@@ -1,6 +1,6 @@
 #pragma once
 
-// One loader per kind of file. Only for own_method.cpp.
+// One loader per file type. Only for own_method.cpp.
 
 #include <filesystem>
 #include <memory>
@@ -12,14 +12,14 @@ namespace kvsim {
 
 inline constexpr std::size_t kMaxOwnFile = std::size_t{1} << 30;
 
-/// The class `kind` of the Python file `path`, in a process that ends with the returned object.
-/// `hash` is of the file. The interpreter is $KVSIM_PYTHON, or the first of python3 in PATH and
-/// /usr/bin/python3 that has NumPy. Errors: InputError.
+/// Loads the class `kind` of the Python file `path` into a process that ends with the returned
+/// object. `hash`: hash of the file. The interpreter is $KVSIM_PYTHON, or the first of python3 in
+/// PATH and /usr/bin/python3 that has NumPy. Errors: InputError.
 [[nodiscard]] std::shared_ptr<const OwnMethod> load_python_method(const std::filesystem::path& path,
                                                                   const std::string& kind,
                                                                   const std::string& hash);
 
-/// The method of the shared library `path`, which stays loaded. Errors: InputError.
+/// Loads the method of the shared library `path`, which stays loaded. Errors: InputError.
 [[nodiscard]] std::shared_ptr<const OwnMethod> load_library_method(
     const std::filesystem::path& path, const std::string& hash);
 

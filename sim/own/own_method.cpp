@@ -47,7 +47,7 @@ std::string load_part(const std::string& part, const FileOfUser& file, const fs:
   const fs::path path = folder / file.path;
   std::error_code status;
   if (!fs::is_regular_file(path, status)) {
-    if (find_own_preset(part) != nullptr) return part;  // a loaded method by its name
+    if (find_own_preset(part) != nullptr) return part;  // a loaded method, by name
     throw InputError{fmt::format("method \"{}\": no such file: {}", part, path.string())};
   }
   const std::string hash = fingerprint(read_text_file(path, kMaxOwnFile));

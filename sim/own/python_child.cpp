@@ -25,7 +25,7 @@
 #include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
 
-extern char** environ;  // NOLINT: POSIX names it so
+extern char** environ;  // NOLINT: name from POSIX
 
 namespace kvsim {
 namespace embedded {
@@ -33,11 +33,11 @@ std::span<const EmbeddedFile> own_scripts();
 }
 namespace {
 
-constexpr int kChildLink = 3;  // the socket's number in the child
+constexpr int kChildLink = 3;  // file descriptor of the socket in the child
 constexpr double kMaxSeconds = 1e6;
 
 int timeout_ms() {
-  const char* text = std::getenv("KVSIM_SCORE_TIMEOUT");  // NOLINT: nothing writes it meanwhile
+  const char* text = std::getenv("KVSIM_SCORE_TIMEOUT");  // NOLINT: not modified concurrently
   if (text == nullptr) return 600'000;
   const char* end = text + std::strlen(text);
   double seconds = 0;
@@ -70,10 +70,10 @@ PythonChild::PythonChild(std::string interpreter, const std::string& file, const
   (void)::posix_spawn_file_actions_init(&actions);
   (void)::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   (void)::posix_spawn_file_actions_adddup2(&actions, ends[1], kChildLink);
-  // What the user's code prints must not get into a document on standard output.
+  // Output of the user's code must not get into a document on standard output.
   (void)::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   (void)::posix_spawnattr_init(&attributes);
-  // A separate group: Ctrl-C reaches this process alone, which ends the child.
+  // A separate process group: Ctrl-C reaches only this process, which ends the child.
   (void)::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   const int error =
       ::posix_spawnp(&process_, interpreter_.c_str(), &actions, &attributes, words.data(), environ);

@@ -20,7 +20,7 @@ constexpr double kMaxInteger = 9007199254740992.0;  // 2^53
 constexpr double kMaxNumber = std::numeric_limits<double>::max();
 
 std::vector<std::string> interpreters() {
-  const char* chosen = std::getenv("KVSIM_PYTHON");  // NOLINT: nothing writes it meanwhile
+  const char* chosen = std::getenv("KVSIM_PYTHON");  // NOLINT: not modified concurrently
   if (chosen != nullptr && *chosen != '\0') return {chosen};
   return {"python3", "/usr/bin/python3"};
 }
@@ -43,7 +43,7 @@ ParamInfo param_of(const json& param, const std::string& file, const std::string
   return text;
 }
 
-/// The class in its process, and the arguments that its score() names.
+/// The class in its process, and the names of its score()'s arguments.
 struct PythonScorer {
   std::unique_ptr<PythonChild> child;
   std::string who;
@@ -63,7 +63,7 @@ json params_json(const Params& params) {
   return out;
 }
 
-/// A reply that is not a complaint. Errors: InputError with the complaint.
+/// Errors: InputError with the message if the reply is an error.
 void expect_result(const json& reply, const std::string& who) {
   if (reply.contains("error")) {
     throw InputError{fmt::format("{}: {}", who, reply.at("error").get<std::string>())};

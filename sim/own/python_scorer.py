@@ -16,18 +16,18 @@ import sys
 import threading
 import traceback
 
-# What `score` may name; each is passed by keyword. Shapes: docs/howto/own-method.md.
+# Possible arguments of `score`, passed by keyword. Shapes: docs/howto/own-method.md.
 ARGUMENTS = ("layer", "n_layers", "keys", "values", "queries", "scale", "seed", "hidden",
              "output_projection")
-ON_REQUEST = ("hidden", "output_projection")  # only if `score` names them: a trace may have none
+ON_REQUEST = ("hidden", "output_projection")  # only if `score` has them: a trace may not contain them
 
 
 class Refused(Exception):
-    """A complaint about the user's class, complete as it is."""
+    """An error of the user's class; the message is complete."""
 
 
 def last_place(error, path):
-    """`file:line: Type: text` of the last frame in the user's file."""
+    """Returns `file:line: Type: text` of the last frame in the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [f for f in frames if os.path.abspath(f.filename) == os.path.abspath(path)]
     where = ""
@@ -44,7 +44,7 @@ def load(path, name):
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location("kvsim_own_method", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     kind = getattr(module, name, None)
     if kind is None:
@@ -59,7 +59,7 @@ def load(path, name):
 
 
 def score_arguments(kind):
-    """The arguments to pass to kind.score."""
+    """Returns the arguments of kind.score."""
     wanted = []
     parameters = list(inspect.signature(kind.score).parameters.values())
     if not isinstance(inspect.getattr_static(kind, "score"), (staticmethod, classmethod)):
@@ -76,7 +76,7 @@ def score_arguments(kind):
 
 
 def constructor_params(kind):
-    """Name and default of each parameter of the constructor, and whether it takes the ratio."""
+    """Returns name and default of each constructor parameter, and whether it takes the ratio."""
     if kind.__init__ is object.__init__:
         return [], None
     found, ratio = [], None
@@ -110,7 +110,7 @@ def declared_passes(kind):
 
 
 class Scorer:
-    """The user's class and its instances, by parameters."""
+    """The user's class and its instances by parameters."""
 
     def __init__(self, path, name):
         self.path, self.name = path, name
@@ -140,7 +140,7 @@ class Scorer:
     def score(self, header, arrays):
         import random
         import numpy as np
-        # Layers come in any order: what a call assigns to self must not reach the next.
+        # Layers come in any order: values assigned to self must not affect the next call.
         one = copy.copy(self.instance(header["params"]))
         known = {**header["facts"], **arrays}
         seed = [header["facts"]["seed"] % 2**32, header["facts"]["layer"]]
@@ -201,9 +201,9 @@ def reply(link, header, body=b""):
 
 
 def end_with(link):
-    """Waits until kvsim ends, and ends this process, whatever the user's code does."""
+    """Waits until kvsim ends, then ends this process, even if the user's code is running."""
     wait = select.poll()
-    wait.register(link, 0)  # only that the other side is gone
+    wait.register(link, 0)  # reports only that the other side has closed
     wait.poll()
     os._exit(0)
 
@@ -226,7 +226,7 @@ def main():
                 reply(link, {"count": scores.size}, memoryview(scores).cast("B"))
         except Refused as error:
             reply(link, {"error": str(error)})
-        except BaseException as error:  # of the user's code, SystemExit as well
+        except BaseException as error:  # from the user's code, including SystemExit
             reply(link, {"error": last_place(error, path)})
 
 

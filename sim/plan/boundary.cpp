@@ -20,7 +20,7 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
     ++out.probes;
     return known.emplace(n, holds(n)).first->second;
   };
-  // Holds at `good`; the first failure above it.
+  // `good` holds. Returns the last number that holds before the first failure above it.
   const auto climb = [&](std::int64_t good) {
     std::int64_t step = search.stride;
     std::int64_t bad = good;
@@ -51,7 +51,7 @@ Boundary largest_feasible(const Search& search, const std::function<bool(std::in
     }
   }
   if (!any) {
-    // Something may still hold just above the least.
+    // A number just above the minimum may still hold.
     for (const std::int64_t n : {search.min + 1, search.min + 3}) {
       if (out.probes > 0 && search.neighbours > 0 && n <= search.max && probe(n)) {
         good = n;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/plan: one method on one kind and number of GPUs, searched.
+// Internal to sim/plan: the search of one method on one type and number of GPUs.
 
 #include <cstdint>
 #include <memory>
@@ -11,33 +11,34 @@
 
 namespace kvsim {
 
-/// What a candidate is made from. Nothing is owned.
+/// Input of a candidate. All pointers are non-owning.
 struct CandidateInput {
   const PlanSection* plan = nullptr;
   const ScenarioPoint* point = nullptr;
-  MethodSpec method;            // with the budget that was chosen
-  std::optional<double> error;  // of the method there
-  double gpu_hour = 1;          // of one GPU: a price, or 1 where there are none
+  MethodSpec method;            // with the chosen budget
+  std::optional<double> error;  // of the method at that budget
+  double gpu_hour = 1;          // price of one GPU-hour; 1 without prices
 };
 
-/// The longest context of the point's batch, or the largest batch of its prompt. `searched`: fills
-/// all but group, point and label of it. Errors: as run_static.
+/// Finds the longest context of the point's batch, or the largest batch for its prompt. Fills all
+/// of `searched` but its group, point and label. Errors: same as run_static.
 void plan_static(const CandidateInput& in, PlanCandidate& searched);
-/// What knobs do where not even the smallest run fits.
+/// Returns the effects of the knobs if not even the smallest run fits.
 [[nodiscard]] std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion question);
 
-/// A service at many rates, each run once.
+/// A service at several request rates; each rate is simulated once.
 class ServeCandidate {
  public:
-  /// Errors: InputError as run_serve; where the workload's rate cannot be scaled; without bounds.
+  /// Errors: InputError as in run_serve, if the workload's rate cannot be scaled, or without
+  /// bounds.
   explicit ServeCandidate(CandidateInput in);
   ServeCandidate(const ServeCandidate&) = delete;
   ServeCandidate& operator=(const ServeCandidate&) = delete;
   ~ServeCandidate();
 
   void highest_rate(PlanCandidate& searched);
-  /// The workload before as many copies of the service as it takes, all of them simulated, with the
-  /// router that the service has. `first`: copies to try first.
+  /// Finds the smallest number of copies of the service that serves the workload. All copies are
+  /// simulated, behind the service's router. `first`: number of copies to try first.
   void min_gpus(PlanCandidate& searched, std::int64_t first = 1);
   [[nodiscard]] std::vector<KnobEffect> knobs(PlanQuestion question);
 

@@ -41,7 +41,7 @@ ordered_json without(ordered_json keys, std::span<const std::string_view> names)
   return keys;
 }
 
-/// The point's keys without what the question searches.
+/// Returns the point's keys without those that the question searches.
 ordered_json question_keys(const ScenarioPoint& point, PlanQuestion question) {
   ordered_json keys = point.keys;
   if (question == PlanQuestion::kLongestContext) keys.erase("prompt_tokens");
@@ -88,12 +88,12 @@ bool same_budget(const std::optional<Budget>& a, const std::optional<Budget>& b)
          (!a || (a->fraction == b->fraction && a->entries == b->entries));
 }
 
-/// The representative of a family of points that differ only in budget.
+/// The representative of a group of points that differ only in budget.
 struct Chosen {
   const ScenarioPoint* point = nullptr;
   MethodSpec method;
   std::optional<double> error;
-  std::string reason;  // none meets the floor
+  std::string reason;  // why none meets the floor
 };
 
 std::vector<Chosen> choose(const std::vector<const ScenarioPoint*>& family,
@@ -111,7 +111,7 @@ std::vector<Chosen> choose(const std::vector<const ScenarioPoint*>& family,
     const auto given = std::find_if(family.begin(), family.end(), [&](const ScenarioPoint* point) {
       return same_budget(point->method.budget, one.budget);
     });
-    // A size law that was measured is of the budget that was given.
+    // A measured size law applies only to the budget at which it was measured.
     const bool measured = family.front()->measured != nullptr;
     if (given == family.end() && measured) continue;
     const ScenarioPoint* point = given == family.end() ? family.front() : *given;
@@ -133,7 +133,7 @@ Impossible below_floor(const std::string& reason, const MethodQuality& judged,
     if (floor.max_rel_error) {
       return *floor.max_rel_error > 0 ? *one.rel_error / *floor.max_rel_error : 0;
     }
-    // Of the mass that is lost.
+    // Share of the mass that may be lost.
     const double may = 1 - *floor.min_retained_mass;
     return one.retained_mass && may > 0 ? (1 - *one.retained_mass) / may : 0;
   };
@@ -150,7 +150,7 @@ Impossible below_floor(const std::string& reason, const MethodQuality& judged,
          ratio, [ratio, need = out.need] { return need / ratio; }});
   }
   knobs.push_back(std::move(floor_knob));
-  // Between the two greatest budgets that were replayed.
+  // Between the two largest budgets that were replayed.
   for (std::size_t t = judged.tries.size() - 1; t-- > 0;) {
     const QualityTry& less = judged.tries[t];
     if (!(need_of(less) > 0) || !less.budget || !last.budget || last.budget->fraction <= 0)
@@ -182,7 +182,7 @@ double gpu_hour(const PlanSection& plan, const Gpu& gpu) {
                                fmt::join(known, ", "))};
 }
 
-/// Takes back what a search has found before it failed.
+/// Discards the results that a search found before it failed.
 void refuse(PlanCandidate& out, std::string_view constraint, const InputError& error) {
   out.answer.reset();
   out.range = {};
@@ -268,7 +268,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
                               .error = chosen.error,
                               .gpu_hour = gpu_hour(plan, *point.spec.gpu)});
         if (!chosen.reason.empty()) continue;
-        // Of services all questions run the same workload on the same engine.
+        // For services, all questions run the same workload on the same engine.
         const std::string unit_name = is_of_services(question)
                                           ? text(point.keys) + method_label(chosen.method)
                                           : fmt::format("{}", index);
@@ -293,7 +293,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
     }
     for (const std::size_t c : group.candidates) {
       PlanCandidate& candidate = out.candidates[c];
-      // Parameters are named if a method has several sets of them.
+      // Parameters are named if a method occurs with several sets of them.
       const bool alone = params.at(candidate.method.name).size() == 1;
       candidate.label =
           method_label({candidate.method.name, alone ? Params{} : candidate.method.params,

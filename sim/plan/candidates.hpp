@@ -12,30 +12,31 @@
 
 namespace kvsim {
 
-/// Candidates searched one after another by one thread: a static batch's, or those of all questions
-/// about one service.
+/// Candidates that one thread searches one after another: one static batch, or all questions about
+/// one service.
 struct PlanUnit {
   std::vector<std::size_t> candidates;
 };
 
 struct PlanCandidates {
-  PlanResult result;                   // groups, candidates and quality; nothing searched
-  std::vector<CandidateInput> inputs;  // of each candidate
+  PlanResult result;                   // groups, candidates and quality; nothing searched yet
+  std::vector<CandidateInput> inputs;  // one per candidate
   std::vector<PlanUnit> units;
 };
 
-/// Those of `scenario` after `quality` has judged. Those that no budget is left for are impossible
-/// already. Errors: InputError where a price is missing.
+/// Returns the candidates of `scenario` that `quality` admits. Candidates without an admissible
+/// budget are already marked impossible. Errors: InputError if a price is missing.
 [[nodiscard]] PlanCandidates plan_candidates(const Scenario& scenario,
                                              std::optional<QualityReport> quality);
 
-/// Impossible::constraint of a layout that the engine refuses, and of a time or a number of bytes
-/// that exceeds 64 bits.
+/// Impossible::constraint of a layout that the engine rejects, or for which a time or a number of
+/// bytes exceeds 64 bits.
 inline constexpr std::string_view kLayoutConstraint = "layout";
 inline constexpr std::string_view kOverflowConstraint = "overflow";
 
-/// Calls body(), which searches `out`. An OverflowError is the reason that `out` has no answer. So
-/// is every InputError if the plan searches layouts: the user did not give this one.
+/// Calls body(), which searches `out`. Records an OverflowError as the reason why `out` has no
+/// answer. Does the same for every InputError if the plan searches layouts, which the user did not
+/// choose.
 void search_candidate(const CandidateInput& in, PlanCandidate& out,
                       const std::function<void()>& body);
 

@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kKnown = 0.9;  // share of cases in the intervals that models give
+constexpr double kKnown = 0.9;  // share of cases in the models' intervals
 
 }  // namespace
 

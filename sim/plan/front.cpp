@@ -10,10 +10,10 @@
 namespace kvsim {
 namespace {
 
-using Objectives = std::array<double, 7>;  // all to be small
+using Objectives = std::array<double, 7>;  // all to be minimised
 
 Objectives objectives_of(const OperatingPoint& point, bool is_service) {
-  // A service's output tokens per second also depend on when its last request ends.
+  // A service's output tokens per second also depend on the end of its last request.
   const double throughput = is_service ? point.load : point.tokens_s;
   return {point.cost,      point.ttft_s, point.tpot_s,
           point.latency_s, -throughput,  point.error.value_or(0),
@@ -66,7 +66,8 @@ bool PlanResult::impossible() const {
 
 void mark_pareto(PlanResult& result) {
   for (const PlanGroup& group : result.groups) {
-    // Without measured errors they do not count; if some are known, only those candidates compete.
+    // Without any measured errors, errors do not count; if some are known, only those candidates
+    // compete.
     bool known = false;
     for (const std::size_t c : group.candidates) {
       for (const OperatingPoint& point : result.candidates[c].points) {

@@ -17,11 +17,11 @@ namespace {
 constexpr double kHour = 3600;
 constexpr double kMillion = 1e6;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// Rounding of the clock and of sums; a bound that is a thousandth lower is still one.
+/// Margin for rounding of the clock and of sums; a bound reduced by a thousandth is still a bound.
 constexpr double kRounding = 1 - 1e-3;
 
-/// What the engine's time for one token is at least, if iterations take `bound` or less on average
-/// over tokens. Infinite: none does.
+/// Returns a lower bound of the engine's time per token if iterations take at most `bound` on
+/// average over tokens. Infinite if no iteration does.
 double min_token_s(const MinTimes& times, double bound) {
   double out = kInfinity;
   const auto x = [](const MinTimes::Decodes& d) { return d.interval.count(); };
@@ -38,13 +38,14 @@ double min_token_s(const MinTimes& times, double bound) {
   return out;
 }
 
-/// What the tokens of a prompt take an engine's iterations at least, for any chunks of it and for
-/// prompts that share iterations in part: the most of the lines below the times by tokens. A line a
-/// + b n is below the sum of c chunks by c a + b n.
+/// Lower bound of the time that an engine's iterations need for the tokens of a prompt, for any
+/// division into chunks and for prompts that share iterations. It is the maximum of the lines below
+/// the times by tokens: a line a + b n is at most the sum of c chunks if it is taken as c a + b n.
 class PromptTimes {
  public:
   explicit PromptTimes(const std::vector<MinTimes::Prompts>& times) : max_{times.back().max} {
-    // Between two entries the time is at least that of the larger: the convex hull of the points.
+    // Between two entries the time is at least that of the larger one: use the convex hull of the
+    // points.
     std::vector<std::pair<double, double>> hull;
     const auto slope = [](const auto& a, const auto& b) {
       return (b.second - a.second) / (b.first - a.first);
@@ -83,17 +84,18 @@ class PromptTimes {
   std::vector<Line> lines_;
 };
 
-/// How much later than the engine makes it a client has a first token at most; infinite: not known.
+/// Returns the maximum delay from the engine's first token to the client; infinite if it is
+/// unknown.
 double max_delivery_s(const MinTimes& times, const RequestTrace& trace) {
   const FrontEndTimes& front_end = times.front_end;
-  // Tokens that an iteration makes. If the front end streams them before the next iteration ends,
-  // they wait for no others.
+  // Tokens of one iteration. If the front end streams them before the next iteration ends, they do
+  // not wait for others.
   const double stream = front_end.token.count() * static_cast<double>(times.sequences) *
                         times.step_tokens / front_end.servers;
   if (stream > times.interval.count()) return kInfinity;
   if (front_end.request == Seconds{} && front_end.prompt_token == Seconds{}) return stream;
-  // The most work that one server ever has, if it takes all requests and each of their turns waits
-  // for the tokens of an iteration.
+  // The largest backlog of one server, if it handles all requests and each of their turns waits for
+  // the tokens of an iteration.
   double most = 0, work = 0;
   SimTime before{};
   for (const Request& r : trace.requests) {
@@ -104,7 +106,7 @@ double max_delivery_s(const MinTimes& times, const RequestTrace& trace) {
     most = std::max(most, work);
     before = r.arrival;
   }
-  // The tokens of iterations that end in the meantime come before these.
+  // The tokens of iterations that end in the meantime precede these.
   return most * (1 + stream / times.interval.count()) + 2 * stream;
 }
 
@@ -125,7 +127,7 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   FlopsPerSecond peak = spec.gpu->peak_fp32;
   for (const auto& [dtype, rate] : spec.gpu->peak) peak = std::max(peak, rate);
   const auto active = static_cast<double>(active_parameters(*spec.llm));
-  // A decode step reads the weights that a token needs; formats below 4 bits are not known.
+  // A decode step reads the weights of a token; formats below 4 bits do not occur.
   constexpr double kMinWeightBytes = 0.5;
   const double bytes = spec.weight_format != nullptr
                            ? kMinWeightBytes
@@ -133,16 +135,16 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   const auto embedding =
       static_cast<double>(spec.llm->d_model) * static_cast<double>(spec.llm->vocab_size);
   const double matrices = std::max(0.0, active - 2 * embedding);
-  // Stages read one after another; experts may be on more GPUs than share the rest.
+  // Stages read one after another; experts may be on more GPUs than share the other weights.
   const double readers =
       std::max<double>(stage_gpus(spec), spec.options.expert_parallel.value_or(1));
-  // A step may bring a token and all that was proposed.
+  // A step may produce a token and all proposed tokens.
   const double step_tokens = spec.speculation.is_on() ? 1.0 + spec.speculation.levels() : 1.0;
   const double sheet_step_s = matrices * bytes / readers / spec.gpu->hbm_bandwidth.count();
   const double step_s =
       engine_times ? std::max(sheet_step_s, engine_times->token.count()) : sheet_step_s;
   std::optional<PromptTimes> prompt_times;
-  double prompt_s = 0;  // of a token, on the slowest stage
+  double prompt_s = 0;  // per token, on the slowest stage
   if (engine_times) {
     prompt_times.emplace(engine_times->prompts);
     prompt_s = kInfinity;
@@ -150,19 +152,19 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
       prompt_s = std::min(prompt_s, one.interval.count() / static_cast<double>(one.max));
     }
   }
-  /// The least TTFT of a prompt of which so many tokens are computed.
+  /// Minimum TTFT of a prompt of `sent` tokens of which `computed` are computed.
   const auto first_token_s = [&](double sent, double computed) {
-    if (!engine_times) return 0.0;  // methods may compute a part of a prompt
+    if (!engine_times) return 0.0;  // methods may compute only part of a prompt
     const FrontEndTimes& front_end = engine_times->front_end;
     const double admitted = front_end.latency.count() + front_end.request.count() +
                             front_end.prompt_token.count() * sent;
-    // Stages work on chunks at the same time; one of them takes at least its share.
+    // Stages work on chunks concurrently; one of them takes at least its share.
     return admitted + std::max(engine_times->prompts.front().latency.count(),
                                prompt_times->of(computed) / engine_times->stages);
   };
   const SloSpec& slo = spec.slo;
   const double delivery_s = engine_times ? max_delivery_s(*engine_times, trace) : kInfinity;
-  /// The least TPOT of a request that keeps its bounds and has its first token at `first` or later.
+  /// Minimum TPOT of a request that meets its bounds and has its first token at `first` or later.
   const auto token_s = [&](double first, std::int32_t tokens) {
     double delayed = delivery_s;
     if (slo.ttft) delayed = std::min(delayed, slo.ttft->count() - first);
@@ -170,13 +172,13 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
     return std::max(0.0, step_s / step_tokens - std::max(0.0, delayed) / (tokens - 1));
   };
 
-  // Of each request: operations, tokens of its prompt, decode steps, times.
+  // Per request: operations, prompt tokens, decode steps, times.
   std::vector<double> work, prompts, steps, firsts, each_token, times;
   double tokens = 0, longest = 0;
   SimTime first{INT64_MAX}, last{};
-  bool waits = false;  // for the end of another
+  bool waits = false;  // whether any request waits for the end of another
   for (const Request& r : trace.requests) {
-    // Prompts may be found in a prefix cache.
+    // The prefix cache may contain the prompts.
     const double prompt = trace.prefix_block == 0 ? r.prompt_tokens : 0;
     work.push_back(2 * matrices * (prompt + r.output_tokens));
     prompts.push_back(prompt);
@@ -197,7 +199,7 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   const double span = static_cast<double>((last - first).count()) * 1e-12;
   const auto kept =
       static_cast<std::size_t>(std::ceil(in.plan->attainment * static_cast<double>(work.size())));
-  // Requests that keep their bounds have ended so long after the last arrival.
+  // Requests that meet their bounds end at most this long after the last arrival.
   const double after = slo.e2e                ? slo.e2e->count()
                        : slo.ttft && slo.tpot ? slo.ttft->count() + slo.tpot->count() * longest
                                               : kInfinity;
@@ -221,7 +223,8 @@ LayoutBound layout_bound(const CandidateInput& in, const std::optional<MinTimes>
   }
   bound.gpus = each * bound.copies;
   bound.copy_cost = in.gpu_hour * each / kHour / (tokens / span) * kMillion * in.plan->attainment;
-  // Requests that keep no bounds may be refused, and are in no quantile, or have the least TPOT.
+  // Requests that miss their bounds may be rejected, and are then in no quantile, or have the
+  // minimum TPOT.
   const double lost = (1 - in.plan->attainment) * static_cast<double>(work.size());
   const double share = shown_percentile(in.plan->attainment) / 100.0;
   const auto quantile = [&](std::vector<double>& least) {

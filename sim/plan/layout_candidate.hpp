@@ -1,7 +1,6 @@
 #pragma once
 
-// Inside of sim/plan: one of many layouts of a service, searched for its fewest GPUs and nothing
-// else.
+// Internal to sim/plan: one of many layouts of a service, searched only for its fewest GPUs.
 
 #include <cstdint>
 #include <memory>
@@ -11,21 +10,21 @@
 
 namespace kvsim {
 
-/// A layout at the requested confidence. Its answer and prediction are those of ServeCandidate,
-/// without the other ends of the range and without ways to run on more GPUs.
+/// A layout at the requested confidence. Its answer and prediction are the same as in
+/// ServeCandidate, without the other ends of the range and without points on more GPUs.
 class LayoutCandidate {
  public:
-  /// Errors: as ServeCandidate.
+  /// Errors: same as ServeCandidate.
   explicit LayoutCandidate(CandidateInput in);
   LayoutCandidate(const LayoutCandidate&) = delete;
   LayoutCandidate& operator=(const LayoutCandidate&) = delete;
   ~LayoutCandidate();
 
   [[nodiscard]] LayoutBound bound();
-  /// Of the service, on as many GPUs as the plan allows.
+  /// Returns the number of copies of the service that fit on the plan's GPUs.
   [[nodiscard]] std::int64_t max_copies() const;
-  /// Tries `min` to `max` copies. No answer and no reason: it takes more than `max`, which are
-  /// fewer than max_copies().
+  /// Tries `min` to `max` copies. Without an answer and a reason, more than `max` copies are
+  /// needed, and `max` is below max_copies().
   void min_gpus(PlanCandidate& searched, std::int64_t min, std::int64_t max);
 
  private:

@@ -18,7 +18,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kRound = 32;  // candidates that are evaluated without news of each other
+constexpr std::size_t kRound = 32;  // candidates that are evaluated without results of each other
 
 /// A candidate with its bounds.
 struct Bounded {
@@ -107,7 +107,7 @@ class CandidateSearch {
     one.is_possible = false;
   }
 
-  /// A candidate that is known to be as good as `one` on so many copies; null: none.
+  /// Returns a candidate known to match `one` on `copies` copies; null if there is none.
   const PlanCandidate* better(const Bounded& one, std::int64_t copies) {
     const PlanCandidate& other = candidate(one);
     const auto error = all_.inputs[one.candidate].error;
@@ -121,17 +121,18 @@ class CandidateSearch {
           point.error.value_or(0) > error.value_or(0)) {
         continue;
       }
-      // Of equal answers the full cache is the better one, and the cheaper machine.
+      // If answers are equal, the full cache and the cheaper machine are preferred.
       const bool fewer = *known.answer < one.gpus(copies);
       if (fewer && (point.cost < cost || point.latency_s < one.bound.latency_s)) return &known;
     }
     return nullptr;
   }
 
-  /// The most copies on which nothing known is better; nullopt: the candidate is left out.
+  /// Returns the largest number of copies on which no known candidate is better; nullopt if the
+  /// candidate is skipped.
   std::optional<std::int64_t> copies_that_may_win(const Bounded& one) {
     const auto min = static_cast<std::int64_t>(one.bound.copies);
-    // Its first run says why.
+    // Its first run determines the reason.
     if (min > one.max_copies) return refuse_by_bound(one, min);
     if (!options_.prune) return one.max_copies;
     if (better(one, min) != nullptr) {
@@ -194,9 +195,9 @@ void refine_layouts(PlanCandidates& all, std::span<const std::size_t> candidates
     std::optional<Impossible> reason = std::exchange(one.impossible, {});
     search_candidate(all.inputs[candidates[i]], one,
                      [&] { ServeCandidate{all.inputs[candidates[i]]}.min_gpus(one, copies); });
-    // No other layout has ways to run on more than its fewest GPUs.
+    // No other layout has points on more than its fewest GPUs.
     if (one.points.size() > 1) one.points.erase(one.points.begin(), one.points.end() - 1);
-    if (reason && !one.answer) one.impossible = std::move(reason);  // that of the search
+    if (reason && !one.answer) one.impossible = std::move(reason);  // the reason from the search
   });
 }
 

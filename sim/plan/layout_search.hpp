@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/plan: many layouts of services, searched for their fewest GPUs.
+// Internal to sim/plan: many layouts of services, searched for their fewest GPUs.
 
 #include <cstddef>
 #include <functional>
@@ -11,15 +11,15 @@
 
 namespace kvsim {
 
-/// Answers each of `candidates` (questions of fewest GPUs), or leaves it out (`pruned`) if its
-/// bounds show that another one of its group takes no more GPUs, money and time at the same error:
-/// neither the best of the group nor its front changes. Candidates are evaluated in rounds, the
-/// most promising first, so that no result depends on the number of threads. Ranges and ways to run
-/// on more GPUs are left to refine_layouts.
+/// Answers each of `candidates` (questions of fewest GPUs). Skips one (`pruned`) if its bounds show
+/// that another candidate of its group needs no more GPUs, money and time at the same error; this
+/// changes neither the best of the group nor its front. Candidates are evaluated in rounds, the
+/// most promising first, so that no result depends on the number of threads. Ranges and points on
+/// more GPUs are left to refine_layouts.
 void search_layouts(PlanCandidates& all, std::span<const std::size_t> candidates,
                     const PlanOptions& options);
 
-/// Searches `candidates` again with their ranges. Those without an answer keep their reason.
+/// Searches `candidates` again for their ranges. Candidates without an answer keep their reason.
 void refine_layouts(PlanCandidates& all, std::span<const std::size_t> candidates,
                     const PlanOptions& options);
 

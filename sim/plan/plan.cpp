@@ -21,7 +21,7 @@ namespace kvsim {
 namespace {
 
 void search_unit(PlanCandidates& all, const PlanUnit& unit) {
-  std::unique_ptr<ServeCandidate> service;  // is the same for all questions
+  std::unique_ptr<ServeCandidate> service;  // shared by all questions
   for (const std::size_t c : unit.candidates) {
     const CandidateInput& in = all.inputs[c];
     PlanCandidate& out = all.result.candidates[c];
@@ -34,8 +34,8 @@ void search_unit(PlanCandidates& all, const PlanUnit& unit) {
   }
 }
 
-/// Takes candidates out of their units that a search of layouts answers: those of fewest GPUs that
-/// are not impossible already.
+/// Removes from their units the candidates that a search of layouts answers: those for fewest GPUs
+/// that are not already impossible.
 std::vector<std::size_t> take_layouts(PlanCandidates& all) {
   std::vector<std::size_t> out;
   for (PlanUnit& unit : all.units) {
@@ -49,8 +49,8 @@ std::vector<std::size_t> take_layouts(PlanCandidates& all) {
   return out;
 }
 
-/// Whether `one` is no worse than `best`. Rates are powers of (1 + rate_step): those one step apart
-/// are equal as far as the search can see.
+/// Whether `one` is no worse than `best`. Rates are powers of (1 + rate_step): rates one step apart
+/// are equal within the search's resolution.
 bool is_as_good(PlanQuestion question, double one, double best, double rate_step) {
   constexpr double kRounding = 1e-9;
   if (question == PlanQuestion::kMinGpus) return one <= best;
@@ -60,8 +60,8 @@ bool is_as_good(PlanQuestion question, double one, double best, double rate_step
   return one >= best;
 }
 
-/// Of the best answers the one on the cheapest machine; ties go to the full cache, because a method
-/// that gains nothing is no recommendation.
+/// Selects the best answer on the cheapest machine. Ties go to the full cache, because a method
+/// without a gain should not be recommended.
 void find_best(PlanCandidates& all, const PlanSection& plan) {
   PlanResult& result = all.result;
   for (PlanGroup& group : result.groups) {
@@ -88,11 +88,11 @@ void find_best(PlanCandidates& all, const PlanSection& plan) {
   }
 }
 
-/// Of a group without an answer, the candidate with the smallest shortage.
+/// Returns the candidate with the smallest shortage, for a group without an answer.
 std::size_t nearest_of(const PlanResult& plan, const PlanGroup& group) {
   const auto rank = [&](std::size_t c) {
     const PlanCandidate& one = plan.candidates[c];
-    // One that no knob of the machine helps comes last, with what is not known.
+    // A candidate that no knob of the machine helps comes last, after those with an unknown need.
     const bool quality = one.impossible && one.impossible->constraint == "quality";
     const double need = one.impossible ? one.impossible->need : 0;
     return std::tuple{!one.impossible, quality, !(need > 0), need, c};
@@ -101,8 +101,8 @@ std::size_t nearest_of(const PlanResult& plan, const PlanGroup& group) {
                            [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
 }
 
-/// Candidates of layouts that get a range: those that tables list, apart from those that the search
-/// skipped or the engine refuses, and without an answer the nearest.
+/// Candidates of layouts that get a range: those that tables list, except those that the search
+/// skipped or the engine rejects; the nearest if there is no answer.
 std::vector<std::size_t> layouts_with_ranges(const PlanResult& plan) {
   std::vector<std::size_t> out;
   for (const PlanGroup& group : plan.groups) {
@@ -120,14 +120,14 @@ std::vector<std::size_t> layouts_with_ranges(const PlanResult& plan) {
   return out;
 }
 
-/// What would help the nearest candidates of groups without an answer.
+/// Tries the knobs of the nearest candidates of groups without an answer.
 void move_knobs(PlanCandidates& all, int threads) {
   std::vector<std::size_t> nearest;
   for (const PlanGroup& group : all.result.groups) {
     if (group.best) continue;
     const std::size_t nearest_one = nearest_of(all.result, group);
     const PlanCandidate& one = all.result.candidates[nearest_one];
-    // Neither does a knob of the machine give a model more positions.
+    // No knob of the machine gives a model more positions, either.
     const bool machine = one.impossible && one.impossible->constraint != "quality" &&
                          one.impossible->constraint != kLayoutConstraint &&
                          one.impossible->constraint != kOverflowConstraint &&
@@ -143,10 +143,10 @@ void move_knobs(PlanCandidates& all, int threads) {
   });
 }
 
-/// Models of the plan whose size is not that of the trace's model: the quality floor is no evidence
-/// about them.
+/// Models of the plan whose size differs from that of the trace's model: the quality floor is not
+/// evidence for them.
 std::vector<std::string> no_evidence(const Scenario& scenario, const QualityReport& quality) {
-  constexpr double kSameSize = 2;  // times as many parameters, or as few
+  constexpr double kSameSize = 2;  // largest ratio of the numbers of parameters
   std::vector<std::string> notes;
   for (const ScenarioPoint& point : scenario.points) {
     const Llm& llm = *point.spec.llm;

@@ -9,20 +9,22 @@
 namespace kvsim {
 
 struct PlanOptions {
-  int threads = 0;    // 0: the machine's; no result depends on it
-  bool prune = true;  // leave out layouts that bounds show to be neither the best nor on the front
+  int threads = 0;    // 0: all of the machine; no result depends on it
+  bool prune = true;  // skip layouts whose bounds show that they are neither the best nor on the
+                      // front
   std::function<void(std::size_t)> begins{};  // called with the number of searches, before the
                                               // first
-  std::function<void(double)> progress{};     // called with the share of them that is done
-  /// True: candidates that have not begun are skipped and marked `pruned`. Called by all threads.
+  std::function<void(double)> progress{};     // called with the share of searches that is done
+  /// If it returns true, candidates that have not begun are skipped and marked `pruned`. Called by
+  /// all threads.
   std::function<bool()> stop{};
 };
 
-/// Answers `scenario.plan`: judges methods by the quality floor, searches every method at its least
-/// budget on every GPU and number of GPUs that the scenario lists, and finds the front
-/// (mark_pareto) of all ways to run that were met. Laws that depend on data are measured
-/// (measure_laws). Pure: same scenario, same result, whatever the threads. Errors: InputError where
-/// the scenario has no plan, a price is missing, or a candidate cannot be run at all.
+/// Answers `scenario.plan`. Judges methods by the quality floor and searches each method at its
+/// smallest budget on every GPU and number of GPUs of the scenario. Then marks the Pareto front
+/// (mark_pareto) of all operating points found. Size laws that depend on data are measured
+/// (measure_laws). Pure: the same scenario has the same result for any number of threads. Errors:
+/// InputError if the scenario has no plan, a price is missing, or a candidate cannot be run at all.
 [[nodiscard]] PlanResult run_plan(const Scenario& scenario, const PlanOptions& options = {});
 
 }  // namespace kvsim

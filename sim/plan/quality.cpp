@@ -23,7 +23,7 @@ bool same_method(const MethodQuality& method, const MethodSpec& spec) {
 
 double share_of(const QualityTry& one) { return one.budget ? one.budget->fraction : 0; }
 
-/// Replays and judges.
+/// Replays the floor's trace and judges the results.
 class Judge {
  public:
   Judge(const QualityFloor& floor, const Trace& trace, std::uint64_t seed, int threads)
@@ -86,7 +86,7 @@ class Judge {
   ReplayOptions options_;
 };
 
-/// The least multiple of `step` between the budgets given that meets the floor.
+/// Finds the smallest multiple of `step` between the given budgets that meets the floor.
 void bisect(const Judge& judge, double step, MethodQuality& method) {
   double low = 2, high = 0;
   for (const QualityTry& one : method.tries) {
@@ -97,7 +97,7 @@ void bisect(const Judge& judge, double step, MethodQuality& method) {
   const auto first = static_cast<std::int64_t>(std::ceil(low / step - 1e-9));
   const auto last = static_cast<std::int64_t>(std::floor(high / step + 1e-9));
   if (first >= last) return;
-  // Budgets fall as the search climbs.
+  // Budgets decrease as the search climbs.
   const auto holds = [&](std::int64_t falling) {
     const double share = static_cast<double>(-falling) * step;
     for (const QualityTry& one : method.tries) {
@@ -131,7 +131,7 @@ void choose(MethodQuality& method) {
     if (!one.meets && method.chosen) method.monotone = false;
   }
   if (method.chosen) return;
-  // The largest budget came nearest, or says why none can be judged.
+  // The largest budget came nearest, or has the reason why none can be judged.
   const QualityTry& last = method.tries.back();
   method.reason = last.budget && last.rel_error
                       ? fmt::format("at a budget of {:.4g} %: {}", 100 * share_of(last), last.why)

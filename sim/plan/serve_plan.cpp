@@ -25,9 +25,9 @@ namespace {
 
 constexpr double kHour = 3600;
 constexpr double kMillion = 1e6;
-constexpr double kMinRate = 1.0 / 1024;  // of the workload's own
+constexpr double kMinRate = 1.0 / 1024;  // relative to the workload's own rate
 constexpr double kMaxRate = 16384;
-constexpr std::size_t kNeighbours = 2;  // +2 and +3: each is a whole run
+constexpr std::size_t kNeighbours = 2;  // +2 and +3: each is a complete run
 
 /// "3 engines behind a round-robin router".
 std::string engines_text(const ClusterSpec& cluster, std::int64_t copies) {
@@ -43,12 +43,12 @@ std::int64_t steps_of(double ratio, double step) {
 struct Started {
   ServeSpec spec;
   ServeStart start;
-  std::int64_t max_model_len = 0;  // that the plan sets; 0: the scenario's or the default
+  std::int64_t max_model_len = 0;  // set by the plan; 0: the scenario's or the default
 };
 
-/// An engine refuses to start if one sequence of its default max_model_len is more than its pool.
-/// A plan is of the workload, so that there it sets the longest request instead. `start_of` is
-/// called for the start.
+/// An engine refuses to start if a sequence of its default max_model_len exceeds its pool. A plan
+/// is for the workload, so it then sets the longest request instead. `start_of` is called for the
+/// start.
 Started started(const CandidateInput& in, ServeStart (*start_of)(const ServeSpec&)) {
   Started out{.spec = *in.point->serve, .start = {}};
   out.spec.method = in.method;
@@ -91,13 +91,14 @@ struct ServeCandidate::Impl {
   [[nodiscard]] std::int64_t max_copies() const {
     return std::max<std::int64_t>(1, in.plan->max_gpus / service.gpus());
   }
-  /// The workload as it is, before so many of the service.
+  /// The workload at its own rate on `n` copies of the service.
   [[nodiscard]] static ServeLoad copies(std::int64_t n) {
     return {.scale = 1, .copies = static_cast<std::int32_t>(n)};
   }
 
-  /// The answer as predicted and at both ends. `found`: at the requested confidence. `at`: the
-  /// answer of another case, with a hint where to look first. `is_fewer_better`: of GPUs.
+  /// Returns the answer as predicted and at both ends. `found`: answer at the requested confidence.
+  /// `at`: computes the answer of another case, given a hint where to start. `is_fewer_better`: for
+  /// GPUs.
   [[nodiscard]] AnswerRange range_of(
       std::optional<double> found, bool is_fewer_better,
       const std::function<std::optional<double>(ServeCase&)>& at) const {
@@ -116,12 +117,13 @@ struct ServeCandidate::Impl {
     if (!is_prediction) {
       out.safe = found;
     } else if (found) {
-      out.safe = answer(worse);  // where the prediction fails, this does too
+      out.safe = answer(worse);  // if the prediction fails, this fails too
     }
     out.optimistic = answer(better);
     if (!out.predicted) return out;
-    // A larger cache or faster iterations admit more requests at a time, which slow each other: the
-    // answer at an end may be worse or better than the prediction, which the range has to contain.
+    // A larger cache or faster iterations admit more concurrent requests, which slow each other
+    // down. The answer at an end may therefore be worse or better than the prediction; the range
+    // must contain it.
     const double here = *out.predicted;
     const double best = out.optimistic.value_or(here);
     out.optimistic = is_fewer_better ? std::min(best, here) : std::max(best, here);
@@ -131,7 +133,7 @@ struct ServeCandidate::Impl {
     return out;
   }
 
-  /// The fewest GPUs as predicted. `falling`: copies to try first, negative.
+  /// Returns the fewest GPUs as predicted. `falling`: negative number of copies to try first.
   [[nodiscard]] std::optional<double> predicted_gpus(std::int64_t falling) const {
     ServeCase predicted{spec, worse_machine(spec, start, 0), in.plan->attainment};
     const Search search{
@@ -208,7 +210,7 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   out.probes = found.probes;
   out.monotone = found.monotone;
   out.at_most = found.at_most;
-  Search near = search;  // other ends are not far away
+  Search near = search;  // the other ends are near
   near.start = found.last.value_or(search.start);
   const auto highest_of = [&](ServeCase& other) -> std::optional<double> {
     const Boundary end = largest_feasible(
@@ -244,7 +246,7 @@ void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
   me.begin(out);
   const std::int64_t max = me.max_copies();
   std::vector<std::int64_t> held;
-  // Copies fall as the search climbs.
+  // Copies decrease as the search climbs.
   const Search search{.min = -max,
                       .max = -1,
                       .start = -std::clamp<std::int64_t>(first, 1, max),
@@ -261,7 +263,7 @@ void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
     if (!boundary.last) return std::nullopt;
     return static_cast<double>(-*boundary.last * me.service.gpus());
   };
-  Search near = search;  // other ends are not far away
+  Search near = search;  // the other ends are near
   near.start = found.last.value_or(search.start);
   out.range = me.range_of(gpus_of(found), true, [&](ServeCase& other) {
     return gpus_of(largest_feasible(
@@ -292,7 +294,7 @@ void ServeCandidate::min_gpus(PlanCandidate& out, std::int64_t first) {
 }
 
 LayoutCandidate::LayoutCandidate(CandidateInput in) {
-  // At the prediction the uncertainty of times, which takes a run to know, is not needed.
+  // At the prediction, the uncertainty of times, which requires a run, is not needed.
   const bool predicts =
       in.plan->confidence == 0 && in.point->serve->stack->growth == CacheGrowth::kPaged;
   impl_ = std::make_unique<ServeCandidate::Impl>(std::move(in), predicts ? startup_of : start_of);
@@ -304,14 +306,14 @@ LayoutBound LayoutCandidate::bound() {
   const auto& requests = me.spec.requests->requests;
   std::int64_t context = INT64_MAX;
   for (const Request& r : requests) context = std::min<std::int64_t>(context, r.prompt_tokens);
-  // A calibrated service may be quicker than its kernels' times, and copies of offloaded caches are
-  // hidden in part.
+  // A calibrated service may be faster than its kernels' times, and copies of offloaded caches are
+  // partly hidden.
   const bool is_longer = std::any_of(requests.begin(), requests.end(), [&](const Request& r) {
     return r.prompt_tokens + std::int64_t{r.output_tokens} >
            me.spec.options.max_model_len.value_or(INT64_MAX);
   });
   const bool is_known = !me.spec.calibrated && me.spec.offload.to == OffloadTier::kNone;
-  // Answers that max_model_len cuts short have fewer steps.
+  // Answers cut short by max_model_len have fewer steps.
   if (requests.empty() || !is_known || is_longer) return layout_bound(me.in, std::nullopt);
   return layout_bound(me.in, me.service.min_times(context, std::ssize(requests)));
 }
@@ -366,7 +368,7 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
     try {
       return ServeCase{spec, plan.confidence, plan.attainment, times}.at(load).need;
     } catch (const InputError&) {
-      return INFINITY;  // what cannot be at all is no help
+      return INFINITY;  // an impossible change does not help
     }
   };
   std::vector<Knob> knobs;
@@ -420,7 +422,7 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   }
   const auto bound_knob = [&](const char* name, std::optional<Seconds> SloSpec::*bound) {
     if (!(base.slo.*bound)) return;
-    // The needed of a bound is known: it is tried as well.
+    // The required bound is known and is also tried.
     std::vector<double> ratios = knob_ratios();
     const double needed = std::ceil(me.service.at(load).need);
     if (std::isfinite(needed) && needed > ratios.back()) ratios.push_back(needed);

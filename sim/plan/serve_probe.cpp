@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t kMinSamples = 2;  // the timeline is not kept
 
-/// Requests a second of the whole workload: those that come by themselves, and with each as many as
-/// wait for it on average.
+/// Requests per second of the whole workload: those that wait for no other, and with each of them
+/// the average number of requests that wait for it.
 double rate_of(const RequestTrace& trace) {
   const std::optional<double> rate = arrival_rate(trace);
   if (!rate) {
@@ -36,7 +36,7 @@ double rate_of(const RequestTrace& trace) {
   return *rate * static_cast<double>(trace.requests.size()) / static_cast<double>(open);
 }
 
-/// Requests that wait for no other come `rate` times as fast.
+/// Returns the trace with requests that wait for no other arriving `rate` times as fast.
 std::shared_ptr<const RequestTrace> hurried(const std::shared_ptr<const RequestTrace>& trace,
                                             double rate) {
   if (rate == 1) return trace;
@@ -52,7 +52,7 @@ constexpr std::array<const char*, 3> kBounds{"ttft", "tpot", "e2e"};
 constexpr std::array<const char*, 3> kBoundWords{"time to first token", "time per output token",
                                                  "time to the last token"};
 
-/// The value that the share `q` of all `n` is at or below; what is missing is infinite.
+/// Returns the `q` quantile of `n` values; missing values are infinite.
 double quantile(std::vector<double> values, double q, std::size_t n) {
   const std::size_t rank = requests_of_share(q, n);
   if (rank > values.size()) return INFINITY;
@@ -154,7 +154,7 @@ ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
 
 ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
     : spec_{std::move(spec)}, machine_{std::move(machine)}, attainment_{attainment} {
-  spec_.allocator.reset();  // as of a plan for static batches: a search counts bytes
+  spec_.allocator.reset();  // as in a plan for static batches: a search counts bytes
   if (spec_.slo.empty()) {
     throw InputError{
         "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have to keep"};
@@ -234,7 +234,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
                .tpot = result.tpot,
                .e2e = result.e2e};
   std::size_t good = 0;
-  std::vector<double> max;  // of each request's bounds the fullest
+  std::vector<double> max;  // per request, the largest share of its bounds
   std::array<std::vector<double>, 3> each;
   std::int64_t longest = 0;
   for (const RequestOutcome& r : result.outcomes) {
@@ -265,14 +265,14 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
         !starts ? result.startup->demand_ratio()
                 : static_cast<double>(longest) /
                       static_cast<double>(std::max<std::int64_t>(1, result.kv_capacity_tokens));
-    // Above 1, whatever the method makes of the tokens: it was not enough.
+    // Above 1 for any size law of the method: the memory was not enough.
     if (!starts && result.startup->shortage() > Bytes{}) {
       out.need = wanted;
       out.constraint = "activations";
       out.text = shortage_text(*result.startup);
     } else if (starts && result.startup && result.startup->serves() && result.startup->groups &&
                !result.ooms.empty() && result.ooms.front().request < 0) {
-      // More sequences may run than there are states for, or a step is shorter than a block.
+      // More sequences may run than there are states, or a step is shorter than a block.
       out.need = std::nextafter(1.0, 2.0);
       out.constraint = "kv_capacity";
       out.text = result.ooms.front().what;

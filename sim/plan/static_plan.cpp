@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kMaxSequences = 1 << 16;
 constexpr std::int64_t kMaxPrompt = 1 << 24;
 
-/// The run of size n of the question.
+/// Returns the question's run of size n.
 Point point_of(const StaticSpec& spec, PlanQuestion question, std::int64_t n) {
   const bool batch = question == PlanQuestion::kLargestBatch;
   return {.batch = batch ? n : spec.batch,
@@ -33,8 +33,8 @@ RunSizes sizes_of(const Point& point) {
   return {point.batch, point.prompt_tokens, point.output_tokens};
 }
 
-/// Whether a sequence of the run exceeds the positions of the model; no plan counts on that unless
-/// the scenario allows it.
+/// Whether a sequence of the run exceeds the positions of the model; a plan does not use more
+/// unless the scenario allows it.
 bool exceeds_positions(const CandidateInput& in, const Point& point) {
   const std::int64_t positions = in.point->spec.llm->max_positions;
   return !in.plan->beyond_positions && positions > 0 &&
@@ -57,12 +57,12 @@ double ratio_of(Bytes a, Bytes b) {
   return static_cast<double>(a.count()) / static_cast<double>(std::max<std::int64_t>(1, b.count()));
 }
 
-/// What a run that does not fit is short of.
+/// Returns the resource that a run that does not fit is short of.
 NextRun why_not(StaticCase& one, const Point& smallest) {
   NextRun next{.sizes = sizes_of(smallest)};
   Impossible& out = next.why;
   out.need = one.demand_ratio(smallest);
-  double ratio = out.need;  // of the quoted terms
+  double ratio = out.need;  // of the listed terms
   if (one.exceeds_model_len(smallest)) {
     out.constraint = "max_model_len";
     out.text = fmt::format("a sequence of {} tokens exceeds max_model_len",
@@ -77,7 +77,7 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
   };
   const PointResult memory = one.memory(smallest);
   const Bytes weights = part("weights");
-  // An engine with a paged cache allocates blocks from the memory that the weights leave.
+  // An engine with a paged cache allocates blocks from the memory that remains after the weights.
   const bool started = run.startup && run.startup->kv_cache > Bytes{};
   if (started && run.startup->graphs > run.startup->graphs_room()) {
     out.constraint = "activations";
@@ -115,7 +115,7 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
     if (run.oom) out.text += fmt::format(": {}", run.oom->what);
     ratio = ratio_of(memory.prefill_peak, run.usable_hbm);
   }
-  // One token too many is not worth a ratio.
+  // Ratios below this (one token too many) are not reported.
   constexpr double kTelling = 1.005;
   if (std::isfinite(ratio) && ratio >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", ratio);
@@ -155,7 +155,8 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
     out.at_answer->free_at_confidence = tight.usable - tight.peak();
   }
   if (run.intervals && run.prefill_time && run.decode_time) {
-    // Of the whole run: the parts' errors are those of the same kernels, and go together.
+    // Interval of the whole run: errors of the parts are those of the same kernels and fully
+    // correlated.
     std::optional<Interval> whole = run.intervals->prefill;
     if (whole && run.intervals->decode) {
       whole->low += run.intervals->decode->low;
@@ -191,7 +192,8 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
   }
 }
 
-/// The largest size that fits with the memory at `margin`; nullopt: not even the smallest does.
+/// Returns the largest size that fits with the memory at `margin`; nullopt if not even the smallest
+/// does.
 std::optional<std::int64_t> last_size(const CandidateInput& in, PlanQuestion question,
                                       std::int64_t max, MemoryMargin margin) {
   StaticCase one{in.point->spec, in.method, in.point->measured, std::move(margin),
@@ -294,7 +296,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
                    memory_end(*spec.stack, spec.gpus(), in.plan->confidence), in.plan->confidence};
     return one.demand_ratio(smallest);
   };
-  // What cannot be at all is no help.
+  // An impossible change does not help.
   const auto tried = [](auto&& need) {
     try {
       return need();

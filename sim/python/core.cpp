@@ -1,6 +1,6 @@
-// The compiled half of the Python module: what the program does, on text and arrays. Documents
-// cross as JSON text, whose numbers read back to the same bits; sim/python/kvsim/__init__.py makes
-// results of them.
+// The compiled half of the Python module: the functions of the program on text and arrays.
+// Documents are passed as JSON text, whose numbers read back to the same bits;
+// sim/python/kvsim/__init__.py converts them to results.
 
 #include <atomic>
 #include <chrono>
@@ -57,13 +57,14 @@ namespace fs = std::filesystem;
 
 using Progress = std::function<void(double)>;
 
-/// Ends a run whose caller was interrupted.
+/// Thrown to end a run whose caller was interrupted.
 struct Interrupted : std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "interrupted"; }
 };
 
-/// Runs work(progress) on a separate thread, without Python's lock. Meanwhile this thread looks for
-/// signals: after Ctrl-C `progress` throws, and KeyboardInterrupt is raised once all have stopped.
+/// Runs work(progress) on a separate thread, without Python's lock. Meanwhile this thread checks
+/// for signals: after Ctrl-C `progress` throws, and KeyboardInterrupt is raised once all threads
+/// have stopped.
 template <class Work>
 std::invoke_result_t<Work, const Progress&> interruptible(Work work) {
   constexpr std::chrono::milliseconds kBetweenLooks{50};
@@ -89,7 +90,8 @@ std::invoke_result_t<Work, const Progress&> interruptible(Work work) {
   return result.get();
 }
 
-/// A scenario: `text` as if the file `name` held it, or, without a text, the file of that name.
+/// A scenario: `text` as if it were the content of the file `name`, or, without a text, the file of
+/// that name.
 struct Source {
   std::optional<std::string> text;
   std::string name;
@@ -113,7 +115,7 @@ Source source_of(std::optional<std::string> text, std::string name,
   return source;
 }
 
-/// What is searched or swept is no run.
+/// Rejects scenarios with a search or a sweep, which are not runs.
 void refuse_searches(const Source& source) {
   const json document = source.document();
   for (const char* key : {"sweep", "plan"}) {
@@ -152,7 +154,7 @@ std::string plan(const Source& source, int threads) {
   });
 }
 
-/// Deployments of a plan's answers, or of the scenario's points; `manifest`: as this file.
+/// Deployments of a plan's answers, or of the scenario's points; `manifest`: in this format.
 std::string launch(const Source& source, const std::optional<std::string>& manifest, int threads) {
   return interruptible([&](const Progress& progress) {
     Scenario scenario = source.scenario();
@@ -168,7 +170,7 @@ std::string launch(const Source& source, const std::optional<std::string>& manif
   });
 }
 
-/// kvsim.calibrate-log/1 of a start-up log, or of a metric.
+/// The document kvsim.calibrate-log/1 of a start-up log or of a metric.
 std::string from_log(const std::string& path, const std::optional<Source>& source) {
   std::optional<ScenarioSource> scenario;
   if (source) {
@@ -239,7 +241,7 @@ Texts replay_trace(const std::string& trace, const std::string& methods, bool pe
 
 using Array = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-/// A trace of the tensors, in order: name, C-ordered values, and `dtype` "F32" or "F16".
+/// Writes a trace of the tensors, in order: name, C-ordered values, and `dtype` "F32" or "F16".
 void write_trace(const std::string& path, const std::vector<std::pair<std::string, Array>>& tensors,
                  const std::map<std::string, std::string>& metadata, const std::string& dtype) {
   const TensorType type = dtype == "F16" ? TensorType::kF16 : TensorType::kF32;

@@ -12,9 +12,8 @@
 namespace kvsim {
 namespace {
 
-/// Sums of the largest of a row's weights, which are not negative. A histogram over exponent and
-/// first bits of the mantissa finds the bin that the smallest of them is in; only that bin is
-/// ordered.
+/// Sums of the largest weights of a row; weights are not negative. A histogram over the exponent
+/// and first mantissa bits finds the bin of the smallest of them; only that bin is sorted.
 class LargestSums {
  public:
   void start(std::span<const float> row) {
@@ -23,7 +22,7 @@ class LargestSums {
     for (std::size_t i = 0; i < row.size(); ++i) ++counts_[i % 2][bin_of(row[i])];
     total_ = from(0.0F);
   }
-  /// The share of the row that its `count` largest weights have.
+  /// Returns the share of the row in its `count` largest weights.
   [[nodiscard]] double share(std::size_t count) {
     if (count >= row_.size()) return 1.0;
     std::size_t larger = 0;
@@ -48,7 +47,7 @@ class LargestSums {
   }
 
  private:
-  static constexpr int kDropped = 20;  // bits of the mantissa
+  static constexpr int kDropped = 20;  // dropped bits of the mantissa
   static constexpr std::size_t kBins = 1U << (31 - kDropped);
   static std::size_t bin_of(float x) { return std::bit_cast<std::uint32_t>(x) >> kDropped; }
   static std::uint32_t lowest(std::size_t bin) {
@@ -57,7 +56,7 @@ class LargestSums {
   [[nodiscard]] std::size_t size_of(std::size_t bin) const {
     return counts_[0][bin] + counts_[1][bin];
   }
-  /// Sum of the weights that are at least `low`, in eight lanes.
+  /// Returns the sum of the weights that are at least `low`, in eight lanes.
   [[nodiscard]] double from(float low) const {
     std::array<double, 8> lanes{};
     std::size_t i = 0;
@@ -103,14 +102,14 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
   std::vector<float> rows(width * entries);  // of one panel: weights by lane
   std::vector<float> scores(kTileEntries * width), highest(width);
   std::vector<double> sum(width), factor(width);
-  std::vector<std::int32_t> born(entries), lane_steps(width);  // steps of this block
+  std::vector<std::int32_t> born(entries), lane_steps(width);  // indices in this block
   for (std::size_t e = 0; e < entries; ++e) {
     born[e] = static_cast<std::int32_t>(std::max(e, static_cast<std::size_t>(position)) -
                                         static_cast<std::size_t>(position));
   }
   LargestSums largest;
   for (std::size_t p = 0; p < layout.panels(); ++p) {
-    // The weights are shares of the row up to rounding, as its log-sum takes the maximum's place.
+    // The weights are shares of the row up to rounding, because its log-sum replaces the maximum.
     std::fill(highest.begin(), highest.end(), 0.0F);
     const std::size_t end = std::min(layout.first_step(p) + layout.steps_per_panel(), layout.steps);
     const auto each_lane = [&](auto visit) {
@@ -131,7 +130,7 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
     });
     if (!measured) continue;
     const std::vector<float> log_sums = highest;
-    const std::size_t seen = static_cast<std::size_t>(position) + end;  // by the last step
+    const std::size_t seen = static_cast<std::size_t>(position) + end;  // visible to the last step
     for (std::size_t at = 0; at < seen; at += kTileEntries) {
       const std::size_t count = std::min(kTileEntries, seen - at);
       kernels.score(head.keys.data() + at * d, count, d, queries.data() + p * d * width,

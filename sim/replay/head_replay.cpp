@@ -45,14 +45,15 @@ void compare(const CacheSession& session, std::size_t h, std::int64_t i, std::si
     series.cosine.push_back(static_cast<float>(error.cosine));
     if (!held_to.retrieved.empty()) series.retrieved.push_back(held_to.retrieved[row]);
     if (!keeps_mass) continue;
-    // A share cannot exceed 1; the rounding of two sums of fp32 logits can.
+    // A share cannot exceed 1, but the rounding of two sums of fp32 logits can.
     const double mass = std::exp(session.block_log_sum(h, i, static_cast<std::int32_t>(g)) -
                                  held_to.attention->log_sum[row]);
     series.retained_mass.push_back(static_cast<float>(std::min(mass, 1.0)));
   }
 }
 
-/// K and V of what head `h` attended over: counted where its store counts, else by the law.
+/// Returns K and V bytes that head `h` attended to: as counted by its store, otherwise by the size
+/// law.
 std::int64_t attended_bytes(const ComposedMethod& method, const CacheSession& session,
                             const StepEvents& events) {
   if (events.stored >= 0) return static_cast<std::int64_t>(events.stored);

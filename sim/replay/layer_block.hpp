@@ -17,19 +17,19 @@
 
 namespace kvsim {
 
-/// Stored heads that a method decides upon together.
+/// Stored heads for which a method decides jointly.
 struct DecisionUnit {
-  std::int32_t layer = 0;  // of a pair: the shallower
+  std::int32_t layer = 0;  // for a pair of layers, the shallower one
   struct StoredHead {
     std::int32_t layer = 0;
     std::int32_t kv_head = 0;
-    std::int32_t query = -1;  // of the group; -1: the whole group shares it
+    std::int32_t query = -1;  // index in the group; -1: shared by the whole group
     auto operator<=>(const StoredHead&) const = default;
   };
   std::vector<StoredHead> heads;
 };
 
-/// A layer's rows that were not read from a trace. `hidden` [tokens, d_model] may be empty.
+/// Rows of a layer that were not read from a trace. `hidden` [tokens, d_model] may be empty.
 struct LayerRows {
   TraceLayer rows;
   std::vector<float> hidden;
@@ -41,25 +41,25 @@ struct HeadRange {
   std::int32_t first = 0, count = 0;
 };
 
-/// Consecutive layers of a trace in memory, with what is computed once for all methods.
+/// Consecutive layers of a trace in memory, with the data that all methods share.
 class LayerBlock {
  public:
-  /// Reads layers first … first + count - 1, and of the optional tensors those in `inputs`;
-  /// predicts scores with `surrogates`, by name. Of each layer only the KV heads of `heads`; the
-  /// vectors of others are empty.
+  /// Reads layers first … first + count - 1 and the optional tensors that `inputs` lists. Predicts
+  /// scores with `surrogates`, by name. Reads only the KV heads of `heads`; the vectors of other
+  /// heads are empty.
   LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count, const TraceInputs& inputs,
              const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates = {},
              std::optional<HeadRange> heads = {});
-  /// All layers of a model, already in memory.
+  /// Takes all layers of a model that are already in memory.
   LayerBlock(const TraceInfo& info, std::vector<LayerRows> layers, const Rope* rope);
 
   [[nodiscard]] const LayerVectors& layer(std::int32_t layer) const { return at(layer).view; }
-  /// The rows that the views of `layer` point into: their sizes must not change.
+  /// The rows to which the views of `layer` point: their sizes must not change.
   [[nodiscard]] TraceLayer& rows(std::int32_t layer) {
     return layers_[static_cast<std::size_t>(layer - first_)].rows;
   }
-  /// Reference attention of every head of the block, side by side, at the steps of `sample`; rows
-  /// of others are 0.
+  /// Computes the reference attention of every head of the block in parallel, at the steps of
+  /// `sample`. Rows of other steps are 0.
   void compute_references(std::int32_t threads, const StepSample& sample);
 
   [[nodiscard]] const CausalAttention& reference(std::int32_t layer, std::size_t kv_head) const {
@@ -68,11 +68,11 @@ class LayerBlock {
 
   [[nodiscard]] std::int32_t first() const { return first_; }
   [[nodiscard]] std::int32_t count() const { return static_cast<std::int32_t>(layers_.size()); }
-  /// The units of `method` that begin in the layers of this block, layer by layer, head by head.
+  /// Returns the units of `method` that begin in the layers of this block, by layer, then by head.
   [[nodiscard]] std::vector<DecisionUnit> units(const ComposedMethod& method) const;
   [[nodiscard]] std::vector<HeadVectors> vectors(const DecisionUnit& unit) const;
   [[nodiscard]] std::vector<HeadReference> references(const DecisionUnit& unit) const;
-  /// Shared by all methods with that unit. Not to be called from several threads.
+  /// Scores shared by all methods with that unit. Not thread-safe.
   [[nodiscard]] PromptScores& scores(const DecisionUnit& unit);
   /// The same, not shared with earlier callers.
   [[nodiscard]] PromptScores fresh_scores(const DecisionUnit& unit) const;
@@ -86,7 +86,7 @@ class LayerBlock {
     std::map<std::string, std::vector<float>> per_head;
     LayerVectors view;
     std::vector<CausalAttention> references;    // by KV head
-    std::vector<std::vector<float>> retrieved;  // likewise [steps, group]; empty: no answer
+    std::vector<std::vector<float>> retrieved;  // by KV head: [steps, group]; empty without answers
   };
   [[nodiscard]] const Layer& at(std::int32_t layer) const {
     return layers_[static_cast<std::size_t>(layer - first_)];

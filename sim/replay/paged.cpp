@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-/// Bytes of K and V of one entry; the mean where a format's rows differ.
+/// Bytes of K and V of one entry; the mean if rows of a format differ.
 std::int64_t row_bytes(std::int64_t kv_bytes, std::int64_t entries) {
   if (entries == 0) return 0;
   return std::llround(static_cast<double>(kv_bytes) / static_cast<double>(entries));
@@ -27,7 +27,7 @@ std::vector<std::int32_t> slots_of(std::span<const std::vector<std::int32_t>> ke
     const auto own = std::upper_bound(members.begin(), members.end(), last);
     slots.push_back(last = own == members.end() ? last + 1 : *own);
   }
-  // Displaced entries are before the end as well.
+  // Displaced entries must also be before the end.
   for (std::size_t i = slots.size(); i-- > 0;) {
     const auto highest =
         static_cast<std::int32_t>(written - static_cast<std::int64_t>(slots.size() - i));

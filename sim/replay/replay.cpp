@@ -32,15 +32,15 @@ std::optional<Rope> rope_of(const TraceInfo& info) {
 
 constexpr std::int64_t kSmallBytes = 256 << 20;
 
-/// Queries, keys and values of a layer in fp32.
+/// Bytes of the queries, keys and values of a layer in fp32.
 std::int64_t vector_bytes(const TraceInfo& info) {
   return info.tokens * info.head_dim * (info.n_heads + 2LL * info.n_kv_heads) *
          static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Layers whose heads are replayed side by side: more than one where a layer has fewer heads than
-/// there are threads, and then no more than fit in a quarter of a GiB, so that long traces stay
-/// streamed.
+/// Number of layers whose heads are replayed concurrently. More than one if a layer has fewer heads
+/// than there are threads; then at most as many as fit in a quarter of a GiB, so that long traces
+/// are still streamed.
 std::int32_t layers_at_once(const TraceInfo& info, int threads, std::int64_t memory) {
   const std::int64_t layer_bytes = vector_bytes(info);
   const std::int64_t wanted = (threads + info.n_kv_heads - 1) / info.n_kv_heads;
@@ -48,7 +48,7 @@ std::int32_t layers_at_once(const TraceInfo& info, int threads, std::int64_t mem
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(limit / layer_bytes, 1, wanted));
 }
 
-/// Reports progress from many threads, one at a time, never going back.
+/// Reports progress from many threads, one at a time and monotonically.
 class Progress {
  public:
   Progress(const std::function<void(double)>& report, std::size_t total)
@@ -66,7 +66,7 @@ class Progress {
   std::mutex guard_;
 };
 
-/// Data that a method needs and the trace does not have, as text; empty: none.
+/// Returns the trace's missing data that a method needs, as text; empty if there is none.
 std::string missing_inputs(const TraceInputs& inputs, const TraceInfo& info) {
   std::string missing;
   const auto need = [&missing](bool there, std::string_view what) {
@@ -107,16 +107,16 @@ std::string missing_inputs(const TraceInputs& inputs, const TraceInfo& info) {
   return missing;
 }
 
-/// One method on its way through a trace.
+/// State of one method during the replay of a trace.
 struct Runner {
   const ComposedMethod& method;
   ReplaySummary summary;
-  // Where the whole model had to be seen first: by layer, by unit of that layer.
+  // If the whole model had to be read first: by layer, by unit of that layer.
   std::vector<std::vector<EntryBudget>> allotted;
-  std::vector<std::vector<std::vector<std::int32_t>>> alive;  // nested: what the layer may keep
-  std::vector<std::int32_t> computed;                         // of a prompt with reused rows
+  std::vector<std::vector<std::vector<std::int32_t>>> alive;  // nested: positions to keep
+  std::vector<std::int32_t> computed;                         // for a prompt with reused rows
   bool may_fail = false;
-  std::string failure;  // why it was left out; empty: it was not
+  std::string failure;  // why it was skipped; empty if it was not
 };
 
 class TraceReplay {
@@ -146,7 +146,7 @@ class TraceReplay {
 
   [[nodiscard]] const StepSample& sample() const { return sample_; }
 
-  /// Of each method its result, or why it was left out.
+  /// Returns the result of each method, or why it was skipped.
   std::vector<std::variant<ReplayMethod, std::string>> run() {
     const std::size_t passes =
         std::any_of(runners_.begin(), runners_.end(),
@@ -189,10 +189,10 @@ class TraceReplay {
   }
 
  private:
-  /// A unit of one method in the block at hand.
+  /// A unit of one method in the present block.
   struct Task {
     std::size_t runner = 0;
-    std::size_t index = 0;  // among the units of its layer
+    std::size_t index = 0;  // within its layer
     DecisionUnit unit;
     PromptScores* scores = nullptr;
     std::unique_ptr<CacheSession> session;
@@ -203,7 +203,7 @@ class TraceReplay {
 
   [[nodiscard]] const Rope* rope() const { return rope_ ? &*rope_ : nullptr; }
 
-  /// Layers from `first` on, `wanted` of them or one more where a pair would be torn.
+  /// Returns `wanted` layers from `first`, or one more if a pair would otherwise be split.
   [[nodiscard]] std::int32_t block_size(std::int32_t first, std::int32_t wanted) const {
     std::int32_t count = std::min(wanted, info_.n_layers - first);
     const auto torn = [&](std::int32_t last) {
@@ -215,8 +215,8 @@ class TraceReplay {
     return count;
   }
 
-  /// KV heads of `layers` layers that are read together: all of them if a method needs that or they
-  /// are small, else as many as there are threads and as fit in memory.
+  /// Number of KV heads of `layers` layers that are read together: all if a method needs them or
+  /// they are small, otherwise one per thread as far as memory allows.
   [[nodiscard]] std::int32_t heads_at_once(std::int32_t layers) const {
     const std::int64_t limit = options_.memory > 0 ? options_.memory : machine_memory() / 4;
     const std::int64_t head = vector_bytes(info_) / info_.n_kv_heads;
@@ -255,8 +255,8 @@ class TraceReplay {
     return tasks;
   }
 
-  /// Calls action(i) for each of `tasks`, and removes those of methods of which one failed. Errors:
-  /// InputError that names method and layer, of a method that may not fail.
+  /// Calls action(i) for each of `tasks`, and removes all tasks of methods that failed. Errors:
+  /// InputError that names method and layer, for a method that may not fail.
   template <class Action>
   void for_each(std::vector<Task>& tasks, Action action) {
     parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
@@ -266,7 +266,7 @@ class TraceReplay {
         action(i);
       } catch (const InputError& error) {
         task.failure = error.what();
-        if (!task.failure.starts_with("method ")) {  // own methods name themselves
+        if (!task.failure.starts_with("method ")) {  // user methods name themselves
           task.failure = fmt::format("method \"{}\": layer {}: {}", runner.method.name(),
                                      info_.number_of(task.unit.layer), task.failure);
         }
@@ -284,7 +284,7 @@ class TraceReplay {
     std::erase_if(tasks, [&](const Task& task) { return !runners_[task.runner].failure.empty(); });
   }
 
-  /// Makes the session of `task` and lets it learn, unless that was done.
+  /// Creates the session of `task` and absorbs the prompt, unless that was done.
   void learn(const LayerBlock& block, Task& task) const {
     if (task.session) return;
     const Runner& runner = runners_[task.runner];
@@ -299,7 +299,7 @@ class TraceReplay {
     }
   }
 
-  /// The tokens that methods with reused rows compute again.
+  /// Chooses the tokens that methods with reused rows recompute.
   void choose_computed() {
     for (Runner& runner : runners_) {
       const auto& prefill = runner.method.parts().prefill;
@@ -312,8 +312,8 @@ class TraceReplay {
     }
   }
 
-  /// Sees every layer's prompt once, for methods that must know the whole model before they
-  /// compress a layer of it.
+  /// Reads every layer's prompt once, for methods that need the whole model before they compress a
+  /// layer.
   void survey(Progress& progress) {
     std::vector<std::vector<std::vector<HeadVerdict>>> verdicts(runners_.size());
     for (Runner& runner : runners_) {
@@ -330,7 +330,7 @@ class TraceReplay {
         std::vector<std::vector<HeadVerdict>> found(tasks.size());
         std::vector<std::vector<std::int32_t>> kept(tasks.size());
         const bool nested = runner.method.parts().select->nested();
-        if (nested && layer + 1 == info_.n_layers) continue;  // nothing comes after
+        if (nested && layer + 1 == info_.n_layers) continue;  // no layer follows
         for_each(tasks, [&](std::size_t i) {
           learn(block, tasks[i]);
           if (nested) {
@@ -367,14 +367,14 @@ class TraceReplay {
     const BudgetRule& budget = *runners_[first->runner].method.parts().budget;
     std::vector<HeadVerdict> verdicts;
     for (std::size_t i = 0; i < units; ++i) {
-      // Heads of one unit hold the same entries, or their budget is not of this scope.
+      // Heads of one unit hold the same entries, or their budget has another scope.
       verdicts.push_back(first[i].session->verdicts().front());
     }
     const auto given = budget.allot_layer(info_.number_of(first->unit.layer), verdicts);
     for (std::size_t i = 0; i < units; ++i) first[i].allotted = given[i];
   }
 
-  /// Replays what is in `block`, and appends the results to `done`.
+  /// Replays `block`, and appends the results to `done`.
   void replay_block(LayerBlock& block, std::vector<Task>& done) {
     std::vector<Task> tasks;
     for (std::size_t r = 0; r < runners_.size(); ++r) {
@@ -413,7 +413,7 @@ class TraceReplay {
                                    !options_.block_sizes.empty());
       task.session.reset();
     });
-    remove_failed(done);  // heads of the block that were replayed before
+    remove_failed(done);  // heads of the block that were replayed earlier
     compute_best_mass(block, tasks);
     std::move(tasks.begin(), tasks.end(), std::back_inserter(done));
   }
@@ -434,7 +434,7 @@ class TraceReplay {
     }
   }
 
-  /// KV head by KV head, of all methods whose retained mass has a meaning.
+  /// By KV head, for all methods whose retained mass is defined.
   void compute_best_mass(const LayerBlock& block, std::vector<Task>& tasks) const {
     const auto heads = static_cast<std::size_t>(info_.n_kv_heads);
     std::vector<std::vector<HeadSeries*>> series(static_cast<std::size_t>(block.count()) * heads);
@@ -510,7 +510,7 @@ MethodContext site_of(const TraceInfo& info) {
 
 namespace {
 
-/// What a method needs all of, "layers" or "heads", where a trace is a sample of it, and why.
+/// The reason why a method needs all "layers" or "heads", if a trace is a sample of them.
 struct NeedsAll {
   std::string_view of, why;
 };

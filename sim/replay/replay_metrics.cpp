@@ -12,12 +12,12 @@ using OfCell = Metric<ReplayCell>;
 using OfPaged = Metric<ReplayPaged>;
 using Kind = MetricKind;
 
-/// The value of a member of the method.
+/// Returns a member of the method.
 template <auto Member>
 MetricValue of_method(const ReplayedMethod& m) {
   return m.method.*Member;
 }
-/// The value of a member of the row itself.
+/// Returns a member of the row itself.
 template <class Result, auto Member>
 MetricValue of_row(const Result& row) {
   return row.*Member;
@@ -27,7 +27,7 @@ template <auto Member>
 constexpr auto kStep = of_row<ReplayStep, Member>;
 template <auto Member>
 constexpr auto kCell = of_row<ReplayCell, Member>;
-/// Of the report at a moment.
+/// Returns a member of the report at a moment.
 template <auto Member>
 MetricValue of_paged(const ReplayPaged& p) {
   return p.report.*Member;

@@ -12,17 +12,17 @@ struct OracleGap {
   std::optional<double> mass;         // the oracle's retained mass minus the method's
   std::optional<double> error_ratio;  // the method's mean error divided by the oracle's
 };
-/// Empty if the oracle did not run at that budget, or if one of the two has no such number (merges
-/// retain no mass; an oracle without error has no ratio).
+/// Returns an empty gap if the oracle did not run at that budget. A number that one of the two does
+/// not have is absent (merges retain no mass; an oracle without error has no ratio).
 [[nodiscard]] OracleGap oracle_gap(const ReplayResult& replay, const ReplayMethod& method);
 
-/// A method whose metrics are read.
+/// A method for which metrics are computed.
 struct ReplayedMethod {
   const ReplayResult& replay;
   const ReplayMethod& method;
 };
 
-/// Metrics in the order of documents. docs/results.md lists them.
+/// Returns the metrics in the order of documents. docs/results.md lists them.
 [[nodiscard]] MetricTable<ReplayedMethod> replay_metrics();
 [[nodiscard]] MetricTable<ReplayStep> replay_step_metrics();
 [[nodiscard]] MetricTable<ReplayCell> replay_cell_metrics();

@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-// As many as StreamingLLM keeps.
+// The number of StreamingLLM.
 constexpr std::int64_t kSinks = 4;
 
 }  // namespace
@@ -24,7 +24,7 @@ std::optional<RetrievalMarks> retrieval_marks(const TraceInfo& info) {
   bool has_answer = false;
   const auto mark = [&](std::int64_t start, std::int64_t end) {
     has_answer = true;
-    // A query that predicts an answer has all of the context before it.
+    // A query that predicts an answer follows the whole context.
     for (std::int64_t t = std::max<std::int64_t>({start, out.end, 1}); t < end; ++t) {
       out.predicts[static_cast<std::size_t>(t - 1)] = true;
     }
@@ -43,7 +43,7 @@ void largest_in_context(const HeadVectors& head, const RetrievalMarks& marks, st
       log_sum.size() == static_cast<std::size_t>(count) * group && out.size() == log_sum.size(),
       "{} sums for {} queries of {} heads", log_sum.size(), count, head.group);
   std::fill(out.begin(), out.end(), 0.0F);
-  std::vector<std::size_t> rows_wanted;  // rows of `out`
+  std::vector<std::size_t> rows_wanted;  // rows of `out` to fill
   for (std::int64_t i = 0; i < count; ++i) {
     if (!marks.predicts[static_cast<std::size_t>(first + i)]) continue;
     for (std::size_t g = 0; g < group; ++g)

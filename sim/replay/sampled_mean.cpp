@@ -12,7 +12,7 @@ double mean_of(const std::vector<double>& values) {
   for (const double x : values) sum += x;
   return sum / static_cast<double>(values.size());
 }
-/// Of at least two values.
+/// Requires at least two values.
 double variance_of(const std::vector<double>& values) {
   const double mean = mean_of(values);
   double sum = 0;
@@ -20,17 +20,17 @@ double variance_of(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size() - 1);
 }
 
-/// nullopt: no number, because a value is none.
+/// nullopt if a value is NaN.
 std::optional<double> root_of(double variance) {
   return std::isfinite(variance) ? std::optional{std::sqrt(variance)} : std::nullopt;
 }
 
-/// Changes of a ratio of sums without one of the parts that were drawn.
+/// Squared changes of a ratio of sums when one of the drawn parts is left out.
 class Squares {
  public:
   explicit Squares(const SampledRatio::Part& all) : all_{all} {}
-  /// The jackknife's term of `one` of the `count` parts drawn that add up to `group`. The others
-  /// count as much more as it takes to represent the group. nullopt: no ratio is left.
+  /// Returns the jackknife term of `one` of the `count` drawn parts that add up to `group`. The
+  /// other parts are scaled up to represent the group. nullopt if the ratio is then undefined.
   [[nodiscard]] std::optional<double> without(const SampledRatio::Part& group,
                                               const SampledRatio::Part& one,
                                               std::ptrdiff_t count) const {
@@ -46,7 +46,7 @@ class Squares {
   }
 
  private:
-  // Sums of parts that are 0 but for rounding.
+  // Sums below this are zero up to rounding.
   static constexpr double kNothing = 1e-9;
   SampledRatio::Part all_;
 };
@@ -70,12 +70,12 @@ std::optional<double> SampledMean::standard_error(double layers, double heads,
   if (layers < 1) {
     const auto all = static_cast<std::int32_t>(means.size());
     if (strata.empty()) strata = {&all, 1};
-    // Without the spread between heads, that between layers has all of it.
+    // Without the spread between heads, the spread between layers contains all of it.
     const double left = heads < 1 && !has_within ? 1 : 1 - layers;
     auto next = means.begin();
     for (const std::int32_t count : strata) {
       if (count < 2) return std::nullopt;
-      // The mean counts each layer once, so a stratum by its layers.
+      // The mean counts each layer once, and a stratum by its number of layers.
       variance += left * variance_of({next, next + count}) * count / (n * n);
       next += count;
     }
@@ -144,7 +144,7 @@ std::optional<double> SampledRatio::standard_error(double layers, double heads,
     const auto all = static_cast<std::int32_t>(layers_.size());
     const auto between = between_layers(strata.empty() ? std::span{&all, 1} : strata);
     if (!between) return std::nullopt;
-    // Without the spread between heads, that between layers has all of it.
+    // Without the spread between heads, the spread between layers contains all of it.
     variance += (heads < 1 && !has_within ? 1 : 1 - layers) * *between;
   }
   if (heads < 1) {

@@ -16,7 +16,7 @@ StepSample::StepSample(std::int64_t steps) : size_{steps}, rank_(static_cast<std
 
 StepSample::StepSample(std::int64_t n, std::int64_t steps, std::uint64_t seed) : StepSample{steps} {
   if (n == 0 || n >= steps) return;
-  // Errors of neighbours are close, so that longer runs would show less for their time, and shorter
+  // Errors of adjacent steps are similar: longer runs would show less per unit of time, and shorter
   // ones do not fill a tile.
   constexpr std::int64_t kLongestRun = 16, kMinRuns = 8;
   const std::int64_t length = std::clamp<std::int64_t>(n / kMinRuns, 1, kLongestRun);

@@ -24,7 +24,7 @@ double mean(std::span<const float> values) {
   return sum / static_cast<double>(values.size());
 }
 
-/// Adds sums of one layer to those of all.
+/// Adds the sums of one layer to the totals.
 void add(ReplayStep& all, const ReplayStep& one) {
   all.entries_held += one.entries_held;
   all.entries_attended += one.entries_attended;
@@ -53,7 +53,7 @@ void scale_means(ReplayStep& step, double share) {
 
 double percentile(std::vector<float> values, double share) {
   if (values.empty()) return kNone;
-  // NaNs have no place in an order.
+  // NaNs cannot be sorted.
   if (std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); })) {
     return kNone;
   }
@@ -98,7 +98,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   ReplayCell cell;
   cell.layer = trace_.number_of(layer);
   std::int64_t samples = 0;
-  // Of KV heads: only these are drawn. A method may store each of their query heads.
+  // Shares of KV heads, because only these are drawn. A method may store each of their query heads.
   const std::size_t per_kv_head =
       std::max<std::size_t>(1, heads.size() / static_cast<std::size_t>(trace_.n_kv_heads));
   std::vector<double> errors, cosines, masses, best_masses;
@@ -292,7 +292,7 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
   for (const auto& [name, count] : head.counts) result_.counts[name] += count;
 }
 
-/// Errors by segment and at the answers, from the means of steps.
+/// Computes errors by segment and at the answers from the means of steps.
 void ReplaySummary::add_segments() {
   std::int64_t steps = 0;
   const auto mean_where = [&](const auto& counts, std::int64_t& n) {
@@ -318,7 +318,7 @@ void ReplaySummary::add_segments() {
   if (retrieved_ > 0) {
     result_.answer_error_mean = retrieval_error_ / retrieved_;
   } else if (const std::optional<RetrievalMarks> marks = retrieval_marks(trace_)) {
-    // No head gives any token of the context anything: all count equally.
+    // No head assigns any probability to a token of the context: all count equally.
     result_.answer_error_mean = mean_where(
         [&](std::int64_t position) { return marks->predicts[static_cast<std::size_t>(position)]; },
         steps);
@@ -360,7 +360,7 @@ void ReplaySummary::add_standard_errors() {
   result_.standard_errors = out;
 }
 
-/// Steps are drawn for all layers and heads together, so their variance adds to that of these.
+/// Steps are drawn for all layers and heads together, so their variance is added to that of these.
 void ReplaySummary::add_step_errors(ReplayStderr& errors) const {
   const auto add_to = [&](std::optional<double>& error, std::span<const double> values,
                           std::span<const double> weights) {

@@ -13,17 +13,17 @@
 
 namespace kvsim {
 
-/// Gathers the head series of one method into a ReplayMethod, in the order they are given: layer by
-/// layer, head by head. Sums are taken in that order, so threads cannot change a digit.
+/// Collects the head series of one method into a ReplayMethod, by layer, then by head. Sums are
+/// computed in that order, so results are bit-identical for any number of threads.
 class ReplaySummary {
  public:
   ReplaySummary(const ComposedMethod& method, const TraceInfo& trace, const ReplayOptions& options,
                 const StepSample& sample);
 
-  /// The stored heads of `layer`, in order.
+  /// Adds the stored heads of `layer`, in order.
   void add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads);
   void note(std::string text) { result_.notes.push_back(std::move(text)); }
-  /// The result; call once, after all layers.
+  /// Returns the result; call once, after all layers.
   [[nodiscard]] ReplayMethod finish();
 
  private:
@@ -34,9 +34,9 @@ class ReplaySummary {
   void add_segments();
   void add_standard_errors();
   void add_step_errors(ReplayStderr& errors) const;
-  /// The shares that a data-dependent method keeps of the prompt and of decode tokens.
+  /// Measures the shares of the prompt and of decode tokens that a data-dependent method keeps.
   void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
-  /// Steps of nothing yet, numbered.
+  /// Returns numbered steps with all values zero.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;
 
   const ComposedMethod& method_;
@@ -47,7 +47,8 @@ class ReplaySummary {
   std::vector<ReplayStep> steps_;
   std::vector<float> errors_;
   double cosine_sum_ = 0, mass_sum_ = 0, best_mass_sum_ = 0, error_sum_ = 0;
-  double retrieved_ = 0, retrieval_error_ = 0;  // sums over answers; errors weighted by the first
+  double retrieved_ = 0, retrieval_error_ = 0;  // sums over answers; errors are weighted by
+                                                // HeadSeries::retrieved
   std::int64_t samples_ = 0;
   std::int64_t why_entries_ = 0;  // listed so far
   std::int64_t kv_bytes_after_prefill_ = 0;
@@ -55,15 +56,15 @@ class ReplaySummary {
   PrefillOutcome prompt_outcome_;
   MeasuredLaw law_;
   PagedSummary paged_;
-  // Of each layer's KV heads.
+  // One value per KV head of each layer.
   SampledMean error_means_, cosine_means_, mass_means_, best_mass_means_;
-  // Sums over layers and heads of each measured step.
+  // Sums over layers and heads at each measured step.
   std::vector<double> step_best_masses_, step_answers_, step_answer_errors_;
   SampledRatio answer_errors_;
 };
 
-/// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of
-/// none, and if one of them is.
+/// Returns the `share` quantile of `values` with linear interpolation (as NumPy's default); NaN if
+/// `values` is empty or contains NaN.
 [[nodiscard]] double percentile(std::vector<float> values, double share);
 
 }  // namespace kvsim

@@ -14,9 +14,9 @@ namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t kParts = 5;  // of which one chooses and one is held out
+constexpr std::int64_t kParts = 5;  // one of them chooses and one is held out
 
-/// Samples of one layer, by what they are for.
+/// Samples of one layer, by purpose.
 struct Split {
   SurrogateSamples train, validation, held_out;
 };

@@ -16,24 +16,25 @@ namespace kvsim {
 
 inline constexpr const char* kSurrogateFormat = "kvsim-surrogate";  // in a file's metadata
 
-/// A model's surrogates, one a layer, and where they come from.
+/// A model's surrogates, one per layer, and their metadata.
 struct SurrogateFile {
   std::vector<Surrogate> layers;
   std::map<std::string, std::string> metadata;
 };
 
-/// What fit_surrogates is to do.
+/// Options of fit_surrogates.
 struct SurrogateOptions {
   bool mlp = false;  // otherwise linear
   MlpOptions training;
-  bool residual_norm = false;  // targets over the residual stream's norm (kvzip_plus_norm)
-  /// Prompt positions are split in whole blocks of this length, so that held-out tokens are no
-  /// neighbours of those fitted on: of each five blocks one chooses penalty or epoch and one is
-  /// held out.
+  bool residual_norm = false;  // fit targets divided by the norm of the residual stream
+                               // (kvzip_plus_norm)
+  /// Prompt positions are split into blocks of this length, so that held-out tokens are not
+  /// adjacent to fitted ones. Of every five blocks, one selects penalty or epoch and one is held
+  /// out.
   std::int64_t block = 16;
-  std::function<void(std::int32_t)> begins;  // called with the number of fitted layers; may be
+  std::function<void(std::int32_t)> begins;  // called with the number of layers to fit; may be
                                              // empty
-  std::function<void(double)> progress;      // the share of them that is fitted; may be empty
+  std::function<void(double)> progress;      // called with the fitted share of them; may be empty
 };
 
 struct LayerFit {
@@ -54,13 +55,13 @@ struct SurrogateFits {
 [[nodiscard]] SurrogateFits fit_surrogates(const std::vector<std::filesystem::path>& traces,
                                            const SurrogateOptions& options);
 
-/// layers.{i}.w1, .b1, .w2, .b2 (mlp) or layers.{i}.w, .b (linear), fp32 safetensors. Errors:
-/// InputError naming the path.
+/// Tensors: layers.{i}.w1, .b1, .w2, .b2 (mlp) or layers.{i}.w, .b (linear), fp32 safetensors.
+/// Errors: InputError naming the path.
 void write_surrogates(const SurrogateFile& file, const std::filesystem::path& path);
 [[nodiscard]] SurrogateFile read_surrogates(const std::filesystem::path& path);
 
-/// The surrogates that methods requested, by PredictedScores::name, read or fitted once. Errors:
-/// InputError if one does not fit the trace's shape.
+/// Returns the surrogates that methods requested, by PredictedScores::name. Each is read or fitted
+/// once. Errors: InputError if one does not fit the trace's shape.
 [[nodiscard]] std::map<std::string, SurrogateFile> load_surrogates(const TraceInputs& inputs,
                                                                    const TraceInfo& info);
 

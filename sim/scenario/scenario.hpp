@@ -20,11 +20,11 @@ namespace kvsim {
 
 inline constexpr std::string_view kClosedForm = "closed form";
 
-/// One run of a scenario: one choice for each key that the file gives as a list.
+/// One run of a scenario: one choice for each key that is a list in the file.
 struct ScenarioPoint {
   /// For a serve point: the engine, and the longest prompt and output of its workload.
   StaticSpec spec;
-  MethodSpec method;  // as the file names it; spec.method is the same, resolved
+  MethodSpec method;  // as written in the file; spec.method is the resolved method
   /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method" (its
   /// name), "budget" (as requested, or null), "method_params" (those given), "dtype", ….
   nlohmann::ordered_json keys;
@@ -35,7 +35,7 @@ struct ScenarioPoint {
   std::optional<Bytes> kv_bytes_wanted{};
   /// The source of the size law: "closed form", "measured on TRACE", …
   std::string size_law{kClosedForm};
-  /// The trace on which measure_laws has to measure the law; empty if it need not.
+  /// The trace on which measure_laws must measure the law; empty if it need not.
   std::filesystem::path measured_on{};
   std::shared_ptr<const MeasuredLaw> measured{};  // set by measure_laws
   std::vector<std::string> notes{};               // remarks on the law
@@ -58,14 +58,14 @@ struct ReplaySection {
   SampleSize sample{};
 };
 
-/// A value published for a point, shown next to the prediction with the error.
+/// A value published for a point, shown next to the prediction with its error.
 struct PublishedValue {
   std::size_t point = 0;  // index into points
   std::string metric;     // "kv_bytes", "peak_hbm_bytes", "throughput_tok_s", "oom_tokens", …
   double value = 0;       // base units
   std::string text;       // as published: "335 GB"
   std::string source;
-  std::string note;  // if the figure cannot be right: the reason
+  std::string note;  // the reason if the figure cannot be right
 };
 
 struct Scenario {
@@ -77,13 +77,14 @@ struct Scenario {
   std::optional<PlanSection> plan;
   std::vector<PublishedValue> published;
   std::optional<std::vector<std::string>> figures;  // names of the figures to draw; absent: all
-  nlohmann::ordered_json echo;                      // after `extends` and overrides: what was run
+  nlohmann::ordered_json echo;                      // the scenario that was run, after `extends`
+                                                    // and overrides
   std::string hash;  // hexadecimal hash of echo, the same on every machine
   std::uint64_t seed = 0;
   std::vector<std::string> notes;                      // published figures that match no point, …
-  std::vector<std::shared_ptr<const Llm>> own_models;  // those read from config.json files
-  std::vector<std::shared_ptr<const Gpu>> own_gpus;    // those with corrected memory
-  std::vector<std::shared_ptr<const Calibration>> own_calibrations;  // those read from files
+  std::vector<std::shared_ptr<const Llm>> own_models;  // models read from config.json files
+  std::vector<std::shared_ptr<const Gpu>> own_gpus;    // GPUs with corrected memory
+  std::vector<std::shared_ptr<const Calibration>> own_calibrations;  // calibrations read from files
 };
 
 }  // namespace kvsim

@@ -1,4 +1,5 @@
-// The one place that knows MPI: processes joined by Boost.MPI, and how they share work out.
+// The only file that uses MPI: processes joined by Boost.MPI, and the distribution of work among
+// them.
 
 #include <algorithm>
 #include <atomic>
@@ -33,16 +34,16 @@ namespace {
 namespace mpi = boost::mpi;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kAsk = 1;   // outcomes of what was handed out before, and: more, please
-constexpr int kWork = 2;  // tasks; none: there are no more
+constexpr int kAsk = 1;   // outcomes of earlier tasks, and a request for more
+constexpr int kWork = 2;  // tasks; empty if there are no more
 constexpr std::chrono::microseconds kIdle{100};
 
-/// Number of tasks handed out at once: about 20 ms of work, so that requests cost little, and few
-/// enough at the end that all processes finish together.
+/// Size of a batch of tasks: about 20 ms of work, so that requests cost little, and small enough at
+/// the end that all processes finish simultaneously.
 constexpr double kBatchSeconds = 0.02;
 constexpr std::size_t kMaxConcurrent = 64;
 
-/// The tasks not yet handed out. Used by rank 0's two threads.
+/// The tasks not yet handed out. Used by both threads of rank 0.
 class Queue {
  public:
   Queue(std::span<const std::size_t> tasks, std::size_t at_least, int processes)
@@ -64,8 +65,8 @@ class Queue {
     next_ += n;
     return {from, from + static_cast<std::ptrdiff_t>(n)};
   }
-  /// The time of one process for `n` tasks. It determines only the size of the next batch, never a
-  /// result.
+  /// Records the time of one process for `n` tasks. It determines only the size of the next batch,
+  /// never a result.
   void took(std::size_t n, Clock::duration time) {
     const std::scoped_lock lock{guard_};
     done_ += n;
@@ -89,7 +90,7 @@ class Queue {
 using Run = std::function<std::vector<TaskOutcome>(std::span<const std::size_t>)>;
 using Keep = std::function<void(TaskOutcome&&)>;
 
-/// Rank 0 while a sweep runs: one thread works, this one answers the others and keeps.
+/// Rank 0 during a sweep: one thread works; this one answers the other processes and keeps results.
 class Foreman {
  public:
   Foreman(mpi::communicator& world, Queue& queue, const Keep& keep)
@@ -112,7 +113,7 @@ class Foreman {
       over = true;
     }};
     while (true) {
-      // Requested before the check, so that nothing comes in between.
+      // Taken before the check, so that nothing happens in between.
       const bool last = over && working_ == 0;
       const bool kept = keep_mine();
       const bool answered = answer_one();
@@ -157,7 +158,7 @@ class Foreman {
                     [](const TaskOutcome& each) { return each.kind != TaskOutcome::kDone; })) {
       queue_.stop();
     }
-    // It works on while its results are kept.
+    // It continues working while its results are kept.
     const std::vector<std::size_t> next = queue_.take();
     sent_[who] = Clock::now();
     world_.send(message->source(), kWork, next);
@@ -170,10 +171,10 @@ class Foreman {
   Queue& queue_;
   const Keep& keep_;
   std::vector<Clock::time_point> sent_;
-  int working_;  // other processes that do not know yet that no work is left
+  int working_;  // other processes that have not been notified that no work is left
   std::mutex guard_;
   std::deque<TaskOutcome> mine_;  // of this process, not yet kept
-  std::exception_ptr failure_;    // of keeping
+  std::exception_ptr failure_;    // from keeping results
 };
 
 class MpiRanks : public Ranks {
@@ -205,7 +206,8 @@ class MpiRanks : public Ranks {
   }
 
  private:
-  // An exception on its way to main is no reason to abort: the others know of it.
+  // An exception that propagates to main is not a reason to abort: the other processes are
+  // notified.
   mpi::environment environment_{mpi::threading::funneled, /*abort_on_exception=*/false};
   mpi::communicator world_;
 };

@@ -83,7 +83,7 @@ PointsWriter::PointsWriter(const std::filesystem::path& path, std::size_t keep)
     }
     fail(error);
   }
-  // File systems that know no locks are no reason to refuse.
+  // A file system without locks is not an error.
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(file_);
     throw InputError{fmt::format("{}: another kvsim is writing it", path.string())};
@@ -122,7 +122,7 @@ void PointsWriter::add(std::string_view object) {
 }
 
 void PointsWriter::sync() {
-  // Some file systems cannot sync; that is no failure to write.
+  // Some file systems cannot sync; that is not a write failure.
   if (::fdatasync(file_) != 0 && errno != EINVAL && errno != EROFS) fail(errno);
   synced_ = std::chrono::steady_clock::now();
 }

@@ -30,7 +30,7 @@ TaskOutcome outcome_of(std::size_t task, const std::function<std::string(std::si
 }
 
 int processes_started() {
-  // Slurm's count is not among them: batch scripts have it too, and are one process.
+  // Slurm's count is not used: batch scripts also have it, and are a single process.
   constexpr std::array kNames{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"};
   for (const char* name : kNames) {
     const char* text = std::getenv(name);
@@ -39,7 +39,7 @@ int processes_started() {
     const char* end = text + std::strlen(text);
     if (std::from_chars(text, end, value).ptr == end && value > 0) return value;
   }
-  // A step of srun with PMIx, which says the rank but not how many there are.
+  // A step of srun with PMIx, which provides the rank but not the number of processes.
   const char* pmix = std::getenv("PMIX_RANK");
   const char* steps = std::getenv("SLURM_STEP_NUM_TASKS");
   if (pmix != nullptr && steps != nullptr) {

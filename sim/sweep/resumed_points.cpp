@@ -77,7 +77,7 @@ std::vector<std::string> resumed_points(const PointsContent& content, const Swee
       (void)object.at("hash").string();
       (void)object.at("results").members();
     }
-    // Documents take the text as it is, cut where the results begin.
+    // Documents copy the text unchanged, cut where the results begin.
     if (!text.starts_with(fmt::format("{{\"point\":{},\"hash\":", point)) ||
         text.find(skipped ? ",\"skipped\":" : ",\"results\":") == std::string::npos) {
       object.fail("expected {\"point\":N,\"hash\":…,\"results\":…} as kvsim writes it");

@@ -10,10 +10,10 @@
 
 namespace kvsim {
 
-/// Of each point of `plan` its object, as the points file `file` holds it; empty: not yet done.
-/// `version` is this program's. Errors: InputError naming file and line where the file is of
-/// another sweep or another version's, or a line is no object of a point of it, as run_sweep_point
-/// makes them.
+/// Returns the object of each point of `plan` in the points file `file`; empty if it is not yet
+/// done. `version`: version of this program. Errors: InputError naming file and line if the file
+/// belongs to another sweep or version, or if a line is not an object of one of its points as made
+/// by run_sweep_point.
 [[nodiscard]] std::vector<std::string> resumed_points(const PointsContent& content,
                                                       const SweepPlan& plan,
                                                       std::string_view version,

@@ -22,7 +22,7 @@ std::string run_sweep_point(const SweepPlan& plan, std::size_t point, const Poin
     Scenario scenario = plan.scenario(point);
     if (!scenario.points.front().measured_on.empty()) {
       ReplayOptions options;
-      options.threads = 1;  // the points share the machine already
+      options.threads = 1;  // the points already share the machine
       measure_laws(scenario, options);
     }
     object["hash"] = scenario.hash;

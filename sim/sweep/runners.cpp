@@ -10,7 +10,7 @@
 namespace kvsim {
 namespace {
 
-/// A kind of scenario that can be swept is a line here.
+/// To make a kind of scenario sweepable, add a line here.
 const std::vector<std::pair<std::string, PointRunner>>& builtin_runners() {
   static const std::vector<std::pair<std::string, PointRunner>> all{{"static", run_static_point},
                                                                     {"serve", run_serve_point}};

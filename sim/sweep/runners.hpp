@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// The function that runs a point of a scenario of that kind. Errors: InputError for a kind that
-/// has none.
+/// Returns the function that runs a point of a scenario of that kind. Errors: InputError for a kind
+/// without one.
 [[nodiscard]] PointRunner runner_of(const std::string& kind);
 
 }  // namespace kvsim

@@ -12,7 +12,7 @@ nlohmann::ordered_json run_serve_point(const Scenario& /*scenario*/, const Scena
   const ServeSpec& spec = *point.serve;
   const ServeResult result = run_serve(spec);
   nlohmann::ordered_json out;
-  // An engine that cannot start refuses everything.
+  // An engine that cannot start rejects all requests.
   out["fits"] = result.completed > 0 || result.outcomes.empty();
   out.update(
       service_metrics_json(result, serve_intervals(spec, result, mean_iteration(spec, result))));

@@ -6,9 +6,9 @@
 
 namespace kvsim {
 
-/// The point runner of scenarios of kind "static": run_static's figures under the names that
-/// results of `kvsim run` give them, without intervals, terms and timelines; `fits` is whether it
-/// ran to its end. Pure. Errors: as run_static.
+/// The point runner of scenarios of kind "static". Returns the metrics of run_static under the
+/// names of `kvsim run`, without intervals, terms and timelines; `fits` is whether the run reached
+/// its end. Pure. Errors: same as run_static.
 [[nodiscard]] nlohmann::ordered_json run_static_point(const Scenario& scenario,
                                                       const ScenarioPoint& point);
 

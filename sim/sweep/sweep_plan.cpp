@@ -31,11 +31,11 @@ std::string text_of(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-/// Keys of the file that are not of a run.
+/// Keys of the file that do not affect a run.
 constexpr std::array<std::string_view, 8> kNotVaried{"schema", "title",  "description", "extends",
                                                      "sweep",  "replay", "published",   "figures"};
 
-/// Six digits, which no reader needs more of, within the range all the same.
+/// Rounds to six digits, within the range; more digits are of no use to readers.
 double rounded(double value, const AxisRange& range) {
   const double near = std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
   return std::clamp(near, range.low, range.high);
@@ -47,7 +47,7 @@ json number_of(double value, const AxisRange& range) {
   return whole ? json(static_cast<std::int64_t>(value)) : json(value);
 }
 
-/// The `share` of the way from low to high, 0 to 1 with both ends.
+/// Returns the value at `share` of the range, from 0 to 1 including both ends.
 json step_of(const AxisRange& range, double share) {
   double value = range.low + (range.high - range.low) * share;
   if (range.log) value = range.low * std::exp(std::log(range.high / range.low) * share);
@@ -57,7 +57,7 @@ json step_of(const AxisRange& range, double share) {
   return number_of(std::clamp(value, range.low, range.high), range);
 }
 
-/// `uniform` in (0, 1). On a linear scale whole numbers have equal probability.
+/// `uniform` in (0, 1). On a linear scale whole numbers are equally likely.
 json draw_of(const AxisRange& range, double uniform) {
   const double high = range.integer ? range.high + 1 : range.high;
   double value = range.low + (high - range.low) * uniform;
@@ -103,17 +103,17 @@ void refuse_unvaried(const ScenarioAxis& axis) {
   }
 }
 
-/// Refuses two spellings of one value, as a run refuses them in a list: "h100" and "H100-80GB-SXM".
+/// Rejects two spellings of one value, as a run does in a list: "h100" and "H100-80GB-SXM".
 void refuse_other_spellings(const ScenarioAxis& axis, const fs::path& file) {
   const bool can_be_list =
       std::none_of(axis.values.begin(), axis.values.end(),
                    [](const json& value) { return value.is_array() || value.is_null(); });
   std::vector<std::string> keys = pointer_tokens(axis.pointer, axis.place);
   if (keys.front() == "points") keys.erase(keys.begin());
-  std::erase_if(keys, [](const std::string& key) {  // an item of a list, which is the only one
+  std::erase_if(keys, [](const std::string& key) {  // the only item of a list
     return key.find_first_not_of("0123456789-") == std::string::npos;
   });
-  // A name in place of an object means the same.
+  // A name in place of an object is equivalent.
   const bool is_name = keys.size() == 2 && keys[1] == "name";
   if (is_name && (keys[0] == "method" || keys[0] == "stack")) keys.pop_back();
   const auto lists = list_keys();
@@ -125,7 +125,7 @@ void refuse_other_spellings(const ScenarioAxis& axis, const fs::path& file) {
   if (keys.size() == 1) {
     document[keys[0]] = axis.values;
   } else {
-    // Members of `requests` are numbers and paths, which have one spelling.
+    // Members of `requests` are numbers and paths, which have a single spelling.
     const std::vector<std::string> members = list_members(keys[0]);
     if (keys[0] == "requests" ||
         std::find(members.begin(), members.end(), "/" + keys[1]) == members.end())
@@ -228,7 +228,7 @@ void SweepPlan::take_section(const SweepChanges& changes) {
     section = read_sweep(Field::wrap(base_, name).at("sweep"));
   }
   base_.erase("sweep");
-  base_.erase("plan");  // points are run: lengths that a plan would find are required
+  base_.erase("plan");  // points are run, so lengths that a plan would find are required
   random_ = section.random || changes.samples;
   size_ = static_cast<std::size_t>(changes.samples.value_or(section.samples));
   skip_impossible_ = section.skip_impossible || changes.skip_impossible;
@@ -382,7 +382,7 @@ json SweepPlan::with(const std::vector<json>& values) const {
   json document = base_;
   for (const std::size_t a : order_) {
     const std::string& pointer = axes_[a].pointer;
-    // A method given only by its name takes parameters as well.
+    // A method given only by name also takes parameters.
     if (pointer.starts_with("/method/") && document.contains("method") &&
         document["method"].is_string()) {
       document["method"] = json::object({{"name", document["method"]}});

@@ -1,12 +1,12 @@
-"""kvsim from Python: what compression of a KV cache does to a GPU and to attention.
+"""kvsim from Python: the effects of KV-cache compression on a GPU and on attention.
 
     import kvsim
     result = kvsim.run({"model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "batch": [4, 8],
                         "prompt_tokens": 32768, "output_tokens": 1024, "method": ["full", "snapkv"]})
-    result.column("throughput_tok_s")          # NumPy array, a number a point
-    result.timeline(0)["held_bytes"]           # likewise, a number a sample
+    result.column("throughput_tok_s")          # NumPy array, one number per point
+    result.timeline(0)["held_bytes"]           # likewise, one number per sample
 
-Documents are those of the command line (docs/results.md), number for number. docs/python.md is the page for people.
+Documents are identical to those of the command line (docs/results.md). User documentation: docs/python.md.
 """
 
 import csv
@@ -31,11 +31,11 @@ __all__ = ["InputError", "PlanResult", "ReplayResult", "RunResult", "SweepResult
            "requests_info", "run", "stacks", "sweep"]
 
 
-# ---- Going in -------------------------------------------------------------------------------------------------------
+# ---- Input ----------------------------------------------------------------------------------------------------------
 
 
 def _plain(value):
-    """What json does not know by itself."""
+    """Converts a value that json does not support."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -46,7 +46,7 @@ def _plain(value):
 
 
 def _class_name(kind):
-    """FILE.py:CLASS of a scorer. Its file is imported again, in another process: not the script that runs this."""
+    """Returns FILE.py:CLASS of a scorer. Another process imports its file again, so it must not be the running script."""
     try:
         file = inspect.getsourcefile(kind)
     except (OSError, TypeError):
@@ -88,7 +88,7 @@ def _source(scenario, name, changes, keys):
 
 
 def _program():
-    """The program that came with this module: of a wheel, of a build folder, of an installation; else that of PATH."""
+    """Returns the program of this module's wheel, build folder or installation, or else that in PATH."""
     here = os.path.dirname(os.path.abspath(__file__))
     for path in ("bin/kvsim", "../../kvsim", "../../../../bin/kvsim"):
         found = os.path.join(here, *path.split("/"))
@@ -104,7 +104,7 @@ def _program():
 
 
 def _option_words(options):
-    """--name=value of each option that is given; a list gives one for each of its values."""
+    """Returns --name=value for each option that is set; a list produces one for each of its values."""
     words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -117,12 +117,12 @@ def _option_words(options):
 
 
 def _joined(values):
-    """"1000,4000" of a list; other values as they are."""
+    """Joins a list as "1000,4000"; returns other values unchanged."""
     return ",".join(map(str, values)) if isinstance(values, (list, tuple)) else values
 
 
 def _printed(*words, good=(0,)):
-    """What a command of the program prints. Its notes become warnings, its messages InputError."""
+    """Returns the output of a command of the program. Its notes become warnings, its error messages InputError."""
     done = subprocess.run([_program(), *words], capture_output=True, text=True, check=False)
     said = [line[len("kvsim: "):] if line.startswith("kvsim: ") else line for line in done.stderr.splitlines()]
     if done.returncode == 2:
@@ -138,11 +138,11 @@ def _files(files):
     return [os.fspath(file) for file in (files if isinstance(files, (list, tuple)) else [files])]
 
 
-# ---- Coming out -----------------------------------------------------------------------------------------------------
+# ---- Output ---------------------------------------------------------------------------------------------------------
 
 
 def _numbers(values):
-    """A float array, NaN for what is not there; texts stay an array of texts."""
+    """Returns a float array with NaN for missing values; texts stay an array of texts."""
     if any(isinstance(value, str) for value in values):
         return np.array(["" if value is None else str(value) for value in values])
     return np.array([np.nan if value is None else value for value in values], dtype=float)
@@ -168,7 +168,7 @@ def _column(rows, path, what):
 
 
 class RunResult:
-    """What `kvsim run` makes of a scenario. `document` is its JSON (kvsim.run/1)."""
+    """The result of `kvsim run` for a scenario. `document` is its JSON (kvsim.run/1)."""
 
     def __init__(self, document, timeline):
         self.document = document
@@ -176,7 +176,7 @@ class RunResult:
 
     @property
     def points(self):
-        """The points, a dict each, in the scenario's order."""
+        """The points, one dict each, in the scenario's order."""
         return self.document["points"]
 
     @property
@@ -185,21 +185,21 @@ class RunResult:
 
     @property
     def oom(self):
-        """Of each point where it ran out of memory (`step`, `tokens`, `requested`, `free`, …), or None."""
+        """For each point, where it ran out of memory (`step`, `tokens`, `requested`, `free`, …), or None."""
         return [point.get("oom") for point in self.points]
 
     @property
     def replay(self):
-        """Of the trace that the scenario replays, or None."""
+        """The result for the trace that the scenario replays, or None."""
         document = self.document.get("replay")
         return None if document is None else ReplayResult(document, None)
 
     def column(self, key):
-        """A number of every point as an array, NaN where there is none; "ttft_s/p90" names one within an object."""
+        """Returns a metric of all points as an array, NaN if a point has none; "ttft_s/p90" names one within an object."""
         return _column(self.points, key, "point")
 
     def timeline(self, point=0):
-        """Samples over a point's steps, or a service's time, as arrays by the names of timeline.csv."""
+        """Returns samples over a point's steps, or a service's time, as arrays with the column names of timeline.csv."""
         count = len(self.points)
         if not -count <= point < count:
             raise IndexError(f"point {point} of {count}")
@@ -216,7 +216,7 @@ class RunResult:
 
 
 class ReplayResult:
-    """A trace through methods. `document` is its JSON (kvsim.replay/1)."""
+    """A trace replayed through methods. `document` is its JSON (kvsim.replay/1)."""
 
     def __init__(self, document, kept):
         self.document = document
@@ -224,16 +224,16 @@ class ReplayResult:
 
     @property
     def methods(self):
-        """The methods that ran, a dict each: sizes, traffic, errors."""
+        """The methods that ran, one dict each: sizes, traffic, errors."""
         return self.document["methods"]
 
     @property
     def skipped(self):
-        """Methods that this trace has not enough data for: `name` and `reason`."""
+        """Methods for which this trace has not enough data: `name` and `reason`."""
         return self.document["skipped"]
 
     def column(self, key):
-        """A number of every method as an array, NaN where there is none."""
+        """Returns a metric of all methods as an array, NaN if a method has none."""
         return _column(self.methods, key, "method")
 
     def _index(self, method):
@@ -249,11 +249,11 @@ class ReplayResult:
         return method % count
 
     def series(self, method=0):
-        """Over decode steps, as arrays by name: `tokens`, `bytes_held`, `rel_error`, …"""
+        """Returns series over decode steps, as arrays by name: `tokens`, `bytes_held`, `rel_error`, …"""
         return _columns(self.methods[self._index(method)]["per_step"])
 
     def layer_series(self, method=0):
-        """The same by layer: arrays [layers, steps]."""
+        """Returns the same by layer: arrays [layers, steps]."""
         layers = self.methods[self._index(method)].get("per_step_layers")
         if layers is None:
             raise KeyError("series by layer are of kvsim.replay(), not of a run's replay")
@@ -261,13 +261,13 @@ class ReplayResult:
         return {name: np.stack([one[name] for one in each]) for name in each[0]}
 
     def kept(self, method=0):
-        """Token positions held at the end: [layer][KV head] of int32 arrays, ascending. A merged entry's members are all
-        there; `kept_entries` tells them apart."""
+        """Returns the token positions held at the end: [layer][KV head] of int32 arrays, ascending. Includes all members of
+        merged entries; `kept_entries` separates them."""
         return [[np.array(sorted(t for entry in head for t in (entry if isinstance(entry, list) else [entry])), np.int32)
                  for head in layer] for layer in self.kept_entries(method)]
 
     def kept_entries(self, method=0):
-        """Entries held at the end: [layer][KV head] of lists; a position, or the list of those merged into one."""
+        """Returns the entries held at the end: [layer][KV head] of lists; a position, or a list of merged positions."""
         index = self._index(method)
         if self._kept is None:
             raise KeyError("kept positions are of kvsim.replay(), not of a run's replay")
@@ -281,22 +281,22 @@ class ReplayResult:
 
 
 class SweepResult:
-    """A scenario at many values of its keys. `document` is its JSON (kvsim.scenario-sweep/1)."""
+    """A scenario run at many values of its keys. `document` is its JSON (kvsim.scenario-sweep/1)."""
 
     def __init__(self, document):
         self.document = document
 
     @property
     def points(self):
-        """Each with its `values` and `results`, or `skipped`, why it cannot be."""
+        """The points, each with its `values` and `results`, or `skipped`: why it is impossible."""
         return self.document["points"]
 
     def column(self, key):
-        """A number of every point's results as an array, NaN where there is none."""
+        """Returns a metric of all points' results as an array, NaN if a point has none."""
         return _column([point.get("results") or {} for point in self.points], key, "point")
 
     def values(self, axis):
-        """What the axis (a JSON pointer such as "/batch") is at every point."""
+        """Returns the values of the axis (a JSON pointer such as "/batch") at every point."""
         axes = [one["key"] for one in self.document["scenario"]["echo"]["sweep"]["axes"]]
         if axis not in axes:
             raise KeyError(f"no axis is called {axis!r} ({', '.join(axes)})")
@@ -310,23 +310,23 @@ class SweepResult:
 
 
 class PlanResult:
-    """What a plan answers. `document` is its JSON (kvsim.plan/1)."""
+    """The answers of a plan. `document` is its JSON (kvsim.plan/1)."""
 
     def __init__(self, document):
         self.document = document
 
     @property
     def answers(self):
-        """Of each question and group: `question`, `answer`, `range`, `unit`, `best` and `candidates`.
+        """For each question and group: `question`, `answer`, `range`, `unit`, `best` and `candidates`.
 
         An `answer` is the prediction unless the plan has a `confidence`; `range` is the text "8 to 24". Each candidate
-        has the numbers: `predicted`, `safe` and `optimistic`, None where that end does not exist.
+        has the numbers `predicted`, `safe` and `optimistic`, None if that end does not exist.
         """
         return self.document["answers"]
 
     @property
     def impossible(self):
-        """Whether some question has no answer."""
+        """Whether any question has no answer."""
         return self.document["impossible"]
 
     def __len__(self):
@@ -348,16 +348,16 @@ class PlanResult:
         return "\n".join(lines)
 
 
-# ---- What it does ---------------------------------------------------------------------------------------------------
+# ---- Functions ------------------------------------------------------------------------------------------------------
 
 
 def run(scenario, *, set=None, name=None, threads=0, **keys):
     """Simulates a scenario, as `kvsim run` does.
 
     scenario  a dict with the keys of docs/scenarios.md, or the path of a file
-    set       {"/memory/hbm": "80 GiB"}: keys by JSON pointer, as --set sets them
+    set       {"/memory/hbm": "80 GiB"}: keys by JSON pointer, as with --set
     name      of a dict's results; paths in it start at the working directory
-    threads   0: the machine's; no result depends on it
+    threads   0: all of the machine; no result depends on it
     keys      top-level keys in place of the scenario's: batch=8, gpu=["A100-80GB-SXM", "H200-141GB-SXM"]
     Errors: InputError. Running out of memory is a result (`oom`).
     """
@@ -371,12 +371,12 @@ def plan(scenario, *, set=None, name=None, threads=0, **keys):
 
 
 def fit(scenario, question, *, confidence=0.0, set=None, name=None, threads=0, **keys):
-    """How far each method and GPU of a scenario goes: {label: answer}, None where not even the smallest run fits.
+    """Returns the limit of each method and GPU of a scenario: {label: answer}, None if not even the smallest run fits.
 
     question  "longest_context" (tokens, prompt and output, up to the model's positions unless set has
-              "/plan/beyond_positions": True), "largest_batch" (sequences); of a service "highest_rate"
+              "/plan/beyond_positions": True), "largest_batch" (sequences); for a service "highest_rate"
               (requests/s) and "fewest_gpus"
-    A plan of that one question; what else the scenario's `plan` says (quality, prices, bounds) holds. Errors: InputError.
+    Runs a plan with that one question; the other keys of the scenario's `plan` (quality, prices, bounds) apply. Errors: InputError.
     """
     changes = dict(set or {})
     changes["/plan/questions"] = [question]
@@ -395,8 +395,8 @@ def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False
     """Runs a scenario at every combination of values, as `kvsim sweep` does.
 
     vary             {"/batch": [1, 2, 4], "/method": ["full", "h2o"]}, in addition to the axes of the scenario
-    samples, seed    that many random combinations instead
-    skip_impossible  points that cannot be are listed with the reason
+    samples, seed    this number of random combinations instead
+    skip_impossible  lists impossible points with the reason
     Errors: InputError.
     """
     axes = []
@@ -410,36 +410,36 @@ def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False
 
 
 def launch(scenario, *, set=None, name=None, threads=0, **keys):
-    """What has to be typed to start the engines, as `kvsim run` and `kvsim plan --print-command --json` print it.
+    """Returns the commands that start the engines, as printed by `kvsim run` and `kvsim plan --print-command --json`.
 
-    Of a scenario with a `plan`: of the best candidate of each answer; of others: of each point that starts other
-    engines. Gives a list of dicts (kvsim.launch/1): `of`, `engine`, `version`, `roles` with `command` and `argv`, `notes`.
-    Errors: InputError, also for a method, a format or a stack that no engine has a flag for.
+    For a scenario with a `plan`: those of the best candidate of each answer; otherwise those of each point that starts
+    different engines. A list of dicts (kvsim.launch/1): `of`, `engine`, `version`, `roles` with `command` and `argv`, `notes`.
+    Errors: InputError, also for a method, a format or a stack for which no engine has a flag.
     """
     return json.loads(_core.launch(_source(scenario, name, set, keys), None, threads))["launches"]
 
 
 def manifest(scenario, kind, *, set=None, name=None, threads=0, **keys):
-    """The only deployment of launch() as text: "compose", "kubernetes", "llm-d" or "dynamo". Errors: as launch()."""
+    """Returns the only deployment of launch() as text: "compose", "kubernetes", "llm-d" or "dynamo". Errors: as launch()."""
     return _core.launch(_source(scenario, name, set, keys), str(kind), threads)
 
 
 def from_command(command, **options):
-    """The scenario of an engine's command, a dict, as `kvsim run --from-command COMMAND --print-scenario` prints it.
+    """Returns the scenario of an engine's command, a dict, as `kvsim run --from-command COMMAND --print-scenario` prints it.
 
     command  "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 …", or of SGLang or TensorRT-LLM
     options  of the command line, by name: gpu="h100", rate=5, isl=2000, osl=300
-    Flags that are not simulated are warnings. Errors: InputError. Runs the program.
+    Flags that are not simulated cause warnings. Errors: InputError. Runs the program.
     """
     return _printed("run", f"--from-command={command}", "--print-scenario", *_option_words(options))
 
 
 def from_log(file, scenario=None, *, set=None, name=None, **keys):
-    """An engine's start by its log or its metric vllm:cache_config_info, as `kvsim calibrate --from-log --json` prints it.
+    """Returns an engine's start from its log or its metric vllm:cache_config_info, as `kvsim calibrate --from-log --json` does.
 
     file      the path of a start-up log of vLLM, or of saved metrics
-    scenario  of that start: gives what the log does not state
-    Gives kvsim.calibrate-log/1: `overrides` are keys for scenarios ({**scenario, **overrides}), `predicted` and
+    scenario  of that start: provides values that the log does not contain
+    Returns kvsim.calibrate-log/1: `overrides` are keys for scenarios ({**scenario, **overrides}), `predicted` and
     `with_overrides` the start without and with them, `log_tokens` the log's own pool. Errors: InputError.
     """
     source = None if scenario is None else _source(scenario, name, set, keys)
@@ -447,11 +447,11 @@ def from_log(file, scenario=None, *, set=None, name=None, **keys):
 
 
 def requests_info(files, *, capacity_blocks=None, tiers=None, **options):
-    """The load of a request trace, a dict, as `kvsim requests info --json` prints it (kvsim.requests-info/2).
+    """Returns the load of a request trace, a dict, as printed by `kvsim requests info --json` (kvsim.requests-info/2).
 
-    files            a trace, or several files of one
+    files            a trace, or the several files of one
     capacity_blocks  capacities of a prefix cache: a list
-    tiers            ["hbm=40GiB", "host=256GiB@25GB/s"], with model="llama-3.1-8b" and perhaps gpu="h100"
+    tiers            ["hbm=40GiB", "host=256GiB@25GB/s"], with model="llama-3.1-8b" and optionally gpu="h100"
     options          of the command line, by name: format="mooncake", skip_bad=10, stagger=60
     Errors: InputError. Runs the program.
     """
@@ -460,11 +460,11 @@ def requests_info(files, *, capacity_blocks=None, tiers=None, **options):
 
 
 def quality(files, *, max_loss=None, model=None, method=None, task=None, context=None, replay=None, held_out=None):
-    """Measured task scores under compression, a dict, as `kvsim quality --json` prints it (kvsim.quality/1).
+    """Returns measured task scores under compression, a dict, as printed by `kvsim quality --json` (kvsim.quality/1).
 
     files                tables of scores, kvpress results folders
-    max_loss             what `answer` asks for: 0.01 or "1%"
-    model, method, task  only rows of these; of models and methods also a list
+    max_loss             largest loss allowed for `answer`: 0.01 or "1%"
+    model, method, task  only rows of these; models and methods may be lists
     context              tokens of the nearest context
     replay, held_out     results of replays to rank; rows to predict
     Errors: InputError. Runs the program.
@@ -475,12 +475,12 @@ def quality(files, *, max_loss=None, model=None, method=None, task=None, context
 
 
 def compare(result, *others, tolerance=None):
-    """A result next to others, or next to files of a benchmark, as `kvsim compare --json` prints it.
+    """Compares a result with others, or with files of a benchmark, as `kvsim compare --json` does.
 
     result     the path of a results folder, or of its result.json, plan.json or sweep.json
     others     such paths; or files of vllm bench serve, SGLang, AIPerf, GuideLLM or inference-perf
-    tolerance  a share of the larger number that does not count
-    Gives kvsim.compare/1 or kvsim.compare-bench/1. Errors: InputError. Runs the program.
+    tolerance  difference that is ignored, as a share of the larger number
+    Returns kvsim.compare/1 or kvsim.compare-bench/1. Errors: InputError. Runs the program.
     """
     words = _option_words({"tolerance": tolerance})
     return _printed("compare", *words, "--json", "--", *_files([result, *others]), good=(0, 1))
@@ -489,21 +489,21 @@ def compare(result, *others, tolerance=None):
 def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=None, softmax_scale=None, hidden=None,
            wo=None, budget=None, split="recorded", layers=None, heads=None, steps=None, per_head=False, block_sizes=(), seed=0,
            threads=0):
-    """A recorded trace, or arrays, through compression methods, as `kvsim replay` does.
+    """Replays a recorded trace, or arrays, through compression methods, as `kvsim replay` does.
 
     trace          the path of a trace (safetensors); or arrays, all float32 or all float16:
     q              [layers, query heads, tokens, d], after rotary embedding
     k, v           [layers, KV heads, tokens, d]; query head h reads KV head h // (query heads / KV heads)
-    prompt_tokens  of the tokens, the first that are prompt
-    softmax_scale  1 / sqrt(d) where it is not given
+    prompt_tokens  number of leading tokens that form the prompt
+    softmax_scale  default 1 / sqrt(d)
     hidden, wo     [layers, tokens, D], [layers, D, query heads * d]: for methods that need them
-    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such; in place of a name
+    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of these; in place of a name
                    "my_press.py:MyPress" or a class with score() of another module (docs/howto/own-method.md)
-    split          where the prompt ends: "recorded", "question-aware" (at the trace's answer_start), "question-agnostic"
-    layers, heads  a random sample of so many layers, and KV heads of each, drawn by `seed`: `standard_errors` of each method
-    steps          errors of a sample of at most so many decode steps, likewise; sizes are of all steps
-    budget         of methods that take one and give none: a share of the prompt's cache (0.2, "20 %"), or entries per head (256, "64 entries"); or a list
-    Errors: InputError, which says what was expected and what was there. Arrays go through a temporary file.
+    split          end of the prompt: "recorded", "question-aware" (at the trace's answer_start), "question-agnostic"
+    layers, heads  size of a random sample of layers, and of KV heads of each, drawn with `seed`; adds `standard_errors`
+    steps          maximum number of decode steps in a sample for errors, likewise; sizes cover all steps
+    budget         for methods that take one and do not specify it: a share of the prompt's cache (0.2, "20 %"), entries per head (256, "64 entries"), or a list
+    Errors: InputError with the expected and the actual value. Arrays are passed through a temporary file.
     """
     chosen = _json(_with_budget(methods, budget))
     sample = _json({"layers": layers, "heads": heads, "steps": steps})
@@ -539,7 +539,7 @@ def _with_budget(chosen, budget):
 
 
 def _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo):
-    """(tensors, metadata, "F32" or "F16") of arrays laid out by head."""
+    """Returns (tensors, metadata, "F32" or "F16") of arrays laid out by head."""
     given = {name: np.asarray(x) for name, x in (("q", q), ("k", k), ("v", v), ("hidden", hidden), ("wo", wo)) if x is not None}
     for name in ("q", "k", "v"):
         if name not in given:
@@ -578,20 +578,20 @@ def _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo):
 
 
 def methods():
-    """The methods of the catalogue, a dict each, as `kvsim list methods --json` has them."""
+    """Returns the methods of the catalogue, one dict each, as printed by `kvsim list methods --json`."""
     return json.loads(_core.methods())
 
 
 def models():
-    """The language models of the catalogue."""
+    """Returns the language models of the catalogue."""
     return json.loads(_core.models())
 
 
 def gpus():
-    """The GPUs of the catalogue."""
+    """Returns the GPUs of the catalogue."""
     return json.loads(_core.gpus())
 
 
 def stacks():
-    """The software stacks of the catalogue."""
+    """Returns the software stacks of the catalogue."""
     return json.loads(_core.stacks())

@@ -17,8 +17,8 @@ struct RequestedCalibration {
   const Calibration* calibration = nullptr;  // null: none is used
 };
 
-/// Reads a calibration word, or a path relative to `folder`. Calibrations read from files are added
-/// to `own`, each once. Errors: InputError with the field's place.
+/// Reads a calibration name, or a path relative to `folder`. Each calibration read from a file is
+/// added to `own` once. Errors: InputError with the field's place.
 [[nodiscard]] RequestedCalibration read_calibration_field(
     const Field& field, const std::filesystem::path& folder,
     std::vector<std::shared_ptr<const Calibration>>& own);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Field::one_or_more() refuses equal values of a list; this refuses other spellings of one value.
+// Field::one_or_more() rejects equal values of a list; this rejects different spellings of one
+// value.
 
 #include <map>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace kvsim {
 
-/// The values of a list that were read so far. All spellings of a value have the same `Key`.
+/// The values of a list read so far. All spellings of a value have the same `Key`.
 template <class Key = std::string>
 class DistinctValues {
  public:

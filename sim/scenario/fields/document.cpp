@@ -18,8 +18,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-/// Keys whose object is one value, not a set of settings: a merge of two methods would be neither
-/// of them.
+/// Keys whose object is one value, not a set of settings: merging two methods would produce
+/// neither.
 bool is_atomic(std::string_view key) { return key == "model" || key == "method"; }
 
 void rebase_path(json& value, const fs::path& folder) {
@@ -81,7 +81,7 @@ void rebase_keys(json& keys, const fs::path& folder) {
   if (keys.contains("requests")) rebase_requests(keys["requests"], folder);
 }
 
-/// Rebases the paths among the values that a sweep gives to these keys.
+/// Rebases the paths among the values that a sweep sets for these keys.
 void rebase_sweep(json& sweep, const fs::path& folder) {
   if (!sweep.is_object() || !sweep.contains("axes") || !sweep["axes"].is_array()) return;
   for (json& axis : sweep["axes"]) {
@@ -96,7 +96,7 @@ void rebase_sweep(json& sweep, const fs::path& folder) {
   }
 }
 
-/// Prefixes the paths in `document`, which are relative to `folder`, with `folder`.
+/// Prepends `folder` to the paths in `document`, which are relative to it.
 void rebase(json& document, const fs::path& folder) {
   if (folder.empty()) return;
   rebase_keys(document, folder);
@@ -178,7 +178,7 @@ class Loader {
   fs::path root_;
   const std::function<void(const Field&)>& check_;
   std::vector<fs::path> chain_;
-  std::map<fs::path, json> loaded_;  // a file that several others extend is read once
+  std::map<fs::path, json> loaded_;  // so that a file extended by several others is read once
 };
 
 std::string_view kind_of(const json& value) {
@@ -273,7 +273,7 @@ void apply_override(json& document, const Override& change) {
 
 namespace {
 
-/// Whether the key `key` of points takes an object or, in place of it, the object's name.
+/// Whether the key `key` of points accepts an object or, in its place, the object's name.
 bool takes_name(std::string_view key) {
   const std::span<const ScenarioKey> keys = scenario_object("point").keys;
   const auto found = std::find_if(keys.begin(), keys.end(),
@@ -291,7 +291,7 @@ bool is_index(const std::string& token) {
 
 void set_value(json& document, const std::string& pointer, json value, std::string_view place) {
   const std::vector<std::string> tokens = pointer_tokens(pointer, place);
-  std::string key;  // the last that is no index
+  std::string key;  // the last key that is not an index
   json* at = &document;
   std::string walked;
   for (std::size_t i = 0; i < tokens.size(); ++i) {

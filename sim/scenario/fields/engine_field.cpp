@@ -28,7 +28,7 @@ T read_value(const Field& value, std::string_view key) {
   } else if constexpr (std::is_same_v<T, Seconds>) {
     return read_time(value, kEngine, key);
   } else if constexpr (std::is_same_v<T, Dtype>) {
-    (void)read_name_index(value, kEngine, key);  // a known one
+    (void)read_name_index(value, kEngine, key);  // rejects an unknown name
     return *parse_dtype(value.string());
   } else {
     return read_bandwidth(value, kEngine, key);

@@ -5,7 +5,8 @@
 
 namespace kvsim {
 
-/// The scenario's `engine`: settings that override the software stack's. Errors: InputError.
+/// Reads the scenario's `engine`: settings that override those of the software stack. Errors:
+/// InputError.
 [[nodiscard]] StackOptions read_engine(const Field& field);
 
 }  // namespace kvsim

@@ -154,7 +154,7 @@ std::vector<std::string> scenario_pointers() {
   const auto add = [&](const auto& again, std::string_view object,
                        const std::string& above) -> void {
     for (const ScenarioKey& key : scenario_object(object).keys) {
-      if (key.values == KeyValues::kList) continue;  // its items have no names
+      if (key.values == KeyValues::kList) continue;  // items of lists have no names
       std::string pointer = fmt::format("{}/{}", above, key.name);
       for (const KeyType* type : {&key.type, &key.other}) {
         if (type->kind == Kind::kObject) again(again, type->words, pointer);

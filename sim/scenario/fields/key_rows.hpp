@@ -1,6 +1,6 @@
 #pragma once
 
-// Makers of rows and types of the key table (keys.cpp).
+// Constructors of rows and types of the key table (keys.cpp).
 
 #include <string>
 #include <string_view>

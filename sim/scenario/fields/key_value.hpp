@@ -22,7 +22,7 @@ namespace kvsim {
 [[nodiscard]] double read_number(const Field& value, std::string_view object, std::string_view key);
 [[nodiscard]] std::string read_name(const Field& value, std::string_view object,
                                     std::string_view key);
-/// The index of the value in the key's list of names, which has the order of `Enum`.
+/// Returns the index of the value in the key's list of names, which has the order of `Enum`.
 template <class Enum>
 [[nodiscard]] Enum read_enum(const Field& value, std::string_view object, std::string_view key);
 [[nodiscard]] Bytes read_size(const Field& value, std::string_view object, std::string_view key);
@@ -30,11 +30,11 @@ template <class Enum>
 [[nodiscard]] BytesPerSecond read_bandwidth(const Field& value, std::string_view object,
                                             std::string_view key);
 
-/// The same value for all spellings of a number, size, time or bandwidth: 2 and 2.0, "1 GiB" and
-/// "1024 MiB"; other values as they are.
+/// Returns the same value for all spellings of a number, size, time or bandwidth (2 and 2.0, "1
+/// GiB" and "1024 MiB"), and other values unchanged.
 [[nodiscard]] nlohmann::json canonical_value(const nlohmann::json& value);
 
-/// Reads the keys of an object in a scenario; an absent key gives nullopt.
+/// Reads the keys of an object in a scenario; nullopt for an absent key.
 class KeyReader {
  public:
   /// Errors: InputError for a key that the object named `object` does not have.
@@ -79,7 +79,7 @@ class KeyReader {
   std::string_view object_;
 };
 
-/// Errors: as read_name.
+/// Errors: same as read_name.
 [[nodiscard]] std::size_t read_name_index(const Field& value, std::string_view object,
                                           std::string_view key);
 template <class Enum>

@@ -267,7 +267,7 @@ constexpr std::array kEngineKeys{
     engine("graphs", size(), "the stack's", "measured bytes of CUDA graphs per GPU",
            &StackOptions::graphs),
 };
-/// Another name of the engine's key `of`, which is at `pointer`.
+/// An alias of the engine's key `of`, which is at `pointer`.
 constexpr ScenarioKey engine_alias(Text name, Text of, Text pointer, Text help) {
   ScenarioKey key = *std::find_if(kEngineKeys.begin(), kEngineKeys.end(),
                                   [&](const ScenarioKey& one) { return one.name == of; });

@@ -16,7 +16,7 @@ namespace kvsim {
 
 struct StackOptions;  // models/stack/stack.hpp
 
-/// The JSON value that a key takes.
+/// The type of a key's JSON value.
 struct KeyType {
   enum class Kind : std::uint8_t {
     kNone,
@@ -26,11 +26,11 @@ struct KeyType {
     kInteger,  // in [low, high]
     kNumber,   // in [low, high]
     kBoolean,
-    kSize,         // "80 GiB", at least or above `low`
+    kSize,         // "80 GiB", at least (or above) `low`
     kTime,         // "200 ms"
     kBandwidth,    // "50 GB/s"
     kFormat,       // an element format
-    kCacheFormat,  // an element format, or a method that is only a format
+    kCacheFormat,  // an element format, or a method that only sets a format
     kWeights,      // an element format or a quantization
     kBudget,       // a share, or a number of entries of at least `low`
     kPointer,      // a JSON pointer
@@ -47,7 +47,7 @@ struct KeyType {
   std::vector<std::string> (*names)() = nullptr;
 };
 
-/// How many values a key takes.
+/// Number of values that a key accepts.
 enum class KeyValues : std::uint8_t {
   kOne,
   kPoints,  // one, or a list; each value makes a point
@@ -55,7 +55,7 @@ enum class KeyValues : std::uint8_t {
   kList,    // a list
 };
 
-/// The setting of an engine that a key sets. A name sets a boolean: the second of two is true.
+/// The engine setting that a key sets. A name sets a boolean: the second of two names is true.
 using EngineMember =
     std::variant<std::monostate, std::optional<std::int64_t> StackOptions::*,
                  std::optional<std::int32_t> StackOptions::*, std::optional<double> StackOptions::*,
@@ -76,7 +76,7 @@ struct ScenarioKey {
   std::size_t max_items = 0;  // of a list; 0: unlimited
   bool may_be_empty = false;  // of a list
   EngineMember sets{};        // of an engine's key
-  /// The key that sets the same setting: "/engine/prefill_chunk". Empty: none.
+  /// The key that sets the same setting: "/engine/prefill_chunk". Empty if there is none.
   std::string_view alias_of{};
 };
 
@@ -88,17 +88,18 @@ struct ScenarioObject {
   bool has_parameters = false;  // other keys are a method's parameters
 };
 
-/// Every object that a scenario may have. The parameters of methods are not included: they come
-/// from builtin_methods().
+/// Returns every object of scenario files. Parameters of methods are not included: they come from
+/// builtin_methods().
 [[nodiscard]] std::span<const ScenarioObject> scenario_objects();
 /// Errors: ContractError for an unknown object.
 [[nodiscard]] const ScenarioObject& scenario_object(std::string_view name);
 /// Errors: ContractError for an unknown object or key.
 [[nodiscard]] const ScenarioKey& scenario_key(std::string_view object, std::string_view key);
-/// Names of the keys of the object named `object`. Errors: ContractError for an unknown object.
+/// Returns the names of the keys of the object named `object`. Errors: ContractError for an unknown
+/// object.
 [[nodiscard]] std::vector<std::string> scenario_key_names(std::string_view object);
 
-/// The names that a key of kind kName accepts; empty if it accepts any.
+/// Returns the names that a key of kind kName accepts; empty if it accepts any.
 [[nodiscard]] std::vector<std::string> names_of(const KeyType& type);
 /// "integer; or list", "name, or object; or list".
 [[nodiscard]] std::string type_text(const ScenarioKey& key);
@@ -106,14 +107,15 @@ struct ScenarioObject {
 [[nodiscard]] std::string range_text(const ScenarioKey& key);
 /// "tokens of one iteration; another name of /engine/prefill_chunk".
 [[nodiscard]] std::string help_text(const ScenarioKey& key);
-/// Pointers of every key that a scenario file may have, lists left out: "/plan/confidence".
+/// Returns the pointers of all keys of scenario files, except those within lists:
+/// "/plan/confidence".
 [[nodiscard]] std::vector<std::string> scenario_pointers();
 
 /// Point keys that are valid only for scenarios of kind "serve", or only for kind "static".
 [[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);
 
-/// A metric that a `published` value may have: a metric of a point, the length at which memory runs
-/// out, or whether it does.
+/// A metric of a `published` value: a metric of a point, the length at which memory runs out, or
+/// whether it runs out.
 struct PublishedMetric {
   std::string_view name;
   std::string_view unit;  // "B", "s", "tokens", "tok/s", "req/s", "" (true or false)

@@ -1,7 +1,7 @@
 #pragma once
 
-// Keys of a scenario that may be lists. A run makes a point of every value; a sweep makes an axis
-// of the list.
+// Keys of a scenario that may be lists. In a run each value becomes a point; in a sweep the list
+// becomes an axis.
 
 #include <span>
 #include <string>
@@ -15,8 +15,9 @@ namespace kvsim {
 /// Point keys that may be lists, in the order of points: the last changes fastest.
 [[nodiscard]] std::span<const std::string_view> list_keys();
 
-/// Members within an object of `key` that may be lists, as pointers from there, the last changing
-/// fastest: "/budget" of "method", "/arrivals/rate" of "requests". Empty for keys without objects.
+/// Members within an object of `key` that may be lists, as pointers relative to it, the last
+/// changing fastest: "/budget" of "method", "/arrivals/rate" of "requests". Empty for keys without
+/// objects.
 [[nodiscard]] std::vector<std::string> list_members(std::string_view key);
 
 /// A member of `requests` that may be a list: its place, and its name in points and labels.

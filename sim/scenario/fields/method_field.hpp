@@ -18,15 +18,15 @@ namespace kvsim {
 enum class SmallCounts : std::uint8_t { kRefused, kAllowed };
 
 /// Reads a method as written in scenarios: a name, or {"name": …, "budget": …, parameters …}. A
-/// list of budgets makes one method per budget. Methods of files (own_method.hpp) are loaded; their
-/// paths are relative to the folder of the field's file. `measured_on` is left to the reader of
-/// points. Only the form is checked here; make_method checks the parameters of each method. Errors:
-/// InputError.
+/// list of budgets produces one method per budget. Methods in files (own_method.hpp) are loaded;
+/// their paths are relative to the folder of the field's file. `measured_on` is left to the reader
+/// of points. Only the form is checked here; make_method checks the parameters of each method.
+/// Errors: InputError.
 [[nodiscard]] std::vector<MethodSpec> read_methods(const Field& field,
                                                    SmallCounts small = SmallCounts::kRefused);
 
-/// Reads the methods of a replay, one or a list. Errors: InputError, also for a method that is not
-/// known and for one that is given twice, under any spelling.
+/// Reads the methods of a replay, one or a list. Errors: InputError, also for an unknown method and
+/// for one that is listed twice, under any spelling.
 [[nodiscard]] std::vector<MethodSpec> read_replay_methods(const Field& methods);
 
 /// Reads a budget: 0 < x <= 1 or "20 %" is a share, a whole number above 1 or "64 entries" is a

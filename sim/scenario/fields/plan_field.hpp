@@ -20,20 +20,20 @@ enum class PlanQuestion : std::uint8_t { kLongestContext, kLargestBatch, kHighes
   return question == PlanQuestion::kHighestRate || question == PlanQuestion::kMinGpus;
 }
 
-/// How much worse than the full cache a method may be on a recorded trace.
+/// The largest loss of a method relative to the full cache on a recorded trace.
 struct QualityFloor {
   std::string named;                        // the trace as written in the file
   std::filesystem::path trace;              // resolved against the scenario's folder
-  std::optional<double> max_rel_error;      // of attention outputs, mean; one of both is set
-  std::optional<double> min_retained_mass;  // of attention probability, mean
+  std::optional<double> max_rel_error;      // mean error of attention outputs; one of both is set
+  std::optional<double> min_retained_mass;  // mean share of attention probability
   /// If set, budgets between the smallest and the largest of a method's list are also tried, in
   /// steps of this share of the prompt's cache.
   std::optional<double> bisect_step;
 };
 
-/// The layouts of a service that are searched: tensor, pipeline and expert parallelism.
+/// The layouts of a service that a plan searches: tensor, pipeline and expert parallelism.
 struct LayoutSearch {
-  std::int32_t gpus = 8;       // of one service at most
+  std::int32_t gpus = 8;       // maximum for one service
   bool disaggregated = false;  // also engines that only prefill, and others that only decode
 };
 
@@ -46,9 +46,9 @@ struct PlanSection {
   std::map<std::string, double> prices;  // per GPU-hour, by the GPU's catalogue name
   std::string currency;                  // of the prices
   std::int64_t max_gpus = 64;            // for min_gpus
-  double rate_step = 0.01;               // highest_rate is a power of (1 + this)
+  double rate_step = 0.01;               // highest_rate is a power of (1 + rate_step)
   bool beyond_positions = false;         // contexts may exceed the model's positions
-  std::optional<LayoutSearch> layouts;   // nullopt: the scenario's own
+  std::optional<LayoutSearch> layouts;   // nullopt: the scenario's layout
 };
 
 /// Reads a `plan` section. Paths are relative to `folder`. Errors: InputError with file and JSON

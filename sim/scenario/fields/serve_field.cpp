@@ -38,7 +38,7 @@ const Llm& draft_model(const Field& draft) {
   }
 }
 
-/// The same text for all spellings of a member's value.
+/// Returns the same text for all spellings of a member's value.
 std::string canonical_text(const ScenarioKey& key, const Field& value) {
   if (key.name == "draft" && value.is_string() && !find_proposer(value.string())) {
     return draft_model(value).name;
@@ -46,7 +46,7 @@ std::string canonical_text(const ScenarioKey& key, const Field& value) {
   return canonical_value(value.raw()).dump();
 }
 
-/// The same text for all spellings of a choice.
+/// Returns the same text for all spellings of a choice.
 std::string canonical_choice(const Members& members, std::string_view object) {
   std::map<std::string_view, std::string> values;
   for (const auto& [name, value] : members) {
@@ -101,7 +101,7 @@ std::vector<Members> member_choices(const Field& field, std::string_view object)
 
 namespace {
 
-/// Sets what keys of the object named `object` give as another name of an engine's key.
+/// Sets the engine's keys for which the object named `object` has aliases.
 void read_aliases(const Members& members, std::string_view object, StackOptions& engine) {
   for (const auto& [name, value] : members) {
     const ScenarioKey& key = scenario_key(object, name);

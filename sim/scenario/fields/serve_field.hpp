@@ -21,9 +21,9 @@ using Members = std::vector<std::pair<std::string, Field>>;
 /// {"name": …}. Errors: InputError.
 [[nodiscard]] std::vector<Members> member_choices(const Field& field, std::string_view object);
 
-/// `engine`: what the scenario's `engine` says. It takes the limits that the scheduler's keys give
-/// under another name, and the scheduler takes those of the engine. Errors: InputError, with the
-/// place of the member; also if both give one limit different values.
+/// `engine`: the scenario's `engine`. Limits that the scheduler's keys set under another name are
+/// copied to it, and its limits to the scheduler. Errors: InputError, with the place of the member;
+/// also if the two set one limit to different values.
 [[nodiscard]] SchedulerSpec read_scheduler(const Members& members, StackOptions& engine);
 /// Errors: InputError, with the place of the member.
 [[nodiscard]] ClusterSpec read_cluster(const Members& members);

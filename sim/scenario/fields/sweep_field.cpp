@@ -70,7 +70,7 @@ void check_axis(const ScenarioAxis& axis) {
     throw InputError{axis.place, fmt::format("at most {} values", kMaxAxisValues),
                      fmt::format("{}", axis.values.size())};
   }
-  // 1 and 1.0 are the same value, and "1 GiB" and "1024 MiB".
+  // 1 and 1.0 are equal, and so are "1 GiB" and "1024 MiB".
   std::map<json, json> seen;
   for (const json& value : axis.values) {
     const auto [first, is_new] = seen.try_emplace(canonical_value(value), value);

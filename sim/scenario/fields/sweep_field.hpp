@@ -20,7 +20,7 @@ struct AxisRange {
   std::string unit{};                   // appended to each number: "40 GiB", a string
 };
 
-/// A key of the scenario that a sweep varies: by a list of values, or over a range.
+/// A key of the scenario that a sweep varies, by a list of values or over a range.
 struct ScenarioAxis {
   std::string pointer;                   // RFC 6901
   std::string place;                     // its name in messages: "FILE: /sweep/axes/0"
@@ -37,8 +37,8 @@ struct SweepSection {
   std::vector<ScenarioAxis> axes{};
 };
 
-/// Reads only a `sweep` section: a grid's ranges have steps, a random one has samples, no key is
-/// varied twice, no value is listed twice. Errors: InputError with file and JSON pointer.
+/// Reads only a `sweep` section. Errors: InputError with file and JSON pointer if a range of a grid
+/// has no steps, a random sweep has no samples, a key is varied twice, or a value is listed twice.
 [[nodiscard]] SweepSection read_sweep(const Field& sweep);
 
 /// Rejects an axis with no value, too many values, a repeated value or an invalid pointer. Errors:

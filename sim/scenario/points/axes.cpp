@@ -219,9 +219,9 @@ ordered_json params_json(const Params& params) {
   return out;
 }
 
-/// The name of the trace on which the method is measured. Errors: InputError if it cannot be read,
-/// does not have data that the method needs, or is so short that the method has a closed form
-/// there.
+/// Returns the name of the trace on which the method is measured. Errors: InputError if it cannot
+/// be read, does not have data that the method needs, or is so short that the method has a closed
+/// form there.
 std::string measurable_on(const RequestedMethod& requested, const Field& place) {
   return placed(place.at("measured_on"), [&] {
     const TraceInfo info = Trace::open(requested.trace).info();
@@ -307,7 +307,7 @@ std::vector<std::size_t> EngineAxes::sizes() const {
           kv_dtypes ? kv_dtypes->size() : 1};
 }
 
-/// Models with recurrent states in the engine's format. Errors: InputError if none has any.
+/// Sets the engine's format of recurrent states. Errors: InputError if no model has any.
 void set_state_dtype(EngineAxes& axes, const Field& place, InlineDefinitions& own) {
   bool any = false;
   for (auto& model : axes.models) {
@@ -420,7 +420,7 @@ StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at) {
   if (axes.dtypes) {
     const RequestedWeights& requested = (*axes.dtypes)[at[5]].value;
     spec.weight_format = requested.format;
-    // Modules that a quantization excludes are in the format that the model computes in.
+    // Modules that a quantization excludes have the format of computation.
     spec.weight_dtype = requested.dtype
                             ? *requested.dtype
                             : wide_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16

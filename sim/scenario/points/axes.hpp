@@ -1,7 +1,7 @@
 #pragma once
 
-// The keys shared by points of every kind, each with its choices, and the engine that a choice of
-// each makes.
+// Keys shared by points of all kinds, with their choices, and the engine that a combination of
+// choices describes.
 
 #include <cstddef>
 #include <cstdint>
@@ -66,13 +66,13 @@ struct RequestedWeights {
   const WeightFormat* format = nullptr;
 };
 
-/// A format of the cache: an element format, or a method that is only a format ("nvfp4").
+/// A format of the cache: an element format, or a method that only sets a format ("nvfp4").
 struct RequestedCache {
   std::optional<Dtype> dtype;
   std::string method;
 };
 
-/// A method, and the trace on which its size law is measured: its name in the file, and its path.
+/// A method, and the trace on which its size law is measured: its name in the file and its path.
 struct RequestedMethod {
   MethodSpec spec;
   std::string measured_on;
@@ -90,24 +90,24 @@ struct EngineAxes {
   std::optional<Choices<RequestedWeights>> dtypes;   // absent: as published
   std::optional<Choices<RequestedCache>> kv_dtypes;  // absent: the dtype of the activations
   Choices<RequestedMethod> methods;
-  nlohmann::ordered_json memory;  // as given; null: not given
-  nlohmann::ordered_json engine;  // as given; null: not given
+  nlohmann::ordered_json memory;  // as in the scenario; null if absent
+  nlohmann::ordered_json engine;  // as in the scenario; null if absent
   StackOptions options;
 
-  /// Numbers of choices for model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, in this
+  /// Number of choices for model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, in this
   /// order.
   [[nodiscard]] std::vector<std::size_t> sizes() const;
 };
 [[nodiscard]] EngineAxes read_engine_axes(const Group& group, const std::filesystem::path& folder,
                                           InlineDefinitions& own);
-/// Settings of the simulated allocator; nullopt: it is not simulated. Errors: InputError if one of
-/// the stacks does not use it or, for a service, keeps its cache in a pool.
+/// Returns the settings of the simulated allocator; nullopt if it is not simulated. Errors:
+/// InputError if one of the stacks does not use it or, for a service, keeps its cache in a pool.
 [[nodiscard]] std::optional<AllocatorConfig> read_allocator(const Group& group,
                                                             const EngineAxes& axes, bool serves);
 /// Checks the form of the engine's keys in `keys`. Errors: InputError.
 void check_engine_keys(const Field& keys, const std::filesystem::path& folder);
 
-/// Counts through a product of choices; the last changes fastest.
+/// Iterates over a product of choices; the last changes fastest.
 class CartesianIndex {
  public:
   explicit CartesianIndex(std::vector<std::size_t> sizes)
@@ -129,7 +129,7 @@ void check_number_of_points(std::size_t before, const CartesianIndex& product, c
 /// InputError if the model cannot be sharded across that many GPUs.
 [[nodiscard]] StaticSpec engine_spec(const EngineAxes& axes, const CartesianIndex& at);
 
-/// The method's `spec` in the cache format of `at`.
+/// Returns the method of `spec` in the cache format of `at`.
 [[nodiscard]] MethodSpec method_in_cache(const EngineAxes& axes, const CartesianIndex& at,
                                          const MethodSpec& spec);
 
@@ -138,7 +138,7 @@ void check_number_of_points(std::size_t before, const CartesianIndex& product, c
 class ResolvedMethods {
  public:
   explicit ResolvedMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
-  /// Resolves `spec`, which is the `method`-th choice in the point's cache format, for the model of
+  /// Resolves `spec`, the choice number `method` in the point's cache format, for the model of
   /// `at`.
   [[nodiscard]] std::shared_ptr<const Method> resolve(std::size_t method, const MethodSpec& spec,
                                                       const CartesianIndex& at, std::int64_t prompt,

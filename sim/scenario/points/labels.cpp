@@ -68,14 +68,14 @@ constexpr std::array kLabelKeys{LabelKey{"model", ""},
 
 const std::vector<std::string> kMethodKeys{"method", "budget", "method_params"};
 
-/// Keys that a label always has if they differ, even if others would be sufficient.
+/// Whether a label always contains `key` if it differs, even if other keys suffice.
 bool is_named(std::string_view key) {
   constexpr std::array<std::string_view, 7> kNamed{"method", "budget", "method_params", "model",
                                                    "gpu",    "stack",  "dtype"};
   return std::find(kNamed.begin(), kNamed.end(), key) != kNamed.end();
 }
 
-/// The number of distinct objects when only `keys` are compared.
+/// Returns the number of distinct objects when only `keys` are compared.
 std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<std::string>& keys) {
   std::set<std::string> seen;
   for (const ordered_json& object : objects) {
@@ -134,8 +134,8 @@ std::vector<std::string> distinguishing_keys(const std::vector<ordered_json>& ob
         best = key;
       }
     }
-    // Two keys together may distinguish points that neither does on its own: start with any that
-    // differs.
+    // Two keys together may distinguish points that neither distinguishes separately: start with
+    // any that differs.
     for (auto key = keys.begin(); best.empty() && key != keys.end(); ++key) {
       const bool fresh = std::find(chosen.begin(), chosen.end(), *key) == chosen.end();
       if (fresh && kinds(objects, {*key}) > 1) best = *key;

@@ -29,7 +29,7 @@ std::int32_t max_experts(const Llm& llm) {
   return experts;
 }
 
-/// Numbers of GPUs of `tensor` that entries can be dealt over, 1 first.
+/// Numbers of GPUs of `tensor` over which entries can be distributed, 1 first.
 std::vector<std::int32_t> context_sizes(const Llm& llm, const Stack& stack, std::int32_t tensor) {
   std::vector<std::int32_t> out{1};
   for (std::int32_t n = 2; n <= tensor && has_context_parallel(stack); n *= 2) {
@@ -76,7 +76,7 @@ std::vector<Layout> layouts_of(const Llm& llm, const Gpu& gpu, const Stack& stac
                                const LayoutSearch& search, bool has_pipelines) {
   std::vector<Layout> out;
   const std::int32_t experts = max_experts(llm);
-  std::vector<std::int32_t> contexts;  // of engines of so many GPUs
+  std::vector<std::int32_t> contexts;  // of engines with this number of GPUs
   const auto add = [&](Layout layout) {
     Stack shared = stack;
     shared.expert_parallel = layout.expert_parallel;

@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// The software of a stack, by the prefix of the stack's name.
+/// Software of a stack, by the prefix of the stack's name.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSoftware{{
     {"vllm", "vllm"},
     {"sglang", "sglang"},

@@ -28,14 +28,14 @@ struct StaticAxes {
   bool plans = false;
 };
 
-/// The prompt length, in tokens, for which a plan resolves methods, whatever its search finds.
+/// The prompt length in tokens for which a plan resolves methods, independent of its search.
 std::int64_t representative_prompt(const Llm& llm, std::int64_t output) {
   constexpr std::int64_t kUnpublished = 131072;
   const std::int64_t max = llm.max_positions > 0 ? llm.max_positions : kUnpublished;
   return std::max<std::int64_t>(1, max - output);
 }
 
-/// Errors: InputError where the engine would refuse the sequences.
+/// Errors: InputError if the engine would reject the sequences.
 void check_model_len(const StaticSpec& spec, const Field& place) {
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
   const auto& longest = spec.options.max_model_len;
@@ -45,7 +45,7 @@ void check_model_len(const StaticSpec& spec, const Field& place) {
                          with_commas(*longest)));
 }
 
-/// Errors: InputError where the engine would not run the batch at once.
+/// Errors: InputError if the engine would not run the batch concurrently.
 void check_num_seqs(const StaticSpec& spec, const Field& place) {
   const auto& most = spec.options.max_num_seqs;
   if (!most || spec.batch <= *most) return;
@@ -144,7 +144,7 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput&
   if (const auto groups = scenario.find("points")) {
     const std::vector<Field> all = groups->items();
     if (all.empty()) groups->expected("at least one group of points");
-    // A group makes at least one point: too many groups are refused before any is read.
+    // A group produces at least one point: too many groups are rejected before any is read.
     if (all.size() > kMaxPoints) {
       groups->fail(
           fmt::format("the groups make at least {} points, more than {}", all.size(), kMaxPoints));
@@ -193,7 +193,7 @@ std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const Llm shard = tensor_shard(*spec.llm, ranks, spec.options.context_parallel.value_or(1));
   const CostInput in{.llm = &shard,
                      .method = spec.method.get(),
-                     .stack = &find_stack("ideal"),  // rounds nothing
+                     .stack = &find_stack("ideal"),  // no rounding
                      .weight_dtype = spec.weight_dtype,
                      .kv_dtype = spec.kv_dtype,
                      .batch = spec.batch,

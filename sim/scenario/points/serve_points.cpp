@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 
 /// One requested workload.
 struct RequestedRequests {
-  Field field;        // with one value per list
-  ordered_json keys;  // those values, and scalars of the same names
+  Field field;        // with one value in place of each list
+  ordered_json keys;  // these values, and scalars of the same names
 };
 
 /// Wraps `value` as a field at `place` of the same file.
@@ -53,7 +53,7 @@ Field field_at(const Field& place, const json& value) {
   return at;
 }
 
-/// The member at `pointer` within the objects of `item`; nullopt if it is absent or null.
+/// Returns the member at `pointer` within the objects of `item`; nullopt if it is absent or null.
 std::optional<Field> member_at(const Field& item, std::string_view pointer) {
   std::optional<Field> at = item;
   while (at && !pointer.empty()) {
@@ -213,7 +213,7 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
   return keys;
 }
 
-/// The layout of a point, or all that are searched.
+/// Returns the layout of a point, or all layouts to be searched.
 std::vector<Layout> layouts(const ServeAxes& axes, const CartesianIndex& at, const StaticSpec& part,
                             const std::optional<LayoutSearch>& search) {
   if (!search) {
@@ -233,7 +233,8 @@ std::vector<Layout> layouts(const ServeAxes& axes, const CartesianIndex& at, con
   return layouts_of(*part.llm, *part.gpu, stack, *search, scheduler != "static");
 }
 
-/// What a search of layouts chooses is not given, and what it needs is.
+/// Checks that keys which a search of layouts determines are absent, and that those it needs are
+/// present.
 void check_layouts(const Group& group, const LayoutSearch& search) {
   const auto refuse = [](const Field& field, std::string_view key) {
     field.at(key).fail("expected none with /plan/layouts, which searches it");

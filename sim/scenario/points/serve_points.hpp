@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// Checks the form of the keys in `keys` that only a service has. Errors: InputError.
+/// Checks the form of the keys in `keys` that are specific to services. Errors: InputError.
 void check_serve_keys(const Field& keys, const std::filesystem::path& folder);
 
 /// Adds the points of one group: the product of its lists in the order model, gpu, gpu_count,

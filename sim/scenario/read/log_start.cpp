@@ -67,7 +67,7 @@ ScenarioStart first_start(const ScenarioSource& source, const std::vector<Overri
               .block_tokens};
 }
 
-/// A note on the terms without which the pool cannot be predicted; nullopt: all are known.
+/// Returns a note on the terms that are missing to predict the pool; nullopt if all are known.
 std::optional<std::string> missing_terms_note(const VllmLog& log) {
   const std::vector<std::string> unstated = unstated_terms(log);
   if (unstated.empty() || !(is_stated(log.kv_cache) || log.tokens || log.blocks)) {
@@ -79,9 +79,10 @@ std::optional<std::string> missing_terms_note(const VllmLog& log) {
       fmt::join(unstated, ", "));
 }
 
-/// A note on the difference between the log's KV cache and a start with all terms of the log.
+/// Returns a note on the difference between the log's KV cache and a start with all terms of the
+/// log.
 std::optional<std::string> pool_difference_note(const VllmLog& log, const EngineStartup& after) {
-  // Five figures, each to 0.01 GiB.
+  // Five values, each rounded to 0.01 GiB.
   constexpr std::int64_t kRoundings = (std::int64_t{5} << 30) / 100;
   if (!is_stated(log.kv_cache)) return std::nullopt;
   if (std::abs((after.kv_cache - *log.kv_cache).count()) <= kRoundings) return std::nullopt;

@@ -47,8 +47,8 @@ const PublishedMetric& read_metric(const Field& field) {
   return published_metric(field.choice(names));
 }
 
-/// The catalogue's spelling of a name, or the name itself if the catalogue does not have it (a
-/// model that the scenario defines).
+/// Returns the catalogue's spelling of a name, or the name itself if the catalogue does not contain
+/// it (a model that the scenario defines).
 std::string catalogue_name(std::string_view key, const std::string& name) {
   try {
     if (key == "model") return find_llm(name).name;

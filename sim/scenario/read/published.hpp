@@ -11,8 +11,8 @@ namespace kvsim {
 /// Checks the form of one entry of `published`. Errors: InputError.
 void check_published(const Field& entry);
 
-/// The published value of `entry` for the point that its `where` selects; nullopt if it selects
-/// none. Errors: InputError, also if it selects several.
+/// Returns the published value of `entry` for the point that its `where` selects; nullopt if it
+/// selects none. Errors: InputError, also if it selects several.
 [[nodiscard]] std::optional<PublishedValue> read_published(
     const Field& entry, const std::vector<ScenarioPoint>& points);
 

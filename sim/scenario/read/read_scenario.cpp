@@ -45,7 +45,7 @@ std::optional<std::vector<std::string>> read_figures(const Field& field) {
   return wanted;
 }
 
-/// Refuses a key that the object named `object` does not have, but exactly one of its members has:
+/// Rejects a key that the object named `object` does not have but exactly one of its members has:
 /// /requests/rate, which is /requests/arrivals/rate.
 void refuse_keys_of_members(const Field& field, std::string_view object) {
   if (!field.is_object()) return;
@@ -60,7 +60,7 @@ void refuse_keys_of_members(const Field& field, std::string_view object) {
       }
     }
     if (members.size() != 1) continue;
-    std::string with;  // names that the member must have: {"kind": "poisson", "rate": …}
+    std::string with;  // names that the member requires: {"kind": "poisson", "rate": …}
     for (const ScenarioKey& key : scenario_object(members.front()->type.words).keys) {
       const std::vector<std::string> words = names_of(key.type);
       if (key.name == name || key.default_text != "required" || words.empty()) continue;
@@ -71,7 +71,7 @@ void refuse_keys_of_members(const Field& field, std::string_view object) {
   }
 }
 
-/// Checks of a single file, before others complete it.
+/// Checks a single file before it is merged with others.
 void check_form(const Field& file, const fs::path& folder) {
   refuse_keys_of_members(file, "scenario");
   if (const auto requests = file.find("requests")) {
@@ -113,7 +113,7 @@ void check_form(const Field& file, const fs::path& folder) {
 
 void check_file(const Field& file) { check_form(file, fs::path{file.file()}.parent_path()); }
 
-/// Keys of the other kind are errors, wherever they come from.
+/// Keys of the other kind are errors, wherever they are set.
 void check_kind(const Field& root, bool serves) {
   const auto check = [&](const Field& keys) {
     for (const std::string_view key : keys_of_kind(!serves)) {
@@ -171,7 +171,7 @@ void read_all_published(const Field& root, bool overridden, Scenario& scenario) 
   }
 }
 
-/// The document in the order of the key table, without removed keys.
+/// Returns the document in the order of the key table, without removed keys.
 ordered_json echo_of(const json& document) {
   ordered_json echo = ordered_json::object();
   for (const std::string& key : scenario_key_names("scenario")) {
