@@ -1,6 +1,6 @@
 // A user's method without changes to kvsim: a selector that keeps tokens by the norm of their
 // values, and a merger that adds evicted entries to their newest neighbour. Build it against the
-// libraries (examples/CMakeLists.txt), give it a trace:
+// libraries (examples/CMakeLists.txt) and pass a trace:
 //
 //     own_method traces/samples/books-treasure-512.safetensors
 //
@@ -27,8 +27,8 @@ class ValueNormSelector final : public Selector {
  public:
   explicit ValueNormSelector(std::int64_t recent) : recent_{recent} {}
 
-  // It uses only content, so all information is available here: a trace is recorded to its end.
-  // Attention rows would come through scores.column_sums() or observe().
+  // It uses only content, so all information is available here: a trace is recorded completely.
+  // Attention rows would come from scores.column_sums() or observe().
   void learn_prompt(PromptScores& scores) override {
     const HeadVectors& head = scores.heads().front();
     for (std::int64_t t = 0; t < head.tokens; ++t) {
@@ -53,7 +53,7 @@ class ValueNormRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
     return std::make_unique<ValueNormSelector>(recent_);
   }
-  MethodNeeds needs() const override { return {}; }  // S0: no attention row is needed
+  MethodNeeds needs() const override { return {}; }  // S0: requires no attention rows
   // The size law is the default: min(T, budget).
   Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
     return bytes_of(entries, Dtype::kFp32);  // one norm per entry
@@ -86,7 +86,7 @@ class NeighbourMerger final : public Merger {
     const std::size_t d = entries.key(0).size();
     for (const std::int32_t id : losers) {
       const std::size_t at = static_cast<std::size_t>(id) * d;
-      // Only tokens in the table can be merged: the evicted entry is added for a moment.
+      // Only tokens in the table can be merged: the evicted entry is added temporarily.
       const std::int32_t slot = entries.append(id, keys.subspan(at, d), values.subspan(at, d));
       join(entries, slot);
     }

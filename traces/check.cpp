@@ -21,7 +21,7 @@ constexpr std::int64_t kBlock = 64;   // query rows per matrix product
 constexpr std::int64_t kRecent = 32;  // the "last 32"
 constexpr double kTop5 = 0.05, kTop20 = 0.2;
 
-/// At most `limit` of 0 … tokens-1, evenly spaced, ascending, the last one included.
+/// Returns at most `limit` of 0 … tokens-1, evenly spaced, ascending, including the last.
 std::vector<std::int64_t> rows_of(std::int64_t tokens, std::int64_t limit) {
   const std::int64_t n = std::min(tokens, limit);
   std::vector<std::int64_t> rows;
@@ -29,7 +29,7 @@ std::vector<std::int64_t> rows_of(std::int64_t tokens, std::int64_t limit) {
   return rows;
 }
 
-/// x % of n as the recorded statistics take it: rounded up, so at least one.
+/// Returns x % of n as in the recorded statistics: rounded up, so at least one.
 std::int64_t share_up(double share, std::int64_t n) {
   return static_cast<std::int64_t>(std::ceil(share * static_cast<double>(n)));
 }
@@ -43,7 +43,7 @@ double sum_of(const double* p, std::int64_t n) {
   return sum;
 }
 
-/// Scaled logits of n visible keys become probabilities.
+/// Turns scaled logits of n visible keys into probabilities.
 void softmax(double* p, std::int64_t n, double scale) {
   const double highest = *std::max_element(p, p + n) * scale;
   std::int64_t i = 0;
@@ -71,7 +71,7 @@ HeadRange range_of(const std::vector<HeadStats>& heads, double HeadStats::*field
   return range;
 }
 
-/// One row of probabilities into the sums of a head; `sorted` is scratch.
+/// Adds one row of probabilities to the sums of a head; `sorted` is scratch space.
 void measure(const double* p, std::int64_t n, std::vector<double>& sorted, HeadStats& sums) {
   sums.first_token += p[0];
   const std::int64_t recent = std::min(kRecent, n);
@@ -90,7 +90,7 @@ void measure(const double* p, std::int64_t n, std::vector<double>& sorted, HeadS
   sums.top20 += sum_of(sorted.data(), n20);
 }
 
-/// Attention of query head `h`, a block of rows at a time.
+/// Computes the attention of query head `h`, a block of rows at a time.
 HeadStats check_head(const TraceInfo& info, const TraceLayer& layer, std::int64_t h,
                      const std::vector<std::int64_t>& rows) {
   const std::int64_t tokens = info.tokens, d = info.head_dim;

@@ -15,11 +15,12 @@ struct HeadRange {
   double mean = 0, low = 0, high = 0;
 };
 
-/// Attention of one layer, rebuilt in fp64 from its q and k: means over the used rows t >= T/2,
-/// then over heads, with the lowest and the highest head. top5, top20 and heavy20 are an oracle's.
+/// Attention of one layer, recomputed in fp64 from its q and k: means over the used rows t >= T/2,
+/// then over heads, with the lowest and the highest head. top5, top20 and heavy20 are those of an
+/// oracle.
 struct LayerCheck {
   HeadRange first_token;     // mass on token 0
-  HeadRange last32;          // mass on the 32 most recent tokens, the query's own included
+  HeadRange last32;          // mass on the 32 most recent tokens, including the query's token
   HeadRange entropy;         // nats
   HeadRange entropy_norm;    // entropy over ln(t + 1), 1 for a uniform row
   HeadRange top5, top20;     // mass in a row's ceil(5 % or 20 % of visible) heaviest tokens
@@ -30,27 +31,28 @@ struct LayerCheck {
 struct TraceCheck {
   std::vector<LayerCheck> layers;
   std::int64_t tokens = 0;
-  std::int64_t rows_used = 0;       // query rows that entered worst_row_sum
-  std::int64_t late_rows_used = 0;  // of them those with t >= T/2, which enter the rest
-  double uniform_first_token = 0;   // what uniform attention would show over the late rows
+  std::int64_t rows_used = 0;       // query rows used for worst_row_sum
+  std::int64_t late_rows_used = 0;  // of these, rows with t >= T/2, which are used for the other
+                                    // values
+  double uniform_first_token = 0;   // value of uniform attention over the late rows
   double uniform_last32 = 0;
 };
 
-/// How the work is done; no result depends on it.
+/// Execution of the work; no result depends on it.
 struct CheckWork {
-  /// Calls task(i) for each i in [0, count), on as many threads as it likes. Empty: one by one.
+  /// Calls task(i) for each i in [0, count) on any number of threads. Empty: one by one.
   std::function<void(std::size_t count, const std::function<void(std::size_t)>& task)> for_each;
-  /// Called with the share done, 0 … 1, from the threads of `for_each`; may be empty.
+  /// Called with the fraction done, 0 … 1, from the threads of `for_each`; may be empty.
   std::function<void(double)> progress;
 };
 
-/// Rebuilds attention and measures it. Traces of more than `rows_limit` rows use that many rows,
+/// Recomputes attention and measures it. Traces of more than `rows_limit` rows use that many rows,
 /// evenly spaced and ending with the last. Errors: InputError from reading; ContractError if
 /// rows_limit < 2.
 [[nodiscard]] TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit = 2048,
                                      const CheckWork& work = {});
 
-/// The same for one layer, its queries and keys laid out as in TraceLayer.
+/// The same for one layer, with queries and keys laid out as in TraceLayer.
 [[nodiscard]] LayerCheck check_layer(const TraceInfo& info, const TraceLayer& layer,
                                      std::int64_t rows_limit = 2048, const CheckWork& work = {});
 

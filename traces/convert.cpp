@@ -22,12 +22,13 @@ namespace kvsim {
 namespace {
 
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements held at a time
-constexpr float kFp16Overflows = 65520;                 // rounds to infinity from here on
+constexpr float kFp16Overflows = 65520;                 // the smallest value that rounds to
+                                                        // infinity
 
 const std::vector<std::string> kWords{"q",       "k",        "v",       "hidden",
                                       "wo",      "tokens",   "index.q", "index.k",
                                       "index.w", "reused.k", "reused.v"};
-// What the tensors themselves say.
+// Keys that the tensors define.
 const std::vector<std::string> kOwned{"format",       "version",  "num_layers", "num_q_heads",
                                       "num_kv_heads", "head_dim", "num_tokens", "dtype"};
 
@@ -85,13 +86,13 @@ bool is_float(TensorType type) {
          type == TensorType::kBF16;
 }
 
-/// One tensor to be written, and what it is read from.
+/// One tensor to be written and its source.
 struct Step {
   std::string from;
   TensorPlan to;
 };
 
-/// What will be written, checked against the input before anything is.
+/// The tensors to be written, checked against the input before anything is written.
 class Plan {
  public:
   Plan(const Safetensors& in, const ConvertOptions& options) : in_{in}, options_{options} {
@@ -134,7 +135,7 @@ class Plan {
   }
 
  private:
-  /// A positive integer as metadata hold it; -1 if it is none (Trace::open says so).
+  /// Returns a positive integer from the metadata; -1 if it is not one (Trace::open reports it).
   static std::int64_t number(const std::map<std::string, std::string>& m, const std::string& key) {
     const auto found = m.find(key);
     if (found == m.end() || found->second.empty() || found->second.size() > 12) return -1;
@@ -219,7 +220,7 @@ class Plan {
         fmt::format("[{}] of {}", fmt::join(got.shape, ", "), kvsim::name_of(got.type))};
   }
 
-  /// The layers of which the file has q, k or v, ascending.
+  /// Returns the layers of which the file has q, k or v, ascending.
   [[nodiscard]] std::vector<std::int32_t> layers_in_file() const {
     constexpr std::size_t kMaxDigits = 6;
     std::set<std::int32_t> found;
@@ -240,7 +241,8 @@ class Plan {
     return {found.begin(), found.end()};
   }
 
-  /// The layers to write. Without `layers` all of the file, which has to number them from 0 on.
+  /// Returns the layers to write. Without `layers`: all layers of the file, which must be numbered
+  /// from 0.
   [[nodiscard]] std::vector<std::int32_t> chosen_layers() const {
     const std::vector<std::int32_t> there = layers_in_file();
     if (there.empty()) missing(name_in("q", 0));
@@ -351,7 +353,7 @@ class Plan {
       return options_.names.contains(word) || in_.find(name_in(word, layers_[n])) != nullptr;
     });
   }
-  /// All parts of an indexer, or none.
+  /// Adds all parts of an indexer, or none.
   void add_index(std::size_t n) {
     if (!has_any(n, {"index.q", "index.k", "index.w"})) return;
     const TensorEntry* q = in_.find(name_in("index.q", layers_[n]));
@@ -455,7 +457,7 @@ void convert_trace(const std::filesystem::path& in, const std::filesystem::path&
     try {
       (void)Trace::open(written);
     } catch (const InputError& error) {
-      // The complaint is about the file that the user named, not about its working name.
+      // The error names the user's file, not its temporary name.
       std::string message = error.what();
       const std::string working = written.string();
       if (message.starts_with(working)) message.replace(0, working.size(), out.string());

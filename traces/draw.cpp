@@ -26,8 +26,8 @@ std::vector<std::int32_t> strata_of(std::int32_t n) {
 std::vector<std::int32_t> draw_by_stratum(const std::vector<std::int32_t>& strata, std::int32_t all,
                                           std::mt19937_64& random) {
   const std::int32_t n = std::accumulate(strata.begin(), strata.end(), 0);
-  // Bounds that are no whole numbers are rounded up or down together and at random, so that layers
-  // at either end of the model are drawn as often as others.
+  // Fractional bounds are rounded up or down together and at random, so that layers at either end
+  // of the model are drawn as often as others.
   const double shift = strata.size() > 1 ? std::generate_canonical<double, 53>(random) : 0;
   std::vector<std::int32_t> drawn;
   std::int32_t from = 0, given = 0;

@@ -6,14 +6,14 @@
 
 namespace kvsim {
 
-/// `n` of the numbers 0 … all - 1, ascending: each set of them is as likely as another.
+/// Draws `n` of the numbers 0 … all - 1, ascending; every subset is equally likely.
 [[nodiscard]] std::vector<std::int32_t> draw(std::int32_t n, std::int32_t all,
                                              std::mt19937_64& random);
-/// How many of `n` layers each stratum of neighbours gives: four or more, so that their spread
-/// within it is known.
+/// Returns the number of layers drawn from each stratum of adjacent layers, `n` in total: four or
+/// more, so that the spread within a stratum is known.
 [[nodiscard]] std::vector<std::int32_t> strata_of(std::int32_t n);
-/// Layers of 0 … all - 1, ascending: as many from each stratum as it gives. Strata have layers in
-/// proportion.
+/// Draws layers of 0 … all - 1, ascending: from each stratum the number given in `strata`. The
+/// sizes of strata are proportional to these numbers.
 [[nodiscard]] std::vector<std::int32_t> draw_by_stratum(const std::vector<std::int32_t>& strata,
                                                         std::int32_t all, std::mt19937_64& random);
 

@@ -4,20 +4,20 @@
     python3 traces/record_hf.py path/to/model -o trace.safetensors --text book.txt --tokens 4096 --decode 512
     kvsim trace check trace.safetensors
 
-One forward pass over the whole sequence; layer after layer goes to disk as it is computed, so that memory holds the
-model and one layer's vectors. Queries and keys are taken where attention multiplies them, after rotary embedding and
-any norm, whatever the architecture:
+Runs one forward pass over the whole sequence. Each layer is written to disk when it is computed, so that memory holds
+the model and the vectors of one layer. Queries and keys are captured at the attention product, after rotary embedding
+and any norm, for any architecture:
 
 - the functions in transformers' ALL_ATTENTION_FUNCTIONS (4.48 and later), with K and V of the stored heads;
-- torch.nn.functional.scaled_dot_product_attention (older models, hand-made ones); where K and V come expanded to the
-  query heads, the expansion is undone, after checking that the copies are equal;
+- torch.nn.functional.scaled_dot_product_attention (older and custom models); if K and V are expanded to the query
+  heads, the expansion is undone after a check that the copies are equal;
 - `eager_attention_forward` of the modules that define the model's classes.
 
-What was recorded is checked while it is recorded: causal softmax attention of the file's q, k, v has to give what the
-model's own attention gave. A soft cap, a sliding window, a bias or a sink that the format cannot hold is thereby an
-error and no silent difference. docs/record.md is the page for people.
+The data is checked during recording: causal softmax attention of the file's q, k, v must equal the output of the model's
+attention. A soft cap, a sliding window, a bias or a sink that the format cannot represent is therefore an error, not a
+silent difference. User documentation: docs/record.md.
 
-One file on purpose: it is copied to the machine that has the model, without the rest of kvsim.
+A single file on purpose: it is copied to the machine that has the model, without the rest of kvsim.
 
 Needs torch; transformers for `main` (models by name or folder), not for `record` (any module with its interface).
 """
@@ -41,7 +41,7 @@ except ImportError:
 
 
 class RecordError(Exception):
-    """An input that cannot be recorded; the message says what was expected and what was there."""
+    """An input that cannot be recorded; the message has the expected and the actual value."""
 
 
 # ---- The file -------------------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ _NAMES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 class TensorFile:
     """A safetensors file whose sizes are known before its contents.
 
-    Tensors may be written in any order, each row once. The file appears under its name with finish(), when all
-    of them are there; until then it is PATH.partial-PID, which discard() removes.
+    Tensors may be written in any order, each row once. finish() requires all of them and gives the file its name;
+    until then it is PATH.partial-PID, which discard() removes.
     """
 
     def __init__(self, path: str, tensors: dict, metadata: dict):
@@ -87,7 +87,7 @@ class TensorFile:
             raise RecordError(f"{self._path}: cannot be written: {error.strerror}") from None
 
     def write(self, name: str, tensor: torch.Tensor, first: int = 0) -> None:
-        """Writes rows from `first` on. Errors: RecordError where a value does not fit the file's format, or the disk is
+        """Writes rows starting at `first`. Errors: RecordError if a value does not fit the file's format, or the disk is
         full."""
         dtype, shape, offset = self._plan[name]
         rows = tensor.shape[0]
@@ -134,7 +134,7 @@ class AttentionCall:
     """One layer's attention over a whole sequence of T tokens.
 
     query [Hq, T, d]; key, value [Hk, T, d], Hk the stored heads or Hq; output [Hq, T, d]; hidden [T, D], the input of
-    the attention module; extras: what else the model gave its attention function, by name.
+    the attention module; extras: other arguments of the attention function, by name.
     """
 
     module: Optional[torch.nn.Module]
@@ -148,20 +148,20 @@ class AttentionCall:
 
 
 class AttentionTap:
-    """Within `with`, every attention of the model calls `on_call` with an AttentionCall, in order of the layers."""
+    """Within `with`, every attention of the model calls `on_call` with an AttentionCall, in the order of layers."""
 
     def __init__(self, model: torch.nn.Module, on_call: Callable[[AttentionCall], None]):
         self._model = model
         self._on_call = on_call
         self._frames: list = []  # modules being executed, outermost first: (module, hidden or None)
-        self._depth = 0  # of attention functions, one of which may call another
+        self._depth = 0  # of attention functions, which may be nested
         self._undo: list = []
 
     def __enter__(self) -> "AttentionTap":
         for module in self._model.modules():
             self._follow(module)
         places = sorted({type(module).__module__ for module in self._model.modules()})
-        # A file of a model may have a registry in addition to that of transformers.
+        # The file of a model may have a registry in addition to that of transformers.
         registries = [getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None)
                       for name in ["transformers.modeling_utils", *places]]
         for registry in {id(one): one for one in registries if one is not None}.values():
@@ -191,7 +191,7 @@ class AttentionTap:
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _follow(self, module: torch.nn.Module) -> None:
-        """Keeps the stack of frames. Replaces forward: old hooks do not receive keyword arguments."""
+        """Maintains the stack of frames. Replaces forward: old hooks do not receive keyword arguments."""
         own = module.__dict__.get("forward")
         original = module.forward
 
@@ -207,7 +207,7 @@ class AttentionTap:
                           (lambda: module.__dict__.__setitem__("forward", own)))
 
     def _interface(self, original: Callable) -> Callable:
-        """Around f(module, query, key, value, mask, scaling=…, …) -> (output [1, T, Hq, d], weights)."""
+        """Wraps f(module, query, key, value, mask, scaling=…, …) -> (output [1, T, Hq, d], weights)."""
 
         def attend(module, query, key, value, attention_mask=None, *args, **kwargs):
             self._depth += 1
@@ -254,7 +254,7 @@ class AttentionTap:
 
 
 def _hidden_of(args: Sequence, kwargs: dict) -> Optional[torch.Tensor]:
-    """The [1, T, D] input of a module, if it has one."""
+    """Returns the [1, T, D] input of a module, if it has one."""
     named = kwargs.get("hidden_states")
     for x in ([named] if named is not None else [*args[:1], *kwargs.values()]):
         if isinstance(x, torch.Tensor) and x.dim() == 3 and x.shape[0] == 1 and x.is_floating_point():
@@ -263,22 +263,22 @@ def _hidden_of(args: Sequence, kwargs: dict) -> Optional[torch.Tensor]:
 
 
 class _AllRecorded(Exception):
-    """Ends a forward pass after the last layer that is wanted."""
+    """Ends a forward pass after the last requested layer."""
 
 
-# ---- What the format holds ------------------------------------------------------------------------------------------
+# ---- Content of the format ------------------------------------------------------------------------------------------
 
-# Rotation of pairs (i, i + d/2), over the whole head. Others turn neighbours (GPT-J, Cohere, GLM) or part of a head.
+# Rotation of pairs (i, i + d/2) over the whole head. Others rotate adjacent elements (GPT-J, Cohere, GLM) or part of a head.
 _HALF_SPLIT = frozenset("llama mistral mixtral ministral qwen2 qwen2_moe qwen3 qwen3_moe phi3 gemma gemma2 olmo olmo2 "
                         "olmoe granite granitemoe smollm3 starcoder2 yi internlm2 deepseek arcee".split())
 _OUTPUT_NAMES = ("o_proj", "out_proj", "dense", "c_proj", "wo", "out", "output")
 
 
 def unexpanded(call: AttentionCall, stored: Optional[int]) -> tuple:
-    """K and V of the stored heads, [Hkv, T, d] each.
+    """Returns K and V of the stored heads, [Hkv, T, d] each.
 
-    Where they come expanded to the query heads (repeat_kv), heads that are copies of each other become one. `stored`:
-    the number that the model's configuration says, None where it says none: then the largest groups that are equal.
+    If they are expanded to the query heads (repeat_kv), heads that are copies of each other are merged. `stored`: their
+    number in the model's configuration; None if it has none: then the largest equal groups are merged.
     """
     key, value = call.key, call.value
     heads = key.shape[0]
@@ -293,8 +293,8 @@ def unexpanded(call: AttentionCall, stored: Optional[int]) -> tuple:
 
 
 def disagreement(call: AttentionCall, key: torch.Tensor, value: torch.Tensor, rows: int = 8) -> float:
-    """How far causal softmax attention of q, k, v is from the model's own output: ||o' - o|| / ||o|| over `rows` rows,
-    evenly spaced and ending with the last."""
+    """Returns the relative difference of causal softmax attention of q, k, v from the model's own output:
+    ||o' - o|| / ||o|| over `rows` rows, evenly spaced and ending with the last."""
     heads, tokens, _ = call.query.shape
     at = torch.linspace(0, tokens - 1, min(rows, tokens), device=key.device).round().long()
     group = heads // key.shape[0]
@@ -308,10 +308,10 @@ def disagreement(call: AttentionCall, key: torch.Tensor, value: torch.Tensor, ro
 
 
 def output_projection(module: torch.nn.Module, width: int, name: Optional[str] = None) -> torch.Tensor:
-    """W_O [D, Hq * d] of an attention module, query head h owning columns h d … (h + 1) d - 1.
+    """Returns W_O [D, Hq * d] of an attention module; columns h d … (h + 1) d - 1 belong to query head h.
 
-    A Linear's weight; of any other linear module (GPT-2's Conv1D, a quantised one) what it makes of unit vectors.
-    Errors: RecordError if there is no such module, or its input is not `width` wide.
+    The weight of a Linear; for any other linear module (GPT-2's Conv1D, a quantised one) its output for unit vectors.
+    Errors: RecordError if there is no output projection, or its input is not `width` wide.
     """
     names = [name] if name else [n for n in _OUTPUT_NAMES if hasattr(module, n)]
     found = getattr(module, names[0], None) if names else None
@@ -336,7 +336,7 @@ def output_projection(module: torch.nn.Module, width: int, name: Optional[str] =
 
 
 def rope_metadata(config: Any, style: Optional[str], head_dim: int) -> tuple:
-    """(metadata, note): `rope_style` and `rope_theta` only where they say all there is to say of the rotation."""
+    """Returns (metadata, note): `rope_style` and `rope_theta` only if they fully define the rotation."""
     parameters = getattr(config, "rope_parameters", None) or {}
     scaling = getattr(config, "rope_scaling", None) or parameters
     theta = getattr(config, "rope_theta", None) or parameters.get("rope_theta")
@@ -389,7 +389,7 @@ def _chosen(wanted: Optional[Sequence[int]], count: int, what: str) -> list:
 
 @dataclasses.dataclass
 class _Shape:
-    """The tensors that a layer records, found by a short pass before the file's layout is fixed."""
+    """The tensors to record for a layer, found by a short pass before the file's layout is fixed."""
 
     heads: int
     kv_heads: int
@@ -440,16 +440,16 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
            metadata: Optional[dict] = None, progress: Optional[Callable[[str], None]] = None) -> dict:
     """Runs `tokens` through `model` once and writes the trace; returns its metadata.
 
-    model       called as model(input_ids=[1, T], use_cache=False), or its `base_model` so, if it has one
-    prompt_len  of the tokens, the first that are prompt; the others are decode steps
+    model       called as model(input_ids=[1, T], use_cache=False); its `base_model` instead, if it has one
+    prompt_len  number of leading tokens that form the prompt; the others are decode steps
     layers      in the order of the forward pass, renumbered from 0 in the file; None: all
     kv_heads    stored heads to keep, each with all its query heads; None: all
-    dtype       of the file, torch.float16, bfloat16 or float32; None: as the model computes
-    wo          also the output projections, for KVzip+ and CriticalKV
+    dtype       of the file, torch.float16, bfloat16 or float32; None: the model's
+    wo          also records the output projections, for KVzip+ and CriticalKV
     repeat      (start, length) of a repeat of tokens 1 … prompt_len - 1, for KVzip
     chunks      first tokens of the prompt's chunks, ascending from 0, each of which also goes through the model
-                separately, for CacheBlend; the model takes position_ids then
-    Errors: RecordError, with nothing written.
+                separately, for CacheBlend; the model must then accept position_ids
+    Errors: RecordError; nothing is then written.
     """
     say = progress or (lambda text: None)
     if not 1 <= prompt_len <= len(tokens) or len(tokens) < 2:
@@ -601,7 +601,7 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
 
 def continued(model: torch.nn.Module, tokens: Sequence[int], count: int, temperature: float = 0.0,
               seed: int = 0) -> list:
-    """`tokens` and `count` more that the model itself says: the likeliest, or sampled at a temperature above 0."""
+    """Returns `tokens` and `count` more generated by the model: greedily, or sampled at a temperature above 0."""
     out = list(tokens)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     generator = torch.Generator().manual_seed(seed)
@@ -624,7 +624,7 @@ def continued(model: torch.nn.Module, tokens: Sequence[int], count: int, tempera
 
 
 def _load(arguments: argparse.Namespace) -> tuple:
-    """(model, tokenizer or None, transformers' version)."""
+    """Returns (model, tokenizer or None, transformers' version)."""
     try:
         import transformers
     except ImportError:
@@ -640,7 +640,7 @@ def _load(arguments: argparse.Namespace) -> tuple:
         load = transformers.AutoModelForCausalLM.from_pretrained
         try:
             model = load(name, torch_dtype=dtype, attn_implementation="sdpa", **common)
-        except (ValueError, TypeError):  # an architecture or a transformers without sdpa
+        except (ValueError, TypeError):  # the architecture or this transformers has no sdpa
             model = load(name, torch_dtype=dtype, **common)
         tokenizer = None
         if arguments.token_ids is None:
@@ -654,7 +654,7 @@ _SEPARATORS = frozenset(".,?!;:\t\n")
 
 
 def separator_ids(tokens: Sequence[int], decode: Callable[[list], str]) -> list:
-    """Those of `tokens` whose text is a punctuation mark, tab or newline, with or without spaces, or up to four spaces."""
+    """Returns the `tokens` whose text is a punctuation mark, tab or newline, with or without spaces, or up to four spaces."""
     found = []
     for token in sorted(set(tokens)):
         text = decode([token])
@@ -665,7 +665,7 @@ def separator_ids(tokens: Sequence[int], decode: Callable[[list], str]) -> list:
 
 
 def _read_tokens(arguments: argparse.Namespace, tokenizer: Any) -> tuple:
-    """(tokens, text or None, name of the file)."""
+    """Returns (tokens, text or None, name of the file)."""
     path = arguments.token_ids or arguments.text
     try:
         with open(path, encoding="utf-8") as file:
@@ -718,7 +718,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _sequence(arguments: argparse.Namespace, model: Any, tokenizer: Any, text_tokens: list) -> tuple:
-    """(tokens, prompt length, repeat or None, how decode tokens came about)."""
+    """Returns (tokens, prompt length, repeat or None, source of the decode tokens)."""
     total = len(text_tokens) if arguments.tokens is None else arguments.tokens
     decode = arguments.decode
     if decode < 0 or total < 2 or decode >= total:

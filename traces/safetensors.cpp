@@ -44,7 +44,7 @@ constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's own limit
 constexpr std::size_t kMaxDimensions = 8;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;
 
-/// A file mapped for reading; unmapped at the end.
+/// A file mapped for reading; unmapped by the destructor.
 class Mapping {
  public:
   Mapping() = default;
@@ -144,7 +144,7 @@ TensorEntry read_entry(const Field& field, const std::string& place, std::uint64
   return entry;
 }
 
-/// Tensors must tile the data section: no overlap, no hole, nothing after the last.
+/// Tensors must tile the data section: no overlap, no gap, nothing after the last.
 void check_tiling(const std::string& path, const std::map<std::string, TensorEntry>& tensors,
                   std::uint64_t data_bytes) {
   std::vector<std::pair<std::uint64_t, const std::string*>> order;
@@ -230,7 +230,7 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
                               static_cast<std::size_t>(header)};
   const Field root = Field::parse(text, fmt::format("{}: header", map->place));
   if (!root.is_object()) root.expected("an object");
-  // Scenarios may have comments; a header with one is read by no other reader of the format.
+  // Scenarios may have comments; no other reader of the format accepts a header with one.
   if (!nlohmann::json::accept(text)) {
     throw InputError{root.place(), "JSON without comments", "a comment"};
   }

@@ -15,11 +15,11 @@ namespace kvsim {
 /// Element types of safetensors files that kvsim reads or writes.
 enum class TensorType : std::uint8_t { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
 
-/// Bytes of one element, and the format's word for it ("F16").
+/// Returns the bytes of one element, and the format's word for it ("F16").
 [[nodiscard]] std::size_t item_size(TensorType type);
 [[nodiscard]] std::string_view name_of(TensorType type);
 
-/// A tensor's place in the file.
+/// A tensor's location in the file.
 struct TensorEntry {
   TensorType type = TensorType::kF32;
   std::vector<std::int64_t> shape;
@@ -28,9 +28,8 @@ struct TensorEntry {
   [[nodiscard]] std::int64_t elements() const;
 };
 
-/// A memory-mapped safetensors file whose header has been checked in full: sizes, types, offsets
-/// that are in range, touch each other and do not overlap. No allocation depends on an unchecked
-/// header.
+/// A memory-mapped safetensors file whose header has been fully checked: sizes, types, and offsets
+/// that are in range, contiguous and do not overlap. No allocation depends on an unchecked header.
 class Safetensors {
  public:
   /// Errors: InputError "PATH: TENSOR: expected …, got …".
@@ -42,16 +41,16 @@ class Safetensors {
   [[nodiscard]] const std::string& place() const;  // the path, for messages
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const;
   [[nodiscard]] const std::map<std::string, TensorEntry>& tensors() const;
-  /// nullptr if there is none.
+  /// Returns nullptr if there is none.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
 
   /// Raw little-endian bytes of a tensor of this file.
   [[nodiscard]] std::span<const std::byte> bytes(const TensorEntry& entry) const;
-  /// Elements first … first + count - 1 of a floating-point tensor, as fp32 into `out`.
+  /// Reads elements first … first + count - 1 of a floating-point tensor as fp32 into `out`.
   /// Errors: ContractError outside the tensor, InputError for an integer tensor.
   void read_floats(std::string_view name, std::int64_t first, std::span<float> out) const;
   void read_floats(const TensorEntry& entry, std::int64_t first, std::span<float> out) const;
-  /// Tells the system that a tensor's pages are not needed any more.
+  /// Advises the system that a tensor's pages are no longer needed.
   void release(const TensorEntry& entry) const;
   /// The same for elements first … first + count - 1.
   void release(const TensorEntry& entry, std::int64_t first, std::int64_t count) const;

@@ -21,19 +21,20 @@
 namespace kvsim {
 namespace {
 
-// Generous bounds: nothing real is near them, and products of them cannot overflow.
+// Generous bounds, far above real models; their products cannot overflow.
 constexpr std::int64_t kMaxHeads = 100'000;
 constexpr std::int64_t kWidest = 1'000'000;
 constexpr std::int64_t kMaxTokens = 100'000'000;
 constexpr double kLargestScale = 1000;
-// Models record hundreds. Below this bound no dot product or logit can leave the range of fp32.
+// Recorded values of models reach hundreds. Below this bound no dot product or logit exceeds the
+// range of fp32.
 constexpr float kLargestElement = 1e6F;
 
 std::string tensor_name(std::int32_t layer, std::string_view part) {
   return fmt::format("layers.{}.{}", layer, part);
 }
 
-/// The tensor of that name and shape. Errors: InputError if it is missing or differs.
+/// Returns the tensor of that name and shape. Errors: InputError if it is missing or differs.
 const TensorEntry& need(const Safetensors& file, const std::string& name,
                         const std::vector<std::int64_t>& shape) {
   const TensorEntry* entry = file.find(name);
@@ -65,7 +66,7 @@ Dtype dtype_of(TensorType type) {
   }
 }
 
-/// Names NAME of layers.{i}.KIND.NAME that every layer has with shape [tokens, n_kv_heads].
+/// Returns each NAME of layers.{i}.KIND.NAME that every layer has with shape [tokens, n_kv_heads].
 std::vector<std::string> per_head_names(const Safetensors& file, const TraceInfo& info,
                                         std::string_view kind) {
   std::vector<std::string> names;
@@ -152,7 +153,7 @@ void read_index_shape(const Safetensors& file, TraceInfo& info) {
   }
 }
 
-/// Rows of chunks computed apart are recorded in every layer, or in none.
+/// Rows of separately computed chunks are recorded in every layer, or in none.
 bool has_reused_rows(const Safetensors& file, const TraceInfo& info) {
   if (file.find("layers.0.reused.k") == nullptr) return false;
   for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
@@ -163,7 +164,7 @@ bool has_reused_rows(const Safetensors& file, const TraceInfo& info) {
   return true;
 }
 
-/// Refuses queries, keys or values of a layer that num_layers leaves out.
+/// Rejects queries, keys or values of a layer beyond num_layers.
 void check_no_more_layers(const Safetensors& file, const TraceInfo& info) {
   constexpr std::string_view kPrefix = "layers.";
   const auto& tensors = file.tensors();
@@ -243,8 +244,8 @@ struct Trace::Impl {
   Safetensors file;
   TraceInfo info;
 
-  /// Heads first … first + count - 1 of `layer` of a tensor with `group` heads for each KV head,
-  /// [tokens, heads, d], as [count * group, tokens, d].
+  /// Reads heads first … first + count - 1 of `layer` of a tensor with `group` heads for each KV
+  /// head, [tokens, heads, d], as [count * group, tokens, d].
   [[nodiscard]] std::vector<float> read_kv_heads(std::int32_t layer, std::string_view name,
                                                  std::int64_t group, std::int32_t first,
                                                  std::int32_t count) const {
@@ -259,7 +260,8 @@ struct Trace::Impl {
     }
     return out;
   }
-  /// Of a tensor with `width` columns for each KV head, [rows, columns]: those of the sample.
+  /// Selects the sample's columns of a tensor [rows, columns] with `width` columns for each KV
+  /// head.
   [[nodiscard]] std::vector<float> columns_of_heads(std::int32_t layer, std::vector<float> all,
                                                     std::int64_t rows, std::int64_t width) const {
     if (!info.samples_heads()) return all;
@@ -273,7 +275,8 @@ struct Trace::Impl {
     return out;
   }
 
-  /// Heads first … first + count - 1 of a finite [tokens, heads, d] tensor: [count, tokens, d].
+  /// Reads heads first … first + count - 1 of a finite [tokens, heads, d] tensor: [count, tokens,
+  /// d].
   std::vector<float> read_by_head(const std::string& name, std::int64_t heads, std::int64_t first,
                                   std::int64_t count) const {
     constexpr std::int64_t kRun = 1024;  // tokens whose pages are mapped at a time
@@ -286,7 +289,8 @@ struct Trace::Impl {
                                                 static_cast<std::size_t>(d));
         file.read_floats(entry, (t * heads + first + h) * d, row);
         bool fits = true;
-        for (const float x : row) fits = fits & (std::abs(x) <= kLargestElement);  // not for NaN
+        // false for NaN
+        for (const float x : row) fits = fits & (std::abs(x) <= kLargestElement);
         if (!fits) refuse_element(name, {t, first + h}, row);
       }
       if ((t + 1) % kRun == 0) file.release(entry, (t + 1 - kRun) * heads * d, kRun * heads * d);
@@ -295,7 +299,7 @@ struct Trace::Impl {
     return out;
   }
 
-  /// [rows, columns] in fp32. NaN is refused everywhere, infinity unless `may_be_infinite`.
+  /// Reads [rows, columns] in fp32. Rejects NaN, and infinity unless `may_be_infinite`.
   std::vector<float> read_rows(const std::string& name, std::int64_t rows, std::int64_t columns,
                                bool may_be_infinite = false) const {
     std::vector<float> out(static_cast<std::size_t>(rows * columns));
@@ -312,7 +316,7 @@ struct Trace::Impl {
     return out;
   }
 
-  /// A query, key or value that is no number, or larger than any model's.
+  /// Reports a query, key or value that is not a number, or is larger than in any model.
   [[noreturn]] void refuse_element(const std::string& name, std::vector<std::int64_t> index,
                                    std::span<const float> line) const {
     const auto bad = std::find_if(line.begin(), line.end(),

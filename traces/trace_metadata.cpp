@@ -95,7 +95,7 @@ std::string text_of(const TraceSegment& segment) {
   return fmt::format("segment \"{}\" of tokens {}-{}", segment.name, segment.start, segment.end);
 }
 
-/// The first segment of that name that starts in [low, high). nullptr: there is none.
+/// Returns the first segment of that name that starts in [low, high), or nullptr.
 const TraceSegment* first_segment(const TraceInfo& info, std::string_view name, std::int64_t low,
                                   std::int64_t high) {
   const auto found =
@@ -105,7 +105,7 @@ const TraceSegment* first_segment(const TraceInfo& info, std::string_view name, 
   return found == info.segments.end() ? nullptr : &*found;
 }
 
-/// Marks that the metadata does not have. No mark is token 0: nothing is before it.
+/// Derives marks that the metadata does not have. A mark is never token 0, which no token precedes.
 void derive_marks(TraceInfo& info) {
   if (!info.question_start) {
     const auto* found = first_segment(info, "question", 1, info.answer_start.value_or(info.tokens));
@@ -118,10 +118,10 @@ void derive_marks(TraceInfo& info) {
   }
 }
 
-/// Refuses a mark where `segments` name another part. Names of other parts are free.
+/// Rejects a mark that contradicts `segments`. Names of other parts are free.
 void check_marks(const TraceMetadata& meta, const TraceInfo& info) {
-  // Questions and answers before the mark may be examples in the context. After question_start,
-  // the first answer is the one that answer_start means.
+  // Questions and answers before the mark may be examples in the context. After question_start, the
+  // first answer is the one to which answer_start refers.
   const auto check = [&](const char* key, std::string_view name, std::int64_t mark,
                          const TraceSegment* named) {
     if (named != nullptr && named->start != mark) {

@@ -15,12 +15,12 @@ class TraceMetadata {
  public:
   explicit TraceMetadata(const Safetensors& file) : file_{file} {}
 
-  /// nullptr: the key is missing.
+  /// Returns nullptr if the key is missing.
   [[nodiscard]] const std::string* find(const std::string& key) const;
   [[nodiscard]] std::string word(const std::string& key) const;
   [[nodiscard]] std::int64_t integer(const std::string& key, std::int64_t low,
                                      std::int64_t high) const;
-  /// Above 0, at most `max`.
+  /// Returns a number above 0, at most `max`.
   [[nodiscard]] double positive(const std::string& key, double max) const;
   [[nodiscard]] std::string place(const std::string& key) const;
   [[nodiscard]] static std::string quoted(const std::string& text);
@@ -29,12 +29,12 @@ class TraceMetadata {
   const Safetensors& file_;
 };
 
-/// `separator_ids` is a JSON list of token ids.
+/// Reads `separator_ids`, a JSON list of token ids.
 void read_separators(const TraceMetadata& meta, TraceInfo& info);
 
-/// Marks and segments, whose `tokens` are known. `segments` is a JSON list of {"name", "start",
-/// "end"}; without it the marks give context, question and answer, and without marks the segments
-/// named `question` and `answer` give them. Errors: InputError also where the two contradict each
+/// Reads marks and segments; `tokens` must be set. `segments` is a JSON list of {"name", "start",
+/// "end"}. Without it the marks define context, question and answer; without marks the segments
+/// named `question` and `answer` define them. Errors: InputError, also if the two contradict each
 /// other.
 void read_marks(const TraceMetadata& meta, TraceInfo& info);
 

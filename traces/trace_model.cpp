@@ -13,7 +13,8 @@ namespace {
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 
-/// The first number in the name that "M" or "B" follows as a word's end: 2.6e6 of "books-2.6M-B".
+/// Returns the first number in the name that is followed by "M" or "B" at the end of a word: 2.6e6
+/// of "books-2.6M-B".
 std::optional<double> size_in_name(std::string_view name) {
   for (std::size_t i = 0; i < name.size(); ++i) {
     const bool starts = std::isdigit(static_cast<unsigned char>(name[i])) != 0 &&

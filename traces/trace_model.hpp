@@ -1,6 +1,7 @@
 #pragma once
 
-// Which model a trace was recorded from. Errors of a replay say little about models of other sizes.
+// The model from which a trace was recorded. Errors of a replay are weak evidence for models of
+// other sizes.
 
 #include <optional>
 #include <string>
@@ -10,11 +11,12 @@
 
 namespace kvsim {
 
-/// Parameters of the model that the trace was recorded from: the metadata's `parameters`, else the
-/// size in the model's name ("books-2.6M-B", "Qwen2.5-0.5B"); nullopt if neither says.
+/// Returns the number of parameters of the model from which the trace was recorded: `parameters` of
+/// the metadata, or the size in the model's name ("books-2.6M-B", "Qwen2.5-0.5B"); nullopt if
+/// neither states it.
 [[nodiscard]] std::optional<double> trace_parameters(const TraceInfo& info);
 
-/// "2.6M", "70.6B": parameters as people write them.
+/// Formats a number of parameters: "2.6M", "70.6B".
 [[nodiscard]] std::string parameters_text(double parameters);
 
 /// "2.6M-parameter model, 384 + 128 tokens": the model's size, and tokens of prompt and output.

@@ -22,8 +22,8 @@ struct SafetensorsWriter::State {
   std::vector<TensorPlan> plan;
   std::optional<PartialFolder> building;
   std::FILE* file = nullptr;
-  std::size_t at = 0;        // tensor whose turn it is
-  std::int64_t written = 0;  // its elements so far
+  std::size_t at = 0;        // index of the current tensor
+  std::int64_t written = 0;  // elements of it so far
   std::vector<std::byte> buffer;
 
   [[noreturn]] void fail(std::string_view reason) const {
@@ -44,7 +44,7 @@ struct SafetensorsWriter::State {
       written = 0;
     }
   }
-  /// Accounts for `count` more elements of the tensor whose turn it is; returns it.
+  /// Accounts for `count` more elements of the current tensor; returns it.
   const TensorPlan& take(std::size_t count) {
     KVSIM_CHECK(at < plan.size(), "all tensors are written");
     const TensorPlan& tensor = plan[at];
@@ -63,7 +63,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   const auto dumped = [](const nlohmann::ordered_json& value) {
     return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
-  // Appended piece by piece: an ordered object searches all its keys for each new one.
+  // Appended piece by piece: an ordered object searches all its keys for each insertion.
   std::string text = R"({"__metadata__":)" + dumped(metadata);
   std::int64_t offset = 0;
   for (const TensorPlan& tensor : state_->plan) {
@@ -154,10 +154,11 @@ std::string SafetensorsWriter::current() const {
 void SafetensorsWriter::finish(const std::function<void(const std::filesystem::path&)>& check) {
   KVSIM_CHECK(state_->file != nullptr, "finished already");
   KVSIM_CHECK(state_->at == state_->plan.size(), "\"{}\" is not complete", current());
-  // Data first, then the name: a crash leaves the old file or the new one, never half of it.
-  int reason = 0;  // of the first that failed
+  // Data first, then the name: after a crash the file is the old or the new one, never a partial
+  // one.
+  int reason = 0;  // errno of the first failure
   if (std::fflush(state_->file) != 0 || ::fsync(::fileno(state_->file)) != 0) reason = errno;
-  // A full disk's last chance to speak.
+  // A full disk may be reported only here.
   if (std::fclose(state_->file) != 0 && reason == 0) reason = errno;
   state_->file = nullptr;
   if (reason == 0) {

@@ -10,9 +10,9 @@ namespace kvsim {
 namespace {
 
 constexpr double kZ99 = 2.3263478740408408;  // standard normal's 99th percentile
-constexpr std::int64_t kTabled = 1 << 16;    // Zipf ranges up to here are tabled
+constexpr std::int64_t kTabled = 1 << 16;    // Zipf ranges up to this size are tabulated
 
-/// Integral of x^-s from 1 to x, which the rejection sampler's hat is made of.
+/// Integral of x^-s from 1 to x, of which the hat of the rejection sampler is made.
 double power_integral(double x, double s) {
   const double log_x = std::log(x);
   const double t = (1.0 - s) * log_x;
@@ -55,7 +55,8 @@ LengthSampler::LengthSampler(const LengthSpec& spec) : spec_{spec} {
     case LengthKind::kLognormal:
       KVSIM_CHECK(spec.sigma >= 0.0 && std::isfinite(spec.mu), "lognormal of sigma {}", spec.sigma);
       if (spec.sigma > 0.0) {
-        // From half a token below to half above, so that the bounds are as likely as they round.
+        // From half a token below to half above, so that the bounds are as likely as rounding makes
+        // them.
         const auto at = [&](double x) {
           return x <= 0.0 ? 0.0 : normal_cdf((std::log(x) - spec.mu) / spec.sigma);
         };
@@ -91,7 +92,7 @@ LengthSampler::LengthSampler(const LengthSpec& spec) : spec_{spec} {
 std::size_t LengthSampler::tabled(double u) const {
   const auto found =
       std::upper_bound(cumulative_.begin(), cumulative_.end(), u * cumulative_.back());
-  // A product that rounds up to the whole mass belongs to the last value that has any.
+  // If a product rounds up to the whole mass, use the last value with nonzero mass.
   const auto last = std::lower_bound(cumulative_.begin(), cumulative_.end(), cumulative_.back());
   return static_cast<std::size_t>(std::min(found, last) - cumulative_.begin());
 }

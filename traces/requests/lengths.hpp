@@ -11,7 +11,7 @@ namespace kvsim {
 
 enum class LengthKind : std::uint8_t { kFixed, kUniform, kLognormal, kZipf, kEmpirical };
 
-/// How lengths in tokens (or turns of a session) are spread.
+/// Distribution of lengths in tokens (or of turns of a session).
 struct LengthSpec {
   LengthKind kind = LengthKind::kFixed;
   /// Bounds, inclusive. A fixed length is `low`; uniform and Zipf lengths have the bounds as their
@@ -25,9 +25,9 @@ struct LengthSpec {
   std::vector<double> weights{};       // empirical: one per value, in any unit; empty: all equal
 };
 
-/// mu and sigma of the lognormal of a given mean and 99th percentile: of the two solutions the one
-/// of less spread. Errors: ContractError unless mean > 0 and mean <= p99 <= mean * exp(2.3263^2 /
-/// 2) = 14.96 mean; no lognormal is beyond.
+/// Parameters mu and sigma of the lognormal with a given mean and 99th percentile; of the two
+/// solutions, the one with the smaller sigma. Errors: ContractError unless mean > 0 and mean <= p99
+/// <= mean * exp(2.3263^2 / 2) = 14.96 mean; no lognormal exceeds this.
 struct LognormalShape {
   double mu, sigma;
 };
@@ -35,28 +35,27 @@ struct LognormalShape {
 /// The largest p99 / mean that a lognormal can have.
 [[nodiscard]] double max_p99_per_mean();
 
-/// Draws lengths by inverting the distribution function, one uniform number a draw; a Zipf of more
-/// than 65,536 lengths by rejection-inversion (Hörmann and Derflinger 1996).
+/// Draws lengths by inverting the distribution function, with one uniform number per draw. A Zipf
+/// distribution of more than 65,536 lengths uses rejection-inversion (Hörmann and Derflinger 1996).
 class LengthSampler {
  public:
-  /// Errors: ContractError if the spec's numbers are not ones that read_workload lets pass.
+  /// Errors: ContractError if the spec has values that read_workload does not accept.
   explicit LengthSampler(const LengthSpec& spec);
   [[nodiscard]] std::int32_t draw(RandomStream& stream) const;
-  /// Whether at() can tell: of all but a Zipf of more than 65,536 lengths.
+  /// Whether at() is available: for all distributions but a Zipf of more than 65,536 lengths.
   [[nodiscard]] bool invertible() const;
-  /// The length that a share `u` of the distribution lies below; u in (0, 1). Errors: ContractError
-  /// unless invertible().
+  /// Returns the quantile `u` of the distribution; u in (0, 1). Errors: ContractError unless
+  /// invertible().
   [[nodiscard]] std::int32_t at(double u) const;
-  /// Expected length, rounding to whole tokens included except for a lognormal, whose density is
-  /// integrated without rounding (truncation included; rounding changes it by less than half a
-  /// token).
+  /// Returns the expected length, including rounding to whole tokens. For a lognormal, the
+  /// truncated density is integrated without rounding, which changes it by less than half a token.
   [[nodiscard]] double mean() const;
 
  private:
   [[nodiscard]] std::size_t tabled(double u) const;
 
   LengthSpec spec_;
-  std::vector<double> cumulative_;   // Zipf of a small range, empirical: P(up to i)
+  std::vector<double> cumulative_;   // Zipf with a small range, empirical: P(index <= i)
   double from_ = 0.0, up_to_ = 1.0;  // lognormal: the distribution function at the bounds
 };
 

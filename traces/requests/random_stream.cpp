@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-// Plain doubles throughout: what a long double is differs between machines.
+// Uses only double: long double differs between machines.
 using Plain = boost::math::policies::policy<boost::math::policies::promote_double<false>>;
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo): std::hash differs between libraries.
@@ -36,7 +36,7 @@ double RandomStream::exponential() { return -std::log(uniform()); }
 
 double RandomStream::gamma(double shape) {
   KVSIM_CHECK(shape > 0.0, "gamma of shape {}", shape);
-  // Below 1 the method needs one more; Gamma(a) is Gamma(a + 1) times U^(1/a).
+  // Below 1 the method needs one more step; Gamma(a) is Gamma(a + 1) times U^(1/a).
   const double boost = shape < 1.0 ? std::pow(uniform(), 1.0 / shape) : 1.0;
   const double d = (shape < 1.0 ? shape + 1.0 : shape) - 1.0 / 3.0;
   const double c = 1.0 / std::sqrt(9.0 * d);

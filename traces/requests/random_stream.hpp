@@ -6,25 +6,27 @@
 
 namespace kvsim {
 
-/// One stream of random numbers of a named component: equal seed and name, equal numbers, on any
-/// machine; another component's draws never move it. The engine is std::mt19937_64, whose words
-/// the standard fixes; the distributions are our own, for the library's differ.
+/// One stream of random numbers for a named component. Equal seed and name produce equal numbers on
+/// any machine; draws of another component have no effect. The engine is std::mt19937_64, whose
+/// output the standard defines; the distributions are implemented here, because those of standard
+/// libraries differ.
 class RandomStream {
  public:
   RandomStream(std::uint64_t seed, std::string_view name);
 
-  /// Uniform in the open interval (0, 1): 52 bits and a half.
+  /// Uniform in the open interval (0, 1), with 52.5 bits.
   double uniform();
-  /// Standard normal, by inversion: one uniform a draw.
+  /// Standard normal, by inversion, with one uniform number per draw.
   double normal();
-  /// Mean 1.
+  /// Exponential with mean 1.
   double exponential();
-  /// Mean 1, coefficient of variation 1 / sqrt(shape). Marsaglia and Tsang 2000 ("A simple method
-  /// for generating gamma variables"): a varying number of uniforms a draw.
+  /// Gamma with mean 1 and coefficient of variation 1 / sqrt(shape). Marsaglia and Tsang 2000 ("A
+  /// simple method for generating gamma variables"), with a varying number of uniform numbers per
+  /// draw.
   double gamma(double shape);
-  /// Mean 1, of the given shape: E^(1/shape) / Gamma(1 + 1/shape).
+  /// Weibull with mean 1 and the given shape: E^(1/shape) / Gamma(1 + 1/shape).
   double weibull(double shape);
-  /// Uniform in [0, n). `n` at least 1.
+  /// Uniform in [0, n); `n` is at least 1.
   std::int64_t below(std::int64_t n);
 
  private:

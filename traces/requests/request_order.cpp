@@ -26,7 +26,7 @@ void keep_requests(RequestTrace& trace, std::span<const std::int32_t> order) {
     join = {.request = now[static_cast<std::size_t>(join.request)],
             .also = now[static_cast<std::size_t>(join.also)]};
   }
-  // What a request waits for besides `after` may be left out without it.
+  // Requests for which a request waits in addition to `after` may have been left out.
   std::erase_if(trace.joins, [](const Join& join) { return join.request < 0 || join.also < 0; });
   std::stable_sort(trace.joins.begin(), trace.joins.end(),
                    [](const Join& a, const Join& b) { return a.request < b.request; });

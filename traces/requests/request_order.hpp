@@ -7,10 +7,10 @@
 
 namespace kvsim {
 
-/// Keeps the requests in `order`, in that order; one that waits for others comes after them in it.
+/// Keeps the requests in `order`, in that order; a request that waits for others comes after them.
 void keep_requests(RequestTrace& trace, std::span<const std::int32_t> order);
 
-/// Puts the requests that wait for none in order of time, those that wait behind theirs.
+/// Sorts requests by time; a waiting request follows those for which it waits.
 void put_in_order(RequestTrace& trace);
 
 }  // namespace kvsim

@@ -89,7 +89,7 @@ std::vector<TensorPlan> plan_of(const GenerateOptions& o) {
     add("v", type, {t, o.kv_heads, d});
     if (o.with_hidden) add("hidden", type, {t, o.d_model});
     if (o.with_output_projection) add("wo", type, {o.d_model, o.heads * d});
-    // Scores span decades below fp16's smallest number.
+    // Scores span decades below the smallest number of fp16.
     if (o.with_scores) {
       for (const auto* name : {"score.kvzip", "score.kvzip_plus", "score.kvzap"}) {
         add(name, TensorType::kF32, {t, o.kv_heads});

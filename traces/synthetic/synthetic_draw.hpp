@@ -1,13 +1,14 @@
 #pragma once
 
-// Random numbers of the generator: a hash of what they are for, so order of use does not matter.
+// Random numbers of the generator: hashes of their purpose, so that the order of use does not
+// matter.
 
 #include <cstdint>
 #include <initializer_list>
 
 namespace kvsim::synthetic {
 
-/// What a number is for.
+/// Purpose of a number.
 enum class Stream : std::uint64_t {
   kTokens = 1,
   kEmbedding,
@@ -30,7 +31,7 @@ inline std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31U);
 }
 
-/// Numbers of one (seed, stream, layer, head, token), by index.
+/// Numbers for one (seed, stream, layer, head, token), by index.
 class Draw {
  public:
   Draw(std::uint64_t seed, Stream stream, std::int64_t layer, std::int64_t head,
@@ -45,12 +46,12 @@ class Draw {
   [[nodiscard]] std::uint64_t bits(std::int64_t i) const {
     return mix(key_ + static_cast<std::uint64_t>(i) * 0xD1B54A32D192ED03ULL);
   }
-  /// In [0, 1).
+  /// Uniform in [0, 1).
   [[nodiscard]] double uniform(std::int64_t i) const {
     return static_cast<double>(bits(i) >> 11U) * 0x1p-53;
   }
-  /// Mean 0, variance 1, |x| < 3.5: four uniform 16-bit numbers summed (Irwin-Hall), in integers,
-  /// so that no mathematics library has a say in it.
+  /// Mean 0, variance 1, |x| < 3.5: sum of four uniform 16-bit numbers (Irwin-Hall), in integers,
+  /// so that it does not depend on the mathematics library.
   [[nodiscard]] float normal(std::int64_t i) const {
     const std::uint64_t x = bits(i);
     const auto sum = static_cast<std::int32_t>((x & 0xFFFFU) + ((x >> 16U) & 0xFFFFU) +

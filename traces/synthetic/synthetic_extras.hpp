@@ -10,14 +10,14 @@ namespace kvsim::synthetic {
 // Scores and decisions that a trace may record in addition to its attention; generate_trace
 // describes them.
 
-/// [tokens, kv_heads]: the largest attention of sampled queries.
+/// Returns [tokens, kv_heads]: the largest attention of sampled queries.
 [[nodiscard]] std::vector<float> kvzip_scores(const GenerateOptions& o, const Layer& layer);
 
-/// Each score times |v| over its head's mean |v|.
+/// Returns each score times |v| over its head's mean |v|.
 [[nodiscard]] std::vector<float> weighted_by_values(const GenerateOptions& o, const Layer& layer,
                                                     std::vector<float> scores);
 
-/// ln(score + 1e-6) with noise of 0.3 nats.
+/// Returns ln(score + 1e-6) with noise of 0.3 nats.
 [[nodiscard]] std::vector<float> predicted(const GenerateOptions& o, std::int64_t layer,
                                            std::vector<float> scores);
 
@@ -25,7 +25,7 @@ struct Decisions {
   std::vector<float> alpha, omega, evict;  // [tokens, kv_heads]
 };
 
-/// As generate_trace says of decision.*; `scores` are kvzip's.
+/// Returns decision.* as described at generate_trace; `scores` are kvzip's.
 [[nodiscard]] Decisions decide(const GenerateOptions& o, const Layer& layer,
                                const std::vector<float>& scores);
 

@@ -24,7 +24,7 @@ std::vector<float> draw_latents(const GenerateOptions& o, const Text& text, std:
   for (std::int64_t t = 0; t < o.tokens; ++t) {
     float* row = rows.data() + t * m;
     const std::int64_t origin = text.origin[static_cast<std::size_t>(t)];
-    if (origin != t) {  // a repeat has the hidden rows of what it repeats
+    if (origin != t) {  // a repeat has the hidden rows of the tokens that it repeats
       std::copy_n(rows.data() + origin * m, m, row);
       continue;
     }
@@ -49,7 +49,8 @@ std::vector<float> draw_latents(const GenerateOptions& o, const Text& text, std:
       }
     }
   }
-  // The first token says little: its key is the sink's, its value small, as in trained models.
+  // The first token has little content: its key is the sink's and its value is small, as in trained
+  // models.
   for (std::int64_t j = kContentAt; j < m; ++j) rows[static_cast<std::size_t>(j)] *= 0.2F;
   return rows;
 }

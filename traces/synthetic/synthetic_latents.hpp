@@ -18,15 +18,17 @@ constexpr double kHeavyShare = 0.01;  // of the tokens, for each kind
 
 [[nodiscard]] std::int64_t latent_size(const GenerateOptions& o);
 
-/// [tokens, latent_size]: the latent rows that a layer's hidden rows are made of.
+/// Draws [tokens, latent_size]: the latent rows from which a layer's hidden rows are made.
 [[nodiscard]] std::vector<float> draw_latents(const GenerateOptions& o, const Text& text,
                                               std::int64_t layer);
 
-/// A random map [latent_size, columns] under which rows of unit latents keep unit root mean square.
+/// Returns a random map [latent_size, columns] under which rows of unit latents keep unit root mean
+/// square.
 [[nodiscard]] std::vector<float> random_map(const GenerateOptions& o, Stream stream,
                                             std::int64_t layer, std::int64_t columns);
 
-/// out[i] = sum of row[j] map[j, i], element by element, so that vector width does not matter.
+/// Computes out[i] = sum of row[j] map[j, i], element by element, so that the result does not
+/// depend on vector width.
 void apply_map(std::span<const float> row, const std::vector<float>& map, std::span<float> out);
 
 }  // namespace kvsim::synthetic

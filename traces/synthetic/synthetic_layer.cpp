@@ -12,7 +12,7 @@
 namespace kvsim::synthetic {
 namespace {
 
-constexpr float kSinkKey = 1.5F, kHeavyKey = 1.5F;  // over the length of an ordinary key
+constexpr float kSinkKey = 1.5F, kHeavyKey = 1.5F;  // relative to the length of an ordinary key
 
 /// Keys before RoPE as a map of latents: [latent_size, kv_heads * head_dim].
 std::vector<float> key_map(const GenerateOptions& o, const Attractors& attractors,
@@ -23,7 +23,8 @@ std::vector<float> key_map(const GenerateOptions& o, const Attractors& attractor
   const float unit = 1.0F / std::sqrt(static_cast<float>(m - kContentAt));
   for (std::int64_t head = 0; head < o.kv_heads; ++head) {
     const Draw shape{o.seed, Stream::kProfile, layer, head, -1};
-    // Which bands a head's keys carry; energies that sum to 4, an ordinary key's length to sqrt(d).
+    // Bands that a head's keys contain; energies that sum to 4, so that an ordinary key has length
+    // sqrt(d).
     std::array<float, kBands> energy{};
     float sum = 0;
     for (std::size_t b = 0; b < energy.size(); ++b) {
@@ -37,14 +38,14 @@ std::vector<float> key_map(const GenerateOptions& o, const Attractors& attractor
         const auto at = static_cast<std::size_t>(j);
         const float slow = attractors.sink_query[at] != 0 || attractors.sink_key[at] != 0 ||
                                    attractors.heavy_query[at] != 0
-                               ? 0.3F  // content stays out of the attractors' way
+                               ? 0.3F  // keeps content out of the attractors' directions
                                : 1.0F;
         if (row == 0) {
           to[j] = 0.1F * slow * draw.normal(j);
         } else if (row == kSinkAt) {
           to[j] = kSinkKey * length * attractors.sink_key[at];
         } else if (row < kContentAt) {
-          // Every head knows two of the four kinds.
+          // Every head recognises two of the four kinds.
           const bool knows = (row - kHeavyAt + head) % 2 == 0;
           to[j] = knows ? kHeavyKey * length * attractors.heavy_key[at] : 0.0F;
         } else {
@@ -108,7 +109,7 @@ void fill_queries(const GenerateOptions& o, const Text& text, const Attractors& 
     for (std::int64_t head = 0; head < o.heads; ++head) {
       const Draw draw{o.seed, Stream::kQuery, layer, head, t};
       const Gains& gain = gains[static_cast<std::size_t>(head)];
-      // Each token leans a little more to one way of looking than to another.
+      // The shares of each token's targets vary slightly at random.
       const float to_sink = along_sink * (static_cast<float>(gain.sink) + 0.4F * draw.normal(d));
       const float to_heavy =
           along_heavy * (static_cast<float>(gain.heavy) + 0.4F * draw.normal(d + 1));

@@ -10,22 +10,23 @@
 
 namespace kvsim::synthetic {
 
-/// One layer, token-major as the file has it.
+/// One layer, token-major as in the file.
 struct Layer {
   std::vector<float> q, k, v;     // [tokens, heads or kv_heads, head_dim]
-  std::vector<float> key_cosine;  // [tokens, kv_heads]: of k before RoPE with the token before
+  std::vector<float> key_cosine;  // [tokens, kv_heads]: cosine of k before RoPE with that of the
+                                  // previous token
   std::vector<float> key_square;  // [tokens, kv_heads]: |k|^2
 };
 
-/// v, k after RoPE, and the recorded parts of k before it.
+/// Fills v, k after RoPE, and the recorded properties of k before it.
 void fill_keys(const GenerateOptions& o, const std::vector<float>& latents,
                const Attractors& attractors, std::int64_t layer, Rotation& rope, Layer& out);
 
-/// q after RoPE; k is filled.
+/// Fills q after RoPE; k must be filled.
 void fill_queries(const GenerateOptions& o, const Text& text, const Attractors& attractors,
                   std::int64_t layer, Rotation& rope, Layer& out);
 
-/// Four sums folded in a fixed order, then the rest: the same bits at any vector width.
+/// Adds four sums in a fixed order, then the rest: bit-identical for any vector width.
 inline float dot(const float* a, const float* b, std::int64_t n) {
   lanes::F4 sum{};
   std::int64_t i = 0;

@@ -25,7 +25,7 @@ Profile draw_profile(const GenerateOptions& o, std::int64_t layer, std::int64_t 
       Profile{0.10, 0.20, 0.15, 0.10, 0.45},  // broad
   };
   constexpr std::array kUpTo{0.38, 0.64, 0.80, 0.94, 1.0};
-  // Kinds are dealt round, from a random start, so that even a few heads hold several.
+  // Kinds are assigned in turn from a random start, so that even a few heads include several.
   constexpr double kStep = 0.6180339887498949;
   const double start = Draw{o.seed, Stream::kProfile, layer, -1, 0}.uniform(0);
   const double x = start + kStep * static_cast<double>(head);
@@ -44,12 +44,13 @@ Profile draw_profile(const GenerateOptions& o, std::int64_t layer, std::int64_t 
        {&Profile::sink, &Profile::local, &Profile::heavy, &Profile::induction, &Profile::flat}) {
     p.*share /= sum;
   }
-  // First layers look around before sinks have formed (Xiao et al. 2023, fig. 2).
+  // First layers attend broadly before sinks have formed (Xiao et al. 2023, fig. 2).
   if (layer == 0 && o.layers > 1) p.sink *= 0.1;
   return p;
 }
 
-/// The logit that gives `share` of the mass to `count` tokens against `flat` spread over all.
+/// Returns the logit that assigns `share` of the mass to `count` tokens if `flat` is spread over
+/// all.
 double logit_for(double share, double count, double flat, double tokens) {
   return std::max(0.0, std::log(share * tokens / (flat * count)));
 }

@@ -6,8 +6,8 @@
 
 namespace kvsim::synthetic {
 
-/// The logits that give a query head its shares of the sink, its neighbours, the heavy hitters and
-/// what an induction query looks for.
+/// The logits at which a query head has its shares of the sink, its neighbours, the heavy hitters
+/// and the target of an induction query.
 struct Gains {
   double sink = 0, local = 0, heavy = 0, induction = 0;
 };

@@ -16,10 +16,11 @@ Attractors attractors_of(const GenerateOptions& o, const Rotation& rope) {
   const auto lead = [&](std::int64_t pair) {
     return std::min(1.0, 0.5 * rope.frequency(pair) * static_cast<double>(o.tokens));
   };
-  // A query at distance n past the key has turned by n * frequency; the lead takes half of it back.
+  // A query at distance n after the key is rotated by n * frequency; the lead compensates half of
+  // it.
   put(a.sink_key, slowest, 0);
   put(a.sink_query, slowest, -lead(slowest));
-  const bool shared = o.head_dim < 16;  // too few slow pairs: the quarter turn of the same one
+  const bool shared = o.head_dim < 16;  // too few slow pairs: use a quarter turn of the same one
   const std::int64_t second = shared ? slowest : slowest - 1;
   const double quarter = shared ? 1.5707963267948966 : 0.0;
   put(a.heavy_key, second, quarter);

@@ -48,8 +48,8 @@ class Rotation {
   std::vector<double> cos_, sin_;
 };
 
-/// Unit directions before RoPE on which a query finds the sink and the heavy hitters: in the
-/// slowest pairs, turned by half the trace's length so that the agreement is best in the middle.
+/// Unit directions before RoPE by which a query finds the sink and the heavy hitters: in the
+/// slowest pairs, rotated by half the trace's length so that the agreement is best in the middle.
 struct Attractors {
   std::vector<float> sink_key, heavy_key, sink_query, heavy_query;  // [head_dim]
 };

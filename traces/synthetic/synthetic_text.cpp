@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int32_t kBegin = 1, kSeparator = 2, kFirstWord = 3;
 constexpr double kVocabulary = 8192;
-constexpr double kCopyStarts = 0.02;  // chance per token that a copied span of 8 … 39 begins
+constexpr double kCopyStarts = 0.02;  // probability per token that a copied span of 8 … 39 begins
 
 }  // namespace
 

@@ -95,9 +95,9 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def seed_retrieval(self):
-        """For the default shape. Starts with the two kinds of heads that retrieval is made of, which a small model otherwise finds only after
-        millions of tokens: heads of layer 0 that attend to 1, 2 and 3 tokens before (a constant dimension and the fast
-        rotations), and heads of layers 1, 3 and 5 that compare a token with the tokens found so (slow rotations). Training
+        """Initialises the two kinds of heads that retrieval requires, for the default shape. A small model otherwise finds them
+        only after millions of tokens. Heads of layer 0 attend to 1, 2 and 3 tokens before (a constant dimension and the fast
+        rotations). Heads of layers 1, 3 and 5 compare a token with the tokens found by these (slow rotations). Training
         changes them freely."""
         c, pairs = self.config, self.config.head_dim // 2
         half = c.hidden_size // 2
@@ -121,7 +121,7 @@ class Llama(nn.Module):
                 # The score is a sum of cos(theta (distance - offset)).
                 first.q_proj.weight[head * c.head_dim + i, 0] = size * math.cos(offset * theta[i])
                 first.q_proj.weight[head * c.head_dim + i + pairs, 0] = -size * math.sin(offset * theta[i])
-        # Each token is copied by a random projection of its half; the found tokens get places in the other half.
+        # A random projection of a token's half copies it; the found tokens get places in the other half.
         slow = [i for i in range(pairs) if theta[i] < 2.5e-3]
         dims = slow + [i + pairs for i in slow]
         n = len(dims)
@@ -132,7 +132,7 @@ class Llama(nn.Module):
         for head, place in enumerate((0, 1, 2)):
             for j in range(n):
                 first.o_proj.weight[half + place * n + j, head * c.head_dim + j] = 0.4
-        # (place that a query reads, place that its keys have), by layer and KV head; place -1: the token.
+        # (place read by the query, place of its keys), by layer and KV head; place -1: the token.
         copies = torch.randn(c.head_dim, half) / math.sqrt(half)
         for layer, kinds in {1: ((-1, 0), (0, 1)), 3: ((0, 1), (1, 2)), 5: ((0, 1), (1, 2))}.items():
             attention = self.model.layers[layer].self_attn
@@ -165,7 +165,7 @@ class Llama(nn.Module):
 
 
 def save(model, folder, dtype=torch.bfloat16):
-    """config.json and model.safetensors."""
+    """Writes config.json and model.safetensors."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = {torch.bfloat16: "BF16", torch.float32: "F32"}
@@ -185,7 +185,7 @@ def save(model, folder, dtype=torch.bfloat16):
 
 
 def load(folder):
-    """The model that `save` wrote."""
+    """Returns a model written by `save`."""
     folder = pathlib.Path(folder)
     model = Llama(Config(**json.loads((folder / "config.json").read_text())))
     raw = (folder / "model.safetensors").read_bytes()

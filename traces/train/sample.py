@@ -23,7 +23,7 @@ QUESTIONS = 10
 
 
 def conversation(seed, length):
-    """(tokens, segments): a context, and questions with their answers."""
+    """Returns (tokens, segments): a context, and questions with their answers."""
     rng, filler = random.Random(seed), Filler(0)
     names = rng.sample(NAMES, FACTS + 2)
     facts = [fact(rng, name) for name in names[:FACTS]]
@@ -45,7 +45,7 @@ def conversation(seed, length):
 
 @torch.no_grad()
 def vectors(model, tokens):
-    """Per layer q [T, heads, d], k and v [T, KV heads, d], and the logits [T, vocabulary]."""
+    """Returns per layer q [T, heads, d], k and v [T, KV heads, d], and the logits [T, vocabulary]."""
     c, n = model.config, len(tokens)
     angles = torch.outer(torch.arange(n).float(),
                          c.rope_theta ** (-torch.arange(0, c.head_dim, 2).float() / c.head_dim))
@@ -103,7 +103,7 @@ def main():
     header, blobs, at = {"__metadata__": {key: str(value) for key, value in about.items()}}, [], 0
     tensors = {f"layers.{i}.{name}": x.to(torch.float16) for i, layer in enumerate(layers)
                for name, x in zip("qkv", layer)}
-    # Of each layer what the outputs of its heads come to (CriticalKV).
+    # Contribution of each layer's head outputs (CriticalKV).
     for i, layer in enumerate(model.model.layers):
         tensors[f"layers.{i}.wo"] = layer.self_attn.o_proj.weight.detach().to(torch.float16)
     tensors["tokens"] = torch.tensor(tokens, dtype=torch.int32)

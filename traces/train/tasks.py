@@ -1,4 +1,4 @@
-"""Synthetic tasks whose answers need tokens far back: the training data of the sample model, and the task sets of
+"""Synthetic tasks whose answers need distant tokens: the training data of the sample model, and the task sets of
 closed-loop runs. Everything is drawn from a seed.
 
 Token ids: 0 BOS, 1 QUESTION, 2 ANSWER, 3 END, 4 IS, 5 COUNT, 6 COPY, 7 MARK, 8-17 digits, then names, values and
@@ -19,7 +19,7 @@ TASKS = ("needle", "needles", "recall", "track", "copy", "count")
 
 
 class Filler:
-    """Words of a Markov chain with Zipf-like successors, so that the filler can be predicted in part."""
+    """Words of a Markov chain with Zipf-like successors, so that the filler is partly predictable."""
 
     def __init__(self, seed):
         rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Filler:
 
 
 def place(rng, filler, facts, length):
-    """The facts, each kept together and in order, spread over `length` tokens of filler."""
+    """Returns the facts, each contiguous and in order, spread over `length` tokens of filler."""
     room = length - sum(map(len, facts))
     cuts = sorted(rng.randint(0, max(room, 0)) for _ in facts)
     words = filler.words(rng, max(room, 0))
@@ -51,12 +51,12 @@ def fact(rng, name):
 
 
 def draw(task, rng, filler, length, questions=1):
-    """(context, [(question, answer), ...]): about `length` tokens of context."""
+    """Returns (context, [(question, answer), ...]): about `length` tokens of context."""
     if task == "needle":
         name = rng.choice(NAMES)
         found = fact(rng, name)
         return place(rng, filler, [found], length), [([QUESTION, name, ANSWER], found[3:] + [END])]
-    if task == "needles":  # values of one name, in the order they were given
+    if task == "needles":  # values of one name, in the order of their facts
         name, other = rng.sample(NAMES, 2)
         facts = [fact(rng, name), fact(rng, other), fact(rng, name)]
         rng.shuffle(facts)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the sample model on a CPU: a small Llama that retrieves from far back (tasks.py). Seeded; prints the learning
+"""Trains the sample model on a CPU: a small Llama that retrieves distant tokens (tasks.py). Seeded; prints the learning
 curve and the accuracy by task.
 
     traces/train/train.py OUT [--minutes 120] [--seed 0] [--resume]
@@ -21,14 +21,14 @@ from model import Config, Llama, load, save  # noqa: E402
 from tasks import ANSWER, BOS, TASKS, Filler, draw, prompts  # noqa: E402
 
 TOKENS_PER_BATCH = 2048
-# Context lengths; the next begins once the answers at the present one are right.
+# Context lengths; each begins when the answers at the previous one are correct.
 LENGTHS = (64, 128, 256, 512, 1024)
 TASK_WEIGHTS = (1, 2, 2, 2, 2, 1)
 FILLER_WEIGHT = 0.05  # of the loss of a context's tokens
 
 
 def batch(rng, filler, length, rows):
-    """Tokens [rows, length] and weights of the loss [rows, length - 1]."""
+    """Returns tokens [rows, length] and weights of the loss [rows, length - 1]."""
     tokens, weights = [], []
     for _ in range(rows):
         task = rng.choices(TASKS, TASK_WEIGHTS)[0]
@@ -49,7 +49,7 @@ def batch(rng, filler, length, rows):
 
 @torch.no_grad()
 def accuracy(model, length, per_task, seed=12345):
-    """Share of prompts whose whole answer is right, by task."""
+    """Returns the share of prompts whose entire answer is correct, by task."""
     right = {}
     for prompt in prompts(seed, length, per_task):
         tokens = prompt["tokens"] + prompt["answer"]

@@ -28,7 +28,7 @@ Field parse_row(std::string_view line, const LineReader& lines) {
   return Field::parse(line, lines.place());
 }
 
-/// `field` times `unit` picoseconds, to the nanosecond.
+/// Returns `field` times `unit` picoseconds, rounded to a nanosecond.
 SimTime row_time(const Field& field, double unit) {
   const double value = field.number(0, 1.0 * kLongestTrace * 1e12 / unit);
   const double whole = std::floor(value);
@@ -36,7 +36,7 @@ SimTime row_time(const Field& field, double unit) {
                  std::llround((value - whole) * unit / 1000) * 1000};
 }
 
-/// The member of a row that is called by either name.
+/// Returns the member of a row with either name.
 std::optional<Field> either(const Field& row, std::string_view name, std::string_view other) {
   auto found = row.find(name);
   return found ? found : row.find(other);
@@ -58,7 +58,7 @@ void take_ids(const Field& row, RequestTrace& trace, Request& r) {
   check_prefix_room(trace, list->raw().size());
   std::size_t count = 0;
   for (const auto& value : list->raw()) {
-    // The place of one among thousands is found when it is needed.
+    // The place of an item among thousands is computed only when needed.
     if (!value.is_number_unsigned()) {
       (void)list->items()[count].integer(0, std::numeric_limits<std::int64_t>::max());
     }
@@ -68,11 +68,12 @@ void take_ids(const Field& row, RequestTrace& trace, Request& r) {
   r.prefix_count = static_cast<std::int32_t>(count);
 }
 
-/// Block sizes that prompts and their numbers of ids, one per block with the last one's rest, agree
-/// with.
+/// Block sizes that are consistent with prompts and their numbers of ids (one per block, including
+/// a partial last one).
 class BlockSizes {
  public:
-  /// Those that agree with a row too. Errors: InputError at the row's ids if no size is left.
+  /// Returns the sizes that are also consistent with a row. Errors: InputError at the row's ids if
+  /// no size is left.
   [[nodiscard]] BlockSizes with(const Field& row, const Request& r) const {
     BlockSizes out = *this;
     if (r.prefix_count == 0) return out;
@@ -93,7 +94,7 @@ class BlockSizes {
   void fix(std::int32_t block) { low_ = high_ = block; }
   [[nodiscard]] bool any() const { return any_; }
   [[nodiscard]] bool known() const { return low_ == high_; }
-  /// The power of two among them, else the smallest.
+  /// Returns the power of two among them, or else the smallest.
   [[nodiscard]] std::int32_t choose() const {
     std::int32_t power = 1;
     while (power < low_) power *= 2;
@@ -105,8 +106,8 @@ class BlockSizes {
   bool any_ = false;
 };
 
-/// A header; it names the block size. Rows of the second version wait for dispatches of others,
-/// which a workload has no place for.
+/// Reads a header, which contains the block size. Rows of the second version wait for dispatches of
+/// others, which a workload cannot represent.
 void read_header(const Field& row, BlockSizes& blocks, const ReadOptions& options) {
   static const std::vector<std::string> schemas{std::string{kAgenticSchema}};
   (void)row.at("schema").choice(schemas);
@@ -225,7 +226,7 @@ class AgenticReader {
 
 RequestTrace read_agentic(LineReader& lines, std::string first, const ReadOptions& options) {
   ReadOptions unsorted = options;
-  unsorted.sort = true;  // sessions may be written one after the other
+  unsorted.sort = true;  // sessions may be written one after another
   RequestSink sink{lines.name(), RequestFormat::kAgentic, unsorted};
   AgenticReader reader{sink};
   BlockSizes blocks;
@@ -291,7 +292,7 @@ RequestTrace read_bailian(LineReader& lines, std::string first, const ReadOption
             .fail(fmt::format("expected {} ids, one for each block of {} tokens, got {}", wanted,
                               block, r.prefix_count));
       }
-      // Of a parent that the file has not shown this is the root.
+      // If the parent has not occurred in the file, it is the root.
       const auto known = sessions.find(parent);
       r.session = known != sessions.end() ? known->second : next++;
       sessions[chat] = r.session;

@@ -11,13 +11,13 @@ namespace kvsim {
 
 /// Agentic Mooncake (crate dynamo-data-gen): a row with `request_id` waits for those in `wait_for`,
 /// then `delay` + `tool_wait_ms`; rows of a `session_id` without `request_id` are turns in a closed
-/// loop. The block size is `prefix_block`, else the one that all rows' numbers of ids agree with.
-/// `first` is the line that `lines` gave last. Errors: as read_requests.
+/// loop. The block size is `prefix_block`, or else the one that is consistent with the number of
+/// ids of every row. `first`: the line last read from `lines`. Errors: same as read_requests.
 [[nodiscard]] RequestTrace read_agentic(LineReader& lines, std::string first,
                                         const ReadOptions& options);
 
 /// Bailian (alibaba-edu/qwen-bailian-usagetraces-anon): requests at their recorded times; chats
-/// that have a common root are one session. Errors: as read_requests.
+/// with a common root form one session. Errors: same as read_requests.
 [[nodiscard]] RequestTrace read_bailian(LineReader& lines, std::string first,
                                         const ReadOptions& options);
 

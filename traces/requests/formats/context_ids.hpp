@@ -8,17 +8,18 @@
 
 namespace kvsim {
 
-/// Gives ids to the blocks of a growing context (see RequestTrace::prefix_ids): whole blocks that
-/// two turns share have equal ids, a last block that is not full has a separate one.
+/// Assigns ids to the blocks of a growing context (see RequestTrace::prefix_ids). Whole blocks
+/// shared by two turns have equal ids; a partial last block has a unique id.
 class ContextIds {
  public:
   ContextIds(RequestTrace& trace, std::int32_t block) : trace_{trace}, block_{block} {
     trace_.prefix_block = block;
   }
-  /// Sets the ids of a request; its prompt continues the whole blocks whose ids are in `full`, to
-  /// which its own are added. Errors: InputError if the trace has more ids than it can number.
+  /// Sets the ids of a request. Its prompt continues the whole blocks whose ids are in `full`; its
+  /// own whole blocks are appended to them. Errors: InputError if the trace has more ids than can
+  /// be numbered.
   void turn(Request& request, std::vector<std::uint64_t>& full);
-  /// A number that no other block has.
+  /// Returns a number that is unique among blocks.
   std::uint64_t fresh() { return next_++; }
 
  private:
@@ -27,7 +28,7 @@ class ContextIds {
   std::uint64_t next_ = 0;
 };
 
-/// Room for `count` ids behind those of `trace`. Errors: InputError beyond 2^31 - 1 of them.
+/// Errors: InputError if `trace` with `count` more ids has more than 2^31 - 1.
 void check_prefix_room(const RequestTrace& trace, std::size_t count);
 
 }  // namespace kvsim

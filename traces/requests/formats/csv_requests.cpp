@@ -53,7 +53,7 @@ constexpr std::array kLayouts{
     Layout{RequestFormat::kBurstGpt, kBurst}, Layout{RequestFormat::kVidur, kVidur},
     Layout{RequestFormat::kSplitwise, kSplitwise}};
 
-/// The layout's word for a column that benchmark clients call otherwise.
+/// Returns the layout's word for a column that benchmark clients name differently.
 std::string_view plain_name(RequestFormat format, std::string_view name) {
   if (format != RequestFormat::kPlain) return name;
   if (name == "input_tokens" || name == "input_length") return "prompt_tokens";
@@ -61,9 +61,9 @@ std::string_view plain_name(RequestFormat format, std::string_view name) {
   return name;
 }
 
-/// Splits a record at its commas into `cells`, blanks around them left out. A cell between double
-/// quotes may hold commas, and a quote written twice; `scratch` keeps those that had to be
-/// rewritten. false: a quote without its other.
+/// Splits a record at its commas into `cells` without surrounding blanks. A cell in double quotes
+/// may contain commas and doubled quotes; `scratch` stores the cells that had to be rewritten.
+/// Returns false for an unmatched quote.
 bool split(std::string_view line, Cells& cells, std::vector<std::string>& scratch) {
   cells.clear();
   scratch.clear();
@@ -75,7 +75,7 @@ bool split(std::string_view line, Cells& cells, std::vector<std::string>& scratc
       line.remove_prefix(comma + 1);
     }
   }
-  // Views into scratch have to outlive its growth.
+  // Views into scratch must outlive its growth.
   scratch.reserve(static_cast<std::size_t>(std::count(line.begin(), line.end(), ',')) + 1);
   for (;;) {
     std::size_t end = 0;
@@ -113,7 +113,7 @@ const Layout& layout_of(RequestFormat format) {
   return *found;
 }
 
-/// The columns of a layout in a file, and one of its records.
+/// The columns of a layout in a file and one of its records.
 class Table {
  public:
   Table(LineReader& lines, const std::string& header, const Layout& layout)
@@ -151,7 +151,7 @@ class Table {
     refuse_misspelt(place, known);
   }
 
-  /// "columns that are not used: ..."; empty if all are.
+  /// Returns "columns that are not used: ..."; empty if all are used.
   [[nodiscard]] std::string unused_note() const {
     if (unused_.empty()) return "";
     constexpr std::size_t kMaxNamed = 8;
@@ -165,8 +165,8 @@ class Table {
     return fmt::format("columns that are not used: {}", fmt::join(names, ", "));
   }
 
-  /// Takes the cells of `line`. Errors: InputError if it is no text, or their number is not the
-  /// header's.
+  /// Sets the cells of `line`. Errors: InputError if it is not text, or if their number differs
+  /// from the header's.
   void take(std::string_view line) {
     if (std::any_of(line.begin(), line.end(), [](char c) { return (c & 0x80) != 0 || c == 0; })) {
       check_text(line, lines_.place());
@@ -208,8 +208,8 @@ class Table {
  private:
   static constexpr std::size_t kAbsent = std::numeric_limits<std::size_t>::max();
 
-  /// Other programs' columns are passed over; one that is nearly an absent optional column is a
-  /// slip that would change the answer.
+  /// Columns of other programs are ignored; a near miss of an absent optional column is an error,
+  /// because it would change the results.
   void refuse_misspelt(const std::string& place, const std::vector<std::string>& known) const {
     std::vector<std::string> absent;
     for (std::size_t i = 0; i < known.size(); ++i) {
@@ -231,10 +231,10 @@ class Table {
   std::vector<std::string> scratch_;
 };
 
-/// Times that count from anywhere, as those since the first record's.
+/// Times with any origin, relative to the first record's.
 class Since {
  public:
-  /// `nanoseconds` of the column. Errors: InputError if it is too far from the first.
+  /// Converts `nanoseconds` of the column. Errors: InputError if it is too far from the first.
   SimTime operator()(const Table& table, std::size_t column, std::int64_t nanoseconds) {
     const std::int64_t first = first_.value_or(nanoseconds);
     constexpr std::int64_t kMax = kLongestTrace * 1'000'000'000;
@@ -251,7 +251,7 @@ class Since {
   std::optional<std::int64_t> first_;
 };
 
-/// Names of sessions as numbers, in order of first mention.
+/// Numbers for names of sessions, in order of first occurrence.
 class Sessions {
  public:
   std::int32_t operator()(std::string_view word) {
@@ -265,17 +265,17 @@ class Sessions {
 };
 
 struct ReadState {
-  /// Records that one can wait for: those in front of it.
+  /// Largest record number for which a request can wait: the previous record.
   [[nodiscard]] std::int64_t max_after() const { return std::ssize(request_of) - 1; }
 
   Since since;
   Sessions sessions;
-  std::vector<std::int32_t> request_of;  // by record, where the file has "after"; -1: a bad one
+  std::vector<std::int32_t> request_of;  // by record, if the file has "after"; -1: a bad record
   std::int64_t without_prompt = 0;
   std::int64_t without_output = 0;
 };
 
-/// One record of the layout; nullopt: none that a service sees, counted in `state`.
+/// Reads one record of the layout; nullopt if no service sees it (counted in `state`).
 std::optional<Request> read_record(const Table& table, RequestFormat format, ReadState& state) {
   Request r;
   switch (format) {
@@ -349,7 +349,8 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
   return std::nullopt;
 }
 
-/// Days since 1970-01-01 of a date of the Gregorian calendar (Hinnant's days_from_civil).
+/// Returns the days since 1970-01-01 of a date of the Gregorian calendar (Hinnant's
+/// days_from_civil).
 std::int64_t days_of(std::int64_t year, std::int64_t month, std::int64_t day) {
   year -= month <= 2 ? 1 : 0;
   const std::int64_t era = year / 400;

@@ -21,7 +21,7 @@ constexpr std::int32_t kMooncakeBlock = 512;
 constexpr std::int32_t kContextBlock = 64;
 constexpr std::size_t kLongestConversation = 64U << 20U;
 
-/// As Field::parse, with what a line cut short is likely to be.
+/// Same as Field::parse, with a hint at the probable cause if a line is truncated.
 Field parse_record(std::string_view text, const LineReader& lines, const std::string& place) {
   check_text(text, place);
   try {
@@ -44,13 +44,13 @@ std::int32_t tokens(const Field& field, std::int64_t low) {
   return static_cast<std::int32_t>(field.integer(low, kMaxTokens));
 }
 
-/// The text of one conversation after the other, independent of line breaks.
+/// Reads the texts of conversations one after another, independent of line breaks.
 class Conversations {
  public:
   Conversations(LineReader& lines, std::string first) : lines_{lines}, line_{std::move(first)} {}
 
-  /// The next one's text and "FILE:LINE" of its begin; false at the end. Errors: InputError for
-  /// what is neither a list nor an object, and for one that does not end.
+  /// Reads the next text and "FILE:LINE" of its start; false at the end. Errors: InputError for
+  /// text that is neither a list nor an object, and for one that does not end.
   bool next(std::string& text, std::string& place) {
     text.clear();
     for (;;) {
@@ -96,7 +96,7 @@ class Conversations {
     bool in_string = false;
     for (;;) {
       const std::size_t begin = at_;
-      bool escaped = false;  // a string does not go on over a line's end
+      bool escaped = false;  // strings do not continue across line ends
       for (; at_ < line_.size(); ++at_) {
         const char c = line_[at_];
         if (in_string) {
@@ -131,7 +131,7 @@ class Conversations {
   bool opened_ = false, closed_ = false, after_one_ = false;
 };
 
-/// The one member of `object` that is called any of `names`.
+/// Returns the single member of `object` that has any of `names`.
 Field any_of(const Field& object, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
     if (object.has(name)) return object.at(name);
@@ -160,7 +160,7 @@ std::int64_t words_in(std::string_view text) {
   return words;
 }
 
-/// Code points of a text that is UTF-8.
+/// Returns the number of code points in UTF-8 text.
 std::int64_t characters_in(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
@@ -188,7 +188,7 @@ struct Turn {
   std::int32_t prompt, output;
 };
 
-/// Requests of one conversation: one per answer, its prompt is all text before.
+/// Returns the requests of one conversation: one per answer, with all preceding text as its prompt.
 std::vector<Turn> turns_of(const Field& conversation, const ReadOptions& options,
                            std::int64_t& unanswered) {
   std::vector<Turn> turns;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Request traces in JSON: Mooncake (a record a line) and ShareGPT (a list of conversations).
+// Request traces in JSON: Mooncake (a record per line) and ShareGPT (a list of conversations).
 
 #include <istream>
 #include <string>
@@ -11,12 +11,13 @@
 
 namespace kvsim {
 
-/// Mooncake's lines, `first` the one that `lines` gave last. Errors: as read_requests.
+/// Reads Mooncake's lines; `first` is the line last read from `lines`. Errors: same as
+/// read_requests.
 [[nodiscard]] RequestTrace read_mooncake(LineReader& lines, std::string first,
                                          const ReadOptions& options);
 
-/// A list of conversations, or conversations behind each other, `first` the line that `lines` gave
-/// last. A conversation is read as a whole, the file is not. Errors: as read_requests.
+/// Reads a list of conversations, or concatenated conversations; `first` is the line last read from
+/// `lines`. Holds one conversation in memory, not the file. Errors: same as read_requests.
 [[nodiscard]] RequestTrace read_sharegpt(LineReader& lines, std::string first,
                                          const ReadOptions& options);
 

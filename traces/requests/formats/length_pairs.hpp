@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Prompts and outputs that belong together, as rows of a file of measured lengths.
+/// Pairs of prompt and output lengths, as rows of a file of measured lengths.
 struct LengthPairs {
   struct Pair {
     std::int32_t prompt = 0, output = 0;  // tokens
@@ -15,8 +15,8 @@ struct LengthPairs {
 };
 
 /// Reads a CSV file with a column of prompts (prompt_tokens, input_tokens or input_length) and one
-/// of outputs (output_tokens or output_length), both at least 0; other columns are not used.
-/// Errors: InputError with file, line and column.
+/// of outputs (output_tokens or output_length), both at least 0; ignores other columns. Errors:
+/// InputError with file, line and column.
 [[nodiscard]] LengthPairs read_length_pairs(const std::filesystem::path& path);
 
 }  // namespace kvsim

@@ -52,7 +52,7 @@ bool names(std::string_view text, std::initializer_list<std::string_view> keys) 
   });
 }
 
-/// The format of a text by its first line that is not blank; nullopt if none is known to look so.
+/// Detects the format of a text by its first line that is not blank; nullopt if it is unknown.
 std::optional<RequestFormat> detect(std::string_view line) {
   const std::string_view text = trimmed(line);
   if (text.starts_with('[')) return RequestFormat::kShareGpt;
@@ -181,7 +181,7 @@ RequestTrace read_requests(std::span<const fs::path> paths, const ReadOptions& o
 
 RequestTrace parse_requests(std::string_view text, std::string_view name,
                             const ReadOptions& options) {
-  // Its first line need not show the format.
+  // The first line alone may not identify the format.
   if (!options.format && looks_like_weka(text)) return parse_weka(text, name, options);
   std::istringstream in{std::string{text}};
   return parse_stream(in, std::string{name}, options);

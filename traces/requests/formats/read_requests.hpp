@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// Layouts of request traces; docs/requests.md says where each is published.
+/// Layouts of request traces; docs/requests.md lists where each is published.
 enum class RequestFormat : std::uint8_t {
   kPlain,
   kAzure,
@@ -28,7 +28,7 @@ enum class RequestFormat : std::uint8_t {
 
 struct RequestFormatName {
   RequestFormat format;
-  std::string_view name;  // the word of scenario files
+  std::string_view name;  // word used in scenario files
   std::string_view layout;
 };
 /// In the order of RequestFormat.
@@ -39,28 +39,29 @@ struct RequestFormatName {
 
 struct ReadOptions {
   std::optional<RequestFormat> format{};  // absent: from the content
-  std::int64_t skip_bad = 0;              // so many malformed records are passed over and counted
-  bool sort = false;                      // put records in order of time instead of refusing them
-  /// ShareGPT without token counts: tokens are estimated from the text, one of these.
+  std::int64_t skip_bad = 0;              // number of malformed records that are skipped and
+                                          // counted
+  bool sort = false;                      // sort records by time instead of rejecting unsorted ones
+  /// For ShareGPT without token counts: tokens are estimated from the text with one of these.
   std::optional<double> chars_per_token{}, tokens_per_word{};
   /// Tokens per prefix id; absent: 512 for Mooncake, 64 for ShareGPT's growing contexts. No other
   /// format has prefixes.
   std::optional<std::int32_t> prefix_block{};
-  std::uint64_t seed = 0;  // ServeGen: its requests are drawn
+  std::uint64_t seed = 0;  // for requests drawn from ServeGen
 };
 
-/// Reads a trace: a file, or for ServeGen one of a client's two files or a folder of clients, or
-/// for Weka a folder of sessions. Streams: memory is that of the result and about 1 MiB. Errors:
-/// InputError "FILE:LINE: COLUMN: expected …, got …" for the first malformed record beyond
-/// `skip_bad`, for a file that cannot be read, is empty or in no known layout.
+/// Reads a trace: a file; for ServeGen one of a client's two files or a folder of clients; for Weka
+/// a folder of sessions. Streams: memory is that of the result and about 1 MiB. Errors: InputError
+/// "FILE:LINE: COLUMN: expected …, got …" for the first malformed record beyond `skip_bad`, and for
+/// a file that cannot be read, is empty or has an unknown layout.
 [[nodiscard]] RequestTrace read_requests(const std::filesystem::path& path,
                                          const ReadOptions& options = {});
-/// Several files: sessions of agents (kWeka), one per file, numbered in the sorted order of the
-/// paths; a folder means its files of that format. One file: as above.
-/// Errors: as above, and InputError where one of several files has another format.
+/// Reads several files: sessions of agents (kWeka), one per file, numbered in the sorted order of
+/// the paths; a folder means its files of that format. A single file is read as above. Errors: as
+/// above, and InputError if one of several files has another format.
 [[nodiscard]] RequestTrace read_requests(std::span<const std::filesystem::path> paths,
                                          const ReadOptions& options = {});
-/// As the first, of text in memory that messages call `name`; not for ServeGen, which is two files.
+/// Reads text in memory, named `name` in messages; not for ServeGen, which has two files.
 [[nodiscard]] RequestTrace parse_requests(std::string_view text, std::string_view name,
                                           const ReadOptions& options = {});
 

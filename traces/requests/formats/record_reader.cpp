@@ -27,8 +27,8 @@ bool starts_with(const char* at, std::size_t size, std::string_view mark) {
   return size >= mark.size() && std::memcmp(at, mark.data(), mark.size()) == 0;
 }
 
-/// Bytes of the UTF-8 sequence that `text` begins with; 0 if it begins with none (overlong forms,
-/// surrogates and code points above U+10FFFF are invalid).
+/// Returns the length of the UTF-8 sequence at the start of `text`; 0 if it is invalid (overlong
+/// forms, surrogates and code points above U+10FFFF).
 std::size_t sequence_length(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
@@ -165,7 +165,7 @@ std::optional<std::int64_t> parse_scaled(std::string_view text, int digits) {
   const bool negative = rest.starts_with('-');
   if (negative) rest.remove_prefix(1);
   std::int64_t value = 0;
-  int decimals = -1;  // of those read; -1: before the point
+  int decimals = -1;  // number read so far; -1: before the point
   bool any = false;
   bool round_up = false;
   for (; !rest.empty(); rest.remove_prefix(1)) {
@@ -187,7 +187,7 @@ std::optional<std::int64_t> parse_scaled(std::string_view text, int digits) {
     if (decimals >= 0) ++decimals;
   }
   if (!any) return std::nullopt;
-  if (!rest.empty()) {  // an exponent, or no number at all
+  if (!rest.empty()) {  // an exponent, or not a number
     if (rest.front() != 'e' && rest.front() != 'E') return std::nullopt;
     double number = 0.0;
     const char* end = text.data() + text.size();
@@ -228,7 +228,7 @@ void RequestSink::grow() {
   if (have >= kMax) {
     throw InputError{fmt::format("{}: expected at most {} requests, got more", file_, kMax)};
   }
-  // By half: doubling would hold three times the result while it copies.
+  // Grows by half: doubling would need three times the memory of the result during the copy.
   trace_.requests.reserve(std::max<std::size_t>(1024, have + have / 2));
 }
 
@@ -240,7 +240,7 @@ void RequestSink::out_of_order(const std::string& place, SimTime arrival) const 
 }
 
 void RequestSink::note_quantum() {
-  // The smallest time between two that differ; published quanta jitter by a millisecond.
+  // The smallest nonzero time difference; published quanta jitter by a millisecond.
   constexpr std::int64_t kNoted = kPicosecondsPerSecond * 9 / 10;
   std::int64_t quantum = std::numeric_limits<std::int64_t>::max();
   std::size_t distinct = 0;

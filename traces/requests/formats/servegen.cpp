@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTraceEnd = "-trace.csv";
 constexpr std::string_view kDatasetEnd = "-dataset.json";
 constexpr double kUsualWindow = 600.0;
-constexpr double kMaxExpected = 1e8;  // requests, as of generators
+constexpr double kMaxExpected = 1e8;  // requests, as for generators
 
 std::optional<double> parse_double(std::string_view text) {
   double value = 0.0;
@@ -32,7 +32,7 @@ std::optional<double> parse_double(std::string_view text) {
   return value;
 }
 
-/// The client's name: the path without either ending.
+/// Returns the client's name: the path without either ending.
 std::string stem_of(const fs::path& path) {
   std::string text = path.string();
   for (const std::string_view end : {kTraceEnd, kDatasetEnd}) {
@@ -69,8 +69,8 @@ ServeGenWindow read_window(std::string_view line, const std::string& place) {
     throw InputError{fmt::format("{}: pattern", place),
                      "Gamma, Weibull, Exponential, Poisson or nothing", in_quotes(cells[3])};
   }
-  // Of CV and scale only the form counts: shape and rate say them already. A pattern without
-  // parameters may leave them out.
+  // Only the form of CV and scale is checked: they follow from shape and rate. A pattern without
+  // parameters may omit them.
   if (shaped || !cells[2].empty()) (void)number(2, "CV", 1e6);
   if (shaped || !cells[5].empty()) (void)number(5, "pattern parameter 2", 1e12);
   if (!shaped && cells[4].empty()) return window;
@@ -85,7 +85,7 @@ ServeGenWindow read_window(std::string_view line, const std::string& place) {
   return window;
 }
 
-/// "{5: 0.25, 7: 0.75}", a dict as Python prints it.
+/// Reads "{5: 0.25, 7: 0.75}", a dict as printed by Python.
 LengthSpec read_dict(const Field& field, std::int64_t low) {
   LengthSpec spec{.kind = LengthKind::kEmpirical};
   const std::string text = field.string();
@@ -148,13 +148,13 @@ std::vector<ServeGenLengths> read_lengths(const fs::path& path) {
   return all;
 }
 
-/// How long the window lasts: to the next; the last as long as the one before it.
+/// Returns the duration of a window: until the next; the last is as long as the previous one.
 double seconds_of(const std::vector<ServeGenWindow>& windows, std::size_t i) {
   if (i + 1 < windows.size()) return windows[i + 1].start - windows[i].start;
   return i > 0 ? windows[i].start - windows[i - 1].start : kUsualWindow;
 }
 
-/// Before any is drawn: a line of rates can ask for more than a machine holds.
+/// Checked before any request is drawn: a line of rates can require more memory than a machine has.
 void refuse_too_many(const fs::path& place, double expected) {
   if (expected > kMaxExpected) {
     throw InputError{place.string(),
@@ -186,7 +186,7 @@ void draw_client(const ServeGenClient& client, std::uint64_t seed, std::int32_t 
     input_of.emplace_back(lengths.input);
     output_of.emplace_back(lengths.output);
   }
-  double owed = -1.0;  // of the gap under way, in expected requests; below 0: none was drawn
+  double owed = -1.0;  // remainder of the present gap, in expected requests; below 0: not drawn
   std::size_t spread = 0;
   const auto& windows = client.windows;
   for (std::size_t i = 0; i < windows.size(); ++i) {
@@ -279,7 +279,7 @@ RequestTrace read_servegen(const fs::path& path, const ReadOptions& options) {
   }
   RequestSink sink{path.string(), RequestFormat::kServeGen, options};
   std::vector<Request> drawn;
-  double expected = 0.0;  // of all clients so far
+  double expected = 0.0;  // total of the clients so far
   for (std::size_t i = 0; i < clients.size(); ++i) {
     const ServeGenClient client = read_servegen_client(clients[i], sink);
     expected += expected_requests(client);

@@ -27,13 +27,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kHead = 4096;  // bytes of a file that show its format
+constexpr std::size_t kHead = 4096;  // bytes of a file used to detect its format
 constexpr std::int64_t kMaxBlock = 1 << 20;
-/// Seconds of a time in a session: the sum of an entry's, a request's and its service stays within
-/// the clock.
+/// Limit of a time in a session, in seconds: the sum of an entry's, a request's and its service
+/// stays within the range of the clock.
 constexpr double kLongestAgentTime = kLongestTrace / 3.0;
 
-/// Of published times, which have at most nine decimals.
+/// Converts published times, which have at most nine decimals.
 SimTime agent_seconds(const Field& field, double min = 0.0) {
   const double value = field.number(min, kLongestAgentTime);
   const double whole = std::floor(value);
@@ -41,7 +41,7 @@ SimTime agent_seconds(const Field& field, double min = 0.0) {
                  std::llround((value - whole) * 1e9) * 1000};
 }
 
-/// A request of a session before sessions are put together; indices are of the session's list.
+/// A request of a session before sessions are combined; indices refer to the session's list.
 struct Draft {
   Request request{};
   AgentRecord agent{};
@@ -56,7 +56,7 @@ struct Session {
   bool global = false;
   std::int32_t subagents = 0;
   std::vector<Draft> drafts{};
-  /// Of each sub-agent the time of its entry, and its requests in `drafts`.
+  /// For each sub-agent, the time of its entry and its requests in `drafts`.
   struct Span {
     SimTime entry{};
     std::size_t first = 0, end = 0;
@@ -64,7 +64,7 @@ struct Session {
   std::vector<Span> spans{};
 };
 
-/// Names of keys that no reader of the format uses.
+/// Records the names of keys that no reader of the format uses.
 void note_unknown(const Field& object, std::span<const std::string_view> known,
                   std::set<std::string>& unknown) {
   if (!object.is_object()) object.expected("an object");
@@ -89,7 +89,7 @@ std::vector<std::uint64_t> ids_of(const Field& list) {
   std::vector<std::uint64_t> ids;
   ids.reserve(list.raw().size());
   for (const auto& value : list.raw()) {
-    // The place of one among ten thousand is found when it is needed.
+    // The place of an item among ten thousand is computed only when needed.
     if (!value.is_number_unsigned()) {
       (void)list.items()[ids.size()].integer(0, std::numeric_limits<std::int64_t>::max());
     }
@@ -130,7 +130,7 @@ class SessionReader {
     d.agent.start = offset + agent_seconds(entry.at("t"));
     if (const auto service = entry.find("api_time")) d.agent.service = agent_seconds(*service);
     if (const auto think = entry.find("think_time")) {
-      // Below 0 where a request was sent before the one in front of it had ended.
+      // Below 0 if a request was sent before the previous one had ended.
       d.think = std::max(SimTime{}, agent_seconds(*think, -kLongestAgentTime));
     }
     d.request.prompt_tokens = static_cast<std::int32_t>(entry.at("in").integer(1, kMaxTokens));
@@ -185,12 +185,12 @@ class SessionReader {
   std::set<std::string>& unknown_;
   Session out_{};
   std::int32_t main_ = -1;             // latest request of the main agent
-  std::vector<std::int32_t> waits_{};  // last requests of sub-agents that it waits for
+  std::vector<std::int32_t> waits_{};  // last requests of sub-agents for which it waits
 };
 
-/// Whether times of sub-agents' requests count from the session's start, as in some copies of the
-/// data: in every sub-agent none is before the agent's entry. `sessions` have been read as if they
-/// counted from the entry.
+/// Whether times of sub-agents' requests are relative to the session's start, as in some copies of
+/// the data: in every sub-agent none precedes the agent's entry. `sessions` have been read as if
+/// times were relative to the entry.
 bool has_session_times(const std::vector<Session>& sessions) {
   bool any = false;
   for (const Session& session : sessions) {
@@ -212,9 +212,9 @@ void use_session_times(Session& session) {
   }
 }
 
-/// Arrivals of what waits for nothing, and pauses of what waits: the recorded one after a request
-/// of the same agent, else the time from the last of those that it waits for to its start. A
-/// recorded pause next to sub-agents includes the time that they took.
+/// Sets arrivals of requests that do not wait, and pauses of those that do: the recorded pause
+/// after a request of the same agent, otherwise the time from the last end for which it waits to
+/// its start. A recorded pause while sub-agents run includes their time.
 void set_pauses(Session& session) {
   const auto end_of = [&](std::int32_t i) {
     const AgentRecord& one = session.drafts[static_cast<std::size_t>(i)].agent;
@@ -235,7 +235,7 @@ void set_pauses(Session& session) {
   }
 }
 
-/// Adds sessions to a trace; ids that mean the same are equal.
+/// Adds sessions to a trace; ids with the same meaning become equal.
 class SessionSink {
  public:
   explicit SessionSink(RequestSink& sink) : sink_{sink} {}
@@ -291,7 +291,7 @@ RequestTrace read_sessions(std::string name, std::size_t count, Next&& text_of,
   RequestSink sink{std::move(name), RequestFormat::kWeka, unsorted};
   std::vector<Session> sessions;
   std::set<std::string> unknown;
-  std::string first;  // the file that the block size is from
+  std::string first;  // the file that determines the block size
   for (std::size_t i = 0; i < count; ++i) {
     sink.record([&] {
       const auto [file, text] = text_of(i);

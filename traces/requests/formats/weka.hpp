@@ -9,22 +9,22 @@
 
 namespace kvsim {
 
-/// Sessions of coding agents, one JSON object per file (callanjfox/kv-cache-tester, "v8"; key by
-/// key in docs/requests.md). Sessions are numbered in the order of `paths`; all start at 0. A
-/// request waits for the one before it in its agent, and the main agent also for sub-agents before
-/// it unless their status is "async_launched"; pauses are the recorded ones. Ids of the scope
-/// "local" differ between files.
-/// Errors: InputError "FILE: POINTER: expected ..., got ..." for the first bad file beyond
-/// options.skip_bad, and for files whose block sizes differ.
+/// Reads sessions of coding agents, one JSON object per file (callanjfox/kv-cache-tester, "v8";
+/// every key is in docs/requests.md). Sessions are numbered in the order of `paths`; all start at
+/// 0. A request waits for the previous one of its agent, and the main agent also for earlier
+/// sub-agents unless their status is "async_launched"; pauses are the recorded ones. Ids of the
+/// scope "local" differ between files. Errors: InputError "FILE: POINTER: expected ..., got ..."
+/// for the first bad file beyond options.skip_bad, and for files with different block sizes.
 [[nodiscard]] RequestTrace read_weka(std::span<const std::filesystem::path> paths,
                                      const ReadOptions& options);
-/// The same of one session's text.
+/// The same for the text of one session.
 [[nodiscard]] RequestTrace parse_weka(std::string_view text, std::string_view name,
                                       const ReadOptions& options);
 
-/// Whether a text that begins with `head` is such a file.
+/// Whether a text that begins with `head` has this format.
 [[nodiscard]] bool looks_like_weka(std::string_view head);
-/// `path`, or of a folder its files NAME.json that look so, sorted; empty: the folder has none.
+/// Returns `path`, or for a folder its files NAME.json that look like this format, sorted; empty if
+/// the folder has none.
 [[nodiscard]] std::vector<std::filesystem::path> weka_files(const std::filesystem::path& path);
 
 }  // namespace kvsim

@@ -20,7 +20,7 @@ bool any(const RequestTrace& trace, Has has) {
   return std::any_of(trace.requests.begin(), trace.requests.end(), has);
 }
 
-/// Refuses traces that columns of time and two lengths cannot express.
+/// Rejects traces that columns of time and two lengths cannot represent.
 void refuse_more(const RequestTrace& trace, RequestFormat format) {
   const auto refuse = [&](std::string_view what) {
     throw InputError{fmt::format("{}: the layout of {} has no place for {}; plain has", trace.name,
@@ -33,7 +33,7 @@ void refuse_more(const RequestTrace& trace, RequestFormat format) {
   if (any(trace, [](const Request& r) { return r.priority != 0; })) refuse("priorities");
 }
 
-/// Seconds with as many of the twelve decimals as there are.
+/// Formats seconds with all non-zero digits of the twelve decimals.
 std::string seconds_text(SimTime time) {
   const std::int64_t whole = time.count() / kPicosecondsPerSecond;
   const std::int64_t part = time.count() % kPicosecondsPerSecond;
@@ -71,7 +71,7 @@ std::string azure_text(const RequestTrace& trace) {
   for (const Request& r : trace.requests) {
     const std::int64_t ticks = r.arrival.count() / 100'000;  // of 100 ns
     const std::int64_t seconds = ticks / 10'000'000;
-    // Days of January and onwards: a trace lasts at most 104 of them.
+    // Days of January and the following months: a trace spans at most 104 days.
     static constexpr int kDays[]{31, 29, 31, 30};
     std::int64_t day = seconds / 86'400;
     int month = 0;

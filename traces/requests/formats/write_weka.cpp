@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-/// Seconds with as many decimals as there are, to the millisecond.
+/// Formats seconds with all non-zero decimals, to the millisecond.
 std::string json_seconds(SimTime time) {
   constexpr std::int64_t kMillisecond = kPicosecondsPerSecond / 1000;
   const std::int64_t ms = time.count() / kMillisecond;

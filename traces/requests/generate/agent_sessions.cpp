@@ -31,7 +31,7 @@ class Drawn {
   RandomStream stream_;
 };
 
-/// The prompt of an agent as it grows.
+/// The growing prompt of an agent.
 struct AgentContext {
   std::int64_t tokens = 0;
   std::vector<std::uint64_t> blocks{};  // ids of its full blocks
@@ -87,7 +87,7 @@ class AgentGenerator {
     }
   }
 
-  /// Its requests; returns the last.
+  /// Generates the requests of a sub-agent; returns the last.
   std::int32_t subagent(std::int32_t session, const AgentContext& main) {
     ++trace_.agent_sessions.back().subagents;
     AgentContext agent{.tokens = subagent_prompt_.next(), .last = main.last, .end = main.end};
@@ -113,7 +113,7 @@ class AgentGenerator {
     main.tokens = std::ssize(main.blocks) * block_ + first_prompt_.next();
   }
 
-  /// The agent's next request, which waits for its latest one and pauses from `end` on.
+  /// Adds the agent's next request, which waits for its latest one and pauses from `end`.
   void add(AgentContext& agent, std::int32_t session, std::int32_t subagent, SimTime end) {
     if (agent.tokens > kMaxTokens) {
       throw InputError{"agents", fmt::format("prompts of at most {} tokens", kMaxTokens),
@@ -165,14 +165,14 @@ class AgentGenerator {
 
 }  // namespace
 
-// Of 31 sessions of callanjfox/kv-cache-tester@94f6046 (1,512 requests of main agents, 13
-// sub-agents): mean and deviation of the logarithms; shares are counts.
+// Statistics of 31 sessions of callanjfox/kv-cache-tester@94f6046 (1,512 requests of main agents,
+// 13 sub-agents): mean and standard deviation of the logarithms; shares are counted.
 AgentSpec published_agents() {
   const auto lognormal = [](double mu, double sigma, std::int32_t low, std::int32_t high) {
     return LengthSpec{
         .kind = LengthKind::kLognormal, .low = low, .high = high, .mu = mu, .sigma = sigma};
   };
-  constexpr std::int32_t kLongest = 1 << 20;  // of a prompt, and of what a turn adds
+  constexpr std::int32_t kLongest = 1 << 20;  // tokens of a prompt, and of the growth per turn
   constexpr std::int32_t kHour = 3'600'000;
   return {.requests = lognormal(3.572, 0.866, 1, 1000),
           .first_prompt = lognormal(10.437, 0.971, 1000, kLongest),

@@ -23,7 +23,7 @@ SimTime pause_of(const PauseSpec& pause, RandomStream& stream) {
   return to_sim_time(pause.mean * stream.exponential());
 }
 
-/// Times of an open loop, one call each.
+/// Arrival times of an open loop; each call returns the next.
 class ArrivalTimes {
  public:
   ArrivalTimes(const ArrivalSpec& spec, std::uint64_t seed)
@@ -59,12 +59,12 @@ class ArrivalTimes {
   std::int64_t count_ = 0;
 };
 
-/// When user `user` of a closed loop sends its first request.
+/// Returns the time of the first request of user `user` in a closed loop.
 SimTime ramp_time(const ArrivalSpec& spec, std::int64_t user) {
   return to_sim_time(spec.ramp * (static_cast<double>(user) / spec.users));
 }
 
-/// One number from each of `count` equal parts of (0, 1), in random order.
+/// Draws one number from each of `count` equal parts of (0, 1), in random order.
 std::vector<double> one_of_each_part(std::int64_t count, RandomStream& stream) {
   std::vector<double> out;
   out.reserve(static_cast<std::size_t>(count));
@@ -77,11 +77,11 @@ std::vector<double> one_of_each_part(std::int64_t count, RandomStream& stream) {
   return out;
 }
 
-/// A conversation under way.
+/// A conversation in progress.
 struct Conversation {
   std::int32_t last = -1;  // index of its latest request; -1: none yet
   std::int32_t turns_left = 0;
-  std::int64_t context = 0;  // tokens before the next turn's new ones
+  std::int64_t context = 0;  // tokens before those that the next turn adds
   std::int32_t number = -1;
   std::vector<std::uint64_t> blocks{};
 };
@@ -151,7 +151,8 @@ class Generator {
     }
   }
 
-  /// The conversation's next request, which comes at `arrival`, or that long after `after`.
+  /// Adds the conversation's next request, which arrives at `arrival`, or that long after `after`
+  /// ends.
   void add(Conversation& talk, SimTime arrival, std::int32_t after, std::int32_t session) {
     Request r;
     r.arrival = arrival;
@@ -275,7 +276,7 @@ void replace_arrivals(RequestTrace& trace, const ArrivalSpec& arrivals, const Pa
     trace.shared_list = arrivals.shared;
     RandomStream stream{seed, "think"};
     std::vector<std::int32_t> user_of(requests.size());
-    std::vector<std::int32_t> last_of;  // by user: the last request of what it has sent
+    std::vector<std::int32_t> last_of;  // by user: the last request sent
     std::int32_t next = 0;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       Request& r = requests[i];

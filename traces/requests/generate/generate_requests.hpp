@@ -7,13 +7,13 @@
 
 namespace kvsim {
 
-/// The workload of `spec`. Poisson and gamma arrivals begin one gap after 0, a fixed rate at 0.
-/// Errors: InputError where times or a session's context outgrow what a trace may hold.
+/// Generates the workload of `spec`. Poisson and gamma arrivals begin one gap after 0, a fixed rate
+/// at 0. Errors: InputError if times or a session's context exceed the limits of a trace.
 [[nodiscard]] RequestTrace generate_requests(const GeneratorSpec& spec, std::uint64_t seed);
 
-/// Gives the requests of `trace` that wait for none the arrivals of `arrivals`, in their order. In
-/// a closed loop a user takes the next of them `think` after the last of its former conversation
-/// has ended. Errors: as above.
+/// Replaces the arrivals of the requests of `trace` that wait for no others with those of
+/// `arrivals`, in their order. In a closed loop a user starts the next of them `think` after the
+/// end of the user's previous conversation. Errors: as above.
 void replace_arrivals(RequestTrace& trace, const ArrivalSpec& arrivals, const PauseSpec& think,
                       std::uint64_t seed);
 

@@ -28,7 +28,7 @@ void check_time(double seconds, std::string_view what) {
   }
 }
 
-/// Arrivals moved by a uniform share of `width` each.
+/// Moves each arrival by a uniform share of `width`.
 void spread(RequestTrace& trace, Seconds width, std::uint64_t seed) {
   RandomStream stream{seed, "spread"};
   for (Request& r : trace.requests) {
@@ -59,7 +59,7 @@ void cut_window(RequestTrace& trace, const TransformSpec& spec) {
   keep_requests(trace, order);
 }
 
-/// Ids as 0, 1, … in order of first mention; returns how many there are.
+/// Renumbers ids as 0, 1, … in order of first occurrence; returns their number.
 std::uint64_t renumber(std::vector<std::uint64_t>& ids) {
   std::unordered_map<std::uint64_t, std::uint64_t> numbers;
   for (std::uint64_t& id : ids) id = numbers.try_emplace(id, numbers.size()).first->second;
@@ -94,7 +94,7 @@ void repeat(RequestTrace& trace, std::int32_t times) {
   if (sessions > 0 && static_cast<std::size_t>(sessions) > kMax / copies) {
     throw InputError{"repeat", fmt::format("at most {} sessions", kMax), "more"};
   }
-  // A copy begins one mean gap after the copy before it has ended.
+  // A copy begins one mean gap after the end of the previous copy.
   const SimTime period = last - first + SimTime{(last - first).count() / (roots - 1)};
   check_time(to_seconds(last).count() + to_seconds(period).count() * (times - 1), "repeat");
   const std::uint64_t distinct = renumber(trace.prefix_ids);
@@ -141,9 +141,9 @@ void scale_rate(RequestTrace& trace, double factor) {
   }
 }
 
-/// Rounded up, so that nothing becomes empty and blocks stay as many.
+/// Rounded up, so that no length becomes zero and the number of blocks is unchanged.
 std::int32_t scaled_length(std::int32_t tokens, double factor, std::string_view what) {
-  // A product that is whole except for rounding counts as whole.
+  // A product that is whole except for rounding errors counts as whole.
   const double scaled = std::ceil(static_cast<double>(tokens) * factor * (1.0 - 1e-14));
   if (scaled > kMaxTokens) {
     throw InputError{what, fmt::format("lengths of at most {} tokens", kMaxTokens),
@@ -199,9 +199,9 @@ void cap_outputs(RequestTrace& trace, std::int32_t max_tokens) {
   note_cut(trace, cut, "outputs", max_tokens);
 }
 
-/// Equal prefix ids for requests that send the same of `count` texts.
+/// Sets equal prefix ids for requests that send the same one of `count` texts.
 void repeat_prompts(RequestTrace& trace, std::int32_t count) {
-  constexpr std::int32_t kBlock = 16;  // the shortest block of an engine's prefix cache
+  constexpr std::int32_t kBlock = 16;  // the smallest block of an engine's prefix cache
   if (trace.prefix_block > 0) {
     throw InputError{"distinct_prompts", "a workload without prefix ids",
                      fmt::format("prefix ids of {} tokens each", trace.prefix_block)};
@@ -238,7 +238,7 @@ void transform_requests(RequestTrace& trace, const TransformSpec& spec, std::uin
   if (spec.max_prompt_tokens) cap_prompts(trace, *spec.max_prompt_tokens);
   if (spec.max_output_tokens) cap_outputs(trace, *spec.max_output_tokens);
   for (Request& r : trace.requests) {
-    // A declared length may be below outputs that a scale has lengthened.
+    // A declared length may be below outputs that were scaled up.
     if (spec.declared_tokens) r.declared_tokens = *spec.declared_tokens;
     if (spec.declares_outputs) r.declared_tokens = r.output_tokens;
     if (r.declared_tokens > 0) r.output_tokens = std::min(r.output_tokens, r.declared_tokens);

@@ -15,7 +15,7 @@ RequestTrace make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
   } else if (const auto& agents = spec.generator.agents) {
     trace = generate_agents(*agents, spec.generator.prefix_block, seed);
     replace_arrivals(trace, spec.generator.arrivals, spec.generator.think, seed);
-    trace.notes.clear();  // there were no other arrivals
+    trace.notes.clear();  // the trace had no other arrivals
   } else {
     trace = generate_requests(spec.generator, seed);
   }

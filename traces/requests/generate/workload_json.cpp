@@ -1,4 +1,4 @@
-// The key /requests of a scenario.
+// Reads the key /requests of a scenario.
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kLargestFactor = 1e6;
-constexpr double kMaxRate = 1e6;  // requests a second
+constexpr double kMaxRate = 1e6;  // requests per second
 constexpr std::int64_t kMaxRequests = 100'000'000;
 constexpr std::int32_t kMaxTurns = 10'000;
 constexpr std::int32_t kMaxPrompts = 65'536;
@@ -38,7 +38,7 @@ std::string kind_of(const Field& field, const std::vector<std::string>& kinds) {
   return field.at("kind").choice(kinds);
 }
 
-/// Bounds that a distribution may be given, within those that its use allows.
+/// Reads the bounds of a distribution, within those that its use allows.
 void read_bounds(const Field& field, LengthSpec& spec, bool required) {
   if (required || field.has("min")) spec.low = integer(field.at("min"), spec.low, spec.high);
   if (required || field.has("max")) spec.high = integer(field.at("max"), spec.low, spec.high);
@@ -53,7 +53,7 @@ void read_lognormal(const Field& field, LengthSpec& spec) {
   }
   if (moments) {
     const double mean = field.at("mean").number(1e-3, kMaxTokens);
-    // A shape that just fits is moved inside, where the square root of rounding is not taken.
+    // A shape at the limit is moved inside, to avoid the square root of a rounding error.
     const double max_p99 = mean * max_p99_per_mean() * (1.0 - 1e-9);
     const LognormalShape shape = lognormal_of(mean, field.at("p99").number(mean, max_p99));
     spec.mu = shape.mu;
@@ -114,7 +114,7 @@ void read_empirical(const Field& field, const fs::path& folder, LengthSpec& spec
   }
 }
 
-/// A length: a number, or a distribution within [low, high].
+/// Reads a length: a number, or a distribution within [low, high].
 LengthSpec read_length(const Field& field, const fs::path& folder, std::int32_t low,
                        std::int32_t high) {
   LengthSpec spec{.low = low, .high = high};
@@ -148,7 +148,7 @@ LengthSpec read_length(const Field& field, const fs::path& folder, std::int32_t 
   return spec;
 }
 
-/// Prompts and outputs of a file of lengths, those within the bounds that `field` gives.
+/// Reads prompts and outputs from a file of lengths, restricted to the bounds in `field`.
 LengthPairs read_pairs(const Field& field, const fs::path& folder) {
   field.allow_only(
       {"file", "min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_total_tokens"});
@@ -390,7 +390,7 @@ WorkloadSpec read_workload(const Field& requests, const fs::path& folder) {
   if (!requests.is_object()) requests.expected("an object with \"file\" or \"arrivals\"");
   WorkloadSpec spec;
   if (!requests.has("file") && !requests.has("arrivals")) {
-    // A misspelt key is the likelier reason.
+    // A misspelt key is the more probable reason.
     std::vector<std::string_view> all{kFileKeys.begin(), kFileKeys.end()};
     all.insert(all.end(), kGeneratorKeys.begin(), kGeneratorKeys.end());
     allow_keys(requests, all);

@@ -12,15 +12,16 @@ namespace {
 
 constexpr std::int64_t kNever = -1;
 
-/// Recency of blocks: which was used last, and how many different ones since another's use.
+/// Recency of blocks: their last uses, and the number of distinct blocks used since.
 class RecencyStack {
  public:
-  /// Different blocks used since the last use of `block`; kNever: it has not been used.
+  /// Returns the number of distinct blocks used since the last use of `block`; kNever if it has not
+  /// been used.
   [[nodiscard]] std::int64_t distance(std::size_t block) const {
     const std::int64_t at = last_[block];
     return at == kNever ? kNever : live_ - count_up_to(at);
   }
-  /// Whether `block` was used right before `later`, so that its distance is one more.
+  /// Whether `block` was used immediately before `later`, so that its distance is one more.
   [[nodiscard]] bool precedes(std::size_t block, std::size_t later) const {
     return last_[block] != kNever && last_[block] + 1 == last_[later];
   }
@@ -43,7 +44,7 @@ class RecencyStack {
  private:
   static constexpr std::uint32_t kNoOwner = UINT32_MAX;
 
-  // A Fenwick tree over times of use, 1 where a block was used last.
+  // Updates a Fenwick tree over times of use, which is 1 at the last use of each block.
   void add(std::int64_t at, std::int32_t change) {
     for (std::int64_t i = at; i < std::ssize(sums_); i |= i + 1) {
       sums_[static_cast<std::size_t>(i)] += change;
@@ -55,7 +56,7 @@ class RecencyStack {
       sum += sums_[static_cast<std::size_t>(i)];
     return sum;
   }
-  /// Times become 0, 1, … in their order, with room for as many more.
+  /// Renumbers times as 0, 1, … in their order, with room for the same number of further times.
   void renumber() {
     std::vector<std::uint32_t> kept;
     kept.reserve(static_cast<std::size_t>(live_));
@@ -78,7 +79,7 @@ class RecencyStack {
   }
 
   std::vector<std::int64_t> last_{};    // by block: its last use
-  std::vector<std::uint32_t> owner_{};  // by time: the block whose last use it is
+  std::vector<std::uint32_t> owner_{};  // by time: the block last used at that time
   std::vector<std::int32_t> sums_{};
   std::int64_t next_ = 0;
   std::int64_t live_ = 0;
@@ -99,7 +100,7 @@ ReuseCurve reuse_curve(const RequestTrace& trace, std::span<const std::int32_t> 
   ReuseCurve out;
   RecencyStack stack;
   std::unordered_map<std::uint64_t, std::uint32_t> numbers;
-  std::map<std::int64_t, std::int64_t> hits;  // by the capacity that they need
+  std::map<std::int64_t, std::int64_t> hits;  // by required capacity
   std::vector<std::size_t> blocks;
   for (const std::int32_t i : order) {
     const auto request = static_cast<std::size_t>(i);
@@ -114,7 +115,7 @@ ReuseCurve reuse_curve(const RequestTrace& trace, std::span<const std::int32_t> 
     std::int64_t needed = 0;
     std::int64_t distance = kNever;
     std::size_t found = 0;
-    std::size_t since = 0;  // the first block that needs as much as the latest
+    std::size_t since = 0;  // the first block whose required capacity is that of the latest
     for (; found < blocks.size(); ++found) {
       const bool adjacent = found > 0 && stack.precedes(blocks[found], blocks[found - 1]);
       distance = adjacent ? distance + 1 : stack.distance(blocks[found]);

@@ -15,24 +15,25 @@ namespace kvsim {
 struct CacheTier {
   std::string name;
   Bytes capacity{};
-  std::optional<BytesPerSecond> bandwidth{};  // at which blocks return to the GPU; none: at once
-  /// A block in another format than the GPU's: what the level reserves for it, what the link
-  /// carries, and the least time of decoding it, next to the copy.
+  std::optional<BytesPerSecond> bandwidth{};  // at which blocks return to the GPU; absent:
+                                              // instantly
+  /// A block in another format than on the GPU: bytes reserved in the tier, bytes on the link, and
+  /// minimum time to decode it, which overlaps with the copy.
   std::optional<Bytes> held_block{}, link_block{};
   Seconds decode{};
 };
 
-/// What one level adds under LRU.
+/// Contribution of one level under LRU.
 struct TierHits {
-  std::int64_t blocks = 0;  // of this level and those above it together
-  std::int64_t hits = 0;    // found in this level and in none above it
-  Seconds load{};           // the time that all of these hits take to return
+  std::int64_t blocks = 0;  // total of this level and those above it
+  std::int64_t hits = 0;    // found in this level and in no level above it
+  Seconds load{};           // time for all of these hits to return
 };
 
-/// LRU caches are nested, so that levels that each hold what the one above evicted hold together
-/// what one LRU cache of their sizes' sum does: exact for every level from one curve. Each level
-/// (TouchOrder::kTailFirst: a prefix is then never in a lower level than what follows it.) Each
-/// level ends at a whole block of `block_bytes` > 0, the sums likewise. `tiers`: fastest first.
+/// LRU caches are nested: levels that each hold what the one above evicted together behave like one
+/// LRU cache of their total size. This is exact for every level from one curve. With
+/// TouchOrder::kTailFirst a prefix is never in a lower level than its continuation. Each level has
+/// a whole number of blocks of `block_bytes` > 0, and so do the sums. `tiers`: fastest first.
 [[nodiscard]] std::vector<TierHits> tier_hits(const ReuseCurve& curve, Bytes block_bytes,
                                               std::span<const CacheTier> tiers);
 

@@ -52,7 +52,7 @@ std::vector<SimTime> recorded_starts(const RequestTrace& trace, SimTime stagger)
     for (; join != trace.joins.end() && join->request == static_cast<std::int64_t>(i); ++join) {
       released = std::max(released, starts[static_cast<std::size_t>(join->also)]);
     }
-    // Long pauses add up; what is beyond the clock keeps its order of file.
+    // Long pauses add up; requests beyond the range of the clock stay in file order.
     constexpr SimTime kLatest{std::numeric_limits<std::int64_t>::max()};
     starts[i] = released > kLatest - r.arrival ? kLatest : released + r.arrival;
   }

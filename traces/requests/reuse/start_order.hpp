@@ -8,26 +8,25 @@
 
 namespace kvsim {
 
-/// When requests start if a service takes as long as the record says. Of agents: session s starts
-/// at s times `stagger`, and its requests at their recorded times. Of other traces, which record no
-/// times of service: requests take none, so that one that waits starts its pause after the one
-/// before it.
+/// Returns the starts of requests if service times are as recorded. For agents: session s starts at
+/// s times `stagger`, and its requests at their recorded times. Other traces record no service
+/// times: requests take no time, so a waiting request starts its pause immediately after the
+/// previous one.
 [[nodiscard]] std::vector<SimTime> recorded_starts(const RequestTrace& trace, SimTime stagger);
 
-/// Indices of requests in order of start, then of session, then of the trace.
+/// Returns indices of requests in order of start, then of session, then of the trace.
 [[nodiscard]] std::vector<std::int32_t> start_order(const RequestTrace& trace,
                                                     const std::vector<SimTime>& starts);
 
-/// What agents keep busy at once, as recorded. A request is in flight from its start to its end,
-/// one without a recorded service never; what ends at a moment ends before what starts then.
+/// Concurrent load of agents, as recorded. A request is in flight from its start to its end; one
+/// without a recorded service never is. At equal times, ends precede starts.
 struct AgentLoad {
   std::int64_t max_requests_in_flight = 0;
-  std::int64_t max_sessions_open = 0;  // from the first start to the last end
+  std::int64_t max_sessions_open = 0;  // from the first start to the last end of each session
   std::int64_t max_sessions_and_subagents_open = 0;
-  SimTime span{};  // first start to last end of all
+  SimTime span{};  // first start to last end overall
 };
-/// `starts`: as recorded_starts gives them. Errors: ContractError for a trace that is not of
-/// agents.
+/// `starts`: from recorded_starts. Errors: ContractError for a trace that is not of agents.
 [[nodiscard]] AgentLoad agent_load(const RequestTrace& trace, const std::vector<SimTime>& starts);
 
 }  // namespace kvsim
